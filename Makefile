@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+RUNNABLE := $(VENV)/.runnable
 PYTEST := $(BIN)/python -m pytest -n auto
 EXAMPLES ?= 100
 BACKEND ?= reference
@@ -17,15 +18,25 @@ help: ## list what make can do
 
 setup: $(INSTALLED) ## make .venv and install Weft and its tools; again when pyproject.toml changes
 
-$(INSTALLED): pyproject.toml
+# What a target needs is an extra of pyproject.toml: the tools for work on Weft take far more room
+# than Weft itself.
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Weft needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(1)]'
+endef
+
+$(INSTALLED): pyproject.toml
+	$(call install,dev)
+	@touch $@ $(RUNNABLE)
+
+$(RUNNABLE): pyproject.toml
+	$(call install,plots)
 	@touch $@
 
-run: setup ## train a small GPT on the documentation for a minute; its curve, a sample, and where the time went
+run: $(RUNNABLE) ## train a small GPT on the documentation for a minute; its curve, a sample, and where the time went
 	@$(BIN)/python -m examples.char_gpt
 
 test: setup ## the fast tests

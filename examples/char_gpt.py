@@ -3,13 +3,16 @@
     python -m examples.char_gpt                  train for about a minute, then write some text
     python -m examples.char_gpt --seconds 600    longer; runs go on from their last checkpoint
 
-The loss, near 4.7 at first, is under 2.6 after 200 steps. The curve is saved as a picture beside
-the checkpoint; Ctrl-C keeps what was reached.
+It reads the sentences of the pages, in small letters, without code and tables: few characters, so
+that a minute is enough for words. The loss, near 3.7 at first, is under 2.6 after 140 steps. The
+curve is saved as a picture beside the checkpoint; Ctrl-C keeps what was reached.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,9 +85,38 @@ class Text:
 
 
 def documentation() -> str:
-    """The pages of the repository, in order."""
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    """The sentences of the repository's pages, in order: what is neither code, table nor heading,
+    in small letters."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+    text = "\n\n".join(page.read_text(encoding="utf-8") for page in pages)
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)", "", text)
+    lines = [line for line in text.splitlines() if not line.startswith(("|", "#", "!"))]
+    plain = re.sub(r"[^a-z0-9 .,:;'()\n-]", "", "\n".join(lines).lower())
+    return re.sub(r"\s+", " ", plain)
+
+
+class Pace:
+    """A rate that rises over the first steps and falls to nothing at the end of the time there is,
+    however quick the machine: a schedule by the clock."""
+
+    def __init__(self, rate: float, seconds: float, rise: int = 20) -> None:
+        self.rate, self.seconds, self.rise = rate, seconds, rise
+        self.now: weft.Tensor = weft.asarray(0.0)
+
+    def __call__(self, step: weft.Tensor) -> weft.Tensor:
+        return self.now
+
+    def follow(self, batches: Iterator[tuple[Array, Array]]) -> Iterator[tuple[Array, Array]]:
+        """The same batches, with the rate for each set before it is used. The clock starts with the
+        second one: the first step compiles."""
+        started = time.perf_counter()
+        for number, batch in enumerate(batches):
+            started = time.perf_counter() if number == 1 else started
+            spent = min(1.0, (time.perf_counter() - started) / self.seconds) if number else 0.0
+            share = min(1.0, (number + 1) / self.rise) * (1.0 + math.cos(math.pi * spent)) / 2.0
+            self.now[...] = self.rate * share
+            yield batch
 
 
 def known_characters(folder: Path) -> str:
@@ -115,7 +147,7 @@ def sample(model: nn.Module, text: Text, sizes: Sizes, length: int, seed: int = 
     written = text.numbers[: sizes.context].copy()
     for _ in range(length):
         last = scores(model, written[None, -sizes.context :]).numpy()[0, -1].astype(np.float64)
-        chances = np.exp((last - last.max()) / 0.8)
+        chances = np.exp((last - last.max()) / 0.5)
         written = np.append(written, rng.choice(len(chances), p=chances / chances.sum()))
     return text.decode(written[sizes.context :])
 
@@ -134,8 +166,9 @@ def main() -> None:
     known = "" if options.fresh else known_characters(options.folder)
     sizes, text = Sizes(), Text(documentation(), known)
     model = CharGPT(len(text.characters), sizes)
-    rate = optim.warmup(3e-3, 20)
-    optimiser = optim.chain(optim.clip(norm=1.0), optim.AdamW(rate, weight_decay=0.1))
+    pace = Pace(1e-2, options.seconds)
+    adam = optim.AdamW(pace, betas=(0.9, 0.98), weight_decay=0.1)
+    optimiser = optim.chain(optim.clip(norm=1.0), adam)
     notes = {"characters": text.characters}
     run = Run(model, optimiser.init(model), options.folder, notes=notes)
     if not options.fresh and run.resume():
@@ -143,9 +176,8 @@ def main() -> None:
     step = make_step(optimiser)
     console.print(f"{model} on {len(text.numbers):,} characters, backend {options.backend}")
     started = time.perf_counter()
-    finished = train(
-        run, step, text.batches(sizes, run.step), options.steps, budget=options.seconds
-    )
+    batches = pace.follow(text.batches(sizes, run.step))
+    finished = train(run, step, batches, options.steps, budget=options.seconds)
     console.print(f"{run.step} steps in {time.perf_counter() - started:.0f} s; {step.explain()}")
     show_curve(run, "character GPT on Weft's documentation", console)
     if not finished:

@@ -86,11 +86,11 @@ def train(
     """Up to `steps` steps, or until the budget of seconds is used. `step(model, state, *batch)`
     answers the next model and state and the loss. The clock starts after the first step, which
     compiles. False: it was interrupted; the checkpoint holds what was reached."""
-    columns = (TextColumn("step {task.completed}/{task.total}"), BarColumn())
+    columns = (TextColumn("step {task.fields[step]}"), BarColumn())
     extra = (TextColumn("loss {task.fields[loss]:.4f}"), TimeRemainingColumn())
     with Progress(*columns, *extra, transient=True) as progress:
-        task = progress.add_task("training", total=steps, completed=run.step, loss=float("nan"))
-        before, started = run.seconds, None
+        task = progress.add_task("training", total=1.0, step=run.step, loss=float("nan"))
+        first, before, started = run.step, run.seconds, None
         try:
             while run.step < steps and run.seconds - before < budget:
                 batch = next(batches)
@@ -101,7 +101,10 @@ def train(
                     now = time.perf_counter()
                     started = started or now
                     run.seconds = before + now - started
-                    progress.update(task, completed=run.step, loss=run.losses[-1])
+                    # What is used up first, the steps or the time, is what the bar counts to.
+                    part = (run.step - first) / max(1, steps - first)
+                    used = max(part, (run.seconds - before) / budget)
+                    progress.update(task, completed=used, step=run.step, loss=run.losses[-1])
                     if run.step % every == 0:
                         run.save()
         except KeyboardInterrupt:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.progress import Progress
 
 import weft
 from examples import char_gpt, digits, gpt2_generate
@@ -192,6 +193,47 @@ def test_a_model_keeps_its_characters_when_the_text_changes(tmp_path: Path) -> N
     other = char_gpt.Text("xxxxx the weft", known)
     assert other.characters == text.characters
     assert other.decode(other.numbers) == "      the weft"
+
+
+def test_the_gpt_reads_sentences() -> None:
+    text = char_gpt.documentation()
+    assert set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789 .,:;'()-")
+    assert len(text) > 100_000
+    assert "  " not in text
+    assert "print(" not in text
+
+
+def test_the_rate_follows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(np.arange(0.0, 1000.0, 0.5))
+    monkeypatch.setattr("examples.char_gpt.time.perf_counter", lambda: next(clock))
+    pace, rates = char_gpt.Pace(0.1, seconds=10.0, rise=4), []
+    nothing = np.zeros(1)
+    for _ in pace.follow(iter([(nothing, nothing)] * 24)):
+        rates.append(float(pace(weft.asarray(0.0))))
+    assert rates[0] == pytest.approx(0.025)
+    assert rates.index(max(rates)) == 3
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert rates[-1] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_bar_counts_to_what_is_used_up_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, optimiser, shown = digits.Digits.load(), optim.SGD(0.1), []
+    update = Progress.update
+
+    def watched(self: Progress, task: Any, **fields: Any) -> None:
+        shown.append(fields["completed"])
+        update(self, task, **fields)
+
+    monkeypatch.setattr(Progress, "update", watched)
+    model = DigitsMLP(4)
+    run = Run(model, optimiser.init(model), tmp_path)
+    train(run, digits.make_step(optimiser), data.batches(16, 0), 4)
+    assert shown == [0.25, 0.5, 0.75, 1.0]
+    shown.clear()
+    train(run, digits.make_step(optimiser), data.batches(16, 0), 10**9, budget=1e-9)
+    assert shown[-1] >= 1.0
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "1.5"])

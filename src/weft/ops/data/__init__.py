@@ -8,3 +8,8 @@ from weft.ops.data.batches import batches
 from weft.ops.data.prefetch import prefetch
 
 __all__ = ["batches", "prefetch"]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -15,3 +15,8 @@ __all__ = [
     "igammac", "lgamma", "log_ndtr", "logit", "ndtr", "ndtri", "polygamma", "sinc", "xlog1py",
     "xlogy", "zeta",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -328,6 +328,10 @@ class AdaptiveChecked(Checked):
     cuts: tuple[tuple[int, int, int], ...]
 
 
+MOST_PARTS: Final = 4_096
+"""Into how many parts an axis is cut at most."""
+
+
 def check_adaptive(x: Any, output: Any, layout: Any, spatial: int) -> AdaptiveChecked:
     tensor = _check_input(x, layout, spatial)
     axes = _spatial_axes(layout)
@@ -338,6 +342,13 @@ def check_adaptive(x: Any, output: Any, layout: Any, spatial: int) -> AdaptiveCh
     if any(extent == 0 for extent in extents):
         raise SpecViolation(
             "ShapeMismatch", f"x {listed(tensor.shape)} has no element to pool", "pool another axis"
+        )
+    if max(sizes) > MOST_PARTS:
+        raise SpecViolation(
+            "InvalidAttributeValue",
+            f"output_size is {max(sizes)}; {MOST_PARTS} is the most, since each part is "
+            "instructions of its own",
+            "pool to fewer parts, or use interpolate",
         )
     return AdaptiveChecked(tuple(zip(axes, extents, sizes, strict=True)))
 

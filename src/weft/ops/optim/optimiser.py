@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from weft.foundation.calls import told_methods
 from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.array.creation import asarray, zeros_like
 from weft.ops.calls import public
@@ -28,6 +29,7 @@ from weft.ops.tensor import Tensor
 P = TypeVar("P")
 
 
+@told_methods
 @dataclass(frozen=True)
 class Parameter:
     """A tensor that is learnt, and its name: `params.blocks[0].weight`."""

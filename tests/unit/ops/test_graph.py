@@ -322,10 +322,10 @@ def test_a_request_is_the_graph_at_one_moment() -> None:
 def test_another_thread_may_have_computed_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     y = weft.exp(data(4)) + 1.0
 
-    def late(roots: list[Node]) -> Request:
+    def late(roots: list[Node], alone: bool) -> Request:
         monkeypatch.undo()
         evaluate(roots)
-        return Request(roots)
+        return Request(roots, alone)
 
     monkeypatch.setattr("weft.ops.graph.evaluate.Request", late)
     np.testing.assert_allclose(y.numpy(), np.exp(data(4).numpy()) + 1, rtol=1e-6)

@@ -18,7 +18,7 @@ as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation, UserError, a_type
@@ -58,10 +58,12 @@ class Module(Holder):
             f"{type(self).__name__} does not say what it computes; give it a method __call__"
         )
 
-    def __getattr__(self, name: str) -> Any:
-        kind = type(self).__name__
-        error = AttributeError(f"{kind} has no attribute {name!r}{module_advice(name)}", name=name)
-        raise error if name.startswith("__") else ending_outside(error)
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            why = f"{type(self).__name__} has no attribute {name!r}{module_advice(name)}"
+            error = AttributeError(why, name=name)
+            raise error if name.startswith("__") else ending_outside(error)
 
     def parameters(self) -> list[Tensor]:
         """Every tensor in it, in order."""

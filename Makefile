@@ -89,12 +89,13 @@ format: setup ## format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: setup ## write the generated pages again: ops, functional, gradients, interchange, the walk through the stages
+docs: setup ## write the generated pages again: ops, functional, gradients, interchange, the walk through the stages, the curve of README
 	@$(BIN)/python docs/generate_ops.py
 	@$(BIN)/python docs/generate_interchange.py
 	@$(BIN)/python docs/generate_functional.py
 	@$(BIN)/python -m docs.generate_gradients
 	@$(BIN)/python docs/generate_walkthrough.py
+	@$(BIN)/python -m docs.draw_curve
 
 bench: setup ## the reference backend against plain NumPy on a GPT-2 forward pass
 	@$(BIN)/python benchmarks/reference_gpt2.py

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from docs import draw_curve
 from weft.foundation import errors
 
 ROOT = Path(__file__).parents[2]
@@ -95,3 +96,15 @@ def test_every_folder_of_tests_is_listed() -> None:
     folders = {f"tests/{p.name}/" for p in (ROOT / "tests").iterdir() if any(p.glob("**/*.py"))}
     folders = {name for name in folders if (ROOT / name).is_dir() and "__pycache__" not in name}
     assert set(first_column("CONTRIBUTING.md", "Where things are")) == folders
+
+
+@pytest.mark.usefixtures("default_backend")
+def test_the_curve_on_the_front_page_is_that_of_its_code() -> None:
+    """To two pixels: sums of another machine may round differently."""
+    drawn = re.search(r'points="([^"]*)"', draw_curve.PICTURE.read_text())
+    assert drawn is not None
+    shown = [tuple(map(int, point.split(","))) for point in drawn[1].split()]
+    found = draw_curve.points(draw_curve.losses())
+    assert len(shown) == len(found)
+    for (x, y), (right_x, right_y) in zip(shown, found, strict=True):
+        assert abs(x - right_x) + abs(y - right_y) <= 2, "run python -m docs.draw_curve"

@@ -14,7 +14,7 @@ from weft.plan.ir import Header, MmaPlan
 from weft.region.form import Problem
 from weft.region.forms.multiplied import usual_atom
 from weft.region.forms.thin import FEW, is_thin
-from weft.region.ir import Kernel, Read, epilogue_of
+from weft.region.ir import Kernel, Output, Read, epilogue_of
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED
 from weft.target.matrix_tiles import FORMS, K_STEP, Extent, Form, stages_for
@@ -108,6 +108,8 @@ def sm90_choice(kernel: Kernel, problem: Problem, target: Target) -> Choice:
 def _is_light(kernel: Kernel) -> bool:
     """Whether the epilogue costs next to nothing."""
     halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
+    if len(kernel.outputs) > 1:
+        return False
     return halves and not _is_promoted(kernel) and set(epilogue_of(kernel)) <= LIGHT
 
 
@@ -117,6 +119,8 @@ def _can_wait(kernel: Kernel) -> bool:
     that they go through."""
     assert kernel.roles is not None
     halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
+    if len(kernel.outputs) > 1:
+        return False
     m, n, k = ({*axes} for axes in (kernel.roles.m, kernel.roles.n, kernel.roles.k))
     reads = [set(let.axes) for let in kernel.body if isinstance(let.expr, Read)]
     whole = any(axes & m and axes & n and not axes & k for axes in reads)
@@ -149,14 +153,31 @@ def sm90_forms(kernel: Kernel) -> tuple[Form, ...]:
 def takes_warpgroups(problem: Problem, kernel: Kernel, target: Target) -> bool:
     """Whether the SM90 template computes what the kernel says, as far as a plan can tell."""
     atom = usual_atom(kernel, "sm90")
-    if atom is None or not target.has("wgmma") or not problem.aligned or len(kernel.outputs) > 1:
+    if atom is None or not target.has("wgmma") or not problem.aligned:
+        return False
+    if not _stores_alike(kernel):
         return False
     return not atom.along_k or problem.layouts == ("row", "col")
+
+
+def _stores_alike(kernel: Kernel) -> bool:
+    """Whether every result has an element for each sum, and all have one size."""
+    sizes = {kernel.let(output.value).dtype.storage_bytes for output in kernel.outputs}
+    return len(sizes) == 1 and all(_is_whole(kernel, output) for output in kernel.outputs)
+
+
+def _is_whole(kernel: Kernel, output: Output) -> bool:
+    """Whether a result has an element for each sum of a contraction."""
+    assert kernel.roles is not None
+    sums = kernel.let(kernel.roles.contraction)
+    return set(kernel.let(output.value).axes) == set(sums.axes)
 
 
 def takes_warps(problem: Problem, kernel: Kernel) -> bool:
     """Whether the SM80 template computes what the kernel says, and is the better for it."""
     atom = usual_atom(kernel, "sm80")
+    if atom is not None and not all(_is_whole(kernel, output) for output in kernel.outputs):
+        return False
     if atom is None or atom.word <= 2 or min(problem.m, problem.n) > FEW[-1]:
         return atom is not None
     # Few rows of wide numbers are worth a ring where 16-byte pieces fill it.

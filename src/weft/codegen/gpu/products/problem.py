@@ -1,6 +1,6 @@
-"""A contraction kernel as the MMA templates see it: three sizes, two operands, one result.
+"""A contraction kernel as the MMA templates see it: three sizes, two operands, its results.
 
-    Problem = batch sizes, m, n, k, operands A[m, k] and B[k, n], result C[m, n], epilogue
+    Problem = batch sizes, m, n, k, operands A[m, k] and B[k, n], results C[m, n], epilogues
 
 A kernel's axes are made of atoms; here the rows, the columns and the contracted axes each become
 one number again. They can, where in every tensor they index the strides follow one another; outer
@@ -106,8 +106,22 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """A result of the contraction's size: `ops` make it, called `result`, from sums and sources."""
+
+    tensor: str
+    dtype: DType
+    strides: Strides
+    ops: tuple[ElementOp, ...]
+    result: str
+
+    def uses(self, source: Source) -> bool:
+        return source.name == self.result or any(source.name in op.args for op in self.ops)
+
+
+@dataclass(frozen=True)
 class Problem:
-    """A contraction with its epilogue."""
+    """A contraction with what is stored of it, `y` and `gelu(y)` for instance."""
 
     batch: tuple[int, ...]
     m: int
@@ -115,15 +129,31 @@ class Problem:
     k: int
     a: Operand
     b: Operand
-    out_tensor: str
-    out_dtype: DType
-    out: Strides
     value: str
     sources: tuple[Source, ...]
-    ops: tuple[ElementOp, ...]
-    result: str
+    stored: tuple[Stored, ...]
     total: DType = F32
     """The dtype of the sums."""
+
+    @property
+    def first(self) -> Stored:
+        return self.stored[0]
+
+    @property
+    def out_dtype(self) -> DType:
+        return self.first.dtype
+
+    @property
+    def out(self) -> Strides:
+        """Where the first result lies."""
+        return self.first.strides
+
+    @property
+    def tensors(self) -> list[str]:
+        """All that are read or written, each once."""
+        read = [source.tensor for source in self.sources if source.tensor is not None]
+        written = [stored.tensor for stored in self.stored]
+        return list(dict.fromkeys([self.a.tensor, self.b.tensor, *read, *written]))
 
     @property
     def batches(self) -> int:
@@ -136,9 +166,8 @@ class Problem:
     def swapped(self) -> Problem:
         """The transposed problem, which has the same result: rows for columns, A for B."""
         sources = tuple(replace(s, strides=s.strides.transposed()) for s in self.sources)
-        return replace(
-            self, m=self.n, n=self.m, a=self.b, b=self.a, out=self.out.transposed(), sources=sources
-        )
+        stored = tuple(replace(s, strides=s.strides.transposed()) for s in self.stored)
+        return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, sources=sources, stored=stored)
 
 
 @dataclass(frozen=True)
@@ -160,11 +189,9 @@ def analyse(kernel: Kernel, refs: Refs) -> Problem:
     recognised here: plans speak of the kernel as it was written."""
     kernel = recognise(kernel)
     roles = _roles(kernel)
-    output = _single_output(kernel)
     lets = {let.name: let for let in kernel.body}
-    epilogue = _slice(output.value, roles.contraction, lets)
+    epilogue = _slice([output.value for output in kernel.outputs], roles.contraction, lets)
     a, b = (_operand_address(lets[name], kernel, refs) for name in (roles.lhs, roles.rhs))
-    out = _address(output.index, refs[output.tensor], kernel)
     reads = {let.name: _source_address(let, kernel, refs) for let in epilogue}
     axes = _axes(kernel, roles)
     names = {let.name: f"v{i}" for i, let in enumerate([lets[roles.contraction], *epilogue])}
@@ -176,13 +203,9 @@ def analyse(kernel: Kernel, refs: Refs) -> Problem:
         k=axes.size(axes.k),
         a=_operand(lets[roles.lhs], a, axes.m, axes),
         b=_operand(lets[roles.rhs], b, axes.n, axes),
-        out_tensor=output.tensor,
-        out_dtype=lets[output.value].dtype,
-        out=_strides(out, axes),
         value=names[roles.contraction],
         sources=sources,
-        ops=_shortened(ops, lets[output.value].dtype, names[output.value]),
-        result=names[output.value],
+        stored=tuple(_stored(o, kernel, refs, axes, names, ops) for o in kernel.outputs),
         total=lets[roles.contraction].dtype,
     )
 
@@ -198,16 +221,31 @@ def _roles(kernel: Kernel) -> Roles:
     return kernel.roles
 
 
-def _single_output(kernel: Kernel) -> Output:
-    if len(kernel.outputs) != 1:
-        raise Refusal("OutputCount", f"the kernel has {len(kernel.outputs)} outputs, not one")
-    return kernel.outputs[0]
+def _stored(
+    output: Output,
+    kernel: Kernel,
+    refs: Refs,
+    axes: _Axes,
+    names: Mapping[str, str],
+    ops: Sequence[ElementOp],
+) -> Stored:
+    """One result, with the ops that it needs."""
+    lets = {let.name: let for let in kernel.body}
+    assert kernel.roles is not None
+    contraction = kernel.roles.contraction
+    if set(lets[output.value].axes) != set(lets[contraction].axes):
+        raise Refusal("OutputForm", f"{output.tensor} has not an element for each sum")
+    own = {names[let.name] for let in _slice([output.value], contraction, lets)}
+    needed = [op for op in ops if op.name in own]
+    dtype, result = lets[output.value].dtype, names[output.value]
+    strides = _strides(_address(output.index, refs[output.tensor], kernel), axes)
+    return Stored(output.tensor, dtype, strides, _shortened(needed, dtype, result), result)
 
 
-def _slice(value: str, contraction: str, lets: Mapping[str, Let]) -> list[Let]:
-    """The Lets that `value` needs beyond the contraction, in order."""
+def _slice(results: Sequence[str], contraction: str, lets: Mapping[str, Let]) -> list[Let]:
+    """The Lets that some values need beyond the contraction, in order."""
     wanted: set[str] = set()
-    stack = [value]
+    stack = list(results)
     while stack:
         name = stack.pop()
         if name == contraction or name in wanted:

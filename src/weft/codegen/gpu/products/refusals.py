@@ -71,8 +71,9 @@ def problem_refusals(
     if plan.precision != atom.precision:
         what = f"products of {problem.a.dtype} by {instruction} are {atom.precision}"
         yield refuse("PlanField", f"precision={plan.precision}: {what}")
-    if problem.out_dtype not in results:
-        yield refuse("ResultDType", f"a result of {problem.out_dtype} cannot be stored")
+    for stored in problem.stored:
+        if stored.dtype not in results:
+            yield refuse("ResultDType", f"a result of {stored.dtype} cannot be stored")
     if min(problem.m, problem.n, problem.k, *problem.batch, 1) < 1:
         yield refuse("Empty", "the contraction has an empty axis")
     indices = (s.strides for s in problem.sources if s.tensor is None)

@@ -103,9 +103,7 @@ class _Builder:
 
     def __post_init__(self) -> None:
         self.problem, self.plan = self.layout.problem, self.layout.plan
-        tensors = [self.problem.a.tensor, self.problem.b.tensor]
-        tensors += [s.tensor for s in self.problem.sources if s.tensor is not None]
-        self.buffers = list(dict.fromkeys([*tensors, self.problem.out_tensor]))
+        self.buffers = self.problem.tensors
 
     def kernel(self) -> ir.Kernel:
         layout, stages = self.layout, self.plan.stages
@@ -389,22 +387,25 @@ class _Builder:
     def store(self, place: Place) -> Iterator[ir.Stmt]:
         """The element program on every fragment, and its result to memory."""
         rows, columns = self.layout.blocks
-        kind = ir.RegisterKind.for_results(self.problem.out_dtype)
-        yield ir.Registers("out", kind, results_per_group(self.problem.out_dtype) * columns)
+        for number, stored in enumerate(self.problem.stored):
+            kind = ir.RegisterKind.for_results(stored.dtype)
+            yield ir.Registers(_held(number), kind, results_per_group(stored.dtype) * columns)
         for i in range(rows):
             fragment = self.accumulator(place, i)
-            yield ir.Epilogue(
-                acc=ir.RegAt("acc", 4 * i * columns),
-                fragment=fragment,
-                value=self.problem.value,
-                sources=tuple(self.source(s, place) for s in self.problem.sources),
-                ops=self.problem.ops,
-                result=self.problem.result,
-                out=ir.RegAt("out"),
-                out_dtype=self.problem.out_dtype,
-                value_dtype=self.problem.total,
-            )
-            yield self.store_fragment(place, fragment)
+            for number, stored in enumerate(self.problem.stored):
+                used = (source for source in self.problem.sources if stored.uses(source))
+                yield ir.Epilogue(
+                    acc=ir.RegAt("acc", 4 * i * columns),
+                    fragment=fragment,
+                    value=self.problem.value,
+                    sources=tuple(self.source(source, place) for source in used),
+                    ops=stored.ops,
+                    result=stored.result,
+                    out=ir.RegAt(_held(number)),
+                    out_dtype=stored.dtype,
+                    value_dtype=self.problem.total,
+                )
+                yield self.store_fragment(place, fragment, number)
 
     def accumulator(self, place: Place, block: int) -> ir.Fragment:
         bm, bn, _ = self.layout.tile
@@ -428,19 +429,25 @@ class _Builder:
             source.name, source.dtype, buffer, base, strides.row, strides.column
         )
 
-    def store_fragment(self, place: Place, fragment: ir.Fragment) -> ir.Stmt:
-        out = self.problem.out
+    def store_fragment(self, place: Place, fragment: ir.Fragment, number: int) -> ir.Stmt:
+        stored = self.problem.stored[number]
+        out = stored.strides
         even = all(s % 2 == 0 for s in (out.row, out.offset, *out.batch))
         return ir.StGlobalVec(
-            ir.RegAt("out"),
-            self.problem.out_dtype,
+            ir.RegAt(_held(number)),
+            stored.dtype,
             fragment,
-            self.buffers.index(self.problem.out_tensor),
+            self.buffers.index(stored.tensor),
             offset(replace(out, row=0, column=0), Lit(0), Lit(0), place.batch),
             out.row,
             out.column,
             2 if out.column == 1 and even and self.problem.n % 2 == 0 else 1,
         )
+
+
+def _held(number: int) -> str:
+    """The registers of a result."""
+    return f"out{number}" if number else "out"
 
 
 def _shared_tile(

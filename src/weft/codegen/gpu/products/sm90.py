@@ -103,9 +103,7 @@ class _Builder:
 
     def __post_init__(self) -> None:
         self.problem, self.plan = self.layout.problem, self.layout.plan
-        tensors = [self.problem.a.tensor, self.problem.b.tensor]
-        tensors += [s.tensor for s in self.problem.sources if s.tensor is not None]
-        self.buffers = list(dict.fromkeys([*tensors, self.problem.out_tensor]))
+        self.buffers = self.problem.tensors
         self.ring = Ring(self.plan.stages)
         self.results = Results(self.layout, self.buffers)
 

@@ -109,19 +109,21 @@ class Sm90Layout:
 
     @property
     def staged(self) -> bool:
-        """Whether the result has whole rows, which are gathered in shared memory; otherwise
+        """Whether all results have whole rows, which are gathered in shared memory; otherwise
         registers are stored, as 8-bit results are."""
-        out = self.problem.out
-        whole = out.column == 1 and (self.problem.m == 1 or out.row > 0)
+        outs = [stored.strides for stored in self.problem.stored]
+        whole = all(o.column == 1 and (self.problem.m == 1 or o.row > 0) for o in outs)
         return whole and self.problem.out_dtype.storage_bytes > 1
 
     @property
     def tma_store(self) -> bool:
         """Whether the copy engine can write staged rows; otherwise threads do."""
-        out, size = self.problem.out, self.problem.out_dtype.storage_bytes
-        numbers = (out.row, out.offset, *out.batch)
+        size = self.problem.out_dtype.storage_bytes
+        outs = [stored.strides for stored in self.problem.stored]
+        numbers = [n for out in outs for n in (out.row, out.offset, *out.batch)]
         regular = all(n >= 0 and n * size % TMA_ALIGNMENT == 0 for n in numbers)
-        return self.staged and regular and _batch_axes(out.batch) <= MAX_BATCH_AXES
+        few = all(_batch_axes(out.batch) <= MAX_BATCH_AXES for out in outs)
+        return self.staged and regular and few
 
     @property
     def packed(self) -> int:
@@ -139,6 +141,8 @@ class Sm90Layout:
         staging buffers ahead of time, where results take its place."""
         plan = self.plan
         if not self.tma_store or plan.deferred_epilogue or plan.store_buffers < 2:
+            return None
+        if len(self.problem.stored) > 1:
             return None
         # Of parts in parallel nobody knows which one is going to store the result.
         if plan.consumers > FETCHERS or self.split.parts.parallel:
@@ -393,6 +397,10 @@ def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         yield refuse("PlanField", f"in_flight={plan.in_flight} is neither 0 nor 1")
     if plan.in_flight and plan.precision == PROMOTED:
         yield refuse("PlanField", "sums that are promoted every k step need in_flight=0")
+    if len({stored.dtype.storage_bytes for stored in layout.problem.stored}) > 1:
+        yield refuse("ResultDType", "results of different sizes cannot be staged in turn")
+    if plan.deferred_epilogue and len(layout.problem.stored) > 1:
+        yield refuse("PlanField", "a deferred epilogue has registers for one result")
     if plan.deferred_epilogue and (plan.roles == "pingpong" or not layout.staged):
         yield refuse(
             "PlanField", "a deferred epilogue needs cooperative roles and a result of whole rows"

@@ -23,7 +23,7 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.scalar import LANE, WARP, Like, Lit, Name, Scalar, both, least, scalar
 from weft.codegen.gpu.products.place import Place, offset, present
-from weft.codegen.gpu.products.problem import Problem, Source, Strides
+from weft.codegen.gpu.products.problem import Problem, Source, Stored, Strides
 from weft.codegen.gpu.products.ring import Ring
 from weft.codegen.gpu.products.sm90_layout import WARPGROUP, Sm90Layout
 from weft.foundation.dtypes import F32
@@ -66,6 +66,22 @@ class Results:
 
     layout: Sm90Layout
     buffers: Sequence[str]
+    number: int = 0
+    """Of the result that is stored."""
+
+    @property
+    def each(self) -> tuple[Results, ...]:
+        """The same for every result."""
+        return tuple(replace(self, number=n) for n, _ in enumerate(self.problem.stored))
+
+    @property
+    def stored(self) -> Stored:
+        return self.problem.stored[self.number]
+
+    @property
+    def name(self) -> str:
+        """Of the result's tensor map."""
+        return f"c{self.number}" if self.number else "c"
 
     @property
     def problem(self) -> Problem:
@@ -79,7 +95,8 @@ class Results:
 
     def maps(self) -> Iterator[ir.TensorMap]:
         if self.layout.tma_store:
-            yield self.panel_map("c", self.problem.out_tensor, self.problem.out)
+            for one in self.each:
+                yield self.panel_map(one.name, one.stored.tensor, one.stored.strides)
         beside = self.layout.beside
         if beside is not None:
             assert beside.tensor is not None
@@ -133,7 +150,8 @@ class Results:
     @property
     def rotates(self) -> bool:
         """Whether the staging buffer of a panel differs from tile to tile."""
-        return self.layout.staged and self.layout.chunks % self.plan.store_buffers != 0
+        turns = self.layout.chunks * len(self.problem.stored)
+        return self.layout.staged and turns % self.plan.store_buffers != 0
 
     @property
     def panels(self) -> Ring:
@@ -204,16 +222,17 @@ class Results:
     def epilogue(self, place: Place, column: int, count: int) -> Iterator[ir.Stmt]:
         """Apply the element program to `count` columns of every accumulator, from `column` on."""
         for block in range(self.layout.blocks):
-            sources = (self.source(s, place, block, column) for s in self.problem.sources)
+            used = (source for source in self.problem.sources if self.stored.uses(source))
+            sources = (self.source(source, place, block, column) for source in used)
             yield ir.Epilogue(
                 acc=ir.RegAt(f"acc{block}", column // 8 * 4),
                 fragment=self.fragment(place, block, column, count),
                 value=self.problem.value,
                 sources=tuple(sources),
-                ops=self.problem.ops,
-                result=self.problem.result,
+                ops=self.stored.ops,
+                result=self.stored.result,
                 out=ir.RegAt(f"out{block}"),
-                out_dtype=self.problem.out_dtype,
+                out_dtype=self.stored.dtype,
                 value_dtype=self.problem.total,
             )
 
@@ -260,11 +279,13 @@ class Results:
         elif layout.staged:
             for panel in range(layout.chunks):
                 start = panel * layout.c.columns
-                yield from self.epilogue(place, start, layout.c.columns)
-                yield from self.store_panel(panel, place)
+                for one in self.each:
+                    yield from one.epilogue(place, start, layout.c.columns)
+                    yield from one.store_panel(panel, place)
         else:
-            yield from self.epilogue(place, 0, layout.warpgroup_tile[1])
-            yield from self.store_registers(place)
+            for one in self.each:
+                yield from one.epilogue(place, 0, layout.warpgroup_tile[1])
+                yield from one.store_registers(place)
 
     def store_none(self) -> Iterator[ir.Stmt]:
         """What is left to do where a part of a tile's sums was handed on: nothing waits."""
@@ -284,7 +305,8 @@ class Results:
     def store_panel(self, panel: int, place: Place) -> Iterator[ir.Stmt]:
         """One panel of columns: registers to a staging buffer, staging buffer to memory."""
         buffers = self.plan.store_buffers
-        buffer: Scalar = Name("buffer") if self.rotates else Lit(panel % buffers)
+        turn = panel * len(self.problem.stored) + self.number
+        buffer: Scalar = Name("buffer") if self.rotates else Lit(turn % buffers)
         start = self.staging(buffer)
         if self.layout.tma_store:
             yield from self.copied_panel(panel, place, start)
@@ -311,8 +333,8 @@ class Results:
             yield from self.stage(panel, block, start)
         yield ir.ProxyFence()
         yield self.meet()
-        coords = self.panel_place(panel, place, self.problem.out)
-        store = ir.TmaStore(ir.Address("c", start), "c", coords)
+        coords = self.panel_place(panel, place, self.stored.strides)
+        store = ir.TmaStore(ir.Address("c", start), self.name, coords)
         yield ir.If(_MEMBER.equals(0), (store, ir.TmaCommit()))
 
     def panel_place(self, panel: Like, place: Place, strides: Strides) -> tuple[Scalar, ...]:
@@ -342,9 +364,9 @@ class Results:
         inside = tile.of(line, word * (4 // tile.size))
         store = ir.StGlobalRow(
             ir.Address("c", start + inside),
-            problem.out_dtype,
-            self.buffers.index(problem.out_tensor),
-            offset(problem.out, row, column, place.batch),
+            self.stored.dtype,
+            self.buffers.index(self.stored.tensor),
+            offset(self.stored.strides, row, column, place.batch),
             word,
             least(problem.n - column, tile.columns) * (row < problem.m),
         )
@@ -375,16 +397,16 @@ class Results:
 
     def store_registers(self, place: Place) -> Iterator[ir.Stmt]:
         """The result straight from registers, where the copy engine cannot write it."""
-        out = self.problem.out
+        out = self.stored.strides
         count = self.layout.warpgroup_tile[1]
         even = all(s % 2 == 0 for s in (out.row, out.offset, *out.batch))
         width = 2 if out.column == 1 and even and self.problem.n % 2 == 0 else 1
         for block in range(self.layout.blocks):
             yield ir.StGlobalVec(
                 ir.RegAt(f"out{block}"),
-                self.problem.out_dtype,
+                self.stored.dtype,
                 self.fragment(place, block, 0, count),
-                self.buffers.index(self.problem.out_tensor),
+                self.buffers.index(self.stored.tensor),
                 offset(replace(out, row=0, column=0), Lit(0), Lit(0), place.batch),
                 out.row,
                 out.column,

@@ -31,7 +31,7 @@ def compiled(case: Case) -> Any:
 
 
 def only_kernel(case: Case) -> ir.Kernel:
-    kernels = list(compiled(case).compilation["gpu"].kernels.values())
+    kernels: list[ir.Kernel] = list(compiled(case).compilation["gpu"].kernels.values())
     assert len(kernels) == 1
     return kernels[0]
 

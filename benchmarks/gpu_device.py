@@ -245,6 +245,8 @@ class Ours:
         given = [x.float() if x.is_floating_point() and x.itemsize < 4 else x for x in self.inputs]
         expected = line.torch(torch, *given)
         del given
+        if isinstance(expected, tuple):
+            expected = expected[0]
         if not result.is_floating_point():
             wrong = int((result != expected).sum())
             return f"{wrong} of {result.numel()} elements are wrong" if wrong else ""

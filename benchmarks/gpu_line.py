@@ -35,7 +35,7 @@ class Line:
     dtype: str
     inputs: tuple[Tensor, ...]
     weft: Callable[..., Any]
-    """From a builder and its parameters to the result."""
+    """From a builder and its parameters to the result, or to several."""
     torch: Callable[..., Any]
     """What eager torch does; compiled, another peer. On wider inputs, the reference."""
     library: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
@@ -54,4 +54,5 @@ class Line:
     def program(self) -> Program:
         builder = Builder("line")
         params = [builder.param(found.dtype, list(found.shape)) for found in self.inputs]
-        return builder.build(self.weft(builder, *params))
+        made = self.weft(builder, *params)
+        return builder.build(*made) if isinstance(made, tuple) else builder.build(made)

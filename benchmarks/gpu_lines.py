@@ -16,6 +16,7 @@ from typing import Any, Final
 from benchmarks.gpu_attention import attention_lines
 from benchmarks.gpu_gpt2 import gpt2_lines
 from benchmarks.gpu_line import Line, Tensor
+from benchmarks.gpu_products import products_lines
 from benchmarks.gpu_types import gemm_types_lines
 from benchmarks.gpu_whole import whole_lines
 from weft.ptir import Builder, Value
@@ -394,4 +395,5 @@ FAMILIES: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
     "gemm_types": gemm_types_lines,
     "whole": whole_lines,
     "attention": attention_lines,
+    "products": products_lines,
 }

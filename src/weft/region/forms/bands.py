@@ -45,7 +45,7 @@ def band_of(kernel: Kernel, found: AttentionParts) -> Peeled:
     The scores of hidden keys are -inf: through a select, or by adding one that is -inf there. A
     scale is a positive factor of the scores themselves: greater ones stay greater.
     """
-    lets = {let.name: let for let in kernel.body}
+    lets = _with_hidden_rows(kernel, found)
     value, band = found.x, Band()
     while True:
         hidden = _hidden(lets, value, found)
@@ -54,6 +54,24 @@ def band_of(kernel: Kernel, found: AttentionParts) -> Peeled:
         value, band = hidden[0], band & hidden[1]
     scale = _scale(lets, value, found.scores)
     return Peeled(found.scores, scale, band) if scale is not None else Peeled(value, 1.0, band)
+
+
+def _with_hidden_rows(kernel: Kernel, found: AttentionParts) -> dict[str, Let]:
+    """The Lets, with the masks of rows that see nothing as they were.
+
+    Such rows are shown every key, `select(blind, 0, mask)`, and every result of theirs is replaced:
+    what they see in between does not matter.
+    """
+    lets = {let.name: let for let in kernel.body}
+    results = [lets[output.value].expr for output in kernel.outputs]
+    preds = [{expr.pred} if isinstance(expr, Select) else set[str]() for expr in results]
+    blind = {name for name in set.intersection(*preds) if found.key not in lets[name].axes}
+    shown = dict(lets)
+    for name, let in lets.items():
+        match let.expr:
+            case Select(pred=pred, x=x, y=mask) if pred in blind and _is_number(lets, x, 0.0):
+                shown[name] = lets[mask]
+    return shown
 
 
 def last_key(kernel: Kernel, found: AttentionParts) -> int | None:

@@ -146,4 +146,4 @@ def test_a_mask_by_index_becomes_a_source() -> None:
     problem = analyse(*finished(kernel, refs(a="sk", b="jk", y="sj")))
     places = {(s.strides.offset, s.strides.row, s.strides.column) for s in problem.sources}
     assert places == {(4, 1, 0), (0, 0, 1)}
-    assert [op.fn for op in problem.ops] == ["const", "le", "select"]
+    assert [op.fn for op in problem.first.ops] == ["const", "le", "select"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support import infer
-from weft.foundation.dtypes import F32, SI8, SI32, UI8, UI32
+from weft.foundation.dtypes import F32, FP8_E4M3, SI8, SI32, UI8, UI32
 from weft.foundation.errors import SpecViolation
 from weft.ptir.op import Op
 from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
@@ -46,6 +46,18 @@ CASES: list[tuple[Op, list[ValueType], str, str]] = [
         [X, SCALE],
         "DTypeNotSupported",
         "quantize is not defined for output_dtype of dtype si32",
+    ),
+    (
+        Quantize(F32, None),
+        [X, SCALE],
+        "DTypeNotSupported",
+        "quantize is not defined for output_dtype of dtype f32",
+    ),
+    (
+        Requantize(FP8_E4M3, None),
+        [Q, SCALE, ZERO, SCALE, tensor("fp8_e4m3")],
+        "DTypeNotSupported",
+        "requantize is not defined for out_zero_point of dtype fp8_e4m3",
     ),
     (
         Quantize(SI8, None),

@@ -4,24 +4,25 @@ The reference backend on the widened program gives what `weft.testing.tolerance`
 to a narrower float rounds nothing there; casts to integers, comparisons and everything else that
 jumps stay, and agree with the original as long as they are fed values that are exact in both.
 
-Two kinds of ops mean something else in another dtype and keep theirs, between casts:
+Some ops mean something else in another dtype and keep theirs, between casts:
 
 - random ops, whose numbers depend on the dtype: `cast(rng_uniform f32)`, and other ops that are
   bound to their dtype, as `nextafter` is, whose result is a neighbour in it,
+- operands and results for which f64 is not defined: the quantised ones of `quantize`,
 - maxima of nothing, which for fp8_e4m3 (it has no infinity) are -448.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation.dtypes import CF64, F64, FP8_E4M3, DType
+from weft.foundation.dtypes import CF64, F64, FLOATS, FP8_E4M3, DType
 from weft.ptir.ir import Body, Function, Instruction, Operand, Program, Ref, operand_type
 from weft.ptir.literal import ScalarLiteral, TensorLiteral, from_array
 from weft.ptir.op import Op
@@ -134,6 +135,8 @@ class _Widening:
         output = widen_type(instruction.output)
         if op.dtype_bound and self._is_widened(instruction):
             self._as_it_is(instruction, operands)
+        elif narrow := _narrow_names(op):
+            self._partly(instruction, operands, narrow)
         elif output == instruction.output and operands == instruction.operands:
             # Integers throughout, or f64 already.
             self._made.append(replace(instruction, op=widen_op(op)))
@@ -158,12 +161,30 @@ class _Widening:
             self._narrowed(wide, operand_type(operand, self._types))
             for wide, operand in zip(operands, instruction.operands, strict=True)
         ]
-        wide = widen_type(instruction.output)
-        if wide == instruction.output:
-            self._make(instruction.id, instruction.op, narrow, wide)
+        self._make_wide(instruction.id, instruction.op, narrow, instruction.output)
+
+    def _partly(
+        self, instruction: Instruction, operands: Sequence[Operand], narrow: Container[str]
+    ) -> None:
+        op = instruction.op
+        names = (name.strip("?") for name in op.operands)
+        given = [
+            self._narrowed(wide, operand_type(own, self._types)) if name in narrow else wide
+            for wide, own, name in zip(operands, instruction.operands, names, strict=False)
+        ]
+        kept = {name: getattr(op, name) for name in op.all_attributes() if name in narrow}
+        output = instruction.output if kept else widen_type(instruction.output)
+        self._make_wide(instruction.id, replace(widen_op(op), **kept), given, output)
+
+    def _make_wide(
+        self, value: int, op: Op, operands: Sequence[Operand], output: ValueType
+    ) -> None:
+        """The instruction, and a cast where its output is narrow."""
+        wide = widen_type(output)
+        if wide == output:
+            self._make(value, op, operands, wide)
         else:
-            found = self._add(instruction.op, narrow, instruction.output)
-            self._make(instruction.id, Cast(F64), (found,), wide)
+            self._make(value, Cast(F64), (self._add(op, operands, output),), wide)
 
     def _narrowed(self, operand: Operand, kind: ValueType) -> Operand:
         """A widened operand in its own dtype again; it holds nothing that this would round."""
@@ -208,6 +229,11 @@ class _Widening:
     def _make(self, value: int, op: Op, operands: Sequence[Operand], output: ValueType) -> Ref:
         self._made.append(Instruction(value, op, tuple(operands), output))
         return Ref(value)
+
+
+def _narrow_names(op: Op) -> set[str]:
+    """The operands and attributes of which some floats are allowed, but not f64."""
+    return {name for name, allowed in op.dtypes.items() if allowed & FLOATS and F64 not in allowed}
 
 
 def _widen_operand(operand: Operand) -> Operand:

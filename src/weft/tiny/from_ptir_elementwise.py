@@ -232,15 +232,18 @@ def _along(parameter: Value, x: Value, axis: int | None) -> Value:
 
 
 def _quantised(quotient: Value, zero_point: Value | None, dtype: DType) -> Value:
-    steps: Value = Unary(Fn.ROUND, quotient)
+    steps = Unary(Fn.ROUND, quotient) if dtype.is_integer else quotient
     if zero_point is not None:
         steps = Binary(Fn.ADD, steps, build.cast(zero_point, steps.dtype))
+    if most := quantisation.LARGEST.get(dtype):
+        steps = build.binary(Fn.MIN, build.binary(Fn.MAX, steps, -most), most)
     return build.cast(steps, dtype)
 
 
 def _dequantised(x: Value, scale: Value, zero_point: Value | None) -> Value:
-    """The difference is exact: integers of up to 16 bits are subtracted in 32, others in 64."""
+    """Integers of up to 16 bits are subtracted in 32, others in 64, which is exact."""
     wide = SI32 if x.dtype.bits <= 16 else SI64
+    wide = scale.dtype if x.dtype.is_float else wide
     steps = build.cast(x, wide)
     if zero_point is not None:
         steps = Binary(Fn.SUB, steps, build.cast(zero_point, wide))

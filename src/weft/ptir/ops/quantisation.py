@@ -14,6 +14,8 @@ from weft.foundation.dtypes import (
     F32,
     F64,
     FLOATS,
+    FP8_E4M3,
+    FP8_E5M2,
     SI4,
     SI8,
     SI16,
@@ -30,10 +32,14 @@ from weft.ptir.schema import OPTIONAL_DTYPE, DTypeOf, Maybe, Usize, attr
 from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import TensorType
 
-QUANTISED = frozenset({SI4, UI4, SI8, UI8, SI16, UI16})
-"""What quantisation makes. si32, the accumulator of quantised dots, can only be read."""
+WHOLE = frozenset({SI4, UI4, SI8, UI8, SI16, UI16})
+"""The integers that quantisation makes."""
 
-READABLE = QUANTISED | {SI32}
+LARGEST = {FP8_E4M3: 448.0, FP8_E5M2: 57344.0}
+"""The floats that quantisation makes, with the number at which each saturates."""
+
+QUANTISED = WHOLE | frozenset(LARGEST)
+"""What quantisation makes. si32, the accumulator of quantised dots, can only be read."""
 
 
 @core_op(tag=33)
@@ -41,12 +47,15 @@ class Quantize(Op):
     """`saturate(round(x / scale) + zero_point)` in `output_dtype`, rounding halves to even. `scale`
     has the dtype of x and `zero_point` (default 0) the output dtype; both are rank 0, or with
     `axis` rank 1 of that axis's extent. The quotient is rounded to the dtype of the scale, as in
-    ONNX without a `precision`; to divide more precisely, cast both first. NaN becomes 0."""
+    ONNX without a `precision`; to divide more precisely, cast both first. NaN becomes 0.
+
+    fp8 keeps fractions: `saturate(x / scale + zero_point)`, rounded once, to nearest even. ONNX
+    has no zero point there, or one of 0. Infinities saturate too, at 448 or 57344; NaN stays."""
 
     operands = ("x", "scale", "zero_point?")
     dtypes = {"x": FLOATS, "scale": FLOATS, "zero_point": QUANTISED, "output_dtype": QUANTISED}
     relative_axes = {"axis": 0}
-    no_gradient = "integers do not vary smoothly"
+    no_gradient = "it is constant between its steps"
 
     output_dtype: DType = attr(DTypeOf())
     axis: int | None = attr(Maybe(Usize()))
@@ -71,11 +80,16 @@ class Quantize(Op):
 class Dequantize(Op):
     """`(x - zero_point) * scale` in `output_dtype` (default: the dtype of `scale`). `zero_point`
     (default 0) has the dtype of x; both parameters are rank 0, or with `axis` rank 1 of that axis's
-    extent. The difference is exact; the product is taken in f32, or in f64 where the scale or the
-    result is f64, and rounded once to the output dtype."""
+    extent. The difference is exact for integers; that of fp8 and the product are taken in f32, or
+    in f64 where the scale or the result is f64, and the product is rounded to the output dtype."""
 
     operands = ("x", "scale", "zero_point?")
-    dtypes = {"x": READABLE, "scale": FLOATS, "zero_point": READABLE, "output_dtype": FLOATS}
+    dtypes = {
+        "x": QUANTISED | {SI32},
+        "scale": FLOATS,
+        "zero_point": QUANTISED | {SI32},
+        "output_dtype": FLOATS,
+    }
     relative_axes = {"axis": 0}
 
     axis: int | None = attr(Maybe(Usize()))
@@ -97,16 +111,20 @@ class Dequantize(Op):
         return numeric.cast(real, wide, output)
 
     def vjp(self, at: Pullback) -> Cotangents:
-        """Only the scale varies smoothly."""
+        """The scale varies smoothly; x and its zero point do where they are fp8."""
         x, scale, *rest = at.operands
         wide = F64 if F64 in (at.result.dtype, scale.dtype) else F32
+        cotangent = at.cotangent.cast(wide)
         steps = x.cast(wide)
         if rest:
             steps = steps - _term_along(rest[0].cast(wide), x, self.axis)
-        total = at.cotangent.cast(wide) * steps
         others = [d for d in range(x.rank) if d != self.axis]
-        by_scale = total.sum(others).cast(scale.dtype)
-        return (None, by_scale, *(None for _ in rest))
+        by_scale = (cotangent * steps).sum(others).cast(scale.dtype)
+        if not x.dtype.is_float:
+            return (None, by_scale, *(None for _ in rest))
+        by_steps = cotangent * _term_along(scale.cast(wide), x, self.axis)
+        by_zero = (-by_steps.sum(others)).cast(x.dtype)
+        return (by_steps.cast(x.dtype), by_scale, *(by_zero for _ in rest))
 
 
 @core_op(tag=35)
@@ -119,12 +137,12 @@ class Requantize(Op):
 
     operands = ("q", "in_scale", "in_zero_point", "out_scale", "out_zero_point")
     dtypes = {
-        "q": READABLE,
+        "q": WHOLE | {SI32},
         "in_scale": FLOATS,
-        "in_zero_point": READABLE,
+        "in_zero_point": WHOLE | {SI32},
         "out_scale": FLOATS,
-        "out_zero_point": QUANTISED,
-        "output_dtype": QUANTISED,
+        "out_zero_point": WHOLE,
+        "output_dtype": WHOLE,
     }
     relative_axes = {"axis": 0}
     no_gradient = "integers do not vary smoothly"
@@ -185,15 +203,18 @@ def _real(array: Array) -> Array:
 
 
 def _stepped(quotient: Array, zero_point: Array | None, dtype: DType) -> Array:
-    steps = np.rint(quotient)
+    steps = np.rint(quotient) if dtype.is_integer else quotient
     if zero_point is not None:
-        # Inexact only beyond 2^24, where every quantised dtype saturates.
+        # Of integers inexact only beyond 2^24, where every quantised dtype saturates.
         steps = steps + zero_point
+    if dtype in LARGEST:
+        steps = np.clip(steps, -LARGEST[dtype], LARGEST[dtype])
     return numeric.cast(np.asarray(steps), as_dtype(steps.dtype), dtype)
 
 
 def _dequantise(x: Array, scale: Array, zero_point: Array | None) -> Array:
-    steps = x.astype(np.int64)
+    wide = scale.dtype if as_dtype(x.dtype).is_float else np.int64
+    steps = x.astype(wide)
     if zero_point is not None:
-        steps = steps - zero_point.astype(np.int64)
+        steps = steps - zero_point.astype(wide)
     return np.asarray(steps.astype(scale.dtype) * scale)

@@ -6,12 +6,19 @@ import math
 
 import numpy as np
 
-from weft.foundation.dtypes import F32, F64, FLOATS, DType
-from weft.ptir.ops.quantisation import QUANTISED, READABLE, Dequantize, Quantize, Requantize
+from weft.foundation.dtypes import F32, F64, FLOATS, SI32, DType
+from weft.ptir.ops.quantisation import (
+    LARGEST,
+    QUANTISED,
+    WHOLE,
+    Dequantize,
+    Quantize,
+    Requantize,
+)
 from weft.ptir.types import Shape
 from weft.testing.data import Array
 from weft.testing.draft import Item
-from weft.testing.facts import EXACT, Facts, anywhere, limit, settle, within
+from weft.testing.facts import EXACT, Facts, anywhere, join, limit, settle, within
 from weft.testing.generator import Generator
 from weft.testing.generators.registry import generates
 
@@ -36,18 +43,20 @@ def _scale(g: Generator, dtype: DType, shape: Shape, exponents: tuple[int, int])
 
 
 def _zero_point(g: Generator, dtype: DType, shape: Shape) -> Item:
-    return g.new(dtype, shape, within(7))
+    return g.new(dtype, shape, within(7, exact=True))
 
 
 @generates(Quantize, weight=3)
 def quantize(g: Generator) -> None:
-    x = g.pick(FLOATS, EXACT)
-    axis = _axis(g, x)
     output = g.dtype(QUANTISED)
+    # Four times as much, and a zero point, stay in range.
+    x = g.pick(FLOATS, within(48, exact=True) if output in LARGEST else EXACT)
+    axis = _axis(g, x)
     operands = [x, _scale(g, x.dtype, _along(x, axis), (-2, 1))]
     if g.choices.chance(0.6):
         operands.append(_zero_point(g, output, _along(x, axis)))
-    g.emit(Quantize(output, axis), *operands, facts=anywhere(output))
+    facts = Facts(-256, 256, None) if output in LARGEST else anywhere(output)
+    g.emit(Quantize(output, axis), *operands, facts=facts)
 
 
 @generates(Dequantize, weight=3)
@@ -55,27 +64,30 @@ def dequantize(g: Generator) -> None:
     dtype = g.dtype(FLOATS)
     output = g.choices.choose([None, *g.dtypes(FLOATS)])
     narrow = 8 in (dtype.bits, (output or dtype).bits)
-    x = g.pick(READABLE, within(48 if narrow else 2**16))
+    x = g.pick(QUANTISED | {SI32}, within(48 if narrow else 2**16, exact=True))
     axis = _axis(g, x)
-    bound = int(x.facts.bound) + 8
+    bound = math.ceil(x.facts.bound) + 8
     # The largest scale for which the result stays in range.
     room = math.floor(math.log2(limit(output or dtype) / bound))
     top = min(1, room)
     operands = [x, _scale(g, dtype, _along(x, axis), (top - 2, top))]
+    known = [x.facts]
     if g.choices.chance(0.6):
         operands.append(_zero_point(g, x.dtype, _along(x, axis)))
+        known.append(operands[-1].facts)
     wide = F64 if F64 in (dtype, output) else F32
-    inner = settle(wide, -bound * 2.0**top, bound * 2.0**top, 2.0 ** (top - 2))
+    step = join(*known).step
+    inner = settle(wide, -bound * 2.0**top, bound * 2.0**top, step and step * 2.0 ** (top - 2))
     facts = settle(output or dtype, inner.low, inner.high, inner.step)
     g.emit(Dequantize(axis, output), *operands, facts=facts)
 
 
 @generates(Requantize, weight=3)
 def requantize(g: Generator) -> None:
-    q = g.pick(READABLE, within(2**16))
+    q = g.pick(WHOLE | {SI32}, within(2**16))
     axis = _axis(g, q)
     dtype = g.dtype(FLOATS)
-    output = g.dtype(QUANTISED)
+    output = g.dtype(WHOLE)
     operands = [q]
     for zero_dtype in (q.dtype, output):
         shape = _along(q, axis if g.choices.chance(0.7) else None)

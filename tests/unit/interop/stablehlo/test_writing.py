@@ -245,6 +245,23 @@ def test_quantisation_in_every_form(dtype: str, axis: int | None, wide: str) -> 
     assert_round_trip(program, [v.astype(k) for v, k in zip(values, kinds, strict=True)])
 
 
+@pytest.mark.parametrize("dtype", ["fp8_e4m3", "fp8_e5m2"])
+@pytest.mark.parametrize("wide", ["f32", "f16", "f64"])
+@pytest.mark.parametrize("axis", [None, 1])
+def test_fp8_saturates_and_keeps_fractions(dtype: str, wide: str, axis: int | None) -> None:
+    b = Builder("main")
+    shape = [] if axis is None else [4]
+    x, scale, zero = b.param(wide, [3, 4]), b.param(wide, shape), b.param(dtype, shape)
+    made = b.emit("quantize", x, scale, zero, output_dtype=dtype, axis=axis)
+    plain = b.emit("quantize", x, scale, output_dtype=dtype, axis=axis)
+    back = b.emit("dequantize", made, scale, zero, axis=axis, output_dtype="f32")
+    program = b.build(made, plain, back, b.emit("dequantize", plain, scale, axis=axis))
+    values = np.asarray([[0.1, -3.3, 6e4, -6e4], [np.inf, np.nan, 140, 190], [0, 1, 2, 3]])
+    kinds = [kind.dtype.numpy for kind in program.main.parameters]  # type: ignore[union-attr]
+    given = [values, np.full(shape, 0.4), np.full(shape, 0.5)]
+    assert_round_trip(program, [v.astype(k) for v, k in zip(given, kinds, strict=True)])
+
+
 def test_open_sizes_are_asked_for() -> None:
     b = Builder("main")
     x = b.param("f32", ["N", 3])

@@ -9,7 +9,7 @@ from weft.interop.stablehlo.writing.calls import write_call
 from weft.interop.stablehlo.writing.elementwise import cast
 from weft.interop.stablehlo.writing.page import Page, Ssa, array_text
 from weft.ptir.ops.constant import CustomCall
-from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
+from weft.ptir.ops.quantisation import LARGEST, Dequantize, Quantize, Requantize
 from weft.ptir.schema import Attr, AttrKind
 from weft.ptir.types import TensorType
 
@@ -80,15 +80,19 @@ def _along(page: Page, parameter: Ssa, x: Ssa, axis: int | None) -> Ssa:
 
 
 def _quantised(page: Page, quotient: Ssa, zero: Ssa | None, dtype: DType) -> Ssa:
-    steps = page.op("round_nearest_even", quotient)
+    steps = page.op("round_nearest_even", quotient) if dtype.is_integer else quotient
     if zero is not None:
         steps = page.op("add", steps, cast(page, zero, steps.dtype))
+    if most := LARGEST.get(dtype):
+        low, high = (page.scalar(bound, steps.dtype) for bound in (-most, most))
+        steps = page.op("clamp", low, steps, high, like=steps.type)
     return cast(page, steps, dtype)
 
 
 def _dequantised(page: Page, x: Ssa, scale: Ssa, zero: Ssa | None) -> Ssa:
-    """The difference is exact: integers of up to 16 bits are subtracted in 32, others in 64."""
+    """Integers of up to 16 bits are subtracted in 32, others in 64, which is exact."""
     wide = SI32 if x.dtype.bits <= 16 else SI64
+    wide = scale.dtype if x.dtype.is_float else wide
     steps = cast(page, x, wide)
     if zero is not None:
         steps = page.op("subtract", steps, cast(page, zero, wide))

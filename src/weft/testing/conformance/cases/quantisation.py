@@ -20,11 +20,12 @@ from weft.foundation.dtypes import (
     in_order,
 )
 from weft.ptir.op import SPELLINGS
+from weft.ptir.ops.quantisation import LARGEST
 from weft.testing.conformance.case import Case, Trial, Wanted, exactly
 from weft.testing.conformance.cases.common import Array, Dims, Shape, apply, case, defined, trial
 from weft.testing.conformance.data import counts, edges, sample, source
 from weft.testing.conformance.oracles import quantisation as oracle
-from weft.testing.conformance.oracles.rounding import from_whole, nearest
+from weft.testing.conformance.oracles.rounding import from_whole, largest, magnitudes, nearest
 from weft.testing.conformance.tolerance import CORRECTLY_ROUNDED
 
 LAYOUTS: dict[str, tuple[Shape, int | None]] = {
@@ -64,6 +65,8 @@ def _scale(dtype: DType, shape: Shape, axis: int | None, key: str) -> Array:
 
 def _zero(dtype: DType, shape: Shape, axis: int | None, key: str, most: int = 1000) -> Array:
     extent = () if axis is None else (shape[axis],)
+    if dtype.is_float:
+        return nearest(source(dtype, extent, key).choice([0.0, 0.5, -3.0, 20.0], extent), dtype)
     low, high = max(int(dtype.lowest), -most), min(int(dtype.highest), most)
     drawn = np.asarray(source(dtype, extent, key).integers(low, high, extent, endpoint=True))
     return from_whole(drawn.astype(object), dtype)
@@ -91,6 +94,12 @@ def _quantizes() -> Iterator[Case]:
             make = partial(_quantize, dtype, UI8, name, zero=True)
             yield named(dtype, "zero-point", name, trial=make)
         yield named(dtype, "ties", trial=partial(_quantize_ties, dtype))
+        for output in in_order(LARGEST):
+            make = partial(_quantize_halves, dtype, output)
+            yield named(dtype, f"to={output}", "ties", trial=make)
+            for name in LAYOUTS:
+                make = partial(_quantize, dtype, output, name, zero=False)
+                yield named(dtype, f"to={output}", "no-zero-point", name, trial=make)
 
 
 def _quantize(dtype: DType, output: DType, name: str, zero: bool) -> Trial:
@@ -113,6 +122,17 @@ def _quantize_ties(dtype: DType) -> Trial:
     x = nearest(np.arange(-15, 16) / 2, dtype)
     zero = np.array(3, np.int8)
     return _quantize_trial(x, np.ones((), dtype.numpy), zero, SI8, None, "")
+
+
+def _quantize_halves(dtype: DType, output: DType) -> Trial:
+    """The middle of every two neighbours, and what lies beyond the largest number."""
+    values = magnitudes(output)
+    top = largest(output)
+    step = values[-1] - values[-2]
+    beyond = [top + part * step for part in (0.25, 0.5, 0.75, 1.0, 2.0, 100.0)]
+    x = np.concatenate([values, (values[:-1] + values[1:]) / 2, beyond])
+    given = nearest(np.concatenate([x, -x]), dtype)
+    return _quantize_trial(given, np.ones((), dtype.numpy), None, output, None, "")
 
 
 def _quantize_trial(
@@ -162,14 +182,14 @@ def _dequantize(
     place = _place(shape, axis)
     result = output or scale_dtype
     # An fp8 result holds a few hundred at most.
-    most = min(int(dtype.highest), 60 if result.bits == 8 else 1000)
+    most = int(min(dtype.highest, 60 if result.bits == 8 else 1000))
     small = result.bits == 8 or (dtype.bits > 16 and result.bits == 16)
     drawn = counts(dtype, shape, most=most) if small else sample(dtype, shape, "dequantize")
     q = edges(dtype) if extreme else drawn
     scale = _scale(scale_dtype, q.shape, place, "dequantize")
     zeros = _zero(dtype, q.shape, place, "dequantize", most) if zero else None
     if extreme:
-        zeros = from_whole(np.array(int(dtype.highest), object), dtype)
+        zeros = np.asarray(LARGEST.get(dtype, dtype.highest)).astype(dtype.numpy)
     work = oracle.work_dtype(scale_dtype, result)
     offset = None if zeros is None else oracle.along(zeros, q.ndim, place)
     real = oracle.restored(q, oracle.along(scale.astype(work), q.ndim, place), offset)

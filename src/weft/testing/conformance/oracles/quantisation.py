@@ -1,6 +1,6 @@
 """Linear quantisation as ONNX defines it, with the arithmetic that PTIR fixes: the division is a
 single IEEE operation in the dtype of the scale, the product one in f32, or in f64 where f64 takes
-part."""
+part, and so are the sum and the difference with a zero point of fp8."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation.dtypes import F64, DType
+from weft.foundation.dtypes import F64, DType, as_dtype
 from weft.testing.conformance.oracles.functions import each
-from weft.testing.conformance.oracles.rounding import from_whole, whole
+from weft.testing.conformance.oracles.rounding import from_whole, largest, nearest, whole
 
 Array = NDArray[Any]
 
@@ -38,7 +38,12 @@ def quotient(x: Array, scale: Array) -> Array:
 
 
 def quantised(ratio: Array, zero: Array | None, dtype: DType) -> Array:
-    """A quotient rounded, halves to even, plus the zero point, saturated; NaN gives 0."""
+    """A quotient rounded, halves to even, plus the zero point, saturated; NaN gives 0. In fp8 only
+    the saturated sum is rounded, and NaN stays."""
+    if dtype.is_float:
+        work = work_dtype(as_dtype(ratio.dtype))
+        total = ratio.astype(work)
+        return _narrowed(total if zero is None else total + zero.astype(work), dtype)
     low, high = int(dtype.lowest), int(dtype.highest)
 
     def step(value: float, offset: int) -> int:
@@ -52,7 +57,17 @@ def quantised(ratio: Array, zero: Array | None, dtype: DType) -> Array:
     return from_whole(each(step, ratio.astype(np.float64), offsets), dtype)
 
 
+def _narrowed(total: Array, dtype: DType) -> Array:
+    top = largest(dtype)
+    within = np.where(total > top, top, np.where(total < -top, -top, total))
+    return nearest(within, dtype)
+
+
 def restored(q: Array, scale: Array, zero: Array | None) -> Array:
-    """(q - zero) * scale: the difference is exact, the product rounds once in the scale's dtype."""
+    """(q - zero) * scale: the difference of integers is exact, that of fp8 and the product round
+    in the scale's dtype."""
+    if as_dtype(q.dtype).is_float:
+        real = q.astype(scale.dtype)
+        return (real if zero is None else real - zero.astype(scale.dtype)) * scale
     steps = whole(q) if zero is None else whole(q) - whole(zero)
     return np.asarray(np.asarray(steps, object).astype(scale.dtype) * scale)

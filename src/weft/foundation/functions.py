@@ -156,6 +156,9 @@ def binary(fn: str, dtype: DType, lhs: Array, rhs: Array) -> Array:
     return numeric.compute(BINARY[fn], dtype, lhs, rhs)
 
 
+_VALUE, _ELEMENT = "{value}", "{element}"
+
+
 def checked(x: Array, rule: str, size: int, code: str) -> Array:
     """`x`, or a violation that names the first element which breaks the rule: `inside` [0, size),
     `nonzero` or `nonnegative`."""
@@ -163,17 +166,24 @@ def checked(x: Array, rule: str, size: int, code: str) -> Array:
     found = np.flatnonzero(broken)
     if found.size:
         first = int(found[0])
-        raise SpecViolation(code, f"{broken_rule(rule, size)} at element {first}")
+        why = broken_rule(rule, size)
+        raise SpecViolation(code, broken_at(why, first, int(x.reshape(-1)[first])))
     return x
 
 
 def broken_rule(rule: str, size: int) -> str:
-    """What is wrong with an element that breaks a rule."""
+    """What is wrong with an element that breaks a rule; `broken_at` fills in the rest."""
     return {
-        "inside": f"an index is outside [0, {size})",
-        "nonzero": "the divisor is zero",
-        "nonnegative": "the number is negative",
+        "inside": f"the index{_VALUE} at element {_ELEMENT} is outside [0, {size})",
+        "nonzero": f"the divisor is zero at element {_ELEMENT}",
+        "nonnegative": f"the number{_VALUE} at element {_ELEMENT} is negative",
     }[rule]
+
+
+def broken_at(why: str, element: int, value: int | None = None) -> str:
+    """The sentence about an element that broke a rule, with its value where it is known."""
+    shown = "" if value is None else f" {value}"
+    return why.replace(_VALUE, shown).replace(_ELEMENT, str(element))
 
 
 def identity(fn: str, dtype: DType) -> Array:

@@ -26,6 +26,7 @@ from weft.foundation import limits
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import ExecutionError, InternalError, SpecViolation
 from weft.foundation.forks import new_lock
+from weft.foundation.functions import broken_at
 from weft.runtime import native
 from weft.runtime.artifact import (
     Again,
@@ -104,8 +105,8 @@ class _Workspace:
         self.args = np.zeros(max(1, sum(map(len, tables))), np.uint64)
         self.state = np.zeros(native.STATE_WORDS, np.int64)
         self.state[2] = program.most_bodies
-        self.errors = np.empty((max(1, len(artifact.steps)), 2), np.uint64)
-        self.errors[:] = _NOTHING, self.state.ctypes.data
+        self.errors = np.zeros((max(1, len(artifact.steps)), native.ERROR_WORDS), np.uint64)
+        self.errors[:, :2] = _NOTHING, self.state.ctypes.data
         self.runs = np.zeros((artifact.bodies, 3), np.uint64)
         self.counters = np.zeros(max(1, artifact.counters), np.int64)
         self.steps = np.zeros((len(artifact.steps), native.STEP_WORDS), np.uint64)
@@ -338,22 +339,23 @@ class Program:
         has to say. A workspace whose run ended in an exception is not kept."""
         failed = None
         if workspace.state[0]:
-            failed = self._violation(workspace.errors[:, 0])
+            failed = self._violation(workspace.errors)
             workspace.errors[:, 0] = _NOTHING
             workspace.state[0] = 0
         with self._lock:
             self._idle.append(workspace)
         return failed
 
-    def _violation(self, reports: Array) -> SpecViolation:
-        index = int(np.flatnonzero(reports != _NOTHING)[0])
-        launch, report = self.artifact.steps[index], int(reports[index])
+    def _violation(self, records: Array) -> SpecViolation:
+        index = int(np.flatnonzero(records[:, 0] != _NOTHING)[0])
+        launch, report = self.artifact.steps[index], int(records[index, 0])
         if not isinstance(launch, Launch):
             raise InternalError(f"the step {launch.label} reported a violation")
         number, element = report >> _ELEMENT_BITS, report & ((1 << _ELEMENT_BITS) - 1)
         code, why = self.artifact.kernels[launch.kernel].checks[number]
         where = str(launch.where[number]) if launch.where else ""
-        return SpecViolation(code, f"{why} at element {element}", where=where or launch.label)
+        value = int(records.view(np.int64)[index, native.VALUE_WORD])
+        return SpecViolation(code, broken_at(why, element, value), where=where or launch.label)
 
     # -- steps -----------------------------------------------------------------------------------
 

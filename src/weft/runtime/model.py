@@ -55,6 +55,7 @@ _POOL, _RAW, _STATE = 0, 8, 16
 """Places of the block: the thread pool, the memory it was made in, the state of the executor."""
 _HEAD: Final = 64
 _STEP: Final = native.STEP_WORDS * 8
+_ERROR: Final = native.ERROR_WORDS * 8
 
 
 class NativeModel:
@@ -112,7 +113,7 @@ class _Layout:
         steps = self.artifact.steps
         launches = [step for step in steps if isinstance(step, Launch)]
         self.errors = _HEAD
-        self.runs = self.errors + 16 * len(steps)
+        self.runs = self.errors + _ERROR * len(steps)
         self.counters = self.runs + 24 * self.artifact.bodies
         self.arguments = self.counters + 8 * max(1, self.artifact.counters)
         self.steps = self.arguments + 8 * sum(len(launch.buffers) for launch in launches)
@@ -170,8 +171,9 @@ class _Writer:
         self.number(_STATE + 8 * native.STOP_WORD, 0)
         places = iter(range(self.at.arguments, self.at.steps, 8))
         for number, step in enumerate(self.artifact.steps):
-            self.number(self.at.errors + 16 * number, -1)
-            self.pointer(self.at.errors + 16 * number + 8, self.place(_STATE))
+            self.number(self.at.errors + _ERROR * number, -1)
+            self.pointer(self.at.errors + _ERROR * number + 8, self.place(_STATE))
+            self.number(self.at.errors + _ERROR * number + 8 * native.LOCK_WORD, 0)
             self._step(number, step, places)
         return _INIT.format(size=self.at.bytes + ALIGNMENT, body="\n".join(self.lines))
 
@@ -222,7 +224,7 @@ class _Writer:
         self._words(at, native.LAUNCH)
         self.pointer(at + 8, f"@{kernel.symbol}")
         self.pointer(at + 16, self.place(own[0] if own else self.at.arguments))
-        self.pointer(at + 24, self.place(self.at.errors + 16 * number))
+        self.pointer(at + 24, self.place(self.at.errors + _ERROR * number))
         self._words(at + 32, kernel.work_items)
         together = self.value(f"udiv i64 {kernel.work_items}, %share")
         some = self.value(f"call i64 @llvm.umax.i64(i64 {together}, i64 1)")
@@ -285,7 +287,7 @@ class _Writer:
         answer = self.value(f"select i1 {beyond}, i64 -1, i64 0")
         for number, step in reversed(list(enumerate(self.artifact.steps))):
             if isinstance(step, Launch) and self.artifact.kernels[step.kernel].checks:
-                word = self.place(self.at.errors + 16 * number)
+                word = self.place(self.at.errors + _ERROR * number)
                 report = self.value(f"load i64, ptr {word}")
                 self.lines.append(f"  store i64 -1, ptr {word}")
                 told = self.value(f"icmp ne i64 {report}, -1")

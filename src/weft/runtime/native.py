@@ -19,8 +19,8 @@ A step is eight 64-bit words: its kind and what that kind needs.
 
 A kernel is `void(ptr args, ptr error, i64 first, i64 last)`; its pieces are handed out by an atomic
 counter, so any thread may run any piece and no result depends on how many threads there are. An
-error record is a word, in which a kernel leaves the least of what it has to report, and a pointer
-to the state's first word, which it then sets.
+error record is four words: the least of what a kernel has to report, a pointer to the state's first
+word, which it then sets, a lock on the record, and the value that is reported.
 
 The state is four words: whether something failed, how many bodies were entered, how many may be,
 and whether somebody wants it all to stop. Long kernels look at the last word now and then, as
@@ -46,6 +46,9 @@ MOST_THREADS = 4096
 STEP_WORDS = 8
 LAUNCH, COPY, ENTER, JUMP, UNLESS, RESET, LEAVE, AGAIN, HOST = range(9)
 STOPPED = -1
+ERROR_WORDS = 4
+LOCK_WORD, VALUE_WORD = 2, 3
+"""Words of an error record."""
 STATE_WORDS = 4
 STOP_WORD = 3
 """The word of the state that says to stop."""

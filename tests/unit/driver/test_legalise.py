@@ -77,6 +77,7 @@ def results(program: Program, backend: str) -> list[bytes]:
 
 # -- every op that has a decomposition -----------------------------------------------------------
 
+NO_GRADIENT = "ptir.v0.4\nentry @none\n\nfunc @none() -> () {\n  return\n}\n"
 ONE_OPERAND = ["isnan", "isinf", "isfinite", "sign", "trunc", "floor", "ceil", "round"]
 EXAMPLES: dict[str, Callable[[Any], Any]] = {
     "clamp": clamp,
@@ -90,6 +91,10 @@ EXAMPLES: dict[str, Callable[[Any], Any]] = {
     "bitwise_xor": lambda b: b.bitwise_xor(b.param("i1", [5]), b.param("i1", [5])),
     "fmod": lambda b: b.fmod(b.param("si32", [5]), b.literal([3, 5, -7, 2, 1], "si32")),
     "real": lambda b: b.real(b.param("cf32", [5])),
+    "custom_gradient": lambda b: b.emit(
+        "custom_gradient", b.param("f32", [5]), b.param("f32", [4]),
+        results=1, kept=1, inputs=0, backward=NO_GRADIENT,
+    ),
     "barrier": lambda b: b.barrier(b.param("f32", [5]), b.param("si32", [2])),
     "reduce_any": lambda b: b.reduce_any(b.param("i1", [3, 4]), axes=[1], keepdims=False),
     "reduce_all": lambda b: b.reduce_all(b.param("i1", [3, 4]), axes=[0], keepdims=True),

@@ -21,6 +21,7 @@ from weft.codegen.cpu.index_code import IndexCode, Lanes
 from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.looks import STOP_WORD, looks_of
 from weft.codegen.cpu.philox import philox_block, philox_word
+from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import key_of, key_type, sort_function
 from weft.foundation.dtypes import SI64, UI32, DType, Kind
 from weft.foundation.errors import InternalError
@@ -411,7 +412,7 @@ class _Emitter:
             case _:
                 broken = code.compare("icmp slt", x, zero)
         some = code.intrinsic_scalar("llvm.vector.reduce.or", broken) if x.lanes > 1 else broken
-        code.when(some, lambda: self._report(check, broken))
+        code.when(some, lambda: self._report(check, broken, x, dtype))
         safe = number(1 if check.rule == "nonzero" else 0, x.scalar, x.lanes)
         self._define(check.name, code.select(broken, safe, x), dtype)
 
@@ -421,14 +422,19 @@ class _Emitter:
             return self.code.compare("icmp slt", x, number(0, x.scalar, x.lanes))
         return self.code.compare("icmp uge", x, number(size, x.scalar, x.lanes))
 
-    def _report(self, check: ir.Check, broken: Val) -> None:
-        """The least of (check, element) over all threads is kept, and the run is told to stop."""
+    def _report(self, check: ir.Check, broken: Val, x: Val, dtype: DType) -> None:
+        """The least of (check, element) over all threads is kept with its value, and the run is
+        told to stop."""
         code = self.code
+        code.functions.setdefault("report_broken", REPORT_BROKEN)
+        widen = "sext" if dtype.is_signed else "zext"
         for lane in range(broken.lanes):
             element = self.indices.value(check.element, lane)
             key = code.binary("or", element, number(check.number << 48, "i64"))
             key = code.select(code.lane(broken, lane), key, number(-1, "i64"))
-            code.line(f"{code.fresh()} = atomicrmw umin ptr %error, {key} monotonic")
+            value = code.lane(x, lane)
+            value = value if value.scalar == "i64" else code.convert(widen, value, "i64")
+            code.line(f"call void @report_broken(ptr %error, {key}, {value})")
         slot = code.pointer("%error", "ptr", number(1, "i64"))
         flag = code.load("ptr", slot, 1, 8)
         code.line(f"store atomic i64 1, {flag} monotonic, align 8")

@@ -1,8 +1,8 @@
 """Reading and writing at indices that are data.
 
 Indices are si32 or si64 and never wrap around: one that is out of range is a violation when the
-program runs. The reference tells its value, its position and the bound; compiled kernels tell the
-bound, and the element at which they met it. Only the starts of dynamic slices are clamped.
+program runs, which tells the bound and the element at which the index stands, and its value too
+unless the program runs on a GPU. Only the starts of dynamic slices are clamped.
 
 Scatters turn every update into one position of the flattened operand and combine them there one
 after the other; NumPy's unbuffered `ufunc.at` makes repeated positions add up.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from weft.foundation import limits
 from weft.foundation.errors import ExecutionError, InternalError, SpecViolation, WeftError
+from weft.foundation.functions import broken_at
 from weft.runtime.artifact import Artifact, BufferSlot, CopyBuffer, Enter, KernelCode, Launch
 from weft.runtime.cuda.driver import DriverError, Memory, Stream
 from weft.runtime.cuda.flow import Turns, load_turns
@@ -229,7 +230,7 @@ class Resident:
             raise InternalError(f"the step {step.label} reported a violation")
         code, why = self.artifact.kernels[step.kernel].checks[check]
         where = str(step.where[check]) if step.where else ""
-        return SpecViolation(code, f"{why} at element {element}", where=where or step.label)
+        return SpecViolation(code, broken_at(why, element), where=where or step.label)
 
 
 def endless(label: str) -> ExecutionError:

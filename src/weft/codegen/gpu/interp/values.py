@@ -105,7 +105,7 @@ class Reported(SpecViolation):
     """What a kernel leaves in the error word: a check by number, and an element."""
 
     def __init__(self, number: int, element: int, why: str) -> None:
-        super().__init__("Reported", f"check {number}, element {element}: {why}")
+        super().__init__("Reported", f"check {number}: {why}")
         self.number, self.element = number, element
 
 
@@ -119,7 +119,8 @@ def _report(node: values.Report, warp: Warp, lanes: Lanes) -> None:
     if (broken & lanes).any():
         element = np.broadcast_to(np.asarray(warp.value(node.element)), (32,))
         first = int(element[broken & lanes].min())
-        raise Reported(node.number, first, functions.broken_rule(node.rule, node.size))
+        why = functions.broken_at(functions.broken_rule(node.rule, node.size), first)
+        raise Reported(node.number, first, why)
 
 
 def _compute(op: ElementOp, warp: Warp, mask: Lanes) -> None:

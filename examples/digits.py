@@ -1,5 +1,5 @@
-"""What the two examples on handwritten digits share: scikit-learn's 1,797 pictures of 8 x 8 pixels,
-a training step, and the share of test pictures that a model gets right."""
+"""What the examples on handwritten digits share: scikit-learn's 1,797 pictures of 8 x 8 pixels,
+a training step, the share of test pictures that a model gets right, and pictures as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from weft import data, nn, optim
 from weft import functional as F
 
 ROOT = Path(__file__).parents[1]
+SHADES = " ░▒▓█"
 Array = NDArray[Any]
+Loss = Callable[[Any, Any, Any], weft.Tensor]
+"""Of a model, pictures and what they show."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,19 @@ class Digits:
         return data.batches(source, size, key=key, epochs=None, start=start)
 
 
-def make_step(optimiser: optim.Optimiser) -> Any:
-    """One step: loss, gradient and update as one program, in place."""
+def misread(model: Any, images: Any, labels: Any) -> weft.Tensor:
+    """The loss of a model that says what a picture shows."""
+    return F.cross_entropy(model(images), labels)
+
+
+def make_step(optimiser: optim.Optimiser, loss_of: Loss = misread) -> Any:
+    """One step: loss, gradient and update as one program, in place. Random numbers follow from the
+    number of the step, so that a run that goes on draws what an unbroken one does."""
 
     def step(model: nn.Module, state: dict[str, Any], images: Any, labels: Any) -> Any:
-        def loss_of(candidate: nn.Module) -> Any:
-            return F.cross_entropy(candidate(images), labels)
-
-        with nn.training():
-            loss, gradients = weft.value_and_grad(loss_of)(model)
+        number = weft.astype(state["step"], weft.int32)
+        with nn.training(weft.random.fold_in(weft.random.key(0), number)):
+            loss, gradients = weft.value_and_grad(loss_of)(model, images, labels)
         model, state = optimiser.update(gradients, state, model)
         return model, state, loss
 
@@ -68,8 +75,26 @@ def accuracy(model: nn.Module, digits: Digits) -> float:
     return float((scores.numpy().argmax(1) == digits.test_labels).mean())
 
 
+def right(model: nn.Module, digits: Digits) -> str:
+    return f"{accuracy(model, digits):.1%} of the test pictures are right"
+
+
+def drawn(images: Array) -> str:
+    """Pictures [n, 8, 8] from 0 to 1, side by side, a pixel as two letters."""
+    levels = np.clip(images * len(SHADES), 0, len(SHADES) - 1).astype(int)
+    rows = levels.transpose(1, 0, 2)
+    return "\n".join("  ".join("".join(SHADES[v] * 2 for v in r) for r in row) for row in rows)
+
+
 def learn(
-    model: nn.Module, folder: Path, steps: int, *, rate: float, batch: int = 64, fresh: bool = False
+    model: nn.Module,
+    folder: Path,
+    steps: int,
+    *,
+    rate: float,
+    loss_of: Loss = misread,
+    batch: int = 64,
+    fresh: bool = False,
 ) -> tuple[Run, Digits, bool]:
     """Train on the digits, or go on with it; the last is False after Ctrl-C."""
     digits = Digits.load()
@@ -78,13 +103,20 @@ def learn(
     if not fresh and run.resume():
         Console().print(f"going on from step {run.step}")
     with data.prefetch(digits.batches(batch, run.step)) as batches:
-        finished = train(run, make_step(optimiser), batches, steps)
+        finished = train(run, make_step(optimiser, loss_of), batches, steps)
     return run, digits, finished
 
 
 @told
-def main(name: str, make: Callable[[], nn.Module], steps: int, rate: float) -> None:
-    """The command line of both examples."""
+def main(
+    name: str,
+    make: Callable[[], nn.Module],
+    steps: int,
+    rate: float,
+    loss_of: Loss = misread,
+    shown: Callable[[Any, Digits], str] = right,
+) -> None:
+    """The command line of the examples; `shown` says what a model has learnt."""
     parser = argparse.ArgumentParser(description=f"train {name} on handwritten digits")
     parser.add_argument("--steps", type=step_count, default=steps)
     parser.add_argument("--backend", default=weft.default_backend())
@@ -96,12 +128,9 @@ def main(name: str, make: Callable[[], nn.Module], steps: int, rate: float) -> N
     model = make()
     console.print(f"{model}, backend {options.backend}")
     run, digits, finished = learn(
-        model, options.folder, options.steps, rate=rate, fresh=options.fresh
+        model, options.folder, options.steps, rate=rate, loss_of=loss_of, fresh=options.fresh
     )
     show_curve(run, f"{name} on handwritten digits", console)
-    console.print(
-        f"{run.step} steps in {run.seconds:.0f} s: "
-        f"{accuracy(run.model, digits):.1%} of the test pictures are right"
-    )
+    console.print(f"{run.step} steps in {run.seconds:.0f} s: {shown(run.model, digits)}")
     if not finished:
         console.print("interrupted; run it again to go on")

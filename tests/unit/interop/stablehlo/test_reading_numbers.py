@@ -12,6 +12,7 @@ pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed
 
 from tests.stablehlo_oracle import Array, check, function
 from weft.interop import stablehlo
+from weft.ptir.gradient import vjp
 
 ELEMENTS = {"complex64": "complex<f32>", "float32": "f32", "int32": "i32"}
 Z = np.array([1.5 + 2.5j, 1.5 + 7.5j, 0 + 1.5j, 3 - 4j, -2 + 0j, -1 - 1j], np.complex64)
@@ -51,6 +52,27 @@ def test_the_cube_root_of_complex_numbers_is_the_principal_one() -> None:
     found = computed("cbrt", Z)
     np.testing.assert_allclose(found**3, Z, rtol=1e-5, atol=1e-5)
     assert (np.abs(np.angle(found)) <= np.pi / 3 + 1e-6).all()
+
+
+def test_the_square_of_large_complex_numbers() -> None:
+    """Parts that cancel do so before they overflow; infinities make what they make in XLA."""
+    z = np.array([3e19 + 3e19j, 3e38 - 3e38j, 1.5e19 + 2e19j, 1 + 3e19j, 1.0000001 + 1j], "c8")
+    z = np.append(z, np.array([complex(np.inf, 1), complex(np.inf, np.inf)], "c8"))
+    text = module("square", z).replace("stablehlo.square", "chlo.square")
+    wanted = [0, 0, -1.75e38, -np.inf, 2.3841858e-07, np.inf, np.nan]
+    for backend in ("reference", "cpu"):
+        (found,) = weft.run(stablehlo.loads(text), [z], backend=backend)
+        np.testing.assert_allclose(found.real, np.asarray(wanted, "f4"), rtol=1e-6)
+        np.testing.assert_allclose(found.imag[3:5], [6e19, 2.0000002], rtol=1e-6)
+        assert found.imag[:3].tolist() == [np.inf, -np.inf, np.inf]
+
+
+def test_the_gradient_of_a_square_where_its_parts_are_equal() -> None:
+    z = np.array([3 + 3j, 2 - 2j, 0j], np.complex64)
+    text = module("square", z).replace("stablehlo.square", "chlo.square")
+    square = vjp(stablehlo.loads(text), 0, of=0)
+    _, found = weft.run(square, [z, np.ones(3, np.complex64)], backend="reference")
+    np.testing.assert_allclose(np.abs(found), np.abs(2 * z))
 
 
 @pytest.mark.parametrize("name", ["real", "imag"])

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from weft.foundation.dtypes import F32, F64, I1
 from weft.interop.stablehlo.reading.bits import BITS, total_order
 from weft.interop.stablehlo.reading.site import Lowering, Site
@@ -157,7 +159,17 @@ def _power(at: Site) -> Value:
 
 
 def _square(at: Site) -> Value:
-    return at.x[0] * at.x[0]
+    """The real part of a complex square is `(|x| - |y|)(|x| + |y|)`: large parts that cancel do not
+    overflow first, and parts that are near each other keep their digits."""
+    (z,) = at.x
+    if not z.dtype.is_complex:
+        return z * z
+    x, y = (at.b.emit(part, z) for part in ("real", "imag"))
+    wide, high = abs(x), abs(y)
+    # A sum that overflows would make NaN of parts that cancel.
+    most = at.full(float(np.finfo(x.dtype.numpy).max), x)
+    real = (wide - high) * at.b.emit("minimum", wide + high, most)
+    return at.b.emit("complex", real, x * y * 2)
 
 
 def _is_signed_inf(sign: float) -> Lowering:

@@ -129,7 +129,7 @@ def eigvalsh(x: Handle, /) -> Handle:
 
 @recorded
 def det(x: Handle, /) -> Handle:
-    """The determinant of each matrix."""
+    """The determinant of each matrix. Its gradient is NaN where a pivot is exactly 0."""
     value, dtype = matrices(x, square=True)
     permutation, _, upper = value.lu()
     pivots = diagonal_of(upper)

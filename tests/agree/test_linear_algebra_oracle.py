@@ -10,7 +10,7 @@ import pytest
 import scipy.linalg
 
 from tests.support import Array, apply, bits, by_name, infer, random_array
-from weft.foundation.dtypes import CF32, CF64, F32, F64, DType
+from weft.foundation.dtypes import BF16, CF32, CF64, F16, F32, F64, DType
 from weft.ptir.ops import linear_algebra as la
 from weft.ptir.types import TupleType, tensor
 
@@ -336,3 +336,14 @@ def test_views_are_read_and_left_alone(op: Any) -> None:
         for out, want in zip(outs, dense, strict=True):
             np.testing.assert_allclose(out, want, rtol=1e-12, atol=1e-12)
         assert bits(view) == before
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
+def test_narrow_triangular_systems_are_rounded_once(dtype: DType) -> None:
+    a = np.tril(random_array(F32, (6, 6), 1)) + 3 * np.eye(6, dtype=np.float32)
+    b = random_array(F32, (6, 4), 2)
+    narrow = a.astype(dtype.numpy), b.astype(dtype.numpy)
+    wide = [x.astype(np.float32) for x in narrow]
+    solve = la.TriangularSolve(True, False, False)
+    found, wanted = apply(solve, *narrow), apply(solve, *wide)
+    assert bits(found) == bits(wanted.astype(dtype.numpy))

@@ -38,7 +38,8 @@ DEFINED: dict[str, set[str]] = {
     **dict.fromkeys(["real", "imag", "conj"], COMPLEX),
     "complex": {"f32", "f64"},
     "bitcast": (FLOATS | INTEGERS) - {"si4", "ui4"},
-    **dict.fromkeys(["cholesky", "qr", "eigh", "svd", "lu", "triangular_solve"], LAPACK),
+    **dict.fromkeys(["cholesky", "qr", "eigh", "svd", "lu"], LAPACK),
+    "triangular_solve": LAPACK | {"f16", "bf16"},
 }
 ATTRIBUTES: dict[str, dict[str, Any]] = {
     "bitcast": {"dtype": "f32"},

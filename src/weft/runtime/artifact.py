@@ -121,6 +121,13 @@ class Enter:
 
     body: int
     label: str
+    where: tuple[Site, ...] = ()
+    """The instruction to name where one body too many is entered."""
+
+    @property
+    def told(self) -> str:
+        """The branch or loop, as errors name it."""
+        return str(self.where[0]) if self.where else self.label
 
 
 @dataclass(frozen=True)

@@ -395,9 +395,10 @@ class Program:
             pauses=self._pauses,
         )
         if found < native.STOPPED:
-            label = self.artifact.steps[-2 - found].label
+            step = self.artifact.steps[-2 - found]
+            loop = step.told if isinstance(step, Enter) else step.label
             raise ExecutionError(
-                f"{label} ran {self.most_bodies:,} region calls without ending; "
+                f"{loop} ran {self.most_bodies:,} region calls without ending; "
                 "raise WEFT_MAX_LOOP_STEPS if this is meant"
             )
         return found

@@ -89,7 +89,8 @@ class Assembler:
             return numbers[native.symbol], native.tensors, sites
 
         def expand(kernel: Kernel, steps: StepList) -> bool:
-            return control is not None and control.expand(kernel, unit.module, steps, slot)
+            where = _loop_site(kernel, unit)
+            return control is not None and control.expand(kernel, unit.module, steps, slot, where)
 
         return body_steps(
             unit.module, unit.buffer_map, launch, self.host_call, slot, expand, unit.hosted
@@ -150,14 +151,25 @@ def _sites(kernel: Kernel, code: KernelCode, unit: Unit) -> tuple[Site, ...]:
 
 
 def _site(kernel: Kernel, violation: str, unit: Unit) -> Site:
+    found = _sites_of(kernel, unit, lambda op: _reports(op, violation))
+    return found[0] if found else Site("")
+
+
+def _loop_site(kernel: Kernel, unit: Unit) -> tuple[Site, ...]:
+    """The control-flow instruction that a kernel carries."""
+    return _sites_of(kernel, unit, lambda op: bool(op.regions))[:1] if kernel.opaque else ()
+
+
+def _sites_of(kernel: Kernel, unit: Unit, asked: Callable[[Op], bool]) -> tuple[Site, ...]:
+    """The instructions that became a kernel and whose op is asked for."""
     if unit.program is None or unit.body is None:
-        return Site("")
+        return ()
     ids = set(unit.module.origin.get(kernel.name, ()))
-    for instruction in unit.body.body:
-        if instruction.id in ids and _reports(instruction.op, violation):
-            place = unit.body, instruction
-            return Site(unit.program.named(*place), unit.program.line(*place))
-    return Site("")
+    return tuple(
+        Site(unit.program.named(unit.body, found), unit.program.line(unit.body, found))
+        for found in unit.body.body
+        if found.id in ids and asked(found.op)
+    )
 
 
 def _reports(op: Op, violation: str) -> bool:

@@ -30,6 +30,7 @@ from weft.runtime.artifact import (
     JumpUnless,
     Leave,
     Reset,
+    Site,
     Step,
 )
 
@@ -85,9 +86,15 @@ class ControlFlow:
     counters: int = 0
 
     def expand(
-        self, kernel: Kernel, module: Module, steps: StepList, slot: Callable[[str], BufferSlot]
+        self,
+        kernel: Kernel,
+        module: Module,
+        steps: StepList,
+        slot: Callable[[str], BufferSlot],
+        where: tuple[Site, ...] = (),
     ) -> bool:
-        """The steps of a kernel that carries a control-flow op; False for any other."""
+        """The steps of a kernel that carries a control-flow op, which errors name by `where`; False
+        for any other."""
         call = kernel.opaque
         if call is None or not isinstance(call.op, Op) or not call.op.regions:
             return False
@@ -96,7 +103,8 @@ class ControlFlow:
             for number, output in zip(call.results, kernel.outputs, strict=True)
         }
         operands = [slot(name) for name in call.inputs]
-        site = _Site(self, f"{kernel.name} ({call.op.mnemonic})", steps, operands, results)
+        label = f"{kernel.name} ({call.op.mnemonic})"
+        site = _Site(self, label, where, steps, operands, results)
         match call.op:
             case Cond():
                 site.branch(call.op)
@@ -123,11 +131,12 @@ class _Site:
         self,
         control: ControlFlow,
         label: str,
+        where: tuple[Site, ...],
         steps: StepList,
         operands: list[BufferSlot],
         results: dict[int, BufferSlot],
     ) -> None:
-        self.control, self.label, self.steps = control, label, steps
+        self.control, self.label, self.where, self.steps = control, label, where, steps
         self.operands, self.results = operands, results
         self.top = aligned(steps.arena)
 
@@ -249,7 +258,7 @@ class _Site:
         wherever it makes them; where its results then are."""
         outputs = self._outputs(body, frame, targets)
         slots = [_bound(slot, inputs, outputs, frame) for slot in body.slots]
-        self.steps.append(Enter(body.number, self.label))
+        self.steps.append(Enter(body.number, self.label, self.where))
         numbers = [self.steps.number(slot) for slot in slots]
         by = self.steps.here
         for step in body.steps:

@@ -27,7 +27,7 @@ from weft.ptir.codecs import bincode
 from weft.ptir.ir import Program, ValueKey
 from weft.ptir.types import leaves
 from weft.runtime import bundle, cache
-from weft.runtime.artifact import Artifact, Launch
+from weft.runtime.artifact import Artifact, Enter, Launch
 from weft.runtime.bundle import Bundle
 from weft.runtime.jit import host_cpu
 from weft.runtime.verify import Given, is_sound
@@ -133,8 +133,8 @@ def save(key: str | None, program: Program, built: Built) -> None:
 
 def _lines_of(artifact: Artifact, program: Program) -> dict[str, tuple[ValueKey, ...]]:
     """The lines that an artifact names, and the values of the program that they wrote."""
-    launches = (step for step in artifact.steps if isinstance(step, Launch))
-    named = {site.line for launch in launches for site in launch.where if site.line}
+    steps = (step for step in artifact.steps if isinstance(step, Launch | Enter))
+    named = {site.line for step in steps for site in step.where if site.line}
     wrote: dict[str, list[ValueKey]] = {line: [] for line in named}
     for value, line in sorted(program.locations.items()) if named else ():
         if line in wrote:
@@ -151,7 +151,7 @@ def _with_lines(found: Bundle, program: Program) -> Artifact:
     }
     steps = (
         replace(step, where=tuple(replace(s, line=now.get(s.line, "")) for s in step.where))
-        if isinstance(step, Launch) and step.where
+        if isinstance(step, Launch | Enter) and step.where
         else step
         for step in found.artifact.steps
     )

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
-from weft.foundation.dtypes import CF32, CF64, F32, F64, SI32, DType
+from weft.foundation.dtypes import BF16, CF32, CF64, F16, F32, F64, SI32, DType
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.ptir.op import Array, EvalContext, Op, extension_op
 from weft.ptir.ops.complex_parts import PART
@@ -24,6 +24,7 @@ from weft.ptir.term import Cotangents, Pullback, Term, unknown_size
 from weft.ptir.types import UNKNOWN, Dim, Symbol, TensorType, TupleType, leaves
 
 MATRIX: frozenset[DType] = frozenset({F32, F64, CF32, CF64})
+NARROW: frozenset[DType] = frozenset({F16, BF16})
 """What LAPACK has: cast narrower floats first."""
 
 Parts: TypeAlias = tuple[Array, ...]
@@ -337,10 +338,10 @@ class TriangularSolve(Op):
     [..., n, k]; the batch axes agree. `op(a)` is `a`, or with `transpose` its transpose (not
     conjugated). `lower` says which triangle of `a` itself is read, the other counts as zero; with
     `unit_diagonal` the diagonal counts as ones and is not read. A zero on the diagonal divides as
-    IEEE says: infinities and NaN."""
+    IEEE says: infinities and NaN. f16 and bf16 are solved in f32 and rounded once."""
 
     operands = ("a", "b")
-    dtypes = {"a": MATRIX, "b": MATRIX}
+    dtypes = {"a": MATRIX | NARROW, "b": MATRIX | NARROW}
 
     lower: bool = attr(Bool())
     transpose: bool = attr(Bool(), usual=False)
@@ -361,7 +362,9 @@ class TriangularSolve(Op):
         if not args[1].size:
             # The loop below would still visit every row.
             return np.empty(args[1].shape, args[1].dtype)
-        a, b = _stack(args[0]), _stack(args[1])
+        narrow = args[1].dtype not in {dtype.numpy for dtype in MATRIX}
+        wide = [x.astype(np.float32) if narrow else x for x in args]
+        a, b = _stack(wide[0]), _stack(wide[1])
         if self.transpose:
             a = np.swapaxes(a, -2, -1)
         downward = self.lower != self.transpose
@@ -371,7 +374,7 @@ class TriangularSolve(Op):
             done = slice(0, row) if downward else slice(row + 1, n)
             rest = b[:, row] - (a[:, row : row + 1, done] @ x[:, done])[:, 0]
             x[:, row] = rest if self.unit_diagonal else rest / a[:, row, row, None]
-        return x.reshape(args[1].shape)
+        return x.reshape(args[1].shape).astype(args[1].dtype, copy=False)
 
     def vjp(self, at: Pullback) -> Cotangents:
         """Only the triangle that is read gets anything."""

@@ -219,7 +219,8 @@ class Resident:
         self._forget()
         number, word = int(failed[0]), int(words[failed[0]])
         if number == len(self.artifact.steps):
-            return endless(self.artifact.steps[word].label)
+            step = self.artifact.steps[word]
+            return endless(step.told if isinstance(step, Enter) else step.label)
         return self._violation(number, word)
 
     def _violation(self, number: int, word: int) -> SpecViolation:

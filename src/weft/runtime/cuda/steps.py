@@ -97,8 +97,8 @@ class Walk:
                 self.resident.copy(step, self.counters[counter], self.resident.gpu.stream)
             case HostCall():
                 self._call(step)
-            case Enter(body=body, label=label):
-                self._enter(body, label)
+            case Enter(body=body, told=told):
+                self._enter(body, told)
             case Jump(target=target):
                 return target
             case JumpUnless(buffer=buffer, target=target):

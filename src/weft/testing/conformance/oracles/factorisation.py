@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,7 +32,8 @@ def _wide(x: Array) -> Array:
 def apart(got: Array, want: Array, like: Array, what: str, scale: float = 1.0) -> str:
     """Whether two arrays differ by more than rounding can explain."""
     n = max(1, *like.shape[-2:])
-    bound = MULTIPLE * n * float(np.finfo(like.dtype).eps) * max(scale, 1e-30)
+    info: Any = ml_dtypes.finfo
+    bound = MULTIPLE * n * float(info(like.dtype).eps) * max(scale, 1e-30)
     far = np.abs(got - want)
     worst = float(np.max(far, initial=0.0))
     if worst <= bound:

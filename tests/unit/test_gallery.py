@@ -11,13 +11,14 @@ import pytest
 
 import weft
 from examples import diffusion, digits, vae
+from examples.llama import Config, Llama, generate
 from examples.lstm import RowReader
 from examples.resnet import ResNet
 from examples.vit import ViT
 from weft import nn
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-GALLERY = ["resnet", "lstm", "vit", "vae", "diffusion"]
+GALLERY = ["resnet", "lstm", "vit", "vae", "diffusion", "llama"]
 SMALL: dict[str, tuple[Any, digits.Loss, int, float]] = {
     "resnet": (lambda: ResNet(4, (0, 1)), digits.misread, 60, 0.8),
     "lstm": (lambda: RowReader(16), digits.misread, 60, 0.8),
@@ -78,3 +79,18 @@ def test_pictures_are_drawn_side_by_side() -> None:
 @pytest.mark.parametrize("name", GALLERY)
 def test_an_example_is_short(name: str) -> None:
     assert len((EXAMPLES / f"{name}.py").read_text(encoding="utf-8").splitlines()) < 150
+
+
+@pytest.mark.slow
+def test_the_llama_sees_what_stands_before_only() -> None:
+    nn.manual_seed(0)
+    model = Llama(Config(vocabulary=20, width=16, hidden=24, layers=1, heads=2, key_heads=1))
+    scores = weft.jit(lambda model, tokens: model(tokens))
+    tokens = np.arange(8, dtype=np.int32)[None]
+    changed = np.where(np.arange(8) < 5, tokens, 19).astype(np.int32)
+    first, second = scores(model, tokens).numpy(), scores(model, changed).numpy()
+    np.testing.assert_array_equal(first[:, :5], second[:, :5])
+    assert not np.array_equal(first[:, 5:], second[:, 5:])
+    written = generate(model, [3, 1], 4)
+    assert written[:2] == [3, 1]
+    assert written == [*written[:4], *generate(model, written[:4], 2)[4:]]

@@ -97,11 +97,16 @@ def decode_call(call: CustomCall, output: ValueType) -> Op:
     return cls(**values)
 
 
+def is_target(name: str) -> bool:
+    """Whether a target is named `namespace.name.vN`, or as public front ends name theirs."""
+    return bool(_VERSIONED.fullmatch(name) or _OF_A_FRONT_END.fullmatch(name))
+
+
 def check_call(call: CustomCall, output: ValueType) -> None:
     """The rules for a custom call that can be checked: the name of the target, its attributes where
     Weft knows it, and that Weft knows it if it has one of Weft's own names."""
     decoded = decode_call(call, output)
-    if not (_VERSIONED.fullmatch(call.target) or _OF_A_FRONT_END.fullmatch(call.target)):
+    if not is_target(call.target):
         why = f"the target {clipped(call.target, 60)!r} is not named namespace.name.vN"
         raise SpecViolation("InvalidAttributeValue", why, "name it like acme.fused_norm.v1")
     if isinstance(decoded, CustomCall) and call.target.startswith(OWN_NAMESPACE):

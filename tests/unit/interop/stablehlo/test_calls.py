@@ -447,3 +447,13 @@ def test_a_constant_too_large_for_any_machine_is_refused() -> None:
     text = f"func.func @main() -> {kind} {{ %0 = stablehlo.constant dense<1.0> : {kind}\n"
     with pytest.raises(weft.ResourceExceeded, match=r"a constant f32\[99999999, 99999999\] would"):
         stablehlo.loads(f"{text}return %0 : {kind} }}")
+
+
+@pytest.mark.parametrize("target", ["Sharding", "lapack_sgetrf_ffi", "cu_threefry2x32"])
+def test_kernels_of_other_compilers_are_refused_by_name(target: str) -> None:
+    kind = "tensor<2xf32>"
+    text = f"""module {{ func.func @main(%x: {kind}) -> {kind} {{
+      %0 = stablehlo.custom_call @{target}(%x) : ({kind}) -> {kind}
+      return %0 : {kind} }} }}"""
+    with pytest.raises(Unimplemented, match=rf"the custom call '{target}' is a kernel of another"):
+        stablehlo.loads(text)

@@ -13,7 +13,7 @@ from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.interop.stablehlo.reading.sorting import extremes
 from weft.interop.stablehlo.records import CALL_DICTIONARIES, HloTensor, MlirText, tensors
 from weft.ptir.builder import Value
-from weft.ptir.calls import STREAMED, decode_call
+from weft.ptir.calls import STREAMED, decode_call, is_target
 from weft.ptir.op import BY_TARGET, Op
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.schema import ShapeOf, attr_map
@@ -44,6 +44,11 @@ def _custom_call(at: Site) -> Results:
     target = str(at.attr("call_target_name"))
     if at.attr("has_side_effect", False):
         at.refuse(f"the custom call {target[:_MOST_NAME]!r} has a side effect, and PTIR is pure")
+    if not is_target(target):
+        at.refuse(
+            f"the custom call {target[:_MOST_NAME]!r} is a kernel of another compiler; targets that "
+            "PTIR can carry are named namespace.name.vN, as acme.fused_norm.v1"
+        )
     if target not in _PLAIN_CALLS:
         return _carried_call(at, target)
     operands, results, lower = _PLAIN_CALLS[target]

@@ -120,6 +120,7 @@ class Trial:
     compare: Compare = same
 
 
+NO_GRADIENT = "ptir.v0.4\nentry @none\n\nfunc @none() -> () {\n  return\n}\n"
 TRIALS: dict[str, Trial] = {
     "clamp": Trial(ORDERED, each(3)),
     "layer_norm": Trial(
@@ -147,6 +148,13 @@ TRIALS: dict[str, Trial] = {
     "fmod": Trial(INTEGERS, each(2)),
     "real": Trial(COMPLEX, each(1)),
     "barrier": Trial(ANY, each(2)),
+    "custom_gradient": Trial(
+        ANY,
+        [
+            *samples((3,), (4,), results=1, kept=1, inputs=0, backward=NO_GRADIENT),
+            *samples((3,), (2, 2), results=2, kept=0, inputs=0, backward=NO_GRADIENT),
+        ],
+    ),
     "reduce_any": Trial(BOOL, reductions()),
     "reduce_all": Trial(BOOL, reductions()),
     "argmin": Trial(
@@ -376,6 +384,22 @@ def test_saving_can_be_portable(tmp_path: Path) -> None:
     b = Builder()
     weft.ptir.save(b.build(b.emit("isnan", b.param("f32", [2]))), path, portable=True)
     assert mnemonics(weft.ptir.load(path)) == ["compare"]
+
+
+def test_a_tuple_that_is_returned_whole_is_returned_in_its_elements() -> None:
+    b = Builder()
+    x, y = b.param("f32", [2]), b.param("si32", [3])
+    pair = b.emit("make_tuple", b.emit("floor", x), y, b.literal([1.0, 2.0]))
+    program = b.build(b.emit("ceil", x), pair, y)
+    back = loads(dumps(program, "json", portable=True))
+    verify(back)
+    public_only(back)
+    assert [str(kind) for kind in back.main.results] == [
+        "f32[2]", "f32[2]", "si32[3]", "f32[2]", "si32[3]",
+    ]  # fmt: skip
+    inputs = [np.array([0.5, -1.5], np.float32), np.arange(3, dtype=np.int32)]
+    for one, other in zip(weft.run(program, inputs), weft.run(back, inputs), strict=True):
+        assert one.tolist() == other.tolist()
 
 
 def test_random_streams() -> None:

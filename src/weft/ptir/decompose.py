@@ -15,7 +15,16 @@ from typing import TypeAlias
 
 from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
 from weft.ptir.decompositions import DECOMPOSITIONS
-from weft.ptir.ir import Body, Function, HintPolicy, HintRegion, Instruction, Program, Ref
+from weft.ptir.ir import (
+    Body,
+    Function,
+    HintPolicy,
+    HintRegion,
+    Instruction,
+    Operand,
+    Program,
+    Ref,
+)
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.ops.constant import Constant
@@ -26,7 +35,7 @@ from weft.ptir.passes.edit import Editor, dropped, edit_bodies
 from weft.ptir.passes.emitter import Emitter, Handle
 from weft.ptir.passes.log import PassLog
 from weft.ptir.streams import drop_default_streams
-from weft.ptir.types import TupleType
+from weft.ptir.types import TensorType, TupleType, ValueType
 from weft.ptir.verify import check_hint, verify
 
 LAST_PUBLIC_TAG = 36
@@ -59,13 +68,66 @@ def portable(program: Program) -> Program:
         return result
     # Rules rely on well-typed operands.
     verify(result)
-    result = decompose(result)
+    result = _tuples_apart(decompose(result))
     found = _beyond_contract(result)
     if found is not None:
         body, instruction = found
         place = result.place(body, instruction)
         raise Unimplemented(instruction.op.mnemonic, f"{_not_portable(instruction)}; {place}")
     return result
+
+
+def _tuples_apart(program: Program) -> Program:
+    """A program with the elements of a tuple as results where the tuple was put together to be one:
+    the contract has no op for that, and a run hands out the elements either way."""
+    main = program.main
+    tuples = {i.id: i for i in main.body if isinstance(i.op, MakeTuple)}
+    if main.hints or tuples.keys().isdisjoint(main.result_ids):
+        return program
+    copies: list[Instruction] = []
+    fresh = 1 + max([*main.parameter_ids, *(i.id for i in main.body)])
+    results: list[tuple[int, ValueType]] = []
+    pending: list[tuple[Operand, ValueType]] = [
+        (Ref(number), kind) for number, kind in zip(main.result_ids, main.results, strict=True)
+    ]
+    pending.reverse()
+    while pending:
+        operand, kind = pending.pop()
+        if isinstance(operand, Ref) and operand.id in tuples and isinstance(kind, TupleType):
+            parts = zip(tuples[operand.id].operands, kind.elements, strict=True)
+            pending += list(parts)[::-1]
+            continue
+        if not isinstance(operand, Ref):
+            copies.append(_copied(fresh + len(copies), operand, kind))
+            operand = Ref(copies[-1].id)
+        results.append((operand.id, kind))
+    body = _without_unused([*main.body, *copies], tuples, {number for number, _ in results})
+    ids, kinds = (tuple(column) for column in zip(*results, strict=True)) if results else ((), ())
+    return program.with_main(replace(main, body=body, result_ids=ids, results=kinds))
+
+
+def _copied(number: int, operand: Operand, kind: ValueType) -> Instruction:
+    """An instruction that only holds an operand that is no value of its own."""
+    if isinstance(operand, TensorLiteral):
+        return Instruction(number, Constant(operand), (), kind)
+    if not isinstance(kind, TensorType):
+        raise InternalError(f"an element of a tuple has the type {kind}")
+    return Instruction(number, BroadcastTo(kind.shape), (operand,), kind)
+
+
+def _without_unused(
+    body: list[Instruction], tuples: Container[int], results: Container[int]
+) -> tuple[Instruction, ...]:
+    """A body without the tuples that nobody reads, those that only such tuples read included."""
+    used: set[int] = set()
+    kept: list[Instruction] = []
+    for instruction in reversed(body):
+        number = instruction.id
+        if number in tuples and number not in used and number not in results:
+            continue
+        kept.append(instruction)
+        used.update(o.id for o in instruction.operands if not isinstance(o, TensorLiteral))
+    return tuple(reversed(kept))
 
 
 def _beyond_contract(program: Program) -> tuple[Body, Instruction] | None:

@@ -46,8 +46,8 @@ def _custom_call(at: Site) -> Results:
         at.refuse(f"the custom call {target[:_MOST_NAME]!r} has a side effect, and PTIR is pure")
     if not is_target(target):
         at.refuse(
-            f"the custom call {target[:_MOST_NAME]!r} is a kernel of another compiler; targets that "
-            "PTIR can carry are named namespace.name.vN, as acme.fused_norm.v1"
+            f"the custom call {target[:_MOST_NAME]!r} is a kernel of another compiler; targets "
+            "that PTIR can carry are named namespace.name.vN, as acme.fused_norm.v1"
         )
     if target not in _PLAIN_CALLS:
         return _carried_call(at, target)

@@ -191,3 +191,16 @@ def test_one_of_several_is_refused(name: str, attribute: str) -> None:
     assert int(found) == 0
     with pytest.raises(Unimplemented, match="the module is for 4 of them"):
         stablehlo.loads(text(4))
+
+
+def test_a_window_larger_than_its_image_has_no_place() -> None:
+    image, kernel, result = "tensor<1x1x2x2xf32>", "tensor<1x1x3x3xf32>", "tensor<1x1x0x0xf32>"
+    text = f"""module {{ func.func @main(%x: {image}, %k: {kernel}) -> {result} {{
+      %0 = stablehlo.convolution(%x, %k) dim_numbers = [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1],
+        window = {{stride = [1, 1]}} {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+        : ({image}, {kernel}) -> {result}
+      return %0 : {result} }} }}"""
+    inputs = [np.ones((1, 1, 2, 2), np.float32), np.ones((1, 1, 3, 3), np.float32)]
+    for backend in ("reference", "cpu"):
+        (found,) = weft.run(stablehlo.loads(text), inputs, backend=backend)
+        assert found.shape == (1, 1, 0, 0)

@@ -10,6 +10,7 @@ from typing import Final
 
 from weft.interop.stablehlo.reading.shapes import pad, reversed_along
 from weft.interop.stablehlo.reading.site import Lowering, Site
+from weft.interop.stablehlo.records import tensors
 from weft.ptir.builder import Value
 
 _CONV: Final = re.compile(r"\[([^\]]*)\]x\[([^\]]*)\]->\[([^\]]*)\]")
@@ -84,6 +85,10 @@ def _layout(text: str) -> Layout:
 
 
 def _convolution(at: Site) -> Value:
+    (result,) = tensors(at.op.types[0])
+    if 0 in result.dims and result.is_static:
+        # A window that is larger than what it moves over has no place; MLIR has checked the type.
+        return at.b.full([size for size in result.dims if size is not None], 0, result.dtype)
     return _convolved(at, at.pairs("padding", at.x[0].rank - 2))
 
 

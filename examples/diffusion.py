@@ -71,7 +71,8 @@ def draw(model: Denoiser, key: weft.Tensor, digits: Any) -> Any:
         left, later = share(time), share(time - 1 / TIMES)
         noise = model(x, weft.broadcast_to(time, (x.shape[0],)), digits)
         picture = weft.clip((x - weft.sqrt(1 - left**2) * noise) / left, -1, 1)
-        return later * picture + weft.sqrt(weft.clip(1 - later**2, 0, 1)) * noise
+        rest = (x - left * picture) / weft.sqrt(1 - left**2)
+        return later * picture + weft.sqrt(weft.clip(1 - later**2, 0, 1)) * rest
 
     noise = weft.random.normal(key, (digits.shape[0], 64))
     x = weft.fori_loop(0, TIMES, clearer, noise)

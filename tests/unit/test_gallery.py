@@ -94,3 +94,23 @@ def test_the_llama_sees_what_stands_before_only() -> None:
     written = generate(model, [3, 1], 4)
     assert written[:2] == [3, 1]
     assert written == [*written[:4], *generate(model, written[:4], 2)[4:]]
+
+
+class Doubtful(nn.Module):
+    """Knows the one picture there is, and takes a fifth too much for noise."""
+
+    def __init__(self, picture: weft.Tensor) -> None:
+        self.picture = picture
+
+    def __call__(self, pixels: Any, times: Any, digits: Any) -> Any:
+        left = diffusion.share(times)[:, None]
+        return 1.2 * (pixels - left * self.picture) / weft.sqrt(1 - left**2)
+
+
+@pytest.mark.slow
+def test_what_is_clipped_from_a_picture_does_not_come_back_as_noise() -> None:
+    picture = np.where(np.arange(64) % 3 == 0, 1, -1).astype(np.float32)
+    model = Doubtful(weft.asarray(picture))
+    found = diffusion.draw(model, weft.random.key(0), weft.zeros((20,), dtype=weft.int32))
+    expected = np.broadcast_to((picture.reshape(8, 8) + 1) / 2, (20, 8, 8))
+    np.testing.assert_allclose(found.numpy(), expected, atol=0.02)

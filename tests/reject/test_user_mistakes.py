@@ -223,7 +223,7 @@ MISTAKES = [
     Mistake("scan", "ShapeMismatch", lambda: weft.scan(lambda c, x: (c, c), t(), (t(2), t(3))),
             "(2,), (3,)", "slice them"),
     Mistake("grad", "GradientOfNonScalar", lambda: weft.grad(lambda x: x)(t(2)), "f32[2]", "sum"),
-    Mistake("item", "", lambda: weft.jit(lambda x: x if x.sum() > 0 else -x)(t(2)),
+    Mistake("function", "", lambda: weft.jit(lambda x: x if x.sum() > 0 else -x)(t(2)),
             "known only when the function runs", "weft.cond"),
     Mistake("<lambda>", "", lambda: weft.jit(lambda x, mode: x)(t(2), "fast"),
             "the argument mode is a str", "static="),

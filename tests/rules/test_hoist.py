@@ -226,7 +226,8 @@ def _hinted(policy: HintPolicy) -> Program:
 
 def test_a_required_hint_stays_whole() -> None:
     program = _hinted(HintPolicy.REQUIRED)
-    hoisted = check(program, [1], [floats(2), floats(2)])
+    hoisted = hoist(program, [1])
+    verify(hoisted.main)
     assert hoisted.main.main.hints == program.main.hints
     assert hoisted.prologue.main.body == ()
 

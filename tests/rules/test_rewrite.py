@@ -319,7 +319,6 @@ def test_a_required_hint_is_left_alone() -> None:
         verify(after)
         assert after.main.hints == program.main.hints
         assert [i.id for i in after.main.body] == [1, 2, 3, 4]
-    agree(program, optimise(program), [np.ones(2, np.float32)])
 
 
 def test_what_a_required_hint_reads_stays_a_value() -> None:

@@ -15,7 +15,7 @@ from weft.foundation import errors
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(weft.__file__).parent
 CODE = re.compile(r"(?:[A-Z][a-z0-9]*){2,}")
-NOT_CODES = {"TypeVar", "core_op"}
+NOT_CODES = {"TypeVar", "core_op", "number"}
 """Calls whose arguments look like codes and are none."""
 NEVER_RAISED = {"IntegerPromotionExceedsSi64"}
 

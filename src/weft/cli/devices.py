@@ -20,8 +20,11 @@ def devices_command() -> None:
 
 def _table(found: Devices) -> Table:
     table = new_table()
-    for title in ("backend", "device", "units", "memory", "what it has"):
-        table.add_column(title, no_wrap=title != "what it has")
+    # Names of processors are long: they may be cut into lines, but not to nothing.
+    for title, narrowest in (("device", 14), ("units", 0), ("memory", 12), ("what it has", 24)):
+        if title == "device":
+            table.add_column("backend", no_wrap=True)
+        table.add_column(title, no_wrap=title == "units", min_width=narrowest or None)
     cpu = found.cpu
     features = ", ".join(sorted(cpu.target.features)) or "nothing special"
     vectors = f"vectors of {cpu.target.limits.vector_bits} bits; {features}"

@@ -72,7 +72,9 @@ def told(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except MISTAKES as error:
-            raise explained(called(function, args), error, user_line()) from None
+            # The fault of a plug-in has a cause, which is not Weft's to hide.
+            cause = error.__cause__
+            raise explained(called(function, args), error, user_line()) from cause
         except PYTHON_ERRORS as error:
             raise refused(function, args, kwargs, error) from None
 
@@ -107,8 +109,8 @@ def _told_outside(function: F, place: Callable[[WeftError, str], WeftError]) -> 
         except MISTAKES as error:
             if is_inside(sys._getframe(1)):
                 raise
-            where = shown(user_line())
-            raise ending_outside(place(error, where).with_traceback(None)) from None
+            where, cause = shown(user_line()), error.__cause__
+            raise ending_outside(place(error, where).with_traceback(None)) from cause
         except PYTHON_ERRORS as error:
             if is_inside(sys._getframe(1)):
                 raise

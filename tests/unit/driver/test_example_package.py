@@ -103,9 +103,9 @@ REFUSED = [
     ("b.erf(b.param('f32', [2]))", "erf", "the toy backend does not know this function"),
     ("b.div(x := b.param('si32', [2]), x)", "div", "the toy backend divides f32 only"),
     (
-        "b.custom_call('acme.v1', x := b.param('f32', [2]), output=x.type)",
-        "custom call 'acme.v1'",
-        "does not support the custom call 'acme.v1'",
+        "b.custom_call('acme.norm.v1', x := b.param('f32', [2]), output=x.type)",
+        "custom call 'acme.norm.v1'",
+        "does not support the custom call 'acme.norm.v1'",
     ),
     (
         "b.cond(b.param('i1'), lambda r, v: r.neg(v), lambda r, v: v, b.param('f32', [2]))",

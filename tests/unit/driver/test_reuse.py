@@ -41,7 +41,8 @@ def test_twelve_blocks_take_the_work_of_three() -> None:
     assert many.compilation.tally.done == few.compilation.tally.done
     assert many.compilation.tally.done["isl queries"] > 0
     assert many.built.compiled == few.built.compiled < 10
-    assert len(many.built.symbols) == 4 * len(few.built.symbols) == 60
+    # All blocks share the kernel that looks for rows from which their mask hides everything.
+    assert len(many.built.symbols) - 1 == 4 * (len(few.built.symbols) - 1) == 60
 
 
 def test_equal_blocks_are_cut_alike() -> None:
@@ -54,7 +55,8 @@ def test_equal_blocks_are_cut_alike() -> None:
         return [kernel.pattern.value + repr(len(kernel.body)) for kernel in region.kernels]
 
     for target in ("sm80", "sm90"):
-        found = structures(target)
+        shared, *found = structures(target)
+        assert shared.startswith("row")
         block = len(found) // 3
         assert found[:block] == found[block : 2 * block] == found[2 * block :]
 
@@ -96,10 +98,10 @@ def test_the_report_tells_distinct_kernels_and_times() -> None:
     path = str(EXAMPLES / "attention_12_blocks.ptir.txt")
     result = CliRunner().invoke(app, ["compile", path, "-v"])
     assert result.exit_code == 0, result.output
-    first = r"^60 kernels, (\d) of them distinct; \1 compiled, 0 from the cache$"
+    first = r"^61 kernels, (\d) of them distinct; \1 compiled, 0 from the cache$"
     assert re.search(first, result.output, re.M)
-    assert re.search(r"^kernels written out: 84 asked for, \d done$", result.output, re.M)
+    assert re.search(r"^kernels written out: 85 asked for, \d done$", result.output, re.M)
     assert re.search(r"^isl queries: \d+ asked for, \d+ done$", result.output, re.M)
-    assert re.search(r"^matmul0: matmul, and 11 like it$", result.output, re.M)
+    assert re.search(r"^matmul1: matmul, and 11 like it$", result.output, re.M)
     for stage in ("frontend", "tiny", "region", "plan", "cpu", "llvm", "machine code"):
         assert re.search(rf"^{stage} +\d+\.\d *$", result.output, re.M), stage

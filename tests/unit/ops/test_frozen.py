@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import weft
+from tests.draws import generator
 from weft.foundation.errors import WeftWarning
 
-GENERATOR = np.random.default_rng(0)
+GENERATOR = generator()
 
 
 def with_python(x: Any) -> Any:

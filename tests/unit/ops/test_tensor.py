@@ -173,7 +173,7 @@ def test_an_argument_of_another_kind_is_told_in_a_sentence(name: str) -> None:
 
 
 def test_a_tensor_of_fractions_is_no_size() -> None:
-    with pytest.raises(WrongArguments, match=r"\[zeros\] only an integer tensor can be an index"):
+    with pytest.raises(weft.UserError, match=r"\[zeros\] a dimension is a whole number"):
         weft.zeros(weft.ones((2, 2)))
 
 

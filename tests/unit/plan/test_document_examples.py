@@ -188,6 +188,6 @@ def test_online_softmax_needs_a_plan_of_its_own() -> None:
 def test_a_kernel_without_a_plan_is_named() -> None:
     plain = through_stages(attention(dtype="bf16"), "sm80").text("plan")
     document = json.loads(plain)
-    del document["kernels"]["row2"]
-    with pytest.raises(SpecViolation, match=r"PlanMissing at kernel row2.*there is no plan for it"):
+    del document["kernels"]["row3"]
+    with pytest.raises(SpecViolation, match=r"PlanMissing at kernel row3.*there is no plan for it"):
         through_stages(attention(dtype="bf16"), "sm80", plan=json.dumps(document))

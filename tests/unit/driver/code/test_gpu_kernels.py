@@ -49,7 +49,7 @@ def test_launches_say_which_tensor_each_buffer_is() -> None:
         made = module.kernels[launch.symbol]
         assert len(launch.tensors) == len(made.buffers)
         names = [buffers(kernel)[n] for n in launch.tensors]
-        if module.launches["map0"].symbol != launch.symbol:
+        if module.launches["map1"].symbol != launch.symbol:
             assert tuple(names) == made.buffers
 
 

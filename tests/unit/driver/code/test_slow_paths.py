@@ -41,7 +41,7 @@ SLOW: dict[str, tuple[Callable[[], Program], list[str]]] = {
     ),
     "attention": (
         lambda: attention(4, 192, 64, 512, dtype="f32"),
-        ["matmul1, row2, matmul4 are an attention whose scores go through memory"],
+        ["matmul2, row3, matmul5 are an attention whose scores go through memory"],
     ),
 }  # fmt: skip
 

@@ -99,7 +99,8 @@ def a_version_of_a_megabyte_as_text() -> str:
 
 @NAMES.entry("Unimplemented")
 def a_target_of_a_megabyte() -> str:
-    return main([f'%1 = custom_call(%0) {{target="{"t" * MEGABYTE}", attrs={{}}}} : {X}'], "%1")
+    target = f"a.{'t' * MEGABYTE}.v1"
+    return main([f'%1 = custom_call(%0) {{target="{target}", attrs={{}}}} : {X}'], "%1")
 
 
 @NAMES.entry("EntryUndefined")

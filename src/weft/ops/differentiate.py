@@ -351,6 +351,7 @@ def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
     return call
 
 
+@told
 def hessian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
     """A function that returns all second derivatives of a scalar function: the jacobian of its
     gradient."""

@@ -21,11 +21,12 @@ from weft.codegen.gpu.products.problem import (
     Refusal,
     Source,
     Strides,
+    affine,
     element_op,
     operands,
 )
 from weft.foundation.dtypes import BF16, F16, DType
-from weft.foundation.index_expr import Expr, FloorDiv, coefficient, linear, params_of
+from weft.foundation.index_expr import Expr, coefficient, linear
 from weft.region.form import Attention, AttentionParts
 from weft.region.forms.attention import score_sides, source, value_side
 from weft.region.forms.bands import Band, band_of
@@ -177,7 +178,7 @@ class _Analysis:
         return self.address(read.index, read.tensor)
 
     def address(self, index: Sequence[Expr], tensor: str) -> Expr:
-        return _affine(linear(index, self.refs[tensor].strides))
+        return affine(linear(index, self.refs[tensor].strides))
 
     # Programs
 
@@ -193,7 +194,7 @@ class _Analysis:
                     strides = axes.strides(self.read_address(read))
                     sources.append(Source(names[let.name], let.dtype, read.tensor, strides))
                 case AxisIndex(expr=expr):
-                    strides = axes.strides(_affine(expr))
+                    strides = axes.strides(affine(expr))
                     sources.append(Source(names[let.name], let.dtype, None, strides))
                 case _:
                     ops.append(element_op(let, names[let.name], names))
@@ -230,14 +231,6 @@ class _Analysis:
             tuple(element_op(let, names[let.name], names) for let in chosen),
             names[output.value],
         )
-
-
-def _affine(expr: Expr) -> Expr:
-    if params_of(expr):
-        raise Refusal("RuntimeOffset", f"the index {expr} depends on a number known at run time")
-    if any(isinstance(term, FloorDiv) for term, _ in expr.terms):
-        raise Refusal("NotAffine", f"the index {expr} is not affine")
-    return expr
 
 
 def _step(expr: Expr, columns: Sequence[str], sizes: Mapping[str, int]) -> int:

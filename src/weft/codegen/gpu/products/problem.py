@@ -288,16 +288,17 @@ def _source_address(let: Let, kernel: Kernel, refs: Refs) -> Expr | None:
         case Read() as read:
             return _read_address(read, kernel, refs)
         case AxisIndex(expr=expr):
-            return _affine(expr)
+            return affine(expr)
         case _:
             return None
 
 
 def _address(index: Iterable[Expr], ref: MemRef, kernel: Kernel) -> Expr:
-    return _affine(linear(index, ref.strides))
+    return affine(linear(index, ref.strides))
 
 
-def _affine(expr: Expr) -> Expr:
+def affine(expr: Expr) -> Expr:
+    """An index that templates can compute from axes alone; raises `Refusal`."""
     if params_of(expr):
         raise Refusal("RuntimeOffset", f"the index {expr} depends on a number known at run time")
     if any(isinstance(term, FloorDiv) for term, _ in expr.terms):

@@ -1,0 +1,106 @@
+"""The queries of one consumer: where they are, which of the scores and results a thread has, and
+statements on the two rows that it has of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.attention.layout import ROWS, Layout
+from weft.codegen.gpu.attention.problem import Problem
+from weft.codegen.gpu.ir.element_ops import ElementOp, Number
+from weft.codegen.gpu.ir.scalar import LANE, Lit, Name, Scalar
+from weft.codegen.gpu.ir.values import Compute, Shuffle
+from weft.codegen.gpu.products.place import offset
+from weft.codegen.gpu.products.problem import Source
+from weft.codegen.gpu.products.ring import Ring
+from weft.foundation.dtypes import F32, DType
+from weft.plan.ir import AttentionPlan
+
+GROUP: Final = Name("group")
+QUARTER: Final = Name("quarter")
+MEMBER: Final = Name("member")
+TILE: Final = Name("tile")
+STEP: Final = 16
+"""Elements along which a matrix instruction adds up."""
+BOTH_ROWS: Final = (0, 1)
+_QUAD: Final = (1, 2)
+"""Bits of the lanes of a quad: an exchange over both reaches all four."""
+
+
+@dataclass(frozen=True)
+class Queries:
+    """What a consumer knows of its 64 queries."""
+
+    layout: Layout
+    buffers: Sequence[str]
+
+    @property
+    def problem(self) -> Problem:
+        return self.layout.problem
+
+    @property
+    def plan(self) -> AttentionPlan:
+        return self.layout.plan
+
+    @property
+    def tiles_ahead(self) -> Ring:
+        """The tiles whose queries there is room for."""
+        return Ring(self.layout.q_slots, "q_")
+
+    @property
+    def batch(self) -> tuple[Scalar, ...]:
+        return tuple(Name(f"batch{axis}") for axis, _ in enumerate(self.problem.batch))
+
+    @property
+    def q_slot(self) -> Scalar:
+        """Where this consumer's queries of this tile are."""
+        return GROUP * self.layout.q_slots + self.tiles_ahead.slot
+
+    @property
+    def first_query(self) -> Scalar:
+        return TILE * self.plan.tile_q + GROUP * ROWS
+
+    def fragment(self, column: Scalar, columns: int, count: int) -> ir.Fragment:
+        """`columns` columns, of `count` that there are, from the given one on."""
+        row = self.first_query + QUARTER * 16 + (LANE >> 2)
+        across = column + (LANE & 3) * 2
+        return ir.Fragment(columns // 8, row, across, self.problem.queries, count)
+
+    def source(self, source: Source) -> ir.ElementSource:
+        strides = source.strides
+        if source.tensor is None:
+            narrow = offset(
+                replace(strides, row=0, column=0), Lit(0), Lit(0), self.batch, widen=False
+            )
+            return ir.IndexElements(source.name, source.dtype, narrow, strides.row, strides.column)
+        base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), self.batch)
+        buffer = self.buffers.index(source.tensor)
+        return ir.GlobalElements(
+            source.name, source.dtype, buffer, base, strides.row, strides.column
+        )
+
+
+def once_per_warp(statement: ir.Stmt) -> ir.Stmt:
+    return ir.If(LANE.equals(0), (statement,))
+
+
+def constant(name: str, dtype: DType, value: Number) -> Compute:
+    return Compute(ElementOp(name, dtype, "const", (), value))
+
+
+def compute(name: str, fn: str, *args: str) -> Compute:
+    return Compute(ElementOp(name, F32, fn, args))
+
+
+def over_quad(name: str, fn: str) -> Iterator[ir.Stmt]:
+    """`<name>_all`: the values of the four lanes of a quad, put together."""
+    value = name
+    for mask in _QUAD:
+        last = mask == _QUAD[-1]
+        other, joined = f"{name}_from{mask}", f"{name}_all" if last else f"{name}_two"
+        yield Shuffle(other, F32, value, mask)
+        yield compute(joined, fn, value, other)
+        value = joined

@@ -1,0 +1,141 @@
+"""What an SM90 attention stores: mixed values divided by their sums, and results of each query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.attention.layout import WARPGROUP
+from weft.codegen.gpu.attention.problem import Program, RowResult
+from weft.codegen.gpu.attention.queries import (
+    BOTH_ROWS,
+    GROUP,
+    MEMBER,
+    QUARTER,
+    STEP,
+    Queries,
+    compute,
+    constant,
+    once_per_warp,
+    over_quad,
+)
+from weft.codegen.gpu.ir.element_ops import ElementOp
+from weft.codegen.gpu.ir.scalar import LANE, Lit, both
+from weft.codegen.gpu.ir.values import Compute, StoreElement
+from weft.codegen.gpu.products.place import offset, present
+from weft.foundation.dtypes import F32, I1
+
+
+class Results(Queries):
+    """Makes the statements after the last product."""
+
+    def stored(self) -> Iterator[ir.Stmt]:
+        for row in BOTH_ROWS:
+            yield from over_quad(f"total{row}", "add")
+            total = f"total{row}_all"
+            yield Compute(ElementOp(f"none{row}", I1, "eq", (total, "zero")))
+            yield Compute(ElementOp(f"sum{row}", F32, "select", (f"none{row}", "one", total)))
+            yield compute(f"share{row}", "div", "one", f"sum{row}")
+        yield from self.mixed_values()
+        for number, result in enumerate(self.problem.rows):
+            yield from self.row_result(number, result)
+
+    def mixed_values(self) -> Iterator[ir.Stmt]:
+        """The program of a mixed value on O divided by the sums, and its results to memory."""
+        problem, layout, program = self.problem, self.layout, self.problem.mixed
+        kind = ir.RegisterKind.for_results(problem.out_dtype)
+        count = layout.width // (4 if problem.out_dtype.storage_bytes == 2 else 2)
+        yield ir.Registers("stored", kind, count)
+        share = ir.RowValues("share", F32, ("share0", "share1"))
+        divided = ElementOp(program.value, F32, "mul", ("undivided", "share"))
+        sources = tuple(self.source(source) for source in program.sources)
+        fragment = self.fragment(Lit(0), layout.width, problem.width)
+        yield ir.Epilogue(
+            acc=ir.RegAt("mixed"),
+            fragment=fragment,
+            value="undivided",
+            sources=(share, *sources),
+            ops=(divided, *_unrounded(program)),
+            result=program.result,
+            out=ir.RegAt("stored"),
+            out_dtype=problem.out_dtype,
+        )
+        if layout.tma_store:
+            yield from self.store_by_copy()
+        else:
+            yield from self.store_by_threads(fragment)
+
+    def store_by_copy(self) -> Iterator[ir.Stmt]:
+        layout, tile = self.layout, self.layout.out
+        start = self.q_slot * layout.q_bytes
+        meet = ir.NamedBarrier(GROUP + 1, WARPGROUP)
+        # All warps of the consumer have read their queries.
+        yield meet
+        panel = replace(tile, columns=tile.panel_columns)
+        for number in range(tile.panels):
+            for pair in range(tile.panel_columns // STEP):
+                place = panel.of(QUARTER * 16 + (LANE & 15), (LANE >> 4) * 8 + STEP * pair)
+                target = ir.Address("q", start + number * tile.panel_bytes + place)
+                first = (number * tile.panel_columns + STEP * pair) // 4
+                yield ir.StMatrix(target, ir.RegAt("stored", first), 4)
+        yield ir.ProxyFence()
+        yield meet
+        batch = present(self.batch, self.problem.out.batch)
+        stores: list[ir.Stmt] = []
+        for number in range(tile.panels):
+            coords = (Lit(number * tile.panel_columns), self.first_query, *batch)
+            stores.append(
+                ir.TmaStore(ir.Address("q", start + number * tile.panel_bytes), "out", coords)
+            )
+        done = ir.MbarrierArrive(ir.BarrierAt("q_empty", self.q_slot))
+        yield ir.If(MEMBER.equals(0), (*stores, ir.TmaCommit(), ir.TmaWaitRead(0), done))
+
+    def store_by_threads(self, fragment: ir.Fragment) -> Iterator[ir.Stmt]:
+        """Straight from registers, where the copy engine cannot write."""
+        out, problem = self.problem.out, self.problem
+        yield once_per_warp(ir.MbarrierArrive(ir.BarrierAt("q_empty", self.q_slot)))
+        even = all(number % 2 == 0 for number in (out.row, out.offset, *out.batch))
+        yield ir.StGlobalVec(
+            ir.RegAt("stored"),
+            problem.out_dtype,
+            fragment,
+            self.buffers.index(problem.out_tensor),
+            offset(replace(out, row=0, column=0), Lit(0), Lit(0), self.batch),
+            out.row,
+            out.column,
+            2 if out.column == 1 and even and problem.width % 2 == 0 else 1,
+        )
+
+    def row_result(self, number: int, result: RowResult) -> Iterator[ir.Stmt]:
+        """What is stored of a query beside its mixed value: one lane of each quad does."""
+        for row in BOTH_ROWS:
+            names = {
+                result.top: f"top{row}_of{number}",
+                result.total: f"total{row}_all",
+                **{op.name: f"{op.name}_of{number}_{row}" for op in result.ops},
+            }
+            yield constant(f"scale{row}_of{number}", F32, self.problem.scale)
+            yield compute(names[result.top], "mul", f"top{row}", f"scale{row}_of{number}")
+            for op in result.ops:
+                args = tuple(names[arg] for arg in op.args)
+                yield Compute(replace(op, name=names[op.name], args=args))
+            query = self.first_query + QUARTER * 16 + (LANE >> 2) + 8 * row
+            yield StoreElement(
+                self.buffers.index(result.tensor),
+                result.dtype,
+                offset(result.strides, query, Lit(0), self.batch),
+                both((LANE & 3).equals(0), query < self.problem.queries),
+                names[result.result],
+            )
+
+
+def _unrounded(program: Program) -> tuple[ElementOp, ...]:
+    """Storing rounds anyway: the op that makes the stored value need not."""
+    used = {arg for op in program.ops for arg in op.args}
+    return tuple(
+        replace(op, deferred_rounding=True)
+        if op.name == program.result and op.name not in used and op.dtype.storage_bytes == 2
+        else op
+        for op in program.ops
+    )

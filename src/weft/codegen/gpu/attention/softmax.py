@@ -1,0 +1,141 @@
+"""The softmax of an SM90 attention: scores of a block of keys become weights, in registers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.attention.queries import (
+    BOTH_ROWS,
+    GROUP,
+    QUARTER,
+    Queries,
+    compute,
+    once_per_warp,
+    over_quad,
+)
+from weft.codegen.gpu.ir.element_ops import ElementOp
+from weft.codegen.gpu.ir.scalar import LANE, Lit, Name, Scalar
+from weft.codegen.gpu.ir.values import Assign, Compute
+from weft.codegen.gpu.products.problem import Source
+from weft.foundation.dtypes import F32, I1, SI32
+
+
+class Softmax(Queries):
+    """Makes the statements between the two products."""
+
+    @property
+    def rate(self) -> float:
+        """What a score is multiplied by before it is a power of two."""
+        return self.problem.scale * math.log2(math.e)
+
+    def logits(self, block: Scalar, *, masked: bool) -> Iterator[ir.Stmt]:
+        """What the program of a score makes of scores, and -inf where a key is hidden."""
+        program, staged = self.problem.score, self.layout.staged
+        more: list[ir.ElementSource] = []
+        ops, result = list(program.ops), program.result
+        if masked:
+            more, hidden = self.mask(result)
+            ops, result = ops + hidden, "visible"
+        if not ops:
+            return
+        for number, _ in enumerate(staged):
+            full = ir.BarrierAt(f"beside{number}_full", GROUP)
+            yield ir.MbarrierWait(full, Name("beside_phase"))
+        # What is staged comes in panels, everything else at once.
+        width = min((self.layout.beside(s).panel_columns for s in staged), default=256)
+        for column in range(0, self.plan.tile_kv, width):
+            count = min(width, self.plan.tile_kv - column)
+            start = block * self.plan.tile_kv + column
+            sources = [self.score_source(source, column) for source in program.sources]
+            yield ir.Epilogue(
+                acc=ir.RegAt("scores", column // 2),
+                fragment=self.fragment(start, count, self.problem.keys),
+                value=program.value,
+                sources=(*sources, *more),
+                ops=tuple(ops),
+                result=result,
+                out=ir.RegAt("scores", column // 2),
+                out_dtype=F32,
+            )
+        for number, _ in enumerate(staged):
+            empty = ir.BarrierAt(f"beside{number}_empty", GROUP)
+            yield once_per_warp(ir.MbarrierArrive(empty))
+        if staged:
+            yield ir.Set("beside_phase", Name("beside_phase") ^ 1)
+
+    def score_source(self, source: Source, column: int) -> ir.ElementSource:
+        """What lies beside the scores from a column on, in shared memory where it is staged."""
+        staged = self.layout.staged
+        if source not in staged:
+            return self.source(source)
+        number, tile = staged.index(source), self.layout.beside(source)
+        panel, inside = divmod(column, tile.panel_columns)
+        row = QUARTER * 16 + (LANE >> 2)
+        start = GROUP * tile.bytes + panel * tile.panel_bytes + row * tile.swizzle.span
+        across = (LANE & 3) * (2 * tile.size) + inside * tile.size
+        address = ir.Address(f"beside{number}", start)
+        return ir.StagedElements(source.name, source.dtype, address, across, tile.swizzle)
+
+    def mask(self, value: str) -> tuple[list[ir.ElementSource], list[ElementOp]]:
+        """`visible`: a value, or -inf where its key is hidden or not there."""
+        band = self.problem.band
+        ops = [ElementOp("hidden", F32, "const", (), -math.inf)]
+        conditions: list[str] = []
+        bounds = [("ahead", "le", band.high), ("ahead", "ge", band.low)]
+        if self.problem.keys % self.plan.tile_kv:
+            bounds.append(("key", "lt", self.problem.keys))
+        for what, fn, number in bounds:
+            if number is None:
+                continue
+            name = f"{what}_{fn}"
+            ops.append(ElementOp(f"{name}_bound", SI32, "const", (), number))
+            ops.append(ElementOp(name, I1, fn, (what, f"{name}_bound")))
+            conditions.append(name)
+        while len(conditions) > 1:
+            pair = (conditions.pop(), conditions.pop())
+            ops.append(ElementOp("_and_".join(("both", *pair)), I1, "and", pair))
+            conditions.append(ops[-1].name)
+        ops.append(ElementOp("visible", F32, "select", (*conditions, value, "hidden")))
+        factors = {"ahead": (-1, 1), "key": (0, 1)}
+        used = {what for what, _, number in bounds if number is not None}
+        return [ir.IndexElements(n, SI32, Lit(0), *factors[n]) for n in sorted(used)], ops
+
+    def powers(self, suffix: str) -> Iterator[ir.Stmt]:
+        """Scores become powers; `top` and `total` go on, and `factor` is what sums that were made
+        with the earlier `top` are too large by."""
+        yield ir.RowMax(tuple(f"peak{row}{suffix}" for row in BOTH_ROWS), "scores")
+        for row in BOTH_ROWS:
+            yield from over_quad(f"peak{row}{suffix}", "max")
+            yield from self.new_top(row, suffix)
+        shifts = tuple(f"shift{row}{suffix}" for row in BOTH_ROWS)
+        sums = tuple(f"sum{row}{suffix}" for row in BOTH_ROWS)
+        yield ir.RowExp(sums, "scores", shifts, self.rate)
+        for row in BOTH_ROWS:
+            kept, total = f"kept{row}{suffix}", f"total{row}"
+            yield compute(kept, "mul", total, f"factor{row}{suffix}")
+            yield compute(f"{total}_new{suffix}", "add", kept, f"sum{row}{suffix}")
+            yield Assign(total, f"{total}_new{suffix}", Lit(1))
+
+    def new_top(self, row: int, suffix: str) -> Iterator[ir.Stmt]:
+        """While a query has seen no key its powers are shifted by nothing: -inf minus -inf would be
+        NaN."""
+        top, new, shift = f"top{row}", f"new{row}{suffix}", f"shift{row}{suffix}"
+        yield compute(new, "max", top, f"peak{row}{suffix}_all")
+        yield compute(f"scaled{row}{suffix}", "mul", new, "rate")
+        yield Compute(ElementOp(f"blind{row}{suffix}", I1, "eq", (new, "lowest")))
+        chosen = (f"blind{row}{suffix}", "zero", f"scaled{row}{suffix}")
+        yield Compute(ElementOp(shift, F32, "select", chosen))
+        yield compute(f"before{row}{suffix}", "mul", top, "rate")
+        yield compute(f"fall{row}{suffix}", "sub", f"before{row}{suffix}", shift)
+        power = ElementOp(f"factor{row}{suffix}", F32, "exp2", (f"fall{row}{suffix}",), loose=True)
+        yield Compute(power)
+        yield Assign(top, new, Lit(1))
+
+    def pack(self) -> ir.Stmt:
+        """Powers as weights, in the order in which products read them from registers."""
+        fragment = self.fragment(Lit(0), self.plan.tile_kv, self.problem.keys)
+        dtype = self.problem.v.dtype
+        given = (ir.RegAt("scores"), fragment, "weight", (), (), "weight", ir.RegAt("weights"))
+        return ir.Epilogue(*given, dtype)

@@ -89,7 +89,8 @@ format: setup ## format the code and fix what ruff can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-docs: setup ## write the generated pages again: ops, functional, gradients, interchange, the walk through the stages, the curve of README
+docs: setup ## write the generated pages again: api, ops, functional, gradients, interchange, the walk through the stages, the curve of README
+	@$(BIN)/python -m docs.generate_api
 	@$(BIN)/python docs/generate_ops.py
 	@$(BIN)/python docs/generate_interchange.py
 	@$(BIN)/python docs/generate_functional.py

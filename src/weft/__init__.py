@@ -50,7 +50,7 @@ _HOMES = {
 }
 _OPS = "weft.ops.namespace"
 """The home of every name of the ops layer: tensors, functions, dtypes."""
-_PACKAGES = ("coarse", "core_ir", "ptir")
+_PACKAGES = ("coarse", "core_ir", "ptir", "torch")
 
 __all__ = [
     "ExecutionError",

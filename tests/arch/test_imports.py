@@ -42,12 +42,13 @@ ALLOWED: dict[str, set[str]] = {
             "data", "fft", "functional", "linalg", "nn", "optim", "random", "special", "tree",
         )
     },
+    "torch": {"interop"},
 }  # fmt: skip
 LOADED_BY_A_FACE = {("weft.ptir", "weft.coarse")}
 """What the face of a package loads only to fill a table; no other module of the package may."""
 NOBODY_IMPORTS = {
     "cli", "data", "explorer", "fft", "functional", "linalg", "nn", "optim", "random", "special",
-    "tree",
+    "torch", "tree",
 }  # fmt: skip
 """What stands on top: the command line, and the modules of `ops` under the names users import."""
 STAGES = {"tiny", "indexbook", "poly_view", "region", "memory", "plan"}

@@ -1,0 +1,75 @@
+"""`torch.compile(model, backend="weft")`: Weft as a compiler of torch, found by its entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import GraphModule
+
+from weft.driver.stages.levels import check_level
+from weft.foundation.errors import UserError
+from weft.interop.torch import decompositions
+from weft.interop.torch.attention_op import keep_attention
+from weft.interop.torch.compiled import Settings
+from weft.interop.torch.fallback import compiled
+
+OPTIONS: Final = ("dump", "explain", "opt_level")
+
+
+def weft_backend(
+    module: GraphModule,
+    example_inputs: list[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Any:
+    """A graph of Dynamo, with the gradients that AOTAutograd makes of it, as programs of Weft."""
+    settings = replace(_settings(options or {}, mode), whole=_is_whole())
+    make = partial(_compiled, settings=settings)
+    lower = aot_autograd(
+        fw_compiler=make,
+        bw_compiler=make,
+        inference_compiler=make,
+        decompositions=decompositions.of_compile(),
+        keep_inference_input_mutations=True,
+    )
+    return lower(keep_attention(module), example_inputs)
+
+
+def _compiled(module: GraphModule, fakes: list[Any], settings: Settings) -> Any:
+    with unset_fake_temporarily():
+        return compiled(module, fakes, settings)
+
+
+def _settings(options: Mapping[str, Any], mode: str | None) -> Settings:
+    strange = sorted(set(options) - set(OPTIONS))
+    if strange:
+        raise UserError(
+            f"[torch.compile] weft has no option {strange[0]!r}; its options are "
+            f"{', '.join(OPTIONS)}",
+            "UnknownOption",
+        )
+    if mode not in (None, "default"):
+        raise UserError(
+            f"[torch.compile] weft has no mode {mode!r}; leave mode= out, and give "
+            "options={'opt_level': 3} for a search that takes longer",
+            "UnknownOption",
+        )
+    made = Settings(**options)
+    check_level(made.opt_level)
+    return made
+
+
+def _is_whole() -> bool:
+    """Whether `fullgraph=True` was asked for."""
+    try:
+        translator: Any = InstructionTranslator.current_tx()
+    except AttributeError:
+        return False
+    return bool(getattr(translator, "one_graph", False))

@@ -1,0 +1,304 @@
+"""Exported programs of torch as modules of Weft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.utils import _pytree as torch_tree
+
+from weft.foundation.dims import Symbol
+from weft.foundation.errors import SpecViolation, Unimplemented, UserError, a_type
+from weft.interop.torch import decompositions
+from weft.interop.torch.dtypes import OURS
+from weft.interop.torch.interpret import NodeFailed, carry_out, check_known
+from weft.interop.torch.tensors import check_tensor, from_tensor
+from weft.ops.array.creation import asarray
+from weft.ops.calls import public
+from weft.ops.nn.module import Module
+from weft.ops.tensor import Tensor
+
+
+class Part(Module):
+    """Parameters and buffers under one name, and the parts under it."""
+
+
+@cache
+def _part(buffers: tuple[str, ...]) -> type[Part]:
+    return type("Part", (Part,), {"buffers": buffers}) if buffers else Part
+
+
+class TorchModule(Part):
+    """A model of torch: its parameters and buffers under their names, and its graph."""
+
+    source: Source
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        source = self.source
+        given = source.arguments(args, kwargs)
+        state = self.state_dict()
+        inputs = source.inputs(state, given)
+        try:
+            results = carry_out(source.module, inputs)
+        except NodeFailed as failed:
+            raise failed.error from None
+        return source.finish(self, given, results)
+
+    def __repr__(self) -> str:
+        count = sum(tensor.size or 0 for tensor in self.parameters())
+        return f"{self.source.name}({count:,} parameters, from torch)"
+
+
+@cache
+def _root(buffers: tuple[str, ...]) -> type[TorchModule]:
+    return type("TorchModule", (TorchModule,), {"buffers": buffers}) if buffers else TorchModule
+
+
+class Source:
+    """The graph that a module carries out, and how its inputs and results are named."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self.module = program.graph_module
+        self.signature = program.graph_signature
+        self.spec = program.call_spec
+        self.ranges = program.range_constraints
+        self.name = getattr(program.graph_module, "_weft_name", "TorchModule")
+        nodes = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        self.fakes = [node.meta.get("val") for node in nodes]
+        self.constants = {
+            name: from_tensor(value.detach())
+            for name, value in program.constants.items()
+            if isinstance(value, torch.Tensor)
+        }
+        own = [s for s in self.signature.input_specs if s.kind is InputKind.USER_INPUT]
+        self.names = [spec.arg.name for spec in own]
+
+    # -- in --------------------------------------------------------------------------------------
+
+    def arguments(self, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+        """The arguments as a flat list, nested as the program was exported with."""
+        wanted = self.spec.in_spec
+        order = list(wanted.child(1).context or ()) if wanted.num_children == 2 else []
+        if set(order) != set(kwargs):
+            raise UserError(
+                f"the module takes the named arguments {order or 'none'}, not {list(kwargs)}; call "
+                "it as it was exported",
+                "WrongArguments",
+            )
+        leaves: list[Any]
+        leaves, found = torch_tree.tree_flatten((args, {name: kwargs[name] for name in order}))
+        if len(leaves) != wanted.num_leaves:
+            raise UserError(
+                f"the module takes {wanted.num_leaves} arguments ({', '.join(self.names)}), not "
+                f"{len(leaves)}; call it as it was exported",
+                "WrongArguments",
+            )
+        if found != wanted:
+            raise UserError(
+                f"the arguments are nested as {found}, but the module was exported for {wanted}",
+                "WrongArguments",
+            )
+        return leaves
+
+    def inputs(self, state: Mapping[str, Tensor], given: list[Any]) -> list[Any]:
+        """What the graph takes: state by name, constants, and the arguments."""
+        supply = iter(given)
+        found: list[Any] = []
+        sizes: dict[Any, int] = {}
+        for spec, fake in zip(self.signature.input_specs, self.fakes, strict=True):
+            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target in state:
+                found.append(state[spec.target])
+            elif spec.kind is InputKind.USER_INPUT:
+                found.append(self._argument(spec.arg, next(supply), fake, sizes))
+            elif spec.target in self.constants:
+                found.append(self.constants[spec.target])
+            else:
+                raise Unimplemented(str(spec.kind), f"an input of this kind, {spec.target}")
+        return found
+
+    def _argument(self, spec: Any, value: Any, fake: Any, sizes: dict[Any, int]) -> Any:
+        if isinstance(spec, ConstantArgument) or not isinstance(fake, torch.Tensor):
+            held = spec.value if isinstance(spec, ConstantArgument) else fake
+            if isinstance(held, int | float | bool | str | type(None)) and value != held:
+                raise UserError(
+                    f"the argument {spec.name} is {value!r}, but the module was exported for "
+                    f"{held!r}, which is part of it; export it again",
+                    "ConstantChanged",
+                )
+            return value
+        tensor = value
+        if isinstance(value, torch.Tensor):
+            check_tensor(value)
+            tensor = from_tensor(value.detach())
+        elif not isinstance(value, Tensor):
+            tensor = asarray(value)
+        self._check(spec.name, tensor, fake, sizes)
+        return tensor
+
+    def _check(self, name: str, tensor: Tensor, fake: torch.Tensor, sizes: Any) -> None:
+        """The argument has the dtype and the shape that the program was exported for."""
+        if tensor.dtype is not OURS.get(fake.dtype):
+            raise SpecViolation(
+                "DTypeMismatch",
+                f"the argument {name} is {tensor.dtype}, but the module was exported for "
+                f"{fake.dtype}",
+                "convert it with astype",
+            )
+        shape = tuple(fake.shape)
+        if tensor.ndim != len(shape):
+            raise self._misfit(name, tensor, fake, f"it has {tensor.ndim} axes")
+        for axis, (mine, theirs) in enumerate(zip(tensor.shape, shape, strict=True)):
+            if isinstance(mine, Symbol):
+                continue
+            if isinstance(theirs, int):
+                if mine != theirs:
+                    raise self._misfit(name, tensor, fake, f"axis {axis} has size {mine}")
+                continue
+            self._bind(name, tensor, fake, axis, sizes)
+
+    def _bind(self, name: str, tensor: Tensor, fake: torch.Tensor, axis: int, sizes: Any) -> None:
+        """A free size is in its range, and the same wherever it has the same name."""
+        dim: Any = fake.shape[axis]
+        expression, size = dim.node.expr, tensor.shape[axis]
+        if expression.is_Symbol:
+            bounds = self.ranges.get(expression)
+            if bounds is not None and not bounds.lower <= size <= bounds.upper:
+                why = f"axis {axis} has size {size}, outside of {bounds.lower} to {bounds.upper}"
+                raise self._misfit(name, tensor, fake, why)
+            if sizes.setdefault(expression, size) != size:
+                why = f"axis {axis} has size {size}, but {expression} is {sizes[expression]}"
+                raise self._misfit(name, tensor, fake, why)
+            return
+        known = expression.subs(sizes)
+        if known.is_number and int(known) != size:
+            why = f"axis {axis} has size {size}, but {expression} is {known}"
+            raise self._misfit(name, tensor, fake, why)
+
+    def _misfit(self, name: str, tensor: Tensor, fake: torch.Tensor, why: str) -> SpecViolation:
+        return SpecViolation(
+            "ShapeMismatch",
+            f"the argument {name} is {tensor.type}, but the module was exported for "
+            f"{list(fake.shape)}: {why}",
+            "give that shape, or export it again with dynamic_shapes=",
+        )
+
+    # -- out -------------------------------------------------------------------------------------
+
+    def finish(self, module: Module, given: list[Any], results: Any) -> Any:
+        """The results as the model nests them; what it writes to buffers and arguments is
+        assigned."""
+        flat: list[Any] = []
+        for spec, value in zip(self.signature.output_specs, results, strict=True):
+            if spec.kind is OutputKind.BUFFER_MUTATION:
+                assign(module, spec.target, value)
+            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+                _write(spec.target, given[self.names.index(spec.target)], value)
+            elif spec.kind is OutputKind.USER_OUTPUT:
+                flat.append(value)
+            else:
+                raise Unimplemented(str(spec.kind), "a result of this kind")
+        return _plain(torch_tree.tree_unflatten(flat, self.spec.out_spec))
+
+
+def _write(name: str, argument: Any, value: Tensor) -> None:
+    if not isinstance(argument, Tensor):
+        raise UserError(
+            f"the model writes to its argument {name}; give a tensor of Weft for it",
+            "ArgumentWritten",
+        )
+    argument.become(value)
+
+
+def _plain(value: Any) -> Any:
+    """Results in containers of Python: a model's own classes become dicts."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_plain, value))
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(each) for each in value)
+    return value
+
+
+def assign(module: Module, name: str, value: Tensor) -> None:
+    """Set the parameter or buffer with a dotted name."""
+    *path, last = name.split(".")
+    for part in path:
+        module = getattr(module, part)
+    setattr(module, last, value)
+
+
+def _tree(source: Source, state: Mapping[str, Tensor], buffers: set[str]) -> TorchModule:
+    """The parameters and buffers as parts in parts."""
+
+    def build(prefix: str, names: list[str], root: bool) -> Module:
+        heads: dict[str, list[str]] = {}
+        for name in names:
+            head = name.removeprefix(prefix).partition(".")[0]
+            heads.setdefault(head, []).append(name)
+        own = tuple(head for head in heads if prefix + head in buffers)
+        made: Any = object.__new__((_root if root else _part)(own))
+        if root:
+            object.__setattr__(made, "source", source)
+        for head, inside in heads.items():
+            name = prefix + head
+            leaf = state[name] if name in state else build(name + ".", inside, False)
+            object.__setattr__(made, head, leaf)
+        return made  # type: ignore[no-any-return]
+
+    found = build("", list(state), True)
+    assert isinstance(found, TorchModule)
+    return found
+
+
+@public
+def from_exported(program: Any) -> Any:
+    """A module of Weft that does what an exported program of torch does, with its parameters and
+    buffers under the same names. It can be called, and be under `jit`, `grad` and `vmap`."""
+    if not isinstance(program, ExportedProgram):
+        raise UserError(
+            f"an ExportedProgram of torch.export is wanted, not {a_type(program)}; for a module "
+            "there is from_module(module, example)",
+            "NotExported",
+        )
+    ready = program.run_decompositions(decompositions.of_export())
+    check_known(ready.graph_module)
+    signature = ready.graph_signature
+    names = [
+        spec.target for spec in signature.input_specs
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target in ready.state_dict
+    ]  # fmt: skip
+    state = {}
+    for name in names:
+        check_tensor(ready.state_dict[name])
+        state[str(name)] = from_tensor(ready.state_dict[name].detach(), copy=True)
+    source = Source(ready)
+    for name, value in ready.constants.items():
+        if not isinstance(value, torch.Tensor):
+            raise Unimplemented("constant", f"{name} is {a_type(value)}, not a tensor")
+    return _tree(source, state, set(signature.buffers))
+
+
+@public
+def from_module(
+    module: Any,
+    example: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+) -> Any:
+    """A module of torch as one of Weft: exported for arguments like these (a tensor, or a tuple of
+    arguments), then imported. `dynamic_shapes` is torch.export's."""
+    if not isinstance(module, torch.nn.Module):
+        raise UserError(f"a torch.nn.Module is wanted, not {a_type(module)}", "NotAModule")
+    args = example if isinstance(example, tuple) else (example,)
+    program = torch.export.export(
+        module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
+    )
+    made = from_exported(program)
+    made.source.name = type(module).__name__
+    return made

@@ -1,0 +1,261 @@
+"""Graphs of torch.fx carried out on Weft's tensors, op by op.
+
+Run under a trace, this is the import: what comes out is a program of PTIR that the verifier has
+seen, with the lines of the user's model. Every result is compared with what torch says of it: a
+rule that gives another dtype or shape is an error, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Container, Sequence
+from typing import Any, Final
+
+import torch
+from torch.fx import GraphModule, Node
+
+from weft.foundation.dims import Symbol
+from weft.foundation.errors import SizeWanted, Unimplemented, WeftError
+from weft.interop.torch import rules
+from weft.interop.torch.dtypes import OURS, ours
+from weft.interop.torch.lines import at_line, shown
+from weft.interop.torch.tensors import from_tensor
+from weft.ops import namespace
+from weft.ops.tensor import Tensor
+
+IGNORED: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_assert_tensor_metadata.default", "_assert_async.msg", "_assert_async.default",
+        "_assert_scalar.default", "sym_constrain_range.default",
+        "sym_constrain_range_for_size.default",
+    )
+)  # fmt: skip
+"""Checks of what the call has checked already, or that torch makes of its own work."""
+UNHEARD: Final = frozenset(
+    (
+        "device",
+        "layout",
+        "memory_format",
+        "pin_memory",
+        "generator",
+        "non_blocking",
+        "requires_grad",
+    )
+)
+"""Arguments that say nothing about values."""
+_SIZE: Final[dict[str, Callable[..., Any]]] = {
+    "aten.sym_size.int": lambda x, axis: x.shape[axis],
+    "aten.sym_numel.default": lambda x: math.prod(x.shape),
+}
+_ROUNDING: Final = (
+    "_operator",
+    "math",
+    "builtins",
+    "torch",
+    "torch.fx.experimental.symbolic_shapes",
+)
+
+
+class NodeFailed(Exception):
+    """An op could not be carried out; the cause is the error."""
+
+    def __init__(self, node: Node, error: WeftError) -> None:
+        self.node = node
+        self.error = error
+        super().__init__(str(error))
+
+
+def name_of(node: Node) -> str:
+    """An op's name: `aten.add.Tensor`."""
+    target = node.target
+    if isinstance(target, str):
+        return target
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    return str(getattr(target, "__name__", target))
+
+
+def is_arithmetic(node: Node) -> bool:
+    """Whether a node computes with Python's numbers: sizes, and parts of tuples."""
+    target = node.target
+    if isinstance(target, str | torch._ops.OpOverload | torch._ops.HigherOrderOperator):
+        return False
+    return getattr(target, "__module__", None) in _ROUNDING
+
+
+def is_known(node: Node) -> bool:
+    """Whether there is a rule for a node."""
+    if node.op != "call_function":
+        return node.op in ("placeholder", "get_attr", "output")
+    name = name_of(node)
+    if is_arithmetic(node) or name in IGNORED or name in _SIZE or name in (_NESTED, WRITES):
+        return True
+    return rules.found(name) is not None
+
+
+WRITES: Final = "aten.copy_.default"
+"""A result written back into an input, at the end of a graph."""
+_NESTED: Final = "wrap_with_set_grad_enabled"
+"""A part of a graph that was written under `torch.no_grad()`."""
+
+
+def missing(module: GraphModule) -> list[Node]:
+    """The nodes that there is no rule for, in parts of the graph too."""
+    parts = (m for m in module.modules() if isinstance(m, GraphModule))
+    return [node for part in parts for node in part.graph.nodes if not is_known(node)]
+
+
+def check_known(module: GraphModule) -> None:
+    """Every op has a rule; else all that have none are named, with the user's lines."""
+    lost: dict[str, list[str]] = {}
+    for node in missing(module):
+        lost.setdefault(name_of(node), []).append(shown(node).strip(" ()"))
+    if lost:
+        raise Unimplemented(", ".join(lost), _told(lost))
+
+
+def _told(lost: dict[str, list[str]]) -> str:
+    parts = []
+    for name, lines in list(lost.items())[:20]:
+        places = ", ".join(sorted({line for line in lines if line})[:3])
+        parts.append(f"{name}, {len(lines)} times" + (f", at {places}" if places else ""))
+    more = f"; and {len(lost) - 20} more" if len(lost) > 20 else ""
+    return (
+        f"the graph has ops that Weft has no rule for: {'; '.join(parts)}{more}; give one with "
+        "@weft.torch.rule(name), a function of Weft's tensors"
+    )
+
+
+def carry_out(
+    module: GraphModule,
+    inputs: Sequence[Any],
+    wanted: Sequence[Any] | None = None,
+    lost: Container[Node] = (),
+) -> Any:
+    """The results of a graph for these inputs, nested as torch nests them; or what some of its
+    nodes give. Nodes that are `lost` give zeros: somebody else carries them out."""
+    given = iter(inputs)
+    values: dict[Node, Any] = {}
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(given)
+        elif node.op == "get_attr":
+            values[node] = _attribute(module, node)
+        elif node.op == "output":
+            return _filled(node.args[0] if wanted is None else list(wanted), values)
+        elif node in lost:
+            values[node] = _stand_in(node.meta.get("val"))
+        elif name_of(node) != WRITES:
+            values[node] = _result(node, values)
+        else:
+            values[node] = _filled(node.args[1], values)
+    return None
+
+
+def _stand_in(fake: Any) -> Any:
+    """Zeros of the type that torch says."""
+    if isinstance(fake, list | tuple):
+        return [_stand_in(each) for each in fake]
+    if isinstance(fake, torch.Tensor):
+        return namespace.zeros([sized(n) for n in fake.shape], dtype=ours(fake.dtype))
+    return sized(fake) if isinstance(fake, torch.SymInt) else fake
+
+
+def sized(size: Any) -> int:
+    """A size as a number: what it was when torch traced it."""
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    if hint is None:
+        raise Unimplemented(str(size), "a size that depends on the data")
+    return int(hint)
+
+
+def _attribute(module: GraphModule, node: Node) -> Any:
+    value: Any = module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return from_tensor(value.detach()) if isinstance(value, torch.Tensor) else value
+
+
+def _result(node: Node, values: dict[Node, Any]) -> Any:
+    name = name_of(node)
+    args, more = _filled(node.args, values), _filled(node.kwargs, values)
+    if name in IGNORED:
+        return None
+    if name == _NESTED:
+        return carry_out(args[1], args[2:])
+    if is_arithmetic(node):
+        return _computed(node, args, more)
+    if name in _SIZE:
+        return _SIZE[name](*args)
+    rule = rules.found(name)
+    if rule is None:
+        raise NodeFailed(node, Unimplemented(name, "there is no rule for it"))
+    plain = {key: _setting(value) for key, value in more.items() if key not in UNHEARD}
+    try:
+        made = at_line(node, lambda: rule(*map(_setting, args), **plain))
+        return _checked(node, name, made)
+    except WeftError as error:
+        raise NodeFailed(node, error) from error
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        why = f"its rule does not take these arguments: {error}"
+        raise NodeFailed(node, Unimplemented(name, why)) from error
+
+
+def _computed(node: Node, args: Any, more: Any) -> Any:
+    """Python's arithmetic on sizes, and elements of tuples."""
+    function: Any = node.target
+    if function is operator.getitem:
+        found = args[0][args[1]]
+        if found is None and isinstance(node.meta.get("val"), torch.Tensor):
+            source = node.args[0]
+            assert isinstance(source, Node)
+            why = f"its result {args[1]} is not computed here"
+            raise NodeFailed(source, Unimplemented(name_of(source), why))
+        return found
+    try:
+        return function(*args, **more)
+    except WeftError as error:
+        if any(isinstance(each, Symbol) for each in args):
+            raise SizeWanted("SizeWanted", f"the size {args[0]} is computed with") from error
+        raise
+
+
+def _filled(value: Any, values: dict[Node, Any]) -> Any:
+    """Arguments with the values of nodes in their place."""
+    if isinstance(value, Node):
+        return values[value]
+    if isinstance(value, list | tuple):
+        return [_filled(each, values) for each in value]
+    if isinstance(value, dict):
+        return {key: _filled(each, values) for key, each in value.items()}
+    return value
+
+
+def _setting(value: Any) -> Any:
+    return ours(value) if isinstance(value, torch.dtype) else value
+
+
+def _checked(node: Node, name: str, made: Any) -> Any:
+    """What a rule gave, which must be of the types that torch says."""
+    wanted = node.meta.get("val")
+    single = not isinstance(wanted, list | tuple)
+    pairs = zip([made], [wanted], strict=True) if single else zip(made, wanted, strict=False)
+    for found, fake in pairs:
+        if isinstance(fake, torch.Tensor) and isinstance(found, Tensor) and not _fits(found, fake):
+            raise Unimplemented(
+                name, f"its rule gives {found.type}, where torch has {fake.dtype}{list(fake.shape)}"
+            )
+    return made
+
+
+def _fits(found: Tensor, fake: torch.Tensor) -> bool:
+    if found.dtype is not OURS.get(fake.dtype) or found.ndim != fake.ndim:
+        return False
+    return all(
+        not isinstance(theirs, int) or not isinstance(mine, int) or mine == theirs
+        for mine, theirs in zip(found.shape, fake.shape, strict=True)
+    )

@@ -1,0 +1,101 @@
+"""Random ops. Each draws a key of its own from `nn.training(key)` around it: Philox, the numbers of
+`weft.random`, not those of torch's generator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.foundation.dtypes import F32, I1, SI64, DType
+from weft.foundation.errors import UserError
+from weft.interop.torch.rules.casts import cast
+from weft.interop.torch.rules.table import is_tensor, rule, rules, w
+from weft.ops.nn.training import next_key
+
+R: Any = w.random
+
+
+def _key(name: str) -> Any:
+    key = next_key(name)
+    if key is None:
+        raise UserError(
+            f"{name} draws random numbers, and there is no key; call the model inside "
+            "`with weft.nn.training(weft.random.key(seed))`",
+            "KeyMissing",
+        )
+    return key
+
+
+@rule("aten.native_dropout")
+def _(x: Any, p: float, train: Any) -> Any:
+    key = next_key("native_dropout") if train is not False and p else None
+    if key is None or p == 0:
+        return x, w.ones(x.shape, dtype=I1)
+    if p == 1:
+        return w.zeros_like(x), w.zeros(x.shape, dtype=I1)
+    kept = R.uniform(key, x.shape) >= p
+    return x * cast(kept, x.dtype) * (1.0 / (1.0 - p)), kept
+
+
+def _uniform(shape: Any, dtype: DType | None) -> Any:
+    return cast(R.uniform(_key("rand"), tuple(shape)), dtype or F32)
+
+
+def _normal(shape: Any, dtype: DType | None) -> Any:
+    return cast(R.normal(_key("randn"), tuple(shape)), dtype or F32)
+
+
+def _integers(low: int, high: int, shape: Any, dtype: DType | None) -> Any:
+    return cast(R.randint(_key("randint"), tuple(shape), low, high), dtype or SI64)
+
+
+def _chance(x: Any, p: Any = None, **_: Any) -> Any:
+    share = x if p is None else p
+    drawn = R.uniform(_key("bernoulli"), x.shape)
+    return cast(drawn < (cast(share, F32) if is_tensor(share) else share), x.dtype)
+
+
+def _choices(x: Any, count: int, replacement: bool = False, **_: Any) -> Any:
+    """Rows of weights; the largest of weighted noise are a choice without repetition."""
+    logs = w.log(x)
+    if replacement:
+        shape = (*x.shape[:-1], count, x.shape[-1])
+        noise = R.gumbel(_key("multinomial"), shape)
+        return w.argmax(logs[..., None, :] + noise, axis=-1)
+    noise = R.gumbel(_key("multinomial"), x.shape)
+    return cast(w.functional.top_k(logs + noise, count, -1)[1], SI64)
+
+
+rules(
+    "aten.",
+    rand=lambda size, dtype=None, **_: _uniform(size, dtype),
+    rand_like=lambda x, dtype=None, **_: _uniform(x.shape, dtype or x.dtype),
+    randn=lambda size, dtype=None, **_: _normal(size, dtype),
+    randn_like=lambda x, dtype=None, **_: _normal(x.shape, dtype or x.dtype),
+    randint_like=lambda x, high, dtype=None, **_: _integers(0, high, x.shape, dtype or x.dtype),
+    randperm=lambda n, dtype=SI64, **_: cast(R.permutation(_key("randperm"), n), dtype),
+    bernoulli=_chance,
+    uniform=lambda x, low=0.0, high=1.0, **_: _uniform(x.shape, x.dtype) * (high - low) + low,
+    normal_functional=lambda x, mean=0.0, std=1.0, **_: _normal(x.shape, x.dtype) * std + mean,
+    exponential=lambda x, lambd=1.0, **_: (
+        cast(R.exponential(_key("exponential"), x.shape), x.dtype) / lambd
+    ),
+    multinomial=_choices,
+)
+rules(
+    "aten.randint.",
+    default=lambda high, size, dtype=None, **_: _integers(0, high, size, dtype),
+    low=lambda low, high, size, dtype=None, **_: _integers(low, high, size, dtype),
+)
+rules(
+    "aten.randint_like.",
+    low_dtype=lambda x, low, high, dtype=None, **_: _integers(low, high, x.shape, dtype or x.dtype),
+)
+
+
+@rule("aten.normal")
+def _(mean: Any, std: Any = 1.0, size: Any = None, dtype: DType | None = None, **_: Any) -> Any:
+    shape = size if size is not None else w.broadcast_shapes(
+        *(x.shape for x in (mean, std) if is_tensor(x))
+    )  # fmt: skip
+    kind = next((x.dtype for x in (mean, std) if is_tensor(x)), dtype)
+    return _normal(shape, kind) * std + mean

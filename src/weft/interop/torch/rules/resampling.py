@@ -1,0 +1,46 @@
+"""Images in other sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.foundation.errors import Unimplemented
+from weft.interop.torch.rules.table import F, Rule, rules, w
+
+
+def _resized(mode: str, spatial: int) -> Rule:
+    def call(x: Any, size: Any, align_corners: Any = False, *scales: Any) -> Any:
+        if isinstance(align_corners, list | tuple) or align_corners is None:
+            scales, align_corners = (align_corners, *scales), False
+        given = scales[0] if scales and isinstance(scales[0], list | tuple) else scales
+        known = [scale for scale in given if scale is not None]
+        if size is None:
+            size = [int(n * scale) for n, scale in zip(x.shape[2:], known, strict=True)]
+        elif known and not all(map(_whole, known)):
+            raise Unimplemented(f"upsample_{mode}", "a scale beside a size")
+        return F.interpolate(x, tuple(size), None, mode, align_corners=bool(align_corners))
+
+    return call
+
+
+def _whole(scale: float) -> bool:
+    return float(scale).is_integer()
+
+
+def _back(forward: Rule) -> Rule:
+    def call(gradient: Any, output_size: Any, input_size: Any, *settings: Any) -> Any:
+        zeros = w.zeros(tuple(input_size), dtype=gradient.dtype)
+        _, back = w.vjp(lambda x: forward(x, output_size, *settings), zeros)
+        made = back(gradient)
+        return made[0] if isinstance(made, tuple | list) else made
+
+    return call
+
+
+for _theirs, _mode, _spatial in (
+    ("nearest1d", "nearest", 1), ("nearest2d", "nearest", 2), ("nearest3d", "nearest", 3),
+    ("linear1d", "linear", 1), ("bilinear2d", "bilinear", 2), ("trilinear3d", "trilinear", 3),
+    ("bicubic2d", "bicubic", 2),
+):  # fmt: skip
+    _made = _resized(_mode, _spatial)
+    rules("aten.", **{f"upsample_{_theirs}": _made, f"upsample_{_theirs}_backward": _back(_made)})

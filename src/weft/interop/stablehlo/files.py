@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from weft.foundation.errors import SpecViolation, UserError
 from weft.interop.stablehlo.bindings import bindings, parse_module
-from weft.interop.stablehlo.reading.calls import SHAPE_OF
 from weft.interop.stablehlo.reading.module import to_program
+from weft.interop.stablehlo.reading.sizes import SHAPE_OF
 from weft.interop.stablehlo.records import read_module
 from weft.interop.stablehlo.writing.module import write_module
 from weft.ptir.files import read_bytes
@@ -30,8 +31,14 @@ def is_stablehlo(data: bytes | str) -> bool:
     return _BEGINS.match(text.removeprefix("\ufeff")) is not None
 
 
-def loads(text: str | bytes) -> Program:
-    """The program that a module in StableHLO, MHLO or CHLO stands for. `verify` checks it."""
+def loads(text: str | bytes, shapes: Sequence[Sequence[int] | int] | None = None) -> Program:
+    """The program that a module in StableHLO, MHLO or CHLO stands for. `verify` checks it.
+
+    Sizes that the text leaves open (`?`) are dynamic dims of the program. Where its operations
+    compute with them (half of a batch, all rows but one), they must be known: `shapes` are then
+    those of the inputs, and the program is for them alone. Some modules take sizes as inputs: a
+    whole number in the place of a shape says which, and the program does not take that input.
+    """
     if isinstance(text, bytes | bytearray):
         try:
             text = bytes(text).decode()
@@ -41,12 +48,12 @@ def loads(text: str | bytes) -> Program:
             ) from None
     if not isinstance(text, str):
         raise UserError(f"loads takes text or bytes, not {type(text).__name__}")
-    return to_program(read_module(parse_module(rewrite_examples(text))))
+    return to_program(read_module(parse_module(rewrite_examples(text))), shapes)
 
 
-def load(path: str | Path) -> Program:
-    """The program in a file."""
-    return loads(read_bytes(path))
+def load(path: str | Path, shapes: Sequence[Sequence[int] | int] | None = None) -> Program:
+    """The program in a file, as `loads` reads it."""
+    return loads(read_bytes(path), shapes)
 
 
 def dumps(program: Program) -> str:

@@ -62,10 +62,12 @@ def test_an_operation_of_another_version_is_refused(monkeypatch: pytest.MonkeyPa
 
 def test_a_refusal_gives_the_reason_and_the_line() -> None:
     kind = "tensor<4xf32>"
-    text = function(f"%x: {kind}", f"%0 = chlo.lgamma %x : {kind} -> {kind}", f"%0 : {kind}")
+    name, groups = "cross-replica-sum", "{replica_groups = dense<0> : tensor<1x1xi64>}"
+    made = f'%0 = "stablehlo.{name}"(%x) {groups} : ({kind}) -> {kind}'
+    text = function(f"%x: {kind}", made, f"%0 : {kind}")
     with pytest.raises(Unimplemented) as caught:
         stablehlo.loads(text)
-    assert str(caught.value) == (f"Unimplemented stablehlo.lgamma: {REFUSED['lgamma']}; line 2")
+    assert str(caught.value) == f"Unimplemented stablehlo.{name}: {REFUSED[name]}; line 2"
 
 
 def test_a_collective_is_refused() -> None:

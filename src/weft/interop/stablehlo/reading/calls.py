@@ -10,7 +10,9 @@ from weft.foundation.dtypes import F32, F64, I1, SI64
 from weft.foundation.errors import SpecViolation
 from weft.interop.stablehlo.reading.shapes import broadcast_in_dim, shape_of
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
+from weft.interop.stablehlo.reading.sizes import SHAPE_OF
 from weft.interop.stablehlo.reading.sorting import extremes
+from weft.interop.stablehlo.reading.windows import reduce_window
 from weft.interop.stablehlo.records import CALL_DICTIONARIES, HloTensor, MlirText, tensors
 from weft.ptir.builder import Value
 from weft.ptir.calls import STREAMED, decode_call, is_target
@@ -31,17 +33,19 @@ TEXT_PREFIX: Final = "mlir.attr."
 """Begins the names of attributes that PTIR has no class for: their values are MLIR's text."""
 SEED: Final = "byre.GetSeed"
 OFFSET: Final = "byre.NextOffset"
-SHAPE_OF: Final = "shape.shape_of"
 ERF: Final = "mhlo.erf"
 TOP_K: Final = "mhlo.topk"
 DRAWN: Final = ("byteir.rng_uniform", "byteir.rng_normal")
 DRAWN_FROM: Final = 4
 """How many operands those have before the one that holds sizes."""
 _MOST_NAME: Final = 60
+_MOST_MESSAGE: Final = 400
 
 
 def _custom_call(at: Site) -> Results:
     target = str(at.attr("call_target_name"))
+    if target in _ABOUT_SIZES:
+        return _ABOUT_SIZES[target](at)
     if at.attr("has_side_effect", False):
         at.refuse(f"the custom call {target[:_MOST_NAME]!r} has a side effect, and PTIR is pure")
     if not is_target(target):
@@ -62,6 +66,37 @@ def _custom_call(at: Site) -> Results:
     values = [found] if isinstance(found, Value) else list(found)
     _check_declared(at, target, [leaf for value in values for leaf in leaves(value.type)])
     return values
+
+
+def _shape_assertion(at: Site) -> Results:
+    """What jax demands of sizes. Those that must be equal become one, and a demand on numbers is
+    checked here; one on open sizes (that they are at least 1) is left to the ops, which check
+    what they need."""
+    if at.reader.is_false(at.op.operands[0]):
+        said = str(at.attr("error_message", "")).strip()[:_MOST_MESSAGE]
+        raise SpecViolation("ShapeMismatch", said or "the sizes break a shape assertion")
+    return []
+
+
+def _dynamic_reduce_window(at: Site) -> Results:
+    """The form of `reduce_window` whose attributes are operands."""
+    called = at.attr("called_computations", ())
+    if len(called) != 1 or len(at.x) != len(_WINDOW) + 3:
+        at.refuse("it has other operands than one tensor, its start, and five lists of numbers")
+    attributes: dict[str, Any] = {name: at.numbers(2 + k) for k, name in enumerate(_WINDOW)}
+    ends = at.numbers(2 + len(_WINDOW))
+    attributes["padding"] = tuple(zip(ends[::2], ends[1::2], strict=True))
+    block = at.reader.function(str(called[0]).lstrip("@"))
+    op = replace(at.op, operands=at.op.operands[:2], attributes=attributes, blocks=(block,))
+    return reduce_window(Site(at.reader, at.b, op, at.x[:2], at.env))
+
+
+_WINDOW: Final = ("window_dimensions", "window_strides", "base_dilations", "window_dilations")
+_ABOUT_SIZES: Final[Mapping[str, Lowering]] = {
+    "shape_assertion": _shape_assertion,
+    "stablehlo.dynamic_reduce_window": _dynamic_reduce_window,
+}
+"""Calls by which jax says what StableHLO has no operation for, where sizes are open."""
 
 
 def _part_of_state(index: int) -> Lowering:

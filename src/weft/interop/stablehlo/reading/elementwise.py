@@ -179,7 +179,7 @@ def _is_signed_inf(sign: float) -> Lowering:
 # -- CHLO's forms that broadcast -----------------------------------------------------------------
 
 
-def _broadcasting(lower: Lowering) -> Lowering:
+def broadcasting(lower: Lowering) -> Lowering:
     """NumPy's rule first: trailing axes line up, and an axis of size 1 is repeated."""
 
     def lowered(at: Site) -> Value | Sequence[Value]:
@@ -236,6 +236,6 @@ _BROADCASTING: Final = (
 """Operations of which CHLO has a form that broadcasts."""
 ELEMENTWISE: Final[Mapping[str, Lowering]] = {
     **_OWN,
-    **{f"broadcast_{name}": _broadcasting(_OWN[name]) for name in _BROADCASTING},
+    **{f"broadcast_{name}": broadcasting(_OWN[name]) for name in _BROADCASTING},
 }
 """By name without the dialect."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemented, UserError
-from weft.interop.stablehlo.reading.calls import CALLS, SHAPE_OF
+from weft.interop.stablehlo.reading.calls import CALLS
 from weft.interop.stablehlo.reading.contractions import CONTRACTIONS
 from weft.interop.stablehlo.reading.control import CONTROL
 from weft.interop.stablehlo.reading.einsum import EINSUM
@@ -28,6 +28,7 @@ from weft.interop.stablehlo.reading.refused import REFUSED
 from weft.interop.stablehlo.reading.scattering import SCATTERING
 from weft.interop.stablehlo.reading.shapes import SHAPES
 from weft.interop.stablehlo.reading.site import Lowering, Site
+from weft.interop.stablehlo.reading.sizes import Held, direction, held
 from weft.interop.stablehlo.reading.sorting import SORTING
 from weft.interop.stablehlo.reading.special import SPECIAL
 from weft.interop.stablehlo.reading.transforms import TRANSFORMS
@@ -73,6 +74,10 @@ _ABOUT_OPEN_SIZES: Final = ("DynamicDimensionMismatch", "RegionSignatureMismatch
 """What a module that MLIR has verified breaks only where it leaves sizes open."""
 
 
+_CALLING: Final = ("func.call", "composite")
+"""Operations whose results hold what those of a function hold."""
+
+
 class _SameSize(Exception):
     """Two sizes turned out to be one."""
 
@@ -82,16 +87,50 @@ class _SameSize(Exception):
         self.op: HloOp | None = None
 
 
-def to_program(functions: Mapping[str, HloFunction]) -> Program:
-    """The program whose entry is the module's."""
+def to_program(
+    functions: Mapping[str, HloFunction], shapes: Sequence[Sequence[int] | int] | None = None
+) -> Program:
+    """The program whose entry is the module's. `shapes` are those of its inputs, where the sizes
+    that the text leaves open shall be numbers; a whole number stands for an input that is one, and
+    that the program then does not take."""
     entry = _entry(functions)
-    names = _Names()
+    given = _Given(entry.block.types, shapes) if shapes is not None else _Given((), ())
+    names = _Names(given.sizes)
     while True:
         walk = _Walk(functions, names)
         try:
-            return walk.program(entry)
+            return walk.program(entry, given.numbers)
         except _SameSize as found:
             names.unify(found)
+
+
+class _Given:
+    """What is known of the inputs besides their types."""
+
+    def __init__(self, kinds: Sequence[HloType], shapes: Sequence[Sequence[int] | int]) -> None:
+        self.sizes: list[int] = []
+        """Those in the place of open sizes, in their order."""
+        self.numbers: dict[int, int] = {}
+        """The inputs that are whole numbers, by position."""
+        if len(kinds) != len(shapes):
+            raise UserError(
+                f"the module takes {len(kinds)} inputs, and {len(shapes)} are described"
+            )
+        for at, (kind, shape) in enumerate(zip(kinds, shapes, strict=True)):
+            self._note(at, kind, shape)
+
+    def _note(self, at: int, kind: HloType, shape: Sequence[int] | int) -> None:
+        if isinstance(kind, HloTuple):
+            raise UserError(f"input {at} is a tuple; shapes are given for tensors only")
+        if isinstance(shape, int):
+            if kind.dims or not kind.dtype.is_integer:
+                raise UserError(f"input {at} is {kind}, no whole number, and is given as {shape}")
+            self.numbers[at] = shape
+            return
+        fits = zip(kind.dims, shape, strict=False)
+        if len(kind.dims) != len(shape) or any(dim not in (None, size) for dim, size in fits):
+            raise UserError(f"input {at} is {kind}, and its shape is given as {list(shape)}")
+        self.sizes += [n for dim, n in zip(kind.dims, shape, strict=True) if dim is None]
 
 
 def _entry(functions: Mapping[str, HloFunction]) -> HloFunction:
@@ -115,12 +154,16 @@ def _open_size(name: str, why: str, place: str) -> Unimplemented:
 class _Names:
     """The names of sizes, kept while the reading starts over."""
 
-    def __init__(self) -> None:
-        self._known: dict[Symbol, Dim] = {}
+    def __init__(self, numbers: Sequence[int] = ()) -> None:
+        self._known: dict[Symbol, Dim] = {Symbol(f"n{at}"): n for at, n in enumerate(numbers)}
         self._made: dict[tuple[object, ...], Symbol] = {}
 
     def of_parameter(self, number: int) -> Dim:
         return self._settled(Symbol(f"n{number}"))
+
+    def of_value(self, number: int) -> Dim:
+        """The name of the size that a parameter holds as its value."""
+        return self._settled(Symbol(f"v{number}"))
 
     def made_by(self, *place: object) -> Dim:
         """The name of a size that an operation makes, the same for the same place every time."""
@@ -144,13 +187,15 @@ class _Names:
 
 
 _MADE: Final = 2
+_AGES: Final = {"n": 1, "d": _MADE, "v": _MADE + 1}
 
 
 def _age(size: Dim) -> tuple[int, int]:
-    """Numbers before the sizes of parameters before those that operations make, in their order."""
+    """Numbers before the sizes of parameters before those that operations make before those that
+    parameters hold as values, in their order."""
     if isinstance(size, int):
         return 0, size
-    return _MADE if size.name.startswith("d") else 1, int(size.name[1:])
+    return _AGES[size.name[0]], int(size.name[1:])
 
 
 @dataclass
@@ -175,20 +220,34 @@ class _Walk:
         self.calls: list[str] = []
         self.kinds: dict[int, HloType] = {}
         self.unknown = 0
-        self.shapes: dict[int, tuple[Dim, ...]] = {}
+        self.shapes: dict[int, Held] = {}
         """The sizes that values hold, for those that hold sizes."""
+        self.equalities: dict[int, tuple[tuple[Dim, Dim], ...]] = {}
+        """What comparisons find equal, where that is sizes."""
         self.count = 0
         self.reading: list[HloOp] = []
         """The operations that are being read, each inside the one before."""
         self.derivations: Counter[tuple[int, ...]] = Counter()
 
-    def program(self, entry: HloFunction) -> Program:
+    def program(self, entry: HloFunction, numbers: Mapping[int, int]) -> Program:
         b = Builder(entry.name, _Supply(walk=self))
-        params = [b.param_of(self._type(kind)) for kind in entry.block.types]
+        params = [
+            b.literal(numbers[at], tensors(kind)[0].dtype)
+            if at in numbers
+            else b.param_of(self._type(kind))
+            for at, kind in enumerate(entry.block.types)
+        ]
+        self._note_values(entry.block, numbers)
         results = self.inline(b, entry.block, params, {})
         made = b.build(*results)
         noted = replace(made, locations=self.locations, call_fields=self.call_fields)
         return drop_default_streams(noted)
+
+    def _note_values(self, block: HloBlock, numbers: Mapping[int, int]) -> None:
+        """Whole numbers that come as parameters may be used as sizes."""
+        for at, (number, kind) in enumerate(zip(block.arguments, block.types, strict=True)):
+            if isinstance(kind, HloTensor) and not kind.dims and kind.dtype.is_integer:
+                self.shapes[number] = (numbers.get(at, self.names.of_value(number)),)
 
     def _type(self, kind: HloType) -> ValueType:
         if isinstance(kind, HloTuple):
@@ -221,6 +280,17 @@ class _Walk:
     def is_made(self, size: Dim) -> bool:
         return _age(size)[0] == _MADE
 
+    def is_false(self, number: int) -> bool:
+        for dims in self.equalities.get(number, ()):
+            if dims[0] != dims[1] and any(isinstance(dim, Symbol) for dim in dims):
+                raise _SameSize(dims)
+        return self.shapes.get(number) == (0,)
+
+    def _note_equality(self, op: HloOp) -> None:
+        left, right = (self.shapes.get(number, ()) for number in op.operands)
+        pairs = tuple(pair for pair in zip(left, right, strict=False) if UNKNOWN not in pair)
+        self.equalities[op.results[0]] = pairs
+
     def inline(
         self, b: BodyBuilder, block: HloBlock, args: Sequence[Value], env: Mapping[int, Value]
     ) -> list[Value]:
@@ -234,44 +304,40 @@ class _Walk:
         if isinstance(value.operand, Ref):
             self.call_fields[b.label, value.operand.id] = fields
 
-    def sizes(self, number: int) -> tuple[Dim, ...] | None:
+    def sizes(self, number: int) -> Held | None:
         return self.shapes.get(number)
 
     def _note_sizes(self, op: HloOp, x: Sequence[Value]) -> None:
-        """Shapes are computed by few operations; these are followed."""
-        found: tuple[Dim, ...] | None = None
-        match op.name:
-            case "constant":
-                data = op.attributes["value"]
-                if data.type.dtype.is_integer and data.type.rank <= 2 and data.type.size <= 64:
-                    found = tuple(int(n) for n in data.array.reshape(-1))
-            case "get_dimension_size":
-                found = (x[0].shape[int(op.attributes["dimension"])],)
-            case "shape.shape_of":
-                found = x[0].shape
-            case "custom_call" if op.attributes["call_target_name"] == SHAPE_OF:
-                found = x[0].shape
-            case "reshape" | "convert":
-                found = self.shapes.get(op.operands[0])
-            case "concatenate" if x[0].rank == 1 and x[0].dtype.is_integer:
-                parts = [self._entries(*pair) for pair in zip(op.operands, x, strict=True)]
-                if None not in parts:
-                    found = tuple(dim for part in parts if part is not None for dim in part)
-        if found is not None:
-            self.shapes[op.results[0]] = found
+        """What the results hold; a function that is called again may compute with other sizes."""
+        if op.name not in _CALLING:
+            for number in op.results:
+                self.shapes.pop(number, None)
+            if op.results and (entries := held(op, x, self.shapes.get)) is not None:
+                self.shapes[op.results[0]] = entries
+        if op.name == "compare" and direction(op) == "EQ":
+            self._note_equality(op)
 
-    def _entries(self, number: int, x: Value) -> tuple[Dim, ...] | None:
-        """The sizes that a vector holds; one that something else computes has no name."""
-        return self.shapes.get(number) or ((UNKNOWN,) if x.shape == (1,) else None)
+    def _hand_over(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Values that stand for others hold what they hold."""
+        for old, new in zip(source, target, strict=False):
+            self.shapes.pop(new, None)
+            if old in self.shapes:
+                self.shapes[new] = self.shapes[old]
+
+    def function(self, name: str) -> HloBlock:
+        if name not in self.functions:
+            raise SpecViolation("UndefinedFunction", f"the function @{name} does not exist")
+        return self.functions[name].block
 
     def call(self, b: BodyBuilder, name: str, args: Sequence[Value]) -> list[Value]:
         if name in self.calls:
             cycle = " -> ".join(f"@{n}" for n in (*self.calls, name))
             raise SpecViolation("RecursiveCall", f"functions call each other in a circle: {cycle}")
-        if name not in self.functions:
-            raise SpecViolation("UndefinedFunction", f"the function @{name} does not exist")
+        block = self.function(name)
         self.calls.append(name)
-        found = self.inline(b, self.functions[name].block, args, {})
+        self._hand_over(self.reading[-1].operands, block.arguments)
+        found = self.inline(b, block, args, {})
+        self._hand_over(block.returned, self.reading[-1].results)
         self.calls.pop()
         return found
 

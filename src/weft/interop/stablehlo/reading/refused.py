@@ -9,7 +9,6 @@ _DEVICES: Final = "it exchanges values between devices, and a program runs on on
 _EFFECTS: Final = "it has an effect besides its result, or orders such effects, and PTIR is pure"
 _ASYNC: Final = "it starts or awaits work in the background, and a program has an order already"
 _QUANTISED: Final = "PTIR has no quantised element types; byteir.quantize takes scales as operands"
-_SPECIAL: Final = "PTIR has no ops that this function could be made of to its precision"
 _INSIDE: Final = "it belongs to the inside of XLA's compiler"
 
 REFUSED: Final[Mapping[str, str]] = {
@@ -29,11 +28,6 @@ REFUSED: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("async_start", "async_update", "async_done"), _ASYNC),
     **dict.fromkeys(("uniform_quantize", "uniform_dequantize"), _QUANTISED),
-    **dict.fromkeys(
-        ("bessel_i1e", "digamma", "lgamma", "polygamma", "broadcast_polygamma", "zeta",
-         "broadcast_zeta"),
-        _SPECIAL,
-    ),
     **dict.fromkeys(("bitcast", "domain", "fusion", "_asin_acos_kernel"), _INSIDE),
     "minimum_broadcast_shapes": "its results are shapes, which are no values of PTIR",
     "ragged_dot": "the sizes of its groups are known only at run time",

@@ -146,7 +146,18 @@ def _slice(at: Site) -> Value:
 
 
 def _real_dynamic_slice(at: Site) -> Value:
-    return _window(at, at.x[0], *(at.numbers(index) for index in (1, 2, 3)))
+    """Where sizes are open, an axis is taken whole or its elements are named."""
+    x = at.x[0]
+    if x.tensor.is_static:
+        return _window(at, x, *(at.numbers(index) for index in (1, 2, 3)))
+    bounds = zip(*(at.sizes(index) for index in (1, 2, 3)), x.shape, strict=True)
+    for axis, (start, limit, step, size) in enumerate(bounds):
+        if (start, limit, step) == (0, size, 1):
+            continue
+        if not (isinstance(start, int) and isinstance(limit, int) and isinstance(step, int)):
+            at.refuse(f"how much it takes of axis {axis} is known only at run time")
+        x = taken_along(at, x, axis, at.b.literal(np.arange(start, limit, step)))
+    return x
 
 
 def _window(

@@ -43,6 +43,10 @@ class Reader(Protocol):
         """The sizes that an integer value holds, where they are sizes of tensors."""
         ...
 
+    def is_false(self, number: int) -> bool:
+        """Whether a condition on sizes is known to fail; sizes that it wants equal become one."""
+        ...
+
     def inline(
         self, b: BodyBuilder, block: HloBlock, args: Sequence[Value], env: Mapping[int, Value]
     ) -> list[Value]:
@@ -51,6 +55,10 @@ class Reader(Protocol):
 
     def keep_fields(self, b: BodyBuilder, value: Value, fields: Mapping[str, Any]) -> None:
         """Note what the custom call that makes a value says besides its meaning."""
+        ...
+
+    def function(self, name: str) -> HloBlock:
+        """The body of a function of the module."""
         ...
 
     def call(self, b: BodyBuilder, name: str, args: Sequence[Value]) -> list[Value]:

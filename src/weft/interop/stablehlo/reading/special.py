@@ -1,83 +1,67 @@
-"""Functions that PTIR has no op for, made of those that it has, in f64 throughout."""
+"""Functions that PTIR has no op for, made of those that it has."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final
 
-from weft.foundation.dtypes import F64, SI64, UI64
+from weft.foundation.dtypes import SI64, UI64
 from weft.interop.stablehlo.reading.bits import wrapped
+from weft.interop.stablehlo.reading.elementwise import broadcasting
 from weft.interop.stablehlo.reading.site import Lowering, Site
+from weft.ops import namespace
+from weft.ops.array import special
+from weft.ops.tensor import Tensor
+from weft.ops.tracing import trace
 from weft.ptir.builder import Value
-
-_TAIL: Final = (
-    1.6720454516122038e-10, -4.828284405742845e-10, -1.9003052667885853e-09, 5.289952243748756e-09,
-    1.4853075398374262e-08, -3.606755442681984e-08, -1.0562986495836924e-07, 2.3867682399638495e-07,
-    7.243099069802927e-07, -1.91217478234648e-06, -4.577507429611809e-06, 1.8862604665248126e-05,
-    1.747919088744914e-05, -0.00019788742212688724, 0.0002474037462300813, 0.0013920612171996634,
-    -0.00807360393612049, 0.022801799602419175, -0.04180651066507966, 0.04665458534655082,
-    -0.0034960135133747655, -0.12216847723548949, 1.2329951186255528,
-)  # fmt: skip
-"""A polynomial in s = (7 t - 1) / 6, t = (x - 3) / (x + 3), highest power first: what
-(1 + 2 x) exp(x^2) erfc(x) is for x from 0.5 on, within 2e-15. It was fitted at Chebyshev nodes."""
-_NEAR: Final = 0.5
-"""From here on the tail is used; before, one minus erf is as good."""
+from weft.ptir.ir import Operand, Program
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.types import TensorType
 
 
-def _erfc(at: Site) -> Value:
-    (x,) = at.x
-    wide = at.b.cast(x, F64)
-    beyond = _complement(at, abs(wide))
-    return at.b.cast(at.b.emit("select", wide < 0, 2.0 - beyond, beyond), x.dtype)
+def _polygamma(n: Tensor, x: Tensor) -> Tensor:
+    """Derivative number `n` of digamma, where each element has its own order."""
+    size = special.lgamma(n + 1.0).exp() * special.zeta(n + 1.0, x)
+    return namespace.where(
+        n == 0.0, special.digamma(x), namespace.where(n % 2.0 == 0.0, -size, size)
+    )
 
 
-def _complement(at: Site, x: Value) -> Value:
-    """erfc of numbers that are not negative."""
-    far = at.b.emit("maximum", x, at.full(_NEAR, x))
-    # The square is taken of few digits, and what they leave out separately: both are exact.
-    head = at.b.emit("trunc", far * 16.0) / 16.0
-    decay = at.b.emit("exp", -(head * head)) * at.b.emit("exp", -((far - head) * (far + head)))
-    tail = decay * _polynomial(at, far) / (1.0 + 2.0 * far)
-    ended = at.b.emit("select", far > 30.0, at.full(0.0, far), tail)
-    found = at.b.emit("select", x < _NEAR, 1.0 - at.b.emit("erf", x), ended)
-    return at.b.emit("select", at.b.emit("isnan", x), x, found)
+FORMULAS: Final[Mapping[str, Callable[..., Any]]] = {
+    "bessel_i1e": special.i1e,
+    "digamma": special.digamma,
+    "erf_inv": special.erfinv,
+    "erfc": special.erfc,
+    "lgamma": special.lgamma,
+    "polygamma": _polygamma,
+    "zeta": special.zeta,
+}
+"""Operations of CHLO that `weft.special` has under these names."""
 
 
-def _polynomial(at: Site, x: Value) -> Value:
-    bounded = at.b.emit("minimum", x, at.full(1e6, x))
-    s = ((bounded - 3.0) / (bounded + 3.0) * 7.0 - 1.0) / 6.0
-    total = at.full(_TAIL[0], s)
-    for coefficient in _TAIL[1:]:
-        total = total * s + coefficient
-    return total
+def _formula(at: Site) -> Value:
+    """What the function of `weft.special` writes for operands of these types."""
+    operands = at.aligned(at.x)
+    name = at.op.name.removeprefix("broadcast_")
+    program = _written(name, tuple(TensorType(x.dtype, x.shape) for x in operands))
+    values = dict(zip(program.main.parameter_ids, operands, strict=True))
+
+    def value(operand: Operand) -> Value:
+        if isinstance(operand, TensorLiteral):
+            return at.b.as_value(operand)
+        return values[operand.id]
+
+    for instruction in program.main.body:
+        found = [value(operand) for operand in instruction.operands]
+        values[instruction.id] = at.b.append(instruction.op, found)
+    return values[program.main.result_ids[0]]
 
 
-_SLOPE: Final = math.sqrt(math.pi) / 2
-
-
-def _erf_inv(at: Site) -> Value:
-    """A closed form within 0.2 % (Winitzki's), and two of Halley's steps, each of which triples the
-    number of right digits. Near 1, where erf is flat, they go by erfc."""
-    (x,) = at.x
-    size = abs(at.b.cast(x, F64))
-    rest = 1.0 - size
-    y = _guess(at, size, rest)
-    for _ in range(2):
-        over = at.b.emit(
-            "select", size < 0.5, at.b.emit("erf", y) - size, rest - _complement(at, y)
-        )
-        step = over * at.b.emit("exp", y * y) * _SLOPE
-        y = y - step / (1.0 + y * step)
-    y = at.b.emit("select", size == 1.0, at.full(math.inf, y), y)
-    return at.b.emit("copysign", at.b.cast(y, x.dtype), x)
-
-
-def _guess(at: Site, size: Value, rest: Value) -> Value:
-    a = 0.147
-    log = at.b.emit("log", rest) + at.b.emit("log1p", size)
-    half = log / 2.0 + 2 / (math.pi * a)
-    return at.b.emit("sqrt", at.b.emit("sqrt", half * half - log / a) - half)
+@cache
+def _written(name: str, kinds: tuple[TensorType, ...]) -> Program:
+    function = FORMULAS[name]
+    return trace(function, kinds, list, lambda operands: function(*operands)).program
 
 
 def _mulhi(at: Site) -> Value:
@@ -107,4 +91,8 @@ def _upper(at: Site, x: Value, y: Value) -> Value:
     return a * c + carried[0] + carried[1] + carried[2]
 
 
-SPECIAL: Final[Mapping[str, Lowering]] = {"erfc": _erfc, "erf_inv": _erf_inv, "mulhi": _mulhi}
+SPECIAL: Final[Mapping[str, Lowering]] = {
+    **dict.fromkeys(FORMULAS, _formula),
+    **{f"broadcast_{name}": broadcasting(_formula) for name in ("polygamma", "zeta")},
+    "mulhi": _mulhi,
+}

@@ -11,7 +11,8 @@ from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.ptir.builder import Value
 
 
-def _reduce_window(at: Site) -> Results:
+def reduce_window(at: Site) -> Results:
+    """Each window reduced to one element."""
     count = len(at.x) // 2
     kind = kind_of(at.op.blocks[0], at.x[0].dtype) if count == 1 else ""
     if kind in ("max", "min", "any", "all") or (kind == "sum" and is_identity(at, 1, kind)):
@@ -84,4 +85,4 @@ def patches(at: Site, board: Value, ones: tuple[int, ...]) -> Value:
     return at.reshaped(found, found.shape[1:])
 
 
-WINDOWS: Final[Mapping[str, Lowering]] = {"reduce_window": _reduce_window}
+WINDOWS: Final[Mapping[str, Lowering]] = {"reduce_window": reduce_window}

@@ -94,7 +94,8 @@ number, grows by a known number and is compared with one. Such a loop becomes a 
 any other as a `scan` over a fixed number of steps, with a `select` for those that come after the
 end. Forward mode, being the adjoint of the adjoint, has none either.
 
-The way back through `custom_gradient` is the program that the instruction brings along.
+The way back through `custom_gradient` is the program that the instruction brings along. A
+`callback` has none: of a Python function only its values are known.
 
 ## Memory
 

@@ -11,7 +11,7 @@ from weft.ptir.op import Op, all_ops
 
 OPS = all_ops()
 BY_CLASS = pytest.mark.parametrize("cls", OPS, ids=lambda cls: str(cls.__name__))
-REFUSED = {"while", "custom_call"}
+REFUSED = {"while", "custom_call", "callback"}
 """Ops whose rule is a refusal."""
 FIRST_ORDER = {"byteir.flash_attn_bwd", "byteir.flash_attn_kvcache"}
 """Ops that are a derivative already, or of which only inference makes use."""

@@ -39,7 +39,8 @@ ALLOWED: dict[str, set[str]] = {
     **{
         name: {"ops"}
         for name in (
-            "data", "fft", "functional", "linalg", "nn", "optim", "random", "special", "tree",
+            "data", "debug", "fft", "functional", "linalg", "nn", "optim", "random", "special",
+            "tree",
         )
     },
     "torch": {"interop"},
@@ -47,8 +48,8 @@ ALLOWED: dict[str, set[str]] = {
 LOADED_BY_A_FACE = {("weft.ptir", "weft.coarse")}
 """What the face of a package loads only to fill a table; no other module of the package may."""
 NOBODY_IMPORTS = {
-    "cli", "data", "explorer", "fft", "functional", "linalg", "nn", "optim", "random", "special",
-    "torch", "tree",
+    "cli", "data", "debug", "explorer", "fft", "functional", "linalg", "nn", "optim", "random",
+    "special", "torch", "tree",
 }  # fmt: skip
 """What stands on top: the command line, and the modules of `ops` under the names users import."""
 STAGES = {"tiny", "indexbook", "poly_view", "region", "memory", "plan"}

@@ -34,7 +34,7 @@ EXTENSIONS = [
     "hypot", "logaddexp", "cumulative_sum", "cumulative_prod", "cumulative_max",
     "cumulative_min", "reduce_prod", "reduce_any", "reduce_all", "cholesky", "qr", "eigh",
     "svd", "lu", "triangular_solve", "rng_state", "philox_bits", "philox_uniform", "philox_normal",
-    "make_tuple", "barrier", "bitcast", "custom_gradient",
+    "make_tuple", "barrier", "bitcast", "custom_gradient", "callback",
 ]  # fmt: skip
 
 

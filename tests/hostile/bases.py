@@ -169,6 +169,7 @@ KIT: dict[str, str | None] = {
     "byteir.resize": "byteir.resize/f32/nearest/asymmetric/one",
     "byteir.rng_normal": "byteir.rng_normal/f32/odd",
     "byteir.rng_uniform": "byteir.rng_uniform/f32/odd",
+    "callback": None,
     "custom_gradient": None,
     "philox_bits": None,
     "philox_normal": None,

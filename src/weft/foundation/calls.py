@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -160,6 +160,12 @@ def called(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
     return function.__name__.strip("_").removesuffix("_method")
 
 
+def handed_over(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What a function of the user's gives; what it raises is left as it is, though it may be a tool
+    of Weft's too, such as NumPy's functions."""
+    return function(*args, **kwargs)
+
+
 def _is_ours(error: Exception) -> bool:
     """Whether an error arose in Weft, or in a tool of its, and came through nobody else's
     function."""
@@ -167,6 +173,8 @@ def _is_ours(error: Exception) -> bool:
 
 
 def _is_tool(frame: FrameType) -> bool:
+    if frame.f_code is handed_over.__code__:
+        return False
     file = frame.f_code.co_filename
     if is_inside(frame) or file.startswith(_TOOLS[0]):
         return True

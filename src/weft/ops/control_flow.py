@@ -2,7 +2,7 @@
 
 Each body is traced into a region. A region sees nothing outside itself, so tensors that a body uses
 without taking them are passed along: as further operands of `cond`, as carries that never change of
-a loop.
+a loop. The token of effects is passed along so, too, and is changed by those in a body.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.arithmetic import as_tensor, listed
 from weft.ops.array.creation import asarray
 from weft.ops.calls import public
+from weft.ops.effects import after_body, first_token, follow, last_token
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
 from weft.ops.graph.node import Fragment, Node
@@ -54,7 +55,9 @@ def trace_body(
         watched.check_returned(name, result)
         leaves, shape = flatten(result)
         results = [_result(name, leaf)._node for leaf in leaves]
-    return Body(arena, parameters, results, shape, captured(arena, results))
+    token = last_token(arena)
+    roots = results if token is None else [*results, token]
+    return Body(arena, parameters, results, shape, captured(arena, roots))
 
 
 def _result(name: str, leaf: Any) -> Tensor:
@@ -74,6 +77,16 @@ def _merged(*bodies: Body) -> list[Node]:
 
 def _fragment(body: Body, captured: Sequence[Node], roots: Sequence[Node]) -> Fragment:
     return as_fragment([*body.parameters, *captured], roots, body.arena.parts)
+
+
+def _effects_follow(
+    result: Handle, token: Node | None, place: int, results: Sequence[Tensor]
+) -> None:
+    """Where the bodies of control flow have effects, the token at this place of its results is what
+    later ones follow."""
+    if token is not None:
+        handles = [result] if isinstance(result.type, TensorType) else list(result)
+        follow(current(), handles[place].node, [tensor._node for tensor in results])
 
 
 def _export(session: Session, result: Handle, count: int, grad: bool) -> list[Tensor]:
@@ -120,14 +133,21 @@ def cond(
     names = leaf_names(yes.structure, "result")
     _same_types("on_true and on_false differ in their ", yes.results, no.results, names)
     outside = _merged(yes, no)
-    fragments = tuple(_fragment(body, outside, body.results) for body in (yes, no))
+    token = first_token(yes.arena, no.arena)
+    passed = [] if token is None else [token]
+    fragments = tuple(
+        _fragment(body, outside, [*body.results, *after_body(body.arena, passed)])
+        for body in (yes, no)
+    )
     session = Session.here()
     operands = [chosen._node, *(t._node for t in tensors), *outside]
     made = session.append(
         Cond(0, 1), *(Handle(session, node) for node in operands), fragments=fragments
     )
     grad = any(tensor.requires_grad for tensor in tensors)
-    return unflatten(yes.structure, _export(session, made, len(yes.results), grad))
+    results = _export(session, made, len(yes.results), grad)
+    _effects_follow(made, token, -1, results)
+    return unflatten(yes.structure, results)
 
 
 @public
@@ -151,8 +171,10 @@ def while_loop(condition: Callable[..., Any], body: Callable[..., Any], init: An
     _same_types("body changes the type of the ", step.parameters, step.results, names)
     outside = _merged(test, step)
     fragments = (
-        _fragment(test, outside, [test.results[0], *test.parameters, *outside]),
-        _fragment(step, outside, [*step.results, *outside]),
+        _fragment(
+            test, outside, [test.results[0], *test.parameters, *after_body(test.arena, outside)]
+        ),
+        _fragment(step, outside, [*step.results, *after_body(step.arena, outside)]),
     )
     session = Session.here()
     operands = [*(t._node for t in tensors), *outside]
@@ -160,6 +182,9 @@ def while_loop(condition: Callable[..., Any], body: Callable[..., Any], init: An
         While(0, 1), *(Handle(session, node) for node in operands), fragments=fragments
     )
     results = _export(session, made, len(tensors), False)
+    token = first_token(test.arena, step.arena)
+    place = operands.index(token) if token is not None else 0
+    _effects_follow(made, token, place, results)
     return unflatten(step.structure, results)
 
 
@@ -217,8 +242,11 @@ def _emit_scan(
     count = len(carry)
     outside = traced.captured
     order = [*traced.parameters[:count], *outside, *traced.parameters[count:]]
-    roots = [*traced.results[:count], *outside, *traced.results[count:]]
+    passed = after_body(traced.arena, outside)
+    roots = [*traced.results[:count], *passed, *traced.results[count:]]
     outputs = len(traced.results) - count
+    if not roots:
+        return unflatten(carry_shape, []), unflatten(output_shape, [])
     session = Session.here()
     operands = [*(t._node for t in carry), *outside, *(t._node for t in slices)]
     made = session.append(
@@ -230,6 +258,9 @@ def _emit_scan(
     handles = [made] if isinstance(made.type, TensorType) else list(made)
     last = [session.export(h, requires_grad=grad) for h in handles[:count]]
     stacked = [session.export(h, requires_grad=grad) for h in handles[count + len(outside) :]]
+    token = first_token(traced.arena)
+    place = operands.index(token) if token is not None else 0
+    _effects_follow(made, token, place, [*last, *stacked])
     return unflatten(carry_shape, last), unflatten(output_shape, stacked)
 
 

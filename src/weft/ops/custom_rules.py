@@ -16,7 +16,7 @@ from functools import update_wrapper
 from types import MethodType
 from typing import Any
 
-from weft.foundation.errors import UserError, a_type
+from weft.foundation.errors import Unimplemented, UserError, a_type
 from weft.ops.arithmetic import number_kind
 from weft.ops.array.creation import asarray, zeros, zeros_like
 from weft.ops.calls import check_function, public
@@ -237,7 +237,9 @@ class _Call:
         self._check_result(traced)
         tensors = traced.emit(traced.trace.program)
         shape = traced.trace.structure.children[0]
-        results, kept = tensors[: shape.leaf_count], tensors[shape.leaf_count :]
+        traced.carry(tensors)
+        own = len(traced.trace.returned)
+        results, kept = tensors[: shape.leaf_count], tensors[shape.leaf_count : own]
         inputs = [tensor for tensor in self.arguments.tensors if _is_smooth(tensor.type)]
         if not inputs or not any(_floats(results)):
             return unflatten(shape, results)
@@ -295,7 +297,14 @@ class _Call:
         def call(given: Any) -> list[Tensor]:
             return self._cotangents(backward(*given))
 
-        return trace(self.owner.function, kinds, fill, call, order=-1)
+        found = trace(self.owner.function, kinds, fill, call, order=-1)
+        if found.has_effects:
+            raise Unimplemented(
+                f"the backward rule of {self.owner.name}",
+                "it calls weft.debug.print or weft.debug.callback, and a rule has no effects: "
+                "return what is to be looked at from the forward rule",
+            )
+        return found
 
     def _cotangents(self, found: Any) -> list[Tensor]:
         """What the backward rule gives, for each argument of floats in order."""

@@ -281,7 +281,9 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
     asked = _ask(function, primals, {}, set(range(len(primals))))
     traced = asked.traced
     traced.check_stateless("linearize", "return it from the function instead")
-    value = traced.results(traced.emit(traced.trace.program))
+    results = traced.emit(traced.trace.program)
+    value = traced.results(results)
+    traced.carry(results)
     made = program_jvp(traced.trace.program, asked.wanted)
     kinds = [leaf.type for _, leaf in asked.leaves]
 
@@ -336,12 +338,14 @@ def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
             asked.traced.check_stateless("jacobian", "call it without training=True")
             sizes = _row_counts(asked, _name(function))
             made = _rows_program(asked, sum(sizes))
-            results = asked.traced.emit(made, _identity(asked, sizes))[asked.traced.count :]
+            everything = asked.traced.emit(made, _identity(asked, sizes))
+            results = everything[asked.traced.count :]
+            asked.traced.carry(everything)
         except (SpecViolation, UserError) as error:
             raise explained("jacobian", error, user_line()) from None
         places = sorted(set(numbers))
         rows, start = [], 0
-        for kind, size in zip(asked.traced.trace.results, sizes, strict=True):
+        for kind, size in zip(asked.traced.trace.returned, sizes, strict=True):
             parts = [_block(result, start, size, kind) for result in results]
             found = asked.per_argument(parts)
             rows.append(found[0] if single else tuple(found[places.index(n)] for n in numbers))
@@ -362,12 +366,12 @@ def hessian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> C
 def _row_counts(asked: _Question, name: str) -> list[int]:
     """How many elements every result has."""
     inputs = [leaf.type for _, leaf in asked.leaves]
-    for kind in (*asked.traced.trace.results, *inputs):
+    for kind in (*asked.traced.trace.returned, *inputs):
         if not kind.is_static or not kind.dtype.is_float:
             raise UserError(
                 f"{name} takes or gives {kind}; a jacobian is between floats of known shapes"
             )
-    return [kind.size for kind in asked.traced.trace.results]
+    return [kind.size for kind in asked.traced.trace.returned]
 
 
 def _rows_program(asked: _Question, rows: int) -> Program:
@@ -381,7 +385,7 @@ def _rows_program(asked: _Question, rows: int) -> Program:
 def _identity(asked: _Question, sizes: Sequence[int]) -> list[Node]:
     """For each result the columns of an identity matrix that belong to it, as its cotangents."""
     rows, start, found = sum(sizes), 0, []
-    for kind, size in zip(asked.traced.trace.results, sizes, strict=True):
+    for kind, size in zip(asked.traced.trace.returned, sizes, strict=True):
         columns = np.eye(rows, size, -start, dtype=kind.dtype.numpy)
         found.append(from_array(columns.reshape(rows, *kind.static_shape))._node)
         start += size

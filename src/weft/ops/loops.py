@@ -31,7 +31,7 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
     is a `while_loop`."""
     check_function("fori_loop", body)
     if isinstance(lower, int) and isinstance(upper, int):
-        if upper <= lower or not flatten(init)[0]:
+        if upper <= lower:
             return init
         steps = arange(lower, upper)
         return scan(lambda carry, i: (body(i, carry), None), init, steps)[0]

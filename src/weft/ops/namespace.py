@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from weft.driver.backends import default_backend
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.tracebacks import ending_outside
-from weft.ops import data, functional, nn, optim, random, tree
+from weft.ops import data, debug, functional, nn, optim, random, tree
 from weft.ops.array import (
     beyond,
     constants,
@@ -51,6 +51,7 @@ from weft.ops.array.utility import *  # noqa: F403
 from weft.ops.array.windows import *  # noqa: F403
 from weft.ops.autocast import autocast
 from weft.ops.caches import CacheInfo, cache_info, clear_caches
+from weft.ops.callbacks import pure_callback
 from weft.ops.control_flow import cond, scan, while_loop
 from weft.ops.custom_rules import custom_jvp, custom_vjp
 from weft.ops.differentiate import (
@@ -107,6 +108,7 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "data",
+    "debug",
     "default_backend",
     "einsum",
     "eval",
@@ -125,6 +127,7 @@ __all__ = [
     "matmul",
     "nn",
     "optim",
+    "pure_callback",
     "pytree",
     "rand",
     "randn",

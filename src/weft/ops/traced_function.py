@@ -19,6 +19,7 @@ from weft.foundation.errors import SpecViolation, UserError
 from weft.foundation.lines import user_line
 from weft.ops.arithmetic import number_kind
 from weft.ops.array.creation import asarray
+from weft.ops.effects import follow, one_token
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, home_of
 from weft.ops.graph.inline import inline
@@ -145,7 +146,12 @@ class TracedFunction:
         return unflatten(self.trace.structure, leaves)
 
     def carry(self, values: Sequence[Tensor]) -> None:
-        """Assign the state that the function gave to the caller's modules."""
+        """Assign the state that the function gave to the caller's modules, and let its effects
+        happen where it was called."""
+        if self.trace.has_effects:
+            arena = current()
+            nodes = [value._node for value in values]
+            follow(arena, one_token(arena, nodes[self.count - 1]), nodes)
         if self.trace.state:
             held = places(self.arguments.given)
             assign([(held[leaf], Tensor(values[at]._node)) for leaf, at in self.trace.state])

@@ -9,11 +9,12 @@ and that is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from weft.driver.backends import Backend
+from weft.ops.effects import last_token
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
 from weft.ops.graph.evaluate import evaluate
@@ -87,12 +88,19 @@ class Trace:
     state: tuple[tuple[int, int], ...] = ()
     """Attributes of modules that the function assigned to: the number of the leaf among the
     arguments, and that of the program's result."""
+    has_effects: bool = False
+    """Whether the last result of the program is the token of its last effect."""
 
     @property
     def is_one_part(self) -> bool:
         """Whether the whole program is one part."""
         ids = {instruction.id for instruction in self.program.main.body}
         return len(self.parts) == 1 and self.parts[0] >= ids
+
+    @property
+    def returned(self) -> tuple[TensorType, ...]:
+        """The types of those results that the function returns; state and effects follow them."""
+        return self.results[: sum(output is None for output in self.outputs)]
 
     @cached_property
     def results(self) -> tuple[TensorType, ...]:
@@ -134,12 +142,18 @@ def trace(
     with taken_back(arena):
         found = _called(arena, function, kinds, fill, call, numbers)
         check_leaks(arena, function)
+    token = last_token(arena)
+    if token is not None:
+        found = replace(found, roots=[*found.roots, token], numbers=(*found.numbers, False))
     outside = captured(arena, found.roots)
     evaluate([node for node in outside if not node.arena.tracing])
     parameters = [*arena.parameters, *outside]
     program, parts = program_with_parts(arena.name, parameters, found.roots, arena.parts)
     held = tuple(map(_held, outside))
-    return Trace(program, held, found.outputs, found.structure, found.numbers, parts, found.state)
+    return Trace(
+        program, held, found.outputs, found.structure, found.numbers, parts, found.state,
+        token is not None,
+    )  # fmt: skip
 
 
 def _called(

@@ -77,7 +77,9 @@ def _mapped(
     made = program_vmap(traced.trace.program, size, [*axes, *[None] * captured])
     wanted = _per_leaf("out_axes", out_axes, traced.trace.structure)
     places = [a for a, o in zip(wanted, traced.trace.outputs, strict=True) if o is None]
-    moved = zip(_emitted(traced, made), places, strict=True)
+    found = _emitted(traced, made)
+    traced.carry(found)
+    moved = zip(found[: len(places)], places, strict=True)
     return traced.results([_placed(result, place) for result, place in moved])
 
 

@@ -118,6 +118,8 @@ class Op:
     """Whether each result element depends only on the operand elements at its own index."""
     random: ClassVar[bool] = False
     """Whether the op draws random numbers: never merged, folded or hoisted."""
+    foreign: ClassVar[bool] = False
+    """Whether the op calls a function of the user's: only while a program runs, in this process."""
     dtype_bound: ClassVar[bool] = False
     """Whether the result belongs to its dtype, so that a wider one would give another result:
     random numbers, neighbours."""

@@ -23,7 +23,16 @@ from weft.foundation.whole_ops import WholeOp
 from weft.ptir.ir import ElementRef, Instruction, Operand, Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import EvalContext, Op, RegionSignature
-from weft.ptir.ops import bits, complex_parts, constant, control, custom, linear_algebra, tuples
+from weft.ptir.ops import (
+    bits,
+    callback,
+    complex_parts,
+    constant,
+    control,
+    custom,
+    linear_algebra,
+    tuples,
+)
 from weft.ptir.specialise import is_static
 from weft.ptir.types import Symbol, TensorType, TupleType, ValueType, leaves
 from weft.tiny import (
@@ -250,6 +259,7 @@ ROWS: Final[Rows] = {
     constant.Constant: "the lowering makes it a constant or an input before it looks here",
     constant.CustomCall: "a kernel that only some backends know",
     custom.CustomGradient: _first_operands,
+    callback.Callback: "a Python function, which the host calls",
     tuples.MakeTuple: "the lowering takes it apart before it looks here",
     bits.Bitcast: "bits of another dtype, which the host reads",
     control.Cond: "control flow",

@@ -58,7 +58,8 @@ def key_of(
 ) -> str | None:
     """The key of a program without dynamic dims; None where it would not be kept."""
     made_by = None if cache.folder() is None else linker_for(target).facts(target)
-    if made_by is None:
+    if made_by is None or any(i.op.foreign for body in program.bodies for i in body.body):
+        # A function of the user's is not written down.
         return None
     try:
         digest = hashlib.sha256(bincode.encode(program)).hexdigest()

@@ -31,8 +31,8 @@ class Arena:
 
     __slots__ = (
         "__weakref__", "_compiled", "_compiled_version", "assigned", "backend", "created",
-        "exports", "name", "names", "order", "parameters", "parent", "parts", "tracing",
-        "version",
+        "exports", "name", "names", "order", "parameters", "parent", "parts", "tokens",
+        "tracing", "version",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +57,9 @@ class Arena:
         """Every instruction, in a tracing arena."""
         self.parts: list[list[Node]] = []
         """Instructions that a backward part carries out again rather than keep their results."""
+        self.tokens: list[Node] = []
+        """What the first effect of this trace follows, and what each effect gave: the last one is a
+        result of the trace."""
         self.assigned: list[Callable[[], None]] = []
         """What takes assignments to modules of the outside back, where the trace fails."""
         self.parameters: list[Node] = []

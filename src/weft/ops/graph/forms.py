@@ -71,6 +71,9 @@ def broadcast_form(kind: ValueType, shape: Shape) -> Form:
 
 def form_of(op: Op, types: tuple[ValueType, ...], fragments: tuple[Fragment, ...] = ()) -> Form:
     """The form of an op that is already made; control flow brings its regions."""
+    if op.foreign or any(i.op.foreign for f in fragments for r in f.regions for i in r.body):
+        # What is found again is never forgotten, and a function of the user's must be.
+        return _checked(op, types, fragments)
     key = (op, *map(id, types), *fragments)
     found = _FORMS.get(key)
     if found is None:

@@ -2,6 +2,7 @@
 
 from weft.ptir.ops import (
     bits,
+    callback,
     complex_parts,
     constant,
     contraction,
@@ -24,6 +25,7 @@ from weft.ptir.ops import (
 
 __all__ = [
     "bits",
+    "callback",
     "complex_parts",
     "constant",
     "contraction",

@@ -1,9 +1,9 @@
 """Constant folding: what depends on constants alone is computed once, by the reference meaning.
 
-Left as they are: random ops and control flow, custom calls, `stop_gradient`, what would violate the
-contract when it runs (the violation belongs to the run), and results with too many elements. So are
-`iota` and `broadcast_to`, which are cheaper to compute than to store and which say more than their
-elements do; but what is computed from broadcast constants is folded.
+Left as they are: random ops and control flow, custom calls and callbacks, `stop_gradient`, what
+would violate the contract when it runs (the violation belongs to the run), and results with too
+many elements. So are `iota` and `broadcast_to`, which are cheaper to compute than to store and
+which say more than their elements do; but what is computed from broadcast constants is folded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def fold_rules(max_elements: int = MAX_ELEMENTS) -> tuple[Rule, ...]:
 
 
 def _foldable(op: Op) -> bool:
-    return not (op.random or op.regions or isinstance(op, CustomCall | StopGradient | BroadcastTo))
+    held = op.random or op.regions or op.foreign
+    return not (held or isinstance(op, CustomCall | StopGradient | BroadcastTo))
 
 
 def _fold_splat(match: Match) -> Replacement | None:

@@ -3,10 +3,10 @@
     main(x, w) = dot(x, transpose(cast(w)))   becomes
     prologue(w) = transpose(cast(w))          and          main(x, h) = dot(x, h)
 
-Random ops, control flow that draws random numbers, instructions of Required hints, and instructions
-that mention a dim which only data inputs bind stay where they are. A `constant`, `iota` or
-`broadcast_to` is not worth storing: where only such an instruction would cross the border, main
-computes it itself. Values keep their ids in both programs.
+Random ops and callbacks, control flow with such ops in it, instructions of Required hints, and
+instructions that mention a dim which only data inputs bind stay where they are. A `constant`,
+`iota` or `broadcast_to` is not worth storing: where only such an instruction would cross the
+border, main computes it itself. Values keep their ids in both programs.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ class _Split:
                 instruction.id not in fixed
                 and values.issuperset(instruction.uses)
                 and not self.facts.is_random(instruction.op)
+                and not self.facts.is_foreign(instruction.op)
                 and all(self.binder.get(s, instruction.id) == instruction.id for s in mentioned)
             ):
                 early.add(instruction.id)

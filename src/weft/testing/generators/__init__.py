@@ -2,6 +2,7 @@
 table in `registry`."""
 
 from weft.ptir.op import Op
+from weft.ptir.ops.callback import Callback
 from weft.ptir.ops.constant import CustomCall
 from weft.testing.generators import (
     coarse,
@@ -26,6 +27,7 @@ from weft.testing.generators.registry import GENERATORS, generates
 
 NOT_GENERATED: dict[type[Op], str] = {
     CustomCall: "a call of an unknown target runs on no backend but its own",
+    Callback: "a function of one process cannot be part of a program that is written down",
 }
 """Ops without a generator, and why."""
 

@@ -1,11 +1,15 @@
-"""Values with a gradient of their own: they are what they are."""
+"""Values with a gradient of their own, which are what they are, and functions of the caller's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
+
 from weft.foundation.dtypes import DType
+from weft.ptir.ops.callback import Callback
+from weft.ptir.types import TensorType
 from weft.testing.conformance.case import Case, Trial, exactly
 from weft.testing.conformance.cases.common import (
     SHAPES,
@@ -29,6 +33,10 @@ def cases() -> Iterator[Case]:
         yield case("custom_gradient", dtype, "two", trial=partial(_through, dtype, (3, 5), 2))
         dynamic = partial(_through, dtype, (3, 5), 1, dims=[["?M", "?N"], [4]])
         yield case("custom_gradient", dtype, "dynamic", trial=dynamic)
+    for dtype in defined("callback"):
+        for name, shape in SHAPES.items():
+            yield case("callback", dtype, name, trial=partial(_called, dtype, shape))
+        yield case("callback", dtype, "effect", trial=partial(_counted, dtype))
 
 
 def _through(dtype: DType, shape: Shape, count: int, dims: Sequence[Dims] | None = None) -> Trial:
@@ -38,3 +46,18 @@ def _through(dtype: DType, shape: Shape, count: int, dims: Sequence[Dims] | None
         inputs, lambda b, *values: b.emit("custom_gradient", *values, **attrs), dims=dims
     )
     return trial(build, inputs, *(exactly(x) for x in inputs[:count]))
+
+
+def _called(dtype: DType, shape: Shape) -> Trial:
+    """A function without effects: its only result is its operand."""
+    x = sample(dtype, shape, "x")
+    op = Callback.of(lambda arrays: arrays, "same", False, [TensorType(dtype, shape)])
+    return trial(program([x], lambda b, value: b.append(op, [value])), [x], exactly(x))
+
+
+def _counted(dtype: DType) -> Trial:
+    """An effect with a result: the token counts it."""
+    token, x = np.array(7), sample(dtype, (3, 5), "x")
+    op = Callback.of(lambda arrays: arrays, "same", True, [TensorType(dtype, (3, 5))])
+    build = program([token, x], lambda b, *values: b.append(op, values))
+    return trial(build, [token, x], exactly(np.array(8)), exactly(x))

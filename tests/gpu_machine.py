@@ -332,6 +332,9 @@ class Machine:
     def do_cuTensorMapEncodeTiled(self, *args: Any) -> Any:
         return SimpleNamespace(opaque=list(range(16)))
 
+    def do_cuTensorMapEncodeIm2col(self, *args: Any) -> Any:
+        return SimpleNamespace(opaque=list(range(16)))
+
     def do_cuModuleGetFunction(self, module: Any, symbol: bytes) -> str:
         return symbol.decode()
 

@@ -33,6 +33,17 @@ class BufferSlot:
 
 
 @dataclass(frozen=True)
+class Window:
+    """Where the places of windows begin and end, from the beginning and the end of an image, and
+    how far they are apart, along the axes that windows move over, the one next to the channels
+    first."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TensorMap:
     """A tensor as the GPU's copy engine sees it, contiguous axis first; its address is that of a
     launch's buffer. Offset and strides are in bytes; the first axis has no stride."""
@@ -46,6 +57,8 @@ class TensorMap:
     box: tuple[int, ...]
     swizzle: int
     """Bytes within which 16-byte pieces are permuted: 128, 64, 32, or 16 for none."""
+    window: Window | None = None
+    """Of an image how copies go through it; its box is (channels, places)."""
 
 
 @dataclass(frozen=True)

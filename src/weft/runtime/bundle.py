@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from itertools import repeat
+from types import NoneType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from weft.foundation.errors import InternalError
@@ -107,6 +108,8 @@ def _read(kind: Any, value: Any, blobs: list[bytes]) -> Any:
         kinds = get_args(kind)
         each = repeat(kinds[0], len(value)) if kinds[-1] is Ellipsis else kinds
         return tuple(_read(of, item, blobs) for of, item in zip(each, value, strict=True))
+    if value is None and NoneType in get_args(kind):
+        return None
     ((name, content),) = value.items()
     record = _RECORDS[name]
     if record not in (get_args(kind) or (kind,)):

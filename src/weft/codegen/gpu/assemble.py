@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, compile_cuda
 from weft.codegen.gpu.spelling.print import cuda
-from weft.runtime.artifact import KernelCode, TensorMap
+from weft.runtime.artifact import KernelCode, TensorMap, Window
 
 
 def assemble(kernel: ir.Kernel, arch: str) -> tuple[KernelCode, Cubin]:
@@ -35,7 +35,7 @@ def kernel_code(
 
 
 def _map(found: ir.TensorMap) -> TensorMap:
-    size = found.dtype.storage_bytes
+    size, window = found.dtype.storage_bytes, found.window
     return TensorMap(
         buffer=found.buffer,
         dtype=found.dtype.name,
@@ -44,4 +44,5 @@ def _map(found: ir.TensorMap) -> TensorMap:
         strides=tuple(stride * size for stride in found.strides),
         box=found.box,
         swizzle=found.swizzle.span,
+        window=Window(window.lower, window.upper, window.steps) if window else None,
     )

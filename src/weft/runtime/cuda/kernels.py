@@ -224,23 +224,31 @@ def encode(driver: Any, found: TensorMap, address: int) -> Any:
     start = address + found.offset
     if start % 16:
         raise ExecutionError(f"a buffer lies at {start:#x}, which is no multiple of 16 bytes")
-    rank = len(found.sizes)
+    window = found.window
+    steps = (1,) * len(found.sizes) if window is None else (1, *window.steps, 1)
     answer = call(
         driver,
-        "cuTensorMapEncodeTiled",
+        "cuTensorMapEncodeTiled" if window is None else "cuTensorMapEncodeIm2col",
         getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_DTYPES[found.dtype]}"),
-        rank,
+        len(found.sizes),
         start,
         [driver.cuuint64_t(size) for size in found.sizes],
         [driver.cuuint64_t(stride) for stride in found.strides],
-        [driver.cuuint32_t(extent) for extent in found.box],
-        [driver.cuuint32_t(1)] * rank,
+        *_box(driver, found),
+        [driver.cuuint32_t(step) for step in steps],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         _swizzle(driver, found.swizzle),
         _promotion(driver, start, found.strides),
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     return (ctypes.c_uint64 * _MAP_WORDS)(*(int(word) for word in answer.opaque))
+
+
+def _box(driver: Any, found: TensorMap) -> tuple[Any, ...]:
+    """What a copy moves: its extents, or, of an image, where places lie, channels and places."""
+    if found.window is None:
+        return ([driver.cuuint32_t(extent) for extent in found.box],)
+    return (list(found.window.lower), list(found.window.upper), *found.box)
 
 
 def _promotion(driver: Any, start: int, strides: tuple[int, ...]) -> Any:

@@ -17,7 +17,7 @@ from weft.foundation.errors import (
     UserError,
     WeftError,
 )
-from weft.runtime.artifact import KernelCode, TensorMap
+from weft.runtime.artifact import KernelCode, TensorMap, Window
 from weft.runtime.cuda.driver import open_device
 from weft.runtime.cuda.graphs import recording
 from weft.runtime.cuda.kernels import encode, load
@@ -89,7 +89,7 @@ class FakeDriver:
             case "cuMemcpyDtoH":
                 ctypes.memmove(args[0], bytes(self.memory[args[1]][: args[2]]), args[2])
                 return ()
-            case "cuTensorMapEncodeTiled":
+            case "cuTensorMapEncodeTiled" | "cuTensorMapEncodeIm2col":
                 return (SimpleNamespace(opaque=list(range(16))),)
             case "cuEventElapsedTime":
                 return (1.5,)
@@ -232,6 +232,19 @@ def test_a_launch_passes_maps_and_addresses() -> None:
     assert list(words[:16]) == list(range(16))
     addresses = [ctypes.cast(pointers[i], ctypes.POINTER(ctypes.c_uint64))[0] for i in (1, 2)]
     assert addresses == [4096, 8192]
+
+
+def test_the_map_of_an_image_has_corners_channels_and_places() -> None:
+    driver = FakeDriver()
+    window = Window((-1, -2), (0, -1), (2, 3))
+    found = TensorMap(1, "bf16", 0, (64, 9, 7, 2), (128, 1152, 8064), (64, 96), 128, window)
+    kernel = load(open_device(driver=driver), replace(CODE, tensor_maps=(found,)))
+    kernel.launch([4096, 8192], "stream")
+    (made,) = driver.asked("cuTensorMapEncodeIm2col")
+    assert made[1:5] == (4, 8192, [64, 9, 7, 2], [128, 1152, 8064])
+    assert made[5:10] == ([-1, -2], [0, -1], 64, 96, [1, 2, 3, 1])
+    assert made[11].endswith("SWIZZLE_128B")
+    assert not driver.asked("cuTensorMapEncodeTiled")
 
 
 def test_a_workspace_is_zero_and_its_address_comes_last() -> None:

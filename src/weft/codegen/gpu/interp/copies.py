@@ -25,6 +25,7 @@ from weft.codegen.gpu.interp.memory import (
     as_bytes,
     box_elements,
     box_places,
+    window_elements,
 )
 from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes, each_lane, truth
@@ -80,8 +81,13 @@ class Copies(Warp):
     def tma_load(self, statement: ir.TmaLoad, mask: Lanes) -> None:
         found = self.block.kernel.map(statement.map)
         coords = tuple(self.one(c, mask) for c in statement.coords)
-        offsets, inside = box_elements(found, coords)
+        if found.window is None:
+            offsets, inside = box_elements(found, coords)
+        else:
+            taps = tuple(self.one(tap, mask) for tap in statement.taps)
+            offsets, inside = window_elements(found, coords, taps)
         source = self.block.arrays[found.buffer]
+        in_range(source, offsets[inside])
         data = np.where(inside, source[np.where(inside, offsets, 0)], source.dtype.type(0))
         places = box_places(found, self.one(self.address(statement.target), mask))
         for block in self.blocks(everywhere=statement.everywhere):

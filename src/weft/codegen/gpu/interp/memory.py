@@ -231,6 +231,43 @@ def box_elements(found: ir.TensorMap, coords: tuple[int, ...]) -> tuple[Array, A
     return offset, inside
 
 
+def window_elements(
+    found: ir.TensorMap, coords: tuple[int, ...], taps: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Element offsets of the places of an image from some place on, channels last, and which of
+    them are in the image: those of one tap of their windows."""
+    window = found.window
+    assert window is not None
+    channels, count = found.box
+    if coords[0] * found.dtype.storage_bytes % COPY_LINE:
+        raise Hazard(f"a copy begins at channel {coords[0]}, which is no whole line of 16 bytes")
+    ends = [size + upper for size, upper in zip(found.sizes[1:], window.upper, strict=False)]
+    for at, low, end, step in zip(coords[1:], window.lower, ends, window.steps, strict=False):
+        if not low <= at < end or (at - low) % step:
+            raise Hazard(f"no window lies at {at}: they begin at {low}, {step} apart, before {end}")
+    here, offsets, inside = list(coords[1:]), [], []
+    for _ in range(count):
+        places = [at + tap for at, tap in zip(here, (*taps, 0), strict=True)]
+        known = zip(places, found.sizes[1:], strict=True)
+        inside.append(all(0 <= at < size for at, size in known))
+        strides = zip(places, found.strides, strict=True)
+        offsets.append(found.offset + sum(at * stride for at, stride in strides))
+        _move_on(here, window, ends)
+    channel = coords[0] + np.arange(channels)
+    there = (channel >= 0) & (channel < found.sizes[0])
+    return np.array(offsets)[:, None] + channel, np.array(inside)[:, None] & there
+
+
+def _move_on(here: list[int], window: ir.Window, ends: list[int]) -> None:
+    """To the next place, or the next image."""
+    for axis, step in enumerate(window.steps):
+        here[axis] += step
+        if here[axis] < ends[axis]:
+            return
+        here[axis] = window.lower[axis]
+    here[-1] += 1
+
+
 def box_places(found: ir.TensorMap, start: int) -> Array:
     """The shared bytes of a box: rows one after the other, pieces permuted."""
     count = int(np.prod(found.box)) * found.dtype.storage_bytes

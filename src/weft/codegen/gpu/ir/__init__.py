@@ -96,6 +96,7 @@ from weft.codegen.gpu.ir.frame import (
     SharedTile,
     Table,
     TensorMap,
+    Window,
     Workspace,
 )
 from weft.codegen.gpu.ir.kernel import (
@@ -238,6 +239,7 @@ __all__ = [
     "WgmmaFence",
     "WgmmaOperand",
     "WgmmaWait",
+    "Window",
     "Workspace",
     "walk",
 ]

@@ -57,7 +57,8 @@ class PrefetchMap:
 class TmaLoad:
     """Copy one box of a tensor into shared memory. Its first coordinate is a multiple of 16
     bytes. `everywhere`: to that place of every block of the cluster, counted on the barrier of
-    each. `once`: nobody else will read the box, so it leaves the cache first."""
+    each. `once`: nobody else will read the box, so it leaves the cache first. `taps`: of an image,
+    how far from each place its element lies, along the axes that windows move over."""
 
     target: Address
     map: str
@@ -65,6 +66,7 @@ class TmaLoad:
     barrier: BarrierAt
     everywhere: bool = False
     once: bool = False
+    taps: tuple[Scalar, ...] = ()
 
 
 @dataclass(frozen=True)

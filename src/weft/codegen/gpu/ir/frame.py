@@ -11,6 +11,10 @@ from weft.codegen.gpu.ir.scalar import Scalar
 from weft.codegen.gpu.ir.swizzle import Swizzle, TileLayout
 from weft.foundation.dtypes import F32, F64, DType
 
+WINDOW_CORNERS: Final = {3: (-(1 << 15), (1 << 15) - 1), 4: (-128, 127), 5: (-16, 15)}
+"""How far places may begin before and end behind an image, by the rank of its map."""
+LARGEST_STEP: Final = 8
+"""Elements from place to place."""
 _LINE_WORDS: Final = 32
 """32-bit words of a line of memory."""
 
@@ -67,11 +71,23 @@ class Workspace:
 
 
 @dataclass(frozen=True)
+class Window:
+    """How copies go through an image, whose axes are channels, one to three axes that windows move
+    over, and images: from place to place along the first of these axes, `steps` apart, then along
+    the next one, then to the next image. Places lie in the image moved by `lower` at its beginning
+    and by `upper` at its end; where one is outside of the image, zeros are copied."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TensorMap:
     """A tensor as the copy engine sees it: contiguous axis first.
 
     `offset` is in elements from the start of the buffer; `strides` (elements) has no entry for the
-    first axis. `box` is what one copy moves.
+    first axis. `box` is what one copy moves; of an image it is (channels, places).
     """
 
     name: str
@@ -82,6 +98,7 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: Swizzle
+    window: Window | None = None
 
 
 @dataclass(frozen=True)

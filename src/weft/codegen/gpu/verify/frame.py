@@ -8,6 +8,7 @@ from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.chain import chain_faults
+from weft.codegen.gpu.ir.frame import LARGEST_STEP, WINDOW_CORNERS
 from weft.codegen.gpu.spelling.names import is_free
 from weft.foundation.errors import Finding
 from weft.target.target import CLUSTERS, Target
@@ -101,7 +102,12 @@ def _map(found: ir.TensorMap, buffers: int) -> Iterator[tuple[str, str]]:
     rank = len(found.sizes)
     if not 0 <= found.buffer < buffers:
         yield FRAME, f"the map {found.name} is of buffer {found.buffer} of {buffers}"
-    if rank not in _MAP_RANKS or len(found.strides) != rank - 1 or len(found.box) != rank:
+    if found.window is not None:
+        wrong = _window(found, found.window)
+        if wrong:
+            yield FRAME, f"the map {found.name} {wrong}"
+            return
+    elif rank not in _MAP_RANKS or len(found.strides) != rank - 1 or len(found.box) != rank:
         yield FRAME, f"the map {found.name} has no sizes, strides and box of one rank from 2 to 5"
         return
     if any(size < 1 for size in found.sizes):
@@ -113,3 +119,21 @@ def _map(found: ir.TensorMap, buffers: int) -> Iterator[tuple[str, str]]:
         yield FRAME, f"strides and offset of {found.name} are no multiples of {_LINE} bytes"
     if found.box[0] * size > found.swizzle.span or found.box[0] * size % _LINE:
         yield FRAME, f"a row of the box of {found.name} does not fit {found.swizzle.span} bytes"
+
+
+def _window(found: ir.TensorMap, window: ir.Window) -> str:
+    """What is wrong with the windows of an image."""
+    rank, moving = len(found.sizes), len(found.sizes) - 2
+    if rank not in WINDOW_CORNERS or len(found.strides) != rank - 1 or len(found.box) != 2:
+        return "is no image of rank 3 to 5 whose boxes have channels and places"
+    if {len(window.lower), len(window.upper), len(window.steps)} != {moving}:
+        return f"has no corners and steps for the {moving} axes that windows move over"
+    low, high = WINDOW_CORNERS[rank]
+    if any(not low <= corner <= high for corner in (*window.lower, *window.upper)):
+        return f"has corners that are not {low} to {high}"
+    if any(not 1 <= step <= LARGEST_STEP for step in window.steps):
+        return f"has steps that are not 1 to {LARGEST_STEP}"
+    sizes = zip(found.sizes[1:], window.lower, window.upper, strict=False)
+    if any(size + upper <= lower for size, lower, upper in sizes):
+        return "has no place for a window"
+    return ""

@@ -507,7 +507,11 @@ class _Checker:
                 self.barriers(name)
             case ir.PrefetchMap(map=name):
                 self.map(name)
-            case ir.TmaLoad(map=name, coords=coords) | ir.TmaStore(map=name, coords=coords):
+            case ir.TmaLoad(map=name, coords=coords, taps=taps):
+                self.map(name, len(coords), len(taps))
+                for coord in (*coords, *taps):
+                    self.scalar(coord)
+            case ir.TmaStore(map=name, coords=coords):
                 self.map(name, len(coords))
                 for coord in coords:
                     self.scalar(coord)
@@ -555,12 +559,14 @@ class _Checker:
         found = self.use(name, "registers")
         self.need(found.count == count, f"{name} does not have {count} registers")
 
-    def map(self, name: str, rank: int | None = None) -> None:
+    def map(self, name: str, rank: int | None = None, taps: int = 0) -> None:
         found = [known for known in self.kernel.maps if known.name == name]
         self.need(found, f"there is no map {name}", NAME)
         for known in found:
             own = len(known.sizes)
             self.need(rank in (None, own), f"{rank} places in a map of rank {own}")
+            moving = len(known.window.steps) if known.window and rank is not None else 0
+            self.need(taps == moving, f"{taps} taps where windows move over {moving} axes")
 
 
 def _sums(dtype: DType) -> DType:

@@ -447,28 +447,35 @@ _LEAVES_FIRST: Final = "0x12f0000000000000"
 """The cache policy of data that leave first."""
 
 
-def tma_load(rank: int, blocks: int, *, once: bool) -> str:
-    """The function that copies a box of a tensor into so many blocks of a cluster."""
-    coords = ", ".join(f"int c{i}" for i in range(rank))
+def tma_load(rank: int, blocks: int, *, once: bool, window: bool = False) -> str:
+    """The function that copies a box of a tensor, or a tap of the `window`s of an image, into so
+    many blocks of a cluster."""
+    taps = rank - 2 if window else 0
+    names = [f"int c{i}" for i in range(rank)] + [f"int t{i}" for i in range(taps)]
     places = ", ".join(f"%{3 + i}" for i in range(rank))
     given = ['"r"(target)', '"l"(&map)', '"r"(barrier)', *(f'"r"(c{i})' for i in range(rank))]
     kind, rest = "", ""
+    if window:
+        rest = f", {{{', '.join(f'%{len(given) + i}' for i in range(taps))}}}"
+        given += [f'"h"((u16)t{i})' for i in range(taps)]
     if blocks > 1:
-        kind, rest = ".multicast::cluster", f", %{len(given)}"
+        kind, rest = ".multicast::cluster", f"{rest}, %{len(given)}"
         given.append(f'"h"((u16){(1 << blocks) - 1})')
     if once:
         kind, rest = f"{kind}.L2::cache_hint", f"{rest}, %{len(given)}"
         given.append(f'"l"({_LEAVES_FIRST}ull)')
-    head = f"{tma_load_name(blocks, once=once)}(u32 target, const TensorMap& map, u32 barrier"
+    name, mode = tma_load_name(blocks, once=once, window=window), "im2col" if window else "tile"
+    head = f"{name}(u32 target, const TensorMap& map, u32 barrier"
     return f"""
-INLINE void {head}, {coords}) {{
+INLINE void {head}, {", ".join(names)}) {{
   asm volatile(
-      "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      "cp.async.bulk.tensor.{rank}d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes"
       "{kind} [%0], [%1, {{{places}}}], [%2]{rest};"
       :: {", ".join(given)} : "memory");
 }}
 """
 
 
-def tma_load_name(blocks: int, *, once: bool) -> str:
-    return "tma_load" + ("_everywhere" if blocks > 1 else "") + ("_once" if once else "")
+def tma_load_name(blocks: int, *, once: bool, window: bool = False) -> str:
+    kinds = (("_window", window), ("_everywhere", blocks > 1), ("_once", once))
+    return "tma_load" + "".join(word for word, is_so in kinds if is_so)

@@ -76,10 +76,11 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
     functions: dict[str, str] = {}
     for statement in statements:
         match statement:
-            case ir.TmaLoad(coords=coords, once=once):
-                blocks = kernel.cluster if statement.everywhere else 1
-                name = f"{instructions.tma_load_name(blocks, once=once)}_{len(coords)}"
-                functions[name] = instructions.tma_load(len(coords), blocks, once=once)
+            case ir.TmaLoad(coords=coords, once=once, taps=taps):
+                blocks, window = kernel.cluster if statement.everywhere else 1, bool(taps)
+                name = instructions.tma_load_name(blocks, once=once, window=window)
+                made = instructions.tma_load(len(coords), blocks, once=once, window=window)
+                functions[f"{name}_{len(coords)}"] = made
             case ir.Wgmma():
                 shape = _shape(statement)
                 functions[shape.name] = shape.text()
@@ -334,10 +335,10 @@ class _Printer:
             case ir.PrefetchMap(map=name):
                 yield f"prefetch_map({self.maps[name]});"
             case ir.TmaLoad(target=target, map=name, coords=coords, barrier=barrier):
-                places = ", ".join(map(text, coords))
+                places = ", ".join(map(text, (*coords, *statement.taps)))
                 head = f"{self.address(target)}, {self.maps[name]}, {self.barrier(barrier)}"
-                blocks = self.blocks if statement.everywhere else 1
-                function = instructions.tma_load_name(blocks, once=statement.once)
+                blocks, window = self.blocks if statement.everywhere else 1, bool(statement.taps)
+                function = instructions.tma_load_name(blocks, once=statement.once, window=window)
                 yield f"{function}({head}, {places});"
             case ir.BulkLoad(target=target, buffer=buffer, dtype=dtype, barrier=barrier):
                 size = dtype.storage_bytes

@@ -50,6 +50,46 @@ class MatrixAxes:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """An axis of an image that windows move over, the dimension `dim` of its tensor. Tap t of the
+    window at place p is the element `step * p + dilation * t + start` of the `size` elements from
+    `origin` on, and zero outside of them. A place or tap without a name is the only one."""
+
+    dim: int
+    place: str
+    tap: str
+    step: int
+    dilation: int
+    start: int
+    size: int
+    origin: int
+
+
+@dataclass(frozen=True)
+class Image:
+    """An operand, `lhs` or `rhs`, that is windows of an image: dimensions of images, then those
+    that windows move over, then the channels. `images` and then places of the windows are rows, or
+    columns, or what is summed over; taps and then channels the other of the two."""
+
+    side: str
+    images: tuple[str, ...]
+    moved: tuple[Moved, ...]
+    channels: str
+    is_summed: bool
+    """Whether taps and channels are summed over, not places."""
+    elements: int
+    """Of its tensor."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return (*self.images, *(axis.place for axis in self.moved if axis.place))
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return tuple(axis.tap for axis in self.moved if axis.tap)
+
+
+@dataclass(frozen=True)
 class Problem:
     """The sizes of a contraction of two operands that are read, the dtype of the operands (of A,
     where they differ), and how they lie in memory."""
@@ -66,6 +106,8 @@ class Problem:
     """Of each operand the bytes that all of them are multiples of, those that the copy engine asks
     for at a time at most."""
     axes: MatrixAxes
+    image: Image | None = None
+    """Where an operand is no matrix in memory, but windows of an image."""
 
     def tiles(self, rows: int, columns: int) -> int:
         return self.batch * -(-self.m // rows) * -(-self.n // columns)

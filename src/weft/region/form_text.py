@@ -26,8 +26,10 @@ from weft.region.form import (
     Convolution,
     Crossing,
     Form,
+    Image,
     Map,
     MatrixAxes,
+    Moved,
     Problem,
     Product,
     Row,
@@ -52,7 +54,7 @@ def _write(value: Any) -> Any:
         case Crossing():
             return value._asdict()
         case tuple():
-            return list(value)
+            return [_write(item) for item in value]
     if not is_dataclass(value):
         return value
     found = {field.name: getattr(value, field.name) for field in fields(value)}
@@ -112,7 +114,21 @@ def _problem(form: Fields) -> Problem:
         with _inner(problem, "axes") as axes:
             names = MatrixAxes(*(axes.texts(name) for name in ("batch", "m", "n", "k")))
         pair, bytes_ = (layouts[0], layouts[1]), (grains[0], grains[1])
-        return Problem(batch, m, n, k, dtype, pair, aligned, bytes_, names)
+        image = _image(problem) if problem.has("image") else None
+        return Problem(batch, m, n, k, dtype, pair, aligned, bytes_, names, image)
+
+
+def _image(problem: Fields) -> Image:
+    with _inner(problem, "image") as image:
+        side, images, channels = image.text("side"), image.texts("images"), image.text("channels")
+        moved, is_summed = image.items("moved", _moved), image.flag("is_summed")
+        return Image(side, images, moved, channels, is_summed, image.whole("elements"))
+
+
+def _moved(axis: Fields) -> Moved:
+    dim, place, tap = axis.whole("dim"), axis.text("place"), axis.text("tap")
+    step, dilation, start = (axis.whole(name) for name in ("step", "dilation", "start"))
+    return Moved(dim, place, tap, step, dilation, start, axis.whole("size"), axis.whole("origin"))
 
 
 def _windows(form: Fields) -> Windows | str:

@@ -30,7 +30,7 @@ def find_form(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Form:
     strides = {name: row_major(tensors[name].shape) for name in buffers(kernel)}
     rows = find_rows(kernel, strides)
     if kernel.roles is not None:
-        found = Product(rows, find_problem(kernel, strides), find_epilogue(kernel))
+        found = Product(rows, find_problem(kernel, tensors), find_epilogue(kernel))
         if kernel.pattern is not Pattern.CONV:
             return found
         return Convolution(rows, found.problem, found.epilogue, find_windows(kernel))

@@ -10,47 +10,129 @@ import math
 from collections.abc import Mapping, Sequence
 
 from weft.foundation.index_expr import Expr, coefficient, linear
-from weft.region.form import MatrixAxes, Problem
+from weft.region.form import Image, MatrixAxes, Problem
 from weft.region.forms.alignment import grain, is_aligned
+from weft.region.forms.image import find_image, is_convolution
 from weft.region.forms.runs import longest_run
-from weft.region.ir import AxisIndex, Kernel, Let, Read, Roles
+from weft.region.ir import AxisIndex, Kernel, Let, Read, Roles, Tensor, row_major
+from weft.region.structure import buffers
 
 Strides = Mapping[str, Sequence[int]]
 
 
-def find_problem(kernel: Kernel, strides: Strides) -> Problem | None:
-    """The problem of a contraction kernel; None where an operand is computed or padded."""
+def find_problem(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
+    """The problem of a contraction kernel; None where an operand is computed, or is padded and no
+    image."""
     roles = kernel.roles
     if roles is None:
         return None
+    strides = {name: row_major(tensors[name].shape) for name in buffers(kernel)}
+    plain = _matrices(kernel, roles, strides)
+    if plain is not None and _is_one_matrix(kernel, roles, plain):
+        return plain
+    return _windows(kernel, roles, strides, tensors) or plain
+
+
+def _is_one_matrix(kernel: Kernel, roles: Roles, problem: Problem) -> bool:
+    """Whether rows, columns and contracted axes all act as one."""
+    own = (problem.axes.m, problem.axes.n, problem.axes.k)
+    asked = zip(own, (roles.m, roles.n, roles.k), strict=True)
+    return all({n for n in names if kernel.sizes[n] > 1} <= {*run} for run, names in asked)
+
+
+def _matrices(kernel: Kernel, roles: Roles, strides: Strides) -> Problem | None:
+    """The problem of two operands that are read as they lie."""
     sides = [kernel.let(roles.lhs), kernel.let(roles.rhs)]
     found = [address for let in sides if (address := _address(kernel, let, strides)) is not None]
     if len(found) < len(sides):
         return None
-    axes = _axes(kernel, roles, strides, found)
-    sizes = kernel.sizes
+    return _problem(kernel, roles, strides, found, (found[:1], found[1:], found), None)
+
+
+def _windows(
+    kernel: Kernel, roles: Roles, strides: Strides, tensors: Mapping[str, Tensor]
+) -> Problem | None:
+    """The problem of an image and a matrix."""
+    image = image_of(kernel, tensors)
+    if image is None:
+        return None
+    sides = [kernel.let(roles.lhs), kernel.let(roles.rhs)]
+    number = ("lhs", "rhs").index(image.side)
+    other = _address(kernel, sides[1 - number], strides)
+    read = sides[number].expr
+    if other is None or not isinstance(read, Read):
+        return None
+    own = linear(read.index, strides[read.tensor])
+    found = [own, other] if number == 0 else [other, own]
+    # Places of an image follow one another as the copy engine goes through them; taps and channels
+    # that are summed over are met one by one, in any order.
+    runs: list[list[Expr]] = [[], [], [] if image.is_summed else [other]]
+    runs[1 - number] = [other]
+    problem = _problem(kernel, roles, strides, found, runs, image)
+    return problem if image.is_summed or _has_its_run(kernel, roles, image, problem) else None
+
+
+def _has_its_run(kernel: Kernel, roles: Roles, image: Image, problem: Problem) -> bool:
+    """Whether all places of an image are summed over in order, and the taps that are no matrices of
+    their own come before the channels."""
+    wide = [name for name in roles.k if kernel.sizes[name] > 1]
+    rows = problem.axes.m if image.side == "lhs" else problem.axes.n
+    own = [name for name in rows if kernel.sizes[name] > 1]
+    ordered = [name for name in (*image.taps, image.channels) if name in own]
+    return {*wide} <= {*problem.axes.k} and own == ordered
+
+
+def image_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Image | None:
+    """The image that one of the operands is windows of; None where both are matrices."""
+    if kernel.roles is None:
+        return None
+    for side in ("lhs", "rhs"):
+        read = kernel.let(getattr(kernel.roles, side)).expr
+        if isinstance(read, Read):
+            found = find_image(kernel, side, tensors[read.tensor].shape)
+            if found is not None and is_convolution(found):
+                return found
+    return None
+
+
+def _problem(
+    kernel: Kernel,
+    roles: Roles,
+    strides: Strides,
+    found: Sequence[Expr],
+    runs: Sequence[Sequence[Expr]],
+    image: Image | None,
+) -> Problem:
+    """`runs` are the addresses along which rows, columns and contracted axes must act as one."""
+    axes = _axes(kernel, roles, strides, runs)
+    sides, sizes = [kernel.let(roles.lhs), kernel.let(roles.rhs)], kernel.sizes
     batch, m, n, k = (math.prod(sizes[a] for a in names) for names in _groups(axes, roles))
     contiguous = [_runs_along(address, roles.k, sizes) for address in found]
+    if image is not None:
+        contiguous[("lhs", "rhs").index(image.side)] = image.is_summed
     layouts = ("row" if contiguous[0] else "col", "col" if contiguous[1] else "row")
     items = [let.dtype.storage_bytes for let in sides]
     aligned = all(is_aligned(*side) for side in zip(found, items, strict=True))
     first, second = (grain(*side) for side in zip(found, items, strict=True))
-    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, (first, second), axes)
+    grains = (first, second)
+    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, grains, axes, image)
 
 
 def _groups(axes: MatrixAxes, roles: Roles) -> tuple[tuple[str, ...], ...]:
     return axes.batch, axes.m, axes.n, roles.k
 
 
-def _axes(kernel: Kernel, roles: Roles, strides: Strides, sides: Sequence[Expr]) -> MatrixAxes:
+def _axes(
+    kernel: Kernel, roles: Roles, strides: Strides, runs: Sequence[Sequence[Expr]]
+) -> MatrixAxes:
     """Matrices, rows and columns: those that act as one; outer ones that do not are matrices."""
     sizes = kernel.sizes
     order = {axis.name: number for number, axis in enumerate(kernel.axes)}
     others = _beside(kernel, roles, strides)
     m, n, k = (sorted(names, key=order.__getitem__) for names in (roles.m, roles.n, roles.k))
-    outer_m, rows = longest_run(m, [sides[0], *others], sizes)
-    outer_n, columns = longest_run(n, [sides[1], *others], sizes)
-    _, summed = longest_run(k, sides, sizes)
+    outer_m, rows = longest_run(m, [*runs[0], *others], sizes)
+    outer_n, columns = longest_run(n, [*runs[1], *others], sizes)
+    _, summed = longest_run(k, runs[2], sizes)
     batch = sorted({*roles.batch, *outer_m, *outer_n}, key=order.__getitem__)
     return MatrixAxes(tuple(a for a in batch if sizes[a] != 1), rows, columns, summed)
 

@@ -1,0 +1,115 @@
+"""Programs with a convolution in them, of all usual forms, for tests with and without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from weft.ptir import Builder, Program
+from weft.ptir.gradient import gradient
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution of images of some `size` with the channels last, in channels `inputs` and
+    `outputs`."""
+
+    size: tuple[int, ...] = (6, 6)
+    window: tuple[int, ...] = (3, 3)
+    inputs: int = 64
+    outputs: int = 64
+    images: int = 2
+    pad: int | tuple[int, ...] = 1
+    """Zeros at both ends of every axis, or at all low ends and then all high ends."""
+    stride: int = 1
+    dilation: int = 1
+    groups: int = 1
+    dtype: str = "bf16"
+    epilogue: str = ""
+    """bias, residual, or both results (two)."""
+
+    @property
+    def axes(self) -> int:
+        return len(self.size)
+
+    @property
+    def padding(self) -> tuple[int, ...]:
+        return self.pad if isinstance(self.pad, tuple) else (self.pad,) * (2 * self.axes)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The size of the result."""
+        low, high = self.padding[: self.axes], self.padding[self.axes :]
+        ends = zip(self.size, self.window, low, high, strict=True)
+        return tuple(
+            (n + a + b - (w - 1) * self.dilation - 1) // self.stride + 1 for n, w, a, b in ends
+        )
+
+    def program(self) -> Program:
+        b = Builder("convolution")
+        layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[self.axes]
+        x = b.param(self.dtype, [self.images, *self.size, self.inputs])
+        share = self.inputs // self.groups
+        w = b.param(self.dtype, [*self.window, share, self.outputs])
+        more = [b.param(self.dtype, [self.outputs])] if self.epilogue == "bias" else []
+        shape = [self.images, *self.places, self.outputs]
+        beside = [b.param(self.dtype, shape)] if self.epilogue == "residual" else []
+        y = b.emit(
+            "weft.conv", x, w, *more, layout=layout, stride=[self.stride] * self.axes,
+            pad=list(self.padding), dilation=[self.dilation] * self.axes, groups=self.groups,
+        )  # fmt: skip
+        if self.epilogue == "residual":
+            y = b.emit("maximum", y + beside[0], b.full(shape, 0.0, self.dtype))
+        return b.build(y, b.tanh(y)) if self.epilogue == "two" else b.build(y)
+
+    def gradient(self, of: int) -> Program:
+        """The gradient of the image (0) or of the filters (1), for any cotangent."""
+        b = Builder("gradient")
+        layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[self.axes]
+        x = b.param(self.dtype, [self.images, *self.size, self.inputs])
+        w = b.param(self.dtype, [*self.window, self.inputs // self.groups, self.outputs])
+        g = b.param(self.dtype, [self.images, *self.places, self.outputs])
+        y = b.emit(
+            "weft.conv", x, w, layout=layout, stride=[self.stride] * self.axes,
+            pad=list(self.padding), dilation=[self.dilation] * self.axes, groups=self.groups,
+        )  # fmt: skip
+        total = b.reduce_sum(y * g, list(range(self.axes + 2)))
+        return gradient(b.build(total), wrt=of)
+
+
+CASES: Final[dict[str, Case]] = {
+    "3x3": Case(),
+    "3x3, f16": Case(dtype="f16", size=(5, 7)),
+    "no padding": Case(pad=0),
+    "padding of its own at every end": Case(pad=(1, 0, 2, 1)),
+    "one image": Case(images=1, size=(12, 12)),
+    "stride 2": Case(size=(9, 7), stride=2),
+    "stride 3 over few elements": Case(size=(4, 8), stride=3, pad=2),
+    "dilated": Case(size=(9, 9), dilation=2, pad=2),
+    "1x1, stride 2": Case(size=(8, 8), window=(1, 1), stride=2, pad=0),
+    "1x5": Case(window=(1, 5), pad=(0, 2, 0, 2)),
+    "5x1": Case(window=(5, 1), pad=(2, 0, 2, 0)),
+    "channels that fill no row": Case(inputs=40, outputs=48),
+    "channels of a row and a half": Case(inputs=96, outputs=72, size=(5, 7)),
+    "two groups": Case(inputs=128, outputs=128, groups=2),
+    "1-D": Case(size=(70,), window=(9,), pad=4),
+    "3-D": Case(size=(4, 5, 6), window=(3, 3, 3), images=1),
+    "3-D, stride 2": Case(size=(4, 5, 6), window=(3, 2, 1), stride=2, images=2, pad=0),
+    "bias": Case(epilogue="bias"),
+    "residual": Case(epilogue="residual", size=(9, 9)),
+    "two results": Case(epilogue="two"),
+}
+"""By what is special about each."""
+
+GRADIENTS: Final[dict[str, tuple[Case, int]]] = {
+    "of the image": (Case(), 0),
+    "of the image, dilated, 1-D": (Case(size=(40,), window=(3,), dilation=2, pad=2), 0),
+    "of the image, two groups": (Case(inputs=128, outputs=128, groups=2, size=(4, 4)), 0),
+    "of the filters": (Case(size=(7, 6)), 1),
+    "of the filters, stride 2": (Case(size=(9, 9), stride=2), 1),
+    "of the filters, channels on both sides": (Case(inputs=128, outputs=72, size=(4, 4)), 1),
+    "of the filters, two groups": (Case(inputs=128, outputs=128, groups=2, size=(4, 4)), 1),
+    "of the filters, 1-D": (Case(size=(70,), window=(5,), pad=2), 1),
+    "of the filters, 3-D": (Case(size=(4, 3, 5), window=(2, 2, 2), pad=0), 1),
+}
+"""Cases, and the parameter whose gradient is taken."""

@@ -16,7 +16,7 @@ from weft.plan.edges import completed_edges, edge_refusals, local_edges
 from weft.plan.ir import CacheRead, LocalEdge, MmaPlan, Plan, PlanSet, Vectorize
 from weft.plan.text import told
 from weft.region.forms.multiplied import operand_bytes
-from weft.region.ir import Kernel, Module, Pattern, epilogue_of
+from weft.region.ir import Kernel, Module, Pattern, epilogue_of, problem_of
 
 CACHED: Final = (CacheRead("A", "smem", "k.i"), CacheRead("B", "smem", "k.i"))
 """Tiles of both operands wait in shared memory, a step of k after the other."""
@@ -76,9 +76,13 @@ def false_claims(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
 
 
 def algorithm_kind(kernel: Kernel, arch: str) -> str:
-    """What the algorithm of a contraction is chosen for: matrix instructions know products only."""
-    is_conv = kernel.pattern is Pattern.CONV and arch not in ("sm80", "sm90")
-    return "conv" if is_conv else "matmul"
+    """What the algorithm of a contraction is chosen for: to matrix instructions a convolution whose
+    windows are rows of a matrix in memory is a product."""
+    if kernel.pattern is not Pattern.CONV:
+        return "matmul"
+    problem = problem_of(kernel)
+    is_product = arch in ("sm80", "sm90") and (problem is None or problem.image is None)
+    return "matmul" if is_product else "conv"
 
 
 def edges_kept(kernel: Kernel, plan: MmaPlan) -> tuple[LocalEdge, ...]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from weft.plan.completion import BOUND, CACHED, HINTS, pieces
+from weft.plan.completion import BOUND, CACHED, HINTS, algorithm_kind, pieces
 from weft.plan.edges import local_edges
 from weft.plan.ir import Header, MmaPlan
-from weft.region.form import Problem
+from weft.region.form import Image, Problem
 from weft.region.forms.multiplied import usual_atom
 from weft.region.forms.thin import FEW, is_thin
-from weft.region.ir import Kernel, Output, Read, epilogue_of
+from weft.region.ir import Kernel, Output, Read, epilogue_of, problem_of
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED
-from weft.target.matrix_tiles import FORMS, K_STEP, Extent, Form, stages_for
+from weft.target.matrix_tiles import FORMS, K_STEP, WINDOW_FORMS, Extent, Form, stages_for
 from weft.target.matrix_time import Contraction, Operand
 from weft.target.measured_forms import Choice, choose
 from weft.target.target import Target
@@ -76,7 +76,7 @@ def sm90_plan(
         epilogue=epilogue_of(kernel),
         arch="sm90",
         layout_hints=dict(HINTS),
-        algo_choice={"matmul": "implicit_gemm"},
+        algo_choice={algorithm_kind(kernel, "sm90"): "implicit_gemm"},
         local_edges=local_edges(kernel),
         order=MmaPlan.order if after else one_wave(found, form),
         cluster=form.cluster,
@@ -139,15 +139,36 @@ def sm90_contraction(problem: Problem) -> Contraction:
     first, second = problem.grains
     a = Operand(problem.layouts[0] == "row", first)
     b = Operand(problem.layouts[1] == "col", second)
-    return Contraction(Extent(problem.batch, problem.m, problem.n, depth), a, b)
+    extent = Extent(problem.batch, problem.m, problem.n, depth)
+    return Contraction(extent, a, b, again=_read_again(problem))
+
+
+def _read_again(problem: Problem) -> int:
+    """Bytes of an image that its windows read more than once."""
+    image = problem.image
+    if image is None:
+        return 0
+    outer = problem.m if image.side == "lhs" else problem.n
+    every = problem.batch * outer * problem.k * problem.dtype.storage_bytes
+    return max(0, every - image.elements * problem.dtype.storage_bytes)
 
 
 def sm90_forms(kernel: Kernel) -> tuple[Form, ...]:
-    """The forms with registers for the kernel's sums, twice as many where they are promoted."""
+    """The forms with registers for the kernel's sums, twice as many where they are promoted, and
+    whose tiles do not cross from tap to tap of windows."""
+    problem = problem_of(kernel)
+    image = problem.image if problem is not None else None
+    forms = FORMS if image is None else tuple(f for f in WINDOW_FORMS if _keeps_taps(f, image))
     atom = usual_atom(kernel, "sm90")
     if atom is None or not atom.in_parts:
-        return FORMS
-    return tuple(form for form in FORMS if form.warp_tile[0] * form.warp_tile[1] <= _MOST_SUMS)
+        return forms
+    return tuple(form for form in forms if form.warp_tile[0] * form.warp_tile[1] <= _MOST_SUMS)
+
+
+def _keeps_taps(form: Form, image: Image) -> bool:
+    """Whether the rows or columns of a tile that windows are hold whole taps, or parts of one."""
+    extent = form.rows if (image.side == "lhs") is not form.swap else form.columns
+    return image.is_summed or extent % _PANEL == 0 or _PANEL % extent == 0
 
 
 def takes_warpgroups(problem: Problem, kernel: Kernel, target: Target) -> bool:
@@ -175,6 +196,8 @@ def _is_whole(kernel: Kernel, output: Output) -> bool:
 
 def takes_warps(problem: Problem, kernel: Kernel) -> bool:
     """Whether the SM80 template computes what the kernel says, and is the better for it."""
+    if problem.image is not None:
+        return False
     atom = usual_atom(kernel, "sm80")
     if atom is not None and not all(_is_whole(kernel, output) for output in kernel.outputs):
         return False

@@ -96,6 +96,9 @@ def _forms() -> Iterator[Form]:
 
 
 FORMS: Final = tuple(_forms())
+WINDOW_FORMS: Final = (*FORMS, Form(192, 128, (64, 128)), Form(192, 64, (64, 64)))
+"""Those of convolutions too: places of 28 x 28 and of 14 x 14 images, 32 of them, are just as many
+tiles of 192 rows as there are units."""
 
 
 def stages_for(form: Form, target: Target, beside: int = 0, panel: int = 1) -> int:

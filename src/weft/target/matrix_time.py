@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from weft.target.matrix_tiles import FORMS, K_STEP, Extent, Form, stages_for
@@ -104,6 +104,8 @@ class Pace:
 
 
 H200: Final = Pace()
+_PARTS: Final = (2, 4, 8, 16, 32, 64)
+"""Of sums that are cut."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class Contraction:
     extent: Extent
     a: Operand = PLAIN
     b: Operand = PLAIN
+    again: int = field(default=0, kw_only=True)
+    """Bytes of the operands that are read again and again, as windows overlap: from a cache."""
 
     def suits(self, form: Form) -> bool:
         """Whether a form is for this contraction: swapped tiles hold all its rows and no more than
@@ -167,17 +171,21 @@ def fastest(
     return suiting[min(range(len(suiting)), key=lambda place: round(times[place] / _PRECISION))]
 
 
-def split_for(extent: Extent, target: Target) -> int:
-    """Parts into which a long contracted axis is best cut, each summed by itself and then all of
-    them together by another kernel; 1 for none."""
+def split_for(
+    extent: Extent, target: Target, counts: Sequence[int] = _PARTS, *, any_depth: bool = False
+) -> int:
+    """Parts into which a long contracted axis is best cut, one of `counts`, each summed by itself
+    and then all of them together by another kernel; 1 for none. Parts are whole k steps, unless
+    they may have `any_depth`."""
     found = Contraction(extent)
     form = fastest(found, target)
     best, chosen = cycles(form, found, target), 1
     if extent.tiles(form) >= target.limits.units:
         return chosen
-    for parts in (2, 4, 8, 16, 32, 64):
+    for parts in counts:
         depth = extent.k // parts
-        if extent.k % parts or depth % K_STEP or depth < 4 * K_STEP:
+        whole = any_depth or not (extent.k % parts or depth % K_STEP)
+        if not whole or depth < 4 * K_STEP:
             break
         piece = Extent(extent.batch * parts, extent.m, extent.n, depth)
         partial = 8.0 * extent.batch * parts * extent.m * extent.n / H200.memory
@@ -235,7 +243,7 @@ class _Time:
     def __init__(
         self, form: Form, found: Contraction, target: Target, light: bool, pace: Pace
     ) -> None:
-        extent, self.pace = found.extent, pace
+        extent, self.pace, self.again = found.extent, pace, found.again
         self.form, self.extent, self.units = form, extent, target.limits.units
         self.tiles = max(1, extent.tiles(form))
         self.steps = -(-extent.k // K_STEP)
@@ -263,7 +271,7 @@ class _Time:
         waves = full * _either(tile, asked * self.units, _SHARP)
         if tail:
             waves += _either(tile, asked * tail, _SHARP)
-        memory = self.extent.bytes / self.pace.memory
+        memory = (self.extent.bytes - self.again) / self.pace.memory
         body = _either(waves - self.added, memory, _SOFT)
         start = self.pace.start + (self.pace.pair if self.form.paired else 0.0)
         return start + body + _LAST * self.store + self.work

@@ -25,6 +25,7 @@ from weft.region.forms.columns import (
     summed_columns,
 )
 from weft.region.forms.multiplied import usual_atom
+from weft.region.forms.problem import image_of
 from weft.region.forms.thin import FEW, LONG_SIDE, tiles_per_unit
 from weft.region.ir import (
     Check,
@@ -72,6 +73,7 @@ _STREAM_BYTES: Final = 1 << 20
 _LEAST_PARTS: Final = 4
 _MOST_PARTS: Final = 32
 _LEAST_ROWS: Final = 32
+_CUT: Final = (Pattern.ROW, Pattern.MATMUL, Pattern.CONV)
 
 
 def in_parts(
@@ -94,6 +96,8 @@ def _cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut |
         return None
     if target.kind is Kind.CPU:
         return _column_cut(kernel, tensors)
+    if kernel.pattern is Pattern.CONV:
+        return _images_cut(kernel, tensors, target)
     if kernel.roles:
         return _contraction_cut(kernel, target)
     return _row_cut(kernel, tensors, target)
@@ -103,7 +107,7 @@ def _can_be_cut(kernel: Kernel) -> bool:
     """One level of reductions over the same axes, of what can be computed apart from what follows
     them, and no result along these axes."""
     sums = reductions(kernel)
-    if kernel.pattern not in (Pattern.ROW, Pattern.MATMUL) or kernel.params or not sums:
+    if kernel.pattern not in _CUT or kernel.params or not sums:
         return False
     every = {let.expr.axes for let in sums if isinstance(let.expr, Reduce | Fold)}
     gone = {name for axes in every for name in axes}
@@ -244,6 +248,26 @@ def _contraction_cut(kernel: Kernel, target: Target) -> Cut | None:
         most = target.limits.units * tiles_per_unit(m, n, word) // tiles
         return _thin_cut(KernelAxis(long[0], k), most)
     return None
+
+
+def _images_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut | None:
+    """The gradient of filters, a sum over all places of all images, in parts of some images."""
+    image = image_of(kernel, tensors)
+    if image is None or image.is_summed or not image.images or not target.has("wgmma"):
+        return None
+    if usual_atom(kernel, "sm90") is None:
+        return None
+    roles, sizes = kernel.roles, kernel.sizes
+    assert roles is not None
+    batch, m, n, k = (
+        math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
+    )
+    first = image.images[0]
+    counts = _divisors(sizes[first])[1:]
+    parts = split_for(Extent(batch, m, n, k), target, counts, any_depth=True)
+    if parts == sizes[first]:
+        return Cut((first,))
+    return Cut((), first, parts) if parts > 1 else None
 
 
 def _thin_cut(found: KernelAxis, most: int) -> Cut | None:

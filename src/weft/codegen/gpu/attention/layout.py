@@ -18,7 +18,8 @@ from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir import Table
 from weft.codegen.gpu.ir.scalar import Lit, Scalar, least, most
 from weft.codegen.gpu.ir.swizzle import SWIZZLE_128, TileLayout, fitting
-from weft.codegen.gpu.products.problem import Operand, Source, Strides
+from weft.codegen.gpu.products.operand import Operand
+from weft.codegen.gpu.products.problem import Source, Strides
 from weft.foundation.dtypes import BF16, F16, F32, I1, DType
 from weft.foundation.errors import Finding
 from weft.plan.ir import ONLINE, AttentionPlan

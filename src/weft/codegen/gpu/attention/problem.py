@@ -15,16 +15,8 @@ from dataclasses import dataclass
 from math import prod
 
 from weft.codegen.gpu.ir.element_ops import ElementOp
-from weft.codegen.gpu.products.problem import (
-    Operand,
-    Refs,
-    Refusal,
-    Source,
-    Strides,
-    affine,
-    element_op,
-    operands,
-)
+from weft.codegen.gpu.products.operand import Operand, Refusal
+from weft.codegen.gpu.products.problem import Refs, Source, Strides, affine, element_op, operands
 from weft.foundation.dtypes import BF16, F16, DType
 from weft.foundation.index_expr import Expr, coefficient, linear
 from weft.region.form import Attention, AttentionParts

@@ -47,8 +47,9 @@ from weft.codegen.gpu.ir.scalar import (
 )
 from weft.codegen.gpu.ir.swizzle import Major, TileLayout, operand_offset
 from weft.codegen.gpu.ir.values import Variable
+from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.place import present
-from weft.codegen.gpu.products.problem import Operand, Refs, Refusal
+from weft.codegen.gpu.products.problem import Refs
 from weft.codegen.gpu.products.ring import Ring
 from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import F32

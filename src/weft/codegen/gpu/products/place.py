@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.scalar import Name, Scalar, total, wide
+from weft.codegen.gpu.ir.swizzle import Major
+from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.problem import Problem, Strides
 from weft.codegen.gpu.products.tiles import TileOrder
 
@@ -43,6 +45,17 @@ def locate(problem: Problem, order: TileOrder, tile: Scalar) -> tuple[Place, tup
 def present(batch: tuple[Scalar, ...], strides: tuple[int, ...]) -> tuple[Scalar, ...]:
     """The batch indices that a tensor with these strides depends on."""
     return tuple(index for index, stride in zip(batch, strides, strict=True) if stride)
+
+
+def place_in(
+    operand: Operand, outer: Scalar, inner: Scalar, batch: tuple[Scalar, ...]
+) -> tuple[tuple[Scalar, ...], tuple[Scalar, ...]]:
+    """Where a copy of an operand begins, given a row or column and a place along the contracted
+    axes, and, of an image, which tap of its windows it brings."""
+    if operand.walk is not None:
+        return operand.walk.coords(outer, inner, batch)
+    pair = (inner, outer) if operand.major is Major.K else (outer, inner)
+    return (*pair, *present(batch, operand.batch)), ()
 
 
 def offset(

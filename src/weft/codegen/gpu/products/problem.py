@@ -19,9 +19,9 @@ from typing import Final, TypeAlias
 from weft.codegen.gpu.body.peephole import recognise
 from weft.codegen.gpu.ir.element_ops import ElementOp, loose_functions
 from weft.codegen.gpu.ir.formats import NARROW
-from weft.codegen.gpu.ir.swizzle import Major
+from weft.codegen.gpu.products.operand import Operand, Refusal, filter_operand, image_operand
+from weft.codegen.gpu.products.walks import Axes as WalkAxes
 from weft.foundation.dtypes import BF16, F16, F32, DType
-from weft.foundation.errors import Finding
 from weft.foundation.index_expr import Expr, FloorDiv, coefficient, linear, params_of
 from weft.memory.ir import MemRef
 from weft.region.forms.multiplied import multiplies_reads
@@ -47,14 +47,6 @@ _SUMS: Final = frozenset(atom.acc for atoms in ATOMS.values() for atom in atoms)
 _POWERS: Final = frozenset({"exp", "exp2"})
 
 
-class Refusal(Exception):
-    """Why a kernel, or a plan for it, cannot be carried out by a template."""
-
-    def __init__(self, code: str, why: str, hint: str = "") -> None:
-        self.finding = Finding(code, "", why, hint)
-        super().__init__(str(self.finding))
-
-
 @dataclass(frozen=True)
 class Strides:
     """`offset + row * i + column * j + sum(batch * b)`: where an element lies, or a number."""
@@ -66,27 +58,6 @@ class Strides:
 
     def transposed(self) -> Strides:
         return replace(self, row=self.column, column=self.row)
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A[m, k] (rows are m) or B[k, n] (rows are n), in elements."""
-
-    tensor: str
-    dtype: DType
-    offset: int
-    outer: int
-    inner: int
-    batch: tuple[int, ...]
-
-    @property
-    def major(self) -> Major:
-        return Major.K if self.inner == 1 else Major.MN
-
-    @property
-    def pitch(self) -> int:
-        """The stride of the axis that is not contiguous."""
-        return self.outer if self.major is Major.K else self.inner
 
 
 @dataclass(frozen=True)
@@ -191,18 +162,18 @@ def analyse(kernel: Kernel, refs: Refs) -> Problem:
     roles = _roles(kernel)
     lets = {let.name: let for let in kernel.body}
     epilogue = _slice([output.value for output in kernel.outputs], roles.contraction, lets)
-    a, b = (_operand_address(lets[name], kernel, refs) for name in (roles.lhs, roles.rhs))
     reads = {let.name: _source_address(let, kernel, refs) for let in epilogue}
     axes = _axes(kernel, roles)
     names = {let.name: f"v{i}" for i, let in enumerate([lets[roles.contraction], *epilogue])}
     sources, ops = _program(epilogue, reads, names, axes, lets)
+    a, b = _operands(kernel, roles, refs, axes)
     return Problem(
         batch=tuple(axes.sizes[name] for name in axes.batch),
         m=axes.size(axes.m),
         n=axes.size(axes.n),
-        k=axes.size(axes.k),
-        a=_operand(lets[roles.lhs], a, axes.m, axes),
-        b=_operand(lets[roles.rhs], b, axes.n, axes),
+        k=_depth(a, b) or axes.size(axes.k),
+        a=a,
+        b=b,
         value=names[roles.contraction],
         sources=sources,
         stored=tuple(_stored(o, kernel, refs, axes, names, ops) for o in kernel.outputs),
@@ -269,6 +240,29 @@ def operands(let: Let) -> tuple[str, ...]:
         case _:
             kind = type(let.expr).__name__.lower()
             raise Refusal("EpilogueForm", f"the epilogue has a second {kind}")
+
+
+def _operands(kernel: Kernel, roles: Roles, refs: Refs, axes: _Axes) -> tuple[Operand, Operand]:
+    """Both operands: matrices, or an image and the filters or the matrix that it meets."""
+    found = problem_of(kernel)
+    image = found.image if found is not None else None
+    sides = []
+    for side, name, outer in (("lhs", roles.lhs, axes.m), ("rhs", roles.rhs, axes.n)):
+        let, own = kernel.let(name), WalkAxes(axes.batch, outer, axes.k, axes.sizes)
+        if image is not None and side == image.side:
+            sides.append(image_operand(let, refs, image, own))
+            continue
+        address = _operand_address(let, kernel, refs)
+        sides.append(_operand(let, address, outer, axes))
+        if image is not None and image.is_summed:
+            sides[-1] = filter_operand(sides[-1], address, image, own)
+    return sides[0], sides[1]
+
+
+def _depth(a: Operand, b: Operand) -> int:
+    """The contracted axes of windows, with channels padded; 0 where matrices are contracted."""
+    walk = a.walk or b.walk
+    return prod(size for _, size in walk.inner) if walk is not None else 0
 
 
 def _operand_address(let: Let, kernel: Kernel, refs: Refs) -> Expr:

@@ -9,7 +9,8 @@ from typing import Final
 
 from weft.codegen.gpu.body.accept import refuse, too_many
 from weft.codegen.gpu.ir.swizzle import Major
-from weft.codegen.gpu.products.problem import Operand, Problem, Strides
+from weft.codegen.gpu.products.operand import Operand
+from weft.codegen.gpu.products.problem import Problem, Strides
 from weft.codegen.gpu.products.tiles import SIDE_LIMIT, TABLE_LIMIT, TileOrder, known
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.body.accept import kernel_refusals
+from weft.codegen.gpu.body.accept import kernel_refusals, refuse
 from weft.codegen.gpu.ir.formats import fragment_registers, results_per_group
 from weft.codegen.gpu.ir.scalar import (
     BLOCK,
@@ -41,8 +41,9 @@ from weft.codegen.gpu.ir.scalar import (
     wide,
 )
 from weft.codegen.gpu.ir.swizzle import Major, PaddedTile, TileLayout
+from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.place import Place, locate, offset
-from weft.codegen.gpu.products.problem import Operand, Problem, Refs, Refusal, Source, analyse
+from weft.codegen.gpu.products.problem import Problem, Refs, Source, analyse
 from weft.codegen.gpu.products.refusals import field_refusals
 from weft.codegen.gpu.products.sm80_layout import Sm80Layout, refusals, slot_bytes
 from weft.codegen.gpu.products.split import Handing, Meeting
@@ -64,6 +65,8 @@ def accepts(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> list[F
         problem = analyse(kernel, refs)
     except Refusal as refusal:
         return [refusal.finding]
+    if problem.a.walk or problem.b.walk:
+        return [refuse("Windows", "the SM80 template multiplies matrices, not windows of images")]
     return [
         *refusals(Sm80Layout(problem, plan), target),
         *field_refusals(kernel, plan),

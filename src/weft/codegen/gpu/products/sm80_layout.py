@@ -16,7 +16,8 @@ from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.formats import fragment_registers
 from weft.codegen.gpu.ir.scalar import LANES
 from weft.codegen.gpu.ir.swizzle import PIECE, Major, PaddedTile, TileLayout, fitting
-from weft.codegen.gpu.products.problem import Operand, Problem, Source
+from weft.codegen.gpu.products.operand import Operand
+from weft.codegen.gpu.products.problem import Problem, Source
 from weft.codegen.gpu.products.refusals import (
     memory_refusals,
     order_refusals,

@@ -40,8 +40,9 @@ from weft.codegen.gpu.ir.scalar import (
     total,
 )
 from weft.codegen.gpu.ir.swizzle import Major, operand_offset
-from weft.codegen.gpu.products.place import Place, locate, present
-from weft.codegen.gpu.products.problem import Problem, Refs, Refusal, analyse
+from weft.codegen.gpu.products.operand import Refusal
+from weft.codegen.gpu.products.place import Place, locate, place_in
+from weft.codegen.gpu.products.problem import Problem, Refs, analyse
 from weft.codegen.gpu.products.refusals import field_refusals
 from weft.codegen.gpu.products.ring import Ring
 from weft.codegen.gpu.products.sm90_layout import WARPGROUP, Sm90Layout, refusals
@@ -50,10 +51,10 @@ from weft.codegen.gpu.products.sm90_results import (
     batch_sizes,
     column_split,
     fetcher,
-    ones,
     row_split,
 )
 from weft.codegen.gpu.products.split import Handing, Meeting
+from weft.codegen.gpu.products.walks import Walk
 from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding, SpecViolation
 from weft.plan.ir import MmaPlan, Plan
@@ -132,17 +133,22 @@ class _Builder:
             ("a", problem.a, problem.m, layout.a),
             ("b", problem.b, problem.n, layout.b),
         ):
-            sizes = (problem.k, rows) if operand.major is Major.K else (rows, problem.k)
+            pair = (problem.k, rows) if operand.major is Major.K else (rows, problem.k)
+            sizes = (*pair, *batch_sizes(problem, operand.batch))
+            strides = (operand.pitch, *(s for s in operand.batch if s))
             loaded = tile.rows // layout.cluster if name == layout.shared else tile.rows
+            walk = operand.walk or Walk((), (), sizes, strides, ())
+            rest = (1,) * (len(walk.sizes) - 2) if walk.window is None else ()
             yield ir.TensorMap(
                 name,
                 self.buffers.index(operand.tensor),
                 operand.dtype,
                 operand.offset,
-                (*sizes, *batch_sizes(problem, operand.batch)),
-                (operand.pitch, *(s for s in operand.batch if s)),
-                (tile.panel_columns, loaded, *ones(operand.batch)),
+                walk.sizes,
+                walk.strides,
+                (tile.panel_columns, loaded, *rest),
                 tile.swizzle,
+                walk.window,
             )
         yield from self.results.maps()
 
@@ -246,22 +252,23 @@ class _Builder:
             ("a", self.problem.a, layout.a, place.m * bm),
             ("b", self.problem.b, layout.b, place.n * bn),
         ):
-            batch = present(place.batch, operand.batch)
             part = tile.rows // layout.cluster
             split = self.member * part if name == layout.shared else Lit(0)
             for panel in range(tile.panels):
                 start = slot * tile.bytes + panel * tile.panel_bytes + split * tile.swizzle.span
                 across = panel * tile.panel_columns
-                pair = (k * bk + across, outer + split)
+                first, depth = outer + split, k * bk + across
                 if operand.major is not Major.K:
-                    pair = (outer + across, k * bk)
+                    first, depth = outer + across, k * bk
+                coords, taps = place_in(operand, first, depth, place.batch)
                 yield ir.TmaLoad(
                     ir.Address(name, start),
                     name,
-                    (*pair, *batch),
+                    coords,
                     barrier,
                     everywhere=name == layout.shared,
                     once=layout.read_once(name),
+                    taps=taps,
                 )
 
     def locate(self) -> tuple[Place, Body]:

@@ -15,7 +15,8 @@ from typing import Final
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.formats import results_per_group
 from weft.codegen.gpu.ir.swizzle import SWIZZLE_128, Major, TileLayout, fitting
-from weft.codegen.gpu.products.problem import Operand, Problem, Source
+from weft.codegen.gpu.products.operand import Operand
+from weft.codegen.gpu.products.problem import Problem, Source
 from weft.codegen.gpu.products.refusals import (
     memory_refusals,
     order_refusals,
@@ -305,12 +306,14 @@ def _operand_refusals(layout: Sm90Layout, atom: Atom) -> Iterator[Finding]:
 
 
 def _alignment(name: str, operand: Operand) -> Iterator[Finding]:
-    size = operand.dtype.storage_bytes
+    size, walk = operand.dtype.storage_bytes, operand.walk
     if 1 not in (operand.inner, operand.outer):
         yield refuse("OperandStride", f"no axis of {name} is contiguous")
         return
+    strides = operand.batch if walk is None else walk.strides
+    what = "batch stride" if walk is None else "stride"
     for what, count in [("pitch", operand.pitch), ("offset", operand.offset)] + [
-        ("batch stride", stride) for stride in operand.batch
+        (what, stride) for stride in strides
     ]:
         if count < 0 or count * size % TMA_ALIGNMENT:
             yield refuse(
@@ -318,7 +321,7 @@ def _alignment(name: str, operand: Operand) -> Iterator[Finding]:
                 f"the {what} of {name} is {count} elements; the copy engine needs multiples of "
                 f"{TMA_ALIGNMENT // size}",
             )
-    if _batch_axes(operand.batch) > MAX_BATCH_AXES:
+    if walk is None and _batch_axes(operand.batch) > MAX_BATCH_AXES:
         yield refuse("BatchAxes", f"{name} has more than {MAX_BATCH_AXES} batch axes")
 
 
@@ -366,8 +369,22 @@ def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         yield refuse("Tile", f"columns cannot be split at {wn} when B is contiguous along n")
     if wn * layout.problem.out_dtype.storage_bytes % TMA_ALIGNMENT:
         yield refuse("Tile", f"{wn} columns of the result are no multiple of 16 bytes")
+    yield from _window_refusals(layout)
     yield from _cluster_refusals(layout)
     yield from _schedule_refusals(layout)
+
+
+def _window_refusals(layout: Sm90Layout) -> Iterator[Finding]:
+    """Tiles of windows that cross from one tap to the next."""
+    rows, columns, depth = layout.tile
+    for operand, extent in ((layout.problem.a, rows), (layout.problem.b, columns)):
+        if operand.walk is None:
+            continue
+        width = ROW // operand.dtype.storage_bytes
+        if operand.walk.whole and extent % width and width % extent:
+            yield refuse("Tile", f"{extent} rows or columns cross from tap to tap of windows")
+        if not operand.walk.whole and depth != width:
+            yield refuse("Tile", f"a k tile of windows is {width}, not {depth}")
 
 
 def _cluster_refusals(layout: Sm90Layout) -> Iterator[Finding]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from weft.codegen.gpu.ir.swizzle import Major
-from weft.codegen.gpu.products.problem import Problem, Refusal, analyse
+from weft.codegen.gpu.products.operand import Refusal
+from weft.codegen.gpu.products.problem import Problem, analyse
 from weft.foundation.dtypes import BF16, F32, SI32
 from weft.foundation.index_expr import Expr, Guard, axis, param
 from weft.memory.ir import Buffer, MemRef, Space

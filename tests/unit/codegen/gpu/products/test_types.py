@@ -31,7 +31,8 @@ from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard, Timing, run
 from weft.codegen.gpu.interp.fragments import apply_mma
 from weft.codegen.gpu.products import sm80, sm90
-from weft.codegen.gpu.products.problem import Refusal, analyse
+from weft.codegen.gpu.products.operand import Refusal
+from weft.codegen.gpu.products.problem import analyse
 from weft.codegen.gpu.products.sm90_layout import RESULTS
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.verify import findings

@@ -1,0 +1,189 @@
+"""How the copy engine goes through operands that are no matrices in memory: windows of an image,
+and the filters that they are multiplied with.
+
+    image      places one after the other, one tap of their windows and some channels at a time
+    filters    some channels of one tap at a time
+
+Rows, columns and the contracted axes of a tile begin at a number each, whose digits are the axes
+that it is made of. What one copy brings never crosses from one tap to the next: channels that are
+summed over are padded to whole copies, for which the engine writes zeros into both operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final, TypeAlias
+
+from weft.codegen.gpu.ir.frame import Window
+from weft.codegen.gpu.ir.scalar import Scalar, total
+from weft.foundation.index_expr import Expr, coefficient
+from weft.memory.ir import MemRef
+from weft.region.form import Image, Moved
+from weft.region.forms.image import batch_factors, image_number
+
+ROW: Final = 128
+"""Bytes of a row of a copy."""
+Digits: TypeAlias = tuple[tuple[str, int], ...]
+"""Axes and their sizes, outermost first."""
+Dim: TypeAlias = tuple[int, int, "Step"]
+"""Of a tensor map: size, stride, and where a copy begins."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """`constant + sum of factor * axis`, and how far each batch axis goes."""
+
+    constant: int
+    factors: Digits
+    batch: tuple[int, ...] = ()
+
+    def at(self, found: Mapping[str, Scalar], batch: Sequence[Scalar]) -> Scalar:
+        terms = [found[name] * factor for name, factor in self.factors]
+        terms += [
+            index * factor for index, factor in zip(batch, self.batch, strict=False) if factor
+        ]
+        return total(self.constant, *terms)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A tensor map, and where copies begin in it. `outer` are the digits of the row or column that
+    a tile begins at, `inner` those of the contracted axes."""
+
+    outer: Digits
+    inner: Digits
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    start: tuple[Step, ...]
+    window: Window | None = None
+    taps: tuple[Step, ...] = ()
+    whole: int = 0
+    """Channels of a tap, where they are rows or columns: tiles must not cross from tap to tap."""
+
+    def coords(
+        self, outer: Scalar, inner: Scalar, batch: Sequence[Scalar]
+    ) -> tuple[tuple[Scalar, ...], tuple[Scalar, ...]]:
+        """Where a copy begins, and how far its taps are from the places."""
+        found = dict((*self._digits(outer, self.outer), *self._digits(inner, self.inner)))
+        places = tuple(step.at(found, batch) for step in self.start)
+        return places, tuple(step.at(found, batch) for step in self.taps)
+
+    def _digits(self, number: Scalar, digits: Digits) -> Iterator[tuple[str, Scalar]]:
+        """Of a number. Where two blocks share rows, the second may begin behind the last one: it
+        is sent to some place of the image then, for nobody to store."""
+        below = prod(size for _, size in digits)
+        for place, (name, size) in enumerate(digits):
+            below //= size
+            digit = number // below if below > 1 else number
+            yield name, digit % size if place or self.window else digit
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a contraction by role, outermost first, with their sizes."""
+
+    batch: tuple[str, ...]
+    outer: tuple[str, ...]
+    """Rows or columns, those of the operand at hand."""
+    k: tuple[str, ...]
+    sizes: Mapping[str, int]
+
+    def digits(self, names: Sequence[str]) -> Digits:
+        return tuple((name, self.sizes[name]) for name in names if self.sizes[name] > 1)
+
+    def factors(self, expr: Expr) -> Digits:
+        found = ((name, coefficient(expr, name)) for name in (*self.outer, *self.k))
+        return tuple((n, f) for n, f in found if f and self.sizes[n] > 1)
+
+    def along(self, start: int, name: str, factor: int) -> Step:
+        """A step along one axis, if it has a name."""
+        if name not in self.batch:
+            return Step(start, ((name, factor),) if name else ())
+        return Step(start, (), tuple(factor * (other == name) for other in self.batch))
+
+    def step(self, expr: Expr) -> Step:
+        batch = batch_factors(expr, self.sizes, self.batch)
+        return Step(expr.constant, self.factors(expr), batch)
+
+
+def summed_digits(image: Image, sizes: Mapping[str, int], item: int) -> Digits:
+    """The contracted axes of a convolution: taps, then channels, padded to whole copies."""
+    width = ROW // item
+    taps = tuple((name, sizes[name]) for name in image.taps if sizes[name] > 1)
+    return (*taps, (image.channels, -(-sizes[image.channels] // width) * width))
+
+
+def image_walk(
+    image: Image, index: Sequence[Expr], ref: MemRef, axes: Axes, item: int
+) -> tuple[Walk, int]:
+    """How an image is gone through, and the offset of its first element."""
+    count = image.moved[0].dim
+    sizes, strides = ref.shape, ref.strides
+    images = image_number(index[:count], sizes[:count])
+    inside = [*reversed(image.moved)]
+    places = [axes.along(moved.start, moved.place, moved.step) for moved in inside]
+    taps = [axes.along(0, moved.tap, moved.dilation) for moved in inside]
+    is_summed = image.is_summed
+    wide = strides[count - 1] if count else strides[0] * sizes[0]
+    return Walk(
+        axes.digits(axes.outer),
+        summed_digits(image, axes.sizes, item) if is_summed else axes.digits(axes.k),
+        (sizes[-1], *(moved.size for moved in inside), prod(sizes[:count])),
+        (*(strides[moved.dim] for moved in inside), wide),
+        (axes.step(index[-1]), *places, axes.step(images)),
+        _window(inside, axes.sizes),
+        tuple(taps),
+        0 if is_summed else axes.sizes[image.channels],
+    ), sum(moved.origin * strides[moved.dim] for moved in inside)
+
+
+def _window(moved: Sequence[Moved], sizes: Mapping[str, int]) -> Window:
+    """Where windows begin, and how far from the end of the image the last ones do."""
+    lower = tuple(axis.start for axis in moved)
+    steps = tuple(axis.step for axis in moved)
+    last = (
+        axis.start + (sizes[axis.place] - 1) * axis.step if axis.place else axis.start
+        for axis in moved
+    )
+    upper = tuple(at + 1 - axis.size for at, axis in zip(last, moved, strict=True))
+    return Window(lower, upper, steps)
+
+
+def filter_walk(image: Image, address: Expr, axes: Axes, item: int) -> Walk:
+    """How the filters of a convolution are gone through."""
+    channels = image.channels
+    outer = [name for name in axes.outer if axes.sizes[name] > 1]
+    stride = coefficient(address, outer[-1]) if outer else 0
+    size = prod(axes.sizes[name] for name in outer)
+    along: Dim = (size, stride or 1, Step(0, (("outer", 1),)))
+    depth = coefficient(address, channels) if axes.sizes[channels] > 1 else 1
+    inner: Dim = (axes.sizes[channels], depth, Step(0, ((channels, 1),)))
+    first, second = (inner, along) if depth == 1 else (along, inner)
+    dims = [first, second, *_taps(image, address, axes)]
+    for number, name in enumerate(axes.batch):
+        if axes.sizes[name] > 1 and coefficient(address, name):
+            batch = tuple(int(place == number) for place, _ in enumerate(axes.batch))
+            dims.append((axes.sizes[name], coefficient(address, name), Step(0, (), batch)))
+    return Walk(
+        (("outer", size),),
+        summed_digits(image, axes.sizes, item),
+        tuple(size for size, _, _ in dims),
+        tuple(stride for _, stride, _ in dims[1:]),
+        tuple(step for _, _, step in dims),
+    )
+
+
+def _taps(image: Image, address: Expr, axes: Axes) -> list[Dim]:
+    """One dimension of all taps that follow one another, innermost first."""
+    dims: list[Dim] = []
+    for name in reversed([name for name in image.taps if axes.sizes[name] > 1]):
+        size, stride = axes.sizes[name], coefficient(address, name)
+        if dims and stride == dims[-1][1] * dims[-1][0]:
+            inner, below, step = dims.pop()
+            factors = (*step.factors, (name, inner))
+            dims.append((inner * size, below, Step(0, factors)))
+        else:
+            dims.append((size, stride, Step(0, ((name, 1),))))
+    return dims

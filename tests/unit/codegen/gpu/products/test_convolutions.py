@@ -1,0 +1,137 @@
+"""Convolutions and their gradients by the SM90 template, on the dialect's interpreter: right for
+windows of every form; faults that were planted are found; what the compiler makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.example_inputs import inputs_for
+from tests.gpu_convolutions import CASES, GRADIENTS, Case
+from tests.gpu_faults import planted, without
+from tests.gpu_interpreted import InterpretedGpu
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.compile import compile_cuda
+from weft.codegen.gpu.interp import Hazard, Timing, run
+from weft.codegen.gpu.ir.scalar import Lit
+from weft.codegen.gpu.spelling.print import cuda
+from weft.codegen.gpu.spelling.text import parse_module, print_module
+from weft.ptir import Program
+from weft.testing.compare import compare
+
+
+def module_of(program: Program) -> Any:
+    return InterpretedGpu("sm90").compile(program).compilation["gpu"]
+
+
+def window_kernels(program: Program) -> list[ir.Kernel]:
+    """The kernels of a program that go through an image by its windows."""
+    kernels = module_of(program).kernels.values()
+    return [kernel for kernel in kernels if any(found.window for found in kernel.maps)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_convolutions_are_one_kernel_and_agree(name: str) -> None:
+    program = CASES[name].program()
+    assert len(module_of(program).launches) == len(window_kernels(program)) == 1
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_convolutions_are_convolutions_and_agree(name: str) -> None:
+    case, of = GRADIENTS[name]
+    program = case.gradient(of)
+    assert len(window_kernels(program)) == 2, "the value is a result too"
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_of_convolutions_become_machine_code_as_planned(name: str) -> None:
+    (kernel,) = window_kernels(CASES[name].program())
+    assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []
+
+
+def test_the_text_of_a_convolution_reads_back() -> None:
+    module = module_of(CASES["stride 2"].program())
+    assert "window=window(lower=(-1, -1), upper=(-1, -1), steps=(2, 2))" in print_module(module)
+    assert parse_module(print_module(module)) == module
+
+
+FAULTY = Case(dtype="f16", size=(9, 7), inputs=72, images=3)
+
+
+def results_of(kernel: ir.Kernel, timing: Timing = Timing.LATE, seed: int = 0) -> NDArray[Any]:
+    rng, dtype = np.random.default_rng(7), np.dtype("float16")
+    sizes = (3 * 9 * 7 * 72, 9 * 72 * 64)
+    made = [rng.standard_normal(size).astype(dtype) for size in sizes]
+    made.append(np.full(3 * 9 * 7 * 64, np.nan, dtype))
+    tensors = dict(zip(kernel.buffers, made, strict=True))
+    run(kernel, tensors, timing, seed)
+    return tensors[kernel.buffers[-1]]
+
+
+def test_any_timing_and_order_gives_the_same_bits() -> None:
+    (kernel,) = window_kernels(FAULTY.program())
+    first = results_of(kernel)
+    assert np.isfinite(first.astype(np.float32)).all()
+    assert (results_of(kernel, Timing.EARLY, seed=5) == first).all()
+
+
+def moved_tap(statement: ir.Stmt) -> ir.Stmt:
+    if isinstance(statement, ir.TmaLoad) and statement.taps:
+        return replace(statement, taps=(Lit(0), *statement.taps[1:]))
+    return statement
+
+
+def moved_place(statement: ir.Stmt) -> ir.Stmt:
+    if isinstance(statement, ir.TmaLoad) and statement.taps:
+        channel, column, *rest = statement.coords
+        return replace(statement, coords=(channel, column + 1, *rest))
+    return statement
+
+
+def with_map(name: str, change: Callable[[ir.TensorMap], ir.TensorMap]) -> Any:
+    def changed(kernel: ir.Kernel) -> ir.Kernel:
+        maps = (change(found) if found.name == name else found for found in kernel.maps)
+        return replace(kernel, maps=tuple(maps))
+
+    return changed
+
+
+def wider(found: ir.TensorMap) -> ir.TensorMap:
+    """The padding of one end is left out."""
+    assert found.window is not None
+    first, *rest = found.window.upper
+    return replace(found, window=replace(found.window, upper=(first + 1, *rest)))
+
+
+def joined_taps(found: ir.TensorMap) -> ir.TensorMap:
+    """The filters as one long column: channels that are padded belong to the next tap."""
+    return replace(found, sizes=(found.sizes[0], 9 * 72, *found.sizes[2:]))
+
+
+FAULTS: dict[str, Callable[[ir.Kernel], ir.Kernel]] = {
+    "no wait for a slot": lambda kernel: planted(kernel, without(ir.MbarrierWait)),
+    "the first tap in place of each": lambda kernel: planted(kernel, moved_tap),
+    "a place further": lambda kernel: planted(kernel, moved_place),
+    "a wider image": with_map("a", wider),
+    "taps that run together": with_map("b", joined_taps),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_faults_are_found(name: str) -> None:
+    (kernel,) = window_kernels(FAULTY.program())
+    good = results_of(kernel).astype(np.float32)
+    try:
+        found = results_of(FAULTS[name](kernel)).astype(np.float32)
+    except Hazard:
+        return
+    assert not np.allclose(found, good, rtol=1e-2, atol=1e-2)

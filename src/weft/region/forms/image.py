@@ -149,7 +149,7 @@ def image_number(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
 
 def is_convolution(image: Image) -> bool:
     """Whether an image is read by windows, or not at every place: other reads are matrices."""
-    return any(axis.tap or axis.step > 1 for axis in image.moved)
+    return any((axis.place and axis.tap) or axis.step > 1 for axis in image.moved)
 
 
 def batch_factors(expr: Expr, sizes: Mapping[str, int], batch: Sequence[str]) -> tuple[int, ...]:

@@ -163,7 +163,7 @@ def analyse(kernel: Kernel, refs: Refs) -> Problem:
     lets = {let.name: let for let in kernel.body}
     epilogue = _slice([output.value for output in kernel.outputs], roles.contraction, lets)
     reads = {let.name: _source_address(let, kernel, refs) for let in epilogue}
-    axes = _axes(kernel, roles)
+    axes = _axes(kernel, roles, refs)
     names = {let.name: f"v{i}" for i, let in enumerate([lets[roles.contraction], *epilogue])}
     sources, ops = _program(epilogue, reads, names, axes, lets)
     a, b = _operands(kernel, roles, refs, axes)
@@ -300,9 +300,12 @@ def affine(expr: Expr) -> Expr:
     return expr
 
 
-def _axes(kernel: Kernel, roles: Roles) -> _Axes:
+def _axes(kernel: Kernel, roles: Roles, refs: Refs) -> _Axes:
     """Rows, columns and contracted axes that act as one; the rest is batch."""
     found, sizes = problem_of(kernel), kernel.sizes
+    if found is None or found.image is None:
+        for name in (roles.lhs, roles.rhs):
+            _operand_address(kernel.let(name), kernel, refs)
     if found is None:
         raise Refusal("OperandComputed", "an operand of the contraction is computed, not read")
     if any(sizes[name] != 1 for name in roles.k if name not in found.axes.k):

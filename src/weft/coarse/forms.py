@@ -82,7 +82,7 @@ def summed_to(x: Term, axes: Sequence[int]) -> Term:
 
 def guarded(x: Term, holds: Term) -> Term:
     """`x` where a condition (i1[]) holds; elsewhere the program is rejected when it runs, because
-    an element is read that does not exist."""
+    an element is read that does not exist. The op around it says what that means (`rejection`)."""
     emitter = holds.emitter
     zero, one = emitter.literal(0, SI64), emitter.literal(1, SI64)
     nothing = emitter.emit("take", emitter.literal([0], SI64), zero.where(holds, one))

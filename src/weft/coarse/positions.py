@@ -140,6 +140,10 @@ class ByteirRepeat(Composite):
                 "InvalidRepeats", f"repeats adds up to {total} rows, but {length} are declared"
             )
 
+    def rejection(self) -> tuple[str, str]:
+        why = f"repeats has a negative number, or does not add up to the {self.length} rows"
+        return "InvalidRepeats", f"{why} that are declared"
+
     def decompose(self, *operands: Term) -> Term:
         x, repeats = operands
         length = known_size(self.length)
@@ -190,6 +194,10 @@ class ByteirNonZero(Composite):
                 "BoundExceeded",
                 f"{count} elements are not zero, but {self.mnemonic} has room for {self.bound}",
             )
+
+    def rejection(self) -> tuple[str, str]:
+        why = f"more elements are not zero than the {self.bound} that {self.mnemonic} has room for"
+        return "BoundExceeded", why
 
     def decompose(self, *operands: Term) -> Term:
         (x,) = operands

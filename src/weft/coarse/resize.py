@@ -146,6 +146,9 @@ class ByteirResize(Composite):
                 why = f"target gives axis {axis} the length {found[0]:g}, not {wanted}"
                 raise violation("InvalidTarget", f"{why} as is declared")
 
+    def rejection(self) -> tuple[str, str]:
+        return "InvalidTarget", f"target gives other lengths than {list(self.shape)} as is declared"
+
     def decompose(self, *operands: Term) -> Term:
         x, target = operands
         old, new = (tuple(map(known_size, dims)) for dims in (x.shape, self.shape))

@@ -58,6 +58,9 @@ class _Sample(Composite):
                     f"shape is {sizes.tolist()}, but {list(self.dims)} is declared",
                 )
 
+    def rejection(self) -> tuple[str, str]:
+        return "InvalidTarget", f"shape is not {list(self.dims)} as is declared"
+
     def state(self, seed: Term, offset: Term, *sizes: Term) -> Term:
         """The state of the generator, after the sizes were found to be the declared ones."""
         state = stacked(seed.cast(SI64), offset.cast(SI64))

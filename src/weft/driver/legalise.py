@@ -11,15 +11,18 @@ backend supports an op with some attributes and not with others, all of that op 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.driver.conversion import Capabilities, is_supported, require_legal
 from weft.ptir.composite import Composite
 from weft.ptir.decompose import decompose
 from weft.ptir.decompositions import DECOMPOSITIONS
-from weft.ptir.ir import Program
+from weft.ptir.ir import Program, ValueKey
 from weft.ptir.op import Op
 from weft.ptir.passes import optimise
 from weft.ptir.passes.log import PassLog
 from weft.ptir.streams import assign_streams
+from weft.runtime.artifact import Site
 
 MAX_ROUNDS = 8
 
@@ -41,6 +44,26 @@ def without_composites(program: Program, log: PassLog | None = None) -> Program:
     kept = {cls for cls in DECOMPOSITIONS if not issubclass(cls, Composite)}
     simpler = decompose(program, kept, log)
     return program if simpler is program else assign_streams(optimise(simpler, log))
+
+
+def guarded_by(program: Program) -> dict[ValueKey, Site]:
+    """For each instruction of the program without composite ops that came from one which rejects
+    operands while it runs: that one, and what it says."""
+    sites: dict[str, Site] = {}
+    marks: dict[ValueKey, str] = {}
+    for body in program.bodies:
+        for instruction in body.body:
+            op = instruction.op
+            said = op.rejection() if isinstance(op, Composite) else None
+            if said is not None:
+                mark = marks[body.label, instruction.id] = str(len(sites))
+                what, line = program.named(body, instruction), program.line(body, instruction)
+                sites[mark] = Site(what, line, *said)
+    if not sites:
+        return {}
+    # Whatever an instruction becomes inherits its line.
+    simple = without_composites(replace(program, locations=marks))
+    return {key: sites[mark] for key, mark in simple.locations.items() if mark in sites}
 
 
 def _lacking(program: Program, backend: Capabilities) -> set[type[Op]]:

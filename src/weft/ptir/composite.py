@@ -45,8 +45,14 @@ class Composite(Op):
     def check_values(self, *args: Array) -> None:
         """Reject operands whose elements break a rule, in the words of this op.
 
-        The decomposition rejects them as well, in the words of the ops that it is made of.
+        The decomposition rejects them as well, in the words of the ops that it is made of;
+        `rejection` has words for it.
         """
+
+    def rejection(self) -> tuple[str, str] | None:
+        """The code and the sentence for operands that a guard of the decomposition rejects; None
+        where it has no guard."""
+        return None
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Value:
         self.check_values(*args)

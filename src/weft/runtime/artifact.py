@@ -95,10 +95,12 @@ class KernelCode:
 @dataclass(frozen=True)
 class Site:
     """An instruction as errors name it, and the line of the user that wrote it, where it is
-    known."""
+    known. One that has words of its own for what is wrong has a code and a sentence."""
 
     what: str
     line: str = ""
+    code: str = ""
+    why: str = ""
 
     def __str__(self) -> str:
         return f"{self.what} ({self.line})" if self.line else self.what

@@ -42,6 +42,7 @@ from weft.runtime.artifact import (
     Launch,
     Leave,
     Reset,
+    Site,
     Step,
     TensorSpec,
 )
@@ -353,9 +354,10 @@ class Program:
             raise InternalError(f"the step {launch.label} reported a violation")
         number, element = report >> _ELEMENT_BITS, report & ((1 << _ELEMENT_BITS) - 1)
         code, why = self.artifact.kernels[launch.kernel].checks[number]
-        where = str(launch.where[number]) if launch.where else ""
+        site = launch.where[number] if launch.where else Site("")
         value = int(records.view(np.int64)[index, native.VALUE_WORD])
-        return SpecViolation(code, broken_at(why, element, value), where=where or launch.label)
+        found = site.why or broken_at(why, element, value)
+        return SpecViolation(site.code or code, found, where=str(site) or launch.label)
 
     # -- steps -----------------------------------------------------------------------------------
 

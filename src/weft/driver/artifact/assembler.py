@@ -19,8 +19,9 @@ from weft.driver.artifact.kernels import (
 )
 from weft.driver.artifact.steps import StepList
 from weft.driver.stages.bodies import CompiledBody, Use
+from weft.foundation.functions import broken_rule
 from weft.memory.ir import BufferMap
-from weft.ptir.ir import Body, Program
+from weft.ptir.ir import Body, Instruction, Program, ValueKey
 from weft.ptir.op import Op
 from weft.ptir.ops import bits, elementwise, functions, indexing, reduction
 from weft.region.ir import Kernel, Module
@@ -37,6 +38,9 @@ _REPORTED_BY: Final[Mapping[str, tuple[type[Op], ...]]] = {
     "InvalidExponent": (functions.Pow,),
     "InvalidShift": (bits.ShiftLeft, bits.ShiftRight),
 }
+
+_GUARD: Final = broken_rule("inside", 1)
+"""What the check of a guard says: it reads a table of one element."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Unit:
     """The body itself, and the program it belongs to."""
     hosted: Mapping[str, str] = field(default_factory=dict)
     """Kernels that the target has no code for, and why."""
+    guards: Mapping[ValueKey, Site] = field(default_factory=dict)
+    """Instructions that composite ops became which reject operands in their own words."""
 
 
 @dataclass
@@ -147,12 +153,14 @@ def symbols_of(unit: Unit, units: Mapping[Use, Unit]) -> dict[str, str]:
 
 def _sites(kernel: Kernel, code: KernelCode, unit: Unit) -> tuple[Site, ...]:
     """For each check of a kernel the instruction that asks for it."""
-    return tuple(_site(kernel, violation, unit) for violation, _ in code.checks)
+    return tuple(_site(kernel, violation, why, unit) for violation, why in code.checks)
 
 
-def _site(kernel: Kernel, violation: str, unit: Unit) -> Site:
+def _site(kernel: Kernel, violation: str, why: str, unit: Unit) -> Site:
     found = _sites_of(kernel, unit, lambda op: _reports(op, violation))
-    return found[0] if found else Site("")
+    # Where a kernel has a guard and an index of the user's, their sentences tell them apart.
+    fitting = (site for site in found if bool(site.why) == (why == _GUARD))
+    return next(fitting, found[0] if found else Site(""))
 
 
 def _loop_site(kernel: Kernel, unit: Unit) -> tuple[Site, ...]:
@@ -166,10 +174,16 @@ def _sites_of(kernel: Kernel, unit: Unit, asked: Callable[[Op], bool]) -> tuple[
         return ()
     ids = set(unit.module.origin.get(kernel.name, ()))
     return tuple(
-        Site(unit.program.named(unit.body, found), unit.program.line(unit.body, found))
+        _told(found, unit.program, unit.body, unit)
         for found in unit.body.body
         if found.id in ids and asked(found.op)
     )
+
+
+def _told(found: Instruction, program: Program, body: Body, unit: Unit) -> Site:
+    """An instruction as errors name it: one that a composite op became as that op."""
+    guard = unit.guards.get((body.label, found.id))
+    return guard or Site(program.named(body, found), program.line(body, found))
 
 
 def _reports(op: Op, violation: str) -> bool:

@@ -18,7 +18,7 @@ from weft.driver.code import cpu_kernels
 from weft.driver.code.cpu_kernels import Objects
 from weft.driver.code.cpu_linker import link
 from weft.driver.code.sources import LLVM
-from weft.driver.legalise import without_composites
+from weft.driver.legalise import guarded_by, without_composites
 from weft.driver.signature import Signature
 from weft.driver.stages.bodies import compile_bodies
 from weft.driver.stages.compilation import Compilation, Stage, unchecked
@@ -60,9 +60,11 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     program = without_composites(compilation["frontend"])
     bodies = compile_bodies(program, compilation)
     made = Objects()
-    unit = _unit(compilation, made, program, program.main)
+    guards = guarded_by(compilation["frontend"])
+    unit = replace(_unit(compilation, made, program, program.main), guards=guards)
     units = {
-        use: _unit(body.compilation, made, program, body.region) for use, body in bodies.items()
+        use: replace(_unit(body.compilation, made, program, body.region), guards=guards)
+        for use, body in bodies.items()
     }
     artifact = build_artifact(unit, "cpu", host_call, bodies, units)
     artifact = with_declared_types(artifact, compilation.program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from weft.driver.code.gpu_linker import arch_for, link
 from weft.driver.code.plans import choose_plans
 from weft.driver.code.slow_paths import slow_paths
 from weft.driver.code.sources import CUDA
-from weft.driver.legalise import without_composites
+from weft.driver.legalise import guarded_by, without_composites
 from weft.driver.signature import Signature
 from weft.driver.stages.algorithms import chosen_plans
 from weft.driver.stages.bodies import compile_bodies
@@ -41,9 +42,10 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     bodies = compile_bodies(program, compilation)
     arch = arch_for(compilation.target)
     made, notes = gpu_kernels.Cubins(arch), list[str]()
-    unit = _unit(compilation, made, notes, program, program.main)
+    guards = guarded_by(compilation["frontend"])
+    unit = replace(_unit(compilation, made, notes, program, program.main), guards=guards)
     units = {
-        use: _unit(body.compilation, made, notes, program, body.region)
+        use: replace(_unit(body.compilation, made, notes, program, body.region), guards=guards)
         for use, body in bodies.items()
     }
     artifact = build_artifact(unit, arch, host_call, bodies, units)

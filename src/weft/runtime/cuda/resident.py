@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 from weft.foundation import limits
 from weft.foundation.errors import ExecutionError, InternalError, SpecViolation, WeftError
 from weft.foundation.functions import broken_at
-from weft.runtime.artifact import Artifact, BufferSlot, CopyBuffer, Enter, KernelCode, Launch
+from weft.runtime.artifact import (
+    Artifact,
+    BufferSlot,
+    CopyBuffer,
+    Enter,
+    KernelCode,
+    Launch,
+    Site,
+)
 from weft.runtime.cuda.driver import DriverError, Memory, Stream
 from weft.runtime.cuda.flow import Turns, load_turns
 from weft.runtime.cuda.gpu import Gpu
@@ -230,8 +238,9 @@ class Resident:
         if not isinstance(step, Launch):
             raise InternalError(f"the step {step.label} reported a violation")
         code, why = self.artifact.kernels[step.kernel].checks[check]
-        where = str(step.where[check]) if step.where else ""
-        return SpecViolation(code, broken_at(why, element), where=where or step.label)
+        site = step.where[check] if step.where else Site("")
+        found = site.why or broken_at(why, element)
+        return SpecViolation(site.code or code, found, where=str(site) or step.label)
 
 
 def endless(label: str) -> ExecutionError:

@@ -8,6 +8,7 @@ when the file is not what this prints. CONTRIBUTING.md says how a name may chang
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Iterator
 from enum import Enum
@@ -17,14 +18,26 @@ from types import ModuleType
 import weft
 
 PAGE = Path(__file__).parent / "api.txt"
+SOURCES = Path(weft.__file__).parent
+OPTIONAL = ("jax", "onnx", "torch")
+"""Parts that need packages of others: their names are read, and they are not imported."""
 
 
 def modules() -> Iterator[tuple[str, ModuleType]]:
     yield "weft", weft
-    for name in dir(weft):
+    for name in set(dir(weft)) - set(OPTIONAL):
         found = getattr(weft, name)
         if isinstance(found, ModuleType):
             yield f"weft.{name}", found
+
+
+def optional() -> Iterator[str]:
+    for part in OPTIONAL:
+        path = SOURCES / f"{part}.py"
+        for statement in ast.parse(path.read_text()).body if path.exists() else ():
+            match statement:
+                case ast.Assign([ast.Name("__all__")], names):
+                    yield from (f"weft.{part}.{name}" for name in ast.literal_eval(names))
 
 
 def parameters(found: object) -> str:
@@ -60,11 +73,13 @@ class Shown(str):
 def lines() -> Iterator[str]:
     for path, module in modules():
         for name in dir(module):
-            found = getattr(module, name)
-            if name.startswith("_") or isinstance(found, ModuleType):
+            if name.startswith("_") or (module is weft and name in OPTIONAL):
                 continue
-            yield f"{path}.{name}{parameters(found)}"
+            found = getattr(module, name)
+            if not isinstance(found, ModuleType):
+                yield f"{path}.{name}{parameters(found)}"
     yield from methods(weft.Tensor)
+    yield from optional()
 
 
 def methods(cls: type) -> Iterator[str]:
@@ -77,7 +92,7 @@ def methods(cls: type) -> Iterator[str]:
 
 
 def render() -> str:
-    return "\n".join(lines()) + "\n"
+    return "\n".join(sorted(lines())) + "\n"
 
 
 if __name__ == "__main__":

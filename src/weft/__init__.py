@@ -50,7 +50,7 @@ _HOMES = {
 }
 _OPS = "weft.ops.namespace"
 """The home of every name of the ops layer: tensors, functions, dtypes."""
-_PACKAGES = ("coarse", "core_ir", "ptir", "torch")
+_PACKAGES = ("coarse", "core_ir", "jax", "ptir", "torch")
 
 __all__ = [
     "ExecutionError",

@@ -43,13 +43,14 @@ ALLOWED: dict[str, set[str]] = {
             "tree",
         )
     },
+    "jax": {"interop"},
     "torch": {"interop"},
 }  # fmt: skip
 LOADED_BY_A_FACE = {("weft.ptir", "weft.coarse")}
 """What the face of a package loads only to fill a table; no other module of the package may."""
 NOBODY_IMPORTS = {
-    "cli", "data", "debug", "explorer", "fft", "functional", "linalg", "nn", "optim", "random",
-    "special", "torch", "tree",
+    "cli", "data", "debug", "explorer", "fft", "functional", "jax", "linalg", "nn", "optim",
+    "random", "special", "torch", "tree",
 }  # fmt: skip
 """What stands on top: the command line, and the modules of `ops` under the names users import."""
 STAGES = {"tiny", "indexbook", "poly_view", "region", "memory", "plan"}
@@ -64,6 +65,7 @@ HOMES: dict[str, set[str]] = {
     "llvmlite": {"codegen.cpu", "runtime"},
     "cuda": {"codegen.gpu", "runtime.cuda"},
     "highspy": {"region.fusion"},
+    "jax": {"interop"},
     "torch": {"interop"},
     "onnx": {"interop"},
     "jaxlib": {"interop"},

@@ -50,7 +50,9 @@ _HOMES = {
 }
 _OPS = "weft.ops.namespace"
 """The home of every name of the ops layer: tensors, functions, dtypes."""
-_PACKAGES = ("coarse", "core_ir", "jax", "ptir", "torch")
+_PACKAGES = ("coarse", "core_ir", "jax", "ptir")
+_OPTIONAL = ("torch",)
+"""Modules that need a package which is not always there; `dir` does not list them."""
 
 __all__ = [
     "ExecutionError",
@@ -75,7 +77,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its home."""
-    if name in _PACKAGES:
+    if name in _PACKAGES + _OPTIONAL:
         return _loaded(f"weft.{name}")
     home, attribute = _HOMES.get(name, (_OPS, name))
     if name.startswith("__") and not name.startswith("__array"):

@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = str(Path(weft.__file__).parents[1])
 ELSEWHERE = {
     "docs/backends.md": "its example is tests/example_backend, which has tests of its own",
+    "docs/torch.md": "it needs torch; tests/torch/test_page.py runs it",
 }
 PAGES = sorted(
     str(path.relative_to(ROOT))

@@ -7,9 +7,11 @@ Results that are inputs stay the tensors that they are.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +28,7 @@ from weft.foundation.dtypes import SI64
 from weft.foundation.errors import UserError, WeftError
 from weft.interop.torch.dtypes import THEIRS, ours
 from weft.interop.torch.interpret import WRITES, carry_out, name_of
+from weft.interop.torch.lines import shown
 from weft.interop.torch.memory import Arrays, tensor_of
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import backend_named
@@ -33,6 +36,7 @@ from weft.ops.graph.faults import told_by_line
 from weft.ops.mode import Mode, within_mode
 from weft.ops.tensor import Tensor
 from weft.ops.tracing import Trace, trace
+from weft.ptir.files import dumps
 from weft.ptir.types import TensorType
 
 KEY: Final = TensorType(SI64, (2,))
@@ -82,6 +86,8 @@ class CompiledGraph:
         self.wanted = [each for each in self.results if self._is_computed(each)]
         self.orders = [_order(node) for node in self.wanted]
         self.versions: dict[Any, Version] = {}
+        self._traced: tuple[Any, tuple[Trace, bool]] | None = None
+        """The last trace, and what it was made for."""
         self.arrays = Arrays(len(self.tensors))
         self.backend = backend_for(fakes)
 
@@ -119,11 +125,13 @@ class CompiledGraph:
             return ordered + found[len(ordered) :]
 
         traced = trace(_named(self.module), [*kinds, KEY], list, call, backend=self.backend)
+        self._traced = inputs, (traced, drawn[-1] > 0)
         return traced, drawn[-1] > 0
 
     def _compile(self, inputs: Sequence[Any]) -> Version:
         started = time.perf_counter()
-        traced, draws = self.trace(inputs)
+        known, self._traced = self._traced, None
+        traced, draws = known[1] if known and known[0] is inputs else self.trace(inputs)
         level = self.settings.opt_level
         if level != DEFAULT_LEVEL and self.backend.name == "cpu":
             ready = legalise(traced.program, self.backend, None)
@@ -131,7 +139,25 @@ class CompiledGraph:
             prepared = Prepared(traced.program, self.backend, made)
         else:
             prepared = PROGRAMS.compile(traced.program, self.backend, "jit")
-        return Version(prepared, traced, draws, time.perf_counter() - started)
+        made_in = time.perf_counter() - started
+        self._tell(inputs, made_in)
+        if self.settings.dump:
+            _write(Path(self.settings.dump), prepared)
+        return Version(prepared, traced, draws, made_in)
+
+    def _tell(self, inputs: Sequence[Any], seconds: float) -> None:
+        """One line on what was compiled, where and why."""
+        if not self.settings.explain:
+            return
+        ops = [node for node in self.module.graph.nodes if node.op == "call_function"]
+        place = next((shown(node) for node in ops if shown(node)), "")
+        sizes = [inputs[at] for at in self.numbers]
+        why = f"sizes {sizes} are new" if sizes or self.versions else "first call"
+        print(
+            f"[weft] compiled a graph of {len(ops)} ops{place} for {self.backend.name} in "
+            f"{seconds:.2f} s: {why}",
+            file=sys.stderr,
+        )
 
     # -- calling ---------------------------------------------------------------------------------
 
@@ -194,6 +220,18 @@ class CompiledGraph:
             return values[each]
 
         return value(node)
+
+
+def _write(folder: Path, prepared: Prepared) -> None:
+    """The program, and what every stage made of it where the backend compiles, in a folder of its
+    own."""
+    home = folder / f"graph_{len(list(folder.glob('graph_*'))) if folder.exists() else 0}"
+    home.mkdir(parents=True)
+    (home / "ptir.txt").write_text(str(dumps(prepared.program, "text")))
+    compiled = getattr(prepared.executable, "executable", None)
+    for name, text in (compiled.stages if compiled is not None else {}).items():
+        ending = "json" if text.lstrip().startswith("{") else "txt"
+        (home / f"{name}.{ending}").write_text(text)
 
 
 def backend_for(fakes: Sequence[Any]) -> Backend:

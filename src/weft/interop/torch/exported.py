@@ -61,7 +61,9 @@ def _root(buffers: tuple[str, ...]) -> type[TorchModule]:
 class Source:
     """The graph that a module carries out, and how its inputs and results are named."""
 
-    def __init__(self, program: ExportedProgram) -> None:
+    def __init__(self, program: ExportedProgram, owners: Mapping[str, str]) -> None:
+        self.owners = owners
+        """For every parameter and buffer, the name its tensor has in the module."""
         self.module = program.graph_module
         self.signature = program.graph_signature
         self.spec = program.call_spec
@@ -110,8 +112,8 @@ class Source:
         found: list[Any] = []
         sizes: dict[Any, int] = {}
         for spec, fake in zip(self.signature.input_specs, self.fakes, strict=True):
-            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target in state:
-                found.append(state[spec.target])
+            if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target in self.owners:
+                found.append(state[self.owners[spec.target]])
             elif spec.kind is InputKind.USER_INPUT:
                 found.append(self._argument(spec.arg, next(supply), fake, sizes))
             elif spec.target in self.constants:
@@ -194,7 +196,7 @@ class Source:
         flat: list[Any] = []
         for spec, value in zip(self.signature.output_specs, results, strict=True):
             if spec.kind is OutputKind.BUFFER_MUTATION:
-                assign(module, spec.target, value)
+                assign(module, self.owners[spec.target], value)
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
                 _write(spec.target, given[self.names.index(spec.target)], value)
             elif spec.kind is OutputKind.USER_OUTPUT:
@@ -255,6 +257,24 @@ def _tree(source: Source, state: Mapping[str, Tensor], buffers: set[str]) -> Tor
     return found
 
 
+def _owners(program: ExportedProgram) -> dict[str, str]:
+    """For every parameter and buffer, the first name that its tensor has: weights that two names
+    share stay one."""
+    owners: dict[str, str] = {}
+    first: dict[Any, str] = {}
+    for spec in program.graph_signature.input_specs:
+        name = str(spec.target)
+        if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER) or (
+            name not in program.state_dict
+        ):
+            continue
+        tensor = program.state_dict[name]
+        check_tensor(tensor)
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        owners[name] = first.setdefault(place, name) if tensor.numel() else name
+    return owners
+
+
 @public
 def from_exported(program: Any) -> Any:
     """A module of Weft that does what an exported program of torch does, with its parameters and
@@ -268,15 +288,12 @@ def from_exported(program: Any) -> Any:
     ready = program.run_decompositions(decompositions.of_export())
     check_known(ready.graph_module)
     signature = ready.graph_signature
-    names = [
-        spec.target for spec in signature.input_specs
-        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target in ready.state_dict
-    ]  # fmt: skip
-    state = {}
-    for name in names:
-        check_tensor(ready.state_dict[name])
-        state[str(name)] = from_tensor(ready.state_dict[name].detach(), copy=True)
-    source = Source(ready)
+    owners = _owners(ready)
+    state = {
+        name: from_tensor(ready.state_dict[name].detach(), copy=True)
+        for name in dict.fromkeys(owners.values())
+    }
+    source = Source(ready, owners)
     for name, value in ready.constants.items():
         if not isinstance(value, torch.Tensor):
             raise Unimplemented("constant", f"{name} is {a_type(value)}, not a tensor")

@@ -24,21 +24,15 @@ def compiled(module: GraphModule, fakes: Sequence[Any], settings: Settings) -> C
     """What torch calls in the place of a graph: Weft's program, with parts in torch where there
     is no other way."""
     try:
-        lost = _lost(module, fakes, settings)
+        made, inputs, lost = _traced(module, fakes, settings)
         if not lost:
-            return _whole(module, fakes, settings)
+            made.version(tuple(inputs[at] for at in made.numbers), inputs)
+            return _boxed(made)
     except WeftError as error:
         _tell(f"a graph of {len(module.graph.nodes)} ops runs in torch: {error}", settings)
         return _in_torch(module)
     _tell(_named(lost), settings)
     return _parted(module, lost, settings)
-
-
-def _whole(module: GraphModule, fakes: Sequence[Any], settings: Settings) -> Call:
-    made = CompiledGraph(module, settings)
-    inputs = [_example(fake) for fake in fakes]
-    made.version(tuple(inputs[at] for at in made.numbers), inputs)
-    return _boxed(made)
 
 
 def _boxed(function: Call) -> Call:
@@ -66,21 +60,23 @@ class _Shaped:
         self.shape = shape
 
 
-def _lost(module: GraphModule, fakes: Sequence[Any], settings: Settings) -> dict[Node, str]:
-    """The nodes that Weft cannot carry out, and why: those without a rule, and those whose rule
-    refuses them when the graph is traced."""
+def _traced(
+    module: GraphModule, fakes: Sequence[Any], settings: Settings
+) -> tuple[CompiledGraph, list[Any], dict[Node, str]]:
+    """The graph, stand-ins for its arguments, and the nodes that Weft cannot carry out with why:
+    those without a rule, and those whose rule refuses them when the graph is traced."""
     lost = dict.fromkeys(missing(module), "there is no rule for it")
-    probe = CompiledGraph(module, settings)
+    made = CompiledGraph(module, settings)
     inputs = [_example(fake) for fake in fakes]
     while True:
         try:
-            probe.trace(inputs, lost)
+            made.trace(inputs, lost)
         except NodeFailed as failed:
             if failed.node in lost:
                 raise failed.error from None
             lost[failed.node] = getattr(failed.error, "reason", "") or str(failed.error)
             continue
-        return lost
+        return made, inputs, lost
 
 
 def _named(lost: Mapping[Node, str]) -> str:

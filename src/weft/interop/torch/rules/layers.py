@@ -137,7 +137,8 @@ def _(
     sparse: bool = False, per_sample_weights: Any = None, include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> Any:  # fmt: skip
-    """Rows of a table, each bag of which becomes one row: its sum, mean (1) or maximum (2)."""
+    """Rows of a table, each bag of which becomes one row: its sum, mean (1) or maximum (2). What
+    torch keeps beside it for its own way back is not computed."""
     indices, starts = cast(indices, SI64), cast(offsets, SI64)
     if include_last_offset:
         starts = starts[: starts.shape[0] - 1]
@@ -155,11 +156,11 @@ def _(
         if padding_idx >= 0:
             raise Unimplemented("_embedding_bag", "the maximum of bags with padding")
         made = scattered(w.zeros((bags, width), dtype=table.dtype), 0, places, rows, "max", False)
-        return made, number, sizes, None
+        return made, None, None, None
     made = scattered(w.zeros((bags, width), dtype=table.dtype), 0, places, rows, "add")
     if mode == 1:
         made = made / cast(w.maximum(sizes, 1), table.dtype)[:, None]
-    return made, number, sizes, w.zeros((bags,), dtype=SI64)
+    return made, None, None, None
 
 
 @rule("aten._embedding_bag_dense_backward")

@@ -216,3 +216,18 @@ def _(x: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) ->
     if atol is not None:
         raise Unimplemented("linalg_pinv", "an absolute bound is not taken")
     return L.pinv(x) if rtol is None else L.pinv(x, rtol=rtol)
+
+
+@rule("aten._grouped_mm", "transformers.grouped_mm_fallback")
+def _(x: Any, weight: Any, offs: Any, bias: Any = None, out_dtype: Any = None) -> Any:
+    """Rows in groups, which end where `offs` says, times a matrix for each group; rows after the
+    last group are 0."""
+    if x.ndim != 2 or weight.ndim != 3 or bias is not None or out_dtype is not None:
+        raise Unimplemented("_grouped_mm", "rows in groups times a matrix each, and nothing else")
+    group = w.searchsorted(w.astype(offs, w.int64), w.arange(x.shape[0]), side="right")
+    zero = w.zeros((), dtype=x.dtype)
+    parts = [
+        w.where((group == number)[:, None], x, zero) @ weight[number]
+        for number in range(weight.shape[0])
+    ]
+    return reduce(lambda a, b: a + b, parts)

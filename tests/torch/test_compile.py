@@ -1,0 +1,218 @@
+"""`torch.compile(backend="weft")`: results, gradients, writes into inputs, sizes, random numbers,
+what runs in torch, and options."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+
+torch = pytest.importorskip("torch")
+from torch._dynamo.exc import BackendCompilerFailed  # noqa: E402
+
+from weft.interop.torch.backend import weft_backend  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::{kind}")
+    for kind in ("FutureWarning", "DeprecationWarning", "UserWarning")
+]
+
+
+@pytest.fixture(autouse=True)
+def reference() -> Iterator[None]:
+    """Interpreted, unless a test says otherwise."""
+    before = weft.default_backend()
+    weft.set_default_backend("reference")
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    weft.set_default_backend(before)
+
+
+def compiled(function: Any, **more: Any) -> Any:
+    return torch.compile(function, backend=weft_backend, fullgraph=True, **more)
+
+
+class Net(torch.nn.Module):  # type: ignore[misc]
+    """Convolution, batch norm, pooling, a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.head = torch.nn.Linear(4 * 4, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.norm(self.conv(x)))
+        return self.head(torch.nn.functional.max_pool2d(x, 2).flatten(1))
+
+
+def test_the_entry_point_names_the_backend() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    named = tomllib.loads(text)["project"]["entry-points"]["torch_dynamo_backends"]["weft"]
+    module, _, name = named.partition(":")
+    assert getattr(import_module(module), name) is weft_backend
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_training_follows_eager_torch(backend: str) -> None:
+    weft.set_default_backend(backend)
+    plain = Net()
+    other = copy.deepcopy(plain)
+    made = compiled(other)
+    pairs = [(m, torch.optim.SGD(m.parameters(), 0.05, momentum=0.9)) for m in (plain, other)]
+    for _ in range(2):
+        x = torch.randn(2, 3, 4, 4)
+        for model, optimiser in pairs:
+            optimiser.zero_grad()
+            (made if model is other else model)(x).square().mean().backward()
+            optimiser.step()
+    for (name, mine), theirs in zip(
+        other.state_dict().items(), plain.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_inputs_that_are_written_to_change() -> None:
+    def f(x: Any, y: Any) -> Any:
+        x.mul_(2)
+        y[1:3] = 0
+        return x + y.cumsum(0)
+
+    given = [torch.randn(4, 4) for _ in range(2)]
+    other = [each.clone() for each in given]
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(f)(*given), f(*other))
+    torch.testing.assert_close(given, other)
+
+
+def test_a_cache_is_written_in_place() -> None:
+    cache, place = torch.zeros(2, 5, 3), torch.tensor([1])
+
+    def step(cache: Any, new: Any, place: Any) -> Any:
+        cache.index_copy_(1, place, new)
+        return cache.sum()
+
+    made = compiled(step)
+    where = cache.data_ptr()
+    for number in range(3):
+        made(cache, torch.full((2, 1, 3), float(number + 1)), place + number)
+    assert cache[0, :, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 0.0]
+    assert cache.data_ptr() == where
+
+
+def test_sizes_that_change() -> None:
+    made = compiled(lambda x: torch.cat([x, x * x.shape[0]]).reshape(-1, 2).sum(1))
+    for count in (4, 5, 7, 1, 0, 5):
+        x = torch.randn(count, 4)
+        wanted = torch.cat([x, x * count]).reshape(-1, 2).sum(1)
+        torch.testing.assert_close(made(x), wanted)
+
+
+def test_replaced_and_changed_parameters_are_seen() -> None:
+    layer = torch.nn.Linear(3, 2)
+    made = compiled(layer)
+    x = torch.randn(4, 3)
+    with torch.no_grad():
+        made(x)
+        layer.weight.data = torch.ones(2, 3)
+        torch.testing.assert_close(made(x), layer(x))
+        layer.weight.mul_(3)
+        torch.testing.assert_close(made(x), layer(x))
+        layer.weight = torch.nn.Parameter(torch.zeros(2, 3))
+        torch.testing.assert_close(made(x), layer(x))
+
+
+def test_inputs_need_not_lie_in_order_and_results_lie_as_torchs() -> None:
+    def f(x: Any) -> Any:
+        return (x + 1).transpose(0, 1), x.mT.contiguous() * 2
+
+    x = torch.randn(6, 4).T[::2]
+    for mine, theirs in zip(compiled(f)(x), f(x), strict=True):
+        torch.testing.assert_close(mine, theirs, check_stride=True)
+
+
+def test_random_numbers_follow_torchs_seed() -> None:
+    made = compiled(torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Identity()))
+    x = torch.ones(1000)
+    torch.manual_seed(3)
+    first, second = made(x), made(x)
+    torch.manual_seed(3)
+    assert torch.equal(made(x), first)
+    assert not torch.equal(first, second)
+    assert 0.4 < (first == 0).float().mean() < 0.6
+    assert set(first.tolist()) == {0.0, 2.0}
+
+
+def test_dropout_is_the_same_on_the_way_back() -> None:
+    made = compiled(lambda x: torch.nn.functional.dropout(x, 0.5))
+    x = torch.ones(100, requires_grad=True)
+    y = made(x)
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, y.detach())
+
+
+def test_attention_stays_one_op() -> None:
+    from torch.nn.functional import scaled_dot_product_attention as attention
+
+    seen = []
+
+    def look(module: Any, inputs: Any, **options: Any) -> Any:
+        made = weft_backend(module, inputs, **options)
+        seen.extend(str(node.target) for node in module.graph.nodes)
+        return made
+
+    given = [torch.randn(2, 4, 5, 8, requires_grad=True) for _ in range(3)]
+    other = [each.detach().clone().requires_grad_() for each in given]
+    mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    mask[2] = False
+    made = torch.compile(lambda *a: attention(*a, attn_mask=mask), backend=look, fullgraph=True)
+    found, wanted = made(*given), attention(*other, attn_mask=mask)
+    assert "weft.attention.default" in seen
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    found.square().sum().backward()
+    wanted.square().sum().backward()
+    for mine, theirs in zip(given, other, strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+def airy(x: Any) -> Any:
+    return torch.special.airy_ai(x * 2).sin() + 1
+
+
+def test_an_op_without_a_rule_runs_in_torch_and_is_named() -> None:
+    x = torch.randn(5)
+    with pytest.warns(weft.WeftWarning, match="aten.special_airy_ai.default .*test_compile.py"):
+        found = torch.compile(airy, backend=weft_backend)(x)
+    torch.testing.assert_close(found, airy(x))
+
+
+def test_with_fullgraph_it_is_an_error() -> None:
+    with pytest.raises(BackendCompilerFailed, match=r"aten\.special_airy_ai"):
+        compiled(airy)(torch.randn(5))
+
+
+def test_options_are_checked() -> None:
+    for options, said in (({"level": 2}, "no option 'level'"), ({"opt_level": 9}, "level")):
+        with pytest.raises(BackendCompilerFailed, match=said):
+            compiled(lambda x: x + 1, options=options)(torch.ones(2))
+
+
+def test_what_was_compiled_is_told_and_written(tmp_path: Path, capsys: Any) -> None:
+    weft.set_default_backend("cpu")
+    options = {"explain": True, "dump": str(tmp_path), "opt_level": 2}
+    compiled(lambda x: x.exp() + 1, options=options)(torch.ones(3))
+    assert "compiled a graph of" in capsys.readouterr().err
+    assert any(path.name.startswith("ptir") for path in tmp_path.rglob("*"))
+
+
+def test_a_position_out_of_range_is_told_with_the_models_line() -> None:
+    with pytest.raises(weft.WeftError, match="out of"):
+        compiled(lambda x, at: x[at] * 2)(torch.ones(3), torch.tensor([5]))

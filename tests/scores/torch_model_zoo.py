@@ -81,7 +81,7 @@ def masked_llama() -> Built:
     return hugging("LlamaForCausalLM", "LlamaConfig", GROUPED, **given)
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """Two convolutions beside a way around them."""
 
     def __init__(self, inside: int, outside: int, stride: int) -> None:
@@ -97,7 +97,7 @@ class Block(nn.Module):
         return torch.relu(self.norm2(self.second(y)) + self.around(x))
 
 
-class UNet(nn.Module):
+class UNet(nn.Module):  # type: ignore[misc]
     """Down by pooling, up by transposed convolution and by resampling, with shortcuts."""
 
     def __init__(self, width: int = 8) -> None:
@@ -116,7 +116,7 @@ class UNet(nn.Module):
         return self.head(made) + smooth.mean(1, keepdim=True)
 
 
-class DLRM(nn.Module):
+class DLRM(nn.Module):  # type: ignore[misc]
     """Bags of embeddings and dense features, which meet pairwise."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class DLRM(nn.Module):
         return self.top(torch.cat([first, meet[:, at[0], at[1]]], 1)).sigmoid()
 
 
-class Recurrent(nn.Module):
+class Recurrent(nn.Module):  # type: ignore[misc]
     """A recurrent layer and a head."""
 
     def __init__(self, kind: Any) -> None:

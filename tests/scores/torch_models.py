@@ -111,7 +111,7 @@ def through_compile(
 
 
 def backward(module: nn.Module, results: list[Any]) -> None:
-    sum((each * each).mean() for each in results if each.requires_grad).backward()  # type: ignore[union-attr]
+    sum((each * each).mean() for each in results if each.requires_grad).backward()
 
 
 def floats(value: Any) -> list[Any]:

@@ -19,6 +19,7 @@ from torch._dynamo.exc import BackendCompilerFailed  # noqa: E402
 
 from weft.interop.torch.backend import weft_backend  # noqa: E402
 
+Model: Any = torch.nn.Module
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::{kind}")
     for kind in ("FutureWarning", "DeprecationWarning", "UserWarning")
@@ -40,7 +41,7 @@ def compiled(function: Any, **more: Any) -> Any:
     return torch.compile(function, backend=weft_backend, fullgraph=True, **more)
 
 
-class Net(torch.nn.Module):  # type: ignore[misc]
+class Net(Model):  # type: ignore[misc]
     """Convolution, batch norm, pooling, a linear layer."""
 
     def __init__(self) -> None:
@@ -160,9 +161,8 @@ def test_dropout_is_the_same_on_the_way_back() -> None:
 
 
 def test_attention_stays_one_op() -> None:
-    from torch.nn.functional import scaled_dot_product_attention as attention
-
-    seen = []
+    attention: Any = torch.nn.functional.scaled_dot_product_attention
+    seen: list[str] = []
 
     def look(module: Any, inputs: Any, **options: Any) -> Any:
         made = weft_backend(module, inputs, **options)

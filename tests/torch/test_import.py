@@ -14,6 +14,7 @@ from weft import optim
 torch = pytest.importorskip("torch")
 from tests.scores import torch_model_zoo, torch_models  # noqa: E402
 
+Model: Any = torch.nn.Module
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore::{kind}")
     for kind in ("FutureWarning", "DeprecationWarning", "UserWarning")
@@ -31,7 +32,7 @@ def reference() -> Iterator[None]:
     weft.set_default_backend(before)
 
 
-class Small(torch.nn.Module):  # type: ignore[misc]
+class Small(Model):  # type: ignore[misc]
     """A convolution, batch norm and a linear layer, tied to nothing."""
 
     def __init__(self) -> None:
@@ -75,7 +76,7 @@ def test_a_module_keeps_its_names_and_can_be_trained() -> None:
 
 
 def test_weights_with_two_names_are_one_tensor() -> None:
-    class Tied(torch.nn.Module):  # type: ignore[misc]
+    class Tied(Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.table = torch.nn.Embedding(5, 3)
@@ -133,7 +134,7 @@ def test_instructions_name_the_models_lines() -> None:
 
 
 def test_results_are_nested_as_the_models_are() -> None:
-    class Pair(torch.nn.Module):  # type: ignore[misc]
+    class Pair(Model):  # type: ignore[misc]
         def forward(self, x: Any, *, twice: Any) -> Any:
             return {"sum": x + twice, "parts": (x, [twice * 2])}
 
@@ -147,7 +148,7 @@ def test_results_are_nested_as_the_models_are() -> None:
 
 
 def test_every_op_without_a_rule_is_named_at_once() -> None:
-    class Strange(torch.nn.Module):  # type: ignore[misc]
+    class Strange(Model):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
             q, r = torch.linalg.qr(x)
             return torch.special.airy_ai(q) + torch.special.bessel_j0(r)
@@ -165,7 +166,7 @@ def test_users_can_give_rules() -> None:
     def _(x: Any) -> Any:
         return x + 1
 
-    class Strange(torch.nn.Module):  # type: ignore[misc]
+    class Strange(Model):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
             return torch.special.bessel_y0(x)
 
@@ -174,7 +175,7 @@ def test_users_can_give_rules() -> None:
 
 
 def test_random_ops_want_a_key() -> None:
-    class Noisy(torch.nn.Module):  # type: ignore[misc]
+    class Noisy(Model):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:
             return x + torch.randn_like(x)
 

@@ -124,8 +124,6 @@ def fuse_at(level: int) -> Fuse:
 
 
 UNCHECKED: Final = {
-    "gpu": "its kernels are verified, but it was not checked that threads wait for one another "
-    "wherever they must; a barrier that is missing shows in wrong results, and not always",
     "cu": "its compiler checks it, and nobody checks what it does",
     "llvm": "its compiler checks it, and nobody checks what it does",
 }

@@ -15,6 +15,7 @@ from weft.driver.artifact.assembler import Unit, build_artifact, symbols_of
 from weft.driver.artifact.kernels import with_declared_types
 from weft.driver.code import gpu_kernels, gpu_reactions
 from weft.driver.code.gpu_linker import arch_for, link
+from weft.driver.code.gpu_races import check_edited
 from weft.driver.code.plans import choose_plans
 from weft.driver.code.slow_paths import slow_paths
 from weft.driver.code.sources import CUDA
@@ -91,6 +92,11 @@ def _lower(compilation: Compilation) -> GpuModule:
     )
 
 
+def _wait_for_one_another(read: GpuModule, made: GpuModule, compilation: Compilation) -> None:
+    gpu_kernels.check_module(read, compilation["region"], compilation.target)
+    check_edited(read, made, compilation["region"])
+
+
 def _given(compilation: Compilation) -> set[str]:
     """The keys of plans that somebody gave: those that were read and are not the planner's."""
     if "plan" not in compilation.overrides:
@@ -128,6 +134,7 @@ GENERATOR = Generator(
             verify=lambda c: gpu_kernels.check_module(c["gpu"], c["region"], c.target),
             render=text.print_module,
             parse=lambda source, c: text.parse_module(source),
+            agree=_wait_for_one_another,
         ),
         Stage(
             "cu", "cu",

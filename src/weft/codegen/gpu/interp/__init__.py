@@ -11,8 +11,8 @@ Shared memory is modelled byte by byte, with the permutations of the copy engine
 instructions applied to addresses, independently of the layouts that the templates use.
 """
 
-from weft.codegen.gpu.interp.blocks import Timing
+from weft.codegen.gpu.interp.blocks import Spent, Timing
 from weft.codegen.gpu.interp.machine import run
 from weft.codegen.gpu.interp.races import Hazard
 
-__all__ = ["Hazard", "Timing", "run"]
+__all__ = ["Hazard", "Spent", "Timing", "run"]

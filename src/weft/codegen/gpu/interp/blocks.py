@@ -35,6 +35,29 @@ class Timing(Enum):
     LATE = "late"
 
 
+class Spent(Exception):
+    """A kernel has more statements than may be run; so many of its blocks have ended."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__(f"{blocks} blocks have ended")
+        self.blocks = blocks
+
+
+@dataclass
+class Budget:
+    """How many statements of warps may still be run, and how many blocks have ended."""
+
+    left: int | None = None
+    """None: any number."""
+    blocks: int = 0
+
+    def spend(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Spent(self.blocks)
+
+
 @dataclass(frozen=True)
 class Blocked:
     """What a strand waits for."""
@@ -65,6 +88,7 @@ class Block:
     timing: Timing
     workspace: Workspace | None = None
     """What all blocks share."""
+    budget: Budget = field(default_factory=Budget)
     memory: SharedMemory = field(init=False)
     barriers: dict[str, list[Mbarrier]] = field(default_factory=dict)
     meetings: dict[int, NamedBarrier] = field(default_factory=dict)
@@ -111,6 +135,7 @@ class Block:
                 raise Hazard("a store was still reading shared memory when the block ended")
         if self.copies:
             raise Hazard("a copy was still on its way when the block ended")
+        self.budget.blocks += 1
 
 
 @dataclass

@@ -15,8 +15,10 @@ from weft.codegen.gpu.interp.blocks import (
     WARP,
     Block,
     Blocked,
+    Budget,
     Cluster,
     Running,
+    Spent,
     Timing,
     run_side_by_side,
 )
@@ -46,16 +48,22 @@ def run(
     buffers: Mapping[str, Array],
     timing: Timing = Timing.LATE,
     seed: int = 0,
+    budget: int | None = None,
 ) -> None:
-    """Run every block of a kernel on flat arrays, which it changes."""
+    """Run every block of a kernel on flat arrays, which it changes; `Spent` where that takes more
+    statements of warps than `budget`."""
+    left = Budget(budget)
     arrays = [buffers[name] for name in kernel.buffers]
     space = Workspace(kernel.workspace) if kernel.workspace else None
-    clusters = []
-    for first in range(0, kernel.grid, kernel.cluster):
-        numbers = range(first, first + kernel.cluster)
-        clusters.append(Cluster([Block(kernel, arrays, n, timing, space) for n in numbers]))
+    clusters = (
+        Cluster([Block(kernel, arrays, first + n, timing, space, left) for n in range(size)])
+        for size in [kernel.cluster]
+        for first in range(0, kernel.grid, size)
+    )
+    if space and budget is not None and kernel.grid > budget:
+        raise Spent(0)
     # Blocks that hand parts of sums on may wait for one another; others run in turn.
-    for together in [clusters] if space else [[cluster] for cluster in clusters]:
+    for together in [list(clusters)] if space else ([cluster] for cluster in clusters):
         run_side_by_side(together, Random(seed), Strand)  # noqa: S311 - a test order
     if space:
         space.finish()
@@ -72,6 +80,7 @@ class Strand(Elements):
             yield from self.statement(statement, mask)
 
     def statement(self, statement: ir.Stmt, mask: Lanes) -> Running:
+        self.block.budget.spend()
         if not self.awaited and reaches_memory(statement):
             raise Hazard("memory is touched before the kernels ahead of this one have ended")
         match statement:
@@ -150,11 +159,13 @@ class Strand(Elements):
         if all(len(np.unique(np.broadcast_to(b, (WARP,))[mask])) == 1 for b in bounds):
             for number in range(*(only(bound, mask) for bound in bounds)):
                 self.names[var] = number
+                self.block.budget.spend()
                 yield from self.body(body, mask)
             return
         place, stop, step = (np.broadcast_to(bound, (WARP,)) for bound in bounds)
         while (active := mask & (place < stop)).any():
             self.names[var] = place
+            self.block.budget.spend()
             yield from self.body(body, active)
             place = place + step
 

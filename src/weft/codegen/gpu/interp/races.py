@@ -24,6 +24,10 @@ _NOBODY: Final = -1
 class Hazard(InternalError):
     """A kernel does something whose result depends on timing, or waits for ever."""
 
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
 
 class Races:
     """The clocks of a block's warps, and when each byte was last touched by whom."""

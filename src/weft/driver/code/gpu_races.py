@@ -1,0 +1,100 @@
+"""GPU kernels that somebody edited, run by the dialect's interpreter: threads wait for one another
+wherever they must.
+
+The interpreter runs every thread, so that large kernels are beyond it: it stops when its budget is
+spent, and what was not looked at is said.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.interp import Hazard, Spent, Timing, run
+from weft.codegen.gpu.ir.module import GpuModule
+from weft.foundation.errors import InternalError, SpecViolation, WeftWarning
+from weft.region.ir import Module, Tensor
+from weft.region.structure import buffers
+
+Array = NDArray[Any]
+BUDGET: Final = 40_000
+"""Statements of warps: some seconds."""
+MOST_BYTES: Final = 1 << 28
+_NUMBERS: Final = (1, 0)
+"""What all tensors hold: threads wait alike for all numbers. Where one breaks a rule of the
+program, such as that of an index, the next is tried."""
+_BROKEN: Final = (
+    LookupError, ValueError, ArithmeticError, TypeError, AttributeError, AssertionError,
+    RuntimeError, MemoryError, InternalError,
+)  # fmt: skip
+"""What the interpreter raises where a kernel makes no sense to it."""
+
+
+def check_edited(read: GpuModule, made: GpuModule, module: Module) -> None:
+    """Refuse kernels that differ from those that were made, and in which threads do not wait for
+    one another; warn of those of which that is not known."""
+    tensors = _tensors(read, module)
+    for symbol, kernel in read.kernels.items():
+        if kernel == made.kernels.get(symbol) or symbol not in tensors:
+            continue
+        unknown = _why_unknown(symbol, kernel, tensors[symbol])
+        if unknown:
+            warnings.warn(
+                f"the GPU kernel {symbol} was given, and it is not known whether its threads wait "
+                f"for one another wherever they must: {unknown}",
+                WeftWarning,
+                stacklevel=2,
+            )
+
+
+def _tensors(code: GpuModule, module: Module) -> dict[str, dict[str, Tensor]]:
+    """For each dialect kernel that is launched the tensors that its buffers are, once."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for kernel in module.kernels:
+        launch = code.launches.get(kernel.name)
+        if launch is not None and launch.symbol not in found:
+            names = buffers(kernel)
+            places = zip(code.kernels[launch.symbol].buffers, launch.tensors, strict=True)
+            found[launch.symbol] = {name: module.tensors[names[at]] for name, at in places}
+    return found
+
+
+def _why_unknown(symbol: str, kernel: ir.Kernel, tensors: Mapping[str, Tensor]) -> str:
+    """Why it is not known whether a kernel is sound; nothing where it is."""
+    if sum(tensor.bytes for tensor in tensors.values()) > MOST_BYTES:
+        return "its tensors are too large for the dialect's interpreter"
+    for timing in Timing:
+        unknown = _run(symbol, kernel, tensors, timing)
+        if unknown:
+            return unknown
+    return ""
+
+
+def _run(symbol: str, kernel: ir.Kernel, tensors: Mapping[str, Tensor], timing: Timing) -> str:
+    why = ""
+    for number in _NUMBERS:
+        flat = {
+            name: np.full(int(np.prod(tensor.shape)), number).astype(tensor.dtype.numpy)
+            for name, tensor in tensors.items()
+        }
+        try:
+            with np.errstate(all="ignore"):
+                run(kernel, flat, timing, budget=BUDGET)
+        except Hazard as found:
+            raise SpecViolation(
+                "KernelRace", f"in the kernel {symbol} {found.what}", "put a barrier there"
+            ) from None
+        except Spent as spent:
+            return f"the dialect's interpreter stopped after {spent.blocks} of {kernel.grid} blocks"
+        except SpecViolation as broken:
+            why = f"on tensors of one number it reports {broken.why!r}"
+        except _BROKEN as error:
+            return f"the dialect's interpreter cannot run it: {type(error).__name__}: {error}"
+        else:
+            return ""
+    return why

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from weft.ptir import Builder, Program
+from weft.ptir import Builder, Program, Value
 from weft.ptir.gradient import gradient
 
 
@@ -25,6 +25,9 @@ class Case:
     dilation: int = 1
     groups: int = 1
     dtype: str = "bf16"
+    layout: str = ""
+    """Channels last in image and filters; first in both, or in filters that are turned before they
+    are used (filters first)."""
     epilogue: str = ""
     """bias, residual, or both results (two)."""
 
@@ -47,34 +50,48 @@ class Case:
 
     def program(self) -> Program:
         b = Builder("convolution")
-        layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[self.axes]
-        x = b.param(self.dtype, [self.images, *self.size, self.inputs])
-        share = self.inputs // self.groups
-        w = b.param(self.dtype, [*self.window, share, self.outputs])
+        x, w = self._operands(b)
         more = [b.param(self.dtype, [self.outputs])] if self.epilogue == "bias" else []
-        shape = [self.images, *self.places, self.outputs]
+        shape = self._shape(self.places, self.outputs)
         beside = [b.param(self.dtype, shape)] if self.epilogue == "residual" else []
-        y = b.emit(
-            "weft.conv", x, w, *more, layout=layout, stride=[self.stride] * self.axes,
-            pad=list(self.padding), dilation=[self.dilation] * self.axes, groups=self.groups,
-        )  # fmt: skip
+        y = self._convolution(b, x, w, *more)
         if self.epilogue == "residual":
             y = b.emit("maximum", y + beside[0], b.full(shape, 0.0, self.dtype))
         return b.build(y, b.tanh(y)) if self.epilogue == "two" else b.build(y)
 
     def gradient(self, of: int) -> Program:
-        """The gradient of the image (0) or of the filters (1), for any cotangent."""
+        """The gradient of the image (0) or of the filters (1), for any cotangent, after the sum of
+        the products with it."""
         b = Builder("gradient")
+        x, w = self._operands(b)
+        g = b.param(self.dtype, self._shape(self.places, self.outputs))
+        total = b.reduce_sum(self._convolution(b, x, w) * g, list(range(self.axes + 2)))
+        return gradient(b.build(total), wrt=of)
+
+    def _shape(self, size: tuple[int, ...], channels: int) -> list[int]:
+        last = [self.images, *size, channels]
+        return [self.images, channels, *size] if self.layout == "first" else last
+
+    def _operands(self, b: Builder) -> tuple[Value, Value]:
+        share = self.inputs // self.groups
+        filters = [*self.window, share, self.outputs]
+        if self.layout:
+            filters = [self.outputs, share, *self.window]
+        x = b.param(self.dtype, self._shape(self.size, self.inputs))
+        return x, b.param(self.dtype, filters)
+
+    def _convolution(self, b: Builder, x: Value, w: Value, *more: Value) -> Value:
         layout = {1: "NWC", 2: "NHWC", 3: "NDHWC"}[self.axes]
-        x = b.param(self.dtype, [self.images, *self.size, self.inputs])
-        w = b.param(self.dtype, [*self.window, self.inputs // self.groups, self.outputs])
-        g = b.param(self.dtype, [self.images, *self.places, self.outputs])
-        y = b.emit(
-            "weft.conv", x, w, layout=layout, stride=[self.stride] * self.axes,
+        if self.layout == "first":
+            layout = f"NC{layout[1:-1]}"
+        elif self.layout == "filters first":
+            w = b.transpose(w, [*range(2, self.axes + 2), 1, 0])
+        made = b.emit(
+            "weft.conv", x, w, *more, layout=layout, stride=[self.stride] * self.axes,
             pad=list(self.padding), dilation=[self.dilation] * self.axes, groups=self.groups,
         )  # fmt: skip
-        total = b.reduce_sum(y * g, list(range(self.axes + 2)))
-        return gradient(b.build(total), wrt=of)
+        assert isinstance(made, Value)
+        return made
 
 
 CASES: Final[dict[str, Case]] = {
@@ -101,6 +118,16 @@ CASES: Final[dict[str, Case]] = {
 }
 """By what is special about each."""
 
+COPIED: Final[dict[str, Case]] = {
+    "channels first": Case(size=(8, 8), layout="first"),
+    "channels first, stride 2, dilated": Case(size=(17, 18), layout="first", stride=2, pad=2),
+    "filters first": Case(size=(8, 8), layout="filters first"),
+    "odd channels": Case(size=(8, 8), inputs=65, outputs=63),
+    "groups of few channels": Case(size=(12, 12), inputs=96, outputs=96, groups=3),
+    "channels first, 1-D": Case(size=(200,), window=(5,), pad=2, layout="first"),
+}
+"""Those of which an operand is copied first."""
+
 GRADIENTS: Final[dict[str, tuple[Case, int]]] = {
     "of the image": (Case(), 0),
     "of the image, dilated, 1-D": (Case(size=(40,), window=(3,), dilation=2, pad=2), 0),
@@ -109,6 +136,10 @@ GRADIENTS: Final[dict[str, tuple[Case, int]]] = {
     "of the filters, stride 2": (Case(size=(9, 9), stride=2), 1),
     "of the filters, channels on both sides": (Case(inputs=128, outputs=72, size=(4, 4)), 1),
     "of the filters, two groups": (Case(inputs=128, outputs=128, groups=2, size=(4, 4)), 1),
+    "of the image, stride 2": (Case(size=(8, 8), stride=2), 0),
+    "of the image, channels first": (Case(size=(8, 8), layout="first"), 0),
+    "of filters that were turned": (Case(size=(8, 8), layout="filters first"), 1),
+    "of the filters, channels first": (Case(size=(8, 8), layout="first"), 1),
     "of the filters, 1-D": (Case(size=(70,), window=(5,), pad=2), 1),
     "of the filters, 3-D": (Case(size=(4, 3, 5), window=(2, 2, 2), pad=0), 1),
 }

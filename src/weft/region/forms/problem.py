@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from weft.foundation.index_expr import Expr, coefficient, linear
 from weft.region.form import Image, MatrixAxes, Problem
-from weft.region.forms.alignment import grain, is_aligned
+from weft.region.forms.alignment import ROW, grain, is_aligned
 from weft.region.forms.image import find_image, is_convolution
 from weft.region.forms.runs import longest_run
 from weft.region.ir import AxisIndex, Kernel, Let, Read, Roles, Tensor, row_major
@@ -69,17 +70,39 @@ def _windows(
     runs: list[list[Expr]] = [[], [], [] if image.is_summed else [other]]
     runs[1 - number] = [other]
     problem = _problem(kernel, roles, strides, found, runs, image)
-    return problem if image.is_summed or _has_its_run(kernel, roles, image, problem) else None
+    whole = kernel.sizes[image.channels] * problem.dtype.storage_bytes % ROW == 0
+    alone = whole or read.index[-1].single_axis is not None
+    if not alone or not _has_neighbours(other, roles, image, problem):
+        problem = replace(problem, aligned=False)
+    return problem if image.is_summed else _of_filters(kernel, roles, image, problem)
 
 
-def _has_its_run(kernel: Kernel, roles: Roles, image: Image, problem: Problem) -> bool:
-    """Whether all places of an image are summed over in order, and the taps that are no matrices of
-    their own come before the channels."""
-    wide = [name for name in roles.k if kernel.sizes[name] > 1]
-    rows = problem.axes.m if image.side == "lhs" else problem.axes.n
-    own = [name for name in rows if kernel.sizes[name] > 1]
-    ordered = [name for name in (*image.taps, image.channels) if name in own]
-    return {*wide} <= {*problem.axes.k} and own == ordered
+def _has_neighbours(other: Expr, roles: Roles, image: Image, problem: Problem) -> bool:
+    """Whether channels, or rows or columns, of what meets an image are neighbours in memory."""
+    own = problem.axes.n if image.side == "lhs" else problem.axes.m
+    inner = image.channels if image.is_summed else roles.k[-1]
+    return 1 in (coefficient(other, inner), *(coefficient(other, name) for name in own[-1:]))
+
+
+def _of_filters(kernel: Kernel, roles: Roles, image: Image, problem: Problem) -> Problem | None:
+    """The gradient of filters: all places of an image are summed over in order, and channels make
+    whole rows of copies. Where taps do not come before channels, each has a matrix of its own."""
+    sizes, axes, word = kernel.sizes, problem.axes, problem.dtype.storage_bytes
+    if not {name for name in roles.k if sizes[name] > 1} <= {*axes.k}:
+        return None
+    if sizes[image.channels] * word % ROW:
+        return None
+    own = [name for name in (axes.m if image.side == "lhs" else axes.n) if sizes[name] > 1]
+    if own == [name for name in (*image.taps, image.channels) if name in own]:
+        return problem
+    batch = [name for name in sizes if name in (*axes.batch, *image.taps) and sizes[name] > 1]
+    count, alone = math.prod(sizes[name] for name in batch), (image.channels,)
+    axes = replace(axes, batch=tuple(batch))
+    if image.side == "lhs":
+        axes = replace(axes, m=alone)
+        return replace(problem, batch=count, m=sizes[image.channels], axes=axes)
+    axes = replace(axes, n=alone)
+    return replace(problem, batch=count, n=sizes[image.channels], axes=axes)
 
 
 def image_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Image | None:

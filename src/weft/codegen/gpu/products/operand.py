@@ -67,7 +67,7 @@ def image_operand(let: Let, refs: Mapping[str, MemRef], image: Image, axes: Axes
         why = f"{walk.whole} channels are no whole rows of {ROW} bytes, a tap of filters each"
         raise Refusal("ImageChannels", why)
     channels = axes.sizes[image.channels]
-    if channels % (ROW // item) and channels != ref.shape[-1]:
+    if channels % (ROW // item) and channels != walk.sizes[0]:
         why = f"{channels} channels of an image of {ref.shape[-1]} are no whole rows of {ROW} bytes"
         raise Refusal("ImageChannels", why)
     _check_window(image, walk, axes.sizes)

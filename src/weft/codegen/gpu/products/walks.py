@@ -126,11 +126,13 @@ def image_walk(
     places = [axes.along(moved.start, moved.place, moved.step) for moved in inside]
     taps = [axes.along(0, moved.tap, moved.dilation) for moved in inside]
     is_summed = image.is_summed
+    # What lies behind the channels, if they are not in groups, is nobody's.
+    channels = sizes[-1] if index[-1].single_axis is None else axes.sizes[image.channels]
     wide = strides[count - 1] if count else strides[0] * sizes[0]
     return Walk(
         axes.digits(axes.outer),
         summed_digits(image, axes.sizes, item) if is_summed else axes.digits(axes.k),
-        (sizes[-1], *(moved.size for moved in inside), prod(sizes[:count])),
+        (channels, *(moved.size for moved in inside), prod(sizes[:count])),
         (*(strides[moved.dim] for moved in inside), wide),
         (axes.step(index[-1]), *places, axes.step(images)),
         _window(inside, axes.sizes),

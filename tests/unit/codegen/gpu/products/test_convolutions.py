@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import CASES, GRADIENTS, Case
+from tests.gpu_convolutions import CASES, COPIED, GRADIENTS, Case
 from tests.gpu_faults import planted, without
 from tests.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir
@@ -39,6 +39,14 @@ def window_kernels(program: Program) -> list[ir.Kernel]:
 def test_convolutions_are_one_kernel_and_agree(name: str) -> None:
     program = CASES[name].program()
     assert len(module_of(program).launches) == len(window_kernels(program)) == 1
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_operands_that_copies_cannot_read_are_copied_first(name: str) -> None:
+    program = COPIED[name].program()
+    assert len(window_kernels(program)) == 1 < len(module_of(program).launches)
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
 

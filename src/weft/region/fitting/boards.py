@@ -1,0 +1,246 @@
+"""Convolutions whose operands a copy engine can go through: an image with its channels last, rows
+of whole lines, and elements where windows look for them; filters with their channels, or those of
+the result, side by side.
+
+    x[i, c, p + r - 1, q + s - 1]            -->  t[i, u, v, c] = x[i, c, u - 1, v - 1]
+    g[i, floor((p + r) / 2) - 1, ..., c]     -->  t[i, u, ..., c] = g[i, floor(u / 2) - 1, ..., c]
+
+A place and a tap that an image depends on together only, as `step * p + dilation * r`, become one
+axis of a board, a copy of the image with zeros where a guard fails: with the channels first before,
+an odd number of them, or with elements as far apart as the windows of the convolution were whose
+gradient it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from weft.foundation.dtypes import BF16, F16
+from weft.foundation.index_expr import (
+    Axis,
+    Expr,
+    FloorDiv,
+    Guard,
+    axis,
+    coefficient,
+    constant,
+    linear,
+    substitute,
+)
+from weft.region.forms.multiplied import usual_atom
+from weft.region.forms.problem import find_problem
+from weft.region.ir import Kernel, KernelAxis, Let, Output, Pattern, Read, Roles, Tensor, row_major
+from weft.target.target import Target
+
+_WORTH: Final = 1 << 22
+"""Products from which copying an operand pays."""
+_FEWEST: Final = 16
+"""Channels from which it does: fewer are mostly padding on their way through matrix units."""
+_LINE: Final = 8
+"""16-bit elements of a line of memory."""
+Made = tuple[tuple[Kernel, ...], tuple[Tensor, ...]]
+
+
+def with_boards(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
+    """A convolution behind copies of those operands that need one, and the copies' tensors."""
+    if kernel.pattern is not Pattern.CONV or kernel.params or not target.has("wgmma"):
+        return (kernel,), ()
+    roles = kernel.roles
+    if roles is None or math.prod(kernel.sizes.values()) < _WORTH or _suits(kernel, tensors):
+        return (kernel,), ()
+    sides = [kernel.let(name) for name in (roles.lhs, roles.rhs)]
+    if usual_atom(kernel, "sm90") is None or any(let.dtype not in (BF16, F16) for let in sides):
+        return (kernel,), ()
+    for made, more in _trials(kernel, roles, tensors):
+        known = {**tensors, **{tensor.name: tensor for tensor in more}}
+        if _suits(made[-1], known):
+            return made, more
+    return (kernel,), ()
+
+
+def _suits(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether matrix units can multiply what the kernel reads."""
+    problem = find_problem(kernel, tensors)
+    return problem is not None and problem.aligned and problem.image is not None
+
+
+def _trials(kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]) -> Iterator[Made]:
+    """The kernel with one operand copied or the other, then with both."""
+    for side, other in (("lhs", "rhs"), ("rhs", "lhs")):
+        board = _find(kernel, roles, side, tensors)
+        if board is None or kernel.sizes[board.channels] < _FEWEST:
+            continue
+        image = board.copy(f"{kernel.name}_image")
+        beside = _other(kernel, roles, other, board, f"{kernel.name}_{other}")
+        for chosen in ((beside,), (image,), (image, beside)):
+            made = kernel
+            for copy in chosen:
+                body = tuple(copy.read if let.name == copy.read.name else let for let in made.body)
+                made = replace(made, body=body)
+            yield (*(copy.kernel for copy in chosen), made), tuple(copy.tensor for copy in chosen)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A kernel that copies an operand, its tensor, and the Let that reads it."""
+
+    kernel: Kernel
+    tensor: Tensor
+    read: Let
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A place and a tap that an image depends on as `step * place + dilation * tap`."""
+
+    place: str
+    tap: str
+    step: int
+    dilation: int
+
+    @property
+    def expr(self) -> Expr:
+        return axis(self.place) * self.step + axis(self.tap) * self.dilation
+
+    def size(self, sizes: Mapping[str, int]) -> int:
+        reach = self.step * (sizes[self.place] - 1) + self.dilation * (sizes[self.tap] - 1)
+        return reach + 1
+
+    @property
+    def on_board(self) -> Mapping[str, Expr]:
+        """Place and tap of an element of the board: all of it is a tap of the first place, or a
+        place of the first tap."""
+        if self.dilation == 1:
+            return {self.tap: axis(self.tap), self.place: constant(0)}
+        return {self.place: axis(self.tap), self.tap: constant(0)}
+
+
+@dataclass(frozen=True)
+class _Board:
+    """An image: its read, axes of batches and of images, what moves over it, and its channels."""
+
+    let: Let
+    read: Read
+    apart: tuple[str, ...]
+    pairs: tuple[_Pair, ...]
+    channels: str
+    is_summed: bool
+    sizes: Mapping[str, int]
+
+    def copy(self, name: str) -> _Copy:
+        """The board, in memory; its axes are called as taps and channels are."""
+        moved = {name: expr for pair in self.pairs for name, expr in pair.on_board.items()}
+        sizes = {name: self.sizes[name] for name in self.apart}
+        sizes |= {pair.tap: pair.size(self.sizes) for pair in self.pairs}
+        whole = self.sizes[self.channels]
+        sizes[self.channels] = -(-whole // _LINE) * _LINE
+        guards = [Guard(substitute(g.expr, moved), g.size) for g in self.read.guards]
+        if sizes[self.channels] > whole:
+            guards.append(Guard(axis(self.channels), whole))
+        index = tuple(substitute(expr, moved) for expr in self.read.index)
+        read = Read(self.read.tensor, index, tuple(guards), 0.0 if guards else None)
+        place = (*map(axis, self.apart), *(pair.expr for pair in self.pairs), axis(self.channels))
+        return _copied(name, self.let, read, sizes, place)
+
+
+def _copied(
+    name: str, let: Let, read: Read, sizes: Mapping[str, int], place: tuple[Expr, ...]
+) -> _Copy:
+    axes = tuple(KernelAxis(found, size) for found, size in sizes.items())
+    names = tuple(sizes)
+    body = (Let("v0", let.dtype, names, read),)
+    outputs = (Output(name, "v0", tuple(map(axis, names))),)
+    kernel = Kernel(f"{name}_copy", Pattern.MAP, axes, body, outputs)
+    tensor = Tensor(name, let.dtype, tuple(sizes.values()))
+    return _Copy(kernel, tensor, replace(let, expr=Read(name, place)))
+
+
+def _find(kernel: Kernel, roles: Roles, side: str, tensors: Mapping[str, Tensor]) -> _Board | None:
+    """The board that an operand needs, if it is windows of something."""
+    let = kernel.let(getattr(roles, side))
+    read, sizes = let.expr, kernel.sizes
+    if not isinstance(read, Read) or read.places or (kernel.open_guards(read) and read.fill != 0):
+        return None
+    outer = roles.m if side == "lhs" else roles.n
+    exprs = [*read.index, *(guard.expr for guard in read.guards)]
+    pairs = _pairs(exprs, outer, roles.k)
+    paired = {name for pair in pairs for name in (pair.place, pair.tap)}
+    rest = [name for name in (*outer, *roles.k) if name not in paired and sizes[name] > 1]
+    address = linear(read.index, row_major(tensors[read.tensor].shape))
+    plain = {name: abs(coefficient(address, name)) for name in rest}
+    if not pairs or not plain or 0 in plain.values():
+        return None
+    channels = min(plain, key=lambda name: plain[name])
+    is_summed = channels in roles.k
+    turned = [pair if is_summed else _turned(pair) for pair in pairs]
+    own = roles.k if is_summed else outer
+    ordered = sorted(turned, key=lambda pair: own.index(pair.tap) if pair.tap in own else 0)
+    others = [name for name in sizes if name in rest and name != channels]
+    apart = [*(name for name in sizes if name in roles.batch and name in let.axes), *others]
+    moved = {pair.tap for pair in ordered}
+    if any(name in own for name in apart if name not in roles.batch) or not moved <= {*own}:
+        return None
+    board = _Board(let, read, tuple(apart), tuple(ordered), channels, is_summed, sizes)
+    return board if _is_right(board, exprs) else None
+
+
+def _turned(pair: _Pair) -> _Pair:
+    return _Pair(pair.tap, pair.place, pair.dilation, pair.step)
+
+
+def _pairs(exprs: Sequence[Expr], outer: Sequence[str], summed: Sequence[str]) -> list[_Pair]:
+    """Axes of rows or columns and summed ones that stand in one sum."""
+    found: dict[tuple[str, str], _Pair] = {}
+    for expr in _sums(exprs):
+        for one in outer:
+            for other in summed:
+                step, dilation = coefficient(expr, one), coefficient(expr, other)
+                if step > 0 and dilation > 0:
+                    found.setdefault((one, other), _Pair(one, other, step, dilation))
+    names = [name for pair in found for name in pair]
+    return list(found.values()) if len({*names}) == len(names) else []
+
+
+def _sums(exprs: Sequence[Expr]) -> Iterator[Expr]:
+    """Expressions, and those that are divided in them."""
+    for expr in exprs:
+        yield expr
+        yield from _sums([term.value for term, _ in expr.terms if isinstance(term, FloorDiv)])
+
+
+def _is_right(board: _Board, exprs: Sequence[Expr]) -> bool:
+    """Whether the image depends on places and taps as the board says, and on nothing else."""
+    if any(1 not in (pair.step, pair.dilation) for pair in board.pairs):
+        return False
+    on_board = {name: expr for pair in board.pairs for name, expr in pair.on_board.items()}
+    back = {pair.tap: pair.expr for pair in board.pairs}
+    return all(
+        substitute(substitute(expr, on_board), back) is expr
+        and all(not isinstance(term, Axis) or term.name in board.let.axes for term, _ in expr.terms)
+        for expr in exprs
+    )
+
+
+def _other(kernel: Kernel, roles: Roles, side: str, board: _Board, name: str) -> _Copy:
+    """The operand that an image meets: filters with their channels last, or what places are summed
+    with, one after the other, with its rows or columns last."""
+    let = kernel.let(getattr(roles, side))
+    assert isinstance(let.expr, Read)
+    outer = roles.m if side == "lhs" else roles.n
+    batch = [found for found in roles.batch if found in let.axes]
+    if board.is_summed:
+        taps = [found for found in roles.k if found != board.channels]
+        order = [*batch, *outer, *taps, board.channels]
+    else:
+        order = [*batch, *roles.k, *outer]
+    sizes = {found: kernel.sizes[found] for found in order}
+    last, guards = order[-1], [*let.expr.guards]
+    whole = sizes[last]
+    sizes[last] = -(-whole // _LINE) * _LINE
+    if sizes[last] > whole:
+        guards.append(Guard(axis(last), whole))
+    read = replace(let.expr, guards=tuple(guards), fill=0.0 if guards else None)
+    return _copied(name, let, read, sizes, tuple(map(axis, order)))

@@ -51,7 +51,7 @@ _HOMES = {
 _OPS = "weft.ops.namespace"
 """The home of every name of the ops layer: tensors, functions, dtypes."""
 _PACKAGES = ("coarse", "core_ir", "jax", "ptir")
-_OPTIONAL = ("torch",)
+_OPTIONAL = ("onnx", "torch")
 """Modules that need a package which is not always there; `dir` does not list them."""
 
 __all__ = [

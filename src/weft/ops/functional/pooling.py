@@ -122,7 +122,7 @@ def _spread(values: Sequence[Any], axes: range, rank: int, other: Any) -> tuple[
     return tuple(found.get(axis, other) for axis in range(rank))
 
 
-def _windows(
+def window_reduction(
     s: Session, checked: PoolChecked, x: Handle, reduce: str, padded: bool = False
 ) -> Handle:
     """A reduction of every window; an x that is `padded` has its padding already."""
@@ -136,20 +136,20 @@ def _windows(
 
 
 def capture_max_pool(s: Session, checked: PoolChecked, x: Handle) -> Handle:
-    return _windows(s, checked, x, "max")
+    return window_reduction(s, checked, x, "max")
 
 
 def capture_avg_pool(s: Session, checked: PoolChecked, x: Handle) -> Handle:
     # The sum of a window of f16 may be out of range where the mean is not.
     wide = widened(x)
-    total = _windows(s, checked, wide, "sum")
+    total = window_reduction(s, checked, wide, "sum")
     if checked.count_padding and not any(checked.overhang):
         return s.cast(total / float(checked.size), x.dtype)
     counted: list[Dim] = list(x.shape)
     if checked.count_padding:
         counted = [add_dims(d, *pair) for d, pair in zip(x.shape, checked.padding, strict=True)]
     ones = s.full(1.0, wide.dtype, counted)
-    counts = _windows(s, checked, ones, "sum", padded=checked.count_padding)
+    counts = window_reduction(s, checked, ones, "sum", padded=checked.count_padding)
     return s.cast(total / counts, x.dtype)
 
 

@@ -1,0 +1,8 @@
+"""Models in ONNX: reading them as modules, running them by ONNX's own interface."""
+
+from __future__ import annotations
+
+from weft.interop.onnx import backend
+from weft.interop.onnx.model import Model, load
+
+__all__ = ["Model", "backend", "load"]

@@ -1,0 +1,102 @@
+"""Operators that are functions of others: those that a model defines, and those whose description
+in ONNX is a body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+from onnx import FunctionProto, NodeProto, TypeProto, defs, helper
+
+from weft.foundation.errors import Unimplemented, UserError, brief
+from weft.interop.onnx.graph import Graph, Input, Node, Reading, graph_of, malformed
+from weft.interop.onnx.tensors import NUMBER
+from weft.interop.onnx.values import Value, dtype_of
+
+Name = tuple[str, str, str]
+"""Domain, name, overload."""
+NEWEST: Final[Mapping[str, int]] = {
+    "": defs.onnx_opset_version(),
+    "ai.onnx.ml": 5,
+    "ai.onnx.preview.training": 1,
+}
+"""The newest operator set of each domain that is known."""
+
+
+def name_of(function: FunctionProto) -> Name:
+    domain = "" if function.domain == "ai.onnx" else function.domain
+    return domain, function.name, function.overload
+
+
+def versions_of(imports: Sequence[Any]) -> dict[str, int]:
+    """Which version of each domain is meant."""
+    found: dict[str, int] = {}
+    for each in imports:
+        domain = "" if each.domain == "ai.onnx" else each.domain
+        if domain in found and found[domain] != each.version:
+            raise malformed(f"two versions of the operators {brief(domain)} are imported")
+        found[domain] = each.version
+    return found
+
+
+def body_of(function: FunctionProto, node: Node) -> Graph:
+    """The body of a function for one call of it."""
+    defaults = {each.name: helper.get_attribute_value(each) for each in function.attribute_proto}
+    texts = {k: v.decode("utf-8", "replace") for k, v in defaults.items() if isinstance(v, bytes)}
+    bound = {**defaults, **texts, **node.attributes}
+    reading = Reading(versions_of(function.opset_import), None, bound)
+    inputs = [Input(name, TypeProto()) for name in function.input]
+    return graph_of(function.name, inputs, list(function.output), {}, function.node, reading)
+
+
+def schema_function(node: Node, operands: Sequence[Value]) -> FunctionProto | None:
+    """The function that ONNX describes an operator by, for operands like these; None where it
+    describes it in words."""
+    try:
+        schema = defs.get_schema(node.op, node.version or 1, node.domain)
+    except defs.SchemaError:
+        return None
+    if schema.has_function:
+        return schema.function_body
+    if not schema.has_context_dependent_function:
+        return None
+    types = [type_of(each).SerializeToString() for each in operands]
+    try:
+        text = schema.get_context_dependent_function(resolved(node).SerializeToString(), types)
+        made = FunctionProto()
+        made.ParseFromString(text)
+    except (RuntimeError, ValueError, DecodeError) as error:
+        raise Unimplemented(str(node), f"ONNX does not expand it: {brief(error, 200)}") from None
+    return made
+
+
+def is_described(node: Node) -> bool:
+    """Whether ONNX describes the operator by a function."""
+    try:
+        schema = defs.get_schema(node.op, node.version or 1, node.domain)
+    except defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def resolved(node: Node) -> NodeProto:
+    """The node as a file would store it, with the attributes of the function around it filled
+    in."""
+    assert node.proto is not None
+    if not any(each.ref_attr_name for each in node.proto.attribute):
+        return node.proto
+    plain = {k: v for k, v in node.attributes.items() if not isinstance(v, Graph)}
+    return helper.make_node(node.op, node.inputs, node.outputs, domain=node.domain, **plain)
+
+
+def type_of(value: Value) -> TypeProto:
+    """What ONNX calls the type of a value; an empty one for what is left out."""
+    if value is None:
+        return TypeProto()
+    if isinstance(value, list):
+        if not value:
+            raise UserError("an empty sequence has no type")
+        return helper.make_sequence_type_proto(type_of(value[0]))
+    dims = [dim if isinstance(dim, int) else str(dim) for dim in value.shape]
+    return helper.make_tensor_type_proto(NUMBER[dtype_of(value)], dims)

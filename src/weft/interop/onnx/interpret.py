@@ -1,0 +1,148 @@
+"""Running a graph: node by node, each by its rule, or by the function that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from onnx import FunctionProto
+
+from weft.foundation.errors import SpecViolation, Unimplemented, UserError, WeftError, brief, placed
+from weft.interop.onnx.functions import Name, body_of, is_described, schema_function
+from weft.interop.onnx.graph import Graph, Node, malformed
+from weft.interop.onnx.rules import RULES
+from weft.interop.onnx.table import Call
+from weft.interop.onnx.values import Value
+
+_DEEPEST: Final = 48
+"""How deep functions may call functions."""
+
+
+@dataclass
+class Scope:
+    """Values by name; those of the graph around it are seen too."""
+
+    outer: Mapping[str, Value] | None = None
+    values: dict[str, Value] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Value:
+        if name in self.values:
+            return self.values[name]
+        if self.outer is None:
+            raise malformed(f"nothing gives {brief(name)}")
+        return self.outer[name]
+
+
+@dataclass
+class Interpreter:
+    """Runs the graphs of one model."""
+
+    functions: Mapping[Name, FunctionProto]
+    bodies: dict[tuple[object, ...], Graph] = field(default_factory=dict)
+    active: list[Name] = field(default_factory=list)
+    """The functions that are being run."""
+
+    def run(
+        self, graph: Graph, given: Mapping[str, Value], outer: Scope | None = None
+    ) -> list[Value]:
+        """The outputs of a graph."""
+        scope = Scope(outer, {**graph.constants, **given})  # type: ignore[arg-type]
+        for node, done in zip(graph.nodes, graph.last_uses, strict=True):
+            try:
+                made = self.apply(node, scope)
+            except WeftError as error:
+                raise _told(error, node) from None
+            for name, value in zip(node.outputs, made, strict=False):
+                if name:
+                    scope.values[name] = value
+            for name in done:
+                scope.values.pop(name, None)
+        return [scope[name] if name else None for name in graph.outputs]
+
+    def apply(self, node: Node, scope: Scope) -> tuple[Value, ...]:
+        """The results of one node."""
+        operands = [scope[name] if name else None for name in node.inputs]
+        key = (node.domain, node.op, node.overload)
+        if key in self.functions:
+            return self.call(node, self.functions[key], operands, key)
+        found = RULES.get((node.domain, node.op))
+        if found is not None:
+            made = found(Call(node, self._subgraphs(scope)), operands)
+            if len(made) != 1 or made[0] is not NotImplemented:
+                return made
+        function = schema_function(node, operands)
+        if function is None:
+            raise Unimplemented(str(node), f"there is no rule for it in {_set(node)}")
+        return self.call(node, function, operands, None)
+
+    def call(
+        self, node: Node, function: FunctionProto, operands: list[Value], key: Name | None
+    ) -> tuple[Value, ...]:
+        """The results of a function, with its body run in a scope of its own."""
+        name = key or (node.domain, node.op, "")
+        if name in self.active or len(self.active) > _DEEPEST:
+            raise malformed(f"the function {name[1]} calls itself")
+        if len(operands) > len(function.input):
+            raise malformed(f"{len(operands)} operands are given, not {len(function.input)}")
+        body = self._body(node, function, key)
+        filled = [*operands, *[None] * (len(function.input) - len(operands))]
+        self.active.append(name)
+        try:
+            return tuple(self.run(body, dict(zip(function.input, filled, strict=True))))
+        finally:
+            self.active.pop()
+
+    def _body(self, node: Node, function: FunctionProto, key: Name | None) -> Graph:
+        if key is None:  # the body depends on the types of the operands
+            return body_of(function, node)
+        if (key, id(node)) not in self.bodies:
+            self.bodies[key, id(node)] = body_of(function, node)
+        return self.bodies[key, id(node)]
+
+    def _subgraphs(self, scope: Scope) -> _Subgraphs:
+        return _Subgraphs(self, scope)
+
+
+@dataclass(frozen=True)
+class _Subgraphs:
+    """Runs graphs that see a scope."""
+
+    interpreter: Interpreter
+    scope: Scope
+
+    def __call__(self, body: Graph, inputs: list[Value]) -> list[Value]:
+        if len(inputs) != len(body.inputs):
+            raise malformed(
+                f"graph {body.name!r} takes {len(body.inputs)} inputs, and gets {len(inputs)}"
+            )
+        names = [each.name for each in body.inputs]
+        return self.interpreter.run(body, dict(zip(names, inputs, strict=True)), self.scope)
+
+
+def missing_rules(graph: Graph, functions: Mapping[Name, FunctionProto]) -> dict[str, int]:
+    """The operators of a graph that nobody knows, and how often each is used."""
+    found: dict[str, int] = {}
+    waiting = [graph]
+    while waiting:
+        for node in waiting.pop().nodes:
+            waiting += [v for v in node.attributes.values() if isinstance(v, Graph)]
+            local = (node.domain, node.op, node.overload) in functions
+            if not local and (node.domain, node.op) not in RULES and not is_described(node):
+                name = f"{node.domain}.{node.op}" if node.domain else node.op
+                found[name] = found.get(name, 0) + 1
+    return found
+
+
+def _set(node: Node) -> str:
+    return f"version {node.version} of the operators {node.domain or 'ai.onnx'!r}"
+
+
+def _told(error: WeftError, node: Node) -> WeftError:
+    """The error with the node that it happened at."""
+    where = f"the node {node}"
+    if isinstance(error, UserError | SpecViolation):
+        return placed(error, where)
+    if isinstance(error, Unimplemented) and "the node" not in str(error):
+        return Unimplemented(where, error.reason)
+    return error

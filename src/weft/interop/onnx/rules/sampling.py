@@ -1,0 +1,1 @@
+"""Sampling at computed places."""

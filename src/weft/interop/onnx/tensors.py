@@ -1,0 +1,182 @@
+"""Tensors as ONNX files store them: every length is checked before anything is read."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from onnx import TensorProto, numpy_helper
+
+from weft.foundation.dtypes import DType, as_dtype
+from weft.foundation.errors import SpecViolation, Unimplemented, UserError, brief
+from weft.foundation.limits import check_bytes, current
+from weft.interop.onnx.values import Array
+
+NUMPY: Final[Mapping[int, np.dtype[Any]]] = {
+    TensorProto.FLOAT: np.dtype(np.float32), TensorProto.UINT8: np.dtype(np.uint8),
+    TensorProto.INT8: np.dtype(np.int8), TensorProto.UINT16: np.dtype(np.uint16),
+    TensorProto.INT16: np.dtype(np.int16), TensorProto.INT32: np.dtype(np.int32),
+    TensorProto.INT64: np.dtype(np.int64), TensorProto.BOOL: np.dtype(np.bool_),
+    TensorProto.FLOAT16: np.dtype(np.float16), TensorProto.DOUBLE: np.dtype(np.float64),
+    TensorProto.UINT32: np.dtype(np.uint32), TensorProto.UINT64: np.dtype(np.uint64),
+    TensorProto.COMPLEX64: np.dtype(np.complex64), TensorProto.COMPLEX128: np.dtype(np.complex128),
+    TensorProto.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    TensorProto.FLOAT8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
+    TensorProto.FLOAT8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+    TensorProto.UINT4: np.dtype(ml_dtypes.uint4), TensorProto.INT4: np.dtype(ml_dtypes.int4),
+    TensorProto.STRING: np.dtype(object),
+}  # fmt: skip
+"""The element types that there are arrays of, by ONNX's number."""
+NUMBER: Final[Mapping[DType, int]] = {
+    as_dtype(kind): number for number, kind in NUMPY.items() if kind != object
+}
+"""ONNX's number for each dtype."""
+_FIELDS: Final = {
+    **dict.fromkeys((TensorProto.FLOAT, TensorProto.COMPLEX64), "float_data"),
+    **dict.fromkeys((TensorProto.DOUBLE, TensorProto.COMPLEX128), "double_data"),
+    **dict.fromkeys((TensorProto.UINT32, TensorProto.UINT64), "uint64_data"),
+    TensorProto.INT64: "int64_data",
+    TensorProto.STRING: "string_data",
+}
+"""Where elements stand that are not raw bytes; the others stand in int32_data."""
+
+
+def dtype_numbered(number: int) -> DType:
+    """The dtype that ONNX gives a number."""
+    kind = NUMPY.get(number)
+    if kind is None or kind == object:
+        raise Unimplemented("dtype", f"there are no tensors of {type_name(number)}")
+    return as_dtype(kind)
+
+
+def type_name(number: int) -> str:
+    """What ONNX calls an element type."""
+    known = {value: name for name, value in TensorProto.DataType.items()}
+    return known.get(number, f"element type {number}")
+
+
+def read_tensor(proto: TensorProto, folder: Path | None = None) -> Array:
+    """The elements of a stored tensor. Data outside the file is looked for in `folder` only."""
+    name = brief(proto.name)
+    kind = NUMPY.get(proto.data_type)
+    if kind is None:
+        raise Unimplemented("tensor", f"{name} is of {type_name(proto.data_type)}")
+    dims = tuple(proto.dims)
+    if len(dims) > current().rank or any(dim < 0 for dim in dims):
+        raise _malformed(name, f"its dims are {brief(list(dims))}")
+    count = math.prod(dims)
+    size = _bytes(proto.data_type, count)
+    check_bytes(max(size, count), f"tensor {name}", current())
+    if proto.data_location == TensorProto.EXTERNAL:
+        return _external(proto, kind, dims, size, folder)
+    if proto.HasField("raw_data"):
+        if kind == object:
+            raise _malformed(name, "strings are stored as raw bytes")
+        _check(name, len(proto.raw_data), size, "bytes")
+    else:
+        field = _FIELDS.get(proto.data_type, "int32_data")
+        _check(name, len(getattr(proto, field)), _elements(proto.data_type, count), "elements")
+    if proto.HasField("segment"):
+        raise Unimplemented("tensor", f"{name} is stored in segments")
+    try:
+        found = np.asarray(numpy_helper.to_array(proto))
+    except (ValueError, TypeError, OverflowError, UnicodeDecodeError) as error:
+        raise _malformed(name, brief(error, 200)) from None
+    return found.astype(object) if kind == object else found.reshape(dims)
+
+
+def _bytes(number: int, count: int) -> int:
+    if number in (TensorProto.UINT4, TensorProto.INT4):
+        return (count + 1) // 2
+    return count * NUMPY[number].itemsize if number != TensorProto.STRING else count
+
+
+def _elements(number: int, count: int) -> int:
+    """How many numbers hold the elements where they are not raw bytes."""
+    if number in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
+        return 2 * count
+    return (count + 1) // 2 if number in (TensorProto.UINT4, TensorProto.INT4) else count
+
+
+def _check(name: str, found: int, wanted: int, what: str) -> None:
+    if found != wanted:
+        raise _malformed(name, f"its shape needs {wanted:,} {what}, and {found:,} are stored")
+
+
+def _malformed(name: str, why: str) -> SpecViolation:
+    return SpecViolation("MalformedModel", f"tensor {name} cannot be read: {why}")
+
+
+# -- data in files of its own ----------------------------------------------------------------------
+
+
+def _external(
+    proto: TensorProto, kind: np.dtype[Any], dims: tuple[int, ...], size: int, folder: Path | None
+) -> Array:
+    name = brief(proto.name)
+    said = {entry.key: entry.value for entry in proto.external_data}
+    if folder is None:
+        raise UserError(
+            f"the elements of {name} are in another file; load the model by its path, not as bytes"
+        )
+    offset, length = _number(name, said, "offset", 0), _number(name, said, "length", size)
+    if kind == object:
+        raise _malformed(name, "strings cannot be stored in another file")
+    _check(name, length, size, "bytes")
+    content = _mapped(name, said.get("location", ""), folder)
+    if offset + length > len(content):
+        raise _malformed(
+            name, f"it ends at byte {offset + length:,} of a file of {len(content):,} bytes"
+        )
+    if kind.itemsize == 1 and size != math.prod(dims):  # two elements in a byte
+        raw = TensorProto(data_type=proto.data_type, dims=dims)
+        raw.raw_data = bytes(content[offset : offset + length])
+        return np.asarray(numpy_helper.to_array(raw)).reshape(dims)
+    stored = np.frombuffer(content, kind.newbyteorder("<"), math.prod(dims), offset)
+    return stored.astype(kind, copy=False).reshape(dims)
+
+
+def _number(name: str, said: Mapping[str, str], key: str, default: int) -> int:
+    text = said.get(key, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdecimal() or len(text) > 18:
+        raise _malformed(name, f"the {key} of its data is {brief(text)}")
+    return int(text)
+
+
+def _mapped(name: str, location: str, folder: Path) -> mmap.mmap | bytes:
+    """A file beside the model, read-only: no link, no device, and nothing outside of the folder."""
+    parts = Path(location.replace("\\", "/")).parts
+    if not parts or location[:1] in ("/", "\\") or ".." in parts or "\0" in location:
+        raise SpecViolation(
+            "MalformedModel",
+            f"tensor {name} cannot be read: its data is said to be in {brief(location)}",
+            "data must be inside the model's folder",
+        )
+    path = folder
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            raise SpecViolation(
+                "MalformedModel",
+                f"tensor {name} cannot be read: {brief(location)} is or goes through a link",
+                "put the file itself into the model's folder",
+            )
+    try:
+        with path.open("rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+                raise _malformed(name, f"{brief(location)} is not a plain file of its own")
+            if about.st_size == 0:
+                return b""
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise UserError(f"cannot read {path}, the data of {name}: {error.strerror}") from None

@@ -11,7 +11,7 @@ BACKEND ?= reference
 SHARD ?= 1/1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full test-random test-torch test-array-api test-tinygrad test-opinfo sanitize check lint types imports format docs bench clean
+.PHONY: help setup run test test-full test-random test-torch test-array-api test-tinygrad test-opinfo test-onnx sanitize check lint types imports format docs bench clean
 
 help: ## list what make can do
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ test-tinygrad: setup ## tinygrad's test_ops.py on Weft: SUITE=DIR, a copy of its
 test-opinfo: setup ## torch's OpInfo: how many of its ops Weft has, and gives torch's values for; BACKEND=reference
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@WEFT_BACKEND=$(BACKEND) $(BIN)/python -m tests.scores.opinfo_suite
+
+test-onnx: setup ## ONNX's own suite: how many of its 2,033 cases are right; BACKEND=reference
+	@$(BIN)/python -m tests.scores.onnx_suite --backend $(BACKEND)
 
 sanitize: setup ## compute-sanitizer over a program for every GPU template; needs an SM90 GPU and CUDA's tools
 	@$(BIN)/python -m tests.device.sanitize

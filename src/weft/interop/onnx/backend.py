@@ -1,8 +1,8 @@
 """ONNX's own interface for those who run models: `onnx.backend.base.Backend`.
 
-    import weft.onnx
-    prepared = weft.onnx.backend.prepare(model)
-    outputs = prepared.run([x])
+import weft.onnx
+prepared = weft.onnx.backend.prepare(model)
+outputs = prepared.run([x])
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weft.ops.tensor import eval as compute
 __all__ = ["WeftBackend", "is_compatible", "prepare", "run_model", "supports_device"]
 
 
-class WeftModel(BackendRep):  # type: ignore[misc]
+class WeftModel(BackendRep):
     """A model that is ready to run."""
 
     def __init__(self, model: Model, backend: str) -> None:
@@ -38,7 +38,7 @@ class WeftModel(BackendRep):  # type: ignore[misc]
         try:
             with graph(backend=self.backend):
                 made = self.model(*given, **(named or {}))
-                compute(list(made.values()))
+                compute([each for each in made.values() if each is not None])
                 return tuple(_read(each) for each in made.values())
         except Unimplemented as error:
             raise BackendIsNotSupposedToImplementIt(str(error)) from error
@@ -50,14 +50,16 @@ def _read(value: Any) -> Any:
     return value.numpy() if isinstance(value, Tensor) else value
 
 
-class WeftBackend(Backend):  # type: ignore[misc]
+class WeftBackend(Backend):
     """Runs models with Weft."""
 
     @classmethod
     def prepare(cls, model: ModelProto, device: str = "CPU", **options: Any) -> WeftModel:
         """Read a model, for a backend of Weft's: `backend="reference"`, or the default one."""
+        backend = options.get("backend") or default_backend()
         try:
-            return WeftModel(from_proto(model), options.get("backend") or default_backend())
+            with graph(backend=backend):
+                return WeftModel(from_proto(model), backend)
         except Unimplemented as error:
             raise BackendIsNotSupposedToImplementIt(str(error)) from error
 
@@ -69,7 +71,12 @@ class WeftBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def run_node(
-        cls, node: NodeProto, inputs: Any, device: str = "CPU", outputs_info: Any = None, **options: Any
+        cls,
+        node: NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Any = None,
+        **options: Any,
     ) -> Any:
         raise BackendIsNotSupposedToImplementIt("a node alone has no types; give a model")
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-from onnx import FunctionProto, NodeProto, TypeProto, defs, helper
+from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, defs, helper
 
 from weft.foundation.errors import Unimplemented, UserError, brief
 from weft.interop.onnx.graph import Graph, Input, Node, Reading, graph_of, malformed
@@ -42,23 +41,42 @@ def versions_of(imports: Sequence[Any]) -> dict[str, int]:
 
 def body_of(function: FunctionProto, node: Node) -> Graph:
     """The body of a function for one call of it."""
-    defaults = {each.name: helper.get_attribute_value(each) for each in function.attribute_proto}
+    said = {each.name: each for each in (*_defaults(node), *function.attribute_proto)}
+    defaults = {name: helper.get_attribute_value(each) for name, each in said.items()}
     texts = {k: v.decode("utf-8", "replace") for k, v in defaults.items() if isinstance(v, bytes)}
     bound = {**defaults, **texts, **node.attributes}
     reading = Reading(versions_of(function.opset_import), None, bound)
     inputs = [Input(name, TypeProto()) for name in function.input]
-    return graph_of(function.name, inputs, list(function.output), {}, function.node, reading)
+    made = {*function.input, *(name for each in function.node for name in each.output)}
+    outputs = [name if name in made else "" for name in function.output]
+    return graph_of(function.name, inputs, outputs, {}, function.node, reading)
+
+
+def _schema(node: Node) -> Any:
+    try:
+        return defs.get_schema(node.op, node.version or 1, node.domain)
+    except defs.SchemaError:
+        return None
+
+
+def _defaults(node: Node) -> list[AttributeProto]:
+    """What ONNX puts in the place of attributes that a node does not have."""
+    schema = _schema(node)
+    if schema is None:
+        return []
+    found = [each.default_value for each in schema.attributes.values()]
+    return [each for each in found if each.name]
 
 
 def schema_function(node: Node, operands: Sequence[Value]) -> FunctionProto | None:
     """The function that ONNX describes an operator by, for operands like these; None where it
     describes it in words."""
-    try:
-        schema = defs.get_schema(node.op, node.version or 1, node.domain)
-    except defs.SchemaError:
+    schema = _schema(node)
+    if schema is None:
         return None
     if schema.has_function:
-        return schema.function_body
+        body: FunctionProto = schema.function_body
+        return body
     if not schema.has_context_dependent_function:
         return None
     types = [type_of(each).SerializeToString() for each in operands]
@@ -66,18 +84,15 @@ def schema_function(node: Node, operands: Sequence[Value]) -> FunctionProto | No
         text = schema.get_context_dependent_function(resolved(node).SerializeToString(), types)
         made = FunctionProto()
         made.ParseFromString(text)
-    except (RuntimeError, ValueError, DecodeError) as error:
+    except Exception as error:
         raise Unimplemented(str(node), f"ONNX does not expand it: {brief(error, 200)}") from None
     return made
 
 
 def is_described(node: Node) -> bool:
     """Whether ONNX describes the operator by a function."""
-    try:
-        schema = defs.get_schema(node.op, node.version or 1, node.domain)
-    except defs.SchemaError:
-        return False
-    return bool(schema.has_function or schema.has_context_dependent_function)
+    schema = _schema(node)
+    return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def resolved(node: Node) -> NodeProto:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
+import numpy as np
 from onnx import FunctionProto, ModelProto, TypeProto
 
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError, a_type, brief
@@ -107,13 +107,18 @@ def _taken(value: Any) -> Value:
     """What a caller gave, with tensors for arrays and numbers."""
     if isinstance(value, list):
         return [_taken(each) for each in value]
+    if isinstance(value, np.ndarray | np.generic):
+        dtype_of(np.asarray(value))
     return value if value is None or isinstance(value, Tensor) else asarray(value)
 
 
 def _result(value: Value) -> Any:
     """What a caller gets: tensors, also for what was known before."""
     leaves, structure = flatten(value)
-    return unflatten(structure, [leaf if isinstance(leaf, Tensor) or leaf is None else _taken(leaf) for leaf in leaves])
+    return unflatten(
+        structure,
+        [leaf if isinstance(leaf, Tensor) or leaf is None else _taken(leaf) for leaf in leaves],
+    )
 
 
 def check_type(wanted: Input, given: Value) -> None:
@@ -172,7 +177,7 @@ def parsed(data: bytes, what: str) -> ModelProto:
     proto = ModelProto()
     try:
         proto.ParseFromString(data)
-    except (DecodeError, RecursionError, ValueError):
+    except Exception:
         raise malformed(f"{what} is not an ONNX model, or is cut off") from None
     if not proto.HasField("graph") or not proto.opset_import:
         raise malformed(f"{what} is not an ONNX model: it has no graph, or imports no operators")
@@ -210,7 +215,9 @@ def _known(graph: Graph) -> dict[str, Array]:
     return {
         name: array
         for name, array in graph.constants.items()
-        if name in read or array.dtype == object or (array.dtype.kind in "iub" and array.size <= KNOWN)
+        if name in read
+        or array.dtype == object
+        or (array.dtype.kind in "iub" and array.size <= KNOWN)
     }
 
 

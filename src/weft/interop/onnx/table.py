@@ -96,7 +96,7 @@ class Rule:
 
     def _taken(self, call: Call, operands: list[Value]) -> list[Value]:
         """The operands as the rule wants them."""
-        found = []
+        found: list[Value] = []
         for index, value in enumerate(operands):
             if value is None or isinstance(value, list):
                 found.append(value)

@@ -35,10 +35,10 @@ NUMPY: Final[Mapping[int, np.dtype[Any]]] = {
 }  # fmt: skip
 """The element types that there are arrays of, by ONNX's number."""
 NUMBER: Final[Mapping[DType, int]] = {
-    as_dtype(kind): number for number, kind in NUMPY.items() if kind != object
+    as_dtype(kind): number for number, kind in NUMPY.items() if kind.kind != "O"
 }
 """ONNX's number for each dtype."""
-_FIELDS: Final = {
+_FIELDS: Final[dict[int, str]] = {
     **dict.fromkeys((TensorProto.FLOAT, TensorProto.COMPLEX64), "float_data"),
     **dict.fromkeys((TensorProto.DOUBLE, TensorProto.COMPLEX128), "double_data"),
     **dict.fromkeys((TensorProto.UINT32, TensorProto.UINT64), "uint64_data"),
@@ -51,14 +51,14 @@ _FIELDS: Final = {
 def dtype_numbered(number: int) -> DType:
     """The dtype that ONNX gives a number."""
     kind = NUMPY.get(number)
-    if kind is None or kind == object:
+    if kind is None or kind.kind == "O":
         raise Unimplemented("dtype", f"there are no tensors of {type_name(number)}")
     return as_dtype(kind)
 
 
 def type_name(number: int) -> str:
     """What ONNX calls an element type."""
-    known = {value: name for name, value in TensorProto.DataType.items()}
+    known: dict[int, str] = {value: name for name, value in TensorProto.DataType.items()}
     return known.get(number, f"element type {number}")
 
 
@@ -77,7 +77,7 @@ def read_tensor(proto: TensorProto, folder: Path | None = None) -> Array:
     if proto.data_location == TensorProto.EXTERNAL:
         return _external(proto, kind, dims, size, folder)
     if proto.HasField("raw_data"):
-        if kind == object:
+        if kind.kind == "O":
             raise _malformed(name, "strings are stored as raw bytes")
         _check(name, len(proto.raw_data), size, "bytes")
     else:
@@ -89,7 +89,7 @@ def read_tensor(proto: TensorProto, folder: Path | None = None) -> Array:
         found = np.asarray(numpy_helper.to_array(proto))
     except (ValueError, TypeError, OverflowError, UnicodeDecodeError) as error:
         raise _malformed(name, brief(error, 200)) from None
-    return found.astype(object) if kind == object else found.reshape(dims)
+    return found.astype(object) if kind.kind == "O" else found.reshape(dims)
 
 
 def _bytes(number: int, count: int) -> int:
@@ -127,7 +127,7 @@ def _external(
             f"the elements of {name} are in another file; load the model by its path, not as bytes"
         )
     offset, length = _number(name, said, "offset", 0), _number(name, said, "length", size)
-    if kind == object:
+    if kind.kind == "O":
         raise _malformed(name, "strings cannot be stored in another file")
     _check(name, length, size, "bytes")
     content = _mapped(name, said.get("location", ""), folder)

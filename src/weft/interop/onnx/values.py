@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import Unimplemented, UserError
+from weft.ops import namespace
 from weft.ops.graph.context import current
 from weft.ops.tensor import Tensor, from_array
 from weft.ptir.literal import TensorLiteral
@@ -22,6 +23,8 @@ from weft.ptir.types import TensorType
 Array: TypeAlias = NDArray[Any]
 Value: TypeAlias = Any
 """Tensor, Array, a list of values, or None."""
+wf: Final[Any] = namespace
+"""The functions on tensors, as rules write them."""
 LITERAL: Final = 4_096
 """Up to how many elements an array is written into the program; a larger one is data beside it."""
 

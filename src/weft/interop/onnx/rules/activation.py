@@ -3,89 +3,93 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+from weft.foundation.dtypes import F16
 from weft.interop.onnx.rules.elementwise import scalar, widened
 from weft.interop.onnx.table import Call, rule
+from weft.interop.onnx.values import Value, wf
 from weft.ops import functional
-from weft.ops import namespace as wf
 from weft.ops.tensor import Tensor
 
 
 @rule("Relu")
-def relu(call: Call, x: Tensor) -> Tensor:
+def relu(call: Call, x: Tensor) -> Value:
     return wf.maximum(x, scalar(x, 0))
 
 
 @rule("Sigmoid")
-def sigmoid(call: Call, x: Tensor) -> Tensor:
+def sigmoid(call: Call, x: Tensor) -> Value:
     return functional.sigmoid(x)
 
 
 @rule("LeakyRelu")
-def leaky_relu(call: Call, x: Tensor) -> Tensor:
+def leaky_relu(call: Call, x: Tensor) -> Value:
     return functional.leaky_relu(x, call.attr("alpha", 0.01))
 
 
 @rule("PRelu")
-def prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
+def prelu(call: Call, x: Tensor, slope: Tensor) -> Value:
+    if call.version < 7 and slope.ndim == 1:  # one slope for each channel
+        slope = slope.reshape((-1, *[1] * (x.ndim - 2)))
     return wf.where(x < 0, x * slope, x)
 
 
 @rule("Elu")
-def elu(call: Call, x: Tensor) -> Tensor:
+def elu(call: Call, x: Tensor) -> Value:
     return functional.elu(x, call.attr("alpha", 1.0))
 
 
 @rule("Celu")
-def celu(call: Call, x: Tensor) -> Tensor:
+def celu(call: Call, x: Tensor) -> Value:
     return functional.celu(x, call.attr("alpha", 1.0))
 
 
 @rule("Selu")
-def selu(call: Call, x: Tensor) -> Tensor:
+def selu(call: Call, x: Tensor) -> Value:
     alpha = call.attr("alpha", 1.67326319217681884765625)
     gamma = call.attr("gamma", 1.05070102214813232421875)
     return wf.where(x > 0, x * gamma, (wf.exp(wf.minimum(x, scalar(x, 0))) - 1) * (alpha * gamma))
 
 
 @rule("HardSigmoid")
-def hard_sigmoid(call: Call, x: Tensor) -> Tensor:
+def hard_sigmoid(call: Call, x: Tensor) -> Value:
     moved = x * call.attr("alpha", 0.2) + call.attr("beta", 0.5)
     return wf.clip(moved, 0, 1)
 
 
 @rule("HardSwish")
-def hard_swish(call: Call, x: Tensor) -> Tensor:
+def hard_swish(call: Call, x: Tensor) -> Value:
     return functional.hardswish(x)
 
 
 @rule("Softplus")
-def softplus(call: Call, x: Tensor) -> Tensor:
+def softplus(call: Call, x: Tensor) -> Value:
     return functional.softplus(x, threshold=math.inf)
 
 
 @rule("Softsign")
-def softsign(call: Call, x: Tensor) -> Tensor:
+def softsign(call: Call, x: Tensor) -> Value:
     return functional.softsign(x)
 
 
 @rule("ThresholdedRelu")
-def thresholded_relu(call: Call, x: Tensor) -> Tensor:
+def thresholded_relu(call: Call, x: Tensor) -> Value:
     return wf.where(x > call.attr("alpha", 1.0), x, scalar(x, 0))
 
 
 @rule("Gelu")
-def gelu(call: Call, x: Tensor) -> Tensor:
+def gelu(call: Call, x: Tensor) -> Value:
     return functional.gelu(x, call.choice("approximate", "none", ("none", "tanh")))
 
 
 @rule("Mish")
-def mish(call: Call, x: Tensor) -> Tensor:
+def mish(call: Call, x: Tensor) -> Value:
     return functional.mish(x)
 
 
 @rule("Clip")
-def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Value:
     low = scalar(x, call.attr("min")) if "min" in call.node.attributes else low
     high = scalar(x, call.attr("max")) if "max" in call.node.attributes else high
     made = x if low is None else wf.maximum(x, low)
@@ -102,26 +106,28 @@ def _rows(call: Call, x: Tensor) -> tuple[Tensor, int]:
 
 
 @rule("Softmax")
-def softmax(call: Call, x: Tensor) -> Tensor:
+def softmax(call: Call, x: Tensor) -> Any:
+    if x.dtype is F16 and call.version >= 13:
+        return NotImplemented  # ONNX's description rounds after each step
     rows, axis = _rows(call, x)
     return functional.softmax(rows, axis).reshape(x.shape)
 
 
 @rule("LogSoftmax")
-def log_softmax(call: Call, x: Tensor) -> Tensor:
+def log_softmax(call: Call, x: Tensor) -> Value:
     rows, axis = _rows(call, x)
     return functional.log_softmax(rows, axis).reshape(x.shape)
 
 
 @rule("Hardmax")
-def hardmax(call: Call, x: Tensor) -> Tensor:
+def hardmax(call: Call, x: Tensor) -> Value:
     rows, axis = _rows(call, x)
     best = wf.argmax(rows, axis=axis)
-    depth = rows.shape[axis]
+    depth = int(rows.shape[axis])
     return functional.one_hot(best, depth, axis=axis, dtype=x.dtype).reshape(x.shape)
 
 
 @rule("Swish")
-def swish(call: Call, x: Tensor) -> Tensor:
+def swish(call: Call, x: Tensor) -> Value:
     wide = widened(x)
     return (wide * functional.sigmoid(wide * call.attr("alpha", 1.0))).astype(x.dtype)

@@ -12,14 +12,14 @@ from weft.ops.tensor import Tensor
 
 
 @rule("Attention", raw=True)
-def attention(
-    call: Call, q: Value, k: Value, v: Value, mask: Value = None, *more: Value
-) -> Any:
+def attention(call: Call, q: Value, k: Value, v: Value, mask: Value = None, *more: Value) -> Any:
     """f32 heads of rank 4 with nothing else to give back; anything else by the description, which
     says where each step is rounded."""
     if any(each is not None for each in more) or call.results != 1:
         return NotImplemented
-    if not all(isinstance(each, Tensor) and each.ndim == 4 and each.dtype is F32 for each in (q, k, v)):
+    if not all(
+        isinstance(each, Tensor) and each.ndim == 4 and each.dtype is F32 for each in (q, k, v)
+    ):
         return NotImplemented
     if mask is not None and not (isinstance(mask, Tensor) and mask.ndim == 4):
         return NotImplemented

@@ -12,8 +12,7 @@ from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemente
 from weft.foundation.limits import current
 from weft.interop.onnx.graph import Graph
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Value, array, is_array, tensor
-from weft.ops import namespace as wf
+from weft.interop.onnx.values import Value, array, is_array, tensor, wf
 from weft.ops.tensor import Tensor
 
 
@@ -39,7 +38,9 @@ def choice(call: Call, condition: Value) -> tuple[Value, ...]:
 
 
 @rule("Loop", raw=True)
-def loop(call: Call, count: Value = None, going: Value = None, *carried: Value) -> tuple[Value, ...]:
+def loop(
+    call: Call, count: Value = None, going: Value = None, *carried: Value
+) -> tuple[Value, ...]:
     body = call.need("body")
     outputs = len(body.outputs) - 1 - len(carried)
     if len(body.inputs) != 2 + len(carried) or outputs < 0:
@@ -90,7 +91,9 @@ def _unrolled(
 
 def _stacked(row: list[Value], body: Graph, index: int) -> Value:
     if not row:
-        raise Unimplemented("Loop", f"no step makes {body.outputs[index]!r}, which has no shape then")
+        raise Unimplemented(
+            "Loop", f"no step makes {body.outputs[index]!r}, which has no shape then"
+        )
     if all(map(is_array, row)):
         return np.stack(row)
     return wf.stack([tensor(each) for each in row], axis=0)

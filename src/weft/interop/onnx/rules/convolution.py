@@ -8,9 +8,8 @@ from typing import Any, Final
 from weft.foundation.dtypes import F64, SI32
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array
+from weft.interop.onnx.values import Array, Value, wf
 from weft.ops import functional
-from weft.ops import namespace as wf
 from weft.ops.tensor import Tensor
 
 _CONV: Final = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
@@ -51,7 +50,7 @@ def paddings(
     return found
 
 
-def convolve(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def convolve(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Value:
     """The convolution that the attributes describe."""
     count = x.ndim - 2
     if count not in _CONV:
@@ -64,11 +63,11 @@ def convolve(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) 
 
 
 @rule("Conv")
-def conv(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def conv(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Value:
     return convolve(call, x, weight, bias)
 
 
-def less_zero_point(x: Tensor, zero: Tensor | None, axis: int = 0) -> Tensor:
+def less_zero_point(x: Tensor, zero: Tensor | None, axis: int = 0) -> Value:
     """Integers without their zero point, exact in f64; one for each place along an axis."""
     if zero is None:
         return x.astype(F64)
@@ -81,14 +80,18 @@ def less_zero_point(x: Tensor, zero: Tensor | None, axis: int = 0) -> Tensor:
 
 @rule("ConvInteger")
 def conv_integer(
-    call: Call, x: Tensor, weight: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
-) -> Tensor:
+    call: Call,
+    x: Tensor,
+    weight: Tensor,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
+) -> Value:
     made = convolve(call, less_zero_point(x, x_zero), less_zero_point(weight, w_zero))
     return made.astype(SI32)
 
 
 @rule("ConvTranspose")
-def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Value:
     count = x.ndim - 2
     if count not in _TRANSPOSED:
         raise Unimplemented("ConvTranspose", f"there are no convolutions over {count} axes")
@@ -118,7 +121,10 @@ def _ends(
     count = len(whole)
     if not shape and auto in ("NOTSET", "VALID"):
         pads = (call.attr("pads") if auto == "NOTSET" else None) or [0] * 2 * count
-        out = [w + e - pads[i] - pads[i + count] for i, (w, e) in enumerate(zip(whole, extra, strict=True))]
+        out = [
+            w + e - pads[i] - pads[i + count]
+            for i, (w, e) in enumerate(zip(whole, extra, strict=True))
+        ]
         return pads[:count], out
     wanted = list(shape)[-count:] if shape else [n * s for n, s in zip(sizes, strides, strict=True)]
     low = []
@@ -129,7 +135,7 @@ def _ends(
 
 
 @rule("Col2Im", values=(1, 2))
-def col2im(call: Call, x: Tensor, image: Array, block: Array) -> Tensor:
+def col2im(call: Call, x: Tensor, image: Array, block: Array) -> Value:
     """Columns put together as an image; where they overlap they add up."""
     sizes, window = [int(n) for n in image], [int(n) for n in block]
     count = len(sizes)
@@ -141,13 +147,15 @@ def col2im(call: Call, x: Tensor, image: Array, block: Array) -> Tensor:
     n, channels = int(x.shape[0]), int(x.shape[1]) // math.prod(window)
     parts = x.reshape((n, channels, *window, *steps))
     for axis in range(count):  # one axis of the window with its axis of steps
-        parts = _overlapped(parts, 2 + axis, 2 + count, padded[axis], strides[axis], dilations[axis])
+        parts = _overlapped(
+            parts, 2 + axis, 2 + count, padded[axis], strides[axis], dilations[axis]
+        )
     at: list[Any] = [slice(None), slice(None)]
     at += [slice(low, low + size) for (low, _), size in zip(around, sizes, strict=True)]
     return parts[tuple(at)]
 
 
-def _overlapped(x: Tensor, window: int, steps: int, size: int, stride: int, dilation: int) -> Tensor:
+def _overlapped(x: Tensor, window: int, steps: int, size: int, stride: int, dilation: int) -> Value:
     """The axis `window` with the steps of one axis added into places; the axis of steps goes."""
     k, count = int(x.shape[window]), int(x.shape[steps])
     moved = wf.moveaxis(x, (window, steps), (-2, -1))
@@ -157,7 +165,9 @@ def _overlapped(x: Tensor, window: int, steps: int, size: int, stride: int, dila
         spread = wf.stack([row, *[wf.zeros_like(row)] * (stride - 1)], axis=-1)
         spread = spread.reshape((*row.shape[:-1], count * stride))
         low = index * dilation
-        placed = functional.pad(spread, [*[(0, 0)] * (row.ndim - 1), (low, size - low - count * stride)])
+        placed = functional.pad(
+            spread, [*[(0, 0)] * (row.ndim - 1), (low, size - low - count * stride)]
+        )
         total = placed if total is None else total + placed
     assert total is not None
     return wf.moveaxis(total, -1, window)

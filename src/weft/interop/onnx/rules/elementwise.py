@@ -12,8 +12,7 @@ from weft.foundation.dtypes import BF16, F16, F32, F64, FP8_E4M3, FP8_E5M2, I1, 
 from weft.foundation.errors import Unimplemented
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import Value, array, dtype_of, is_array, tensor
-from weft.ops import namespace as wf
+from weft.interop.onnx.values import Value, array, dtype_of, is_array, tensor, wf
 from weft.ops.tensor import Tensor
 
 _UNARY: Final[dict[str, Callable[[Tensor], Tensor]]] = {
@@ -34,13 +33,13 @@ _BINARY: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
 
 def _enter_unary(name: str, function: Callable[[Tensor], Tensor]) -> None:
     @rule(name)
-    def unary(call: Call, x: Tensor) -> Tensor:
+    def unary(call: Call, x: Tensor) -> Value:
         return function(x)
 
 
 def _enter_binary(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
     @rule(name)
-    def binary(call: Call, x: Tensor, y: Tensor) -> Tensor:
+    def binary(call: Call, x: Tensor, y: Tensor) -> Value:
         return function(x, _aligned(call, x, y))
 
 
@@ -50,7 +49,7 @@ for _name, _pair in _BINARY.items():
     _enter_binary(_name, _pair)
 
 
-def _aligned(call: Call, x: Tensor, y: Tensor) -> Tensor:
+def _aligned(call: Call, x: Tensor, y: Tensor) -> Value:
     """The second operand; before version 7 it may begin at an axis of the first."""
     if call.version >= 7 or not call.attr("broadcast", 0) or "axis" not in call.node.attributes:
         return y
@@ -64,23 +63,23 @@ def identity(call: Call, x: Value) -> Value:
 
 
 @rule("Sign")
-def sign(call: Call, x: Tensor) -> Tensor:
+def sign(call: Call, x: Tensor) -> Value:
     return wf.sign(x)
 
 
 @rule("Div")
-def div(call: Call, x: Tensor, y: Tensor) -> Tensor:
+def div(call: Call, x: Tensor, y: Tensor) -> Value:
     y = _aligned(call, x, y)
     return wf.divide(x, y) if x.dtype.is_float else wf.divide(x, y, rounding="trunc")
 
 
 @rule("Mod")
-def mod(call: Call, x: Tensor, y: Tensor) -> Tensor:
+def mod(call: Call, x: Tensor, y: Tensor) -> Value:
     return wf.fmod(x, y) if call.attr("fmod", 0) else wf.remainder(x, y)
 
 
 @rule("Pow")
-def power(call: Call, x: Tensor, y: Tensor) -> Tensor:
+def power(call: Call, x: Tensor, y: Tensor) -> Value:
     y = _aligned(call, x, y)
     if x.dtype is y.dtype:
         return wf.pow(x, y)
@@ -93,32 +92,32 @@ def power(call: Call, x: Tensor, y: Tensor) -> Tensor:
 
 
 @rule("Max")
-def largest(call: Call, *x: Tensor) -> Tensor:
+def largest(call: Call, *x: Tensor) -> Value:
     return reduce(wf.maximum, x)
 
 
 @rule("Min")
-def smallest(call: Call, *x: Tensor) -> Tensor:
+def smallest(call: Call, *x: Tensor) -> Value:
     return reduce(wf.minimum, x)
 
 
 @rule("Sum")
-def total(call: Call, *x: Tensor) -> Tensor:
+def total(call: Call, *x: Tensor) -> Value:
     return reduce(wf.add, x)
 
 
 @rule("Mean")
-def mean(call: Call, *x: Tensor) -> Tensor:
+def mean(call: Call, *x: Tensor) -> Value:
     return reduce(wf.add, x) / len(x)
 
 
 @rule("Where")
-def where(call: Call, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def where(call: Call, condition: Tensor, x: Tensor, y: Tensor) -> Value:
     return wf.where(condition, x, y)
 
 
 @rule("IsInf")
-def is_inf(call: Call, x: Tensor) -> Tensor:
+def is_inf(call: Call, x: Tensor) -> Value:
     found = wf.isinf(x)
     if not call.attr("detect_negative", 1):
         found = wf.logical_and(found, x > 0)
@@ -128,18 +127,25 @@ def is_inf(call: Call, x: Tensor) -> Tensor:
 
 
 @rule("BitShift")
-def bit_shift(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    """Shifts of more than the width give 0."""
+def bit_shift(call: Call, x: Tensor, y: Tensor) -> Value:
+    """A shift under 0, or by the width or more, leaves nothing but the sign."""
     left = call.choice("direction", "", ("LEFT", "RIGHT")) == "LEFT"
     over = wf.greater_equal(y, wf.full_like(y, x.dtype.bits))
-    shift = wf.where(over, wf.zeros_like(y), y)
-    made = wf.bitwise_left_shift(x, shift) if left else wf.bitwise_right_shift(x, shift)
-    return wf.where(over, wf.zeros_like(made), made)
+    over = wf.logical_or(over, y < 0) if y.dtype.is_signed else over
+    if left:
+        made = wf.bitwise_left_shift(x, wf.where(over, wf.zeros_like(y), y))
+        return wf.where(over, wf.zeros_like(made), made)
+    last = wf.full_like(y, x.dtype.bits - 1)
+    made = wf.bitwise_right_shift(x, wf.where(over, last, y))
+    return made if x.dtype.is_signed else wf.where(over, wf.zeros_like(made), made)
 
 
 @rule("BitCast")
-def bit_cast(call: Call, x: Tensor) -> Tensor:
-    return wf.bitcast(x, dtype_numbered(call.need("to")))
+def bit_cast(call: Call, x: Tensor) -> Value:
+    to = dtype_numbered(call.need("to"))
+    if I1 in (x.dtype, to):  # a byte that is 0 or 1
+        return wf.not_equal(x, 0) if to is I1 else wf.bitcast(x.astype(as_dtype("ui8")), to)
+    return wf.bitcast(x, to)
 
 
 # -- casts -----------------------------------------------------------------------------------------
@@ -170,7 +176,7 @@ def _cast(call: Call, x: Value, to: int | DType) -> Value:
         return array(converted(tensor(x), wanted, saturate))
 
 
-def converted(x: Tensor, to: DType, saturate: bool = True) -> Tensor:
+def converted(x: Tensor, to: DType, saturate: bool = True) -> Value:
     """ONNX's cast: integers wrap, and floats of eight bits saturate."""
     if to is x.dtype:
         return x
@@ -184,11 +190,11 @@ def converted(x: Tensor, to: DType, saturate: bool = True) -> Tensor:
     if to.is_integer and x.dtype.is_integer:
         return wrapped(x, to)
     if to.is_integer and to.bits == 4 and x.dtype.is_float:
-        return x.astype(as_dtype("si32")).astype(to)
+        return wrapped(x.astype(as_dtype("si32")), to)
     return x.astype(to)
 
 
-def wrapped(x: Tensor, to: DType) -> Tensor:
+def wrapped(x: Tensor, to: DType) -> Value:
     """An integer in another dtype; one that does not fit keeps its low bits."""
     if to.bits > x.dtype.bits and not (x.dtype.is_signed and not to.is_signed):
         return x.astype(to)
@@ -200,6 +206,9 @@ def wrapped(x: Tensor, to: DType) -> Tensor:
     low = wf.bitcast(x, unsigned) if x.dtype.is_signed else x
     mask = (1 << to.bits) - 1
     low = wf.bitwise_and(low, tensor(np.array(mask, unsigned.numpy)))
+    if to.is_signed and to.bits < 8:
+        small = low.astype(as_dtype("si8"))
+        return wf.where(small >= 1 << (to.bits - 1), small - (1 << to.bits), small).astype(to)
     narrow = low.astype(as_dtype(f"ui{to.bits}"))
     return wf.bitcast(narrow, to) if to.is_signed else narrow
 
@@ -207,11 +216,11 @@ def wrapped(x: Tensor, to: DType) -> Tensor:
 # -- numbers from attributes -----------------------------------------------------------------------
 
 
-def scalar(x: Tensor, value: Any) -> Tensor:
+def scalar(x: Tensor, value: Any) -> Value:
     """A number as a tensor of the dtype of x."""
     return wf.full((), value, dtype=x.dtype)
 
 
-def widened(x: Tensor) -> Tensor:
+def widened(x: Tensor) -> Value:
     """Floats of 16 and 8 bits as f32."""
     return x.astype(F32) if x.dtype in (F16, BF16, FP8_E4M3, FP8_E5M2) else x

@@ -11,22 +11,21 @@ from weft.foundation.dtypes import SI32, SI64
 from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.rules.elementwise import wrapped
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, tensor
+from weft.interop.onnx.values import Array, Value, tensor, wf
 from weft.ops import functional
-from weft.ops import namespace as wf
 from weft.ops.tensor import Tensor
 
 _REDUCE: Final = {"none": "replace", "add": "add", "mul": "prod", "max": "max", "min": "min"}
 
 
-def places(indices: Tensor, size: Any) -> Tensor:
+def places(indices: Tensor, size: Any) -> Value:
     """Indices from 0, of those that may count from the end."""
     found = indices if indices.dtype in (SI32, SI64) else wrapped(indices, SI64)
     return wf.where(found < 0, found + int(size), found)
 
 
 @rule("Gather")
-def gather(call: Call, x: Tensor, indices: Tensor) -> Tensor:
+def gather(call: Call, x: Tensor, indices: Tensor) -> Value:
     axis = call.attr("axis", 0)
     if not -x.ndim <= axis < x.ndim:
         raise SpecViolation("InvalidAttributeValue", f"{x.type} has no axis {axis}")
@@ -37,21 +36,21 @@ def gather(call: Call, x: Tensor, indices: Tensor) -> Tensor:
 
 
 @rule("GatherElements")
-def gather_elements(call: Call, x: Tensor, indices: Tensor) -> Tensor:
+def gather_elements(call: Call, x: Tensor, indices: Tensor) -> Value:
     axis = call.attr("axis", 0) % x.ndim
     return functional.gather(x, places(indices, x.shape[axis]), axis)
 
 
-def _flat(indices: Tensor, sizes: list[int]) -> Tensor:
+def _flat(indices: Tensor, sizes: list[int]) -> Value:
     """The number of the element that the last axis of the indices names."""
     found: Any = wf.zeros(indices.shape[:-1], dtype=SI64)
     for number, size in enumerate(sizes):
         found = found * size + places(indices[..., number], size)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 @rule("GatherND")
-def gather_nd(call: Call, x: Tensor, indices: Tensor) -> Tensor:
+def gather_nd(call: Call, x: Tensor, indices: Tensor) -> Value:
     batch, width = call.attr("batch_dims", 0), int(indices.shape[-1])
     sizes = [int(size) for size in x.shape]
     groups, rest = math.prod(sizes[:batch]), sizes[batch + width :]
@@ -65,7 +64,7 @@ def gather_nd(call: Call, x: Tensor, indices: Tensor) -> Tensor:
 
 
 @rule("ScatterElements", "Scatter")
-def scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Value:
     axis = call.attr("axis", 0) % x.ndim
     how = _REDUCE[call.choice("reduction", "none", _REDUCE)]
     if indices.size == 0:
@@ -74,7 +73,7 @@ def scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) ->
 
 
 @rule("ScatterND")
-def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Value:
     width = int(indices.shape[-1])
     sizes = [int(size) for size in x.shape]
     rest = math.prod(sizes[width:])
@@ -90,7 +89,7 @@ def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tenso
 
 
 @rule("OneHot", values=(1,))
-def one_hot(call: Call, indices: Tensor, depth: Array, values: Tensor) -> Tensor:
+def one_hot(call: Call, indices: Tensor, depth: Array, values: Tensor) -> Value:
     count = int(depth.reshape(-1)[0])
     whole = indices.astype(SI64) if indices.dtype.is_float else wrapped(indices, SI64)
     hot = functional.one_hot(
@@ -102,7 +101,7 @@ def one_hot(call: Call, indices: Tensor, depth: Array, values: Tensor) -> Tensor
 @rule("TensorScatter")
 def tensor_scatter(
     call: Call, cache: Tensor, update: Tensor, starts: Tensor | None = None
-) -> Tensor:
+) -> Value:
     axis = call.attr("axis", -2) % cache.ndim
     length, count = int(cache.shape[axis]), int(update.shape[axis])
     steps = tensor(np.arange(count, dtype=np.int64))
@@ -112,4 +111,6 @@ def tensor_scatter(
         where = wf.remainder(where, length)
     shape = [1] * cache.ndim
     shape[0], shape[axis] = int(cache.shape[0]), count
-    return functional.scatter(cache, wf.broadcast_to(where.reshape(shape), update.shape), update, axis)
+    return functional.scatter(
+        cache, wf.broadcast_to(where.reshape(shape), update.shape), update, axis
+    )

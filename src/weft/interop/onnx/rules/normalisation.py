@@ -11,13 +11,12 @@ from weft.foundation.errors import Unimplemented
 from weft.interop.onnx.rules.elementwise import widened
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import Array
+from weft.interop.onnx.values import Array, Value, wf
 from weft.ops import functional
-from weft.ops import namespace as wf
 from weft.ops.tensor import Tensor
 
 
-def _channel(value: Tensor, x: Tensor) -> Tensor:
+def _channel(value: Tensor, x: Tensor) -> Value:
     return value.reshape((1, -1, *[1] * (x.ndim - 2))) if x.ndim > 1 else value
 
 
@@ -43,13 +42,13 @@ def batch_normalization(
 
 def _normalised(
     x: Tensor, mean: Tensor, var: Tensor, scale: Tensor, bias: Tensor, eps: float
-) -> Tensor:
+) -> Value:
     parts = [_channel(widened(each).astype(x.dtype), x) for each in (mean, var, scale, bias)]
     return parts[2] * (x - parts[0]) / wf.sqrt(parts[1] + eps) + parts[3]
 
 
 @rule("InstanceNormalization")
-def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Value:
     return functional.instance_norm(x, scale, bias, call.attr("epsilon", 1e-5))
 
 
@@ -60,7 +59,7 @@ def layer_normalization(
     axis = call.attr("axis", -1) % x.ndim
     axes = tuple(range(axis, x.ndim))
     eps, stash = call.attr("epsilon", 1e-5), dtype_numbered(call.attr("stash_type", 1))
-    shape = tuple(x.shape[axis:])
+    shape = tuple(int(size) for size in x.shape[axis:])
     plain = call.results == 1 and stash is F32 and x.dtype is not wf.float64
     if plain and scale.shape == shape and (bias is None or bias.shape == shape):
         return (functional.layer_norm(x, shape, scale, bias, eps),)
@@ -73,7 +72,7 @@ def layer_normalization(
 
 
 @rule("LRN")
-def lrn(call: Call, x: Tensor) -> Tensor:
+def lrn(call: Call, x: Tensor) -> Value:
     size = call.need("size")
     wide = widened(x)
     low = (size - 1) // 2
@@ -81,9 +80,7 @@ def lrn(call: Call, x: Tensor) -> Tensor:
     widths[1] = (low, size - 1 - low)
     squares = functional.pad(wide * wide, widths)
     channels = int(x.shape[1])
-    total = sum(
-        (squares[:, i : i + channels] for i in range(1, size)), start=squares[:, :channels]
-    )
+    total = sum((squares[:, i : i + channels] for i in range(1, size)), start=squares[:, :channels])
     scaled = total * (call.attr("alpha", 1e-4) / size) + call.attr("bias", 1.0)
     power = wf.full((), call.attr("beta", 0.75), dtype=wide.dtype)
     return (wide / wf.pow(scaled, power)).astype(x.dtype)

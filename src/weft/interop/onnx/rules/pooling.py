@@ -11,9 +11,8 @@ from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.interop.onnx.rules.convolution import paddings, per_axis
 from weft.interop.onnx.rules.elementwise import widened
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, tensor
+from weft.interop.onnx.values import Array, Value, tensor, wf
 from weft.ops import functional
-from weft.ops import namespace as wf
 from weft.ops.functional.capture import capture, capture_several
 from weft.ops.functional.convolution import LAYOUTS
 from weft.ops.functional.pooling import (
@@ -46,7 +45,7 @@ def _checked(call: Call, x: Tensor, ordered: bool = False, count: bool = True) -
 
 
 @rule("MaxPool")
-def max_pool(call: Call, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+def max_pool(call: Call, x: Tensor) -> Value:
     checked = _checked(call, x, ordered=True)
     if call.results < 2:
         return capture(capture_max_pool, checked, x)
@@ -66,13 +65,13 @@ def max_pool(call: Call, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
 
 
 @rule("AveragePool")
-def average_pool(call: Call, x: Tensor) -> Tensor:
+def average_pool(call: Call, x: Tensor) -> Value:
     count = bool(call.attr("count_include_pad", 0))
     return capture(capture_avg_pool, _checked(call, x, count=count), x)
 
 
 @rule("LpPool")
-def lp_pool(call: Call, x: Tensor) -> Tensor:
+def lp_pool(call: Call, x: Tensor) -> Value:
     p, wide = call.attr("p", 2), widened(x)
     powered = wf.pow(wf.abs(wide), wf.full((), p, dtype=wide.dtype))
     total = capture(
@@ -88,17 +87,17 @@ def _all(x: Tensor) -> tuple[int, ...]:
 
 
 @rule("GlobalAveragePool")
-def global_average_pool(call: Call, x: Tensor) -> Tensor:
+def global_average_pool(call: Call, x: Tensor) -> Value:
     return wf.mean(x, axis=_all(x), keepdims=True)
 
 
 @rule("GlobalMaxPool")
-def global_max_pool(call: Call, x: Tensor) -> Tensor:
+def global_max_pool(call: Call, x: Tensor) -> Value:
     return wf.max(x, axis=_all(x), keepdims=True)
 
 
 @rule("GlobalLpPool")
-def global_lp_pool(call: Call, x: Tensor) -> Tensor:
+def global_lp_pool(call: Call, x: Tensor) -> Value:
     p, wide = call.attr("p", 2), widened(x)
     powered = wf.pow(wf.abs(wide), wf.full((), p, dtype=wide.dtype))
     total = wf.sum(powered, axis=_all(x), keepdims=True)
@@ -106,7 +105,7 @@ def global_lp_pool(call: Call, x: Tensor) -> Tensor:
 
 
 @rule("MaxUnpool", values=(2,))
-def max_unpool(call: Call, x: Tensor, indices: Tensor, shape: Array | None = None) -> Tensor:
+def max_unpool(call: Call, x: Tensor, indices: Tensor, shape: Array | None = None) -> Value:
     """Elements back where they were: indices count in the shape that was pooled, which is then
     filled up to the wanted one."""
     spatial = x.ndim - 2

@@ -5,12 +5,12 @@ from __future__ import annotations
 from weft.foundation.dtypes import SI64
 from weft.interop.onnx.rules.elementwise import wrapped
 from weft.interop.onnx.table import Call, rule
+from weft.interop.onnx.values import Value, wf
 from weft.ops import functional
-from weft.ops import namespace as wf
 from weft.ops.tensor import Tensor
 
 
-def matrix_product(x: Tensor, y: Tensor) -> Tensor:
+def matrix_product(x: Tensor, y: Tensor) -> Value:
     """A product over the last two axes; that of integers wraps, as their sums do."""
     if not x.dtype.is_integer or x.dtype.bits > 32:
         return wf.matmul(x, y)
@@ -18,12 +18,12 @@ def matrix_product(x: Tensor, y: Tensor) -> Tensor:
 
 
 @rule("MatMul")
-def mat_mul(call: Call, x: Tensor, y: Tensor) -> Tensor:
+def mat_mul(call: Call, x: Tensor, y: Tensor) -> Value:
     return matrix_product(x, y)
 
 
 @rule("Gemm")
-def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Value:
     left = a.mT if call.attr("transA", 0) else a
     right = b.mT if call.attr("transB", 0) else b
     made = matrix_product(left, right)
@@ -38,10 +38,10 @@ def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
 
 
 @rule("Einsum")
-def einsum(call: Call, *x: Tensor) -> Tensor:
+def einsum(call: Call, *x: Tensor) -> Value:
     return functional.einsum(call.need("equation").replace(" ", ""), *x)
 
 
 @rule("Det")
-def det(call: Call, x: Tensor) -> Tensor:
+def det(call: Call, x: Tensor) -> Value:
     return wf.linalg.det(x)

@@ -8,11 +8,11 @@ from weft.interop.onnx.rules.convolution import convolve, less_zero_point
 from weft.interop.onnx.rules.elementwise import converted
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.ops import namespace as wf
+from weft.interop.onnx.values import Value, wf
 from weft.ops.tensor import Tensor
 
 
-def _spread(call: Call, value: Tensor, x: Tensor) -> Tensor:
+def _spread(call: Call, value: Tensor, x: Tensor) -> Value:
     """A scale or zero point in a shape that meets x: one for all, for each place along an axis, or
     for each block of them."""
     if value.size == 1 and value.ndim < 2:
@@ -33,13 +33,13 @@ def _spread(call: Call, value: Tensor, x: Tensor) -> Tensor:
     return whole[tuple(at)]
 
 
-def _saturated(x: Tensor, to: DType) -> Tensor:
+def _saturated(x: Tensor, to: DType) -> Value:
     """Whole floats in an integer dtype: what does not fit is the nearest that does."""
     return wf.clip(x, float(to.lowest), float(to.highest)).astype(SI32).astype(to)
 
 
 @rule("QuantizeLinear")
-def quantize_linear(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def quantize_linear(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Value:
     number = call.attr("output_dtype", 0)
     to = zero.dtype if zero is not None else dtype_numbered(number) if number else UI8
     wide = dtype_numbered(call.attr("precision")) if call.attr("precision", 0) else scale.dtype
@@ -53,7 +53,7 @@ def quantize_linear(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = 
 
 
 @rule("DequantizeLinear")
-def dequantize_linear(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def dequantize_linear(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Value:
     number = call.attr("output_dtype", 0)
     to = dtype_numbered(number) if number else scale.dtype
     steps = x.astype(F32) if x.dtype.is_float else x.astype(F64)
@@ -66,12 +66,12 @@ def dequantize_linear(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None 
 @rule("MatMulInteger")
 def mat_mul_integer(
     call: Call, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
-) -> Tensor:
+) -> Value:
     left = less_zero_point(a, a_zero, max(a.ndim - 2, 0))
     return wf.matmul(left, less_zero_point(b, b_zero, b.ndim - 1)).astype(SI32)
 
 
-def _requantised(total: Tensor, scale: Tensor, y_scale: Tensor, zero: Tensor) -> Tensor:
+def _requantised(total: Tensor, scale: Tensor, y_scale: Tensor, zero: Tensor) -> Value:
     """An exact sum of products in steps of the result."""
     wide = wf.divide(scale.astype(F32), y_scale.reshape(()).astype(F32))
     steps = wf.round(total.astype(F32) * wide).astype(F64)
@@ -82,7 +82,7 @@ def _requantised(total: Tensor, scale: Tensor, y_scale: Tensor, zero: Tensor) ->
 def qlinear_mat_mul(
     call: Call, a: Tensor, a_scale: Tensor, a_zero: Tensor, b: Tensor, b_scale: Tensor,
     b_zero: Tensor, y_scale: Tensor, y_zero: Tensor,
-) -> Tensor:  # fmt: skip
+) -> Value:  # fmt: skip
     left = less_zero_point(a, a_zero, max(a.ndim - 2, 0))
     right = less_zero_point(b, b_zero, b.ndim - 1)
     rows = a_scale.reshape((-1, 1)) if a_scale.size != 1 else a_scale.reshape(())
@@ -95,7 +95,7 @@ def qlinear_mat_mul(
 def qlinear_conv(
     call: Call, x: Tensor, x_scale: Tensor, x_zero: Tensor, weight: Tensor, w_scale: Tensor,
     w_zero: Tensor, y_scale: Tensor, y_zero: Tensor, bias: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+) -> Value:  # fmt: skip
     made = convolve(call, less_zero_point(x, x_zero), less_zero_point(weight, w_zero))
     each = [-1 if axis == 1 else 1 for axis in range(x.ndim)]
     if bias is not None:
@@ -113,5 +113,3 @@ def dynamic_quantize_linear(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tens
     offset = _saturated(wf.round(wf.clip(-low / safe, 0.0, 255.0)), UI8)
     steps = wf.round(x / safe) + offset.astype(x.dtype)
     return _saturated(steps, UI8), scale, offset
-
-

@@ -11,8 +11,8 @@ from weft.foundation.dtypes import SI32
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.interop.onnx.rules.elementwise import scalar
 from weft.interop.onnx.table import Call, rule
+from weft.interop.onnx.values import Value, wf
 from weft.ops import functional
-from weft.ops import namespace as wf
 from weft.ops.tensor import Tensor
 
 Activation = Callable[[Tensor], Tensor]
@@ -52,7 +52,7 @@ class Direction:
     peephole: Tensor | None
     attributes: Any
 
-    def act(self, index: int, x: Tensor) -> Tensor:
+    def act(self, index: int, x: Tensor) -> Value:
         kept = x if self.clip is None else wf.clip(x, -self.clip, self.clip)
         return self.activations[index](kept)
 
@@ -146,7 +146,10 @@ def _direction(
     names = list(call.attr("activations") or [*defaults] * count)
     if len(names) != each * count:
         raise SpecViolation("MalformedModel", f"{len(names)} activations, not {each * count}")
-    alphas, betas = list(call.attr("activation_alpha") or []), list(call.attr("activation_beta") or [])
+    alphas, betas = (
+        list(call.attr("activation_alpha") or []),
+        list(call.attr("activation_beta") or []),
+    )
     made = []
     for at, name in enumerate(names):
         takes = name.lower() not in ("tanh", "sigmoid", "relu", "softsign", "softplus")
@@ -166,7 +169,7 @@ def _start(x: Tensor, hidden: int, initial: Sequence[Tensor | None], index: int)
     return tuple(none if each is None else each[index] for each in initial)
 
 
-def _reversed(x: Tensor, lengths: Tensor | None) -> Tensor:
+def _reversed(x: Tensor, lengths: Tensor | None) -> Value:
     """The steps in reverse, each row up to its length."""
     if lengths is None:
         return wf.flip(x, axis=0)

@@ -6,25 +6,23 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-
 from weft.foundation.dtypes import I1, SI64
 from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.rules.elementwise import widened
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array
+from weft.interop.onnx.values import Array, Value, wf
 from weft.ops import functional
-from weft.ops import namespace as wf
 from weft.ops.tensor import Tensor
 
 Reduction = Callable[[Tensor, tuple[int, ...], bool], Tensor]
 
 
-def _sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+def _sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     return wf.sum(x, axis=axes, dtype=x.dtype, keepdims=keep)
 
 
 def _extreme(largest: bool) -> Reduction:
-    def reduced(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+    def reduced(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
         if x.dtype is I1:
             return (wf.any if largest else wf.all)(x, axis=axes, keepdims=keep)
         if any(x.shape[axis] == 0 for axis in axes):
@@ -36,29 +34,29 @@ def _extreme(largest: bool) -> Reduction:
     return reduced
 
 
-def _mean(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+def _mean(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     if x.dtype.is_float:
         return wf.mean(x, axis=axes, keepdims=keep)
     count = math.prod(int(x.shape[axis]) for axis in axes)
     return wf.divide(_sum(x, axes, keep), wf.full((), count, dtype=x.dtype), rounding="trunc")
 
 
-def _log_sum_exp(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+def _log_sum_exp(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     wide = x if x.dtype.is_float else x.astype(wf.float64)
     return functional.logsumexp(wide, axes, keep).astype(x.dtype)
 
 
-def _root(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+def _root(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     wide = widened(x) if x.dtype.is_float else x.astype(wf.float64)
     return wf.sqrt(_sum(wide * wide, axes, keep)).astype(x.dtype)
 
 
-def _log_sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+def _log_sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     wide = x if x.dtype.is_float else x.astype(wf.float64)
     return wf.log(_sum(wide, axes, keep)).astype(x.dtype)
 
 
-def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
+def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     return wf.prod(x, axis=axes, dtype=x.dtype, keepdims=keep)
 
 
@@ -78,7 +76,7 @@ _REDUCTIONS: Final[dict[str, Reduction]] = {
 
 def _enter(name: str, function: Reduction) -> None:
     @rule(name, values=(1,))
-    def reduced(call: Call, x: Tensor, axes: Array | None = None) -> Tensor:
+    def reduced(call: Call, x: Tensor, axes: Array | None = None) -> Value:
         wanted = call.ints(axes, "axes") or []
         keep = bool(call.attr("keepdims", 1))
         if not wanted:
@@ -95,7 +93,7 @@ for _name, _function in _REDUCTIONS.items():
 
 
 @rule("ArgMax", "ArgMin")
-def arg_extreme(call: Call, x: Tensor) -> Tensor:
+def arg_extreme(call: Call, x: Tensor) -> Value:
     axis, keep = call.attr("axis", 0), bool(call.attr("keepdims", 1))
     find = wf.argmax if call.node.op == "ArgMax" else wf.argmin
     if not call.attr("select_last_index", 0):
@@ -105,7 +103,7 @@ def arg_extreme(call: Call, x: Tensor) -> Tensor:
 
 
 @rule("CumSum", "CumProd", values=(1,))
-def running(call: Call, x: Tensor, axis: Array) -> Tensor:
+def running(call: Call, x: Tensor, axis: Array) -> Value:
     along = int(axis.reshape(()))
     if not -x.ndim <= along < x.ndim:
         raise SpecViolation("InvalidAttributeValue", f"{x.type} has no axis {along}")
@@ -133,7 +131,7 @@ def top_k(call: Call, x: Tensor, k: Array | None = None) -> tuple[Tensor, Tensor
 
 
 @rule("LpNormalization")
-def lp_normalization(call: Call, x: Tensor) -> Tensor:
+def lp_normalization(call: Call, x: Tensor) -> Value:
     axis, p = call.attr("axis", -1), call.attr("p", 2)
     wide = widened(x)
     norm = wf.sum(wf.abs(wide), axis=axis, keepdims=True)
@@ -141,5 +139,3 @@ def lp_normalization(call: Call, x: Tensor) -> Tensor:
         norm = wf.sqrt(wf.sum(wide * wide, axis=axis, keepdims=True))
     safe = wf.where(wf.equal(norm, 0), wf.ones_like(norm), norm)
     return wf.where(wf.equal(norm, 0), wf.zeros_like(wide), wide / safe).astype(x.dtype)
-
-

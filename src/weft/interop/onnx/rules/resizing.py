@@ -12,8 +12,7 @@ import numpy as np
 from weft.foundation.errors import SpecViolation
 from weft.foundation.limits import check_bytes, current
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, tensor
-from weft.ops import namespace as wf
+from weft.interop.onnx.values import Array, Value, tensor, wf
 from weft.ops.tensor import Tensor
 
 _MODES = ("nearest", "linear", "cubic")
@@ -33,7 +32,7 @@ _WHERE = (
 def resize(
     call: Call, x: Tensor, roi: Array | None = None, scales: Array | None = None,
     sizes: Array | None = None,
-) -> Tensor:  # fmt: skip
+) -> Value:  # fmt: skip
     if call.version == 10:
         roi, scales = None, roi
     axes = [axis % x.ndim for axis in call.attr("axes") or range(x.ndim)]
@@ -67,11 +66,11 @@ def resize(
 
 
 @rule("Upsample", values=(1,))
-def upsample(call: Call, x: Tensor, scales: Array | None = None) -> Tensor:
+def upsample(call: Call, x: Tensor, scales: Array | None = None) -> Value:
     factors = call.attr("scales") if scales is None else scales
     if factors is None:
         factors = [1.0, 1.0, call.need("height_scale"), call.need("width_scale")]
-    return resize(call, x, None, np.asarray(factors, np.float32))  # type: ignore[no-any-return]
+    return resize(call, x, None, np.asarray(factors, np.float32))
 
 
 def _where(call: Call) -> str:
@@ -127,12 +126,14 @@ def _coordinates(
     return np.full_like(at, 0.5 * (start + end) * (size - 1))
 
 
-def _along(call: Call, x: Tensor, axis: int, at: Array, scale: float) -> Tensor:
+def _along(call: Call, x: Tensor, axis: int, at: Array, scale: float) -> Value:
     """The new elements along one axis: a sum over old ones, each with its places and weights."""
     size = int(x.shape[axis])
     mode = call.choice("mode", "nearest", _MODES)
     if mode == "nearest":
-        default = "floor" if call.version == 10 or call.node.op == "Upsample" else "round_prefer_floor"
+        default = (
+            "floor" if call.version == 10 or call.node.op == "Upsample" else "round_prefer_floor"
+        )
         near = _ROUNDED[call.choice("nearest_mode", default, _ROUNDED)](at)
         return wf.take(x, tensor(np.clip(near, 0, size - 1).astype(np.int64)), axis=axis)
     places, weights = _taps(call, mode, at, size, scale)
@@ -142,7 +143,7 @@ def _along(call: Call, x: Tensor, axis: int, at: Array, scale: float) -> Tensor:
         part = wf.take(x, tensor(place), axis=axis)
         part = part * tensor(weight.astype(x.dtype.numpy).reshape(shape))
         total = part if total is None else total + part
-    return total  # type: ignore[no-any-return]
+    return total
 
 
 def _taps(call: Call, mode: str, at: Array, size: int, scale: float) -> tuple[Array, Array]:
@@ -150,7 +151,7 @@ def _taps(call: Call, mode: str, at: Array, size: int, scale: float) -> tuple[Ar
     narrow = min(scale, 1.0) if call.attr("antialias", 0) else 1.0
     reach = (1.0 if mode == "linear" else 2.0) / narrow
     first = np.floor(at - reach).astype(np.int64) + 1
-    count = int(math.ceil(2 * reach))
+    count = math.ceil(2 * reach)
     places = first[None, :] + np.arange(count)[:, None]
     apart = np.abs(at[None, :] - places) * narrow
     if mode == "linear":

@@ -7,15 +7,14 @@ import numpy as np
 from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.rules.shapes import pieces
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, Value, array, is_array, tensor
-from weft.ops import namespace as wf
+from weft.interop.onnx.values import Array, Value, array, is_array, tensor, wf
 
 
 def _at(position: Value, size: int, end: int) -> int:
     """A place in a sequence, that may be counted from its end."""
     found = int(array(position).reshape(-1)[0])
     if not -size <= found < end:
-        raise SpecViolation("IndexOutOfBounds", f"place {found} in a sequence of {size}")
+        raise SpecViolation("GatherIndexOutOfBounds", f"place {found} in a sequence of {size}")
     return found + size if found < 0 else found
 
 
@@ -75,7 +74,9 @@ def split_to_sequence(call: Call, x: Value, sizes: Value = None) -> list[Value]:
 def concat_from_sequence(call: Call, sequence: list[Value]) -> Value:
     axis = call.need("axis")
     if all(map(is_array, sequence)):
-        return np.stack(sequence, axis) if call.attr("new_axis", 0) else np.concatenate(sequence, axis)
+        return (
+            np.stack(sequence, axis) if call.attr("new_axis", 0) else np.concatenate(sequence, axis)
+        )
     parts = [tensor(each) for each in sequence]
     return wf.stack(parts, axis=axis) if call.attr("new_axis", 0) else wf.concat(parts, axis=axis)
 
@@ -98,5 +99,5 @@ def optional_has_element(call: Call, x: Value = None) -> Array:
 @rule("OptionalGetElement", raw=True)
 def optional_get_element(call: Call, x: Value) -> Value:
     if x is None:
-        raise SpecViolation("InvalidOperand", "an optional without a value is read")
+        raise SpecViolation("MalformedModel", "an optional without a value is read")
     return x

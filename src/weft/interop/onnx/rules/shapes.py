@@ -11,9 +11,9 @@ from weft.foundation.errors import SpecViolation
 from weft.foundation.limits import check_bytes, current
 from weft.interop.onnx.table import FOLDED, Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import LITERAL, Array, Value, dtype_of, is_array, tensor
+from weft.interop.onnx.values import LITERAL, Array, Value, dtype_of, tensor, wf
 from weft.ops import functional
-from weft.ops import namespace as wf
+from weft.ops.functional.checks import ensure_known
 from weft.ops.tensor import Tensor
 
 
@@ -41,20 +41,12 @@ def size(call: Call, x: Value) -> Array:
     return np.array(math.prod(_sizes(x)), np.int64)
 
 
-def _sizes(x: Value) -> tuple[Any, ...]:
-    if any(not isinstance(dim, int) for dim in x.shape):
-        raise wf_size_wanted(x)
-    return tuple(x.shape)
-
-
-def wf_size_wanted(x: Tensor) -> SpecViolation:
-    return SpecViolation(
-        "DynamicDimUnsupported", f"the sizes of {x.type} are wanted as numbers", "give them"
-    )
+def _sizes(x: Value) -> tuple[int, ...]:
+    return tuple(ensure_known("a size of the operand", dim) for dim in x.shape)
 
 
 @rule("Reshape", values=(1,))
-def reshape(call: Call, x: Tensor, sizes: Array | None = None) -> Tensor:
+def reshape(call: Call, x: Tensor, sizes: Array | None = None) -> Value:
     wanted = call.ints(sizes, "shape", [])
     if not call.attr("allowzero", 0):
         zeros = [i for i, size in enumerate(wanted) if size == 0]
@@ -68,20 +60,20 @@ def reshape(call: Call, x: Tensor, sizes: Array | None = None) -> Tensor:
 
 
 @rule("Flatten")
-def flatten(call: Call, x: Tensor) -> Tensor:
+def flatten(call: Call, x: Tensor) -> Value:
     axis = call.attr("axis", 1)
     axis = axis + x.ndim if axis < 0 else axis
     return wf.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
 @rule("Squeeze", values=(1,))
-def squeeze(call: Call, x: Tensor, axes: Array | None = None) -> Tensor:
+def squeeze(call: Call, x: Tensor, axes: Array | None = None) -> Value:
     wanted = call.ints(axes, "axes")
     return wf.squeeze(x, axis=None if wanted is None else tuple(wanted))
 
 
 @rule("Unsqueeze", values=(1,))
-def unsqueeze(call: Call, x: Tensor, axes: Array | None = None) -> Tensor:
+def unsqueeze(call: Call, x: Tensor, axes: Array | None = None) -> Value:
     wanted = call.ints(axes, "axes", [])
     rank = x.ndim + len(wanted)
     if len({axis % rank for axis in wanted}) != len(wanted) or any(
@@ -94,22 +86,22 @@ def unsqueeze(call: Call, x: Tensor, axes: Array | None = None) -> Tensor:
 
 
 @rule("Transpose")
-def transpose(call: Call, x: Tensor) -> Tensor:
+def transpose(call: Call, x: Tensor) -> Value:
     return wf.permute_dims(x, tuple(call.attr("perm", range(x.ndim)[::-1])))
 
 
 @rule("Concat")
-def concat(call: Call, *x: Tensor) -> Tensor:
+def concat(call: Call, *x: Tensor) -> Value:
     return wf.concat(list(x), axis=call.attr("axis", 1))
 
 
 @rule("Expand", values=(1,))
-def expand(call: Call, x: Tensor, sizes: Array) -> Tensor:
+def expand(call: Call, x: Tensor, sizes: Array) -> Value:
     return wf.broadcast_to(x, wf.broadcast_shapes(x.shape, tuple(map(int, sizes))))
 
 
 @rule("Tile", values=(1, 2))
-def tile(call: Call, x: Tensor, repeats: Array, axis: Array | None = None) -> Tensor:
+def tile(call: Call, x: Tensor, repeats: Array, axis: Array | None = None) -> Value:
     if axis is not None:  # version 1: how often, along which axis
         counts = [1] * x.ndim
         counts[int(axis.reshape(-1)[0])] = int(repeats.reshape(-1)[0])
@@ -150,7 +142,7 @@ def slice_(
     ends: Array | None = None,
     axes: Array | None = None,
     steps: Array | None = None,
-) -> Tensor:
+) -> Value:
     first, last = call.ints(starts, "starts"), call.ints(ends, "ends")
     along = call.ints(axes, "axes", list(range(len(first))))
     step = [1] * len(first) if steps is None else [int(each) for each in steps]
@@ -176,7 +168,7 @@ def pad(
     pads: Array | None = None,
     value: Tensor | None = None,
     axes: Array | None = None,
-) -> Tensor:
+) -> Value:
     widths = call.ints(pads, "pads", call.attr("paddings"))
     along = list(range(x.ndim)) if axes is None else [int(axis) % x.ndim for axis in axes]
     both = [(0, 0)] * x.ndim
@@ -221,21 +213,21 @@ def constant_of_shape(call: Call, sizes: Array) -> Value:
 
 
 @rule("EyeLike")
-def eye_like(call: Call, x: Tensor) -> Tensor:
+def eye_like(call: Call, x: Tensor) -> Value:
     dtype = dtype_numbered(call.attr("dtype")) if "dtype" in call.node.attributes else x.dtype
     rows, columns = x.shape
     return wf.eye(rows, columns, k=call.attr("k", 0), dtype=dtype)
 
 
 @rule("Trilu", values=(1,))
-def trilu(call: Call, x: Tensor, k: Array | None = None) -> Tensor:
+def trilu(call: Call, x: Tensor, k: Array | None = None) -> Value:
     by = 0 if k is None else int(k.reshape(()))
     by = max(-int(x.shape[-2]) - 1, min(by, int(x.shape[-1]) + 1))
     return wf.triu(x, by) if call.attr("upper", 1) else wf.tril(x, by)
 
 
 @rule("DepthToSpace")
-def depth_to_space(call: Call, x: Tensor) -> Tensor:
+def depth_to_space(call: Call, x: Tensor) -> Value:
     n, c, h, w = x.shape
     block = call.need("blocksize")
     if call.choice("mode", "DCR", ("DCR", "CRD")) == "DCR":
@@ -248,7 +240,7 @@ def depth_to_space(call: Call, x: Tensor) -> Tensor:
 
 
 @rule("SpaceToDepth")
-def space_to_depth(call: Call, x: Tensor) -> Tensor:
+def space_to_depth(call: Call, x: Tensor) -> Value:
     n, c, h, w = x.shape
     block = call.need("blocksize")
     parts = x.reshape((n, c, h // block, block, w // block, block))
@@ -258,7 +250,7 @@ def space_to_depth(call: Call, x: Tensor) -> Tensor:
 
 
 @rule("ReverseSequence", values=(1,))
-def reverse_sequence(call: Call, x: Tensor, lengths: Array) -> Tensor:
+def reverse_sequence(call: Call, x: Tensor, lengths: Array) -> Value:
     batch, time = call.attr("batch_axis", 1), call.attr("time_axis", 0)
     size = int(x.shape[time])
     steps = np.arange(size)[None, :]
@@ -273,7 +265,7 @@ def reverse_sequence(call: Call, x: Tensor, lengths: Array) -> Tensor:
 
 
 @rule("CenterCropPad", values=(1,))
-def center_crop_pad(call: Call, x: Tensor, sizes: Array) -> Tensor:
+def center_crop_pad(call: Call, x: Tensor, sizes: Array) -> Value:
     axes = [axis % x.ndim for axis in call.attr("axes", range(x.ndim))]
     at: list[Any] = [slice(None)] * x.ndim
     widths = [(0, 0)] * x.ndim
@@ -291,5 +283,3 @@ def center_crop_pad(call: Call, x: Tensor, sizes: Array) -> Tensor:
 @rule("Optional", raw=True)
 def optional(call: Call, x: Value = None) -> Value:
     return x
-
-

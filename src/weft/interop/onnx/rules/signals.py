@@ -10,12 +10,11 @@ from weft.foundation.dtypes import F64
 from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import Array, tensor
-from weft.ops import namespace as wf
+from weft.interop.onnx.values import Array, Value, tensor, wf
 from weft.ops.tensor import Tensor
 
 
-def _complex(x: Tensor) -> Tensor:
+def _complex(x: Tensor) -> Value:
     """The last axis holds real parts, or real and imaginary ones."""
     wide = x.astype(F64)
     if int(x.shape[-1]) == 1:
@@ -23,18 +22,24 @@ def _complex(x: Tensor) -> Tensor:
     return wide[..., 0].astype(wf.complex128) + wide[..., 1].astype(wf.complex128) * 1j
 
 
-def _parts(x: Tensor, like: Tensor) -> Tensor:
+def _parts(x: Tensor, like: Tensor) -> Value:
     return wf.stack([wf.real(x), wf.imag(x)], axis=-1).astype(like.dtype)
 
 
 @rule("DFT", values=(1, 2))
-def dft(call: Call, x: Tensor, length: Array | None = None, axis: Array | None = None) -> Tensor:
-    along = int(axis.reshape(())) if axis is not None else call.attr("axis", 1 if call.version < 20 else -2)
+def dft(call: Call, x: Tensor, length: Array | None = None, axis: Array | None = None) -> Value:
+    along = (
+        int(axis.reshape(()))
+        if axis is not None
+        else call.attr("axis", 1 if call.version < 20 else -2)
+    )
     along = along % x.ndim
-    count = int(x.shape[along]) if length is None else int(length.reshape(()))
+    one_sided, inverse = bool(call.attr("onesided", 0)), bool(call.attr("inverse", 0))
+    have = int(x.shape[along])
+    count = 2 * (have - 1) if one_sided and inverse else have
+    count = count if length is None else int(length.reshape(()))
     if along == x.ndim - 1 or count < 1:
         raise SpecViolation("InvalidAttributeValue", f"axis {along} of {x.type}, length {count}")
-    one_sided, inverse = bool(call.attr("onesided", 0)), bool(call.attr("inverse", 0))
     if inverse and one_sided:
         found = wf.fft.irfft(_complex(x), n=count, axis=along)
         return wf.expand_dims(found, -1).astype(x.dtype)
@@ -49,9 +54,14 @@ def dft(call: Call, x: Tensor, length: Array | None = None, axis: Array | None =
 @rule("STFT", values=(1, 3))
 def stft(
     call: Call, x: Tensor, step: Array, window: Tensor | None = None, length: Array | None = None
-) -> Tensor:
+) -> Value:
     stride = int(step.reshape(()))
-    size = int(window.shape[0]) if length is None and window is not None else int(np.reshape(length, ()))  # type: ignore[arg-type]
+    if length is not None:
+        size = int(length.reshape(()))
+    elif window is not None:
+        size = int(window.shape[0])
+    else:
+        raise SpecViolation("MalformedModel", "neither a window nor a length of frames is given")
     signal = _complex(x) if x.ndim == 3 else x.astype(F64).astype(wf.complex128)
     steps = (int(signal.shape[1]) - size) // stride + 1
     places = np.arange(steps)[:, None] * stride + np.arange(size)[None, :]

@@ -9,8 +9,7 @@ import numpy as np
 
 from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, Value, array, is_array, tensor
-from weft.ops import namespace as wf
+from weft.interop.onnx.values import Array, Value, array, is_array, tensor, wf
 
 
 @rule("NonZero", raw=True)
@@ -25,7 +24,7 @@ def compress(call: Call, x: Value, condition: Value) -> Value:
     axis = call.attr("axis")
     size = int(np.prod(x.shape)) if axis is None else int(x.shape[axis])
     if kept.size and kept[-1] >= size:
-        raise SpecViolation("IndexOutOfBounds", f"place {kept[-1]} of an axis of size {size}")
+        raise SpecViolation("GatherIndexOutOfBounds", f"place {kept[-1]} of an axis of size {size}")
     if is_array(x):
         return np.take(x, kept, axis=axis)
     flat = x.reshape((size,)) if axis is None else x
@@ -103,5 +102,3 @@ def _overlaps(box: Array, others: Array) -> Array:
     shared = np.prod(np.maximum(high - low, 0), axis=-1)
     areas = np.prod(others[:, 2:] - others[:, :2], axis=-1) + np.prod(box[2:] - box[:2])
     return np.asarray(np.where(shared > 0, shared / np.maximum(areas - shared, 1e-30), 0.0))
-
-

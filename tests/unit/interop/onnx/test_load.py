@@ -1,0 +1,169 @@
+"""`weft.onnx.load`: models as modules, their weights, shapes, control flow and functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+import weft
+import weft.onnx
+from tests import onnx_models as m
+from weft import nn
+
+X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+
+
+def loaded(proto: onnx.ModelProto, **options: Any) -> Any:
+    return weft.onnx.load(proto.SerializeToString(), **options)  # type: ignore[attr-defined]
+
+
+def expected(proto: onnx.ModelProto, **inputs: Any) -> list[Any]:
+    return list(ReferenceEvaluator(proto).run(None, inputs))
+
+
+def test_a_model_has_named_inputs_and_outputs() -> None:
+    proto = m.perceptron()
+    model = loaded(proto)
+    assert (model.inputs, model.outputs) == (("x",), ("y",))
+    (wanted,) = expected(proto, x=X)
+    for made in (model(X), model(x=X), weft.jit(model)(X)):
+        assert list(made) == ["y"]
+        np.testing.assert_allclose(made["y"].numpy(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_path_and_data_beside_it_are_read(tmp_path: Path) -> None:
+    onnx.save(
+        m.perceptron(), str(tmp_path / "m.onnx"), save_as_external_data=True, size_threshold=0,
+        location="weights.bin",
+    )  # fmt: skip
+    model = weft.onnx.load(tmp_path / "m.onnx")  # type: ignore[attr-defined]
+    np.testing.assert_allclose(
+        model(X)["y"].numpy(), expected(m.perceptron(), x=X)[0], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_initialisers_are_trained_on_request() -> None:
+    frozen, model = loaded(m.perceptron()), loaded(m.perceptron(), trainable=True)
+    assert not frozen.weights
+    assert sorted(model.weights) == ["b1", "b2", "w1", "w2"]
+    slopes = weft.grad(lambda each: each(X)["y"].sum())(model)
+    np.testing.assert_allclose(slopes.weights["b2"].numpy(), [2.0, 2.0])
+    assert isinstance(model, nn.Module)
+    assert "weights.w1" in model.state_dict()
+
+
+def test_the_program_has_the_weights_as_inputs() -> None:
+    model = loaded(m.perceptron())
+    program = weft.jit(model).program(X)
+    weft.ptir.verify(program)
+    assert len(program.main.parameters) == 5
+    assert sum(instruction.op.name == "dot_general" for instruction in program.main.body) == 2
+
+
+def test_shapes_are_known_while_a_function_is_traced() -> None:
+    nodes = [
+        m.node("Shape", "x", "s"), m.node("Gather", "s zero", "n"),
+        m.node("Unsqueeze", "n axes", "row"), m.node("Concat", "row minus", "to", axis=0),
+        m.node("Reshape", "x to", "y"),
+    ]  # fmt: skip
+    constants = {"zero": np.int64(0), "axes": np.array([0]), "minus": np.array([-1])}
+    proto = m.model(m.graph(nodes, [m.value("x", [2, 3, 4])], [m.value("y", None)], constants))
+    made = weft.jit(loaded(proto))(np.zeros((2, 3, 4), np.float32))
+    assert made["y"].shape == (2, 12)
+
+
+def branches(condition: str) -> onnx.ModelProto:
+    yes = m.graph([m.node("Neg", "x", "a")], [], [m.value("a")])
+    no = m.graph([m.node("Abs", "x", "b")], [], [m.value("b")])
+    nodes = [
+        m.node("ReduceSum", "x", "total", keepdims=0), m.node(condition, "total zero", "flag"),
+        m.node("If", "flag", "y", then_branch=yes, else_branch=no),
+    ]  # fmt: skip
+    return m.model(m.graph(nodes, [m.value("x")], [m.value("y")], {"zero": np.float32(-1)}))
+
+
+@pytest.mark.parametrize("condition", ["Greater", "Less"])
+def test_a_choice_is_made_by_the_program_where_it_is_computed(condition: str) -> None:
+    proto = branches(condition)
+    model = loaded(proto)
+    (wanted,) = expected(proto, x=X)
+    np.testing.assert_array_equal(model(X)["y"].numpy(), wanted)
+    np.testing.assert_array_equal(weft.jit(model)(X)["y"].numpy(), wanted)
+    assert any(i.op.name == "cond" for i in weft.jit(model).program(X).main.body)
+
+
+def counted(limit: bool) -> onnx.ModelProto:
+    """x doubled three times, with every step kept; or until its sum is over 10."""
+    inner = [m.node("Add", "state state", "next")]
+    if limit:
+        inner += [m.node("Identity", "on", "more"), m.node("Identity", "next", "kept")]
+        results = [m.value("more", [], 9), m.value("next"), m.value("kept")]
+    else:
+        inner += [
+            m.node("ReduceSum", "next", "size", keepdims=0), m.node("Less", "size ten", "more"),
+        ]  # fmt: skip
+        results = [m.value("more", [], 9), m.value("next")]
+    body = m.graph(inner, [m.value("i", [], 7), m.value("on", [], 9), m.value("state")], results)
+    outputs = [m.value("y"), m.value("all", None)] if limit else [m.value("y")]
+    names = "y all" if limit else "y"
+    nodes = [m.node("Loop", "three true x" if limit else "- true x", names, body=body)]
+    constants = {"three": np.int64(3), "ten": np.float32(10), "true": np.bool_(True)}
+    return m.model(m.graph(nodes, [m.value("x")], outputs, constants))
+
+
+@pytest.mark.parametrize("limit", [True, False])
+def test_loops_run_outside_and_inside_of_programs(limit: bool) -> None:
+    proto, given = counted(limit), np.abs(X)
+    model = loaded(proto)
+    steps = [given * 2**n for n in (1, 2, 3)]
+    wanted = {"y": steps[2], "all": np.stack(steps)} if limit else {"y": steps[1]}
+    for made in (model(given), weft.jit(model)(given)):
+        assert made.keys() == wanted.keys()
+        for name, other in wanted.items():
+            np.testing.assert_allclose(made[name].numpy(), other)
+
+
+def test_functions_of_the_model_are_expanded() -> None:
+    body = [m.node("Mul", "a a", "b"), helper.make_node("LeakyRelu", ["b"], ["c"], alpha=0.5)]
+    body[1].attribute[0].ref_attr_name = "slope"
+    body[1].attribute[0].ClearField("f")
+    square = helper.make_function(
+        "mine", "Square", ["a"], ["c"], body, [helper.make_opsetid("", 21)], ["slope"]
+    )
+    call = helper.make_node("Square", ["x"], ["y"], domain="mine", slope=0.1)
+    proto = m.model(m.graph([call], [m.value("x")], [m.value("y")]), functions=[square])
+    np.testing.assert_allclose(loaded(proto)(X)["y"].numpy(), X * X, rtol=1e-6)
+
+
+def test_a_size_that_is_an_input_is_read() -> None:
+    nodes = [m.node("Reshape", "x to", "y")]
+    inputs = [m.value("x"), m.value("to", [1], m.INT64)]
+    model = loaded(m.model(m.graph(nodes, inputs, [m.value("y", None)])))
+    assert model(X, np.array([6]))["y"].shape == (6,)
+    with pytest.raises(weft.Unimplemented, match="must be known when the model is compiled"):
+        weft.jit(model)(X, np.array([6]))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "the input 'x' is not given"),
+        ({"z": X}, "the input 'z' is none of the model's; they are 'x'"),
+        ({"x": X.astype(np.float64)}, "the input 'x' is f64[2, 3], but the model takes f32"),
+        ({"x": X[:, :2]}, "the input 'x' is f32[2, 2], but the model takes (?, 3)"),
+    ],
+)
+def test_wrong_inputs_are_told(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(weft.WeftError) as caught:
+        loaded(m.perceptron())(**given)
+    assert message in str(caught.value)
+
+
+def test_importing_weft_does_not_import_onnx() -> None:
+    assert "onnx" in dir(weft)

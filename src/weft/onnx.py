@@ -1,17 +1,17 @@
-"""`weft.onnx`: models in ONNX."""
+"""`import weft.onnx`: models in ONNX. Needs the package onnx."""
 
 from __future__ import annotations
 
-import sys
+from weft.foundation.errors import UserError
 
 try:
-    from weft.interop import onnx
+    from weft.interop.onnx import Model, backend, load
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "onnx":
         raise
-    raise ModuleNotFoundError(
-        "weft.onnx needs the package onnx, which is not installed: pip install 'weft[onnx]'",
-        name=error.name,
+    raise UserError(
+        "weft.onnx needs the package onnx, which is not installed; pip install 'weft[onnx]'",
+        "PackageMissing",
     ) from None
 
-sys.modules[__name__] = onnx
+__all__ = ["Model", "backend", "load"]

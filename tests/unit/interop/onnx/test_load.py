@@ -20,7 +20,7 @@ X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
 
 
 def loaded(proto: onnx.ModelProto, **options: Any) -> Any:
-    return weft.onnx.load(proto.SerializeToString(), **options)  # type: ignore[attr-defined]
+    return weft.onnx.load(proto.SerializeToString(), **options)
 
 
 def expected(proto: onnx.ModelProto, **inputs: Any) -> list[Any]:
@@ -42,7 +42,7 @@ def test_a_path_and_data_beside_it_are_read(tmp_path: Path) -> None:
         m.perceptron(), str(tmp_path / "m.onnx"), save_as_external_data=True, size_threshold=0,
         location="weights.bin",
     )  # fmt: skip
-    model = weft.onnx.load(tmp_path / "m.onnx")  # type: ignore[attr-defined]
+    model = weft.onnx.load(tmp_path / "m.onnx")
     np.testing.assert_allclose(
         model(X)["y"].numpy(), expected(m.perceptron(), x=X)[0], rtol=1e-5, atol=1e-6
     )

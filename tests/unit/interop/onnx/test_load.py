@@ -163,7 +163,3 @@ def test_wrong_inputs_are_told(given: dict[str, Any], message: str) -> None:
     with pytest.raises(weft.WeftError) as caught:
         loaded(m.perceptron())(**given)
     assert message in str(caught.value)
-
-
-def test_importing_weft_does_not_import_onnx() -> None:
-    assert "onnx" in dir(weft)

@@ -117,6 +117,11 @@ class _Twice(CpuExecutable):
             raise InternalError(f"two runs differ: {self.configuration}")
         return alone
 
+    def execute_held(
+        self, inputs: Sequence[Array], holder: object, data: Sequence[int], *, seed: int = 0
+    ) -> list[Array]:
+        return self.execute(inputs, seed=seed)
+
 
 # -- plans ---------------------------------------------------------------------------------------
 

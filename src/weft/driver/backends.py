@@ -64,6 +64,19 @@ class TimedExecutable(Executable, Protocol):
         ...
 
 
+@runtime_checkable
+class HoldingExecutable(Executable, Protocol):
+    """A program that can be told which inputs are those of earlier runs: it does not look at them
+    again."""
+
+    def execute_held(
+        self, inputs: Sequence[Storage], holder: object, data: Sequence[int], *, seed: int = 0
+    ) -> list[Storage]:
+        """The same as `execute`. While `holder` stays the same, so do all inputs but those at the
+        positions `data`."""
+        ...
+
+
 class Backend(Protocol):
     """Something that carries programs out."""
 

@@ -195,14 +195,16 @@ class Executable(Compiled):
     def carry_out(
         self,
         cluster: Cluster,
-        data: Sequence[Array],
+        inputs: Sequence[Array],
         seed: int,
-        threads: int | None,
-        holder: object,
+        threads: int | None = None,
+        holder: object = None,
+        data: Sequence[int] | None = None,
     ) -> list[Array]:
-        """Run a version on inputs that are ready for it."""
+        """Run a version on inputs that are ready for it. All but those at the positions `data` are
+        the holder's; unless told, its are the parameters."""
         try:
-            return cluster.built.program.run(data, check_seed(seed), threads, holder)
+            return cluster.built.program.run(inputs, check_seed(seed), threads, holder, data)
         except MemoryError:
             raise ResourceExceeded(f"out of memory while running @{self.source.entry}") from None
 

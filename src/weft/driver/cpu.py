@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.driver.compile import Executable, compile_program
+from weft.driver.inputs import in_one_piece
 from weft.foundation.dtypes import ALL
 from weft.foundation.errors import Unimplemented
 from weft.ptir.interp import Observer
@@ -23,15 +24,23 @@ Array = NDArray[Any]
 
 
 class CpuExecutable:
-    """A compiled program behind the backend protocol."""
+    """A compiled program behind the backend protocol. What it is given was stored by the backend,
+    and is of the types that the program declares."""
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
+        (self._cluster,) = executable.clusters.values()
 
     def execute(
         self, inputs: Sequence[Array], *, seed: int = 0, observer: Observer | None = None
     ) -> list[Array]:
-        return self.executable.run(inputs, seed=seed)
+        return self.executable.carry_out(self._cluster, inputs, seed)
+
+    def execute_held(
+        self, inputs: Sequence[Array], holder: object, data: Sequence[int], *, seed: int = 0
+    ) -> list[Array]:
+        """The same; all inputs but those at the positions `data` are the holder's."""
+        return self.executable.carry_out(self._cluster, inputs, seed, None, holder, data)
 
     def profile(self, inputs: Sequence[Array], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every kernel, copy and host call of one run."""
@@ -64,7 +73,7 @@ class CpuBackend:
         return empty_tensor(TensorSpec("", kind.dtype.name, kind.static_shape))
 
     def store(self, array: Array) -> Array:
-        return np.asarray(array, order="C")
+        return in_one_piece(np.asarray(array))
 
     def read_storage(self, storage: Array, kind: TensorType) -> Array:
         return storage

@@ -16,6 +16,7 @@ from weft.driver.backends import (
     Backend,
     DonatingBackend,
     Executable,
+    HoldingExecutable,
     Storage,
     check_backend,
     default_backend,
@@ -112,9 +113,24 @@ class Prepared:
         """The types of the flattened results."""
         return tuple(leaf for kind in self.program.main.results for leaf in leaves(kind))
 
-    def execute(self, inputs: Sequence[Storage], *, seed: int = 0) -> list[Storage]:
-        """The flattened results for flattened inputs, as the backend stores them."""
-        return self.executable.execute(inputs, seed=seed)
+    @cached_property
+    def _held(self) -> HoldingExecutable | None:
+        return self.executable if isinstance(self.executable, HoldingExecutable) else None
+
+    def execute(
+        self,
+        inputs: Sequence[Storage],
+        *,
+        seed: int = 0,
+        holder: object = None,
+        data: Sequence[int] = (),
+    ) -> list[Storage]:
+        """The flattened results for flattened inputs, as the backend stores them. While `holder`
+        stays the same, so do all inputs but those at the positions `data`."""
+        held = self._held
+        if holder is None or held is None:
+            return self.executable.execute(inputs, seed=seed)
+        return held.execute_held(inputs, holder, data, seed=seed)
 
 
 def prepare(program: Program, backend: Backend, donated: frozenset[int] = frozenset()) -> Prepared:

@@ -47,6 +47,9 @@ class ReadyInputs:
 
 def in_one_piece(array: Array) -> Array:
     """The array, row-major and aligned: itself if it is, else a copy."""
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned:
+        return array
     return np.require(array, requirements=["C", "A"])
 
 

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from weft.foundation import limits
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import ExecutionError, InternalError, SpecViolation
-from weft.foundation.forks import new_lock
 from weft.foundation.functions import broken_at
 from weft.runtime import native
+from weft.runtime.addresses import address_of
 from weft.runtime.artifact import (
     Again,
     Artifact,
@@ -91,7 +91,7 @@ def _maker(spec: TensorSpec) -> Callable[[Sequence[Array]], Array]:
 
     def make(inputs: Sequence[Array]) -> Array:
         raw = np.empty(total, np.uint8)
-        return np.ndarray(shape, element, raw, -raw.ctypes.data % ALIGNMENT)
+        return np.ndarray(shape, element, raw, -address_of(raw) % ALIGNMENT)
 
     return make
 
@@ -106,6 +106,8 @@ class _Workspace:
         self.args = np.zeros(max(1, sum(map(len, tables))), np.uint64)
         self.state = np.zeros(native.STATE_WORDS, np.int64)
         self.state[2] = program.most_bodies
+        self.failed = self.state.data
+        """The state, of which the first word says whether something failed."""
         self.errors = np.zeros((max(1, len(artifact.steps)), native.ERROR_WORDS), np.uint64)
         self.errors[:, :2] = _NOTHING, self.state.ctypes.data
         self.runs = np.zeros((artifact.bodies, 3), np.uint64)
@@ -116,7 +118,10 @@ class _Workspace:
         self.threads = 0
         self.holder: Callable[[], object] = _nobody
         """Whose parameters are filled in."""
-        self.changing: dict[tuple[str, int], list[tuple[Array, int, int]]] = {}
+        self.changing: dict[str, dict[int, list[tuple[memoryview, int, int]]]] = {
+            "input": {},
+            "output": {},
+        }
         """By space and number: the words that hold a pointer to it, and its offset there."""
         self._places = 0
         for index, step in enumerate(artifact.steps):
@@ -165,19 +170,18 @@ class _Workspace:
     def _point(self, program: Program, table: Array, place: int, slot: BufferSlot) -> None:
         """Make a word point to a buffer: now if its address stays, else in every run."""
         if slot.space in ("input", "output"):
-            words = self.changing.setdefault((slot.space, slot.number), [])
-            words.append((table, place, slot.offset))
+            words = self.changing[slot.space].setdefault(slot.number, [])
+            words.append((table.data, place, slot.offset))
         else:
             table[place] = program.address(slot, self, (), ())
 
     def fill(self, space: str, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
         """The pointers of some of this run's inputs or outputs."""
-        changing = self.changing
+        changing = self.changing[space]
         for number in numbers:
-            words = changing.get((space, number))
-            if words is not None:
-                address = arrays[number].ctypes.data
-                for table, place, offset in words:
+            if number in changing:
+                address = address_of(arrays[number])
+                for table, place, offset in changing[number]:
                     table[place] = address + offset
 
     def use_threads(self, threads: int, alone: Array) -> None:
@@ -228,7 +232,8 @@ class Program:
         self._alone = np.array([_runs_alone(artifact, step) for step in artifact.steps], bool)
         self._any_shared = not bool(self._alone.all())
         self._inputs = range(len(artifact.inputs))
-        self._data = [number for number in self._inputs if number not in params]
+        self.data: Sequence[int] = [number for number in self._inputs if number not in params]
+        """The positions of the inputs that are not parameters."""
         self._outputs = [
             self._output(spec, artifact.buffers[number])
             for spec, number in zip(artifact.outputs, artifact.output_slots, strict=True)
@@ -239,7 +244,7 @@ class Program:
         self._pauses = spaces.isdisjoint(("input", "state"))
         self._long = frozenset(n for n, s in enumerate(artifact.steps) if _is_long(artifact, s))
         self._idle: list[_Workspace] = []
-        self._lock = new_lock()
+        """Workspaces that no run uses; taking one out and putting one back are each one step."""
 
     def address(
         self,
@@ -267,16 +272,17 @@ class Program:
         seed: int = 0,
         threads: int | None = None,
         holder: object = None,
+        data: Sequence[int] | None = None,
     ) -> list[Array]:
         """The outputs for inputs that have exactly the declared types and lie contiguously.
 
         An output that is an updated state is a view of that state, good until the next run; one
         that took over a donated input is that input. While `holder` stays the same, so do the
-        addresses of the parameters among the inputs.
+        addresses of all inputs but those at the positions `data`: of the parameters, unless told.
         """
         outputs = [make(inputs) for make in self._outputs]
         count = self._thread_count(threads)
-        workspace = self._take(inputs, outputs, count, holder, seed)
+        workspace = self._take(inputs, outputs, count, holder, seed, data)
         self._carry_out(workspace, inputs, outputs, seed, count)
         failed = self._give_back(workspace)
         if failed is not None:
@@ -319,13 +325,15 @@ class Program:
         threads: int,
         holder: object,
         seed: int,
+        data: Sequence[int] | None = None,
     ) -> _Workspace:
         """A workspace with the pointers of this run."""
-        with self._lock:
-            idle = self._idle.pop() if self._idle else None
-        workspace = idle or _Workspace(self)
+        try:
+            workspace = self._idle.pop()
+        except IndexError:
+            workspace = _Workspace(self)
         if holder is not None and workspace.holder() is holder:
-            workspace.fill("input", self._data, inputs)
+            workspace.fill("input", self.data if data is None else data, inputs)
         else:
             workspace.fill("input", self._inputs, inputs)
             workspace.holder = _nobody if holder is None else weakref.ref(holder)
@@ -339,12 +347,11 @@ class Program:
         """Keep a workspace for the next run, and say what the first step that reported a violation
         has to say. A workspace whose run ended in an exception is not kept."""
         failed = None
-        if workspace.state[0]:
+        if workspace.failed[0]:
             failed = self._violation(workspace.errors)
             workspace.errors[:, 0] = _NOTHING
             workspace.state[0] = 0
-        with self._lock:
-            self._idle.append(workspace)
+        self._idle.append(workspace)
         return failed
 
     def _violation(self, records: Array) -> SpecViolation:

@@ -46,9 +46,10 @@ class Runner(Protocol):
         seed: int = 0,
         threads: int | None = None,
         holder: object = None,
+        data: Sequence[int] | None = None,
     ) -> list[Array]:
-        """The results. `holder` owns the parameters among the inputs: while it stays the same, so
-        do they."""
+        """The results. `holder` owns the parameters among the inputs, or all inputs but those at
+        the positions `data`: while it stays the same, so do they."""
         ...
 
     def profile(

@@ -115,17 +115,20 @@ class Program:
         seed: int = 0,
         threads: int | None = None,
         holder: object = None,
+        data: Sequence[int] | None = None,
     ) -> list[Array]:
         """The outputs for inputs that have exactly the declared types and lie contiguously.
 
         An output that is an updated state is a view of that state, good until the next run.
-        `holder` owns the parameters: if it is that of the last run, they are in place already.
+        `holder` owns the parameters, or all inputs but those at the positions `data`: if it is that
+        of the last run, they are in place already.
         """
         gpu = open_gpu()
         with gpu.lock:
             stretches = self._ready(gpu)
             resident = stretches.resident
-            self._upload(resident, inputs, holder)
+            kept = self.params if data is None else frozenset(range(len(inputs))) - set(data)
+            self._upload(resident, inputs, holder, kept)
             Walk(stretches, self._functions, seed).run()
             return self._results(resident)
 
@@ -137,7 +140,7 @@ class Program:
         with gpu.lock:
             stretches = self._ready(gpu)
             resident = stretches.resident
-            self._upload(resident, inputs, None)
+            self._upload(resident, inputs, None, frozenset())
             seconds = Walk(stretches, self._functions, seed).timed()
             self._results(resident)
         labels = [step.label for step in self.artifact.steps]
@@ -153,8 +156,10 @@ class Program:
                 gpu.stream.bring(int(array.ctypes.data), array.nbytes)
         return self._stretches
 
-    def _upload(self, resident: Resident, inputs: Sequence[Array], holder: object) -> None:
-        kept = self.params if holder is not None and holder is self._holder else frozenset()
+    def _upload(
+        self, resident: Resident, inputs: Sequence[Array], holder: object, params: frozenset[int]
+    ) -> None:
+        kept = params if holder is not None and holder is self._holder else frozenset()
         # Whoever is interrupted below leaves parameters of two holders behind.
         self._holder = None
         for key, size in resident.sizes.items():

@@ -20,6 +20,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import ref
 
+from weft.ops.state import Holder, attributes
 from weft.ops.tensor import Tensor
 
 _MOST_STEPS = 10_000
@@ -179,7 +180,7 @@ def _from_instance(holder: Any) -> Iterator[Step]:
     names = dict.fromkeys(_attributes(holder))
     computed = set()
     for base in type(holder).__mro__:
-        slots = vars(base).get("__slots__", ())
+        slots = () if base in Holder.__mro__ else vars(base).get("__slots__", ())
         names.update(dict.fromkeys([slots] if isinstance(slots, str) else slots))
         for name, value in vars(base).items():
             if isinstance(value, Tensor):
@@ -198,6 +199,8 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _attributes(holder: Any) -> dict[str, Any]:
+    if isinstance(holder, Holder):
+        return attributes(holder)
     try:
         found = object.__getattribute__(holder, "__dict__")
     except AttributeError:

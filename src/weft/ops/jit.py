@@ -31,17 +31,18 @@ from weft.ops.capture_paths import ways_to
 from weft.ops.frozen import FrozenNumbers
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS
-from weft.ops.graph.context import current, home_of
+from weft.ops.graph.context import current, home_of, is_captured, own_arena
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
-from weft.ops.graph.node import Donated
+from weft.ops.graph.node import Donated, Node
 from weft.ops.methods import BoundFunctions, original
 from weft.ops.mode import called_in_training
 from weft.ops.numbers import number
 from weft.ops.parameters import Dynamic, Names, Parameters
 from weft.ops.promotion import EXACT
-from weft.ops.pytree import Structure, flatten, unflatten
+from weft.ops.pytree import LEAF, Structure, flatten, unflatten
+from weft.ops.ready import Ready, Slot, Taken, slot_of, static_slot
 from weft.ops.shapes import ByShape
 from weft.ops.state import assign, places
 from weft.ops.tensor import Tensor, from_array
@@ -54,6 +55,8 @@ from weft.ptir.specialise import is_static
 from weft.ptir.types import TensorType
 
 _MOST_ENTRIES = 256
+_MOST_READY = 8
+"""How many kinds of calls are known again."""
 
 
 T = TypeVar("T")
@@ -85,6 +88,8 @@ class Jitted:
             shapes.check_names({name for axes in self._dynamic.values() for name in axes.values()})
         self._bound = BoundFunctions(self.like)
         self.versions: OrderedDict[Key, Version] = OrderedDict()
+        self._ready: tuple[Ready, ...] = ()
+        """Kinds of calls that were made before, the last one first."""
         FUNCTIONS.add(self)
 
     # -- as an object ----------------------------------------------------------------------------
@@ -120,14 +125,50 @@ class Jitted:
     # -- calling ---------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if current().tracing:
+        captured = is_captured()
+        if captured and current().tracing:
             return self.function(*args, **kwargs)
         try:
+            if not captured:
+                for ready in self._ready:
+                    home = own_arena(ready.backend)
+                    taken = ready.take(home, self.name, args, kwargs)
+                    if taken is not None and ready.version.is_current(self.function):
+                        return self._call_again(ready, taken, args, kwargs)
             return self._call(args, kwargs)
         except (SpecViolation, UserError) as error:
             raise explained(self.name, error, failing_line(error) or user_line()) from None
 
+    def _call_again(
+        self, ready: Ready, taken: Taken, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call of a kind that was made before."""
+        version, home, inputs = ready.version, taken.home, taken.inputs
+        traced = version.traced
+        if taken.numbers:
+            version.numbers.check(taken.numbers, self.name)
+        version.calls += 1
+        owners: list[Any] = taken.modules
+        if traced.captured:
+            held = version.held()
+            owners.append(held)
+            inputs += held.storages
+        holder = ready.holder(owners) if owners else None
+        compiled = version.compiled
+        assert isinstance(compiled, Prepared)
+        try:
+            results = execute(compiled, inputs, 0, holder, ready.data)
+        except WeftError as error:
+            raise told_by_line(error, lambda: traced.program) from None
+        pairs = zip(ready.results, results, strict=True)
+        made = [Tensor(Node(home, None, (), kind, None, storage)) for kind, storage in pairs]
+        if traced.state:
+            rest, _ = self._split(args, kwargs)
+            self._carry(traced.state, made, (rest, kwargs), version.key.structure)
+        return _wrap(traced, made)
+
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = (args, dict(kwargs))
         args, static = self._split(args, kwargs)
         leaves, structure = flatten((args, kwargs))
         home = self._home(leaves, structure)
@@ -145,7 +186,36 @@ class Jitted:
         made = [Tensor(home.leaf(*pair)) for pair in zip(results, types, strict=True)]
         if version.traced.state:
             self._carry(version.traced.state, made, (args, kwargs), structure)
+        if not (self._donated or self._dynamic or is_captured()):
+            if any(isinstance(leaf, Tensor) for leaf in leaves):
+                self._make_ready(version, home, *given)
         return _wrap(version.traced, made)
+
+    def _make_ready(
+        self, version: Version, home: Arena, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Know calls like this one again."""
+        key = version.key
+        static = {name: static_slot(setting) for name, setting in key.static}
+        positional, named = key.structure.children
+        at = 0
+
+        def slot(value: Any, structure: Structure) -> Slot:
+            nonlocal at
+            at, first = at + structure.leaf_count, at
+            return slot_of(value, structure, key.arguments[first:at])
+
+        slots: dict[int | str, Slot] = {}
+        for place, (value, structure) in enumerate(zip(args, positional.children, strict=True)):
+            is_static = place in self._static
+            name = self._parameters.names[place] if is_static else ""
+            slots[place] = static[name] if is_static else slot(value, structure)
+        names = named.rest if isinstance(named.rest, tuple) else ()
+        for name, structure in zip(names, named.children, strict=True):
+            slots[name] = slot(kwargs[name], structure)
+        slots.update({name: found for name, found in static.items() if name in kwargs})
+        ready = Ready(version, home.backend, slots)
+        self._ready = (ready, *self._ready[: _MOST_READY - 1])
 
     def _carry(
         self,
@@ -324,7 +394,7 @@ class Jitted:
         for index in self._donated_leaves(structure):
             leaf = leaves[index]
             if isinstance(leaf, Tensor):
-                leaf._node.storage = Donated(line)
+                leaf._node.give_away(line)
 
     # -- compiling -------------------------------------------------------------------------------
 
@@ -345,6 +415,7 @@ class Jitted:
         ways = ways_to(held, self.function)
         version = Version(key, traced, compiled, seconds, reason, user_line(), ways, numbers)
         self.versions[key] = version
+        self._ready = ()
         while len(self.versions) > _MOST_ENTRIES:
             self.versions.popitem(last=False)
         return version
@@ -406,6 +477,7 @@ class Jitted:
     def clear(self) -> None:
         """Forget every compiled version."""
         self.versions.clear()
+        self._ready = ()
         self._exact.clear()
         self._bound.clear()
 
@@ -430,6 +502,8 @@ def _execute(
 
 def _wrap(traced: Trace, made: Sequence[Tensor]) -> Any:
     """What the function returns, nested as it returns it."""
+    if traced.structure is LEAF and traced.outputs[0] is None and not traced.numbers[0]:
+        return made[0]
     kinds = iter(zip(made, traced.numbers, strict=True))
     leaves = []
     for output in traced.outputs:

@@ -18,7 +18,7 @@ from weft.foundation.errors import UserError, a_type
 from weft.foundation.lines import Place, shown
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Node
-from weft.ops.state import Holder
+from weft.ops.state import Holder, attributes
 
 _STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"})
 _MODULE = "give it the module as an argument, whose state is carried back to the caller's"
@@ -98,6 +98,8 @@ def _name_in(holder: dict[Any, Any], tensor: Any) -> str:
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:
+    if isinstance(value, Holder):
+        return attributes(value)
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:

@@ -8,10 +8,10 @@ attribute of the caller's own module after the call. So an assignment does the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol, Self, TypeVar
 from weakref import ref
 
 from weft.foundation.errors import UserError, a_type
@@ -21,19 +21,114 @@ from weft.ops.pytree import children, flatten
 from weft.ops.tensor import Tensor
 
 
-class Holder:
-    """An object whose attributes may be assigned to in a traced function: the base of modules."""
+class Watcher(Protocol):
+    """Somebody who remembers what holders have."""
+
+    def forget(self) -> None:
+        """One of them has something else now."""
+        ...
+
+
+class _Kept:
+    """Where a holder keeps its attributes, and what is known about it besides."""
+
+    __slots__ = ("__dict__", "__weakref__", "_is_open", "_known", "_watchers")
+
+    _is_open: bool
+    """Whether somebody was handed its `__dict__`."""
+    _known: Any
+    """What it was found to have when it was last taken apart."""
+    _watchers: tuple[ref[Watcher], ...]
+
+
+_dict_of: Final[Callable[[Any], dict[str, Any]]] = vars(_Kept)["__dict__"].__get__
+
+
+class Holder(_Kept):
+    """An object whose attributes may be assigned to in a traced function: the base of modules.
+
+    Whoever remembers what it has is told when an attribute is set or deleted. Its `__dict__` is
+    handed out as that of any object is; from then on somebody else may write into it, and
+    `is_open` says so.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        return blank(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.is_traced:
             _note(self, name, value.arena)
         object.__setattr__(self, name, value)
+        if self._watchers:
+            _tell(self)
+
+    def __delattr__(self, name: str) -> None:
+        object.__delattr__(self, name)
+        if self._watchers:
+            _tell(self)
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        if not self._is_open:
+            object.__setattr__(self, "_is_open", True)
+            _tell(self)
+        return _dict_of(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(_dict_of(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _dict_of(self).update(state)
+        _tell(self)
+
+
+H = TypeVar("H", bound=Holder)
+
+
+def blank(cls: type[H]) -> H:
+    """A holder of this class that has nothing yet."""
+    made = object.__new__(cls)
+    object.__setattr__(made, "_watchers", ())
+    object.__setattr__(made, "_known", None)
+    object.__setattr__(made, "_is_open", False)
+    return made
+
+
+def attributes(holder: Any) -> dict[str, Any]:
+    """The attributes of an object by name, for those who do not write into them."""
+    return _dict_of(holder) if isinstance(holder, Holder) else vars(holder)
+
+
+def watch(holder: Holder, watcher: ref[Any]) -> None:
+    """Tell this watcher when an attribute of the holder changes, once."""
+    alive = [each for each in holder._watchers if each() is not None]
+    object.__setattr__(holder, "_watchers", (*alive, watcher))
+
+
+def tells(kind: type) -> bool:
+    """Whether holders of this class tell their watchers: it keeps the ways to set attributes."""
+    return (
+        issubclass(kind, Holder)
+        and kind.__setattr__ is Holder.__setattr__
+        and kind.__delattr__ is Holder.__delattr__
+    )
+
+
+def _tell(holder: Holder) -> None:
+    watchers = holder._watchers
+    object.__setattr__(holder, "_watchers", ())
+    for each in watchers:
+        watcher = each()
+        if watcher is not None:
+            watcher.forget()
 
 
 def _note(holder: Holder, name: str, arena: Arena) -> None:
     """Remember what a traced value takes the place of, if that is not of the same trace: where the
     trace fails, the module is not to be left with a value that nobody can read."""
-    old = vars(holder).get(name)
+    old = attributes(holder).get(name)
     if not isinstance(old, Tensor) or old.arena is arena:
         return
     weak = ref(holder)
@@ -42,6 +137,7 @@ def _note(holder: Holder, name: str, arena: Arena) -> None:
         found = weak()
         if found is not None:
             object.__setattr__(found, name, old)
+            _tell(found)
 
     arena.assigned.append(take_back)
 
@@ -105,7 +201,7 @@ class Watched:
             if entry is None:
                 continue
             place, before = entry
-            now = vars(place.holder).get(place.name)
+            now = attributes(place.holder).get(place.name)
             if not isinstance(now, Tensor):
                 raise UserError(
                     f"{place} is a tensor, and a traced function makes it {a_type(now)}; assign a "

@@ -31,7 +31,7 @@ from weft.ops.dlpack import exported
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, default_arena
 from weft.ops.graph.evaluate import evaluate
-from weft.ops.graph.node import Donated, Node
+from weft.ops.graph.node import CHANGES, Donated, Node
 from weft.ops.graph.program import as_program, reachable
 from weft.ops.other_names import method_advice
 from weft.ops.printing import MOST_SHOWN, WRITTEN, corner, printed, written
@@ -402,6 +402,7 @@ class Tensor:
             old.owner = None
         self._node = other._node
         self._node.owner = ref(self)
+        CHANGES.tell()
         self.requires_grad = self.requires_grad or other.requires_grad
 
     def _check_type(self, other: Tensor) -> None:

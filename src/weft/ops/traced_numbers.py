@@ -11,7 +11,7 @@ fractions need no such care: a program computes them in f64, as Python does.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -81,7 +81,7 @@ class Numbers:
         self.steps.append(step)
         return TracedNumber(self, len(self.steps) - 1)
 
-    def check(self, leaves: Sequence[Any], name: str) -> None:
+    def check(self, leaves: Sequence[Any] | Mapping[int, Any], name: str) -> None:
         """Say so where a number of this call does not fit."""
         values: list[int | None] = []
         for step in self.steps:

@@ -60,6 +60,8 @@ class Captured:
         node = self.node if tensor is None else tensor._node
         if node.storage is None:
             evaluate([node])
+        if isinstance(node.storage, Donated):
+            raise node.storage.error()
         return node.storage
 
 

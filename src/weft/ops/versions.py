@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import is_
 from typing import Any
 from weakref import ref
 
@@ -13,6 +14,7 @@ from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import DType
 from weft.foundation.lines import Line, shown
 from weft.ops.capture_paths import Ways
+from weft.ops.graph.node import CHANGES
 from weft.ops.pytree import Structure, exact
 from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor
@@ -61,6 +63,28 @@ class Key:
     """Whether it is called inside `nn.training()`."""
 
 
+class Held:
+    """What captured tensors held when they were last looked at."""
+
+    __slots__ = ("__weakref__", "captured", "last", "storages")
+
+    def __init__(self, captured: tuple[Captured, ...]) -> None:
+        self.captured = captured
+        self.last = CHANGES.last
+        self.storages = [each.storage() for each in captured]
+
+    def holds(self, captured: tuple[Captured, ...]) -> bool:
+        """Whether they hold it still."""
+        if self.captured is not captured:
+            return False
+        if self.last is not CHANGES.last:
+            now = Held(captured)
+            if not all(map(is_, now.storages, self.storages)):
+                return False
+            self.last = now.last
+        return True
+
+
 @dataclass
 class Version:
     """One compiled version of a function, and why it exists."""
@@ -80,6 +104,13 @@ class Version:
     """In how many calls captured tensors had been replaced by others of their types."""
     replaced: str = ""
     """The last of these, in words."""
+    _held: Held | None = None
+
+    def held(self) -> Held:
+        """What the captured tensors hold: the same object as long as they hold the same."""
+        if self._held is None or not self._held.holds(self.traced.captured):
+            self._held = Held(self.traced.captured)
+        return self._held
 
     def is_current(self, function: Callable[..., Any]) -> bool:
         """Whether the program reads what the function captures now. Tensors that were replaced by

@@ -179,20 +179,20 @@ class _Workspace:
         """The pointers of some of this run's inputs or outputs."""
         changing = self.changing[space]
         for number in numbers:
-            if number in changing:
+            words = changing.get(number)
+            if words is not None:
                 address = address_of(arrays[number])
-                for table, place, offset in changing[number]:
+                for table, place, offset in words:
                     table[place] = address + offset
 
     def use_threads(self, threads: int, alone: Array) -> None:
         """How many pieces a thread takes at a time: enough for balance, few enough to be cheap. All
         at once, where a kernel is done before another thread has woken up."""
-        if threads != self.threads:
-            launches = self.steps[:, 0] == native.LAUNCH
-            pieces = self.steps[launches, _PIECES].astype(np.int64)
-            shared = np.maximum(1, pieces // (threads * 4))
-            self.steps[launches, _GRAB] = np.where(alone[launches], np.maximum(1, pieces), shared)
-            self.threads = threads
+        launches = self.steps[:, 0] == native.LAUNCH
+        pieces = self.steps[launches, _PIECES].astype(np.int64)
+        shared = np.maximum(1, pieces // (threads * 4))
+        self.steps[launches, _GRAB] = np.where(alone[launches], np.maximum(1, pieces), shared)
+        self.threads = threads
 
     def begin(self, seed: int) -> None:
         """What random numbers depend on, and how many bodies were entered."""
@@ -338,7 +338,8 @@ class Program:
             workspace.fill("input", self._inputs, inputs)
             workspace.holder = _nobody if holder is None else weakref.ref(holder)
         workspace.fill("output", self._fresh, outputs)
-        workspace.use_threads(threads, self._alone)
+        if threads != workspace.threads:
+            workspace.use_threads(threads, self._alone)
         if self._fresh_runs:
             workspace.begin(seed)
         return workspace
@@ -379,29 +380,25 @@ class Program:
         """All steps: one native call up to each host call. In a call that pauses, Python does here
         what it could not do meanwhile: it raises KeyboardInterrupt after Ctrl-C."""
         steps = self.artifact.steps
+        count = len(steps)
         position = 0
-        while position < len(steps):
+        while position < count:
             position = self._execute(workspace, position, threads)
             if position == native.STOPPED:
                 return
-            step = steps[position] if position < len(steps) else None
+            step = steps[position] if position < count else None
             if isinstance(step, HostCall):
                 self._host_call(step, workspace, inputs, outputs, seed)
                 position += 1
 
     def _execute(self, workspace: _Workspace, position: int, threads: int, turns: int = -1) -> int:
         """Native steps from a position on; where to go on."""
-        long = bool(self._long) if turns < 0 else position in self._long
+        long = self._long and (turns < 0 or position in self._long)
         watched = long and threading.current_thread() is threading.main_thread()
         carry_out = partial(self._watched, workspace) if watched else execute
+        count, state = len(self.artifact.steps), workspace.first_word
         found = carry_out(
-            workspace.first_step,
-            len(self.artifact.steps),
-            workspace.first_word,
-            threads,
-            first=position,
-            turns=turns,
-            pauses=self._pauses,
+            workspace.first_step, count, state, threads, position, turns, self._pauses
         )
         if found < native.STOPPED:
             step = self.artifact.steps[-2 - found]
@@ -412,12 +409,12 @@ class Program:
             )
         return found
 
-    def _watched(self, workspace: _Workspace, *where: int, **how: Any) -> int:
+    def _watched(self, workspace: _Workspace, *where: Any) -> int:
         """A native call with long kernels, made by another thread: Python acts on signals in its
         main thread alone, and not while that one is in a native call. After Ctrl-C the kernels are
         told to stop; those that update something in place only by a second one."""
         found: list[int] = []
-        thread = threading.Thread(target=lambda: found.append(execute(*where, **how)), daemon=True)
+        thread = threading.Thread(target=lambda: found.append(execute(*where)), daemon=True)
         thread.start()
         try:
             thread.join()

@@ -79,7 +79,6 @@ def execute(
     count: int,
     state: int,
     threads: int,
-    *,
     first: int = 0,
     turns: int = -1,
     pauses: bool = False,

@@ -31,6 +31,8 @@ Signature: TypeAlias = tuple[Any, ...]
 Numbers: TypeAlias = tuple[bytes, ...]
 Positions: TypeAlias = tuple[int, ...]
 """Which of the numbers are parameters."""
+Single: TypeAlias = tuple[str, int, int]
+"""One instruction on data: its backend and form, and the order of its operands."""
 Build: TypeAlias = Callable[[Positions], tuple[Program, Backend]]
 
 
@@ -77,6 +79,8 @@ class ProgramCache:
     def __init__(self, size: int) -> None:
         self.size = size
         self.statistics = Statistics()
+        self.singles: dict[Single, Prepared] = {}
+        """Programs of one instruction on data, found without a look at the graph."""
         self._entries: OrderedDict[Signature, Entry] = OrderedDict()
         self._lock = new_lock()
 
@@ -103,6 +107,7 @@ class ProgramCache:
                 if len(self._entries) > self.size:
                     self._entries.popitem(last=False)
                     self.statistics.evicted += 1
+                    self.singles.clear()
             else:
                 self._entries.move_to_end(signature)
         return entry
@@ -144,6 +149,7 @@ class ProgramCache:
         """Forget every program."""
         with self._lock:
             self._entries.clear()
+            self.singles.clear()
 
     def __len__(self) -> int:
         return len(self._entries)

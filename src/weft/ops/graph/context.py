@@ -38,18 +38,23 @@ def current() -> Arena:
     return stack[-1] if stack else default_arena(IN_FORCE.name)
 
 
+def is_captured() -> bool:
+    """Whether an arena was chosen, for a trace or by `weft.graph`: what is called goes there."""
+    return bool(_context.stack)
+
+
 def arena_for(node: Node) -> Arena:
     """Where an instruction on this node goes: the arena in force, or where none is, this thread's
     arena on the node's own backend."""
     stack = _context.stack
-    return stack[-1] if stack else _own_arena(node.arena.backend)
+    return stack[-1] if stack else own_arena(node.arena.backend)
 
 
 def home_of(node: Node) -> Arena:
     """Where a function of this node is captured: the arena in force where it is on the node's
     backend, and else this thread's own arena there. A trace stays in its arena."""
     arena, backend = current(), node.arena.backend
-    return arena if arena.tracing or arena.backend is backend else _own_arena(backend)
+    return arena if arena.tracing or arena.backend is backend else own_arena(backend)
 
 
 def arena_abroad(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arena | None:
@@ -71,11 +76,12 @@ def default_arena(backend: str) -> Arena:
     """This thread's own arena on a backend."""
     found = _context.defaults.get(backend)
     if found is None:
-        found = _context.defaults[backend] = _own_arena(backend_named(backend))
+        found = _context.defaults[backend] = own_arena(backend_named(backend))
     return found
 
 
-def _own_arena(backend: Backend) -> Arena:
+def own_arena(backend: Backend) -> Arena:
+    """The same, of a backend itself."""
     found = _context.own.get(id(backend))
     if found is None:
         found = _context.own[id(backend)] = Arena(backend)

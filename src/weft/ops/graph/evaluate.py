@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 from weft.driver.backends import Backend
 from weft.foundation.errors import UserError, WeftError
 from weft.foundation.lines import shown, user_line
 from weft.foundation.tracebacks import ending_outside
-from weft.ops.graph.cache import PROGRAMS, Positions, Signature
+from weft.ops.graph.cache import PROGRAMS, Positions, Signature, Single
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated, Node
@@ -22,6 +22,9 @@ from weft.ops.graph.program import program_of, reachable, taken
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType
+
+_NO_DATA: Final = frozenset({type(None), TensorLiteral, Donated})
+"""What a node has that is no tensor in a backend's memory."""
 
 
 class Request:
@@ -82,7 +85,7 @@ class Request:
 def evaluate(roots: Sequence[Node], alone: bool = False) -> None:
     """Compute these nodes, all in one program; `alone` leaves what else the user holds as it is."""
     wanted = [node for node in roots if node.storage is None]
-    if not wanted:
+    if not wanted or (len(wanted) == 1 and _single(wanted[0])):
         return
     for node in wanted:
         if node.arena.tracing:
@@ -100,8 +103,44 @@ def evaluate(roots: Sequence[Node], alone: bool = False) -> None:
         results = execute(program, inputs)
     except WeftError as error:
         raise told_by_line(error, lambda: request.build(lifted)[0]) from None
+    single = _of_data(wanted[0]) if len(request.made) - len(request.leaves) == 1 else None
+    if single is not None:
+        PROGRAMS.singles[single[0]] = program
     for node, storage in zip(request.exports, results, strict=True):
         node.settle(storage)
+
+
+def _single(node: Node) -> bool:
+    """Compute a node that is one instruction on data, as most are that are read at once, if its
+    program is known. What goes wrong is told by whoever tries again."""
+    found = _of_data(node)
+    program = PROGRAMS.singles.get(found[0]) if found is not None else None
+    if found is None or program is None:
+        return False
+    try:
+        (result,) = execute(program, found[1])
+    except WeftError:
+        return False
+    PROGRAMS.statistics.hits += 1
+    node.settle(result)
+    return True
+
+
+def _of_data(node: Node) -> tuple[Single, list[Any]] | None:
+    """What tells the program of one instruction on one or two tensors that are data from others,
+    and its inputs, the older one first; None for any other node."""
+    operands, form = node.operands, node.form
+    if form is None or not 1 <= len(operands) <= 2:
+        return None
+    first, last = operands[0], operands[-1]
+    if type(first.storage) in _NO_DATA or type(last.storage) in _NO_DATA:
+        return None
+    name = node.arena.backend.name
+    if first is last:
+        return (name, form.number, 0), [first.storage]
+    if first.id < last.id:
+        return (name, form.number, 1), [first.storage, last.storage]
+    return (name, form.number, -1), [last.storage, first.storage]
 
 
 def unknown_value(node: Node) -> UserError:

@@ -34,9 +34,16 @@ class _Watch:
 WATCH = _Watch()
 
 
-def execute(compiled: Prepared, inputs: Sequence[Any], seed: int = 0) -> list[Any]:
-    """Run a program, watched or not."""
+def execute(
+    compiled: Prepared,
+    inputs: Sequence[Any],
+    seed: int = 0,
+    holder: object = None,
+    data: Sequence[int] = (),
+) -> list[Any]:
+    """Run a program, watched or not. While `holder` stays the same, so do all inputs but those at
+    the positions `data`."""
     tracer = WATCH.tracer
     if tracer is None:
-        return compiled.execute(inputs, seed=seed)
+        return compiled.execute(inputs, seed=seed, holder=holder, data=data)
     return tracer.execute(compiled, inputs, seed)

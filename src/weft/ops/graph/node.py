@@ -9,7 +9,7 @@ A `Form` is an instruction without its operands: op, result type, regions. Forms
 before checks nothing twice. Types are canonical objects here: equal types are one object.
 
 A node is immutable but for `storage`, which is set once, when the node has been computed; from then
-on it is a leaf. Readers take `operands` before they look at `storage`, writers set `storage` before
+on it is a leaf, until its memory is given away. Readers take `operands` before they look at `storage`, writers set `storage` before
 they clear `operands`: that order makes two threads on one graph safe without a lock.
 """
 
@@ -104,6 +104,23 @@ class Donated:
         return ending_outside(UserError(why, "DonatedValueRead"))
 
 
+class Changes:
+    """When something that was computed came to show something else: a tensor was assigned to, or
+    memory was given away. `last` is another object after each of these, so that whoever kept it can
+    tell whether he has to look again. Writers change first and tell then."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last = object()
+
+    def tell(self) -> None:
+        self.last = object()
+
+
+CHANGES: Final = Changes()
+
+
 class Home(Protocol):
     """What a node knows of the arena it was captured in."""
 
@@ -168,3 +185,8 @@ class Node:
         self.storage = storage
         self.form = None
         self.operands = ()
+
+    def give_away(self, line: Line | None) -> None:
+        """The memory belongs to somebody else from now on."""
+        self.storage = Donated(line)
+        CHANGES.tell()

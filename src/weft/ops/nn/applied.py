@@ -11,6 +11,7 @@ from weft.ops.calls import public
 from weft.ops.nn.module import Module
 from weft.ops.nn.settings import hashable
 from weft.ops.other_names import ARGUMENTS
+from weft.ops.state import attributes
 from weft.ops.tensor import Tensor
 
 
@@ -47,8 +48,8 @@ class Applied(Module):
 
     def __call__(self, *args: Any) -> Tensor:
         known = self.settings.parameters
-        return type(self).function(*args, **{n: v for n, v in vars(self).items() if n in known})
+        return type(self).function(*args, **{n: v for n, v in attributes(self).items() if n in known})
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        given = ", ".join(f"{name}={value!r}" for name, value in attributes(self).items())
         return f"{type(self).__name__}({given})"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from weft.foundation.errors import SpecViolation, UserError
 from weft.foundation.tracebacks import ending_outside
+from weft.ops.state import attributes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,7 +59,7 @@ def _way(module: object, child: object) -> str:
     """What a module calls one that it holds; its class where it does not hold it."""
     if module is child:
         return ""
-    ways = (f".{name}{way}" for name, held in vars(module).items() for way in _ways(held, child))
+    ways = (f".{name}{way}" for name, held in attributes(module).items() for way in _ways(held, child))
     return next(ways, f".{type(child).__name__}")
 
 

@@ -27,7 +27,7 @@ from weft.ops.calls import public
 from weft.ops.nn.layers import told_by_layer
 from weft.ops.other_names import module_advice
 from weft.ops.pytree import Structure, exact, flatten, leaf_names, map_leaves, register_pytree
-from weft.ops.state import Holder
+from weft.ops.state import Holder, attributes, blank
 from weft.ops.tensor import Tensor
 
 M = TypeVar("M", bound="Module")
@@ -158,8 +158,9 @@ def _is_child(value: Any) -> bool:
 
 
 def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
-    children = {name: value for name, value in vars(module).items() if _is_child(value)}
-    settings = tuple((n, v) for n, v in vars(module).items() if n not in children)
+    held = attributes(module)
+    children = {name: value for name, value in held.items() if _is_child(value)}
+    settings = tuple((n, v) for n, v in held.items() if n not in children)
     try:
         hash(settings)
     except TypeError:
@@ -173,9 +174,10 @@ def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
 
 def _put_together(cls: type[Module], rest: Any, children: Sequence[Any]) -> Module:
     names, settings, _ = rest
-    made = object.__new__(cls)
-    for name, value in (*settings, *zip(names, children, strict=True)):
-        object.__setattr__(made, name, value)
+    made = blank(cls)
+    held = attributes(made)
+    held.update(settings)
+    held.update(zip(names, children, strict=True))
     return made
 
 

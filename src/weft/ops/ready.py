@@ -1,0 +1,230 @@
+"""Calls of a function under `jit` like one that was made before.
+
+The first call of its kind takes the arguments apart, finds or compiles a version, and leaves a
+`Ready` behind: for each argument what it has to be like for the same version to serve. Later calls
+compare the arguments with that, one after the other, and collect what the program takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from weakref import ref
+
+import numpy as np
+
+from weft.driver.backends import Backend
+from weft.ops.autocast import autocast_dtype
+from weft.ops.graph.arena import Arena
+from weft.ops.graph.node import Donated, tensor_type
+from weft.ops.mode import called_in_training
+from weft.ops.numbers import number
+from weft.ops.promotion import EXACT
+from weft.ops.pytree import Structure, flatten
+from weft.ops.remembered import Remembered, recall
+from weft.ops.state import Holder
+from weft.ops.tensor import Tensor, from_array
+from weft.ops.versions import Argument, Setting, Version
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.types import TensorType
+
+_NOT_HELD: Final = frozenset({type(None), TensorLiteral, Donated})
+"""What a node has where there is no memory to hand to a program."""
+_PLAIN: Final = (int, str, bool, type(None))
+"""Static values that are told apart by their types and values alone."""
+
+
+class Taken:
+    """What a call hands to a program."""
+
+    __slots__ = ("home", "inputs", "modules", "numbers")
+
+    def __init__(self, home: Arena) -> None:
+        self.home = home
+        self.inputs: list[Any] = []
+        self.modules: list[Remembered] = []
+        self.numbers: dict[int, Any] = {}
+        """The Python numbers among the leaves, by position."""
+
+
+class Slot(Protocol):
+    """What one argument has to be like."""
+
+    def take(self, value: Any, call: Taken) -> bool:
+        """Whether it is, and then its tensors are among those of the call."""
+        ...
+
+
+@dataclass
+class _Static:
+    """An argument that is part of the version."""
+
+    setting: Setting
+
+    def take(self, value: Any, call: Taken) -> bool:
+        own = self.setting.value
+        return value is own or (
+            type(value) in _PLAIN and type(value) is type(own) and bool(value == own)
+        )
+
+
+@dataclass
+class _Module:
+    """A module with tensors of these types."""
+
+    structure: Structure
+    kinds: tuple[TensorType, ...]
+
+    def take(self, value: Any, call: Taken) -> bool:
+        known = recall(value) if isinstance(value, Holder) else None
+        if known is None or known.kinds != self.kinds:
+            return False
+        if known.backend is not None and known.backend is not call.home.backend:
+            return False
+        if known.structure is not self.structure:
+            if known.structure != self.structure:
+                return False
+            known.structure = self.structure
+        call.modules.append(known)
+        call.inputs += known.storages
+        return True
+
+
+@dataclass
+class _Tree:
+    """Anything else: a container, an array, a number. It is taken apart in every call."""
+
+    structure: Structure
+    kinds: tuple[tuple[TensorType, bool], ...]
+    """Of each leaf the type, and whether it is a Python number."""
+
+    def take(self, value: Any, call: Taken) -> bool:
+        leaves, structure = flatten(value)
+        if structure != self.structure:
+            return False
+        for leaf, (kind, is_number) in zip(leaves, self.kinds, strict=True):
+            storage = _stored(leaf, kind, is_number, call)
+            if storage is None:
+                return False
+            call.inputs.append(storage)
+        return True
+
+
+def _stored(leaf: Any, kind: TensorType, is_number: bool, call: Taken) -> Any:
+    """A leaf as the backend has it, if it is of this type; else None."""
+    if type(leaf) is Tensor:
+        node = leaf._node
+        if node.type is not kind or (leaf.number is not None) is not is_number:
+            return None
+        held = node.arena.backend is call.home.backend and type(node.storage) not in _NOT_HELD
+        return node.storage if held else None
+    if isinstance(leaf, np.ndarray | np.generic):
+        made = from_array(np.asarray(leaf), call.home)._node
+        return made.storage if made.type is kind and not is_number else None
+    if not is_number or EXACT.get(type(leaf)) is not kind.dtype:
+        return None
+    call.numbers[len(call.inputs)] = leaf
+    return call.home.backend.store(number(leaf, kind.dtype).array)
+
+
+class Ready:
+    """A kind of call, and the version that serves it."""
+
+    __slots__ = (
+        "_autocast", "_holder", "_kinds", "_names", "_parts", "_slots", "_training", "backend",
+        "data", "results", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self, version: Version, backend: Backend, slots: Mapping[int | str, Slot]
+    ) -> None:
+        self.version = version
+        self.backend = backend
+        self._autocast, self._training = version.key.autocast, version.key.training
+        self._names = tuple(name for name in slots if isinstance(name, str))
+        self._slots = list(slots.values())
+        self._kinds = [_one_tensor(slot) for slot in self._slots]
+        self.data = _data(self._slots)
+        self.results = [tensor_type(kind.dtype, kind.shape) for kind in version.traced.results]
+        """The types of the results, each the one object that stands for it."""
+        self._holder: object = None
+        self._parts: list[ref[Any]] = []
+
+    def take(
+        self, home: Arena, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Taken | None:
+        """What the version takes of these arguments; None where the call is of another kind."""
+        if len(args) + len(kwargs) != len(self._slots) or len(kwargs) != len(self._names):
+            return None
+        if kwargs:
+            if any(name not in kwargs for name in self._names):
+                return None
+            args = (*args, *[kwargs[name] for name in self._names])
+        if autocast_dtype() is not self._autocast or called_in_training(name) != self._training:
+            return None
+        call = Taken(home)
+        inputs = call.inputs
+        for value, kind, slot in zip(args, self._kinds, self._slots, strict=True):
+            if kind is None or type(value) is not Tensor:
+                if not slot.take(value, call):
+                    return None
+                continue
+            node = value._node
+            storage = node.storage
+            if node.type is not kind or node.arena.backend is not self.backend:
+                return None
+            if type(storage) in _NOT_HELD or value.number is not None:
+                return None
+            inputs.append(storage)
+        return call
+
+    def holder(self, parts: Sequence[object]) -> object:
+        """Somebody who is the same as long as these parts are, to whom inputs belong."""
+        if len(parts) == 1:
+            return parts[0]
+        same = len(parts) == len(self._parts) and all(
+            kept() is part for kept, part in zip(self._parts, parts, strict=True)
+        )
+        if not same:
+            self._parts = [ref(part) for part in parts]
+            self._holder = _Holder() if parts else None
+        return self._holder
+
+
+class _Holder:
+    """Stands for several owners of inputs."""
+
+
+def _one_tensor(slot: Slot) -> TensorType | None:
+    """The type of an argument that is a tensor and nothing else."""
+    if isinstance(slot, _Tree) and slot.structure.kind is None and not slot.kinds[0][1]:
+        return slot.kinds[0][0]
+    return None
+
+
+def _data(slots: Sequence[Slot]) -> list[int]:
+    """The positions of the inputs that are of no module."""
+    found: list[int] = []
+    at = 0
+    for slot in slots:
+        if isinstance(slot, _Static):
+            continue
+        assert isinstance(slot, _Module | _Tree)
+        if isinstance(slot, _Tree):
+            found += range(at, at + len(slot.kinds))
+        at += len(slot.kinds)
+    return found
+
+
+def static_slot(setting: Setting) -> Slot:
+    return _Static(setting)
+
+
+def slot_of(value: Any, structure: Structure, arguments: Sequence[Argument]) -> Slot:
+    """The slot for arguments like this one."""
+    kinds = [(tensor_type(each.dtype, each.shape), each.is_number) for each in arguments]
+    known = recall(value) if isinstance(value, Holder) else None
+    if known is not None and known.structure == structure:
+        return _Module(known.structure, tuple([kind for kind, _ in kinds]))
+    return _Tree(structure, tuple(kinds))

@@ -197,16 +197,18 @@ class Executable(Compiled):
         cluster: Cluster,
         inputs: Sequence[Array],
         seed: int,
-        threads: int | None = None,
-        holder: object = None,
-        data: Sequence[int] | None = None,
+        threads: int | None,
+        holder: object,
     ) -> list[Array]:
-        """Run a version on inputs that are ready for it. All but those at the positions `data` are
-        the holder's; unless told, its are the parameters."""
+        """Run a version on inputs that are ready for it; the parameters are the holder's."""
         try:
-            return cluster.built.program.run(inputs, check_seed(seed), threads, holder, data)
+            return cluster.built.program.run(inputs, check_seed(seed), threads, holder)
         except MemoryError:
-            raise ResourceExceeded(f"out of memory while running @{self.source.entry}") from None
+            raise self.out_of_memory() from None
+
+    def out_of_memory(self) -> ResourceExceeded:
+        """A run found no memory."""
+        return ResourceExceeded(f"out of memory while running @{self.source.entry}")
 
     @told_outside
     def profile(self, inputs: Sequence[Any], *, seed: int = 0) -> list[tuple[str, float]]:

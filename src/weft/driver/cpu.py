@@ -29,18 +29,22 @@ class CpuExecutable:
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
-        (self._cluster,) = executable.clusters.values()
+        (cluster,) = executable.clusters.values()
+        self._run = cluster.built.program.run
 
     def execute(
         self, inputs: Sequence[Array], *, seed: int = 0, observer: Observer | None = None
     ) -> list[Array]:
-        return self.executable.carry_out(self._cluster, inputs, seed)
+        return self.execute_held(inputs, None, (), seed=seed)
 
     def execute_held(
         self, inputs: Sequence[Array], holder: object, data: Sequence[int], *, seed: int = 0
     ) -> list[Array]:
         """The same; all inputs but those at the positions `data` are the holder's."""
-        return self.executable.carry_out(self._cluster, inputs, seed, None, holder, data)
+        try:
+            return self._run(inputs, seed, None, holder, data)
+        except MemoryError:
+            raise self.executable.out_of_memory() from None
 
     def profile(self, inputs: Sequence[Array], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every kernel, copy and host call of one run."""

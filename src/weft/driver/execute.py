@@ -127,8 +127,8 @@ class Prepared:
     ) -> list[Storage]:
         """The flattened results for flattened inputs, as the backend stores them. While `holder`
         stays the same, so do all inputs but those at the positions `data`."""
-        held = self._held
-        if holder is None or held is None:
+        held = self._held if holder is not None else None
+        if held is None:
             return self.executable.execute(inputs, seed=seed)
         return held.execute_held(inputs, holder, data, seed=seed)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
 from typing import Any, TypeVar
@@ -35,7 +35,7 @@ from weft.ops.graph.context import current, home_of, is_captured, own_arena
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
-from weft.ops.graph.node import Donated, Node
+from weft.ops.graph.node import Donated, Node, give_away
 from weft.ops.methods import BoundFunctions, original
 from weft.ops.mode import called_in_training
 from weft.ops.numbers import number
@@ -154,12 +154,16 @@ class Jitted:
             owners.append(held)
             inputs += held.storages
         holder = ready.holder(owners) if owners else None
+        if ready.donated:
+            _part(inputs, taken.leaves, ready.donated, version.key, home)
         compiled = version.compiled
         assert isinstance(compiled, Prepared)
         try:
             results = execute(compiled, inputs, 0, holder, ready.data)
         except WeftError as error:
             raise told_by_line(error, lambda: traced.program) from None
+        if ready.donated:
+            _give_away(taken.leaves, ready.donated)
         pairs = zip(ready.results, results, strict=True)
         made = [Tensor(Node(home, None, (), kind, None, storage)) for kind, storage in pairs]
         if traced.state:
@@ -178,17 +182,18 @@ class Jitted:
         version.calls += 1
         inputs = [tensor._node.storage for tensor in tensors]
         inputs += [captured.storage() for captured in version.traced.captured]
-        if self._donated:
-            self._part(inputs, leaves, tensors, structure, home)
+        donated = self._donated_leaves(structure)
+        if donated:
+            _part(inputs, leaves, donated, version.key, home)
         results, types = _execute(version, inputs, tensors)
-        if self._donated:
-            self._give_away(leaves, structure)
+        if donated:
+            _give_away(leaves, donated)
         made = [Tensor(home.leaf(*pair)) for pair in zip(results, types, strict=True)]
         if version.traced.state:
             self._carry(version.traced.state, made, (args, kwargs), structure)
-        if not (self._donated or self._dynamic or is_captured()):
-            if any(isinstance(leaf, Tensor) for leaf in leaves):
-                self._make_ready(version, home, *given)
+        is_plain = not self._dynamic and not is_captured()
+        if is_plain and any(isinstance(leaf, Tensor) for leaf in leaves):
+            self._make_ready(version, home, *given)
         return _wrap(version.traced, made)
 
     def _make_ready(
@@ -197,13 +202,15 @@ class Jitted:
         """Know calls like this one again."""
         key = version.key
         static = {name: static_slot(setting) for name, setting in key.static}
+        donated = set(self._donated_leaves(key.structure))
         positional, named = key.structure.children
         at = 0
 
         def slot(value: Any, structure: Structure) -> Slot:
             nonlocal at
             at, first = at + structure.leaf_count, at
-            return slot_of(value, structure, key.arguments[first:at])
+            is_donated = any(index in donated for index in range(first, at))
+            return slot_of(value, structure, key.arguments[first:at], not is_donated)
 
         slots: dict[int | str, Slot] = {}
         for place, (value, structure) in enumerate(zip(args, positional.children, strict=True)):
@@ -214,7 +221,7 @@ class Jitted:
         for name, structure in zip(names, named.children, strict=True):
             slots[name] = slot(kwargs[name], structure)
         slots.update({name: found for name, found in static.items() if name in kwargs})
-        ready = Ready(version, home.backend, slots)
+        ready = Ready(version, home.backend, slots, sorted(donated))
         self._ready = (ready, *self._ready[: _MOST_READY - 1])
 
     def _carry(
@@ -368,34 +375,6 @@ class Jitted:
         owners = self._parameters.owners(structure) if self._donated else []
         return [index for index, owner in enumerate(owners) if owner in self._donated]
 
-    def _part(
-        self,
-        inputs: list[Any],
-        leaves: Sequence[Any],
-        tensors: Sequence[Tensor],
-        structure: Structure,
-        home: Arena,
-    ) -> None:
-        """A donated input that is the caller's own array, a constant, memory that nobody may write,
-        or that another input shares, is copied: only memory of tensors may be overwritten, and only
-        once."""
-        backend = home.backend
-        for index in self._donated_leaves(structure):
-            storage = inputs[index]
-            shared = sum(other is storage for other in inputs) > 1
-            own = tensors[index] is leaves[index] and _is_writeable(storage)
-            if shared or not own:
-                elements = backend.read_storage(storage, tensors[index].type)
-                inputs[index] = backend.store(np.array(elements))
-
-    def _give_away(self, leaves: Sequence[Any], structure: Structure) -> None:
-        """Donated arguments can no longer be read."""
-        line = user_line()
-        for index in self._donated_leaves(structure):
-            leaf = leaves[index]
-            if isinstance(leaf, Tensor):
-                leaf._node.give_away(line)
-
     # -- compiling -------------------------------------------------------------------------------
 
     def _compile(self, key: Key, home: Arena) -> Version:
@@ -514,6 +493,28 @@ def _wrap(traced: Trace, made: Sequence[Tensor]) -> Any:
         else:
             leaves.append(output.value)
     return unflatten(traced.structure, leaves)
+
+
+def _part(
+    inputs: list[Any], leaves: Sequence[Any], donated: Sequence[int], key: Key, home: Arena
+) -> None:
+    """A donated input that is the caller's own array, a constant, memory that nobody may write, or
+    that another input shares, is copied: only memory of tensors may be overwritten, and only
+    once."""
+    backend = home.backend
+    counts = Counter(map(id, inputs))
+    for index in donated:
+        storage, leaf = inputs[index], leaves[index]
+        own = isinstance(leaf, Tensor) and storage is leaf._node.storage and _is_writeable(storage)
+        if not own or counts[id(storage)] > 1:
+            elements = backend.read_storage(storage, key.arguments[index].type)
+            inputs[index] = backend.store(np.array(elements))
+
+
+def _give_away(leaves: Sequence[Any], donated: Sequence[int]) -> None:
+    """Donated arguments can no longer be read."""
+    nodes = [leaves[index]._node for index in donated if isinstance(leaves[index], Tensor)]
+    give_away(nodes, user_line())
 
 
 def _is_writeable(storage: Any) -> bool:

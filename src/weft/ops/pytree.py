@@ -193,6 +193,9 @@ def _flatten(value: Any, leaves: list[Any], depth: int, is_leaf: IsLeaf | None) 
     if depth > 200:
         raise UserError("a container is nested more than 200 deep, or contains itself")
     children, rest = node.flatten(value)
+    if is_leaf is None and not any(map(_node_of, set(map(type, children)))):
+        leaves += children
+        return Structure(type(value), rest, (LEAF,) * len(children))
     found = [_flatten(child, leaves, depth + 1, is_leaf) for child in children]
     return Structure(type(value), rest, tuple(found))
 

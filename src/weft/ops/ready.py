@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any, Final, Protocol
 from weakref import ref
 
@@ -31,6 +32,7 @@ from weft.ptir.types import TensorType
 
 _NOT_HELD: Final = frozenset({type(None), TensorLiteral, Donated})
 """What a node has where there is no memory to hand to a program."""
+_TENSORS: Final = {Tensor}
 _PLAIN: Final = (int, str, bool, type(None))
 """Static values that are told apart by their types and values alone."""
 
@@ -38,11 +40,13 @@ _PLAIN: Final = (int, str, bool, type(None))
 class Taken:
     """What a call hands to a program."""
 
-    __slots__ = ("home", "inputs", "modules", "numbers")
+    __slots__ = ("home", "inputs", "leaves", "modules", "numbers")
 
     def __init__(self, home: Arena) -> None:
         self.home = home
         self.inputs: list[Any] = []
+        self.leaves: list[Any] = []
+        """The leaves of the arguments, where it has to be known to whom the inputs belong."""
         self.modules: list[Remembered] = []
         self.numbers: dict[int, Any] = {}
         """The Python numbers among the leaves, by position."""
@@ -88,6 +92,7 @@ class _Module:
             known.structure = self.structure
         call.modules.append(known)
         call.inputs += known.storages
+        call.leaves += known.leaves
         return True
 
 
@@ -96,19 +101,41 @@ class _Tree:
     """Anything else: a container, an array, a number. It is taken apart in every call."""
 
     structure: Structure
-    kinds: tuple[tuple[TensorType, bool], ...]
-    """Of each leaf the type, and whether it is a Python number."""
+    kinds: tuple[TensorType, ...]
+    """The types of the leaves."""
+    numbers: tuple[bool, ...]
+    """Which of them are Python numbers."""
 
     def take(self, value: Any, call: Taken) -> bool:
         leaves, structure = flatten(value)
         if structure != self.structure:
             return False
-        for leaf, (kind, is_number) in zip(leaves, self.kinds, strict=True):
+        call.leaves += leaves
+        if self._are_tensors(leaves):
+            return self._take_tensors(leaves, call)
+        for leaf, kind, is_number in zip(leaves, self.kinds, self.numbers, strict=True):
             storage = _stored(leaf, kind, is_number, call)
             if storage is None:
                 return False
             call.inputs.append(storage)
         return True
+
+    def _are_tensors(self, leaves: Sequence[Any]) -> bool:
+        return set(map(type, leaves)) == _TENSORS and True not in self.numbers
+
+    def _take_tensors(self, leaves: Sequence[Tensor], call: Taken) -> bool:
+        """The same for many tensors at a time."""
+        nodes = [leaf._node for leaf in leaves]
+        storages = [node.storage for node in nodes]
+        if not _NOT_HELD.isdisjoint(map(type, storages)):
+            return False
+        if not all(map(is_, [node.type for node in nodes], self.kinds)):
+            return False
+        if any(leaf.number is not None for leaf in leaves):
+            return False
+        call.inputs += storages
+        backend = call.home.backend
+        return all(arena.backend is backend for arena in {node.arena for node in nodes})
 
 
 def _stored(leaf: Any, kind: TensorType, is_number: bool, call: Taken) -> Any:
@@ -133,14 +160,20 @@ class Ready:
 
     __slots__ = (
         "_autocast", "_holder", "_kinds", "_names", "_parts", "_slots", "_training", "backend",
-        "data", "results", "version",
+        "data", "donated", "results", "version",
     )  # fmt: skip
 
     def __init__(
-        self, version: Version, backend: Backend, slots: Mapping[int | str, Slot]
+        self,
+        version: Version,
+        backend: Backend,
+        slots: Mapping[int | str, Slot],
+        donated: Sequence[int] = (),
     ) -> None:
         self.version = version
         self.backend = backend
+        self.donated = donated
+        """The positions of the inputs that a run may overwrite."""
         self._autocast, self._training = version.key.autocast, version.key.training
         self._names = tuple(name for name in slots if isinstance(name, str))
         self._slots = list(slots.values())
@@ -177,6 +210,7 @@ class Ready:
             if type(storage) in _NOT_HELD or value.number is not None:
                 return None
             inputs.append(storage)
+            call.leaves.append(value)
         return call
 
     def holder(self, parts: Sequence[object]) -> object:
@@ -198,8 +232,8 @@ class _Holder:
 
 def _one_tensor(slot: Slot) -> TensorType | None:
     """The type of an argument that is a tensor and nothing else."""
-    if isinstance(slot, _Tree) and slot.structure.kind is None and not slot.kinds[0][1]:
-        return slot.kinds[0][0]
+    if isinstance(slot, _Tree) and slot.structure.kind is None and not slot.numbers[0]:
+        return slot.kinds[0]
     return None
 
 
@@ -221,10 +255,10 @@ def static_slot(setting: Setting) -> Slot:
     return _Static(setting)
 
 
-def slot_of(value: Any, structure: Structure, arguments: Sequence[Argument]) -> Slot:
-    """The slot for arguments like this one."""
-    kinds = [(tensor_type(each.dtype, each.shape), each.is_number) for each in arguments]
-    known = recall(value) if isinstance(value, Holder) else None
+def slot_of(value: Any, structure: Structure, arguments: Sequence[Argument], is_kept: bool) -> Slot:
+    """The slot for arguments like this one; one that is not kept is a new one in every call."""
+    kinds = tuple([tensor_type(each.dtype, each.shape) for each in arguments])
+    known = recall(value) if is_kept and isinstance(value, Holder) else None
     if known is not None and known.structure == structure:
-        return _Module(known.structure, tuple([kind for kind, _ in kinds]))
-    return _Tree(structure, tuple(kinds))
+        return _Module(known.structure, kinds)
+    return _Tree(structure, kinds, tuple([each.is_number for each in arguments]))

@@ -21,7 +21,7 @@ from weakref import ref
 from weft.driver.backends import Backend
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.node import CHANGES, Donated, Node
-from weft.ops.pytree import Structure, children, flatten
+from weft.ops.pytree import children, flatten
 from weft.ops.state import Holder, attributes, tells, watch
 from weft.ops.tensor import Tensor
 from weft.ptir.literal import TensorLiteral
@@ -128,7 +128,9 @@ class Remembered:
 
 def _are_same(held: dict[Any, Any], keys: Sequence[Any], values: Sequence[Any]) -> bool:
     return (
-        len(held) == len(keys) and all(map(is_, held, keys)) and all(map(is_, held.values(), values))
+        len(held) == len(keys)
+        and all(map(is_, held, keys))
+        and all(map(is_, held.values(), values))
     )
 
 

@@ -48,7 +48,7 @@ from weft.runtime.artifact import (
 )
 from weft.runtime.blocks import ALIGNMENT, BLOCKS, LARGE
 from weft.runtime.jit import Library
-from weft.runtime.threads import execute, thread_count
+from weft.runtime.threads import Call, thread_count
 
 Array = NDArray[Any]
 _PIECES, _GRAB = 4, 5
@@ -113,8 +113,8 @@ class _Workspace:
         self.runs = np.zeros((artifact.bodies, 3), np.uint64)
         self.counters = np.zeros(max(1, artifact.counters), np.int64)
         self.steps = np.zeros((len(artifact.steps), native.STEP_WORDS), np.uint64)
-        self.first_step = int(self.steps.ctypes.data)
-        self.first_word = int(self.state.ctypes.data)
+        first, word = int(self.steps.ctypes.data), int(self.state.ctypes.data)
+        self.call = Call(first, len(artifact.steps), word, program.pauses)
         self.threads = 0
         self.holder: Callable[[], object] = _nobody
         """Whose parameters are filled in."""
@@ -241,7 +241,7 @@ class Program:
         self._fresh = range(len(artifact.outputs))
         # What a run updates must not be left half updated.
         spaces = {artifact.buffers[number].space for number in artifact.output_slots}
-        self._pauses = spaces.isdisjoint(("input", "state"))
+        self.pauses = spaces.isdisjoint(("input", "state"))
         self._long = frozenset(n for n, s in enumerate(artifact.steps) if _is_long(artifact, s))
         self._idle: list[_Workspace] = []
         """Workspaces that no run uses; taking one out and putting one back are each one step."""
@@ -381,25 +381,22 @@ class Program:
         what it could not do meanwhile: it raises KeyboardInterrupt after Ctrl-C."""
         steps = self.artifact.steps
         count = len(steps)
-        position = 0
-        while position < count:
-            position = self._execute(workspace, position, threads)
-            if position == native.STOPPED:
-                return
-            step = steps[position] if position < count else None
+        position = self._execute(workspace, 0, threads)
+        while native.STOPPED < position < count:
+            step = steps[position]
             if isinstance(step, HostCall):
                 self._host_call(step, workspace, inputs, outputs, seed)
                 position += 1
+            if position < count:
+                position = self._execute(workspace, position, threads)
 
     def _execute(self, workspace: _Workspace, position: int, threads: int, turns: int = -1) -> int:
         """Native steps from a position on; where to go on."""
+        carry_out = workspace.call.execute
         long = self._long and (turns < 0 or position in self._long)
-        watched = long and threading.current_thread() is threading.main_thread()
-        carry_out = partial(self._watched, workspace) if watched else execute
-        count, state = len(self.artifact.steps), workspace.first_word
-        found = carry_out(
-            workspace.first_step, count, state, threads, position, turns, self._pauses
-        )
+        if long and threading.current_thread() is threading.main_thread():
+            carry_out = partial(self._watched, workspace)
+        found = carry_out(threads, position, turns)
         if found < native.STOPPED:
             step = self.artifact.steps[-2 - found]
             loop = step.told if isinstance(step, Enter) else step.label
@@ -409,18 +406,19 @@ class Program:
             )
         return found
 
-    def _watched(self, workspace: _Workspace, *where: Any) -> int:
+    def _watched(self, workspace: _Workspace, *how: int) -> int:
         """A native call with long kernels, made by another thread: Python acts on signals in its
         main thread alone, and not while that one is in a native call. After Ctrl-C the kernels are
         told to stop; those that update something in place only by a second one."""
         found: list[int] = []
-        thread = threading.Thread(target=lambda: found.append(execute(*where)), daemon=True)
+        call = workspace.call
+        thread = threading.Thread(target=lambda: found.append(call.execute(*how)), daemon=True)
         thread.start()
         try:
             thread.join()
         except BaseException:
             try:
-                workspace.state[native.STOP_WORD] = self._pauses
+                workspace.state[native.STOP_WORD] = self.pauses
                 thread.join()
             except BaseException:
                 workspace.state[native.STOP_WORD] = 1

@@ -4,6 +4,7 @@
     weft_pool_free(pool)
     weft_execute(steps, first, count, turns, state, pool, pauses) -> position
                                                 carries out a table of steps from a position on
+    weft_run(call) -> position                  the same; `call` points to the seven words
 
 A step is eight 64-bit words: its kind and what that kind needs.
 
@@ -483,8 +484,28 @@ release:
 finish:
   ret i64 %answer
 }}
+
+define i64 @weft_run(ptr %call) {{
+entry:
+  %at1 = getelementptr i8, ptr %call, i64 8
+  %at2 = getelementptr i8, ptr %call, i64 16
+  %at3 = getelementptr i8, ptr %call, i64 24
+  %at4 = getelementptr i8, ptr %call, i64 32
+  %at5 = getelementptr i8, ptr %call, i64 40
+  %at6 = getelementptr i8, ptr %call, i64 48
+  %steps = load ptr, ptr %call
+  %first = load i64, ptr %at1
+  %count = load i64, ptr %at2
+  %turns = load i64, ptr %at3
+  %state = load ptr, ptr %at4
+  %pool = load ptr, ptr %at5
+  %pauses = load i64, ptr %at6
+  %position = call i64 @weft_execute(ptr %steps, i64 %first, i64 %count, i64 %turns, ptr %state,
+                                     ptr %pool, i64 %pauses)
+  ret i64 %position
+}}
 """
-SYMBOLS = ("weft_pool_new", "weft_pool_free", "weft_execute")
+SYMBOLS = ("weft_pool_new", "weft_pool_free", "weft_execute", "weft_run")
 EXTERNAL = (
     "calloc", "free", "memcpy", "pthread_create", "pthread_join", "pthread_mutex_lock",
     "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_broadcast", "time",

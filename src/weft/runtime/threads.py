@@ -7,22 +7,17 @@ import os
 import threading
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from weft.foundation.errors import UserError
 from weft.foundation.forks import new_lock, no_fork
 from weft.runtime import native
 from weft.runtime.jit import Library, object_code
 
 _NEW = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
-_EXECUTE = ctypes.CFUNCTYPE(
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    ctypes.c_int64,
-    ctypes.c_int64,
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    ctypes.c_void_p,
-    ctypes.c_int64,
-)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
+_FIRST, _TURNS, _POOL = 1, 3, 5
+"""Words of a call."""
 
 
 def thread_count() -> int:
@@ -46,7 +41,7 @@ class _Library(Library):
         code, _ = object_code(native.SOURCE)
         super().__init__([code], list(native.SYMBOLS))
         self.new_pool = _NEW(self.address("weft_pool_new"))
-        self.execute = _EXECUTE(self.address("weft_execute"))
+        self.run = _RUN(self.address("weft_run"))
 
 
 @dataclass
@@ -74,23 +69,30 @@ def _pool(threads: int, library: _Library) -> int:
         return _STATE.pools[threads]
 
 
-def execute(
-    steps: int,
-    count: int,
-    state: int,
-    threads: int,
-    first: int = 0,
-    turns: int = -1,
-    pauses: bool = False,
-) -> int:
-    """Carry out the table of `count` steps at address `steps`, from `first` on and at most `turns`
-    of them; the answer is that of `weft_execute`. Python runs on meanwhile."""
-    library = _STATE.library or _library()
-    pool = None
-    if threads > 1:
-        pool = _STATE.pools.get(threads) or _pool(threads, library)
-    position: int = library.execute(steps, first, count, turns, state, pool, pauses)
-    return position
+class Call:
+    """A table of `count` steps at address `steps`, and the words of `weft_execute` that carry it
+    out. They are written into memory: each one that ctypes converts takes as long as a small
+    kernel."""
+
+    __slots__ = ("_address", "_block", "_words")
+
+    def __init__(self, steps: int, count: int, state: int, pauses: bool) -> None:
+        self._block = np.array([steps, 0, count, -1, state, 0, pauses], np.int64)
+        self._words = self._block.data
+        self._address = int(self._block.ctypes.data)
+
+    def execute(self, threads: int, first: int = 0, turns: int = -1) -> int:
+        """Carry out the steps from `first` on and at most `turns` of them; the answer is that of
+        `weft_execute`. Python runs on meanwhile."""
+        library = _STATE.library or _library()
+        words = self._words
+        words[_FIRST] = first
+        words[_TURNS] = turns
+        words[_POOL] = 0
+        if threads > 1:
+            words[_POOL] = _STATE.pools.get(threads) or _pool(threads, library)
+        position: int = library.run(self._address)
+        return position
 
 
 def _after_fork() -> None:

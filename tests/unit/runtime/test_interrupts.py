@@ -61,15 +61,15 @@ from weft.runtime import threads
 signal.signal(signal.SIGINT, signal.default_int_handler)
 warnings.simplefilter("ignore")
 begun, interrupted = threading.Event(), []
-plain = threads._library().execute
+plain = threads._library().run
 
 
-def execute(*args):
+def run(call):
     begun.set()
-    return plain(*args)
+    return plain(call)
 
 
-threads._library().execute = execute
+threads._library().run = run
 
 
 def interrupt():
@@ -139,14 +139,14 @@ def counting() -> Program:
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Where each native call from now on begins."""
-    library, positions = native_threads._library(), list[int]()
-    plain = library.execute
+    positions = list[int]()
+    plain = native_threads.Call.execute
 
-    def execute(steps: int, first: int, *rest: int) -> int:
+    def execute(call: native_threads.Call, threads: int, first: int = 0, turns: int = -1) -> int:
         positions.append(first)
-        return int(plain(steps, first, *rest))
+        return plain(call, threads, first, turns)
 
-    monkeypatch.setattr(library, "execute", execute)
+    monkeypatch.setattr(native_threads.Call, "execute", execute)
     return positions
 
 

@@ -9,13 +9,14 @@ A `Form` is an instruction without its operands: op, result type, regions. Forms
 before checks nothing twice. Types are canonical objects here: equal types are one object.
 
 A node is immutable but for `storage`, which is set once, when the node has been computed; from then
-on it is a leaf, until its memory is given away. Readers take `operands` before they look at `storage`, writers set `storage` before
-they clear `operands`: that order makes two threads on one graph safe without a lock.
+on it is a leaf, until its memory is given away. Readers take `operands` before they look at
+`storage`, writers set `storage` before they clear `operands`: that order makes two threads on one
+graph safe without a lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, Protocol
@@ -186,7 +187,10 @@ class Node:
         self.form = None
         self.operands = ()
 
-    def give_away(self, line: Line | None) -> None:
-        """The memory belongs to somebody else from now on."""
-        self.storage = Donated(line)
-        CHANGES.tell()
+
+def give_away(nodes: Sequence[Node], line: Line | None) -> None:
+    """The memory of these nodes belongs to somebody else from now on."""
+    given = Donated(line)
+    for node in nodes:
+        node.storage = given
+    CHANGES.tell()

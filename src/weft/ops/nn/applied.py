@@ -48,7 +48,9 @@ class Applied(Module):
 
     def __call__(self, *args: Any) -> Tensor:
         known = self.settings.parameters
-        return type(self).function(*args, **{n: v for n, v in attributes(self).items() if n in known})
+        return type(self).function(
+            *args, **{n: v for n, v in attributes(self).items() if n in known}
+        )
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in attributes(self).items())

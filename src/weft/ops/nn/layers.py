@@ -59,7 +59,9 @@ def _way(module: object, child: object) -> str:
     """What a module calls one that it holds; its class where it does not hold it."""
     if module is child:
         return ""
-    ways = (f".{name}{way}" for name, held in attributes(module).items() for way in _ways(held, child))
+    ways = (
+        f".{name}{way}" for name, held in attributes(module).items() for way in _ways(held, child)
+    )
     return next(ways, f".{type(child).__name__}")
 
 

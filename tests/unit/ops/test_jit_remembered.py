@@ -56,7 +56,7 @@ def _replace_attributes_dict(model: Model) -> None:
 
 
 def _away_and_back(model: Model) -> None:
-    model.more = 1  # type: ignore[attr-defined]
+    model.more = 1
     del model.more  # type: ignore[attr-defined]
     model.scale = 3
 

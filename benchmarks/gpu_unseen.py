@@ -43,9 +43,9 @@ from weft.plan.text import plan_to_json
 from weft.region.form import Problem
 from weft.region.ir import problem_of
 from weft.runtime.artifact import Artifact
-from weft.runtime.bundle import Bundle, pack, unpack
 from weft.runtime.cuda.gpu import Gpu, open_gpu
 from weft.runtime.cuda.race import Race
+from weft.runtime.packing import Packed, pack, unpack
 from weft.target.known import target_named
 from weft.target.matrix_tiles import Form
 from weft.target.matrix_time import Contraction, cycles
@@ -177,7 +177,7 @@ def _packed(found: Product, kernels: KernelClass) -> bytes:
             print(f"{found}: {' '.join(str(error).split())}", flush=True)
             continue
         plans.append(plan_to_json(plan))
-        bundles.append(pack(Bundle(built.artifact, built.symbols)))
+        bundles.append(pack(Packed(built.artifact, built.symbols)))
     head = {
         "product": str(found),
         "extent": [problem.batch, problem.m, problem.n, problem.k],

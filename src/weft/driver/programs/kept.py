@@ -26,10 +26,10 @@ from weft.foundation.errors import WeftError
 from weft.ptir.codecs import bincode
 from weft.ptir.ir import Program, ValueKey
 from weft.ptir.types import leaves
-from weft.runtime import bundle, cache
+from weft.runtime import cache, packing
 from weft.runtime.artifact import Artifact, Enter, Launch
-from weft.runtime.bundle import Bundle
 from weft.runtime.jit import host_cpu
+from weft.runtime.packing import Packed
 from weft.runtime.verify import Given, is_sound
 from weft.target.target import Target
 
@@ -68,7 +68,7 @@ def key_of(
         return None
     lined = sorted(program.locations)
     inputs = (signature.roles, sorted(signature.donated))
-    machine = (target.name, sorted(target.features), target.limits, target.rates)
+    machine = (target.name, target.machine, sorted(target.features), target.limits, target.rates)
     given = sorted((overrides or {}).items())
     facts = repr((lined, inputs, machine, level, given, limits.current()))
     return cache.key_of("program", digest, facts, *_tuned(target), *made_by)
@@ -94,7 +94,7 @@ def load(
     if key is None:
         return Found()
     entry = cache.look_up(key)
-    found = None if entry.payload is None else bundle.unpack(entry.payload)
+    found = None if entry.payload is None else packing.unpack(entry.payload)
     is_there = entry.is_damaged or entry.payload is not None
     missing = Found(note=DAMAGED if is_there else "")
     if found is None or not is_sound(found.artifact, _given(program, signature)):
@@ -127,7 +127,7 @@ def save(key: str | None, program: Program, built: Built) -> None:
     if key is None or sum(map(len, built.artifact.constants)) > MOST_BYTES:
         return
     lines = _lines_of(built.artifact, program)
-    data = bundle.pack(Bundle(built.artifact, built.symbols, tuple(built.notes), lines))
+    data = packing.pack(Packed(built.artifact, built.symbols, tuple(built.notes), lines))
     if len(data) <= MOST_BYTES:
         cache.save(key, data)
 
@@ -143,7 +143,7 @@ def _lines_of(artifact: Artifact, program: Program) -> dict[str, tuple[ValueKey,
     return {line: tuple(values) for line, values in wrote.items()}
 
 
-def _with_lines(found: Bundle, program: Program) -> Artifact:
+def _with_lines(found: Packed, program: Program) -> Artifact:
     """An artifact with the lines that its program has now. What one line wrote may stand on several
     now, and then all of them are named."""
     now = {

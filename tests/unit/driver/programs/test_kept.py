@@ -36,7 +36,7 @@ from weft.runtime.artifact import (
     Site,
     TensorSpec,
 )
-from weft.runtime.bundle import Bundle, pack, unpack
+from weft.runtime.packing import Packed, pack, unpack
 from weft.target.known import target_named
 
 
@@ -291,7 +291,7 @@ def test_an_entry_in_the_place_of_another_is_compiled_again(folder: Path) -> Non
         assert kept.DAMAGED not in weft.compile(wanted).report()
 
 
-def entry_of(made: Program) -> tuple[str, Bundle]:
+def entry_of(made: Program) -> tuple[str, Packed]:
     """The key of a program that is kept, and what is kept."""
     key = kept.key_of(made, target_named("cpu"), make_signature(made))
     assert key is not None
@@ -349,12 +349,12 @@ def unsound(artifact: Artifact) -> Iterator[Artifact]:
 
 
 @pytest.fixture
-def kept_offset() -> tuple[str, Bundle]:
+def kept_offset() -> tuple[str, Packed]:
     weft.compile(offset(3.0))
     return entry_of(offset(3.0))
 
 
-def test_whole_entries_that_are_unsound_are_compiled_again(kept_offset: tuple[str, Bundle]) -> None:
+def test_whole_entries_that_are_unsound_are_compiled_again(kept_offset: tuple[str, Packed]) -> None:
     key, found = kept_offset
     x = np.arange(4, dtype=np.float32)
     for number, artifact in enumerate(unsound(found.artifact)):
@@ -367,7 +367,7 @@ def test_whole_entries_that_are_unsound_are_compiled_again(kept_offset: tuple[st
 
 
 def test_object_code_that_is_none_is_compiled_again(
-    folder: Path, kept_offset: tuple[str, Bundle]
+    folder: Path, kept_offset: tuple[str, Packed]
 ) -> None:
     key, found = kept_offset
     (kernel,) = found.artifact.kernels

@@ -133,14 +133,14 @@ import sys
 from cuda.bindings import nvrtc
 import weft
 from weft.runtime import cache
-from weft.runtime.bundle import Bundle, pack
+from weft.runtime.packing import Packed, pack
 
 cache.source_digest = lambda: "this version"  # whatever is edited while this runs
 made, compile_program = [], nvrtc.nvrtcCompileProgram
 nvrtc.nvrtcCompileProgram = lambda *args: made.append(args) or compile_program(*args)
 executable = weft.compile(weft.ptir.load(sys.argv[1]), target="sm90")
 loaded = [name for name in sys.modules if name.startswith(sys.argv[2])]
-data = pack(Bundle(executable.artifact, {}))
+data = pack(Packed(executable.artifact, {}))
 print(len(made), len(loaded), hashlib.sha256(data).hexdigest())
 """
 

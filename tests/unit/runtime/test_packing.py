@@ -18,7 +18,7 @@ from weft.runtime.artifact import (
     Step,
     TensorSpec,
 )
-from weft.runtime.bundle import Bundle, pack, unpack
+from weft.runtime.packing import Packed, pack, unpack
 
 SPEC = TensorSpec("x", "f32", (2, 3))
 
@@ -41,10 +41,10 @@ def example() -> Artifact:
     )
 
 
-def test_a_bundle_is_the_artifact_again() -> None:
+def test_what_is_packed_is_the_artifact_again() -> None:
     lines = {"a.py:3": (("@main", 4), ("region 0", 0))}
-    bundle = Bundle(example(), {"map0": "k_0", "é": '"'}, ("k_0 takes 8 registers", ""), lines)
-    assert unpack(pack(bundle)) == bundle
+    whole = Packed(example(), {"map0": "k_0", "é": '"'}, ("k_0 takes 8 registers", ""), lines)
+    assert unpack(pack(whole)) == whole
 
 
 def some(kind: Any) -> Any:
@@ -65,13 +65,13 @@ PLAIN: dict[Any, Any] = {int: 7, str: "é", bool: True, bytes: b"\0"}
 @pytest.mark.parametrize("step", get_args(Step), ids=lambda step: step.__name__)
 def test_every_kind_of_step_can_be_written(step: Any) -> None:
     whole = Artifact("cpu", (), (), (some(step),), (), (), (), 0)
-    assert unpack(pack(Bundle(whole, {}))) == Bundle(whole, {})
+    assert unpack(pack(Packed(whole, {}))) == Packed(whole, {})
 
 
 def test_every_record_can_be_written() -> None:
     whole: Artifact = some(Artifact)
-    assert unpack(pack(Bundle(whole, {}))) == Bundle(whole, {})
-    written = pack(Bundle(whole, {}))
+    assert unpack(pack(Packed(whole, {}))) == Packed(whole, {})
+    written = pack(Packed(whole, {}))
     names = [n for n, found in vars(records).items() if is_dataclass(found)]
     steps = {step.__name__ for step in get_args(Step)} - {"Launch"}
     assert [name for name in names if name.encode() not in written] == sorted(
@@ -79,8 +79,8 @@ def test_every_record_can_be_written() -> None:
     )
 
 
-def test_a_field_of_another_type_is_no_bundle() -> None:
-    good = pack(Bundle(example(), {"map0": "k_0"}, ("note",)))
+def test_a_field_of_another_type_is_nothing() -> None:
+    good = pack(Packed(example(), {"map0": "k_0"}, ("note",)))
     head = good[16:]
     for text, other in (
         (b'"map0",[]', b"12.25,[]"),
@@ -99,8 +99,8 @@ def test_a_field_of_another_type_is_no_bundle() -> None:
             assert unpack(good[:8] + size.to_bytes(8, "little") + bad) is None, other
 
 
-def test_what_is_no_bundle_is_none() -> None:
-    good = pack(Bundle(example(), {"map0": "k_0"}, ("note",)))
+def test_what_is_nothing_is_none() -> None:
+    good = pack(Packed(example(), {"map0": "k_0"}, ("note",)))
     for bad in (
         b"",
         b"weftprg1",

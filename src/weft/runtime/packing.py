@@ -4,7 +4,7 @@
 
 A record is written under its name with its fields in order, bytes as the number of a blob. What
 reads it has been written by the same version of Weft, which is what the keys of the cache are for;
-anything else is no bundle, and so is a field of another type than its record declares.
+anything else is nothing, and so is a field of another type than its record declares.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RECORDS: Final = {
 
 
 @dataclass(frozen=True)
-class Bundle:
+class Packed:
     """An artifact, the symbol of each of its kernels by name, what there is to say about it, and
     the values of the program that each of the user's lines in it wrote."""
 
@@ -41,23 +41,23 @@ class Bundle:
     lines: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
 
-def pack(bundle: Bundle) -> bytes:
-    """A bundle as bytes."""
+def pack(whole: Packed) -> bytes:
+    """An artifact and what belongs to it as bytes."""
     blobs: list[bytes] = []
-    written = _write(bundle.artifact, blobs)
+    written = _write(whole.artifact, blobs)
     head = {
         "blobs": [len(blob) for blob in blobs],
-        "symbols": dict(bundle.symbols),
-        "notes": list(bundle.notes),
-        "lines": dict(bundle.lines),
+        "symbols": dict(whole.symbols),
+        "notes": list(whole.notes),
+        "lines": dict(whole.lines),
         "artifact": written,
     }
     text = json.dumps(head, separators=(",", ":")).encode()
     return b"".join([_MAGIC, len(text).to_bytes(8, "little"), text, *blobs])
 
 
-def unpack(data: bytes) -> Bundle | None:
-    """What was packed; None where the bytes are no bundle of this version."""
+def unpack(data: bytes) -> Packed | None:
+    """What was packed; None where the bytes are nothing of this version."""
     start = len(_MAGIC) + 8
     end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
     if data[: len(_MAGIC)] != _MAGIC or end > len(data):
@@ -71,7 +71,7 @@ def unpack(data: bytes) -> Bundle | None:
         notes = _read(words, head["notes"], [])
         values = tuple[tuple[str, int], ...]
         lines = {line: _read(values, wrote, []) for line, wrote in head["lines"].items()}
-        return Bundle(artifact, symbols, notes, lines)
+        return Packed(artifact, symbols, notes, lines)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return None
 

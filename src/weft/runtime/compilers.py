@@ -32,13 +32,16 @@ LENGTH: Final = struct.Struct("<Q")
 """What stands before every message: how many bytes it has. No bytes: it could not be compiled."""
 
 
-def object_codes(texts: Sequence[str]) -> list[tuple[bytes, bool]]:
-    """The object code of every module, and whether it was compiled now."""
-    facts = code_facts()
+def object_codes(
+    texts: Sequence[str], cpu: tuple[str, str, str] | None = None
+) -> list[tuple[bytes, bool]]:
+    """The object code of every module, for this processor unless told, and whether it was compiled
+    now."""
+    facts = code_facts(cpu)
     keys = [cache.key_of(text, *facts) for text in texts]
     found = [kept_object(key, text) for key, text in zip(keys, texts, strict=True)]
     missing = [number for number, code in enumerate(found) if code is None]
-    made = compile_objects([texts[number] for number in missing])
+    made = compile_objects([texts[number] for number in missing], cpu=cpu)
     fresh = dict(zip(missing, made, strict=True))
     for number, code in fresh.items():
         cache.save(keys[number], code)
@@ -46,8 +49,15 @@ def object_codes(texts: Sequence[str]) -> list[tuple[bytes, bool]]:
     return [(fresh[n], True) if code is None else (code, False) for n, code in known]
 
 
-def compile_objects(texts: Sequence[str], processes: int | None = None) -> list[bytes]:
-    """The object code of every module, made by this process and perhaps by others."""
+def compile_objects(
+    texts: Sequence[str],
+    processes: int | None = None,
+    cpu: tuple[str, str, str] | None = None,
+) -> list[bytes]:
+    """The object code of every module, made by this process and perhaps by others, which compile
+    for this processor alone."""
+    if cpu is not None:
+        return [compile_object(text, cpu) for text in texts]
     # The longest come first, so that none of them is the one all others wait for.
     waiting = deque(sorted(range(len(texts)), key=lambda n: -len(texts[n])))
     made: dict[int, bytes] = {}

@@ -39,9 +39,10 @@ def host_cpu() -> tuple[str, str, str]:
         return llvm.get_process_triple(), llvm.get_host_cpu_name(), features
 
 
-def code_facts() -> tuple[str, ...]:
-    """What machine code depends on besides the text it is made from: this machine, and LLVM."""
-    return (*host_cpu(), "LLVM " + ".".join(map(str, llvm.llvm_version_info)))
+def code_facts(cpu: tuple[str, str, str] | None = None) -> tuple[str, ...]:
+    """What machine code depends on besides the text it is made from: the processor, this one unless
+    told, and LLVM."""
+    return (*(cpu or host_cpu()), "LLVM " + ".".join(map(str, llvm.llvm_version_info)))
 
 
 def target_of(triple: str) -> Any:
@@ -132,14 +133,14 @@ def _passes(cpu: tuple[str, str, str], level: int) -> _Passes:
     return _Passes(machine, builder, inliner, builder.getFunctionPassManager())
 
 
-def object_code(text: str) -> tuple[bytes, bool]:
-    """The object code of a module for this machine, from the disk where it is there, and whether it
-    was compiled now."""
-    key = disk.key_of(text, *code_facts())
+def object_code(text: str, cpu: tuple[str, str, str] | None = None) -> tuple[bytes, bool]:
+    """The object code of a module for a processor, this one unless told, from the disk where it is
+    there, and whether it was compiled now."""
+    key = disk.key_of(text, *code_facts(cpu))
     code = kept_object(key, text)
     if code is not None:
         return code, False
-    code = compile_object(text)
+    code = compile_object(text, cpu)
     disk.save(key, code)
     return code, True
 

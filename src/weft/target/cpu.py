@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from weft.target.target import Kind, Limits, Rates, Target
 _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CLOCK = 2.6e9
+_USUAL_CORES = 4
 _KNOWN = frozenset(
     {"avx", "avx2", "fma", "avx512f", "avx512_bf16", "f16c", "asimd", "asimddp", "asimdhp", "bf16"}
     | {"sve"}
@@ -52,6 +54,13 @@ def describe(machine: str, flags: frozenset[str], cores: int, caches: tuple[int,
 
 
 _ARM = ("aarch64", "arm64")
+
+
+def _elsewhere(name: str, machine: str, flags: str) -> Target:
+    """Processors of a kind, wherever they are: code for them is built, and not run here."""
+    made = describe(machine, frozenset(flags.split()), _USUAL_CORES, ())
+    processor = name if name.startswith("x86") else "generic"
+    return replace(made, machine=name, code=(f"{machine}-unknown-linux-gnu", processor, ""))
 
 
 def vector_bits(machine: str, flags: frozenset[str]) -> int:
@@ -105,3 +114,12 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+_V3 = "avx avx2 fma f16c"
+PROCESSORS = {
+    "x86-64-v3": _elsewhere("x86-64-v3", "x86_64", _V3),
+    "x86-64-v4": _elsewhere("x86-64-v4", "x86_64", f"{_V3} avx512f"),
+    "aarch64": _elsewhere("aarch64", "aarch64", "asimd"),
+}
+"""Kinds of processors that code can be built for, by name."""

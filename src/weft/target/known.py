@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from weft.foundation.errors import UserError
-from weft.target.cpu import host
+from weft.target.cpu import PROCESSORS, host
 from weft.target.sm80 import SM80
 from weft.target.sm90 import SM90
 from weft.target.target import Target
 
-NAMES = ("cpu", "sm80", "sm90")
+NAMES = ("cpu", "sm80", "sm90", *PROCESSORS)
 
 
 def target_named(name: str | Target) -> Target:
@@ -22,5 +22,7 @@ def target_named(name: str | Target) -> Target:
             return SM80
         case "sm90":
             return SM90
+        case str() if name in PROCESSORS:
+            return PROCESSORS[name]
         case _:
             raise UserError(f"there is no target {name!r}; the targets are {', '.join(NAMES)}")

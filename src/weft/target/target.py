@@ -68,6 +68,15 @@ class Target:
     features: frozenset[str]
     limits: Limits
     rates: Rates
+    machine: str = ""
+    """The processors that code is for; nothing: this one."""
+    code: tuple[str, str, str] = ("", "", "")
+    """What LLVM calls them: triple, processor, features."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether programs for a CPU are for this process."""
+        return not self.machine
 
     def has(self, feature: str) -> bool:
         return feature in self.features
@@ -110,5 +119,8 @@ class Target:
     @property
     def fingerprint(self) -> str:
         """A digest of everything that can change generated code: part of every cache key."""
-        parts = (self.name, self.kind.value, sorted(self.features), self.limits)
+        parts = (
+            *(self.name, self.kind.value, sorted(self.features), self.limits),
+            *((self.machine,) if self.machine else ()),
+        )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

@@ -66,7 +66,8 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         use: replace(_unit(body.compilation, made, program, body.region), guards=guards)
         for use, body in bodies.items()
     }
-    artifact = build_artifact(unit, "cpu", host_call, bodies, units)
+    machine = compilation.target.machine or compilation.target.name
+    artifact = build_artifact(unit, machine, host_call, bodies, units)
     artifact = with_declared_types(artifact, compilation.program)
     runner = link(artifact, signature, state)
     return Built(runner, artifact, symbols_of(unit, units), made.compiled, made.reused)
@@ -74,7 +75,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
 
 def _unit(compilation: Compilation, made: Objects, program: Program, body: Body) -> Unit:
     """What the stages made of a body, with its machine code."""
-    objects = cpu_kernels.compile_sources(compilation["llvm"])
+    objects = cpu_kernels.compile_sources(compilation["llvm"], compilation.target)
     made.compiled += objects.compiled
     made.reused += objects.reused
     module, code = compilation["region"], compilation["cpu"]

@@ -137,10 +137,10 @@ def check_sources(code: LlvmCode, routines: CpuCode, was_read: bool) -> None:
             raise SpecViolation("LlvmText", f"kernel {symbol}: {why}")
 
 
-def compile_sources(code: LlvmCode) -> Objects:
-    """Machine code for this machine, from the disk where it is there."""
+def compile_sources(code: LlvmCode, target: Target) -> Objects:
+    """Machine code for a target, from the disk where it is there."""
     made = Objects()
-    codes = object_codes(list(code.sources.values()))
+    codes = object_codes(list(code.sources.values()), None if target.is_here else target.code)
     for symbol, (machine_code, fresh) in zip(code.sources, codes, strict=True):
         made.objects[symbol] = machine_code
         made.compiled += fresh

@@ -11,7 +11,7 @@ BACKEND ?= reference
 SHARD ?= 1/1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-full test-random test-torch test-array-api test-tinygrad test-opinfo test-onnx sanitize check lint types imports format docs bench clean
+.PHONY: help setup run test example-c test-full test-random test-torch test-array-api test-tinygrad test-opinfo test-onnx sanitize check lint types imports format docs bench clean
 
 help: ## list what make can do
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ run: $(RUNNABLE) ## train a small GPT on the documentation for a minute; its cur
 
 test: setup ## the fast tests
 	@$(PYTEST) -m 'not slow'
+
+example-c: setup ## build a model as a bundle, and run it from C and C++ with warnings as errors
+	@$(BIN)/python -m examples.bundle --out build/example-c
 
 test-full: setup ## all tests and random programs, the long ones too: six hours of one core
 	@$(PYTEST)

@@ -13,6 +13,8 @@ from weft.foundation.forks import no_fork as _no_fork
 
 if TYPE_CHECKING:
     from weft import core_ir, ptir
+    from weft.bundles.build import build
+    from weft.bundles.load import load_bundle
     from weft.driver.compile import compile_program as compile  # noqa: A004
     from weft.driver.compile import explain
     from weft.driver.execute import run
@@ -33,9 +35,11 @@ __version__ = "0.1.0"
 
 _ERRORS = "weft.foundation.errors"
 _HOMES = {
+    "build": ("weft.bundles.build", "build"),
     "compile": ("weft.driver.compile", "compile_program"),
     "explain": ("weft.driver.compile", "explain"),
     "load": ("weft.interop.safetensors", "load"),
+    "load_bundle": ("weft.bundles.load", "load_bundle"),
     "load_metadata": ("weft.interop.safetensors", "load_metadata"),
     "run": ("weft.driver.execute", "run"),
     "save": ("weft.interop.safetensors", "save"),
@@ -64,10 +68,12 @@ __all__ = [
     "WeftError",
     "WeftWarning",
     "__version__",
+    "build",
     "compile",
     "core_ir",
     "explain",
     "load",
+    "load_bundle",
     "load_metadata",
     "ptir",
     "run",

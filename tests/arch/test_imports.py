@@ -32,10 +32,11 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"ptir", "coarse", "driver"},
     "interop": {"ptir", "coarse", "driver", "ops"},
     "testing": {"ptir", "coarse", "driver"},
+    "bundles": {"ptir", "driver", "ops", "runtime", "target"},
     "explorer": {"*"},
     "cli": {"*"},
     "__main__": {"cli"},
-    "": {"ptir", "driver", "ops", "interop", "coarse", "core_ir"},
+    "": {"bundles", "ptir", "driver", "ops", "interop", "coarse", "core_ir"},
     "onnx": {"interop"},
     **{
         name: {"ops"}

@@ -2,7 +2,8 @@
 
 A `python` block is run after those before it on the page; a `text` block right after it holds its
 output. In a `console` block the lines after `$ ` are run, the others are their output; a line that
-ends in `...` shows only how the real one begins. A `ptir` block is a program that verifies.
+ends in `...` shows only how the real one begins. A `ptir` block is a program that verifies. What is
+in a `c` block is compiled by the tests of bundles.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PAGES = sorted(
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     if str(path.relative_to(ROOT)) not in ELSEWHERE
 )
-LANGUAGES = {"python", "text", "console", "ptir", "sh"}
+LANGUAGES = {"python", "text", "console", "ptir", "sh", "c"}
 DUMPED, DUMPS = "docs/walkthrough.md", {"json", "llvm", "asm"}
 """What stages made, on the page that tests/unit/test_walkthrough.py writes anew and compares."""
 

@@ -59,6 +59,10 @@ COMMANDS: Final = {
         "compile", "compile_command",
         "Compile FILE for a target, and write what each stage made.",
     ),
+    "build": Entry(
+        "build", "build_command",
+        "Compile FILE into a bundle: a folder that C, C++ and Python run without the compiler.",
+    ),
     "conformance": Entry(
         "conformance", "conformance_command",
         "Run the conformance cases on a backend; exit code 1 if any fails, or if it refuses all.",

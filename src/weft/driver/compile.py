@@ -160,8 +160,7 @@ class Executable(Compiled):
 
     @property
     def artifact(self) -> Artifact:
-        """Kernels, steps and buffers of the version compiled last: what `runtime.model` makes C
-        functions of."""
+        """Kernels, steps and buffers of the version compiled last."""
         return self._latest.built.artifact
 
     @property

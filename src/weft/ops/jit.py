@@ -48,7 +48,7 @@ from weft.ops.state import assign, places
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.traced_numbers import UNFOLLOWED, Numbers
 from weft.ops.tracing import Trace, trace
-from weft.ops.versions import Argument, Key, Setting, Version, reason_for
+from weft.ops.versions import Argument, Key, Seen, Setting, Version, reason_for
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.specialise import is_static
@@ -442,16 +442,31 @@ class Jitted:
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The PTIR program for these arguments; tensors that it captures are its last inputs."""
+        return self.seen(args, kwargs).trace.program
+
+    def seen(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen:
+        """What the function does with these arguments, without compiling it."""
         args, static = self._split(args, kwargs)
         leaves, structure = flatten((args, kwargs))
         home = self._home(leaves, structure)
         tensors = [self._leaf(leaf, index, structure, home) for index, leaf in enumerate(leaves)]
 
-        def traced() -> Program:
+        def traced() -> Trace:
             key = self._key(tensors, structure, static, home)
-            return self.trace(key, home, Numbers()).program
+            return self.trace(key, home, Numbers())
 
-        return self._settled(traced)
+        found = self._settled(traced)
+        names, owners = self._parameters.leaf_names(structure), self._parameters.owners(structure)
+        return Seen(found, self.function, (args, kwargs), tuple(tensors), names, owners)
+
+    def named(self, what: str, names: Names) -> list[int]:
+        """The positions of the parameters that an option names, in order."""
+        return sorted(self._parameters.positions(what, names))
+
+    @property
+    def shapes(self) -> ShapeSet | None:
+        """Which sizes of dynamic dims share a compiled program."""
+        return self._shapes
 
     def clear(self) -> None:
         """Forget every compiled version."""

@@ -13,7 +13,7 @@ from weft.driver.execute import Prepared
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import DType
 from weft.foundation.lines import Line, shown
-from weft.ops.capture_paths import Ways
+from weft.ops.capture_paths import Ways, ways_to
 from weft.ops.graph.node import CHANGES
 from weft.ops.pytree import Structure, exact
 from weft.ops.shapes import ByShape
@@ -83,6 +83,34 @@ class Held:
                 return False
             self.last = now.last
         return True
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a function does with some arguments, and what the inputs of its program are."""
+
+    trace: Trace
+    function: Callable[..., Any]
+    given: tuple[tuple[Any, ...], dict[str, Any]]
+    tensors: tuple[Tensor, ...]
+    """The leaves of the arguments."""
+    names: list[str]
+    """What they are called: `params['w'][0]`."""
+    owners: list[int]
+    """The parameter that each belongs to."""
+
+    def captured(self) -> list[Any]:
+        """The elements of the captured tensors."""
+        return [Tensor(each.node).numpy() for each in self.trace.captured]
+
+    def captured_names(self) -> list[str]:
+        """What Python code calls the captured tensors; those that nobody holds have a number."""
+        held = [each.tensor for each in self.trace.captured if each.tensor is not None]
+        found: dict[int, str] = {}
+        for name, tensor, _ in ways_to(held, self.function).walk(self.function):
+            found.setdefault(id(tensor), name)
+        captured = enumerate(self.trace.captured)
+        return [found.get(id(each.tensor), f"captured{number}") for number, each in captured]
 
 
 @dataclass

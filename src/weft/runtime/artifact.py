@@ -5,7 +5,7 @@
              | Enter | Jump | JumpUnless | Reset | Leave | Again
 
 A launch names its buffers by number; the numbers index the parameter block, a table of pointers
-filled in by `model_init` (constants, arena, state) and `model_run` (inputs, outputs).
+which is filled in once (constants, arena, state) and in every run (inputs, outputs).
 
 Steps run one after the other. Bodies of branches and loops stand in the same list, entered by
 `Enter` and connected by jumps, whose targets are positions in the list. A counted loop is

@@ -40,7 +40,7 @@ _UNFINISHED: Final = "unfinished-"
 """How the names of entries begin that are being written."""
 _GIVEN_UP: Final = 3600.0
 """Seconds after which nobody is writing an entry any more."""
-_FRONT: Final = frozenset({"cli", "explorer", "interop", "ops", "testing"})
+_FRONT: Final = frozenset({"bundles", "cli", "explorer", "interop", "ops", "testing"})
 """Packages that make programs or look at them, and have no part in compiling one."""
 _COMPILED_FROM: Final = (".py", ".json")
 """Sources, and tables of measurements that plans are chosen by."""

@@ -1,6 +1,7 @@
 """The native executor and its thread pool, as LLVM IR compiled once per process.
 
-    weft_pool_new(workers) -> pool              threads besides the caller's; they sleep when idle
+    weft_pool_new(workers) -> pool              threads besides the caller's; they sleep when idle;
+                                                null where there is no memory for them
     weft_pool_free(pool)
     weft_execute(steps, first, count, turns, state, pool, pauses) -> position
                                                 carries out a table of steps from a position on
@@ -245,7 +246,10 @@ entry:
   %bytes = add i64 %handles, 256
   %pool = call ptr @calloc(i64 1, i64 %bytes)
   %workers.at = getelementptr i8, ptr %pool, i64 8
-  br label %head
+  %lacking = icmp eq ptr %pool, null
+  br i1 %lacking, label %none, label %head
+none:
+  ret ptr null
 head:
   %i = phi i64 [ 0, %entry ], [ %next, %made ]
   %more = icmp slt i64 %i, %workers

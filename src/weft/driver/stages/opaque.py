@@ -82,6 +82,12 @@ def host_op(call: str) -> str:
     return f"{read[0]}: {why}" if why else str(read[0])
 
 
+def called_op(call: str) -> object:
+    """The op of a host call; None where it is a kernel."""
+    read = json.loads(call)
+    return None if isinstance(read, dict) else decode_op(read[0])
+
+
 def host_function(call: str) -> HostFunction:
     """What a host call does."""
     text, wanted, pairs = json.loads(call)

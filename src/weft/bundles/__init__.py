@@ -1,0 +1,10 @@
+"""Ahead-of-time bundles: a folder with a compiled model, its weights, and all that C, C++ and
+Python need to run it without Weft's compiler.
+
+    build.py      weft.build: a model, its compiled programs, and the files of a bundle
+    model.py      what is built: a program, with its weights and states by name
+    versions.py   the compiled programs of a model, one or a shape set of them
+    c_source.py   a compiled program as tables in C; c/ has the runtime that plays its steps
+    library.py    object code to a shared library and an archive
+    load.py       weft.load_bundle, which needs NumPy alone
+"""

@@ -1,0 +1,43 @@
+/* -- what the header declares -------------------------------------------------------------------- */
+
+const weft_signature *@NAME@_signature(void) {
+    return &signature;
+}
+
+int @NAME@_open(const char *folder, const weft_options *options, @NAME@_program **program,
+                weft_error *error) {
+    return weft_open(&model, folder, options, (weft_program **)program, error);
+}
+
+void @NAME@_close(@NAME@_program *program) {
+    weft_close((weft_program *)program);
+}
+
+int64_t @NAME@_context_bytes(void) {
+    return weft_context_bytes(&model);
+}
+
+int @NAME@_context_new(const @NAME@_program *program, @NAME@_context **context, weft_error *error) {
+    return weft_context_new((const weft_program *)program, (weft_context **)context, error);
+}
+
+void @NAME@_context_free(@NAME@_context *context) {
+    weft_context_free((weft_context *)context);
+}
+
+int @NAME@_results(const weft_tensor *inputs, weft_tensor *results, weft_error *error) {
+    return weft_results(&model, inputs, results, error);
+}
+
+int @NAME@_run(@NAME@_context *context, const weft_tensor *inputs, weft_tensor *results, uint64_t seed,
+               weft_error *error) {
+    return weft_run((weft_context *)context, inputs, results, seed, error);
+}
+
+int @NAME@_state(@NAME@_context *context, int32_t number, weft_tensor *state, weft_error *error) {
+    return weft_state((weft_context *)context, number, state, error);
+}
+
+void @NAME@_reset(@NAME@_context *context) {
+    weft_reset((weft_context *)context);
+}

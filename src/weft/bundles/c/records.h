@@ -1,0 +1,69 @@
+/* What a compiled program is made of, as tables. */
+
+enum { WEFT_LAUNCH, WEFT_COPY, WEFT_ENTER, WEFT_JUMP, WEFT_UNLESS, WEFT_RESET, WEFT_LEAVE, WEFT_AGAIN };
+enum { WEFT_DATA, WEFT_STATE, WEFT_WEIGHT, WEFT_TOLD, WEFT_OUTPUT, WEFT_ARENA, WEFT_RUN };
+
+/* Where a buffer is: input, state, weight, size or output number n, a range of the arena, or what
+   the random numbers of body n depend on. */
+typedef struct weft_slot {
+    int32_t space, number;
+    int64_t offset;
+} weft_slot;
+
+typedef struct weft_kernel {
+    void (*code)(void *, void *, int64_t, int64_t);
+    int64_t pieces;
+    int32_t small;
+} weft_kernel;
+
+/* A step, and what it is called where it fails: a sentence for each check of a kernel, or the loop. */
+typedef struct weft_step {
+    int32_t kind;
+    int32_t of;    /* kernel, buffer, body or counter */
+    int32_t other; /* first argument, or source */
+    int64_t numbers[4];
+    const char *const *told;
+} weft_step;
+
+/* A size that follows from others: the sum of its terms, over a number. */
+typedef struct weft_term {
+    int64_t times;
+    uint64_t sizes; /* bit n: times size n */
+} weft_term;
+
+typedef struct weft_follower {
+    const weft_term *terms;
+    int32_t count;
+    int64_t over;
+} weft_follower;
+
+/* A program for sizes up to those it was compiled for, or for exactly them. */
+typedef struct weft_version {
+    const int64_t *sizes;
+    const uint8_t *filled; /* whether a size may be less than that */
+    const int32_t *told;   /* the sizes that the program is told */
+    int32_t told_count;
+    const weft_slot *slots;
+    const weft_kernel *kernels;
+    const weft_step *steps;
+    int64_t step_count;
+    const int32_t *arguments;
+    int64_t argument_count;
+    const int32_t *results; /* slots of the results, then of the new states */
+    int64_t arena_bytes;
+    int32_t bodies, counters;
+} weft_version;
+
+typedef struct weft_model {
+    const weft_signature *signature;
+    const char *weights;        /* the name of the file; null: there are none */
+    int64_t weights_bytes, table_bytes;
+    uint8_t table_digest[32], weights_digest[32];
+    const int64_t *weight_offsets;
+    const int64_t *first_states; /* offsets of what states begin with; -1: zeros */
+    const weft_follower *followers;
+    int32_t follower_count;
+    const weft_version *versions;
+    int32_t version_count;
+    int64_t loop_steps;
+} weft_model;

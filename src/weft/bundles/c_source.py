@@ -1,0 +1,260 @@
+"""A model as C: the tables of its compiled programs, and around them the runtime that plays them.
+
+One file holds all of it, with static functions: only what the header declares is seen from outside,
+and two models never meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import PurePath
+from typing import Final
+
+from weft.bundles.c_text import c_array, c_string
+from weft.bundles.layout import Layout, Tensor
+from weft.bundles.versions import Follower, Version
+from weft.foundation.errors import InternalError
+from weft.runtime import native
+from weft.runtime.artifact import (
+    Again,
+    Artifact,
+    BufferSlot,
+    CopyBuffer,
+    Enter,
+    Jump,
+    JumpUnless,
+    Launch,
+    Leave,
+    Reset,
+    Site,
+    Step,
+)
+
+_INCLUDES: Final = (
+    "errno", "fcntl", "inttypes", "stdarg", "stdio", "stdlib", "string", "sys/auxv", "sys/mman",
+    "sys/stat", "unistd",
+)  # fmt: skip
+_HIDDEN: Final = '__attribute__((visibility("hidden")))'
+
+
+def runtime_text(name: str) -> str:
+    """A file of the runtime."""
+    return resources.files("weft.bundles").joinpath("c", name).read_text()
+
+
+def c_source(layout: Layout) -> str:
+    """The file of a model."""
+    parts = [
+        f"/* {layout.name}, built by {layout.made_by} for {layout.target}. Do not edit. */",
+        "#define _POSIX_C_SOURCE 200809L",
+        f'#include "{layout.name}.h"',
+        "\n".join(f"#include <{name}.h>" for name in _INCLUDES),
+        runtime_text("records.h"),
+        *_declared(layout),
+        *_signature(layout),
+        *(
+            text
+            for n, version in enumerate(layout.versions)
+            for text in _Version(layout, n, version)
+        ),
+        *_model(layout),
+        _missing(layout.required),
+        runtime_text("runtime.c"),
+        runtime_text("api.c").replace("@NAME@", layout.name),
+    ]
+    return "\n\n".join(parts)
+
+
+def kernel_symbol(name: str, symbol: str) -> str:
+    """What a function that is linked to a model is called, so that no other has its name."""
+    return f"{name}_w_{symbol.removeprefix('weft_')}"
+
+
+def _declared(layout: Layout) -> Iterator[str]:
+    """The executor, and the kernels."""
+    for symbol in native.SYMBOLS:
+        yield f"#define {symbol} {kernel_symbol(layout.name, symbol)}"
+    yield (
+        f"{_HIDDEN} void *weft_pool_new(int64_t);\n{_HIDDEN} void weft_pool_free(void *);\n"
+        f"{_HIDDEN} int64_t weft_execute(void *, int64_t, int64_t, int64_t, void *, void *, "
+        "int64_t);"
+    )
+    symbols = dict.fromkeys(k.symbol for v in layout.versions for k in v.artifact.kernels)
+    yield "\n".join(
+        f"{_HIDDEN} void {kernel_symbol(layout.name, symbol)}(void *, void *, int64_t, int64_t);"
+        for symbol in symbols
+    )
+
+
+# -- what the caller sees ------------------------------------------------------------------------
+
+
+def _signature(layout: Layout) -> Iterator[str]:
+    sides = {"inputs": layout.inputs, "results": layout.results, "states": layout.states}
+    for side, tensors in sides.items():
+        for number, tensor in enumerate(tensors):
+            yield c_array("int64_t", f"{side}_shape_{number}", map(str, tensor.shape))
+        types = [_type(tensor, f"{side}_shape_{n}") for n, tensor in enumerate(tensors)]
+        yield c_array("weft_type", side, types, '{"", "", 0, 0, 0, 0, NULL}')
+    ranges = layout.ranges.items()
+    sizes = [f"{{{c_string(name)}, {least}, {most}}}" for name, (least, most) in ranges]
+    yield c_array("weft_size", "sizes", sizes, '{"", 0, 0}')
+    texts = ", ".join(map(c_string, (layout.name, layout.target, layout.made_by)))
+    counts = ", ".join(str(len(each)) for each in (*sides.values(), layout.ranges))
+    yield (
+        "static const weft_signature signature = {\n"
+        f"    WEFT_BUNDLE_ABI, {texts}, {counts}, inputs, results, states, sizes,\n}};"
+    )
+
+
+def _type(tensor: Tensor, shape: str) -> str:
+    texts = f"{c_string(tensor.name)}, {c_string(tensor.dtype.name)}"
+    code, bits = tensor.dlpack
+    numbers = f"{code}, {bits}, {tensor.dtype.storage_bytes}, {len(tensor.shape)}"
+    return f"{{{texts}, {numbers}, {shape}}}"
+
+
+def _model(layout: Layout) -> Iterator[str]:
+    weights = layout.weights
+    yield c_array("int64_t", "weight_offsets", map(str, weights.offsets))
+    yield c_array("int64_t", "first_states", map(str, layout.first_states))
+    for number, follower in enumerate(layout.followers.values()):
+        yield c_array("weft_term", f"terms_{number}", _terms(layout, follower), "{0, 0}")
+    followers = [
+        f"{{terms_{n}, {len(each.terms)}, {each.over}}}"
+        for n, each in enumerate(layout.followers.values())
+    ]
+    yield c_array("weft_follower", "followers", followers, "{NULL, 0, 1}")
+    yield c_array(
+        "weft_version", "versions", map(_record, range(len(layout.versions)), layout.versions)
+    )
+    digests = ", ".join(
+        "{" + ", ".join(map(str, digest)) + "}" for digest in (weights.table_digest, weights.digest)
+    )
+    yield (
+        "static const weft_model model = {\n"
+        f"    &signature, {c_string(weights.file)}, {weights.size}, {weights.table_size},\n"
+        f"    {digests},\n"
+        f"    weight_offsets, first_states, followers, {len(layout.followers)},\n"
+        f"    versions, {len(layout.versions)}, {layout.loop_steps},\n}};"
+    )
+
+
+def _terms(layout: Layout, follower: Follower) -> Iterator[str]:
+    places = list(layout.ranges)
+    for times, names in follower.terms:
+        yield f"{{{times}, {sum(1 << places.index(name) for name in names)}u}}"
+
+
+def _record(number: int, version: Version) -> str:
+    artifact = version.artifact
+    count = sum(len(step.buffers) for step in artifact.steps if isinstance(step, Launch))
+    names = f"sizes_{number}, filled_{number}, told_{number}, {len(version.told)}"
+    tables = f"slots_{number}, kernels_{number}, steps_{number}, {len(artifact.steps)}"
+    rest = f"arguments_{number}, {count}, results_{number}, {artifact.arena_bytes}"
+    return f"{{{names}, {tables}, {rest}, {artifact.bodies}, {artifact.counters}}}"
+
+
+# -- what is compiled ----------------------------------------------------------------------------
+
+
+@dataclass
+class _Version:
+    """The tables of one compiled program."""
+
+    layout: Layout
+    number: int
+    version: Version
+
+    def __iter__(self) -> Iterator[str]:
+        layout, number, version = self.layout, self.number, self.version
+        artifact = version.artifact
+        names = [*layout.ranges, *layout.followers]
+        yield c_array("int64_t", f"sizes_{number}", (str(version.sizes[n]) for n in layout.ranges))
+        filled = (str(int(name in version.filled)) for name in layout.ranges)
+        yield c_array("uint8_t", f"filled_{number}", filled)
+        yield c_array("int32_t", f"told_{number}", (str(names.index(n)) for n in version.told))
+        yield c_array(
+            "weft_slot", f"slots_{number}", map(self._slot, artifact.buffers), "{0, 0, 0}"
+        )
+        yield c_array("weft_kernel", f"kernels_{number}", self._kernels(), "{NULL, 0, 0}")
+        yield from self._steps(artifact)
+        ends = [artifact.output_slots[n] for n in layout.ends]
+        yield c_array("int32_t", f"results_{number}", map(str, ends))
+
+    def _slot(self, slot: BufferSlot) -> str:
+        space, number = self.layout.place(slot, self.number)
+        return f"{{{space}, {number}, {slot.offset}}}"
+
+    def _kernels(self) -> Iterator[str]:
+        for kernel in self.version.artifact.kernels:
+            symbol = kernel_symbol(self.layout.name, kernel.symbol)
+            yield f"{{{symbol}, {max(1, kernel.work_items)}, {int(kernel.small)}}}"
+
+    def _steps(self, artifact: Artifact) -> Iterator[str]:
+        arguments: list[int] = []
+        steps = []
+        for place, step in enumerate(artifact.steps):
+            told = self._told(step)
+            named = f"told_{self.number}_{place}" if told else "NULL"
+            if told:
+                yield c_array("char *const", named, map(c_string, told))
+            kind, of, other, *numbers = _numbers(step, arguments)
+            numbers += [0] * (4 - len(numbers))
+            listed = ", ".join(map(str, numbers))
+            steps.append(f"{{{kind}, {of}, {other}, {{{listed}}}, {named}}}")
+        yield c_array("int32_t", f"arguments_{self.number}", map(str, arguments))
+        yield c_array("weft_step", f"steps_{self.number}", steps, "{0, 0, 0, {0, 0, 0, 0}, NULL}")
+
+    def _told(self, step: Step) -> list[str]:
+        """The sentences of a step that may fail."""
+        if isinstance(step, Enter):
+            return [_named(step.where[0]) if step.where else step.label]
+        if not isinstance(step, Launch):
+            return []
+        checks = self.version.artifact.kernels[step.kernel].checks
+        sites = step.where or (Site(step.label),) * len(checks)
+        return [
+            f"{code} at {_named(site) or step.label}: {why}"
+            for (code, why), site in zip(checks, sites, strict=True)
+        ]
+
+
+def _named(site: Site) -> str:
+    """An instruction and its line, without the folders of the machine that built it."""
+    file, colon, line = site.line.rpartition(":")
+    return str(Site(site.what, f"{PurePath(file).name}{colon}{line}" if site.line else ""))
+
+
+def _numbers(step: Step, arguments: list[int]) -> Sequence[int]:
+    """The kind of a step, and what that kind needs."""
+    match step:
+        case Launch(kernel=kernel, buffers=buffers):
+            start = len(arguments)
+            arguments += buffers
+            return native.LAUNCH, kernel, start, len(buffers)
+        case CopyBuffer():
+            moves = step.target_step, step.source_step
+            return native.COPY, step.target, step.source, step.bytes, step.counter, *moves
+        case Enter(body=body):
+            return native.ENTER, body, 0
+        case Jump(target=target):
+            return native.JUMP, 0, 0, target
+        case JumpUnless(buffer=buffer, target=target):
+            return native.UNLESS, buffer, 0, target
+        case Reset(counter=counter):
+            return native.RESET, counter, 0
+        case Leave(counter=counter, limit=limit, target=target):
+            return native.LEAVE, counter, 0, limit, target
+        case Again(counter=counter, target=target):
+            return native.AGAIN, counter, 0, target
+        case _:
+            raise InternalError(f"the step {step.label} cannot be in a bundle")
+
+
+def _missing(required: Sequence[tuple[str, str]]) -> str:
+    """A function that names what the processor lacks."""
+    lines = [f"    if (!({test})) return {c_string(what)};" for what, test in required]
+    return "\n".join(["static const char *weft_missing(void) {", *lines, "    return NULL;", "}"])

@@ -1,0 +1,181 @@
+"""A model laid out for its bundle: what its tensors are called and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.bundles.model import Model
+from weft.bundles.versions import Follower, Ranges, Version, Versions
+from weft.bundles.weights import Weights
+from weft.foundation.dtypes import DType, Kind
+from weft.foundation.errors import InternalError
+from weft.ptir.types import Symbol, TensorType
+from weft.runtime.artifact import BufferSlot
+
+Array = NDArray[Any]
+_CODES: Final = {
+    Kind.SIGNED: 0, Kind.UNSIGNED: 1, Kind.FLOAT: 2, Kind.COMPLEX: 5, Kind.BOOL: 6,
+}  # fmt: skip
+_OWN_CODES: Final = {"bf16": 4, "fp8_e4m3": 10, "fp8_e5m2": 12}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input, a result or a state. A negative number n in its shape is size -1 - n."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def dlpack(self) -> tuple[int, int]:
+        """DLPack's type code, and the bits of an element."""
+        code = _OWN_CODES.get(self.dtype.name, _CODES[self.dtype.kind])
+        return code, 8 if self.dtype.kind is Kind.BOOL else self.dtype.bits
+
+
+def stored(model: Model, versions: Versions) -> dict[str, Array]:
+    """What the file of weights holds: weights by name, what states begin with unless it is zeros,
+    and the constants of the programs."""
+    names = _distinct([model.input_names[n] for n in model.weights])
+    found = dict(zip(names, model.weights.values(), strict=True))
+    for state in model.states:
+        if np.ascontiguousarray(state.first).reshape(-1).view(np.uint8).any():
+            found[f"state.{model.input_names[state.input]}"] = state.first
+    for constant in _constants(versions):
+        found[f"constant.{len(found)}"] = np.frombuffer(constant, _widest(len(constant)))
+    return found
+
+
+def _widest(count: int) -> Any:
+    """A dtype of which so many bytes are whole elements: constants have lost theirs, and are to be
+    aligned to it."""
+    return next(
+        kind
+        for kind in (np.uint64, np.uint32, np.uint16, np.uint8)
+        if count % np.dtype(kind).itemsize == 0
+    )
+
+
+def _constants(versions: Versions) -> dict[bytes, None]:
+    """The constants of all programs, each once."""
+    return dict.fromkeys(data for v in versions.versions for data in v.artifact.constants if data)
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Names of which no two are equal."""
+    found: dict[str, None] = {}
+    for name in names:
+        other, count = name, 1
+        while other in found:
+            count += 1
+            other = f"{name}.{count}"
+        found[other] = None
+    return list(found)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything that the C source of a model says."""
+
+    model: Model
+    compiled: Versions
+    weights: Weights
+    stored: Mapping[str, Array]
+    target: str
+    made_by: str
+    required: tuple[tuple[str, str], ...]
+    """What the processor must have: names, and expressions of C that ask for them."""
+    loop_steps: int
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        return self.compiled.versions
+
+    @property
+    def ranges(self) -> Ranges:
+        return self.compiled.ranges
+
+    @property
+    def followers(self) -> dict[str, Follower]:
+        return self.compiled.followers
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        kinds, names = self.model.input_types, self.model.input_names
+        return [self._tensor(names[n], kinds[n]) for n in self.model.data]
+
+    @property
+    def results(self) -> list[Tensor]:
+        return [self._tensor(name, self.model.result_types[n]) for n, name in self.model.results]
+
+    @property
+    def states(self) -> list[Tensor]:
+        kinds, names = self.model.input_types, self.model.input_names
+        return [self._tensor(names[s.input], kinds[s.input]) for s in self.model.states]
+
+    @property
+    def ends(self) -> list[int]:
+        """The results of the program that the caller gets, and then the new states."""
+        return [*(n for n, _ in self.model.results), *(s.result for s in self.model.states)]
+
+    @property
+    def first_states(self) -> list[int]:
+        """Where what each state begins with is among the weights; -1: it is zeros."""
+        places = dict(zip(self.stored, self.weights.offsets, strict=True))
+        names = [self.model.input_names[state.input] for state in self.model.states]
+        return [places.get(f"state.{name}", -1) for name in names]
+
+    def _tensor(self, name: str, kind: TensorType) -> Tensor:
+        sizes = [*self.ranges, *self.followers]
+        shape = tuple(
+            -1 - sizes.index(dim.name) if isinstance(dim, Symbol) else dim for dim in kind.shape
+        )
+        return Tensor(name, kind.dtype, shape)
+
+    def place(self, slot: BufferSlot, version: int) -> tuple[str, int]:
+        """Where a buffer of a program is, as the runtime says it."""
+        match slot.space:
+            case "input":
+                return self._inputs[slot.number]
+            case "output":
+                return "WEFT_OUTPUT", self.ends.index(slot.number)
+            case "constant":
+                return "WEFT_WEIGHT", self._constant_places[version][slot.number]
+            case "arena":
+                return "WEFT_ARENA", 0
+            case "run":
+                return "WEFT_RUN", slot.number
+        raise InternalError(f"a bundle has no memory of the space {slot.space}")
+
+    @cached_property
+    def _inputs(self) -> list[tuple[str, int]]:
+        """What every input of the programs is; the last are the sizes that they are told."""
+        model, spaces = self.model, dict[int, tuple[str, int]]()
+        for space, numbers in (
+            ("WEFT_DATA", model.data),
+            ("WEFT_WEIGHT", list(model.weights)),
+            ("WEFT_STATE", [state.input for state in model.states]),
+        ):
+            spaces |= {number: (space, place) for place, number in enumerate(numbers)}
+        count = len(model.input_types)
+        told = [("WEFT_TOLD", n) for n in range(max(len(v.told) for v in self.versions))]
+        return [*(spaces[number] for number in range(count)), *told]
+
+    @cached_property
+    def _constant_places(self) -> list[list[int]]:
+        """For every version, which of the weights its constants are."""
+        all_constants = _constants(self.compiled)
+        first = len(self.stored) - len(all_constants)
+        places = {data: first + n for n, data in enumerate(all_constants)}
+        return [[places.get(d, 0) for d in v.artifact.constants] for v in self.versions]

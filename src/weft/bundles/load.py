@@ -1,0 +1,350 @@
+"""`weft.load_bundle`: a bundle run from Python, without the compiler.
+
+This needs NumPy and the bundle's own library, nothing else. The digests of all files are checked
+before any code of them is loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.bundles import manifest
+from weft.bundles.manifest import Manifest, TensorEntry
+from weft.foundation.calls import told_outside
+from weft.foundation.dtypes import BY_NAME
+from weft.foundation.errors import (
+    BackendUnavailable,
+    ExecutionError,
+    InternalError,
+    ResourceExceeded,
+    SpecViolation,
+    UserError,
+)
+
+Array = NDArray[Any]
+_VIOLATION, _NO_MEMORY, _ENDLESS = -7, -2, -8
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _Error(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_int32), ("text", ctypes.c_char * 508)]
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [
+        ("bytes", ctypes.c_uint32),
+        ("threads", ctypes.c_int32),
+        ("memory_limit", ctypes.c_uint64),
+        ("allocate", ctypes.c_void_p),
+        ("release", ctypes.c_void_p),
+        ("user", ctypes.c_void_p),
+        ("verify", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+    ]
+
+
+class _Type(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("dtype", ctypes.c_char_p),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("element_bytes", ctypes.c_uint16),
+        ("ndim", ctypes.c_int32),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
+class _Signature(ctypes.Structure):
+    _fields_ = [
+        ("abi", ctypes.c_uint32),
+        ("name", ctypes.c_char_p),
+        ("target", ctypes.c_char_p),
+        ("made_by", ctypes.c_char_p),
+        ("inputs", ctypes.c_int32),
+        ("results", ctypes.c_int32),
+        ("states", ctypes.c_int32),
+        ("sizes", ctypes.c_int32),
+        ("input", ctypes.POINTER(_Type)),
+        ("result", ctypes.POINTER(_Type)),
+        ("state", ctypes.POINTER(_Type)),
+        ("size", ctypes.c_void_p),
+    ]
+
+
+_POINTER: Final = ctypes.c_void_p
+_TENSORS: Final = ctypes.POINTER(_Tensor)
+_ERROR: Final = ctypes.POINTER(_Error)
+_FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "signature": (ctypes.POINTER(_Signature), ()),
+    "open": (ctypes.c_int, (ctypes.c_char_p, ctypes.POINTER(_Options), _POINTER, _ERROR)),
+    "close": (None, (_POINTER,)),
+    "context_new": (ctypes.c_int, (_POINTER, _POINTER, _ERROR)),
+    "context_free": (None, (_POINTER,)),
+    "results": (ctypes.c_int, (_TENSORS, _TENSORS, _ERROR)),
+    "run": (ctypes.c_int, (_POINTER, _TENSORS, _TENSORS, ctypes.c_uint64, _ERROR)),
+    "state": (ctypes.c_int, (_POINTER, ctypes.c_int32, _TENSORS, _ERROR)),
+    "reset": (None, (_POINTER,)),
+}
+
+
+@told_outside
+def load_bundle(folder: str | os.PathLike[str], *, threads: int = 1, verify: bool = True) -> Bundle:
+    """A model that `weft.build` wrote, ready to run with so many threads. The code in the folder is
+    run by this process: load what you trust. With `verify` every file is compared with its digest;
+    without it the weights are mapped and read when they are used."""
+    if type(threads) is not int or not 1 <= threads <= 4096:
+        raise UserError(f"threads is {threads!r}; it is a number from 1 to 4096")
+    found = manifest.read(Path(folder))
+    if found.machine != platform.machine():
+        raise BackendUnavailable(
+            f"the bundle {folder} is for {found.machine}, and this is {platform.machine()}: build "
+            "it for this machine"
+        )
+    if verify:
+        found.check_files()
+    return Bundle(found, threads)
+
+
+class _Code:
+    """The functions of a bundle's library."""
+
+    def __init__(self, found: Manifest) -> None:
+        try:
+            library = ctypes.CDLL(str(found.library.resolve()))
+            for name, (result, arguments) in _FUNCTIONS.items():
+                function = library[f"{found.name}_{name}"]
+                function.restype, function.argtypes = result, list(arguments)
+                setattr(self, name, function)
+        except (OSError, AttributeError) as error:
+            raise UserError(
+                f"the library of the bundle {found.folder} cannot be loaded: {error}",
+                "DamagedBundle",
+            ) from None
+        self.signature_of: _Signature = self.signature().contents
+        sides = (found.inputs, found.results, found.states)
+        own = self.signature_of
+        if own.abi != manifest.ABI or (own.inputs, own.results, own.states) != tuple(
+            map(len, sides)
+        ):
+            raise UserError(
+                f"the library of the bundle {found.folder} is not the one that its manifest "
+                "describes",
+                "DamagedBundle",
+            )
+
+    signature: Any
+    open: Any
+    close: Any
+    context_new: Any
+    context_free: Any
+    results: Any
+    run: Any
+    state: Any
+    reset: Any
+
+
+class Bundle:
+    """A model with its weights: `bundle(x, y)` gives the list of its results. Any number of threads
+    may call it. One with state has it in instances, which `instance()` makes."""
+
+    def __init__(self, found: Manifest, threads: int) -> None:
+        self._manifest = found
+        self._code = _Code(found)
+        options = _Options(bytes=ctypes.sizeof(_Options), threads=threads)
+        self._program = ctypes.c_void_p()
+        error = _Error()
+        folder = os.fsencode(found.folder)
+        if self._code.open(folder, options, ctypes.byref(self._program), error):
+            raise _told(error)
+        self._idle: list[Instance] = []
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Bundle {self.name}: {len(self.inputs)} inputs, {len(self.results)} results>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_program", None):
+            self._code.close(self._program)
+
+    @property
+    def name(self) -> str:
+        return self._manifest.name
+
+    @property
+    def inputs(self) -> tuple[TensorEntry, ...]:
+        """Name, dtype and shape of what it takes."""
+        return self._manifest.inputs
+
+    @property
+    def results(self) -> tuple[TensorEntry, ...]:
+        """Name, dtype and shape of what it gives."""
+        return self._manifest.results
+
+    @property
+    def states(self) -> tuple[TensorEntry, ...]:
+        """Name, dtype and shape of what an instance keeps."""
+        return self._manifest.states
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """The ranges of open sizes."""
+        return dict(self._manifest.sizes)
+
+    def instance(self) -> Instance:
+        """Memory to run in, and a state of its own; for one thread at a time."""
+        return Instance(self)
+
+    @told_outside
+    def __call__(self, *inputs: Any, seed: int = 0) -> list[Array]:
+        """The results of a run. A model with state has one instance for all such calls."""
+        if self.states:
+            with self._lock:
+                if not self._idle:
+                    self._idle.append(self.instance())
+                return self._idle[0](*inputs, seed=seed)
+        with self._lock:
+            instance = self._idle.pop() if self._idle else None
+        instance = instance or self.instance()
+        try:
+            return instance(*inputs, seed=seed)
+        finally:
+            with self._lock:
+                self._idle.append(instance)
+
+
+class Instance:
+    """The memory of one run at a time, and the state that runs update."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle, self._code = bundle, bundle._code
+        self._context = ctypes.c_void_p()
+        error = _Error()
+        if self._code.context_new(bundle._program, ctypes.byref(self._context), error):
+            raise _told(error)
+        own = self._code.signature_of
+        self._kinds = [BY_NAME[entry.dtype].numpy for entry in bundle.inputs]
+        self._types = [own.input[n] for n in range(own.inputs)]
+        self._inputs = (_Tensor * max(1, own.inputs))()
+        self._results = (_Tensor * max(1, own.results))()
+        self._error = error
+
+    def __del__(self) -> None:
+        if getattr(self, "_context", None):
+            self._code.context_free(self._context)
+
+    @told_outside
+    def __call__(self, *inputs: Any, seed: int = 0) -> list[Array]:
+        """The results of a run."""
+        if type(seed) is not int or not 0 <= seed < 1 << 64:
+            raise UserError(f"seed {seed!r:.60} is not a whole number from 0 to 2^64 - 1")
+        held = self._fill(inputs)
+        if self._code.results(self._inputs, self._made(), self._error):
+            raise _told(self._error)
+        made = [self._room(n, entry) for n, entry in enumerate(self._bundle.results)]
+        if self._code.run(self._context, self._inputs, self._results, seed, self._error):
+            raise _told(self._error)
+        del held
+        return made
+
+    def reset(self) -> None:
+        """All states as they were at first."""
+        self._code.reset(self._context)
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """The states by name, in the memory that runs read and write."""
+        found: dict[str, Array] = {}
+        for number, entry in enumerate(self._bundle.states):
+            tensor = _Tensor()
+            if self._code.state(self._context, number, tensor, self._error):
+                raise _told(self._error)
+            dtype = BY_NAME[entry.dtype].numpy
+            shape = [size for size in entry.shape if isinstance(size, int)]
+            count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            memory: Any = (ctypes.c_uint8 * count).from_address(tensor.data or 0)
+            memory.instance = self  # The memory is there while somebody looks at it.
+            found[entry.name] = np.ndarray(shape, dtype, memory)
+        return found
+
+    def _fill(self, inputs: Sequence[Any]) -> list[Any]:
+        """Describe the inputs; what is returned must live as long as the run."""
+        if len(inputs) != len(self._kinds):
+            listed = ", ".join(entry.name for entry in self._bundle.inputs) or "nothing"
+            name = self._bundle.name
+            raise UserError(f"{name} takes {len(self._kinds)} inputs ({listed}), not {len(inputs)}")
+        held: list[Any] = []
+        for number, (value, dtype) in enumerate(zip(inputs, self._kinds, strict=True)):
+            array = self._array(number, value, dtype)
+            shape = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
+            tensor, kind = self._inputs[number], self._types[number]
+            tensor.data, tensor.device_type = array.ctypes.data, 1
+            tensor.ndim, tensor.shape, tensor.lanes = array.ndim, shape, 1
+            tensor.code, tensor.bits = kind.code, kind.bits
+            held += [array, shape]
+        return held
+
+    def _array(self, number: int, value: Any, dtype: np.dtype[Any]) -> Array:
+        array = np.asarray(value)
+        if array.dtype != dtype and isinstance(value, np.ndarray | np.generic):
+            name = self._bundle.inputs[number].name
+            raise UserError(
+                f"the input {name} has dtype {array.dtype}, and the model takes {dtype}; convert "
+                "it with .astype first"
+            )
+        return np.require(array, dtype, ["C", "A"])
+
+    def _made(self) -> Any:
+        """The results, with room for their shapes alone."""
+        for number, entry in enumerate(self._bundle.results):
+            tensor = self._results[number]
+            tensor.data = None
+            tensor.shape = (ctypes.c_int64 * max(1, len(entry.shape)))()
+        return self._results
+
+    def _room(self, number: int, entry: TensorEntry) -> Array:
+        """Memory for a result whose shape is known."""
+        tensor = self._results[number]
+        shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+        made = np.empty(shape, BY_NAME[entry.dtype].numpy)
+        tensor.data = made.ctypes.data
+        return made
+
+
+def _told(error: _Error) -> Exception:
+    """What C said, as the error that Weft would raise."""
+    text = error.text.decode(errors="replace")
+    if error.code == _VIOLATION:
+        code, _, rest = text.partition(" at ")
+        where, _, why = rest.partition(": ")
+        return SpecViolation(code, why, where=where)
+    if error.code == _NO_MEMORY:
+        return ResourceExceeded(text)
+    if error.code == _ENDLESS:
+        return ExecutionError(text)
+    if error.code >= 0:
+        return InternalError(f"a bundle answered {error.code}: {text}")
+    return UserError(text)

@@ -1,0 +1,160 @@
+"""The manifest of a bundle: what it is, and the digest of each of its files.
+
+A manifest that is read is a stranger's file: whatever is wrong with it, or with a file that it
+names, is a sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from weft.foundation.errors import UserError
+
+FILE: Final = "manifest.json"
+FORMAT: Final = 1
+"""What reads a bundle must know: older ones stay readable."""
+ABI: Final = 1
+_MOST_BYTES: Final = 64 << 20
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """An input, a result or a state; a text in its shape is the name of an open size."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a loader needs to know of a bundle."""
+
+    folder: Path
+    name: str
+    machine: str
+    inputs: tuple[TensorEntry, ...]
+    results: tuple[TensorEntry, ...]
+    states: tuple[TensorEntry, ...]
+    sizes: dict[str, tuple[int, int]]
+    files: dict[str, tuple[int, str]]
+    """The bytes and the digest of each."""
+    content: dict[str, Any]
+    """All that it says."""
+
+    @property
+    def library(self) -> Path:
+        return self.folder / f"lib{self.name}.so"
+
+    def check_files(self) -> None:
+        """Every file is there, and is what it was when the bundle was built."""
+        for name, (size, digest) in self.files.items():
+            path = self.folder / name
+            try:
+                found = path.stat().st_size
+                same = found == size and digest_of(path) == digest
+            except OSError as error:
+                raise _damaged(self.folder, f"{name} cannot be read: {error.strerror}") from None
+            if not same:
+                told = (
+                    f"it has {found} bytes, not {size}" if found != size else "its digest differs"
+                )
+                raise _damaged(self.folder, f"{name} is not the file that was built: {told}")
+
+
+def digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def listed(folder: Path) -> dict[str, dict[str, Any]]:
+    """The files of a bundle as its manifest lists them."""
+    return {
+        path.name: {"bytes": path.stat().st_size, "sha256": digest_of(path)}
+        for path in sorted(folder.iterdir())
+        if path.name != FILE
+    }
+
+
+def write(folder: Path, content: dict[str, Any]) -> None:
+    (folder / FILE).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest in a folder, whose files are not looked at."""
+    path = folder / FILE
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise _damaged(folder, f"{FILE} has more than {_MOST_BYTES} bytes")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{folder} is no bundle: {FILE} cannot be read ({error.strerror}); weft.build writes "
+            "bundles",
+            "NoBundle",
+        ) from None
+    try:
+        content = json.loads(data)
+        _check_format(folder, content)
+        return _parsed(folder, content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _damaged(folder, f"{FILE} is not what weft.build writes") from None
+
+
+def _check_format(folder: Path, content: dict[str, Any]) -> None:
+    for what, own in (("format", FORMAT), ("abi", ABI)):
+        found = content[what]
+        if type(found) is not int or not 1 <= found <= own:
+            made = content.get("made_by", "another version")
+            raise UserError(
+                f"the bundle {folder} has {what} {found!r:.20}, made by {made!s:.40}; this version "
+                f"reads 1 to {own}: build it again, or use a newer Weft",
+                "BundleVersion",
+            )
+
+
+def _parsed(folder: Path, content: dict[str, Any]) -> Manifest:
+    name = _text(content["name"], _NAME)
+    sizes = {_text(n): (_whole(a), _whole(b)) for n, (a, b) in content["sizes"].items()}
+    inputs, results, states = (
+        tuple(map(_tensor, content[side])) for side in ("inputs", "results", "states")
+    )
+    files = {
+        _text(n, _PART): (_whole(f["bytes"]), _text(f["sha256"], _DIGEST))
+        for n, f in content["files"].items()
+    }
+    if f"lib{name}.so" not in files:
+        raise KeyError(name)
+    machine = _text(content["target"]["machine"])
+    return Manifest(folder, name, machine, inputs, results, states, sizes, files, content)
+
+
+def _tensor(entry: dict[str, Any]) -> TensorEntry:
+    shape = tuple(_text(size) if isinstance(size, str) else _whole(size) for size in entry["shape"])
+    return TensorEntry(_text(entry["name"]), _text(entry["dtype"]), shape)
+
+
+def _text(value: Any, pattern: re.Pattern[str] | None = None) -> str:
+    if not isinstance(value, str) or (pattern is not None and not pattern.fullmatch(value)):
+        raise TypeError
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise TypeError
+    return value
+
+
+def _damaged(folder: Path, why: str) -> UserError:
+    return UserError(
+        f"the bundle {folder} is damaged: {why}; build it again, or copy it again", "DamagedBundle"
+    )

@@ -54,8 +54,8 @@ _HOMES = {
 }
 _OPS = "weft.ops.namespace"
 """The home of every name of the ops layer: tensors, functions, dtypes."""
-_PACKAGES = ("coarse", "core_ir", "jax", "ptir")
-_OPTIONAL = ("onnx", "torch")
+_PACKAGES = ("coarse", "core_ir", "ptir")
+_OPTIONAL = ("jax", "onnx", "torch")
 """Modules that need a package which is not always there; `dir` does not list them."""
 
 __all__ = [

@@ -45,6 +45,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--update", action="store_true", help="write the record")
     parser.add_argument("--samples", type=int, default=SAMPLES)
     given = parser.parse_args(argv)
+    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     outcomes: dict[str, str] = {}

@@ -75,21 +75,20 @@ class CompiledGraph:
         fakes = [node.meta.get("val") for node in self.inputs]
         self.tensors = [at for at, fake in enumerate(fakes) if isinstance(fake, torch.Tensor)]
         self.numbers = [at for at in range(len(fakes)) if at not in set(self.tensors)]
-        self.copies = [
-            (self.inputs.index(node.args[0]), node.args[1]) for node in nodes
-            if node.op == "call_function" and name_of(node) == WRITES
-        ]  # fmt: skip
         (results,) = nodes[-1].args
         self.results: list[Any] = list(results) if isinstance(results, list | tuple) else [results]
         self.kept = {node: at for at, node in enumerate(self.inputs)}
-        """Inputs, which are results as they are."""
+        """Inputs, which are results as they are, also where they were written to."""
+        written = [node for node in nodes if node.op == "call_function" and _writes(node)]
+        self.kept |= {node: self.kept[node.args[0]] for node in written}
+        self.copies = [(self.kept[node.args[0]], node.args[1]) for node in written]
         self.wanted = [each for each in self.results if self._is_computed(each)]
         self.orders = [_order(node) for node in self.wanted]
         self.versions: dict[Any, Version] = {}
         self._traced: tuple[Any, tuple[Trace, bool]] | None = None
         """The last trace, and what it was made for."""
         self.arrays = Arrays(len(self.tensors))
-        self.backend = backend_for(fakes)
+        self.backend = backend_for([node.meta.get("val") for node in nodes])
 
     def _is_computed(self, value: Any) -> bool:
         return (
@@ -234,13 +233,17 @@ def _write(folder: Path, prepared: Prepared) -> None:
         (home / f"{name}.{ending}").write_text(text)
 
 
+def _writes(node: Node) -> bool:
+    return name_of(node) == WRITES and node.args[0].op == "placeholder"
+
+
 def backend_for(fakes: Sequence[Any]) -> Backend:
     """The backend for tensors on these devices."""
     kinds = {fake.device.type for fake in fakes if isinstance(fake, torch.Tensor)}
     if kinds - {"cpu"}:
         raise UserError(
-            f"tensors on {', '.join(sorted(kinds))} are among the inputs; move the model and its "
-            "inputs to the cpu",
+            f"there are tensors on {', '.join(sorted(kinds))}, and Weft takes torch's tensors on "
+            "the cpu; move the model and its inputs there",
             "UnsupportedDevice",
         )
     return backend_named(default_backend())

@@ -21,8 +21,8 @@ def _total(name: str) -> Rule:
 
     def call(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
         whole = not (x.dtype.is_float or x.dtype.is_complex)
-        x = cast(x, dtype or (SI64 if whole else x.dtype))
-        return along(function, x, _axes(dim), keepdims=keepdim)
+        chosen = dtype or (SI64 if whole else x.dtype)
+        return cast(along(function, cast(x, chosen), _axes(dim), keepdims=keepdim), chosen)
 
     return call
 
@@ -103,7 +103,8 @@ def _running(name: str) -> Rule:
 
     def call(x: Any, dim: int, *, dtype: DType | None = None) -> Any:
         whole = not (x.dtype.is_float or x.dtype.is_complex)
-        return along(function, cast(x, dtype or (SI64 if whole else x.dtype)), dim, True)
+        chosen = dtype or (SI64 if whole else x.dtype)
+        return cast(along(function, cast(x, chosen), dim, True), chosen)
 
     return call
 

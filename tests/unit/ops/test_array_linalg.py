@@ -145,6 +145,64 @@ def test_the_sign_of_row_exchanges() -> None:
         assert linalg.det(weft.asarray(x)).item() == round(np.linalg.det(x))
 
 
+def cofactors(x: Any) -> Any:
+    """By their definition: determinants of what is left without a row and a column."""
+    n = len(x)
+    signs = (-1.0) ** np.add.outer(np.arange(n), np.arange(n))
+    parts = [[np.delete(np.delete(x, i, 0), j, 1) for j in range(n)] for i in range(n)]
+    return signs * np.array([[np.linalg.det(part) for part in row] for row in parts])
+
+
+SINGULAR = {
+    "one": [[0.0]],
+    "two": [[1.0, 2.0], [2.0, 4.0]],
+    "three": [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [1.0, 0.0, 1.0]],
+    "four, the first pivot": [[0.0, 1, 2, 3], [0, 2, 1, 1], [0, 1, 1, 2], [0, 3, 1, 2]],
+    "four, a pivot inside": np.diag([1.0, 2.0, 0.0, 3.0]),
+    "two rows too few": np.diag([1.0, 0.0, 0.0, 3.0]),
+    "nothing": np.zeros((4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_the_gradient_of_a_determinant_is_the_cofactors_of_singular_matrices_too(name: str) -> None:
+    x = np.array(SINGULAR[name])
+    for function in (weft.grad(linalg.det), weft.jit(weft.grad(linalg.det))):
+        np.testing.assert_allclose(function(weft.asarray(x)).numpy(), cofactors(x), atol=1e-12)
+
+
+def test_the_gradient_of_determinants_of_a_stack() -> None:
+    regular = np.random.default_rng(0).standard_normal((4, 4))
+    x = np.stack([np.array(SINGULAR["four, a pivot inside"]), regular])
+    expected = np.stack([cofactors(one) for one in x])
+    found = weft.grad(lambda x: linalg.det(x).sum())(weft.asarray(x))
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-10, atol=1e-12)
+    mapped = weft.vmap(weft.grad(linalg.det))(weft.asarray(x))
+    np.testing.assert_allclose(mapped.numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_the_gradient_of_complex_determinants(n: int) -> None:
+    rng = np.random.default_rng(n)
+    x = rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n))
+    x[-1] = 2 * x[0]
+    found = weft.grad(lambda z: weft.real(linalg.det(z)))(weft.asarray(x))
+    np.testing.assert_allclose(found.numpy(), np.conj(cofactors(x)), atol=1e-12)
+
+
+def test_the_second_derivative_of_a_determinant() -> None:
+    corner = weft.hessian(linalg.det)(weft.ones((2, 2))).numpy().reshape(4, 4)
+    assert corner.tolist() == [[0, 0, 0, 1], [0, 0, -1, 0], [0, -1, 0, 0], [1, 0, 0, 0]]
+    x = np.random.default_rng(1).standard_normal((4, 4))
+    found = weft.hessian(linalg.det)(weft.asarray(x)).numpy()
+    step = 1e-6
+    for i, j in ((0, 0), (2, 3)):
+        moved = np.zeros((4, 4))
+        moved[i, j] = step
+        slope = (cofactors(x + moved) - cofactors(x - moved)) / (2 * step)
+        np.testing.assert_allclose(found[:, :, i, j], slope, atol=1e-7)
+
+
 def test_a_singular_matrix() -> None:
     x = weft.ones((2, 2))
     assert linalg.det(x).item() == 0.0

@@ -10,22 +10,28 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.foundation.axes import normalise_axis
-from weft.foundation.dtypes import SI64, DType
+from weft.foundation.dtypes import SI64
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError
 from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, listed
-from weft.ops.array.creation import diagonal_mask
 from weft.ops.array.data_types import finfo
+from weft.ops.array.determinants import det, slogdet
 from weft.ops.array.linear_algebra import (
     check_matrices,
     matrix_product,
     matrix_transpose,
-    stacked,
     tensordot,
     vecdot,
 )
-from weft.ops.array.matrices import adjoint, computed_in, diagonal_of, magnitude, matrices
-from weft.ops.array.movement import window
+from weft.ops.array.matrices import (
+    adjoint,
+    computed_in,
+    diagonal_of,
+    identity,
+    matrices,
+    solved,
+    turned,
+)
 from weft.ops.array.norms import matrix_norm, real_dtype, singular_values, vector_norm
 from weft.ops.array.operands import in_common_dtype, known
 from weft.ops.array.statistics import summed, total_dtype
@@ -56,13 +62,6 @@ class QRResult(NamedTuple):
 
     Q: Any
     R: Any
-
-
-class SlogdetResult(NamedTuple):
-    """The sign of a determinant and the logarithm of its absolute value."""
-
-    sign: Any
-    logabsdet: Any
 
 
 class SVDResult(NamedTuple):
@@ -124,44 +123,6 @@ def eigvalsh(x: Handle, /) -> Handle:
     return value.eigh()[0].cast(real_dtype(dtype))
 
 
-# -- determinants --------------------------------------------------------------------------------
-
-
-@recorded
-def det(x: Handle, /) -> Handle:
-    """The determinant of each matrix. Its gradient is NaN where a pivot is exactly 0."""
-    value, dtype = matrices(x, square=True)
-    permutation, _, upper = value.lu()
-    pivots = diagonal_of(upper)
-    product = pivots.reduce_prod(axes=[pivots.rank - 1])
-    return (_parity(permutation, value.dtype) * product).cast(dtype)
-
-
-@recorded
-def slogdet(x: Handle, /) -> SlogdetResult:
-    """The sign (or direction) of each determinant, and the logarithm of its absolute value; 0 and
-    -inf for a singular matrix."""
-    value, dtype = matrices(x, square=True)
-    permutation, _, upper = value.lu()
-    pivots = diagonal_of(upper)
-    last = [pivots.rank - 1]
-    sign = _parity(permutation, value.dtype) * pivots.sign().reduce_prod(axes=last)
-    size = magnitude(pivots).log().reduce_sum(last)
-    return SlogdetResult(sign.cast(dtype), size.cast(real_dtype(dtype)))
-
-
-def _parity(permutation: Handle, dtype: DType) -> Handle:
-    """1 for an even permutation, -1 for an odd one: the pairs out of order are counted."""
-    *batch, size = permutation.shape
-    square = (*batch, size, size)
-    before = permutation.reshape((*batch, size, 1)).broadcast_to(square)
-    after = permutation.reshape((*batch, 1, size)).broadcast_to(square)
-    later = diagonal_mask(permutation.session, (size, size), 0, "greater").broadcast_to(square)
-    wrong = before.compare("greater", after).bitwise_and(later).cast(SI64)
-    odd = wrong.reduce_sum([len(batch), len(batch) + 1]).bitwise_and(1)
-    return (1 - odd * 2).cast(dtype)
-
-
 # -- systems of equations ------------------------------------------------------------------------
 
 
@@ -186,28 +147,11 @@ def solve(x1: Handle, x2: Handle, /) -> Handle:
     return (result.reshape(result.shape[:-1]) if vector else result).cast(dtype)
 
 
-def solved(a: Handle, b: Handle) -> Handle:
-    """`op(a) @ x = b` by elimination with row exchanges, for stacks that broadcast."""
-    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    permutation, lower, upper = a.lu()
-    b = stacked(b, batch)
-    rows = permutation.reshape((*permutation.shape, 1)).broadcast_to(b.shape)
-    b = b.gather(rows, axis=b.rank - 2)
-    options = {"transpose": False}
-    b = stacked(lower, batch).triangular_solve(b, lower=True, unit_diagonal=True, **options)
-    return stacked(upper, batch).triangular_solve(b, lower=False, unit_diagonal=False, **options)
-
-
 @recorded
 def inv(x: Handle, /) -> Handle:
     """The inverse of each matrix; a singular one gives infinities or NaN."""
     value, dtype = matrices(x, square=True)
-    return solved(value, _identity(value)).cast(dtype)
-
-
-def _identity(like: Handle) -> Handle:
-    mask = diagonal_mask(like.session, like.shape[-2:], 0, "equal")
-    return mask.cast(like.dtype).broadcast_to(like.shape)
+    return solved(value, identity(value)).cast(dtype)
 
 
 @public
@@ -272,7 +216,7 @@ def matrix_power(x: Handle, n: int, /) -> Handle:
     check_matrices(x, square=True)
     if n < 0:
         value, dtype = matrices(x)
-        return _power(solved(value, _identity(value)), -n).cast(dtype)
+        return _power(solved(value, identity(value)), -n).cast(dtype)
     return _power(x, n)
 
 
@@ -284,7 +228,7 @@ def _power(x: Handle, n: int) -> Handle:
             result = square if result is None else matrix_product(result, square)
         n >>= 1
         square = matrix_product(square, square) if n else square
-    return _identity(x) if result is None else result
+    return identity(x) if result is None else result
 
 
 @recorded
@@ -318,12 +262,7 @@ def cross(x1: Handle, x2: Handle, /, *, axis: int = -1) -> Handle:
     shape = broadcast_shapes(*sizes)
     x, y = (side.broadcast_to(shape) for side in in_common_dtype(x1, x2))
     at = normalise_axis(axis, len(shape))
-    return _turned(x, at, 1) * _turned(y, at, 2) - _turned(x, at, 2) * _turned(y, at, 1)
-
-
-def _turned(x: Handle, axis: int, by: int) -> Handle:
-    """The three components along an axis, beginning with another."""
-    return window(x, axis, by, 3 - by).concat(window(x, axis, 0, by), axis)
+    return turned(x, at, 1) * turned(y, at, 2) - turned(x, at, 2) * turned(y, at, 1)
 
 
 # -- diagonals -----------------------------------------------------------------------------------

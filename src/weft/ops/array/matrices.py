@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from weft.foundation.dtypes import F32, DType
-from weft.ops.array.linear_algebra import check_matrices, transposed
+from weft.ops.arithmetic import broadcast_shapes
+from weft.ops.array.creation import diagonal_mask
+from weft.ops.array.linear_algebra import check_matrices, stacked, transposed
 from weft.ops.array.movement import padded, window
 from weft.ops.array.operands import known
 from weft.ops.promotion import as_float
@@ -49,3 +51,25 @@ def diagonal_of(x: Handle, offset: int = 0) -> Handle:
     return window(flat.reshape((*batch, size, size + 1)), len(batch) + 1, 0, 1).reshape(
         (*batch, size)
     )
+
+
+def solved(a: Handle, b: Handle) -> Handle:
+    """`op(a) @ x = b` by elimination with row exchanges, for stacks that broadcast."""
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    permutation, lower, upper = a.lu()
+    b = stacked(b, batch)
+    rows = permutation.reshape((*permutation.shape, 1)).broadcast_to(b.shape)
+    b = b.gather(rows, axis=b.rank - 2)
+    options = {"transpose": False}
+    b = stacked(lower, batch).triangular_solve(b, lower=True, unit_diagonal=True, **options)
+    return stacked(upper, batch).triangular_solve(b, lower=False, unit_diagonal=False, **options)
+
+
+def identity(like: Handle) -> Handle:
+    mask = diagonal_mask(like.session, like.shape[-2:], 0, "equal")
+    return mask.cast(like.dtype).broadcast_to(like.shape)
+
+
+def turned(x: Handle, axis: int, by: int) -> Handle:
+    """The three components along an axis, beginning with another."""
+    return window(x, axis, by, 3 - by).concat(window(x, axis, 0, by), axis)

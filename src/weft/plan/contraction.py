@@ -17,6 +17,7 @@ from weft.plan.blocks import (
     register_block,
 )
 from weft.plan.edges import local_edges
+from weft.plan.images import IMAGE, image_block, image_of
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.forms.columns import FEW_ROWS
 from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, epilogue_of, row_major
@@ -52,6 +53,7 @@ def cpu_plan(
     lanes = target.lanes(kernel.let(kernel.roles.contraction).dtype)
     tiles = (
         _dot_products(kernel, tensors, target, lanes)
+        or _image(kernel, tensors, target, lanes)
         or _packed_blocks(kernel, target, lanes)
         or _register_tiles(kernel, tensors, target, lanes)
     )
@@ -89,6 +91,28 @@ def _dot_products(
         return None
     tile = (m, min(columns_along_k(m, target.limits.vector_registers or 16), n))
     return _Tiles((*tile, depth - depth % lanes), tile, Vectorize("k.i.i", lanes))
+
+
+def _image(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
+) -> _Tiles | None:
+    """Blocks over a copy of the image that windows are shifts of; None where no operand is one, or
+    vectors are so narrow that packing windows costs little."""
+    image = image_of(kernel, tensors) if target.has("avx2") else None
+    block = image_block(kernel, image, target, lanes) if image else None
+    if image is None or block is None:
+        return None
+    line = math.prod(kernel.sizes[window.place] for window in image.windows[1:])
+    taps = math.prod(window.taps for window in image.windows)
+    sizes = (block.rows, block.lines * line)
+    registers = (block.register_rows, block.register_results)
+    if image.side == "A":
+        sizes, registers = sizes[::-1], registers[::-1]
+    packed = tuple(
+        CacheRead(side, IMAGE if side == image.side else "packed", "k", False) for side in "AB"
+    )
+    along = Vectorize("m.i.i" if image.side == "A" else "n.i.i", lanes)
+    return _Tiles((*sizes, block.channels * taps), registers, along, packed)
 
 
 def _packed_blocks(kernel: Kernel, target: Target, lanes: int) -> _Tiles | None:

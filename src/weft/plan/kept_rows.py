@@ -101,26 +101,30 @@ def kept_bytes(kernel: Kernel, columns: int) -> int:
     return total
 
 
-def contiguous_axis(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> str | None:
-    """The axis along which most accesses are to neighbouring elements; the innermost of equals."""
+def contiguous_axis(
+    kernel: Kernel, strides: Mapping[str, Sequence[int]], lanes: int = 1
+) -> str | None:
+    """The axis along which most accesses are to neighbouring elements; the innermost of equals, of
+    those first that fill at least half of a vector."""
     addresses = [
         linear(let.expr.index, strides[let.expr.tensor])
         for let in kernel.body
         if isinstance(let.expr, Read)
     ]
     addresses += [linear(o.index, strides[o.tensor]) for o in kernel.outputs]
-    best, chosen = 0, None
+    best, chosen = (False, 0), None
     for axis in kernel.axes:
         steps = [coefficient(address, axis.name) for address in addresses]
         score = sum(step == 1 for step in steps) - 2 * sum(step not in (0, 1) for step in steps)
-        if axis.size > 1 and score >= best and any(step == 1 for step in steps):
-            best, chosen = score, axis.name
+        rank = (2 * axis.size >= lanes, score)
+        if axis.size > 1 and score >= 0 and rank >= best and any(step == 1 for step in steps):
+            best, chosen = rank, axis.name
     return chosen
 
 
 def columns_together(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> int:
     """Columns of one tile, which are reduced side by side; one where vectors run along rows."""
-    vector = vector_axis(kernel, tensors)
+    vector = vector_axis(kernel, tensors, plan.vector)
     if vector is None or vector in reduced_axes(kernel):
         return 1
     return plan.accumulators * plan.vector
@@ -131,7 +135,7 @@ def cpu_row_plan(
 ) -> RowPlan:
     """Partial results enough to hide the latency of an addition, or columns enough to use all of
     what memory hands over at a time."""
-    vector = vector_axis(kernel, tensors)
+    vector = vector_axis(kernel, tensors, lanes)
     if is_stream(kernel):
         together = min(_IN_STREAM, max(1, _SIDE_BY_SIDE // rows_together(kernel)))
         return RowPlan(header, lanes, accumulators=together, keep_row=False, across=True)
@@ -181,7 +185,7 @@ def _side_by_side(kernel: Kernel, vector: str, lanes: int) -> int:
     return together
 
 
-def vector_axis(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str | None:
-    """The axis that the lanes of a CPU run along."""
+def vector_axis(kernel: Kernel, tensors: Mapping[str, Tensor], lanes: int = 1) -> str | None:
+    """The axis that so many lanes of a CPU run along."""
     names = [*kernel.inputs, *(output.tensor for output in kernel.outputs)]
-    return contiguous_axis(kernel, {name: row_major(tensors[name].shape) for name in names})
+    return contiguous_axis(kernel, {name: row_major(tensors[name].shape) for name in names}, lanes)

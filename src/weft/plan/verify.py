@@ -11,6 +11,7 @@ from typing import Final
 
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.tally import counted
+from weft.plan.images import IMAGE
 from weft.plan.ir import AttentionPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.sum_parts import SPLITTING, contradiction
 from weft.plan.text import told
@@ -140,10 +141,15 @@ def _mma_ranges(plan: MmaPlan) -> Iterator[Finding]:
     (rows, columns, _), (warp_rows, warp_columns) = plan.tile, plan.warp_tile
     if warp_rows < 1 or warp_columns < 1:
         yield _wrong(RANGE, f"warp_tile is {warp_rows}x{warp_columns}")
-    elif rows % warp_rows or columns % warp_columns:
+    elif not _has_lines(plan) and (rows % warp_rows or columns % warp_columns):
         yield _wrong(
             RANGE, f"warp_tile {warp_rows}x{warp_columns} does not divide tile {rows}x{columns}"
         )
+
+
+def _has_lines(plan: MmaPlan) -> bool:
+    """Whether a block is lines of an image, which end where they end."""
+    return any(cached.where == IMAGE for cached in plan.cache)
 
 
 def _mma_fields(plan: MmaPlan) -> Iterator[Finding]:
@@ -181,7 +187,8 @@ def _mma_alignment(plan: MmaPlan, target: Target, element_bytes: int) -> Iterato
     width = plan.vectorize.width
     yield from _vector(width, element_bytes, target)
     axis = plan.vectorize.axis.partition(".")[0]
-    extents = dict(zip("mnk", plan.tile, strict=True))
+    tile = (*plan.warp_tile, plan.tile[2]) if _has_lines(plan) else plan.tile
+    extents = dict(zip("mnk", tile, strict=True))
     if axis in extents and extents[axis] % max(width, 1):
         yield _wrong(
             ALIGNMENT,

@@ -12,6 +12,7 @@ from weft.plan.attention import scratch_bytes
 from weft.plan.blocks import SCRATCH_BYTES
 from weft.plan.completion import false_claims
 from weft.plan.contraction import are_words
+from weft.plan.images import IMAGE, image_refusal
 from weft.plan.ir import (
     STREAMING,
     AttentionPlan,
@@ -39,6 +40,10 @@ WORD: Final = 4
 """Bytes that are packed as one number."""
 WORDS: Final = tuple(CacheRead(side, "words", "k", pingpong=False) for side in ("A", "B"))
 BLOCKED: Final = (CacheRead("A", "packed", "k", pingpong=False), *PACKED)
+IMAGES: Final = (
+    (CacheRead("A", IMAGE, "k", pingpong=False), *PACKED),
+    (BLOCKED[0], CacheRead("B", IMAGE, "k", pingpong=False)),
+)
 
 
 def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> Iterator[str]:
@@ -49,7 +54,7 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
             yield from _unrolled("warp_tile rows", plan.warp_tile[0])
             yield from _unrolled("warp_tile columns", plan.warp_tile[1])
             yield from _unused(plan)
-            yield from _contraction(kernel, plan)
+            yield from _contraction(kernel, tensors, plan)
         case MapPlan():
             yield from _lanes(plan.vector)
             yield from _unrolled("unroll", plan.unroll)
@@ -131,7 +136,7 @@ def _unused(plan: Plan) -> Iterator[str]:
         yield f"arch={plan.arch} has no effect on the CPU"
 
 
-def _contraction(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
+def _contraction(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -> Iterator[str]:
     yield from false_claims(kernel, plan)
     known = {kernel.pattern.value: "implicit_gemm", "attention": STREAMING}
     for key, value in plan.algo_choice.items():
@@ -141,10 +146,13 @@ def _contraction(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
         elif known.get(key) != value:
             yield f"algo_choice.{key}={value} is not built for this kernel"
     axis = plan.vectorize.axis.partition(".")[0] if plan.vectorize else "n"
+    if plan.cache in IMAGES:
+        yield from _image(kernel, tensors, plan, axis)
+        return
     if axis not in ("n", "k"):
         yield f"vectorize.axis={axis} is neither n nor k"
     if plan.cache not in ((), PACKED, BLOCKED, WORDS):
-        yield "B is cached, or A and B, packed at k, without pingpong"
+        yield "B is cached, or A and B, packed at k or one as an image, without pingpong"
     elif plan.cache == WORDS and not are_words(kernel):
         yield "only products of 8-bit numbers, added up in 32 bits, are packed as words"
     elif plan.cache and axis == "k":
@@ -154,6 +162,24 @@ def _contraction(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
         yield from _blocked(kernel, plan)
     else:
         yield from _tile(kernel, plan, axis)
+
+
+def _image(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan, axis: str
+) -> Iterator[str]:
+    """Vectors run along the results, which are those of the image's side."""
+    along = "m" if plan.cache[0].where == IMAGE else "n"
+    if axis != along:
+        yield f"vectorize.axis={axis}, but the results of the image are along {along}"
+    elif (vectors := prod(plan.warp_tile) // max(1, _lanes_of(plan))) > MAX_VECTORS:
+        yield f"warp_tile is {vectors} vectors; {MAX_VECTORS} is the most"
+    else:
+        why = image_refusal(kernel, tensors, plan)
+        yield from [] if why is None else [why]
+
+
+def _lanes_of(plan: MmaPlan) -> int:
+    return plan.vectorize.width if plan.vectorize else 1
 
 
 def _register_tile(plan: MmaPlan, axis: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ from itertools import product
 from typing import Final
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.panels import Cut, Panels, Side, Tile, close, cuts, repeat, up
+from weft.codegen.cpu.panels import ZERO, Cut, Panels, Side, Tile, close, cuts, repeat, up
 from weft.codegen.cpu.scopes import LANES, PARALLEL, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Blocking, segments
 from weft.foundation.dtypes import DType
@@ -30,7 +30,6 @@ from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant, simplify
 from weft.region.ir import Binary, Reduce, operands
 
-ZERO: Final = constant(0)
 _TOGETHER: Final = 32
 """Steps of `tile[2]` that are summed up before they join the total of a long sum."""
 _FINISHED_TOGETHER: Final = 2
@@ -136,10 +135,14 @@ class BlockedContraction(Panels):
         column = digit(1, columns.count) * columns.extent + columns.start
         batch = simplify(number // (rows.count * columns.count), ranges)
         root = Scope(None, kind=PARALLEL)
-        root.axes.update(self._unflattened(self.roles.batch, batch))
+        root.axes.update(self._unflattened(self._batch_axes(), batch))
         self._block(root, Block(row, rows.extent, column, columns.extent))
         stop = constant(first + total)
         return ir.For(piece, constant(first), stop, 1, PARALLEL, tuple(root.body))
+
+    def _batch_axes(self) -> tuple[str, ...]:
+        """The axes of whole products, one after the other."""
+        return self.roles.batch
 
     def _block(self, root: Scope, block: Block) -> None:
         summed = self._size(self.roles.k)

@@ -259,10 +259,32 @@ class Code:
         loaded = type_of(kind, lanes)
         return self.result(f"load {loaded}, ptr {pointer}, align {align}{scope}", kind, lanes)
 
+    def far_pointer(self, base: str, kind: str, index: Val) -> str:
+        """A place that may lie beyond the buffer."""
+        return self.assign(f"getelementptr {kind}, ptr {base}, {index}", "ptr").text
+
+    def masked_load(self, kind: str, pointer: str, mask: Val, fill: Val, align: int) -> Val:
+        """Neighbours where the mask holds, and the fill elsewhere."""
+        loaded, lanes = type_of(kind, mask.lanes), mask.lanes
+        full = f"llvm.masked.load.v{lanes}{_SUFFIX.get(kind, kind)}.p0"
+        self.declared[full] = f"declare {loaded} @{full}(ptr, i32, {mask.type}, {loaded})"
+        call = f"call {loaded} @{full}(ptr {pointer}, i32 {align}, {mask}, {fill})"
+        return self.result(call, kind, lanes)
+
+    def every_second(self, kind: str, pointer: str, lanes: int, align: int) -> Val:
+        """Elements 0, 2, 4, ...: of two vectors that begin at the first and end at the last."""
+        low = self.load(kind, pointer, lanes, align)
+        after = self.pointer(pointer, kind, number(lanes - 1, "i64"))
+        high = self.load(kind, after, lanes, align)
+        half = lanes // 2
+        taken = [2 * n if n < half else lanes + 2 * n - (lanes - 1) for n in range(lanes)]
+        mask = ", ".join(f"i32 {lane}" for lane in taken)
+        return self.assign(f"shufflevector {low}, {high}, <{lanes} x i32> <{mask}>", kind, lanes)
+
     def prefetch(self, base: str, kind: str, index: Val) -> None:
         """A hint that memory near a place, which need not exist, will be read once."""
         self.declared["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
-        place = self.assign(f"getelementptr {kind}, ptr {base}, {index}", "ptr").text
+        place = self.far_pointer(base, kind, index)
         self.line(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
 
     def store(self, value: Val, pointer: str, align: int, scope: str = "") -> None:

@@ -10,6 +10,7 @@ from weft.codegen.cpu.columns import ColumnSums
 from weft.codegen.cpu.elements import FUNCTIONS
 from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.from_region import lower_kernel
+from weft.codegen.cpu.images import ImageContraction
 from weft.codegen.cpu.prefetch import prefetched
 from weft.codegen.cpu.strips import in_strips
 from weft.codegen.cpu.tiling import tiling_of
@@ -17,6 +18,7 @@ from weft.codegen.cpu.winograd import WinogradConvolution
 from weft.codegen.cpu.words import WordContraction
 from weft.foundation.errors import Finding
 from weft.memory.ir import MemRef
+from weft.plan.images import IMAGE
 from weft.plan.ir import REFUSED, AttentionPlan, MmaPlan, Plan
 from weft.plan.winograd import ALGORITHM as WINOGRAD
 from weft.region.ir import Binary, Kernel, Pattern, Tensor, Unary, walk
@@ -51,6 +53,8 @@ def lower(
     """The loop nest of a kernel under a plan that `accepts` has nothing against."""
     if isinstance(plan, AttentionPlan):
         return prefetched(ALGORITHMS[plan.algo](kernel, tensors, refs, plan).routine(name))
+    if isinstance(plan, MmaPlan) and any(cached.where == IMAGE for cached in plan.cache):
+        return prefetched(ImageContraction(kernel, tensors, refs, plan).routine(name))
     tiling = tiling_of(kernel, refs, plan)
     if isinstance(plan, MmaPlan) and plan.algo_choice.get("conv") == WINOGRAD:
         return prefetched(WinogradConvolution(kernel, tensors, refs, tiling).routine(name))

@@ -34,7 +34,14 @@ from weft.codegen.cpu.scopes import (
     plain,
     reopen,
 )
-from weft.codegen.cpu.tiling import AxisTiling, Packing, Segment, Tiling, segments
+from weft.codegen.cpu.tiling import (
+    AxisTiling,
+    Packing,
+    Segment,
+    Tiling,
+    outer_segments,
+    segments,
+)
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
@@ -86,7 +93,7 @@ class Lowering(Reductions):
         outer = [a.name for a in self.kernel.axes if a.name not in self.reduced]
         body: list[ir.Stmt] = []
         pieces = 0
-        cuts = [segments(self.kernel.sizes[a], self._piece_tiling(a)) for a in outer]
+        cuts = [outer_segments(self.kernel.sizes[a], self._piece_tiling(a)) for a in outer]
         for tiles in product(*cuts):
             count, nest = self._tile_nest(outer, tiles, pieces)
             body.append(nest)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.codegen.cpu.code import Code, Val, number
+from weft.codegen.cpu.code import Code, Val, multiples, number
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
     Axis,
@@ -154,6 +154,25 @@ class IndexCode:
             value = self.value(guard.expr, lane)
             # One unsigned comparison says both that it is not negative and that it is small enough.
             holds = self.code.compare("icmp ult", value, number(guard.size, "i64"))
+            found = holds if found is None else self.code.binary("and", found, holds)
+        if found is None:
+            raise InternalError("a guarded load without guards")
+        return found
+
+    def inside_lanes(self, guards: Sequence[Guard]) -> Val:
+        """Whether every guard holds, lane by lane; each moves by a step."""
+        found: Val | None = None
+        for guard in guards:
+            step = self.step(guard.expr)
+            low, high = bounds(guard.expr, self.ranges)
+            scalar = "i32" if max(-low, high, guard.size) < 1 << 30 else "i64"
+            value = self.value(guard.expr)
+            value = value if scalar == "i64" else self.code.convert("trunc", value, scalar)
+            lanes = self.code.spread(value, self.lane_count)
+            if step:
+                moved = multiples(step, scalar, self.lane_count)
+                lanes = self.code.binary("add", lanes, moved)
+            holds = self.code.compare("icmp ult", lanes, number(guard.size, scalar))
             found = holds if found is None else self.code.binary("and", found, holds)
         if found is None:
             raise InternalError("a guarded load without guards")

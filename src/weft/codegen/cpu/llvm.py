@@ -25,7 +25,7 @@ from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import key_of, key_type, sort_function
 from weft.foundation.dtypes import SI64, UI32, DType, Kind
 from weft.foundation.errors import InternalError
-from weft.foundation.index_expr import Expr, bounds, constant
+from weft.foundation.index_expr import Expr, Guard, bounds, constant
 from weft.region.ir import Place
 
 Item = TypeVar("Item")
@@ -79,6 +79,7 @@ def _called(name: str, function: str, text: str) -> str:
 class _Emitter:
     def __init__(self, routine: ir.Routine, features: frozenset[str]) -> None:
         self.routine = routine
+        self.features = features
         self.code = Code()
         self.elements = Elements(self.code, features)
         self.formats = self.elements.formats
@@ -317,6 +318,9 @@ class _Emitter:
         if step in (0, 1) or lanes == 1:
             place = indices.pointer(base, kind, address)
             return code.load(kind, place, lanes if step == 1 else 1, align)
+        if step == 2 and self._joins_every_second(lanes):
+            place = indices.pointer(base, kind, address)
+            return code.every_second(kind, place, lanes, align)
         parts = [
             code.load(kind, indices.pointer(base, kind, address, lane), 1, align)
             for lane in range(lanes)
@@ -331,12 +335,22 @@ class _Emitter:
         varies = moves or indices.step(load.address) != 0
         lanes = indices.lane_count if varies else 1
         fill = _number(load.fill, dtype)
-        if not moves and indices.step(load.address) == 1 and self._has_room(load.buffer, lanes):
+        step = indices.step(load.address)
+        every_second = step == 2 and self._joins_every_second(lanes)
+        together = every_second or step == 1
+        if not moves and together and self._has_room(load.buffer, (step or 1) * lanes):
             inside = indices.inside(load.guards, 0)
             address = code.select(inside, indices.value(load.address), number(0, "i64"))
             place = code.pointer(base, kind, address)
-            raw = code.load(kind, place, lanes, dtype.storage_bytes)
+            read = code.every_second if every_second else code.load
+            raw = read(kind, place, lanes, dtype.storage_bytes)
             return code.select(inside, self.formats.from_storage(raw, dtype), fill)
+        if moves and step == 1 and self._masks(load.guards, kind):
+            mask = indices.inside_lanes(load.guards)
+            place = code.far_pointer(base, kind, indices.value(load.address))
+            fill = self.formats.to_storage(code.spread(fill, lanes), dtype)
+            raw = code.masked_load(kind, place, mask, fill, dtype.storage_bytes)
+            return self.formats.from_storage(raw, dtype)
         parts = []
         for lane in range(lanes):
             inside = indices.inside(load.guards, lane)
@@ -344,6 +358,18 @@ class _Emitter:
             raw = code.load(kind, code.pointer(base, kind, address), 1, dtype.storage_bytes)
             parts.append(code.select(inside, self.formats.from_storage(raw, dtype), fill))
         return code.gather_lanes(parts) if lanes > 1 else parts[0]
+
+    def _masks(self, guards: tuple[Guard, ...], kind: str) -> bool:
+        """Whether one instruction loads those lanes whose guards hold, which move by a step."""
+        lanes = self.indices.lane_count
+        whole = kind in ("float", "double", "i32", "i64") and lanes >= 4
+        steps = [self.indices.step(guard.expr) for guard in guards]
+        return "avx512f" in self.features and whole and None not in steps
+
+    def _joins_every_second(self, lanes: int) -> bool:
+        """Whether reading what lies between as well, and dropping it, is faster than lane by
+        lane: one instruction takes any lanes of two vectors."""
+        return "avx512f" in self.features and lanes >= 8
 
     def _has_room(self, buffer: int, lanes: int) -> bool:
         """Whether a vector can be read from the beginning of a buffer."""

@@ -21,6 +21,7 @@ from weft.codegen.cpu.tiling import AxisTiling, Segment, segments
 from weft.foundation.dtypes import DType
 from weft.foundation.index_expr import (
     Expr,
+    FloorDiv,
     axes_of,
     axis,
     coefficient,
@@ -30,8 +31,13 @@ from weft.foundation.index_expr import (
 )
 from weft.region.ir import Read, operands
 
+ZERO: Final = constant(0)
 _ROWS_TOGETHER: Final = 4
 """Rows that are packed side by side: so many streams memory foresees."""
+_MANY_LANES: Final = 16
+_FEWER_LANES: Final = (8, 4)
+"""Lanes of tiles that are turned where a panel is no whole vectors: wide vectors are wider than
+panels of rows."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Panels(Lowering):
     ) -> None:
         """All panels of one side: the whole ones in a loop, then the last, filled up with zeros."""
         whole, rest = divmod(extent, side.width)
-        if whole and self._runs_along(side):
+        if whole and self._runs_along(side) and not self._jumps(side, start, k):
             self._rows_of_panels(scope, side, start, whole, k, depth)
         elif whole:
             panel = Scope(scope, self._name("p"), whole, SERIAL)
@@ -122,6 +128,10 @@ class Panels(Lowering):
     ) -> None:
         """One panel, with vectors along whichever of its two directions the memory runs."""
         base = number * (depth * side.width)
+        jumps = self._jumps(side, start, k)
+        if jumps and self._runs_along(side):
+            self._one_by_one(scope, side, start, width, depth, ZERO, k, base)
+            return
         if self._runs_along(side):
             for cut in segments(width, AxisTiling(1, self.lanes)):
                 loop = Scope(scope, self._name("k"), depth, SERIAL)
@@ -130,13 +140,50 @@ class Panels(Lowering):
             return
         run = self._run_along(side, depth)
         runs = Scope(scope, self._name("kr"), depth // run, SERIAL)
-        for cut in segments(run, AxisTiling(1, self.lanes)):
+        for cut in segments(run, AxisTiling(1, self._lanes_across(width))):
             loop = Scope(runs, self._name("kt"), cut.count, SERIAL)
             along = axis(runs.var) * run + axis(loop.var) * cut.extent + cut.start
-            if not self._turned_tile(loop, side, start, width, cut, along, k, base):
+            if self._turned_tile(loop, side, start, width, cut, along, k, base):
+                pass
+            elif jumps:
+                self._one_by_one(loop, side, start, width, cut.extent, along, k, base)
+            else:
                 self._scattered_tile(loop, side, start, width, cut, along, k, base)
             loop.close()
         runs.close()
+
+    def _jumps(self, side: Side, start: Expr, k: Expr) -> bool:
+        """Whether neighbours across a panel differ in more than a step along memory: then every
+        lane has code of its own, and wide vectors have many."""
+        if self.lanes < _MANY_LANES:
+            return False
+        lane, scope = self._name("lane"), Scope(None)
+        self._place(scope, side, start + axis(lane), k)
+        guarded = [load for load in self._reads_across(side, scope) if load.guards]
+        asked = (guard.expr for load in guarded for guard in load.guards)
+        divided = (
+            term.value
+            for load in guarded
+            for term, _ in load.address.terms
+            if isinstance(term, FloorDiv) and term.divisor % self.lanes
+        )
+        return any(lane in axes_of(expr) for expr in (*asked, *divided))
+
+    def _one_by_one(
+        self, scope: Scope, side: Side, start: Expr, width: int, count: int, along: Expr, k: Expr,
+        base: Expr,
+    ) -> None:  # fmt: skip
+        """A panel's part along k, element after element: what a place across decides stands before
+        the loop along k."""
+        each = Scope(scope, self._name("w"), width, SERIAL)
+        deep = Scope(each, self._name("k"), count, SERIAL)
+        self._copy(deep, side, start, axis(each.var), along + axis(deep.var), k, base)
+        close(deep, scope)
+
+    def _lanes_across(self, width: int) -> int:
+        """Lanes of the tiles that a panel is turned in: all, or as many as make whole tiles."""
+        fitting = (lanes for lanes in _FEWER_LANES if width % lanes == 0 and lanes < self.lanes)
+        return self.lanes if width % self.lanes == 0 else next(fitting, self.lanes)
 
     def _run_along(self, side: Side, depth: int) -> int:
         """Steps along k that differ in the last summed axis alone: what the other ones decide, such

@@ -16,7 +16,7 @@ rows; a small tile then keeps several sums of each element apart.
 With B in `cache`, a piece first copies the columns of B that it needs into scratch, one after the
 other, and then computes `tile[0]` rows with them. With A and B in `cache`, a piece is a block of
 `tile[0]` rows and `tile[1]` columns, and both operands are packed, `tile[2]` of the sum at a time;
-8-bit numbers may be packed as words of four.
+8-bit numbers may be packed as words of four. With one of them cached as an image, see `images`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ from weft.region.ir import Kernel, Reduce, form_of
 
 PARTIAL_SUMS: Final = 8
 """Sums along k that are kept apart, at least: two units with a latency of four."""
+
+WIDE: Final = 8
+NARROW: Final = 4
+"""Lanes of vectors that are worth halving, and of those that are not halved again."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,22 @@ class Tiling:
         return self.inner_tiles.get(axis, AxisTiling())
 
 
+def outer_segments(size: int, tiling: AxisTiling) -> list[Segment]:
+    """The same of an axis that nothing reduces: of what is left of wide vectors, as much as can be
+    is a vector of half the lanes, and of half of these."""
+    found = segments(size, tiling)
+    rest, lanes = found[-1] if found else None, tiling.lanes // 2
+    if rest is None or rest.lanes > 1 or tiling.lanes < WIDE:
+        return found
+    found, start = found[:-1], rest.start
+    while lanes >= NARROW:
+        if size - start >= lanes:
+            found.append(Segment(start, 1, 1, lanes))
+            start += lanes
+        lanes //= 2
+    return [*found, *([Segment(start, 1, size - start, 1)] if size > start else [])]
+
+
 def segments(size: int, tiling: AxisTiling) -> list[Segment]:
     """Full tiles, then the full vectors that are left, then the single elements that are left."""
     found = []
@@ -149,7 +169,8 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
         return _block_tiling(kernel, plan)
     if isinstance(plan, RowPlan) and plan.across:
         return _column_tiling(kernel, plan)
-    vector = contiguous_axis(kernel, strides)
+    lanes = plan.vector if isinstance(plan, RowPlan) else 1
+    vector = contiguous_axis(kernel, strides, lanes)
     if vector in reduced and _in_order(kernel):
         vector = None
     if isinstance(plan, MapPlan):

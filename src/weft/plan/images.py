@@ -1,0 +1,369 @@
+"""Convolutions whose image is copied once, with its border, instead of once for every window.
+
+A result at place p takes from the image what lies at stride * p + dilation * t, for each tap t of
+the window. Elements that a stride leads to from the same tap are a *phase*: what is apart by the
+stride in the image lies side by side there, so that every tap is a shift of one phase. Over a block
+of results, lines of all phases follow one another in scratch, flat: a vector of results takes its
+neighbours from wherever a tap shifts it to, across the ends of lines too. Results beyond the end
+of a line come out as well, and are not used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from weft.foundation.index_expr import Axis, Expr, axes_of, coefficient, linear
+from weft.plan.blocks import SCRATCH_BYTES, even_blocks
+from weft.plan.ir import MmaPlan
+from weft.region.ir import (
+    AxisIndex,
+    Binary,
+    Cast,
+    Const,
+    Kernel,
+    Let,
+    Pattern,
+    Read,
+    Reduce,
+    Select,
+    Tensor,
+    Unary,
+    operands,
+    row_major,
+)
+from weft.target.roofline import waves
+from weft.target.target import Target
+
+IMAGE: Final = "image"
+"""Where a plan keeps an operand that is such an image (`CacheRead.where`)."""
+_NEAR_BYTES: Final = 640 << 10
+"""What a block may take of a second cache."""
+_FAR: Final = 1.25
+"""How much longer a block takes that does not stay there."""
+_PACK_WEIGHT, _PACK_PIXEL, _SUM = 4.0, 1.0, 0.25
+"""Multiply-adds of a vector that take as long as packing a weight, packing an element of the image,
+and keeping a sum."""
+_TILES: Final = {
+    False: ((6, 2), (4, 3), (3, 4), (2, 4), (1, 4)),
+    True: ((8, 3), (12, 2), (6, 4), (4, 4), (3, 4), (2, 4), (1, 4)),
+}
+"""Channels by vectors of results that 16 vector registers hold, and 32."""
+_BUSY: Final = 10
+"""Sums that are on their way at once when units for multiply-adds never wait."""
+_LOAD: Final = 0.25
+_LEAST_SHARE: Final = 0.4
+_MOST_PHASES: Final = 16
+_MOST_DEPTH: Final = 640
+"""Summed elements of a block, so that sums stay near the truth; a channel has all its taps."""
+_MOST_STEPS: Final = 64
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The taps `first`, `first + step`, ... of a window, `count` of them, each of them `shift`
+    places after the one before it."""
+
+    first: int
+    step: int
+    count: int
+    shift: int
+
+
+@dataclass(frozen=True)
+class Window:
+    """One axis of results and the axis of the taps along it."""
+
+    place: str
+    tap: str
+    stride: int
+    dilation: int
+    taps: int
+
+    def phases(self) -> list[Phase]:
+        """The taps by the phase that they take from, in order."""
+        step = self.stride // math.gcd(self.stride, self.dilation)
+        shift = self.dilation * step // self.stride
+        firsts = range(min(step, self.taps))
+        return [Phase(first, step, -(-(self.taps - first) // step), shift) for first in firsts]
+
+    def reach(self) -> int:
+        """Places that a line has beyond its results."""
+        return max((phase.count - 1) * phase.shift for phase in self.phases())
+
+
+@dataclass(frozen=True)
+class Image:
+    """What of a contraction is what: the side that has windows, and its axes."""
+
+    side: str
+    """A or B."""
+    windows: tuple[Window, ...]
+    """Outermost first; neighbours along the last are neighbours in memory."""
+    channels: tuple[str, ...]
+    """The summed axes that are no taps."""
+    others: tuple[str, ...]
+    """Axes of the image's side that have no window: whole images, one after the other."""
+
+    def phases(self) -> Iterator[tuple[Phase, ...]]:
+        """Every combination of the phases of all windows."""
+        return product(*(window.phases() for window in self.windows))
+
+    def extents(self, places: Sequence[int]) -> list[int]:
+        """The sizes of a plane that holds what so many places of each window need."""
+        pairs = zip(places, self.windows, strict=True)
+        return [count + window.reach() for count, window in pairs]
+
+
+def image_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Image | None:
+    """The image of a convolution; None where no operand is one."""
+    roles = kernel.roles
+    if kernel.pattern is not Pattern.CONV or roles is None:
+        return None
+    for side, read, axes in (("A", roles.lhs, roles.m), ("B", roles.rhs, roles.n)):
+        found = _image(kernel, tensors, side, read, axes)
+        if found is not None:
+            return found
+    return None
+
+
+def _image(
+    kernel: Kernel, tensors: Mapping[str, Tensor], side: str, read: str, axes: tuple[str, ...]
+) -> Image | None:
+    value = _factor(kernel, read)
+    made = _behind(kernel, value) if value else []
+    source = kernel.let(read).expr
+    if not made or not isinstance(source, Read) or kernel.roles is None:
+        return None
+    windows = _windows(kernel, source, axes)
+    strides = row_major(tensors[source.tensor].shape)
+    address = linear(source.index, strides)
+    if not windows or coefficient(address, windows[-1].place) != windows[-1].stride:
+        return None
+    if not all(_shifts(expr, windows) for let in made for expr in _exprs(let)):
+        return None
+    taps, places = {w.tap for w in windows}, {w.place for w in windows}
+    if _other_reads(kernel, value, taps | places):
+        return None
+    channels = tuple(name for name in kernel.roles.k if name not in taps)
+    others = tuple(name for name in axes if name not in places)
+    found = Image(side, windows, channels, others)
+    return found if len(list(found.phases())) <= _MOST_PHASES else None
+
+
+def _windows(kernel: Kernel, source: Read, axes: Sequence[str]) -> tuple[Window, ...]:
+    """The axes of results and taps that an index has as a sum, in the order of the results."""
+    assert kernel.roles is not None
+    found = {}
+    for expr in source.index:
+        names = [term.name for term, _ in expr.terms if isinstance(term, Axis)]
+        if len(names) != 2 or len(expr.terms) != 2:
+            continue
+        tap = next((name for name in names if name in kernel.roles.k), "")
+        place = next((name for name in names if name in axes), "")
+        steps = coefficient(expr, place), coefficient(expr, tap)
+        if place and tap and min(steps) > 0:
+            found[place] = Window(place, tap, *steps, kernel.sizes[tap])
+    return tuple(found[name] for name in axes if name in found)
+
+
+def _factor(kernel: Kernel, read: str) -> str:
+    """The value that is multiplied, of the side that a read belongs to."""
+    assert kernel.roles is not None
+    total = kernel.let(kernel.roles.contraction).expr
+    made = kernel.let(total.value).expr if isinstance(total, Reduce) else None
+    if not isinstance(made, Binary) or made.fn != "mul":
+        return ""
+    sides = (made.lhs, made.rhs)
+    return next((s for s in sides if any(let.name == read for let in _behind(kernel, s))), "")
+
+
+def _behind(kernel: Kernel, value: str) -> list[Let]:
+    """A value and all that it is computed from; nothing where a part may not be computed twice."""
+    found: dict[str, Let] = {}
+    stack = [value]
+    while stack:
+        let = kernel.let(stack.pop())
+        if not isinstance(let.expr, Read | Const | AxisIndex | Unary | Cast | Binary | Select):
+            return []
+        if isinstance(let.expr, Read) and let.expr.places:
+            return []
+        found[let.name] = let
+        stack += [name for name in operands(let) if name not in found]
+    return list(found.values())
+
+
+def _exprs(let: Let) -> list[Expr]:
+    match let.expr:
+        case Read(index=index, guards=guards):
+            return [*index, *(guard.expr for guard in guards)]
+        case AxisIndex(expr=expr):
+            return [expr]
+    return []
+
+
+def _shifts(expr: Expr, windows: Sequence[Window]) -> bool:
+    """Whether an expression depends on results and taps through what they lead to alone."""
+    divided = {name for t, _ in expr.terms if not isinstance(t, Axis) for name in _inside(t)}
+    for window in windows:
+        if {window.place, window.tap} & divided:
+            return False
+        place, tap = coefficient(expr, window.place), coefficient(expr, window.tap)
+        if place * window.dilation != tap * window.stride:
+            return False
+    return True
+
+
+def _inside(term: object) -> frozenset[str]:
+    value = getattr(term, "value", None)
+    return axes_of(value) if isinstance(value, Expr) else frozenset()
+
+
+def _other_reads(kernel: Kernel, image: str, axes: set[str]) -> bool:
+    """Whether the other factor depends on places of the image."""
+    assert kernel.roles is not None
+    total = kernel.let(kernel.roles.contraction).expr
+    made = kernel.let(total.value).expr if isinstance(total, Reduce) else None
+    assert isinstance(made, Binary)
+    other = made.rhs if made.lhs == image else made.lhs
+    return bool(axes & set(kernel.let(other).axes) & {*kernel.roles.m, *kernel.roles.n})
+
+
+# -- sizes ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ImageBlock:
+    """A block: so many rows of weights, lines of results and channels, by register tiles of so many
+    rows and results."""
+
+    rows: int
+    lines: int
+    channels: int
+    register_rows: int
+    register_results: int
+
+
+def block_of(kernel: Kernel, image: Image, plan: MmaPlan) -> ImageBlock:
+    """What the tile of a plan says: rows, results and summed elements of a block."""
+    rows, results, depth = plan.tile
+    register = plan.warp_tile
+    if image.side == "A":
+        rows, results, register = results, rows, register[::-1]
+    line = math.prod(kernel.sizes[window.place] for window in image.windows[1:])
+    taps = math.prod(window.taps for window in image.windows)
+    return ImageBlock(rows, results // line, depth // taps, *register)
+
+
+def scratch_elements(kernel: Kernel, image: Image, block: ImageBlock) -> tuple[int, int, int]:
+    """Of packed weights, of the image, and of sums."""
+    rows = -(-block.rows // block.register_rows) * block.register_rows
+    taps = math.prod(window.taps for window in image.windows)
+    extents = image.extents(places_of(kernel, image, block.lines))
+    width = results_of(kernel, image, block)
+    planes = block.channels * len(list(image.phases()))
+    return rows * block.channels * taps, planes * math.prod(extents) + width, rows * width
+
+
+def places_of(kernel: Kernel, image: Image, lines: int) -> list[int]:
+    return [lines, *(kernel.sizes[window.place] for window in image.windows[1:])]
+
+
+def results_of(kernel: Kernel, image: Image, block: ImageBlock) -> int:
+    """Flat results of a block, in whole register tiles, those beyond lines included."""
+    places = places_of(kernel, image, block.lines)
+    flat = 0
+    for count, extent in zip(places, image.extents(places), strict=True):
+        flat = flat * extent + count - 1
+    return -(-(flat + 1) // block.register_results) * block.register_results
+
+
+def image_block(kernel: Kernel, image: Image, target: Target, lanes: int) -> ImageBlock | None:
+    """The block that takes the least time, as estimated; None where none fits a thread."""
+    shapes = _TILES[(target.limits.vector_registers or 16) >= 32]
+    rows = _rows(kernel, image)
+    lines = kernel.sizes[image.windows[0].place]
+    channels = math.prod(kernel.sizes[name] for name in image.channels)
+    most = max(1, _MOST_DEPTH // math.prod(window.taps for window in image.windows))
+    deep = [c for c in _cuts(channels) if c <= most and channels <= _MOST_STEPS * c]
+    blocks = [
+        ImageBlock(even_blocks(rows, bound, shape[0]), of_lines, of_channels, shape[0], width)
+        for shape in shapes
+        for bound in dict.fromkeys((rows, 256, 128, 64))
+        for of_lines in _cuts(lines)
+        for of_channels in deep
+        if (width := shape[1] * lanes)
+    ]
+    item = _item(kernel)
+    fitting = [
+        block
+        for block in blocks
+        if sum(scratch_elements(kernel, image, block)) * item <= SCRATCH_BYTES
+        and _share(kernel, image, block) >= _LEAST_SHARE
+    ]
+    units = target.limits.units
+    return min(fitting, key=lambda b: _time(kernel, image, b, units, lanes), default=None)
+
+
+def _share(kernel: Kernel, image: Image, block: ImageBlock) -> float:
+    """The share of results that are wanted: few where windows are as large as the image."""
+    wanted = math.prod(places_of(kernel, image, block.lines))
+    return wanted / results_of(kernel, image, block)
+
+
+def _cuts(size: int) -> list[int]:
+    """Sizes of equal parts, a few."""
+    counts = [count for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64) if count <= size]
+    return list(dict.fromkeys(-(-size // count) for count in counts))
+
+
+def _rows(kernel: Kernel, image: Image) -> int:
+    assert kernel.roles is not None
+    return math.prod(
+        kernel.sizes[name] for name in (kernel.roles.n if image.side == "A" else kernel.roles.m)
+    )
+
+
+def _item(kernel: Kernel) -> int:
+    assert kernel.roles is not None
+    return kernel.let(kernel.roles.contraction).dtype.storage_bytes
+
+
+def _time(kernel: Kernel, image: Image, block: ImageBlock, units: int, lanes: int) -> float:
+    """Multiply-adds of vectors that the blocks of the busiest unit take as long as."""
+    assert kernel.roles is not None
+    rows, lines = _rows(kernel, image), kernel.sizes[image.windows[0].place]
+    channels = math.prod(kernel.sizes[name] for name in image.channels)
+    batch = math.prod(kernel.sizes[name] for name in (*kernel.roles.batch, *image.others))
+    pieces = batch * -(-rows // block.rows) * -(-lines // block.lines)
+    steps = -(-channels // block.channels)
+    weights, pixels, sums = scratch_elements(kernel, image, block)
+    results = results_of(kernel, image, block)
+    products = weights * results / lanes
+    registers = block.register_rows * block.register_results // lanes
+    loads = block.register_rows + block.register_results // lanes
+    products *= max(1.0, _BUSY / registers) * (1 + _LOAD * loads / registers)
+    once = products + weights * _PACK_WEIGHT + pixels * _PACK_PIXEL + sums * _SUM
+    near = (weights + pixels + sums) * _item(kernel) <= _NEAR_BYTES
+    return waves(pieces, units) * steps * once * (1.0 if near else _FAR)
+
+
+def image_refusal(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -> str | None:
+    """Why a kernel cannot be computed so; None where it can."""
+    side = next((cached.tensor for cached in plan.cache if cached.where == IMAGE), None)
+    image = image_of(kernel, tensors)
+    if image is None or image.side != side:
+        return f"{side} is no image whose neighbours along the results lie side by side"
+    block = block_of(kernel, image, plan)
+    if min(block.rows, block.lines, block.channels) < 1:
+        return "a block is at least a line of results and all taps of a channel"
+    if block.register_results % (plan.vectorize.width if plan.vectorize else 1):
+        return f"{block.register_results} results of a register tile are no whole vectors"
+    size = sum(scratch_elements(kernel, image, block)) * _item(kernel)
+    if size > SCRATCH_BYTES:
+        shown = "x".join(map(str, plan.tile))
+        return f"a block of tile {shown} takes {size:,} bytes; {SCRATCH_BYTES:,} is the most"
+    return None

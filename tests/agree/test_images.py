@@ -1,0 +1,201 @@
+"""Convolutions over a copy of the image: results, any block, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from weft.codegen.cpu.verify import verify
+from weft.driver.compile import Executable, compile_program
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.foundation.errors import SpecViolation
+from weft.ptir import Builder, Program
+from weft.target.cpu import host
+from weft.target.target import Target
+
+Array = NDArray[Any]
+WIDE = frozenset({"avx2", "avx512f"})
+"""What a target has whose plans copy images; no instruction is named by it here."""
+
+ALONG_M = {"axis": "m.i.i", "width": 16}
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution with channels first; `last`: its result has them last."""
+
+    images: int = 1
+    channels: int = 4
+    results: int = 8
+    sizes: tuple[int, ...] = (9, 11)
+    window: tuple[int, ...] = (3, 3)
+    stride: int = 1
+    dilation: int = 1
+    pad: int = 1
+    groups: int = 1
+    fill: float = 0.0
+    last: bool = False
+    dtype: str = "f32"
+
+    def program(self) -> Program:
+        b, rank = Builder("conv"), len(self.sizes)
+        x = b.param(self.dtype, [self.images, self.channels, *self.sizes])
+        w = b.param(self.dtype, [self.results, self.channels // self.groups, *self.window])
+        bias = b.param(self.dtype, [self.results])
+        patches = b.extract_patches(
+            b.transpose(x, [0, *range(2, rank + 2), 1]), window=list(self.window),
+            strides=[self.stride] * rank, dilation=[self.dilation] * rank,
+            padding=[(self.pad, self.pad)] * rank, pad_value=self.fill,
+        )  # fmt: skip
+        filters = b.transpose(w, [*range(2, rank + 2), 1, 0])
+        y = self._product(b, patches, filters)
+        y = b.tanh(y + b.broadcast_to(bias, y.shape))
+        return b.build(y if self.last else b.transpose(y, [0, rank + 1, *range(1, rank + 1)]))
+
+    def _product(self, b: Builder, patches: Any, filters: Any) -> Any:
+        taps, inputs = int(np.prod(self.window)), self.channels // self.groups
+        rank = len(self.sizes) + 1
+        if self.groups == 1:
+            matrix = b.reshape(filters, [taps * inputs, self.results])
+            return b.dot_general(patches, matrix, contract=([rank], [0]))
+        places = list(patches.shape[:-1])
+        parted = b.reshape(patches, [*places, taps, self.groups, inputs])
+        matrix = b.reshape(filters, [taps, inputs, self.groups, self.results // self.groups])
+        y = b.dot_general(
+            parted, matrix, contract=([rank, rank + 2], [0, 1]), batch=([rank + 1], [2])
+        )
+        return b.reshape(b.transpose(y, [*range(1, rank + 1), 0, rank + 1]), [*places, -1])
+
+    def data(self) -> list[Array]:
+        rng = np.random.default_rng(0)
+        dtype = np.float64 if self.dtype == "f64" else np.float32
+        shapes = (
+            (self.images, self.channels, *self.sizes),
+            (self.results, self.channels // self.groups, *self.window),
+            (self.results,),
+        )
+        return [(rng.standard_normal(shape) * 0.3).astype(dtype) for shape in shapes]
+
+    def exact(self, data: list[Array]) -> Array:
+        """Tap by tap, in higher precision."""
+        x, w, bias = (array.astype(np.longdouble) for array in data)
+        around = ((0, 0), (0, 0), *[(self.pad, self.pad)] * len(self.sizes))
+        x = np.pad(x, around, constant_values=self.fill)
+        spans = [(k - 1) * self.dilation + 1 for k in self.window]
+        counts = [(n - s) // self.stride + 1 for n, s in zip(x.shape[2:], spans, strict=True)]
+        y = np.zeros((self.images, self.results, *counts), np.longdouble)
+        each = self.results // self.groups, self.channels // self.groups
+        for tap in np.ndindex(*self.window):
+            cut = tuple(
+                slice(t * self.dilation, t * self.dilation + (n - 1) * self.stride + 1, self.stride)
+                for t, n in zip(tap, counts, strict=True)
+            )
+            for group in range(self.groups):
+                rows = slice(group * each[0], (group + 1) * each[0])
+                seen = x[(slice(None), slice(group * each[1], (group + 1) * each[1]), *cut)]
+                y[:, rows] += np.einsum("oc,nc...->no...", w[(rows, slice(None), *tap)], seen)
+        y = np.tanh(y + bias.reshape(-1, *[1] * len(counts)))
+        return np.moveaxis(y, 1, -1) if self.last else y
+
+
+def wide() -> Target:
+    """This machine, said to have wide vectors."""
+    limits = replace(host().limits, vector_bits=512, vector_registers=32)
+    return replace(host(), features=host().features | WIDE, limits=limits)
+
+
+def compiled(program: Program, **changes: Any) -> Executable:
+    """The program over a copy of the image, some fields of the plan changed."""
+    made = compile_program(program, wide())
+    document = json.loads(made.stages["plan"])
+    (plan,) = [plan for plan in document["plans"] if "image" in json.dumps(plan.get("cache"))]
+    if not changes:
+        return made
+    plan.update(changes)
+    return compile_program(program, wide(), overrides={"plan": json.dumps(document)})
+
+
+CASES = [
+    Conv(),
+    Conv(results=3, pad=0),
+    Conv(images=2, channels=3, results=13, sizes=(30, 33), window=(7, 7), stride=2, pad=3),
+    Conv(sizes=(17, 40), stride=2),
+    Conv(sizes=(17, 40), window=(1, 2), stride=3, pad=0),
+    Conv(sizes=(25, 25), stride=2, dilation=3, pad=2),
+    Conv(sizes=(25, 25), stride=4, dilation=2, window=(5, 5), pad=2),
+    Conv(sizes=(12, 12), dilation=2, pad=2, channels=70, results=20),
+    Conv(sizes=(7, 7), channels=96, results=40, images=3),
+    Conv(sizes=(8, 8), channels=32, results=48, stride=2, last=True),
+    Conv(groups=2, channels=6, results=10),
+    Conv(sizes=(50,), window=(5,), stride=2, pad=2),
+    Conv(sizes=(5, 6, 20), window=(3, 3, 3), channels=3),
+    Conv(fill=0.25, sizes=(6, 20)),
+    Conv(dtype="f64", results=9),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_results_are_those_of_the_definition(case: Conv) -> None:
+    executable, data = compiled(case.program()), case.data()
+    exact = case.exact(data)
+    one, two = (executable.run(data, threads=threads)[0] for threads in (1, 2))
+    assert one.tobytes() == two.tobytes()
+    np.testing.assert_allclose(one, exact.astype(one.dtype), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("case", CASES[:4], ids=str)
+def test_no_address_leaves_its_buffer(case: Conv) -> None:
+    program = case.program()
+    made = run_pipeline(Compilation(program, wide(), make_signature(program)), "cpu")
+    for routine in made["cpu"].routines.values():
+        verify(routine)
+
+
+def test_blocks_of_any_size_give_the_same_numbers_but_for_rounding() -> None:
+    case = Conv(images=2, channels=10, results=20, sizes=(15, 19))
+    data = case.data()
+    exact = case.exact(data).astype(np.float32)
+    for tile, registers in (
+        ([8, 19, 9], "8x16"),
+        ([20, 19 * 4, 9 * 3], "3x32"),
+        ([12, 19 * 15, 9 * 10], "12x48"),
+    ):
+        executable = compiled(case.program(), tile=tile, warp_tile=registers)
+        np.testing.assert_allclose(executable.run(data)[0], exact, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"tile": [8, 3, 36]}, "a block is at least a line of results"),
+        ({"warp_tile": "8x20"}, "vectors of 16 do not divide the tile of 20 along n"),
+        ({"vectorize": ALONG_M, "warp_tile": "16x16"}, "results of the image are along n"),
+        (
+            {
+                "cache": [
+                    {"tensor": "A", "where": "image", "at": "k", "pingpong": False},
+                    {"tensor": "B", "where": "packed", "at": "k", "pingpong": False},
+                ],
+                "vectorize": ALONG_M,
+                "warp_tile": "16x16",
+            },
+            "A is no image",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(SpecViolation, match=why):
+        compiled(Conv().program(), **changes)
+
+
+def test_a_window_of_many_taps_is_little_code() -> None:
+    """What is written does not grow with the window: LLVM takes seconds for ten thousand lines."""
+    case = Conv(channels=3, results=64, sizes=(64, 64), window=(11, 11), stride=2, pad=5)
+    assert compiled(case.program()).stages["llvm"].count("\n") < 3000

@@ -1,0 +1,79 @@
+"""Loads of wide vectors: those that guards allow, every second element, and ends of rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from weft.codegen.cpu.tiling import AxisTiling, outer_segments, segments
+from weft.driver.compile import compile_program
+from weft.ptir import Builder, Program
+from weft.target.cpu import host
+from weft.target.target import Target
+
+Array = NDArray[Any]
+
+
+def wide() -> Target:
+    """This machine, said to have vectors of 16 numbers whose lanes can be masked."""
+    limits = replace(host().limits, vector_bits=512, vector_registers=32)
+    return replace(host(), features=host().features | {"avx2", "avx512f"}, limits=limits)
+
+
+def depthwise(channels: int, rows: int, columns: int, fill: float) -> Program:
+    """Windows of 3 x 3 of each channel, with channels first."""
+    b = Builder("depthwise")
+    x, w = b.param("f32", [1, channels, rows, columns]), b.param("f32", [9, channels])
+    patches = b.extract_patches(
+        b.transpose(x, [0, 2, 3, 1]), window=[3, 3], strides=[1, 1], dilation=[1, 1],
+        padding=[(1, 1), (1, 1)], pad_value=fill,
+    )  # fmt: skip
+    parted = b.reshape(patches, [1, rows, columns, 9, channels])
+    each = b.reduce_sum(parted * b.broadcast_to(w, parted.shape), [3])
+    return b.build(b.transpose(each, [0, 3, 1, 2]))
+
+
+@pytest.mark.parametrize("fill", [0.0, 1.5])
+@pytest.mark.parametrize("columns", [3, 16, 23, 56])
+def test_windows_of_one_channel_are_read_in_vectors(columns: int, fill: float) -> None:
+    program = depthwise(4, 9, columns, fill)
+    executable = compile_program(program, wide())
+    text = executable.stages["llvm"]
+    assert ("llvm.masked.load" in text) == (columns >= 16)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 4, 9, columns)).astype(np.float32)
+    w = rng.standard_normal((9, 4)).astype(np.float32)
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=fill).astype(np.float64)
+    exact = sum(
+        padded[:, :, i : i + 9, j : j + columns] * w[3 * i + j].reshape(4, 1, 1)
+        for i in range(3)
+        for j in range(3)
+    )
+    np.testing.assert_allclose(executable.run([x, w])[0], exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("dtype", ["f32", "si32", "f64"])
+def test_every_second_element_is_taken_from_two_vectors(dtype: str, start: int) -> None:
+    b = Builder("second")
+    x, y = b.param(dtype, [5, 96]), b.param(dtype, [5, 48])
+    pairs = b.reshape(x, [5, 48, 2])
+    taken = b.reshape(b.slice(pairs, starts=[0, 0, start], sizes=[5, 48, 1]), [5, 48])
+    executable = compile_program(b.build(taken + y), wide())
+    assert "shufflevector" in executable.stages["llvm"]
+    kind = {"f32": np.float32, "si32": np.int32, "f64": np.float64}[dtype]
+    data = np.arange(480, dtype=kind).reshape(5, 96)
+    more = np.arange(240, dtype=kind).reshape(5, 48)
+    np.testing.assert_array_equal(executable.run([data, more])[0], data[:, start::2] + more)
+
+
+def test_what_is_left_of_wide_vectors_is_halved() -> None:
+    found = [(cut.start, cut.lanes, cut.unroll) for cut in outer_segments(63, AxisTiling(2, 16))]
+    assert found == [(0, 16, 2), (32, 16, 1), (48, 8, 1), (56, 4, 1), (60, 1, 3)]
+    narrow = AxisTiling(2, 4)
+    assert outer_segments(27, narrow) == segments(27, narrow)
+    assert outer_segments(0, AxisTiling(1, 16)) == []

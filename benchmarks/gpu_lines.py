@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.gpu_attention import attention_lines
+from benchmarks.gpu_convolutions import conv_epilogue_lines, conv_lines
 from benchmarks.gpu_gpt2 import gpt2_lines
 from benchmarks.gpu_line import Line, Tensor
 from benchmarks.gpu_products import products_lines
@@ -395,5 +396,7 @@ FAMILIES: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
     "gemm_types": gemm_types_lines,
     "whole": whole_lines,
     "attention": attention_lines,
+    "conv": conv_lines,
+    "conv_epilogue": conv_epilogue_lines,
     "products": products_lines,
 }

@@ -1,6 +1,7 @@
 """Operands that a matrix unit's copy engine can read: rows that begin at multiples of 16 bytes.
 
-An operand whose rows do not is first copied into a tensor whose rows do, padded with zeros:
+An operand whose rows do not, or that has zeros between its elements, is first copied into a tensor
+whose rows do, padded with zeros:
 
     a[m, k], k odd    -->    t[m, q] = k-th element where q < k, else 0;  then t instead of a
 
@@ -77,8 +78,12 @@ class _Wanted:
     def copy_of(self, let: Let, tensors: Mapping[str, Tensor]) -> bool:
         """Whether an operand must be copied first."""
         read = let.expr
-        if not isinstance(read, Read) or read.guards or read.places:
+        if not isinstance(read, Read) or read.places:
             return False
+        if read.guards:
+            # Elements that are apart, as in the gradient of rows that were taken here and there.
+            halves = self.warpgroups and self.atom is not None and let.dtype in (BF16, F16)
+            return halves and read.fill == 0
         address = linear(read.index, row_major(tensors[read.tensor].shape))
         even = is_aligned(address, let.dtype.storage_bytes)
         if self.widened:
@@ -109,7 +114,7 @@ def _copied(
     line = ROW // dtype.storage_bytes
     padded = -(-sizes[last] // line) * line
     axes = [KernelAxis(a, padded if a == last else sizes[a]) for a in order]
-    guards = (Guard(axis(last), sizes[last]),) if padded > sizes[last] else ()
+    guards = (*read.guards, *[Guard(axis(last), sizes[last])] * (padded > sizes[last]))
     zero = 0.0 if let.dtype.is_float else 0
     place = tuple(axis(a) for a in order)
     tensor = Tensor(name, dtype, tuple(found.size for found in axes))

@@ -18,6 +18,7 @@ from typing import Final
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.region.fitting.cutting import Cut, cut_kernel, needed, reduced, reductions
 from weft.region.fitting.levels import one_level_each
+from weft.region.form import Problem
 from weft.region.forms.columns import (
     matrix_bytes,
     pieces_of_columns,
@@ -25,7 +26,7 @@ from weft.region.forms.columns import (
     summed_columns,
 )
 from weft.region.forms.multiplied import usual_atom
-from weft.region.forms.problem import image_of
+from weft.region.forms.problem import find_problem
 from weft.region.forms.thin import FEW, LONG_SIDE, tiles_per_unit
 from weft.region.ir import (
     Check,
@@ -35,6 +36,7 @@ from weft.region.ir import (
     Pattern,
     Read,
     Reduce,
+    Roles,
     Tensor,
     Words,
     operands,
@@ -96,10 +98,10 @@ def _cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut |
         return None
     if target.kind is Kind.CPU:
         return _column_cut(kernel, tensors)
-    if kernel.pattern is Pattern.CONV:
-        return _images_cut(kernel, tensors, target)
     if kernel.roles:
-        return _contraction_cut(kernel, target)
+        cut = _outer_cut(kernel, tensors, target)
+        plain = kernel.pattern is Pattern.MATMUL
+        return _contraction_cut(kernel, target) if cut is None and plain else cut
     return _row_cut(kernel, tensors, target)
 
 
@@ -250,24 +252,33 @@ def _contraction_cut(kernel: Kernel, target: Target) -> Cut | None:
     return None
 
 
-def _images_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut | None:
-    """The gradient of filters, a sum over all places of all images, in parts of some images."""
-    image = image_of(kernel, tensors)
-    if image is None or image.is_summed or not image.images or not target.has("wgmma"):
+def _outer_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut | None:
+    """Sums over several axes in parts of the first one: the gradient of filters, over all places of
+    all images, in parts of some images."""
+    if not target.has("wgmma") or usual_atom(kernel, "sm90") is None:
         return None
-    if usual_atom(kernel, "sm90") is None:
-        return None
+    problem = find_problem(kernel, tensors)
     roles, sizes = kernel.roles, kernel.sizes
     assert roles is not None
+    first = _outermost(roles, sizes, problem) if problem is not None else ""
+    if not first:
+        return None
     batch, m, n, k = (
         math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
     )
-    first = image.images[0]
-    counts = _divisors(sizes[first])[1:]
+    counts = _divisors(sizes[first])[1:-1]
     parts = split_for(Extent(batch, m, n, k), target, counts, any_depth=True)
-    if parts == sizes[first]:
-        return Cut((first,))
     return Cut((), first, parts) if parts > 1 else None
+
+
+def _outermost(roles: Roles, sizes: Mapping[str, int], problem: Problem) -> str:
+    """The first of several axes that are summed over in order, of an image that of whole images."""
+    image, long = problem.image, [name for name in roles.k if sizes[name] > 1]
+    if not problem.aligned or len(long) < 2 or not {*long} <= {*problem.axes.k}:
+        return ""
+    if image is not None:
+        return "" if image.is_summed or not image.images else image.images[0]
+    return next(name for name in problem.axes.k if sizes[name] > 1)
 
 
 def _thin_cut(found: KernelAxis, most: int) -> Cut | None:

@@ -1,0 +1,65 @@
+"""Operands of convolutions that are copied as matrix units want them, and sums that are cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpu_convolutions import Case
+from tests.gpu_programs import through_stages
+from weft.ptir import Program
+from weft.region.ir import Kernel, Module
+
+
+def module_of(program: Program, target: str = "sm90") -> Module:
+    found: Module = through_stages(program, target)["region"]
+    return found
+
+
+def names(program: Program, target: str = "sm90") -> list[str]:
+    return [kernel.name for kernel in module_of(program, target).kernels]
+
+
+def copy_in(program: Program) -> Kernel:
+    return next(k for k in module_of(program).kernels if k.name.endswith("_image_copy"))
+
+
+def test_an_image_with_its_channels_first_becomes_a_board_with_padding() -> None:
+    program = Case(size=(8, 9), inputs=65, layout="first").program()
+    assert [axis.size for axis in copy_in(program).axes] == [2, 10, 11, 72]
+
+
+def test_zeros_lie_between_the_elements_of_a_gradient() -> None:
+    program = Case(size=(16, 16), stride=2).gradient(0)
+    assert [axis.size for axis in copy_in(program).axes] == [2, 18, 18, 64]
+
+
+def test_filters_alone_are_copied_where_they_alone_must_be() -> None:
+    assert names(Case(size=(8, 8), layout="filters first").program()) == ["conv0_rhs_copy", "conv0"]
+
+
+@pytest.mark.parametrize(
+    ("case", "target"),
+    [
+        (Case(size=(8, 8)), "sm90"),
+        (Case(size=(8, 8), layout="first", dtype="f32"), "sm90"),
+        (Case(size=(8, 8), layout="first"), "cpu"),
+        (Case(size=(16, 16), inputs=3, layout="first", outputs=256), "sm90"),
+        (Case(size=(2, 2), layout="first"), "sm90"),
+    ],
+    ids=["it lies right", "f32", "the CPU", "few channels", "few products"],
+)
+def test_nothing_is_copied(case: Case, target: str) -> None:
+    assert not any(name.endswith("_copy") for name in names(case.program(), target))
+
+
+def test_the_gradient_of_filters_is_cut_into_parts_of_some_images() -> None:
+    program = Case(size=(28, 28), images=32, inputs=128, outputs=128).gradient(1)
+    (parts,) = [k for k in module_of(program).kernels if k.name.endswith("_parts") and k.roles]
+    assert 32 % parts.axes[0].size == 0
+    assert parts.roles is not None
+    assert parts.roles.batch == (parts.axes[0].name,)
+
+
+def test_rows_with_zeros_between_them_are_copied_before_they_are_multiplied() -> None:
+    program = Case(size=(32, 32), window=(1, 1), stride=2, pad=0).gradient(0)
+    assert "matmul2_operand0_copy" in names(program)

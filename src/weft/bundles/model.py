@@ -4,14 +4,14 @@ An input is data, which the caller gives in every run; a weight, whose elements 
 bundle; or a state, which begins with given elements, stays in an instance, and is replaced by a
 result of the program after every run.
 
-Whatever else can be built from, such as a model of another framework, becomes a `Model` here.
+Models of other frameworks come as modules.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.errors import UserError, a_type
 from weft.ops.jit import Jitted
+from weft.ops.nn.module import Module
 from weft.ops.parameters import Names
 from weft.ops.pytree import children, leaf_names
 from weft.ops.state import Holder
@@ -76,24 +77,21 @@ def model_of(
     source: Any, example: Sequence[Any], name: str | None, state: Any, shapes: ShapeSet | None
 ) -> Model:
     """The model that something is, for arguments such as these."""
-    if isinstance(source, Model):
-        found = source
-    elif isinstance(source, Program):
+    if isinstance(source, Program):
         found = _of_program(source, example, state, shapes)
     elif isinstance(source, Jitted):
         found = _of_function(source, example, state, shapes)
+    elif callable(source):
+        found = _of_callable(source, example, state, shapes)
     else:
-        raise UserError(f"build takes a function under weft.jit or a program, not {a_type(source)}")
+        raise UserError(f"build takes a function, a module or a program, not {a_type(source)}")
     given = name or re.sub(r"\W", "_", found.name).strip("_") or "model"
     if not _NAME.fullmatch(given) or given.lower().startswith("weft"):
         raise UserError(
             f"{given!r} cannot begin the names of C functions: a name is of letters, digits and _, "
             "begins with a letter but not with weft, and has 64 characters at most"
         )
-    made = Model(
-        given, found.program, found.input_names, found.results, found.weights, found.states,
-        found.shapes,
-    )  # fmt: skip
+    made = replace(found, name=given)
     _check_states(made)
     return made
 
@@ -164,6 +162,21 @@ def _of_function(
     inputs = (*seen.names, *captured)
     chosen = shapes if shapes is not None else function.shapes
     return Model(function.name, seen.trace.program, inputs, results, weights, states, chosen)
+
+
+def _of_callable(
+    source: Any, example: Sequence[Any], state: Names, shapes: ShapeSet | None
+) -> Model:
+    """A function or a module, such as one that was read from ONNX or exported by torch: as it is
+    under jit. A module that has names for its inputs gives them."""
+    found = _of_function(Jitted(source), example, state, shapes)
+    if not isinstance(source, Module):
+        return found
+    named, names = getattr(source, "inputs", ()), found.input_names
+    count = len(names) - len(found.weights)
+    if isinstance(named, tuple) and len(named) == count and not found.states:
+        names = (*map(str, named), *names[count:])
+    return replace(found, name=type(source).__name__.lower(), input_names=names)
 
 
 def _inside(value: Any, inside: bool = False) -> Iterator[bool]:

@@ -108,7 +108,7 @@ class Seen:
         held = [each.tensor for each in self.trace.captured if each.tensor is not None]
         found: dict[int, str] = {}
         for name, tensor, _ in ways_to(held, self.function).walk(self.function):
-            found.setdefault(id(tensor), name)
+            found.setdefault(id(tensor), name.removeprefix("."))
         captured = enumerate(self.trace.captured)
         return [found.get(id(each.tensor), f"captured{number}") for number, each in captured]
 

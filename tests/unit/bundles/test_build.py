@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import weft
+from examples import gpt2_generate
 from tests.unit.bundles import models
 from weft import nn
 from weft.foundation.errors import Unimplemented, UserError
@@ -75,6 +76,40 @@ def test_weights_are_named_by_their_way(classify: Path) -> None:
     assert tensors["model.layers[0].weight"].shape == (16, 4)
 
 
+def test_a_module_is_built_as_it_is(folder: Path) -> None:
+    nn.manual_seed(1)
+    model = nn.Linear(4, 2)
+    x = np.random.default_rng(0).random((3, 4)).astype(np.float32)
+    bundle = weft.load_bundle(weft.build(model, x, out=folder / "linear"))
+    assert bundle.name == "linear"
+    assert sorted(weft.load(folder / "linear" / "weights.safetensors")) == ["bias", "weight"]
+    np.testing.assert_allclose(bundle(x)[0], model(weft.asarray(x)).numpy(), rtol=1e-6)
+
+
+def test_a_model_of_onnx_is_built(folder: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    helper, proto = onnx.helper, onnx.TensorProto
+    weight = onnx.numpy_helper.from_array(np.eye(4, 3, dtype=np.float32) * 2, "w")
+    nodes = [
+        helper.make_node("MatMul", ["pixels", "w"], ["h"]),
+        helper.make_node("Relu", ["h"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("pixels", proto.FLOAT, [2, 4])],
+        [helper.make_tensor_value_info("y", proto.FLOAT, [2, 3])],
+        [weight],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    model = weft.onnx.load(made.SerializeToString())
+    x = np.arange(-4, 4, dtype=np.float32).reshape(2, 4)
+    bundle = weft.load_bundle(weft.build(model, x, out=folder / "net", name="net"))
+    assert [entry.name for entry in bundle.inputs] == ["pixels"]
+    assert [entry.name for entry in bundle.results] == ["out['y']"]
+    assert bundle(x)[0].tolist() == np.maximum(x[:, :3] * 2, 0).tolist()
+
+
 class Counter(nn.Module):
     """Counts its calls."""
 
@@ -117,6 +152,34 @@ def test_arguments_may_be_state(folder: Path) -> None:
         (difference,) = instance(x * turn)
         assert difference.tolist() == x.tolist()
         assert instance.states["memory['seen']"] == turn
+
+
+def test_a_generator_keeps_its_caches(folder: Path) -> None:
+    """Tokens one by one, with keys and values as state, are those that Python makes."""
+    nn.manual_seed(0)
+    config = gpt2_generate.Config(layers=2, width=32, heads=2, vocabulary=64, context=12)
+    model = gpt2_generate.GPT2(config)
+    want = list(gpt2_generate.generate(model, [3], 8, temperature=0))
+
+    def step(model: Any, tokens: Any, position: Any, caches: Any) -> Any:
+        return model.step(tokens, position, caches)
+
+    example = model, np.zeros((1, 1), np.int32), np.zeros((), np.int32), model.empty_caches(9)
+    made = weft.build(weft.jit(step), *example, out=folder / "step", state="caches")
+    bundle = weft.load_bundle(made, threads=2)
+    assert [entry.name for entry in bundle.inputs] == ["tokens", "position"]
+    assert len(bundle.states) == 4
+    source = (made / "step.c").read_text()
+    steps = source.partition("results_0[] = {")[2].partition("}")[0].split(",")
+    slots = source.partition("slots_0[] = {")[2].partition("};")[0].split("},")
+    assert all("WEFT_STATE" in slots[int(n)] for n in steps[1:5])  # They are updated in place.
+    for instance in (bundle.instance(), bundle.instance()):
+        token, got = 3, []
+        for position in range(8):
+            (scores,) = instance(np.array([[token]], np.int32), np.asarray(position, np.int32))
+            token = int(scores[0].argmax())
+            got.append(token)
+        assert got == want
 
 
 def test_states_may_change_places(folder: Path) -> None:
@@ -201,7 +264,7 @@ def test_too_many_sizes_that_cannot_be_filled_are_told(folder: Path) -> None:
 
 
 def test_only_functions_and_programs_are_built(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"a function under weft\.jit or a program, not an int"):
+    with pytest.raises(UserError, match="a function, a module or a program, not an int"):
         weft.build(3, out=folder / "no")
 
 

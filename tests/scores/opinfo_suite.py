@@ -12,8 +12,8 @@ import argparse
 import sys
 import unittest
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +33,7 @@ from tests.scores import (
     opinfo_windows,
 )
 from tests.scores.opinfo_forms import OPS
+from tests.scores.report import report
 
 RECORD = Path(__file__).with_name("opinfo_not_counted.txt")
 SAMPLES = 3
@@ -54,7 +55,10 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     outcomes = {name: outcome(name, op) for name, op in ops() if given.only in name}
-    return report(outcomes, given.update, whole=not given.only)
+    return report(
+        outcomes, "agrees", partial(score, outcomes), RECORD,
+        update=given.update, whole=not given.only,
+    )  # fmt: skip
 
 
 def ops() -> Iterator[tuple[str, Any]]:
@@ -145,29 +149,12 @@ def taken(value: Any) -> Any:
     return value
 
 
-def report(outcomes: dict[str, str], update: bool, whole: bool) -> int:
-    """The score, what does not count, and a count by reason."""
-    missed = {name: why for name, why in outcomes.items() if why != "agrees"}
-    for name, why in missed.items():
-        print(f"{name}: {why}")
-    counts = Counter(why.split(":")[0] for why in missed.values())
-    print("\n" + "".join(f"{count:5} {reason}\n" for reason, count in counts.most_common()))
+def score(outcomes: dict[str, str], missed: list[str]) -> str:
+    """How many ops agree, and how many names of which all forms do."""
     names = {name.split(":")[0] for name in outcomes}
     held = names - {name.split(":")[0] for name in missed}
-    print(
-        f"{len(outcomes) - len(missed)} of {len(outcomes)} ops agree "
-        f"({len(held)} of {len(names)} names)"
-    )
-    if update:
-        RECORD.write_text("".join(f"{name}\n" for name in missed))
-        return 0
-    expected = set(RECORD.read_text().split()) if RECORD.exists() else set()
-    lost = [name for name in missed if name not in expected]
-    for name in lost:
-        print(f"agreed before: {name}")
-    for name in sorted(expected - set(missed)) if whole else []:
-        print(f"agrees now, take it off {RECORD.name}: {name}")
-    return 1 if lost else 0
+    agree = len(outcomes) - len(missed)
+    return f"{agree} of {len(outcomes)} ops agree ({len(held)} of {len(names)} names)"
 
 
 if __name__ == "__main__":

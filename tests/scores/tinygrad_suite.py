@@ -14,7 +14,6 @@ import importlib.util
 import os
 import sys
 import unittest
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from tests.scores import tinygrad_names
+from tests.scores.report import report
 from tests.scores.tinygrad_face import NAMES, Kind, Kinds, Tensor
 
 RECORD = Path(__file__).with_name("tinygrad_not_passed.txt")
@@ -40,8 +40,12 @@ def main(argv: list[str]) -> int:
     if found is None:
         print(f"SUITE={given.suite} has none of {', '.join(PLACES)}")
         return 2
-    outcomes = run(load(found), given.only)
-    return report(outcomes, given.update, whole=not given.only)
+    outcomes = dict(sorted(run(load(found), given.only).items()))
+    return report(
+        outcomes, "passed",
+        lambda missed: f"{len(outcomes) - len(missed)} of {len(outcomes)} pass", RECORD,
+        update=given.update, whole=not given.only,
+    )  # fmt: skip
 
 
 def load(path: Path) -> ModuleType:
@@ -148,26 +152,6 @@ def run(module: ModuleType, only: str) -> dict[str, str]:
         if only in test.id():
             test(result)
     return result.found
-
-
-def report(outcomes: dict[str, str], update: bool, whole: bool) -> int:
-    """The score, what does not pass, and a count by reason."""
-    missed = {name: why for name, why in sorted(outcomes.items()) if why != "passed"}
-    for name, why in missed.items():
-        print(f"{name}: {why}")
-    counts = Counter(why.split(":")[0] for why in missed.values())
-    print("\n" + "".join(f"{count:5} {reason}\n" for reason, count in counts.most_common()))
-    print(f"{len(outcomes) - len(missed)} of {len(outcomes)} pass")
-    if update:
-        RECORD.write_text("".join(f"{name}\n" for name in missed))
-        return 0
-    expected = set(RECORD.read_text().split()) if RECORD.exists() else set()
-    lost = [name for name in missed if name not in expected]
-    for name in lost:
-        print(f"passed before: {name}")
-    for name in sorted(expected - set(missed)) if whole else []:
-        print(f"passes now, take it off {RECORD.name}: {name}")
-    return 1 if lost else 0
 
 
 if __name__ == "__main__":

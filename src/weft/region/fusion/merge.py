@@ -3,7 +3,8 @@
 Two kernels are candidates when one reads what the other stores, or when both read a tensor. They
 are merged if no third kernel stands between them, neither has to wait for the other, the result is
 a kernel of a known shape within the machine's limits, at least one read disappears, and the
-estimate is lower.
+estimate is lower. Where there are very many kernels of one number each on a CPU, they are put
+together first.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from typing import TypeAlias
 
 from weft.foundation.index_expr import Expr
 from weft.poly_view.ir import BlockKind
+from weft.region.fusion.bounds import PLACED
 from weft.region.fusion.greedy import LARGEST, Fusion
 from weft.region.fusion.order import Order, Traffic
 from weft.region.fusion.resources import stop_reason
 from weft.region.ir import Kernel, Read
 from weft.region.writing.emit import Emitter, Root, Stop, View
+from weft.target.target import Kind
 
 Group: TypeAlias = tuple[Root, ...]
+MANY = 32
+"""From so many numbers on, kernels compute several that have nothing to do with one another."""
 
 
 def fuse_greedily(fusion: Fusion) -> list[Group]:
@@ -37,6 +42,7 @@ def fuse_nothing(fusion: Fusion) -> list[Group]:
 def merge_groups(fusion: Fusion) -> list[Group]:
     """The roots of every kernel, in an order in which they can run."""
     merger = _Merger(fusion, [(Root(name),) for name in fusion.stored])
+    merger.gather_scalars()
     merger.run()
     return merger.in_order()
 
@@ -54,6 +60,41 @@ class _Merger:
         for n, names in self.reads.items():
             for name in names:
                 self.readers.setdefault(name, set()).add(n)
+
+    def gather_scalars(self) -> None:
+        """Hundreds of numbers that depend on nothing stored are computed by a few kernels: each
+        kernel takes longer to compile, and to start, than all of its work."""
+        alone = [number for number in self.groups if self._is_scalar(number)]
+        if len(alone) < MANY or self.fusion.target.kind is Kind.GPU:
+            return
+        held: list[int] = []
+        size = 0
+        for number in alone:
+            count = len(self._inside(self.groups[number]))
+            if held and size + count > LARGEST:
+                self._gather(held)
+                held, size = [], 0
+            held.append(number)
+            size += count
+        self._gather(held)
+
+    def _is_scalar(self, number: int) -> bool:
+        """Whether a group is one number, computed from numbers that are there already."""
+        blocks = [self.fusion.view.blocks[name] for name in self._inside(self.groups[number])]
+        plain = all(
+            block.kind is BlockKind.EWISE and not block.shape and block.fn not in PLACED
+            for block in blocks
+        )
+        return plain and not self._before(self.groups[number], number)
+
+    def _gather(self, numbers: list[int]) -> None:
+        roots = tuple(root for number in numbers for root in self.groups[number])
+        try:
+            self.fusion.kernel(roots)
+        except Stop:
+            return
+        for other in numbers[1:]:
+            self._join(numbers[0], other, roots)
 
     def run(self) -> None:
         for number in sorted(self.groups, reverse=True):
@@ -147,6 +188,10 @@ class _Merger:
             return
         first, second = self.groups[number][0].block, self.groups[other][0].block
         self.fusion.notes.append(f"{second} is stored by the kernel of {first}")
+        self._join(number, other, roots)
+
+    def _join(self, number: int, other: int, roots: Group) -> None:
+        """One group in the place of two."""
         del self.groups[other]
         self.groups[number] = roots
         self.home.update((root.block, number) for root in roots)

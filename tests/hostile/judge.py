@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ import weft
 from tests.support import Array
 from weft.foundation.dims import Dim
 from weft.foundation.errors import InternalError, SpecViolation, WeftError
+from weft.interop import onnx
 from weft.ptir import Program, loads, verify
 from weft.ptir.types import leaves
 
@@ -39,6 +41,21 @@ def verdict(data: bytes | str, next_phase: Callable[[], object] = int) -> str:
         return _code(error)
     except Exception as error:
         raise Crash(f"{type(error).__name__}: {str(error)[:300]}") from error
+
+
+def model_verdict(data: Any, next_phase: Callable[[], object] = int) -> str:
+    """The outcome of loading an ONNX model, and running it with ones."""
+    try:
+        next_phase()
+        model = onnx.load(data)
+        next_phase()
+        made = model(*[np.ones((2, 3), np.float32) for _ in model.inputs])
+        weft.eval([each for each in made.values() if each is not None])
+    except WeftError as error:
+        return _code(error)
+    except Exception as error:
+        raise Crash(f"{type(error).__name__}: {str(error)[:300]}") from error
+    return "ok"
 
 
 def _outcome(data: bytes | str, next_phase: Callable[[], object]) -> str:

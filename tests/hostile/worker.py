@@ -21,10 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.hostile import extremes
+from tests.hostile import extremes, onnx_files
 from tests.hostile.bases import bases
 from tests.hostile.generated import GENERATED
-from tests.hostile.judge import Crash, verdict
+from tests.hostile.judge import Crash, model_verdict, verdict
 
 ROOT = Path(__file__).parents[2]
 CORPUS = Path(__file__).parent / "corpus"
@@ -99,6 +99,8 @@ def files(case: str) -> Iterator[tuple[str, bytes | str]]:
         case "made":
             data = GENERATED[name][1]()
             yield case, data if isinstance(data, bytes) else data.encode()
+        case "onnx":
+            yield case, onnx_files.FILES[name][1]()
         case "base":
             yield case, json.dumps(bases()[name])
         case "attributes":
@@ -117,7 +119,8 @@ def outcome(name: str, data: bytes | str) -> Outcome:
     """The judgement of one file."""
     started = time.process_time()
     try:
-        found, crash = verdict(data, lambda: signal.setitimer(signal.ITIMER_PROF, SECONDS)), ""
+        judge = model_verdict if name.startswith("onnx ") else verdict
+        found, crash = judge(data, lambda: signal.setitimer(signal.ITIMER_PROF, SECONDS)), ""
     except (Crash, TimeoutError) as error:
         found, crash = "CRASH", _trace(error)
     finally:

@@ -4,6 +4,7 @@ in ONNX is a body."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, defs, helper
@@ -53,9 +54,14 @@ def body_of(function: FunctionProto, node: Node) -> Graph:
 
 
 def _schema(node: Node) -> Any:
+    return _schema_of(node.op, node.version or 1, node.domain)
+
+
+@lru_cache(4096)
+def _schema_of(op: str, version: int, domain: str) -> Any:
     try:
-        return defs.get_schema(node.op, node.version or 1, node.domain)
-    except defs.SchemaError:
+        return defs.get_schema(op, version, domain)
+    except (defs.SchemaError, TypeError, ValueError):
         return None
 
 
@@ -87,6 +93,21 @@ def schema_function(node: Node, operands: Sequence[Value]) -> FunctionProto | No
     except Exception as error:
         raise Unimplemented(str(node), f"ONNX does not expand it: {brief(error, 200)}") from None
     return made
+
+
+def check_arity(node: Node) -> None:
+    """Raise unless the node has as many operands as its operator takes."""
+    schema = _schema(node)
+    if schema is None:
+        return
+    count = len(node.inputs)
+    single = defs.OpSchema.FormalParameterOption.Single
+    pairs = zip(node.inputs, schema.inputs, strict=False)
+    absent = any(not name and formal.option == single for name, formal in pairs)
+    if not schema.min_input <= count <= schema.max_input or absent:
+        raise malformed(
+            f"{count} operands are given; it takes {schema.min_input} to {schema.max_input}"
+        )
 
 
 def is_described(node: Node) -> bool:

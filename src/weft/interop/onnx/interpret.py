@@ -8,8 +8,17 @@ from typing import Final
 
 from onnx import FunctionProto
 
-from weft.foundation.errors import SpecViolation, Unimplemented, UserError, WeftError, brief, placed
-from weft.interop.onnx.functions import Name, body_of, is_described, schema_function
+from weft.foundation.errors import (
+    ResourceExceeded,
+    SpecViolation,
+    Unimplemented,
+    UserError,
+    WeftError,
+    brief,
+    placed,
+)
+from weft.foundation.limits import current
+from weft.interop.onnx.functions import Name, body_of, check_arity, is_described, schema_function
 from weft.interop.onnx.graph import Graph, Node, malformed
 from weft.interop.onnx.rules import RULES
 from weft.interop.onnx.table import Call
@@ -17,6 +26,11 @@ from weft.interop.onnx.values import Value
 
 _DEEPEST: Final = 48
 """How deep functions may call functions."""
+_MISFITS: Final = (
+    TypeError, ValueError, LookupError, ArithmeticError, AttributeError, AssertionError,
+    RecursionError,
+)  # fmt: skip
+"""What Python and NumPy raise where a rule meets operands or attributes that it does not expect."""
 
 
 @dataclass
@@ -42,6 +56,8 @@ class Interpreter:
     bodies: dict[tuple[object, ...], Graph] = field(default_factory=dict)
     active: list[Name] = field(default_factory=list)
     """The functions that are being run."""
+    steps: int = 0
+    """How many nodes of loops and functions were run: these may stand for very many."""
 
     def run(
         self, graph: Graph, given: Mapping[str, Value], outer: Scope | None = None
@@ -50,15 +66,29 @@ class Interpreter:
         scope = Scope(outer, {**graph.constants, **given})  # type: ignore[arg-type]
         for node, done in zip(graph.nodes, graph.last_uses, strict=True):
             try:
+                if outer is not None or self.active:
+                    self._count()
                 made = self.apply(node, scope)
             except WeftError as error:
                 raise _told(error, node) from None
+            except _MISFITS as error:
+                raise _misfit(error, node) from error
+            except MemoryError:
+                raise ResourceExceeded(f"the node {node} needs more memory than there is") from None
             for name, value in zip(node.outputs, made, strict=False):
                 if name:
                     scope.values[name] = value
             for name in done:
                 scope.values.pop(name, None)
         return [scope[name] if name else None for name in graph.outputs]
+
+    def _count(self) -> None:
+        self.steps += 1
+        if self.steps > current().loop_steps:
+            raise ResourceExceeded(
+                f"its loops and functions take over {current().loop_steps:,} steps; raise "
+                "WEFT_MAX_LOOP_STEPS if this is meant"
+            )
 
     def apply(self, node: Node, scope: Scope) -> tuple[Value, ...]:
         """The results of one node."""
@@ -68,6 +98,7 @@ class Interpreter:
             return self.call(node, self.functions[key], operands, key)
         found = RULES.get((node.domain, node.op))
         if found is not None:
+            check_arity(node)
             made = found(Call(node, self._subgraphs(scope)), operands)
             if len(made) != 1 or made[0] is not NotImplemented:
                 return made
@@ -136,6 +167,12 @@ def missing_rules(graph: Graph, functions: Mapping[Name, FunctionProto]) -> dict
 
 def _set(node: Node) -> str:
     return f"version {node.version} of the operators {node.domain or 'ai.onnx'!r}"
+
+
+def _misfit(error: Exception, node: Node) -> SpecViolation:
+    """What does not fit an operator, where nothing more exact was said."""
+    why = f"its operands or attributes do not fit: {brief(str(error), 200)}"
+    return SpecViolation("MalformedModel", why, where=f"the node {node}")
 
 
 def _told(error: WeftError, node: Node) -> WeftError:

@@ -61,6 +61,8 @@ class Call:
     def ints(self, given: Array | None, name: str, default: Any = None) -> list[int] | Any:
         """Numbers that are an operand in newer versions and an attribute in older ones."""
         if given is not None:
+            if given.dtype.kind not in "iu":
+                raise SpecViolation("MalformedModel", f"{name} are integers, not {given.dtype}")
             return [int(each) for each in np.asarray(given).reshape(-1)]
         return self.attr(name, default)
 
@@ -92,7 +94,9 @@ class Rule:
             return _several(self.function(call, *self._taken(call, operands)))
         with graph(backend="reference"):
             made = _several(self.function(call, *self._taken(call, operands)))
-            return tuple(each.numpy() if isinstance(each, Tensor) else each for each in made)
+            if all((each.size or 0) <= FOLDED for each in made if isinstance(each, Tensor)):
+                return tuple(each.numpy() if isinstance(each, Tensor) else each for each in made)
+        return _several(self.function(call, *self._taken(call, operands)))
 
     def _taken(self, call: Call, operands: list[Value]) -> list[Value]:
         """The operands as the rule wants them."""

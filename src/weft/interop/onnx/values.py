@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.errors import Unimplemented, UserError
+from weft.foundation.errors import SpecViolation, Unimplemented, UserError
 from weft.ops import namespace
 from weft.ops.graph.context import current
 from weft.ops.tensor import Tensor, from_array
@@ -54,6 +54,17 @@ def tensor(value: Value) -> Tensor:
         return from_array(np.ascontiguousarray(value))
     kind = TensorType(dtype, tuple(value.shape))
     return Tensor(current().constant(TensorLiteral(kind, np.ascontiguousarray(value).tobytes())))
+
+
+def axis_in(axis: int, rank: int) -> int:
+    """An axis from 0 of a tensor of this rank; it may be counted from the end."""
+    if not -rank <= axis < rank:
+        raise SpecViolation(
+            "InvalidAttributeValue",
+            f"axis {axis} is out of range for {rank} axes",
+            f"axes run from {-rank} to {rank - 1}",
+        )
+    return axis + rank if axis < 0 else axis
 
 
 def array(value: Value, what: str = "a value") -> Array:

@@ -3,7 +3,7 @@ stays a choice or a loop in it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from weft.interop.onnx.graph import Graph
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.values import Value, array, is_array, tensor, wf
 from weft.ops.tensor import Tensor
+
+UNROLLED: Final = 64
+"""Up to how many steps a loop of known length is written out."""
 
 
 def _traced(value: Value) -> bool:
@@ -47,9 +50,14 @@ def loop(
         raise SpecViolation(
             "MalformedModel", f"the body takes {len(body.inputs)} inputs for {len(carried)} values"
         )
-    if not _traced(count) and not _traced(going) and not _is_computed(body, carried):
+    known = not _traced(count) and not _traced(going) and not _is_computed(body, carried)
+    if known and not (_is_long(count) and _goes_on(body)):
         return _unrolled(call, body, count, going, list(carried), outputs)
     return _in_program(call, body, count, going, carried, outputs)
+
+
+def _is_long(count: Value) -> bool:
+    return count is not None and int(array(count).reshape(-1)[0]) > UNROLLED
 
 
 def _is_computed(body: Graph, carried: tuple[Value, ...]) -> bool:

@@ -12,7 +12,7 @@ from weft.foundation.dtypes import BF16, F16, F32, F64, FP8_E4M3, FP8_E5M2, I1, 
 from weft.foundation.errors import Unimplemented
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import Value, array, dtype_of, is_array, tensor, wf
+from weft.interop.onnx.values import Value, array, axis_in, dtype_of, is_array, tensor, wf
 from weft.ops.tensor import Tensor
 
 _UNARY: Final[dict[str, Callable[[Tensor], Tensor]]] = {
@@ -53,7 +53,7 @@ def _aligned(call: Call, x: Tensor, y: Tensor) -> Value:
     """The second operand; before version 7 it may begin at an axis of the first."""
     if call.version >= 7 or not call.attr("broadcast", 0) or "axis" not in call.node.attributes:
         return y
-    axis = call.attr("axis") % x.ndim
+    axis = axis_in(call.attr("axis"), x.ndim)
     return y.reshape((*y.shape, *[1] * (x.ndim - axis - y.ndim)))
 
 

@@ -11,7 +11,7 @@ from weft.foundation.dtypes import SI32, SI64
 from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.rules.elementwise import wrapped
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, Value, tensor, wf
+from weft.interop.onnx.values import Array, Value, axis_in, tensor, wf
 from weft.ops import functional
 from weft.ops.tensor import Tensor
 
@@ -37,7 +37,7 @@ def gather(call: Call, x: Tensor, indices: Tensor) -> Value:
 
 @rule("GatherElements")
 def gather_elements(call: Call, x: Tensor, indices: Tensor) -> Value:
-    axis = call.attr("axis", 0) % x.ndim
+    axis = axis_in(call.attr("axis", 0), x.ndim)
     return functional.gather(x, places(indices, x.shape[axis]), axis)
 
 
@@ -65,7 +65,7 @@ def gather_nd(call: Call, x: Tensor, indices: Tensor) -> Value:
 
 @rule("ScatterElements", "Scatter")
 def scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Value:
-    axis = call.attr("axis", 0) % x.ndim
+    axis = axis_in(call.attr("axis", 0), x.ndim)
     how = _REDUCE[call.choice("reduction", "none", _REDUCE)]
     if indices.size == 0:
         return x
@@ -102,7 +102,7 @@ def one_hot(call: Call, indices: Tensor, depth: Array, values: Tensor) -> Value:
 def tensor_scatter(
     call: Call, cache: Tensor, update: Tensor, starts: Tensor | None = None
 ) -> Value:
-    axis = call.attr("axis", -2) % cache.ndim
+    axis = axis_in(call.attr("axis", -2), cache.ndim)
     length, count = int(cache.shape[axis]), int(update.shape[axis])
     steps = tensor(np.arange(count, dtype=np.int64))
     first = wf.zeros((int(cache.shape[0]),), dtype=SI64) if starts is None else starts

@@ -11,7 +11,7 @@ from weft.foundation.errors import Unimplemented
 from weft.interop.onnx.rules.elementwise import widened
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import Array, Value, wf
+from weft.interop.onnx.values import Array, Value, axis_in, wf
 from weft.ops import functional
 from weft.ops.tensor import Tensor
 
@@ -56,7 +56,7 @@ def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -
 def layer_normalization(
     call: Call, x: Tensor, scale: Tensor, bias: Tensor | None = None
 ) -> tuple[Tensor, ...]:
-    axis = call.attr("axis", -1) % x.ndim
+    axis = axis_in(call.attr("axis", -1), x.ndim)
     axes = tuple(range(axis, x.ndim))
     eps, stash = call.attr("epsilon", 1e-5), dtype_numbered(call.attr("stash_type", 1))
     shape = tuple(int(size) for size in x.shape[axis:])

@@ -8,7 +8,7 @@ from weft.interop.onnx.rules.convolution import convolve, less_zero_point
 from weft.interop.onnx.rules.elementwise import converted
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import Value, wf
+from weft.interop.onnx.values import Value, axis_in, wf
 from weft.ops.tensor import Tensor
 
 
@@ -17,7 +17,7 @@ def _spread(call: Call, value: Tensor, x: Tensor) -> Value:
     for each block of them."""
     if value.size == 1 and value.ndim < 2:
         return value.reshape(())
-    axis = call.attr("axis", 1) % x.ndim
+    axis = axis_in(call.attr("axis", 1), x.ndim)
     block = call.attr("block_size", 0)
     if value.ndim == 1 and not block:
         return value.reshape([-1 if i == axis else 1 for i in range(x.ndim)])

@@ -12,7 +12,7 @@ import numpy as np
 from weft.foundation.errors import SpecViolation
 from weft.foundation.limits import check_bytes, current
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, Value, tensor, wf
+from weft.interop.onnx.values import Array, Value, axis_in, tensor, wf
 from weft.ops.tensor import Tensor
 
 _MODES = ("nearest", "linear", "cubic")
@@ -35,7 +35,7 @@ def resize(
 ) -> Value:  # fmt: skip
     if call.version == 10:
         roi, scales = None, roi
-    axes = [axis % x.ndim for axis in call.attr("axes") or range(x.ndim)]
+    axes = [axis_in(axis, x.ndim) for axis in call.attr("axes") or range(x.ndim)]
     if scales is not None and not scales.size:
         scales = None
     if scales is None and (sizes is None or not sizes.size):

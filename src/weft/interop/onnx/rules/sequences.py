@@ -18,6 +18,11 @@ def _at(position: Value, size: int, end: int) -> int:
     return found + size if found < 0 else found
 
 
+def _check(sequence: Value) -> None:
+    if not isinstance(sequence, list):
+        raise SpecViolation("MalformedModel", "a sequence is wanted, and a tensor is given")
+
+
 @rule("SequenceEmpty", raw=True)
 def sequence_empty(call: Call) -> list[Value]:
     return []
@@ -32,6 +37,7 @@ def sequence_construct(call: Call, *values: Value) -> list[Value]:
 def sequence_insert(
     call: Call, sequence: list[Value], value: Value, position: Value = None
 ) -> list[Value]:
+    _check(sequence)
     size = len(sequence)
     at = size if position is None else _at(position, size, size + 1)
     return [*sequence[:at], value, *sequence[at:]]
@@ -39,6 +45,7 @@ def sequence_insert(
 
 @rule("SequenceErase", raw=True)
 def sequence_erase(call: Call, sequence: list[Value], position: Value = None) -> list[Value]:
+    _check(sequence)
     size = len(sequence)
     at = size - 1 if position is None else _at(position, size, size)
     return [*sequence[:at], *sequence[at + 1 :]]
@@ -46,11 +53,13 @@ def sequence_erase(call: Call, sequence: list[Value], position: Value = None) ->
 
 @rule("SequenceAt", raw=True)
 def sequence_at(call: Call, sequence: list[Value], position: Value) -> Value:
+    _check(sequence)
     return sequence[_at(position, len(sequence), len(sequence))]
 
 
 @rule("SequenceLength", raw=True)
 def sequence_length(call: Call, sequence: list[Value]) -> Array:
+    _check(sequence)
     return np.array(len(sequence), np.int64)
 
 
@@ -72,6 +81,7 @@ def split_to_sequence(call: Call, x: Value, sizes: Value = None) -> list[Value]:
 
 @rule("ConcatFromSequence", raw=True)
 def concat_from_sequence(call: Call, sequence: list[Value]) -> Value:
+    _check(sequence)
     axis = call.need("axis")
     if all(map(is_array, sequence)):
         return (
@@ -83,6 +93,7 @@ def concat_from_sequence(call: Call, sequence: list[Value]) -> Value:
 
 @rule("SequenceMap", raw=True)
 def sequence_map(call: Call, sequence: list[Value], *more: Value) -> tuple[list[Value], ...]:
+    _check(sequence)
     body = call.need("body")
     rows = []
     for index, first in enumerate(sequence):

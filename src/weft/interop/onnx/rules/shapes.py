@@ -11,7 +11,7 @@ from weft.foundation.errors import SpecViolation
 from weft.foundation.limits import check_bytes, current
 from weft.interop.onnx.table import FOLDED, Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import LITERAL, Array, Value, dtype_of, tensor, wf
+from weft.interop.onnx.values import LITERAL, Array, Value, axis_in, dtype_of, tensor, wf
 from weft.ops import functional
 from weft.ops.functional.checks import ensure_known
 from weft.ops.tensor import Tensor
@@ -62,7 +62,7 @@ def reshape(call: Call, x: Tensor, sizes: Array | None = None) -> Value:
 @rule("Flatten")
 def flatten(call: Call, x: Tensor) -> Value:
     axis = call.attr("axis", 1)
-    axis = axis + x.ndim if axis < 0 else axis
+    axis = x.ndim if axis == x.ndim else axis_in(axis, x.ndim)
     return wf.reshape(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
@@ -111,11 +111,13 @@ def tile(call: Call, x: Tensor, repeats: Array, axis: Array | None = None) -> Va
 
 @rule("Split", values=(1,))
 def split(call: Call, x: Tensor, sizes: Array | None = None) -> tuple[Tensor, ...]:
-    axis = call.attr("axis", 0)
+    axis = axis_in(call.attr("axis", 0), x.ndim)
     parts = call.ints(sizes, "split")
     length = int(x.shape[axis])
     if parts is None:
         count = call.attr("num_outputs", len(call.node.outputs))
+        if count < 1:
+            raise SpecViolation("InvalidAttributeValue", f"an axis is split into {count} parts")
         each = -(-length // count)
         parts = [max(0, min(each, length - each * i)) for i in range(count)]
     if sum(parts) != length or min(parts, default=0) < 0:
@@ -148,8 +150,8 @@ def slice_(
     step = [1] * len(first) if steps is None else [int(each) for each in steps]
     at: list[Any] = [slice(None)] * x.ndim
     for axis, start, end, by in zip(along, first, last, step, strict=True):
-        size = int(x.shape[axis])
-        at[axis % x.ndim] = _range(start, end, by, size)
+        size = int(x.shape[axis_in(axis, x.ndim)])
+        at[axis_in(axis, x.ndim)] = _range(start, end, by, size)
     return x[tuple(at)]
 
 
@@ -170,7 +172,7 @@ def pad(
     axes: Array | None = None,
 ) -> Value:
     widths = call.ints(pads, "pads", call.attr("paddings"))
-    along = list(range(x.ndim)) if axes is None else [int(axis) % x.ndim for axis in axes]
+    along = list(range(x.ndim)) if axes is None else [axis_in(int(axis), x.ndim) for axis in axes]
     both = [(0, 0)] * x.ndim
     for index, axis in enumerate(along):
         both[axis] = (widths[index], widths[index + len(along)])
@@ -251,7 +253,8 @@ def space_to_depth(call: Call, x: Tensor) -> Value:
 
 @rule("ReverseSequence", values=(1,))
 def reverse_sequence(call: Call, x: Tensor, lengths: Array) -> Value:
-    batch, time = call.attr("batch_axis", 1), call.attr("time_axis", 0)
+    batch = axis_in(call.attr("batch_axis", 1), x.ndim)
+    time = axis_in(call.attr("time_axis", 0), x.ndim)
     size = int(x.shape[time])
     steps = np.arange(size)[None, :]
     ends = lengths.reshape(-1, 1)
@@ -266,7 +269,7 @@ def reverse_sequence(call: Call, x: Tensor, lengths: Array) -> Value:
 
 @rule("CenterCropPad", values=(1,))
 def center_crop_pad(call: Call, x: Tensor, sizes: Array) -> Value:
-    axes = [axis % x.ndim for axis in call.attr("axes", range(x.ndim))]
+    axes = [axis_in(axis, x.ndim) for axis in call.attr("axes", range(x.ndim))]
     at: list[Any] = [slice(None)] * x.ndim
     widths = [(0, 0)] * x.ndim
     for axis, wanted in zip(axes, (int(each) for each in sizes), strict=True):

@@ -10,7 +10,7 @@ from weft.foundation.dtypes import F64
 from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import Array, Value, tensor, wf
+from weft.interop.onnx.values import Array, Value, axis_in, tensor, wf
 from weft.ops.tensor import Tensor
 
 
@@ -28,12 +28,8 @@ def _parts(x: Tensor, like: Tensor) -> Value:
 
 @rule("DFT", values=(1, 2))
 def dft(call: Call, x: Tensor, length: Array | None = None, axis: Array | None = None) -> Value:
-    along = (
-        int(axis.reshape(()))
-        if axis is not None
-        else call.attr("axis", 1 if call.version < 20 else -2)
-    )
-    along = along % x.ndim
+    default = call.attr("axis", 1 if call.version < 20 else -2)
+    along = axis_in(default if axis is None else int(axis.reshape(())), x.ndim)
     one_sided, inverse = bool(call.attr("onesided", 0)), bool(call.attr("inverse", 0))
     have = int(x.shape[along])
     count = 2 * (have - 1) if one_sided and inverse else have

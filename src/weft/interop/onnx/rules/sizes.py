@@ -64,6 +64,8 @@ def non_max_suppression(
     def number(value: Value, default: Any) -> Any:
         return default if value is None else array(value).reshape(-1)[0]
 
+    if len(boxes.shape) != 3 or len(scores.shape) != 3 or int(boxes.shape[-1]) != 4:
+        raise SpecViolation("RankMismatch", "boxes are [batch, box, 4], scores [batch, class, box]")
     limit, share, floor = int(number(most, 0)), number(overlap, 0.0), number(least, None)
     corners = _corners(array(boxes, "boxes"), bool(call.attr("center_point_box", 0)))
     found = []

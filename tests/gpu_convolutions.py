@@ -124,9 +124,15 @@ COPIED: Final[dict[str, Case]] = {
     "filters first": Case(size=(8, 8), layout="filters first"),
     "odd channels": Case(size=(8, 8), inputs=65, outputs=63),
     "groups of few channels": Case(size=(12, 12), inputs=96, outputs=96, groups=3),
+    "three channels": Case(size=(20, 20), window=(7, 7), inputs=3, images=6, stride=2, pad=3),
     "channels first, 1-D": Case(size=(200,), window=(5,), pad=2, layout="first"),
 }
 """Those of which an operand is copied first."""
+
+PATCHES: Final = Case(
+    size=(32, 32), window=(8, 8), inputs=3, outputs=128, images=16, stride=8, pad=0
+)
+"""Windows that do not overlap."""
 
 GRADIENTS: Final[dict[str, tuple[Case, int]]] = {
     "of the image": (Case(), 0),

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import CASES, COPIED, GRADIENTS, Case
+from tests.gpu_convolutions import CASES, COPIED, GRADIENTS, PATCHES, Case
+from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.ptir import Program
 from weft.runtime.cuda.driver import compute_capability
@@ -39,6 +40,10 @@ def agree(program: Program, seed: int) -> None:
 def test_convolutions_agree(name: str) -> None:
     for seed in range(3):
         agree({**CASES, **COPIED}[name].program(), seed)
+
+
+def test_patches_agree() -> None:
+    agree(PATCHES.program(), 1)
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
@@ -75,8 +80,8 @@ def test_layers_of_networks_are_right_and_give_the_same_bits_again(name: str) ->
     case = LAYERS[name]
     program = case.program()
     x, w = inputs_for(program, 2)
-    executable = backend().compile(program)
-    first, again = (executable.execute([x, w])[0] for _ in range(2))
+    executable = compile_program(program, "sm90")
+    first, again = (executable.run([x, w])[0] for _ in range(2))
     assert (first.view(np.uint16) == again.view(np.uint16)).all()
     wanted = summed(case, x, w)
     assert np.abs(first.astype(np.float32) - wanted).max() <= 1e-2 * np.abs(wanted).max()

@@ -37,41 +37,51 @@ from weft.target.target import Target
 
 _WORTH: Final = 1 << 22
 """Products from which copying an operand pays."""
-_FEWEST: Final = 16
+FEWEST: Final = 16
 """Channels from which it does: fewer are mostly padding on their way through matrix units."""
-_LINE: Final = 8
+LINE: Final = 8
 """16-bit elements of a line of memory."""
 Made = tuple[tuple[Kernel, ...], tuple[Tensor, ...]]
 
 
 def with_boards(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
     """A convolution behind copies of those operands that need one, and the copies' tensors."""
-    if kernel.pattern is not Pattern.CONV or kernel.params or not target.has("wgmma"):
-        return (kernel,), ()
     roles = kernel.roles
-    if roles is None or math.prod(kernel.sizes.values()) < _WORTH or _suits(kernel, tensors):
-        return (kernel,), ()
-    sides = [kernel.let(name) for name in (roles.lhs, roles.rhs)]
-    if usual_atom(kernel, "sm90") is None or any(let.dtype not in (BF16, F16) for let in sides):
+    if roles is None or not pays(kernel, tensors, target):
         return (kernel,), ()
     for made, more in _trials(kernel, roles, tensors):
         known = {**tensors, **{tensor.name: tensor for tensor in more}}
-        if _suits(made[-1], known):
+        if suits(made[-1], known):
             return made, more
     return (kernel,), ()
 
 
-def _suits(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
+def pays(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
+    """Whether matrix units would multiply a convolution, if its operands lay right, and it is worth
+    copying them."""
+    roles = kernel.roles
+    if roles is None or kernel.pattern is not Pattern.CONV or kernel.params:
+        return False
+    if not target.has("wgmma") or math.prod(kernel.sizes.values()) < _WORTH:
+        return False
+    halves = all(kernel.let(name).dtype in (BF16, F16) for name in (roles.lhs, roles.rhs))
+    return halves and usual_atom(kernel, "sm90") is not None and not suits(kernel, tensors)
+
+
+def suits(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
     """Whether matrix units can multiply what the kernel reads."""
     problem = find_problem(kernel, tensors)
-    return problem is not None and problem.aligned and problem.image is not None
+    if problem is None or not problem.aligned:
+        return False
+    assert kernel.roles is not None
+    return problem.image is not None or {*problem.axes.k} >= {*kernel.roles.k}
 
 
 def _trials(kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]) -> Iterator[Made]:
     """The kernel with one operand copied or the other, then with both."""
     for side, other in (("lhs", "rhs"), ("rhs", "lhs")):
-        board = _find(kernel, roles, side, tensors)
-        if board is None or kernel.sizes[board.channels] < _FEWEST:
+        board = find_board(kernel, roles, side, tensors)
+        if board is None or kernel.sizes[board.channels] < FEWEST:
             continue
         image = board.copy(f"{kernel.name}_image")
         beside = _other(kernel, roles, other, board, f"{kernel.name}_{other}")
@@ -84,7 +94,7 @@ def _trials(kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]) -> Iter
 
 
 @dataclass(frozen=True)
-class _Copy:
+class Copy:
     """A kernel that copies an operand, its tensor, and the Let that reads it."""
 
     kernel: Kernel
@@ -93,7 +103,7 @@ class _Copy:
 
 
 @dataclass(frozen=True)
-class _Pair:
+class Pair:
     """A place and a tap that an image depends on as `step * place + dilation * tap`."""
 
     place: str
@@ -119,46 +129,49 @@ class _Pair:
 
 
 @dataclass(frozen=True)
-class _Board:
+class Board:
     """An image: its read, axes of batches and of images, what moves over it, and its channels."""
 
     let: Let
     read: Read
     apart: tuple[str, ...]
-    pairs: tuple[_Pair, ...]
+    pairs: tuple[Pair, ...]
     channels: str
     is_summed: bool
     sizes: Mapping[str, int]
 
-    def copy(self, name: str) -> _Copy:
+    def copy(self, name: str) -> Copy:
         """The board, in memory; its axes are called as taps and channels are."""
         moved = {name: expr for pair in self.pairs for name, expr in pair.on_board.items()}
         sizes = {name: self.sizes[name] for name in self.apart}
         sizes |= {pair.tap: pair.size(self.sizes) for pair in self.pairs}
         whole = self.sizes[self.channels]
-        sizes[self.channels] = -(-whole // _LINE) * _LINE
+        sizes[self.channels] = -(-whole // LINE) * LINE
         guards = [Guard(substitute(g.expr, moved), g.size) for g in self.read.guards]
         if sizes[self.channels] > whole:
             guards.append(Guard(axis(self.channels), whole))
         index = tuple(substitute(expr, moved) for expr in self.read.index)
         read = Read(self.read.tensor, index, tuple(guards), 0.0 if guards else None)
         place = (*map(axis, self.apart), *(pair.expr for pair in self.pairs), axis(self.channels))
-        return _copied(name, self.let, read, sizes, place)
+        return copied(name, self.let, read, sizes, place)
 
 
-def _copied(
+def copied(
     name: str, let: Let, read: Read, sizes: Mapping[str, int], place: tuple[Expr, ...]
-) -> _Copy:
+) -> Copy:
+    """The copy of what `read` reads over axes of these sizes, in their order, read at `place`."""
     axes = tuple(KernelAxis(found, size) for found, size in sizes.items())
     names = tuple(sizes)
     body = (Let("v0", let.dtype, names, read),)
     outputs = (Output(name, "v0", tuple(map(axis, names))),)
     kernel = Kernel(f"{name}_copy", Pattern.MAP, axes, body, outputs)
     tensor = Tensor(name, let.dtype, tuple(sizes.values()))
-    return _Copy(kernel, tensor, replace(let, expr=Read(name, place)))
+    return Copy(kernel, tensor, replace(let, expr=Read(name, place)))
 
 
-def _find(kernel: Kernel, roles: Roles, side: str, tensors: Mapping[str, Tensor]) -> _Board | None:
+def find_board(
+    kernel: Kernel, roles: Roles, side: str, tensors: Mapping[str, Tensor]
+) -> Board | None:
     """The board that an operand needs, if it is windows of something."""
     let = kernel.let(getattr(roles, side))
     read, sizes = let.expr, kernel.sizes
@@ -183,23 +196,23 @@ def _find(kernel: Kernel, roles: Roles, side: str, tensors: Mapping[str, Tensor]
     moved = {pair.tap for pair in ordered}
     if any(name in own for name in apart if name not in roles.batch) or not moved <= {*own}:
         return None
-    board = _Board(let, read, tuple(apart), tuple(ordered), channels, is_summed, sizes)
+    board = Board(let, read, tuple(apart), tuple(ordered), channels, is_summed, sizes)
     return board if _is_right(board, exprs) else None
 
 
-def _turned(pair: _Pair) -> _Pair:
-    return _Pair(pair.tap, pair.place, pair.dilation, pair.step)
+def _turned(pair: Pair) -> Pair:
+    return Pair(pair.tap, pair.place, pair.dilation, pair.step)
 
 
-def _pairs(exprs: Sequence[Expr], outer: Sequence[str], summed: Sequence[str]) -> list[_Pair]:
+def _pairs(exprs: Sequence[Expr], outer: Sequence[str], summed: Sequence[str]) -> list[Pair]:
     """Axes of rows or columns and summed ones that stand in one sum."""
-    found: dict[tuple[str, str], _Pair] = {}
+    found: dict[tuple[str, str], Pair] = {}
     for expr in _sums(exprs):
         for one in outer:
             for other in summed:
                 step, dilation = coefficient(expr, one), coefficient(expr, other)
                 if step > 0 and dilation > 0:
-                    found.setdefault((one, other), _Pair(one, other, step, dilation))
+                    found.setdefault((one, other), Pair(one, other, step, dilation))
     names = [name for pair in found for name in pair]
     return list(found.values()) if len({*names}) == len(names) else []
 
@@ -211,7 +224,7 @@ def _sums(exprs: Sequence[Expr]) -> Iterator[Expr]:
         yield from _sums([term.value for term, _ in expr.terms if isinstance(term, FloorDiv)])
 
 
-def _is_right(board: _Board, exprs: Sequence[Expr]) -> bool:
+def _is_right(board: Board, exprs: Sequence[Expr]) -> bool:
     """Whether the image depends on places and taps as the board says, and on nothing else."""
     if any(1 not in (pair.step, pair.dilation) for pair in board.pairs):
         return False
@@ -224,7 +237,7 @@ def _is_right(board: _Board, exprs: Sequence[Expr]) -> bool:
     )
 
 
-def _other(kernel: Kernel, roles: Roles, side: str, board: _Board, name: str) -> _Copy:
+def _other(kernel: Kernel, roles: Roles, side: str, board: Board, name: str) -> Copy:
     """The operand that an image meets: filters with their channels last, or what places are summed
     with, one after the other, with its rows or columns last."""
     let = kernel.let(getattr(roles, side))
@@ -239,8 +252,8 @@ def _other(kernel: Kernel, roles: Roles, side: str, board: _Board, name: str) ->
     sizes = {found: kernel.sizes[found] for found in order}
     last, guards = order[-1], [*let.expr.guards]
     whole = sizes[last]
-    sizes[last] = -(-whole // _LINE) * _LINE
+    sizes[last] = -(-whole // LINE) * LINE
     if sizes[last] > whole:
         guards.append(Guard(axis(last), whole))
     read = replace(let.expr, guards=tuple(guards), fill=0.0 if guards else None)
-    return _copied(name, let, read, sizes, tuple(map(axis, order)))
+    return copied(name, let, read, sizes, tuple(map(axis, order)))

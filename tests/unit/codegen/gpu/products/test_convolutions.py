@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import CASES, COPIED, GRADIENTS, Case
+from tests.gpu_convolutions import CASES, COPIED, GRADIENTS, PATCHES, Case
 from tests.gpu_faults import planted, without
 from tests.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir
@@ -47,6 +47,15 @@ def test_convolutions_are_one_kernel_and_agree(name: str) -> None:
 def test_operands_that_copies_cannot_read_are_copied_first(name: str) -> None:
     program = COPIED[name].program()
     assert len(window_kernels(program)) == 1 < len(module_of(program).launches)
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def test_patches_become_a_product() -> None:
+    program = PATCHES.program()
+    module = module_of(program)
+    assert window_kernels(program) == []
+    assert [bool(kernel.maps) for kernel in module.kernels.values()] == [False, False, True]
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
 

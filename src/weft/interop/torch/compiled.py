@@ -177,7 +177,7 @@ class CompiledGraph:
         return self._nested(args, found)
 
     def _stored(self, tensors: list[torch.Tensor]) -> list[Any]:
-        return list(self.arrays.of(tensors))
+        return [self.backend.store(array) for array in self.arrays.of(tensors)]
 
     def _returned(self, made: list[Any], version: Version) -> list[torch.Tensor]:
         supply = iter(zip(made, version.prepared.results, strict=True))

@@ -20,6 +20,7 @@ from weft.interop.torch.tensors import check_tensor, from_tensor
 from weft.ops.array.creation import asarray
 from weft.ops.calls import public
 from weft.ops.nn.module import Module
+from weft.ops.state import blank
 from weft.ops.tensor import Tensor
 
 
@@ -243,7 +244,7 @@ def _tree(source: Source, state: Mapping[str, Tensor], buffers: set[str]) -> Tor
             head = name.removeprefix(prefix).partition(".")[0]
             heads.setdefault(head, []).append(name)
         own = tuple(head for head in heads if prefix + head in buffers)
-        made: Any = object.__new__((_root if root else _part)(own))
+        made: Any = blank((_root if root else _part)(own))
         if root:
             object.__setattr__(made, "source", source)
         for head, inside in heads.items():

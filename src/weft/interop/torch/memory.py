@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from weft.driver.inputs import in_one_piece
 from weft.interop.torch.dtypes import ours
 
 Array = NDArray[Any]
@@ -49,7 +50,8 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 
 class Arrays:
-    """The arrays of a call's tensors, remembered by address."""
+    """The arrays of a call's tensors, remembered by address. What does not lie in order, or not
+    where its dtype wants it, is copied in every call."""
 
     def __init__(self, count: int) -> None:
         self._known: list[tuple[int, Any, Any, Array] | None] = [None] * count
@@ -65,14 +67,14 @@ class Arrays:
                 and held[1] == tensor.shape
                 and held[2] == tensor.stride()
             ):
-                found.append(held[3])
+                found.append(in_one_piece(held[3]))
                 continue
             if tensor.is_conj() or tensor.is_neg():
                 found.append(np.ascontiguousarray(tensor.resolve_conj().resolve_neg().numpy()))
                 continue
             made = array_of(tensor)
             known[at] = (place, tensor.shape, tensor.stride(), made)
-            found.append(made)
+            found.append(in_one_piece(made))
         return found
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.foundation.errors import Unimplemented
 from weft.interop.torch.rules.table import rule, w
+from weft.ops.state import blank
 
 N: Any = w.nn
 
@@ -14,7 +15,7 @@ def _layer(kind: Any, weights: Any, x: Any, settings: Any) -> Any:
     """A layer of Weft with these weights in it."""
     biases, layers, directions, batch_first, more = settings
     hidden = weights[1].shape[1]
-    made = object.__new__(kind)
+    made = blank(kind)
     names = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * biases
     fields = {
         "inputs": x.shape[-1], "hidden": hidden, "layers": layers, "bias": biases,

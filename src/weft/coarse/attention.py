@@ -73,14 +73,6 @@ def shared_heads(x: Term, heads: Dim) -> Term:
     return copies.reshape((batch, heads, rows, depth))
 
 
-def summed_heads(x: Term, heads: Dim) -> Term:
-    """The adjoint of `shared_heads`: the sum over all copies of a head."""
-    batch, own, rows, depth = x.shape
-    if own == heads or isinstance(own, Symbol) or isinstance(heads, Symbol):
-        return x
-    return x.reshape((batch, heads, own // heads, rows, depth)).sum([2])
-
-
 def attend(q: Term, k: Term, v: Term, setting: Setting) -> tuple[Term, Term, Term]:
     """The result `[B, H, Sq, D]`, the log-sum-exp of the scores `[B, H, Sq]`, and the weights after
     dropout `[B, H, Sq, Sk]`."""
@@ -136,7 +128,7 @@ def attend_backward(
     lse_column = library.unseen(Writer(q), lse_column, blind, math.inf)
     weights = (scores - lse_column.broadcast_to(scores.shape)).exp()
     rows = (dout.cast(wide) * out.cast(wide)).sum([3])
-    dropped, dproduct, offset = setting.kept(weights), _product(dout, values, 3, 3), rows
+    dropped, dproduct, offset = setting.kept(weights), _product(dout, values, (3,), (3,)), rows
     if dweights is not None:
         dproduct = dproduct + dweights.cast(wide)
         offset = offset + (dweights.cast(wide) * dropped).sum([3])
@@ -146,21 +138,32 @@ def attend_backward(
     dscores = weights * (setting.kept(dproduct) - column)
     narrow = dscores.cast(q.dtype)
     return Back(
-        _product(narrow, keys, 3, 2) * setting.scale,
-        summed_heads(_product(narrow, q, 2, 2) * setting.scale, k.shape[1]),
-        summed_heads(_product(dropped.cast(v.dtype), dout, 2, 2), v.shape[1]),
+        _product(narrow, keys, (3,), (2,)) * setting.scale,
+        _shared_product(narrow, q, k.shape[1]) * setting.scale,
+        _shared_product(dropped.cast(v.dtype), dout, v.shape[1]),
         dscores,
         rows,
     )
 
 
-def _product(lhs: Term, rhs: Term, left: int, right: int) -> Term:
-    """A product over one axis of each side, for every head, in f32 at least."""
+def _product(lhs: Term, rhs: Term, left: tuple[int, ...], right: tuple[int, ...]) -> Term:
+    """A product over some axes of each side, for every head, in f32 at least."""
     wide = wide_dtype(lhs.dtype)
     return lhs.emitter.emit(
-        "dot_general", lhs, rhs, batch_lhs=(0, 1), batch_rhs=(0, 1), contract_lhs=(left,),
-        contract_rhs=(right,), accum_dtype=wide, out_dtype=wide,
+        "dot_general", lhs, rhs, batch_lhs=(0, 1), batch_rhs=(0, 1), contract_lhs=left,
+        contract_rhs=right, accum_dtype=wide, out_dtype=wide,
     )  # fmt: skip
+
+
+def _shared_product(weights: Term, rows: Term, heads: Dim) -> Term:
+    """The sum over queries of weights times their rows, `[B, heads, Sk, D]`; query heads that share
+    a head of keys are parts of one sum."""
+    batch, own, queries, keys = weights.shape
+    if own == heads or isinstance(own, Symbol) or isinstance(heads, Symbol):
+        return _product(weights, rows, (2,), (2,))
+    group = (batch, heads, own // heads, queries)
+    parts = weights.reshape((*group, keys)), rows.reshape((*group, rows.shape[3]))
+    return _product(*parts, (2, 3), (2, 3))
 
 
 # -- type rules ----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemente
 from weft.ptir import Builder, Program, dumps, loads, verify
 from weft.ptir.composite import Composite
 from weft.ptir.decompose import decompose, portable
+from weft.ptir.gradient import vjp
 from weft.ptir.op import all_ops
 from weft.ptir.types import TupleType
 from weft.testing import random_program
@@ -268,6 +269,14 @@ def test_attention_is_found_as_a_chain(heads: int) -> None:
     assert '"attention"' in found["poly_view"]
     assert "weft.attention" in found["frontend"]
     assert "opaque" not in found["region"]
+
+
+def test_heads_that_share_keys_are_summed_by_the_products_of_their_gradient() -> None:
+    b = Builder()
+    q, k, v = (b.param("f32", [1, heads, 5, 4]) for heads in (4, 2, 2))
+    program = vjp(b.build(b.emit("weft.attention", q, k, v)[0]), (0, 1, 2))
+    sums = [i for i in program.main.body if i.op.mnemonic == "reduce_sum"]
+    assert len(sums) == 1  # the inner products of results and their cotangents
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from weft.ptir import Builder, Program, Value
+from weft.ptir.gradient import vjp
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Case:
         causal = self.causal or self.window > 0
         found = b.emit("weft.attention", q, k, v, *masks, causal=causal)
         return b.build(found[0], found[1]) if self.lse else b.build(found[0])
+
+    def gradients(self) -> Program:
+        """The results, and the gradients of queries, keys and values, from cotangents."""
+        return vjp(self.program(), (0, 1, 2))
 
     def _masks(self, b: Builder) -> list[Value]:
         shape = [1, 1, self.queries, self.keys]
@@ -74,6 +79,23 @@ CASES: Final[dict[str, Case]] = {
     "log-sum-exp": Case(queries=70, keys=70, causal=True, lse=True),
 }
 """By what is special about each."""
+
+
+GRADIENTS: Final[dict[str, Case]] = {
+    "plain": Case(heads=2, queries=72, keys=80),
+    "causal": Case(heads=1, queries=136, keys=136, causal=True),
+    "causal, rows of 128": Case(heads=1, queries=96, keys=96, causal=True, depth=128, width=128),
+    "more keys than queries": Case(heads=1, queries=40, keys=200, causal=True),
+    "shared heads": Case(heads=4, shared=2, queries=48, keys=48, causal=True),
+    "window": Case(heads=1, queries=200, keys=200, window=20),
+    "mask in bf16": Case(heads=1, mask="bf16", queries=72, keys=64),
+    "mask of truth values": Case(heads=2, mask="i1", queries=32, keys=48),
+    "odd lengths": Case(heads=1, queries=67, keys=131),
+    "values of their own width": Case(heads=1, queries=48, keys=96, depth=32, width=96),
+    "f16": Case(heads=1, queries=64, keys=64, dtype="f16", causal=True),
+    "log-sum-exp": Case(heads=1, queries=70, keys=70, lse=True),
+}
+"""Those whose gradients are taken, small: an interpreter makes them."""
 
 
 def by_hand(dtype: str, write: Callable[[Builder, Value, Value], Value]) -> Program:

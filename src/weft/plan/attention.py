@@ -12,7 +12,8 @@ from typing import Final
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
 from weft.region.forms.bands import band_of
-from weft.region.ir import Kernel, attention_parts
+from weft.region.forms.stream import summed_axes, value_axes
+from weft.region.ir import Kernel, attention_parts, stream_parts
 from weft.target.target import Target
 
 QUERIES: Final = 96
@@ -24,6 +25,12 @@ KEYS: Final = 128
 _QUERIES_EACH: Final = 64
 """Queries of a consumer: the rows of a warpgroup's matrix instruction."""
 _KEY_STEP: Final = 16
+_MOST_COLUMNS: Final = 128
+"""Of a block of a stream."""
+_OTHER_SHARED: Final = 8 << 10
+"""Barriers, numbers of columns and what alignment takes, in bytes."""
+_SPARE_REGISTERS: Final = 32
+"""Addresses, counters and numbers of rows."""
 _REGISTERS: Final = {2: (24, 240), 3: (32, 160)}
 """Of a producer's and of a consumer's thread, by the number of consumers: 65,536 in all."""
 
@@ -96,6 +103,37 @@ def _time(form: _Form, kernel: Kernel, target: Target) -> float:
     if len(set(costs)) == 1:
         return costs[0] * -(-len(costs) * matrices // units)
     return max(sum(costs) * matrices / units, *costs)
+
+
+def stream_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
+    """Two consumers, and the most columns whose products, weights and sums registers hold."""
+    found = stream_parts(kernel)
+    depths = [_elements(kernel, summed_axes(kernel, name)) for name in found.products]
+    widths = [_elements(kernel, value_axes(kernel, found, name)) for name in found.results]
+    depths, widths = ([_up(n, _KEY_STEP) for n in sizes] for sizes in (depths, widths))
+    consumers, stages = 2, 2
+    columns = _up(kernel.sizes[found.column], _KEY_STEP)
+    for size in range(min(_MOST_COLUMNS, columns), _KEY_STEP, -_KEY_STEP):
+        registers = stream_registers(size, len(depths), widths)
+        rows = _QUERIES_EACH * consumers + stages * size
+        shared = 2 * rows * sum(depths) + _OTHER_SHARED
+        room = target.limits.shared_bytes_per_block
+        if registers <= _REGISTERS[consumers][1] and shared <= room:
+            break
+    else:
+        size = _KEY_STEP
+    given = _REGISTERS[consumers]
+    return AttentionPlan(
+        header, _QUERIES_EACH * consumers, size, stages, consumers=consumers, registers=given
+    )
+
+
+def stream_registers(columns: int, products: int, widths: Sequence[int]) -> int:
+    """Of a thread: products of a block of columns, the weights of one result beside them where
+    there are two, and sums."""
+    weights = columns // 4 * (len(widths) - 1)
+    sums = sum(width // 2 for width in widths)
+    return products * columns // 2 + weights + sums + _SPARE_REGISTERS
 
 
 def gpu_attention_plans(kernel: Kernel, first: AttentionPlan) -> Iterator[AttentionPlan]:

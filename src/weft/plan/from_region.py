@@ -13,7 +13,7 @@ from typing import Final
 
 from weft.foundation.dtypes import F32, I1
 from weft.foundation.errors import SpecViolation
-from weft.plan.attention import cpu_attention_plan, gpu_attention_plan
+from weft.plan.attention import cpu_attention_plan, gpu_attention_plan, stream_plan
 from weft.plan.contraction import cpu_plan
 from weft.plan.ir import (
     STREAMING,
@@ -29,7 +29,7 @@ from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
 from weft.plan.transposes import block_for, crossing_of
-from weft.region.form import Attention, Map, Product
+from weft.region.form import Attention, Map, Product, Stream
 from weft.region.forms.widths import inner_axis, vector_bytes
 from weft.region.ir import Kernel, Module, Pattern, Read, Tensor, form_of, problem_of, walk
 from weft.region.structure import structure_key
@@ -129,6 +129,8 @@ def plan_kernel(
             plan = cpu_attention_plan(kernel, target, header)
         case Attention():
             plan = gpu_attention_plan(kernel, target, header)
+        case Stream():
+            plan = stream_plan(kernel, target, header)
     return plan or _row(kernel, tensors, target, header)
 
 

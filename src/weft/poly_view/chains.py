@@ -1,15 +1,18 @@
-"""Recognising chains of blocks: a softmax of rows, and an attention around one.
+"""Recognising chains of blocks: a softmax of rows, an attention around one, and streams.
 
     row_softmax = reduce(max) , sub , exp , reduce(sum) , div           over the same rows
     attention   = contraction , ewise* , row_softmax , ewise* , contraction
+    stream      = contraction , ewise* , sub of a row's number , exp , ewise* , contraction+
 
 The elementwise blocks of an attention (scale, mask, casts) lie between its parts and read them at
-their own index. Both are facts about accesses; nothing is rewritten.
+their own index. A stream is what the gradient of an attention is: powers of scores whose sums are
+known, other products at the same place, and the products that all of this goes into. These are
+facts about accesses; nothing is rewritten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from weft.foundation.index_expr import axes_of
@@ -20,7 +23,7 @@ _EWISE_DEPTH = 12
 
 
 def find_chains(scop: Scop) -> tuple[Chain, ...]:
-    """Every softmax and every attention, each softmax first."""
+    """Every softmax, attention and stream, each softmax before its attention."""
     finder = _Finder(scop)
     found = []
     for block in scop.blocks:
@@ -30,6 +33,9 @@ def find_chains(scop: Scop) -> tuple[Chain, ...]:
             attention = finder.attention(softmax)
             if attention is not None:
                 found.append(attention)
+        stream = finder.stream(block)
+        if stream is not None:
+            found.append(stream)
     return tuple(found)
 
 
@@ -115,10 +121,63 @@ class _Finder:
                 return None
             block = reader
 
+    # -- streams ---------------------------------------------------------------------------------
+
+    def stream(self, exp: PolyBlock) -> Chain | None:
+        """The stream of the powers that this block makes."""
+        sub = self.blocks.get(exp.accesses[0].tensor) if _is_ewise(exp, "exp") else None
+        if sub is None or not _is_ewise(sub, "sub") or not _same_place(exp, exp.accesses[0]):
+            return None
+        scores, shift = sub.accesses
+        top = self.blocks.get(shift.tensor)
+        if _same_place(sub, shift) or (top is not None and _is_reduce(top, "max", scores.tensor)):
+            return None
+        before = self._producers(scores.tensor, _EWISE_DEPTH) if _same_place(sub, scores) else None
+        if before is None:
+            return None
+        after = self._until_products(exp)
+        return None if after is None else Chain("stream", (*before, sub.name, *after))
+
+    def _until_products(self, exp: PolyBlock) -> list[str] | None:
+        """A block, all elementwise ones that are made of it, the products at the same place that
+        they read too, and the products that they go into; None where they go elsewhere."""
+        found = {exp.name: exp}
+        for block in _growing(found):
+            readers = self.readers.get(block.name, [])
+            if block.kind is not BlockKind.EWISE:
+                continue
+            if not readers or block.name in self.results:
+                return None
+            for reader, number in readers:
+                inside = reader.kind is BlockKind.EWISE
+                if inside and not _same_place(reader, reader.accesses[number]):
+                    return None
+                if not inside and reader.kind is not BlockKind.CONTRACTION:
+                    return None
+                beside = self._beside(reader, found) if inside else []
+                found |= {name: self.blocks[name] for name in (*beside, reader.name)}
+        return [*found]
+
+    def _beside(self, block: PolyBlock, known: Container[str]) -> list[str]:
+        """What a block reads at its own index, back to the product that it is made of."""
+        names: list[str] = []
+        for access in block.accesses:
+            if access.tensor not in known and _same_place(block, access):
+                names += self._producers(access.tensor, _EWISE_DEPTH) or []
+        return names
+
     def _row_positions(self, div: PolyBlock) -> list[int]:
         """The axes of the weights that the softmax sums over."""
         kept = frozenset[str]().union(*(axes_of(e) for e in div.accesses[1].map))
         return [k for k, axis in enumerate(div.axes) if axis.name not in kept]
+
+
+def _growing(found: dict[str, PolyBlock]) -> Iterator[PolyBlock]:
+    """The blocks of a table that gets more of them on the way."""
+    done = 0
+    while done < len(found):
+        yield [*found.values()][done]
+        done += 1
 
 
 def _is_ewise(block: PolyBlock, fn: str) -> bool:

@@ -1,7 +1,8 @@
 """What a kernel is, to those who plan it and write its code.
 
     Form = Map(crossing) | Row(rows) | Product(rows, problem, epilogue)
-         | Convolution(rows, problem, epilogue, windows) | Attention(rows, parts) | Whole(op)
+         | Convolution(rows, problem, epilogue, windows) | Attention(rows, parts)
+         | Stream(rows, parts) | Whole(op)
 
 A form is found once, when a kernel is finished (`forms.find`), and says nothing that does not
 follow from the kernel and the shapes of its tensors; verification finds it again and compares.
@@ -143,6 +144,25 @@ class AttentionParts:
     """The axes of a mixed value."""
 
 
+@dataclass(frozen=True)
+class StreamParts:
+    """The parts of a stream, by the names of their Lets, and its axes: a kernel keeps rows and goes
+    through columns, once for every point of the group."""
+
+    products: tuple[str, ...]
+    """Of rows and columns; powers are made of the first."""
+    x: str
+    shift: str
+    """What the powers are made of: exp(x - shift)."""
+    power: str
+    results: tuple[str, ...]
+    """Sums over columns."""
+    batch: tuple[str, ...]
+    row: str
+    group: tuple[str, ...]
+    column: str
+
+
 # -- forms ---------------------------------------------------------------------------------------
 
 
@@ -189,6 +209,15 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class Stream:
+    """Products of rows and columns, powers of them, and what these sum up to over the columns: the
+    gradients of an attention."""
+
+    rows: Rows
+    parts: StreamParts
+
+
+@dataclass(frozen=True)
 class Whole:
     """An op that no kernel language expresses."""
 
@@ -196,7 +225,7 @@ class Whole:
     rows: ClassVar[Rows] = Rows((), regular=True)
 
 
-Form: TypeAlias = Map | Row | Product | Convolution | Attention | Whole
+Form: TypeAlias = Map | Row | Product | Convolution | Attention | Stream | Whole
 
 
 def kind_of(form: Form) -> str:

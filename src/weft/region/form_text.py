@@ -4,7 +4,7 @@
     {"kind": "row" | "columns", "rows": {"reduced", "regular", "columns"?}}
     {"kind": "product", "rows", "problem"?, "epilogue"}
     {"kind": "convolution", "rows", "problem"?, "epilogue", "windows"}      text: why none
-    {"kind": "attention", "rows", "parts"}
+    {"kind": "attention" | "stream", "rows", "parts"}
     {"kind": "whole", "op"}
 
 Fields without a value are left out. A text may leave a form out whole: it follows from the rest.
@@ -34,6 +34,8 @@ from weft.region.form import (
     Product,
     Row,
     Rows,
+    Stream,
+    StreamParts,
     Whole,
     Windows,
     kind_of,
@@ -151,6 +153,17 @@ def _attention(form: Fields) -> Attention:
     return Attention(_rows(form), found)
 
 
+def _stream(form: Fields) -> Stream:
+    with _inner(form, "parts") as parts:
+        products, results, batch, group = (
+            parts.texts(name) for name in ("products", "results", "batch", "group")
+        )
+        x, shift, power = (parts.text(name) for name in ("x", "shift", "power"))
+        row, column = parts.text("row"), parts.text("column")
+        found = StreamParts(products, x, shift, power, results, batch, row, group, column)
+    return Stream(_rows(form), found)
+
+
 def _inner(form: Fields, name: str) -> AbstractContextManager[Fields]:
     return reading(form.take(name), f"{form.where}.{name}")
 
@@ -167,5 +180,6 @@ _READERS: dict[str, Callable[[Fields], Form]] = {
     "product": _product,
     "convolution": _convolution,
     "attention": _attention,
+    "stream": _stream,
     "whole": lambda form: Whole(form.text("op")),
 }

@@ -23,6 +23,7 @@ from weft.foundation.index_expr import axis, linear
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
 from weft.region.fitting.fit import fit
 from weft.region.fitting.join_attention import join_attention
+from weft.region.fitting.join_streams import join_streams
 from weft.region.forms.find import with_forms
 from weft.region.fusion.greedy import Fusion
 from weft.region.fusion.merge import Group, dependencies, fuse_greedily
@@ -80,9 +81,12 @@ class _Lowering:
             if name not in self.sources:
                 self._source(name, block, layouts.get(name))
         # Poly-View has blocks after what they read; copies of outputs come last.
-        joined = frozenset(name for chain in self.scop.chains for name in chain.blocks)
+        chains = [chain for chain in self.scop.chains if chain.kind != "stream"]
+        joined = frozenset(name for chain in chains for name in chain.blocks)
         fusion = Fusion(self.view, self.target, list(self.blocks), self.must, joined)
         module = self._module(fusion, self.fuse(fusion))
+        if self.target.has("wgmma"):
+            module = join_streams(module)
         return join_attention(module, self.target) if self.target.streams_attention else module
 
     # -- tensors ---------------------------------------------------------------------------------

@@ -45,7 +45,15 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr as IndexExpr
 from weft.foundation.index_expr import Guard, Index, always
-from weft.region.form import Attention, AttentionParts, Form, Problem, Product
+from weft.region.form import (
+    Attention,
+    AttentionParts,
+    Form,
+    Problem,
+    Product,
+    Stream,
+    StreamParts,
+)
 
 Scalar: TypeAlias = bool | int | float | complex
 
@@ -238,6 +246,7 @@ class Pattern(Enum):
     MATMUL = "matmul"
     CONV = "conv"
     ATTENTION = "attention"
+    STREAM = "stream"
     OPAQUE = "opaque"
 
 
@@ -342,6 +351,14 @@ def attention_parts(kernel: Kernel) -> AttentionParts:
     form = form_of(kernel)
     if not isinstance(form, Attention):
         raise InternalError(f"kernel {kernel.name} is no attention")
+    return form.parts
+
+
+def stream_parts(kernel: Kernel) -> StreamParts:
+    """What is what in a finished kernel that is a stream."""
+    form = form_of(kernel)
+    if not isinstance(form, Stream):
+        raise InternalError(f"kernel {kernel.name} is no stream")
     return form.parts
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from weft.foundation.index_expr import axes_of
 from weft.region.forms.attention import find_attention
+from weft.region.forms.stream import find_stream
 from weft.region.ir import (
     Binary,
     Cast,
@@ -54,6 +55,10 @@ def _pattern(kernel: Kernel) -> Iterator[Problem]:
     if pattern is Pattern.ATTENTION:
         if find_attention(kernel) is None:
             yield "RegionPattern", "it is called attention, but its body is none"
+        return
+    if pattern is Pattern.STREAM:
+        if find_stream(kernel) is None:
+            yield "RegionPattern", "it is called stream, but its body is none"
         return
     reduces = any(isinstance(let.expr, Reduce | Fold) for let in kernel.body)
     wanted = Pattern.ROW if reduces else Pattern.MAP

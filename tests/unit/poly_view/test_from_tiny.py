@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from examples.make_programs import PROGRAMS, attention
 from tests.example_inputs import inputs_for
+from tests.gpu_attention import Case
 from tests.lowered import given
 from tests.movements import random_chain
 from tests.scop_executor import run_scop
 from tests.support import random_array
+from weft.driver.legalise import without_composites
 from weft.foundation.dims import static
 from weft.foundation.dtypes import BF16, F32, SI32
 from weft.foundation.index_expr import FloorDiv
@@ -409,6 +411,20 @@ def test_a_mask_of_the_full_shape_does_not_hide_the_scores() -> None:
     q, k, v = (b.param("f32", [1, 1, 4, 8]) for _ in range(3))
     scop = view_of(lower_program(b.build(b.attention(q, k, v, causal=True))))
     assert [chain.kind for chain in scop.chains] == ["row_softmax", "attention"]
+
+
+def test_the_gradient_of_an_attention_is_a_stream() -> None:
+    scop = view_of(lower_program(without_composites(Case(heads=1).gradients())))
+    (stream,) = (chain for chain in scop.chains if chain.kind == "stream")
+    blocks = [scop.by_name[name] for name in stream.blocks]
+    assert [b.kind for b in blocks].count(BlockKind.CONTRACTION) == 5
+    assert [b.fn for b in blocks if b.kind is not BlockKind.CONTRACTION].count("exp") == 1
+    assert len({b.name for b in blocks}) == len(blocks)
+
+
+def test_a_softmax_is_no_stream() -> None:
+    scop = view_of(lower_program(attention(dtype="bf16")))
+    assert "stream" not in {chain.kind for chain in scop.chains}
 
 
 def test_weights_that_are_also_a_result_are_no_attention() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.attention import sm90 as attention
+from weft.codegen.gpu.attention import template as attention
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.maps import map as elementwise

@@ -46,7 +46,7 @@ def find_attention(kernel: Kernel) -> AttentionParts | None:
     shifted = _softmax_of(lets, x, top, total)
     if shifted is None or not _mixes(lets, shifted, total, mixed, axes[1]):
         return None
-    if not _leads_to(lets, x, scores.name):
+    if not leads_to(lets, x, scores.name):
         return None
     return AttentionParts(scores.name, x, top.name, total.name, mixed.name, *axes)
 
@@ -95,7 +95,8 @@ def _uncast(lets: Mapping[str, Let], name: str) -> ValueExpr:
     return expr
 
 
-def _leads_to(lets: Mapping[str, Let], name: str, goal: str) -> bool:
+def leads_to(lets: Mapping[str, Let], name: str, goal: str) -> bool:
+    """Whether a value is made of another one."""
     stack, seen = [name], set[str]()
     while stack:
         current = stack.pop()

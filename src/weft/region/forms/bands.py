@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.foundation.index_expr import Expr, axis, constant
-from weft.region.form import AttentionParts
+from weft.region.form import AttentionParts, StreamParts
 from weft.region.ir import AxisIndex, Binary, Const, Kernel, Let, Select
 
 
@@ -31,6 +31,16 @@ class Band:
 
 
 @dataclass(frozen=True)
+class Logits:
+    """The logits `x` that are made of `scores`, and their axes."""
+
+    x: str
+    scores: str
+    query: str
+    key: str
+
+
+@dataclass(frozen=True)
 class Peeled:
     """The logits of an attention, `x = value * scale` inside a band, -inf outside."""
 
@@ -45,7 +55,17 @@ def band_of(kernel: Kernel, found: AttentionParts) -> Peeled:
     The scores of hidden keys are -inf: through a select, or by adding one that is -inf there. A
     scale is a positive factor of the scores themselves: greater ones stay greater.
     """
-    lets = _with_hidden_rows(kernel, found)
+    logits = Logits(found.x, found.scores, found.query, found.key)
+    return _peeled(_with_hidden_rows(kernel, found), logits)
+
+
+def band_of_stream(kernel: Kernel, found: StreamParts) -> Peeled:
+    """The same for the logits of a stream; its rows stand for queries, its columns for keys."""
+    logits = Logits(found.x, found.products[0], found.row, found.column)
+    return _peeled({let.name: let for let in kernel.body}, logits)
+
+
+def _peeled(lets: Mapping[str, Let], found: Logits) -> Peeled:
     value, band = found.x, Band()
     while True:
         hidden = _hidden(lets, value, found)
@@ -79,7 +99,7 @@ def last_key(kernel: Kernel, found: AttentionParts) -> int | None:
     return band_of(kernel, found).band.high
 
 
-def _hidden(lets: Mapping[str, Let], name: str, found: AttentionParts) -> tuple[str, Band] | None:
+def _hidden(lets: Mapping[str, Let], name: str, found: Logits) -> tuple[str, Band] | None:
     """A value that is -inf outside of a band, as the value inside and the band."""
     match lets[name].expr:
         case Select(pred=pred, x=x, y=y) if _is_number(lets, y, float("-inf")):
@@ -93,7 +113,7 @@ def _hidden(lets: Mapping[str, Let], name: str, found: AttentionParts) -> tuple[
     return None
 
 
-def _mask(lets: Mapping[str, Let], name: str, found: AttentionParts) -> Band | None:
+def _mask(lets: Mapping[str, Let], name: str, found: Logits) -> Band | None:
     """The band in which a value is 0, if it is -inf outside."""
     hidden = _hidden(lets, name, found)
     if hidden is None or _is_number(lets, hidden[0], 0.0):
@@ -123,7 +143,7 @@ def _is_number(lets: Mapping[str, Let], name: str, number: float) -> bool:
     return isinstance(expr, Const) and expr.value == number
 
 
-def _band(lets: Mapping[str, Let], pred: str, found: AttentionParts) -> Band | None:
+def _band(lets: Mapping[str, Let], pred: str, found: Logits) -> Band | None:
     """A condition on `key - query` as a band; None where it is another."""
     expr = lets[pred].expr
     if isinstance(expr, Binary) and expr.fn == "and":

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from weft.foundation.errors import InternalError
-from weft.region.form import Attention, Convolution, Form, Map, Product, Row, Whole
+from weft.region.form import Attention, Convolution, Form, Map, Product, Row, Stream, Whole
 from weft.region.forms.attention import find_attention
 from weft.region.forms.crossing import find_crossing
 from weft.region.forms.epilogue import find_epilogue
 from weft.region.forms.problem import find_problem
 from weft.region.forms.rows import find_rows
+from weft.region.forms.stream import find_stream
 from weft.region.forms.winograd import find_windows
 from weft.region.ir import Kernel, Module, Pattern, Tensor, row_major
 from weft.region.structure import buffers
@@ -39,4 +40,9 @@ def find_form(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Form:
         if parts is None:
             raise InternalError(f"kernel {kernel.name} is called attention, but its body is none")
         return Attention(rows, parts)
+    if kernel.pattern is Pattern.STREAM:
+        streamed = find_stream(kernel)
+        if streamed is None:
+            raise InternalError(f"kernel {kernel.name} is called stream, but its body is none")
+        return Stream(rows, streamed)
     return Map(find_crossing(kernel, strides)) if kernel.pattern is Pattern.MAP else Row(rows)

@@ -1,4 +1,4 @@
-"""Whether the matrix units of warpgroups can multiply what an attention multiplies."""
+"""Whether the matrix units of warpgroups can multiply what an attention or a stream multiplies."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from weft.foundation.dtypes import BF16, F16
 from weft.foundation.index_expr import Axis, coefficient, linear
 from weft.region.forms.attention import find_attention, score_sides, source, value_side
 from weft.region.forms.runs import longest_run
+from weft.region.forms.stream import (
+    find_stream,
+    sides,
+    summed_axes,
+    value_axes,
+    weight_and_rows,
+)
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -53,6 +60,47 @@ def suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
         _is_regular(kernel, let, columns, tensors) for let, columns in zip(lets, rows, strict=True)
     )
     return whole and len({let.dtype for let in lets}) == 1
+
+
+def stream_suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether warpgroups can multiply what a stream multiplies: 16-bit rows that the copy engine
+    can read, those of columns for products and results alike, and sums that registers hold."""
+    found = find_stream(kernel)
+    if found is None:
+        return False
+    reads = [let.expr for let in kernel.body if isinstance(let.expr, Read)]
+    shift = kernel.let(found.shift).expr
+    if any(read.places or kernel.open_guards(read) for read in reads) or not isinstance(
+        shift, Read
+    ):
+        return False
+    pairs = {name: sides(kernel, found, name) for name in found.products}
+    depths = {name: summed_axes(kernel, name) for name in found.products}
+    whole = all(
+        _is_regular(kernel, let, depths[name], tensors) for name in pairs for let in pairs[name]
+    )
+    streamed = [_rows_read(pairs[name][1], depths[name]) for name in found.products]
+    for name in found.results:
+        width = value_axes(kernel, found, name)
+        _, let = weight_and_rows(kernel, found, name)
+        if not isinstance(let.expr, Read) or _rows_read(let, width) not in streamed:
+            return False
+    widths = [_elements(kernel, value_axes(kernel, found, name)) for name in found.results]
+    dtypes = {let.dtype for pair in pairs.values() for let in pair}
+    return whole and len(dtypes) == 1 and sum(widths) <= _WIDEST
+
+
+def _rows_read(let: Let, columns: Sequence[str]) -> tuple[object, ...]:
+    """Which rows are read, whatever the axes along a row are called."""
+    assert isinstance(let.expr, Read)
+    plain = {name: f"column{number}" for number, name in enumerate(columns)}
+    names = [[(str(term), factor) for term, factor in expr.terms] for expr in let.expr.index]
+    terms = [tuple((plain.get(name, name), factor) for name, factor in found) for found in names]
+    return let.expr.tensor, tuple(terms), tuple(expr.constant for expr in let.expr.index)
+
+
+def _elements(kernel: Kernel, axes: Sequence[str]) -> int:
+    return math.prod(kernel.sizes[name] for name in axes)
 
 
 def _is_regular(

@@ -10,6 +10,7 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.layout import ROWS, Layout
 from weft.codegen.gpu.attention.problem import Problem
+from weft.codegen.gpu.attention.work import TILE
 from weft.codegen.gpu.ir.element_ops import ElementOp, Number
 from weft.codegen.gpu.ir.scalar import LANE, Lit, Name, Scalar
 from weft.codegen.gpu.ir.values import Compute, Shuffle
@@ -22,7 +23,6 @@ from weft.plan.ir import AttentionPlan
 GROUP: Final = Name("group")
 QUARTER: Final = Name("quarter")
 MEMBER: Final = Name("member")
-TILE: Final = Name("tile")
 STEP: Final = 16
 """Elements along which a matrix instruction adds up."""
 BOTH_ROWS: Final = (0, 1)
@@ -70,17 +70,19 @@ class Queries:
         return ir.Fragment(columns // 8, row, across, self.problem.queries, count)
 
     def source(self, source: Source) -> ir.ElementSource:
-        strides = source.strides
-        if source.tensor is None:
-            narrow = offset(
-                replace(strides, row=0, column=0), Lit(0), Lit(0), self.batch, widen=False
-            )
-            return ir.IndexElements(source.name, source.dtype, narrow, strides.row, strides.column)
-        base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), self.batch)
-        buffer = self.buffers.index(source.tensor)
-        return ir.GlobalElements(
-            source.name, source.dtype, buffer, base, strides.row, strides.column
-        )
+        return read_from(source, self.buffers, self.batch)
+
+
+def read_from(
+    source: Source, buffers: Sequence[str], batch: tuple[Scalar, ...]
+) -> ir.ElementSource:
+    """What an element program reads, from memory, or as a number of its place."""
+    strides, start = source.strides, replace(source.strides, row=0, column=0)
+    if source.tensor is None:
+        narrow = offset(start, Lit(0), Lit(0), batch, widen=False)
+        return ir.IndexElements(source.name, source.dtype, narrow, strides.row, strides.column)
+    base, buffer = offset(start, Lit(0), Lit(0), batch), buffers.index(source.tensor)
+    return ir.GlobalElements(source.name, source.dtype, buffer, base, strides.row, strides.column)
 
 
 def once_per_warp(statement: ir.Stmt) -> ir.Stmt:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.layout import WARPGROUP
-from weft.codegen.gpu.attention.problem import Program, RowResult
+from weft.codegen.gpu.attention.problem import RowResult
 from weft.codegen.gpu.attention.queries import (
     BOTH_ROWS,
     GROUP,
@@ -20,8 +20,10 @@ from weft.codegen.gpu.attention.queries import (
     once_per_warp,
     over_quad,
 )
+from weft.codegen.gpu.attention.reading import Program
 from weft.codegen.gpu.ir.element_ops import ElementOp
-from weft.codegen.gpu.ir.scalar import LANE, Lit, both
+from weft.codegen.gpu.ir.scalar import LANE, Lit, Scalar, both
+from weft.codegen.gpu.ir.swizzle import TileLayout
 from weft.codegen.gpu.ir.values import Compute, StoreElement
 from weft.codegen.gpu.products.place import offset, present
 from weft.foundation.dtypes import F32, I1
@@ -56,7 +58,7 @@ class Results(Queries):
             fragment=fragment,
             value="undivided",
             sources=(share, *sources),
-            ops=(divided, *_unrounded(program)),
+            ops=(divided, *unrounded(program)),
             result=program.result,
             out=ir.RegAt("stored"),
             out_dtype=problem.out_dtype,
@@ -72,13 +74,7 @@ class Results(Queries):
         meet = ir.NamedBarrier(GROUP + 1, WARPGROUP)
         # All warps of the consumer have read their queries.
         yield meet
-        panel = replace(tile, columns=tile.panel_columns)
-        for number in range(tile.panels):
-            for pair in range(tile.panel_columns // STEP):
-                place = panel.of(QUARTER * 16 + (LANE & 15), (LANE >> 4) * 8 + STEP * pair)
-                target = ir.Address("q", start + number * tile.panel_bytes + place)
-                first = (number * tile.panel_columns + STEP * pair) // 4
-                yield ir.StMatrix(target, ir.RegAt("stored", first), 4)
+        yield from put(ir.RegAt("stored"), tile, "q", start)
         yield ir.ProxyFence()
         yield meet
         batch = present(self.batch, self.problem.out.batch)
@@ -130,7 +126,18 @@ class Results(Queries):
             )
 
 
-def _unrounded(program: Program) -> tuple[ElementOp, ...]:
+def put(registers: ir.RegAt, tile: TileLayout, name: str, start: Scalar) -> Iterator[ir.Stmt]:
+    """64 rows of 16-bit results into shared memory, as the copy engine reads them."""
+    panel = replace(tile, columns=tile.panel_columns)
+    for number in range(tile.panels):
+        for pair in range(tile.panel_columns // STEP):
+            place = panel.of(QUARTER * 16 + (LANE & 15), (LANE >> 4) * 8 + STEP * pair)
+            target = ir.Address(name, start + number * tile.panel_bytes + place)
+            first = (number * tile.panel_columns + STEP * pair) // 4
+            yield ir.StMatrix(target, replace(registers, index=registers.index + first), 4)
+
+
+def unrounded(program: Program) -> tuple[ElementOp, ...]:
     """Storing rounds anyway: the op that makes the stored value need not."""
     used = {arg for op in program.ops for arg in op.args}
     return tuple(

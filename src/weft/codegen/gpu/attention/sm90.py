@@ -29,34 +29,25 @@ from itertools import product
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.attention.layout import ROWS, WARPGROUP, Layout, Steps, refusals
-from weft.codegen.gpu.attention.problem import analyse
-from weft.codegen.gpu.attention.queries import BOTH_ROWS, GROUP, STEP, TILE, constant, once_per_warp
+from weft.codegen.gpu.attention.layout import ROWS, WARPGROUP, Layout
+from weft.codegen.gpu.attention.queries import BOTH_ROWS, GROUP, STEP, constant, once_per_warp
 from weft.codegen.gpu.attention.results import Results
 from weft.codegen.gpu.attention.softmax import Softmax
-from weft.codegen.gpu.body.accept import kernel_refusals
+from weft.codegen.gpu.attention.work import TILE, Steps
 from weft.codegen.gpu.ir.scalar import (
-    BLOCK,
     LANES,
     THREAD,
     WARP,
     Lit,
     Name,
     Scalar,
-    TableAt,
 )
 from weft.codegen.gpu.ir.swizzle import Major, TileLayout, operand_offset
 from weft.codegen.gpu.ir.values import Variable
-from weft.codegen.gpu.products.operand import Operand, Refusal
+from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.place import present
-from weft.codegen.gpu.products.problem import Refs
 from weft.codegen.gpu.products.ring import Ring
-from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import F32
-from weft.foundation.errors import Finding, SpecViolation
-from weft.plan.ir import AttentionPlan, Plan
-from weft.region.ir import Kernel
-from weft.target.target import Target
 
 Body = tuple[ir.Stmt, ...]
 _LOADS_QUERIES: Final = LANES
@@ -65,25 +56,8 @@ _LOADS_BESIDE: Final = 2 * LANES
 """The thread that loads what lies beside the scores."""
 
 
-def accepts(kernel: Kernel, refs: Refs, plan: AttentionPlan, target: Target) -> list[Finding]:
-    """Why this template cannot carry out the kernel with the plan; empty if it can."""
-    try:
-        problem = analyse(kernel, refs)
-    except Refusal as refusal:
-        return [refusal.finding]
-    return [*refusals(Layout(problem, plan, target))]
-
-
-def build(kernel: Kernel, refs: Refs, plan: AttentionPlan, target: Target, name: str) -> ir.Kernel:
-    """The dialect kernel, called `name` in the generated source."""
-    findings = accepts(kernel, refs, plan, target)
-    if findings:
-        raise SpecViolation.of(findings)
-    return _Builder(Layout(analyse(kernel, refs), plan, target), name).kernel()
-
-
 @dataclass
-class _Builder:
+class AttentionBuilder:
     """Makes the statements of one kernel."""
 
     layout: Layout
@@ -209,26 +183,8 @@ class _Builder:
         return (ir.SetMaxNReg(count, grow=role == 1),) if count else ()
 
     def items(self, body: Body) -> ir.Stmt:
-        """A loop over the tiles of this block: of a few matrices at a time, those with the most
-        keys first."""
-        layout, problem = self.layout, self.problem
-        item, group = Name("item"), Name("item") // layout.per_group
-        located: list[ir.Stmt] = [
-            ir.Let("tile", layout.tile_of(item)),
-            ir.Let("matrix", group * layout.together + item % layout.together),
-        ]
-        rest: Scalar = Name("matrix")
-        for axis in reversed(range(len(problem.batch))):
-            located.append(ir.Let(f"batch{axis}", rest % problem.batch[axis] if axis else rest))
-            rest = rest // problem.batch[axis]
-        located += [ir.Let("first", self.steps.first), ir.Let("last", self.steps.last)]
-        inner = (*located, *body)
-        if not layout.schedule:
-            return ir.For("item", BLOCK, layout.items, layout.grid, inner)
-        chosen = ir.Let("item", Name("period") + TableAt("order", Name("turn_number")))
-        start, end = (TableAt("starts", BLOCK + ahead) for ahead in (0, 1))
-        turns = ir.For("turn_number", start, end, 1, (chosen, *inner))
-        return ir.For("period", 0, layout.items, layout.period, (turns,))
+        """A loop over the tiles of this block."""
+        return self.layout.each_tile(self.problem.batch, body)
 
     # The producer
 
@@ -430,25 +386,3 @@ class _Builder:
 def _turns(steps: Steps, number: int) -> Scalar:
     start, end, _ = steps.loops[number]
     return start - end
-
-
-class AttentionTemplate:
-    """Attention in one kernel, on SM90."""
-
-    name: Final = "attention"
-
-    def takes(self, plan: Plan) -> bool:
-        return isinstance(plan, AttentionPlan)
-
-    def accepts(self, job: Job[AttentionPlan]) -> list[Finding]:
-        return [
-            *kernel_refusals(job.kernel, job.tensors),
-            *accepts(job.kernel, job.refs, job.plan, job.target),
-        ]
-
-    def build(self, job: Job[AttentionPlan], name: str) -> ir.Kernel:
-        layout = Layout(analyse(job.kernel, job.refs), job.plan, job.target)
-        return _Builder(layout, name).kernel()
-
-
-TEMPLATE: Final = AttentionTemplate()

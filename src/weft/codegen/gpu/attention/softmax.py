@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.attention.masks import visible
 from weft.codegen.gpu.attention.queries import (
     BOTH_ROWS,
     GROUP,
@@ -19,7 +20,7 @@ from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import LANE, Lit, Name, Scalar
 from weft.codegen.gpu.ir.values import Assign, Compute
 from weft.codegen.gpu.products.problem import Source
-from weft.foundation.dtypes import F32, I1, SI32
+from weft.foundation.dtypes import F32, I1
 
 
 class Softmax(Queries):
@@ -36,8 +37,8 @@ class Softmax(Queries):
         more: list[ir.ElementSource] = []
         ops, result = list(program.ops), program.result
         if masked:
-            more, hidden = self.mask(result)
-            ops, result = ops + hidden, "visible"
+            more, hidden = visible(self.layout, result)
+            ops, result = ops + hidden, hidden[-1].name
         if not ops:
             return
         for number, _ in enumerate(staged):
@@ -77,30 +78,6 @@ class Softmax(Queries):
         across = (LANE & 3) * (2 * tile.size) + inside * tile.size
         address = ir.Address(f"beside{number}", start)
         return ir.StagedElements(source.name, source.dtype, address, across, tile.swizzle)
-
-    def mask(self, value: str) -> tuple[list[ir.ElementSource], list[ElementOp]]:
-        """`visible`: a value, or -inf where its key is hidden or not there."""
-        band = self.problem.band
-        ops = [ElementOp("hidden", F32, "const", (), -math.inf)]
-        conditions: list[str] = []
-        bounds = [("ahead", "le", band.high), ("ahead", "ge", band.low)]
-        if self.problem.keys % self.plan.tile_kv:
-            bounds.append(("key", "lt", self.problem.keys))
-        for what, fn, number in bounds:
-            if number is None:
-                continue
-            name = f"{what}_{fn}"
-            ops.append(ElementOp(f"{name}_bound", SI32, "const", (), number))
-            ops.append(ElementOp(name, I1, fn, (what, f"{name}_bound")))
-            conditions.append(name)
-        while len(conditions) > 1:
-            pair = (conditions.pop(), conditions.pop())
-            ops.append(ElementOp("_and_".join(("both", *pair)), I1, "and", pair))
-            conditions.append(ops[-1].name)
-        ops.append(ElementOp("visible", F32, "select", (*conditions, value, "hidden")))
-        factors = {"ahead": (-1, 1), "key": (0, 1)}
-        used = {what for what, _, number in bounds if number is not None}
-        return [ir.IndexElements(n, SI32, Lit(0), *factors[n]) for n in sorted(used)], ops
 
     def powers(self, suffix: str) -> Iterator[ir.Stmt]:
         """Scores become powers; `top` and `total` go on, and `factor` is what sums that were made

@@ -34,6 +34,8 @@ class Warp(Protocol):
 
     def shared_values(self, places: Array, dtype: DType) -> Array: ...
 
+    def settled(self, array: str) -> Array: ...
+
 
 def load_element(source: Array, offset: Value, lanes: Lanes, fill: Number) -> Array:
     """An element for every lane, `fill` where a lane is not active."""
@@ -128,6 +130,9 @@ def _source(
             if columns:
                 inside = inside & (column < fragment.columns)
             return load_element(buffer, place, inside, 0)
+        case ir.RegisterElements(source=place):
+            found = warp.settled(place.array)[place.index :][: 4 * fragment.groups]
+            return found.reshape(fragment.groups, 4, 32)
         case ir.RowValues(values=names):
             upper, lower = (warp.elements[name] for name in names)
             return np.where(_numbers(fragment)[1] // 2 == 0, upper, lower)

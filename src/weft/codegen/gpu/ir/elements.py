@@ -133,8 +133,17 @@ class RowValues:
     values: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class RegisterElements:
+    """A value per element, from another accumulator, whose elements lie in the same way."""
+
+    name: str
+    dtype: DType
+    source: RegAt
+
+
 ElementSource: TypeAlias = (
-    SharedColumns | StagedElements | GlobalElements | IndexElements | RowValues
+    SharedColumns | StagedElements | GlobalElements | IndexElements | RowValues | RegisterElements
 )
 
 

@@ -467,6 +467,9 @@ class _Checker:
                 self.need(len(source.values) == 2, "a value for each of two rows")
                 for name in source.values:
                     self.value(name, source.dtype)
+            if isinstance(source, ir.RegisterElements):
+                self.need(source.dtype is F32, f"{source.dtype} in an accumulator", TYPE)
+                self.registers(source.source, 4 * node.fragment.groups, F32)
             if isinstance(source, ir.SharedColumns | ir.StagedElements):
                 kinds = (
                     (F32, *_NARROW, I1)

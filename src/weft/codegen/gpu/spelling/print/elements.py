@@ -146,6 +146,8 @@ def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: in
             place = f"{name}_p{half}_ + (i64)(g_ * 8 + {side}) * {columns}"
             guard = f"{row} < {fragment.rows} && {column} < {fragment.columns}"
             return _load_text(name, source.dtype, place, guard)
+        case ir.RegisterElements(name=name, source=place):
+            return f"const float {name} = {_out(place, 4, 2 * half + side)};"
         case ir.RowValues(name=name, values=values):
             return f"const {held(source.dtype)} {name} = {values[half]};"
         case ir.IndexElements(name=name, row_factor=rows, column_factor=columns):

@@ -1,0 +1,120 @@
+"""What a kernel reads and does to single elements, in the words of the dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from weft.codegen.gpu.ir.element_ops import ElementOp
+from weft.codegen.gpu.products.operand import Operand, Refusal
+from weft.codegen.gpu.products.problem import Refs, Source, Strides, affine, element_op, operands
+from weft.foundation.dtypes import BF16, F16
+from weft.foundation.index_expr import Expr, coefficient, linear
+from weft.region.forms.runs import longest_run
+from weft.region.ir import AxisIndex, Kernel, Let, Read
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is made of one element: `value` names it, `result` what comes of it."""
+
+    value: str
+    sources: tuple[Source, ...]
+    ops: tuple[ElementOp, ...]
+    result: str
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of one kind of element, and of what it lies in."""
+
+    batch: tuple[str, ...]
+    row: str
+    columns: tuple[str, ...]
+    sizes: Mapping[str, int]
+
+    def strides(self, expr: Expr) -> Strides:
+        return Strides(
+            expr.constant,
+            coefficient(expr, self.row),
+            _step(expr, self.columns, self.sizes),
+            tuple(coefficient(expr, name) for name in self.batch),
+        )
+
+
+class Reading:
+    """One kernel, its batch axes those of more than one element."""
+
+    def __init__(self, kernel: Kernel, refs: Refs, batch: Sequence[str]) -> None:
+        self.kernel, self.refs = kernel, refs
+        self.lets = {let.name: let for let in kernel.body}
+        self.sizes = kernel.sizes
+        self.all_batch = tuple(batch)
+        self.batch = tuple(name for name in batch if self.sizes[name] != 1)
+
+    # Operands
+
+    def operand(self, let: Let, rows: str, columns: tuple[str, ...]) -> Operand:
+        if not isinstance(let.expr, Read):
+            raise Refusal("OperandComputed", "an operand of the attention is computed, not read")
+        if let.dtype not in (BF16, F16):
+            raise Refusal("OperandDType", f"an operand is {let.dtype}, not bf16 or f16")
+        expr = self.read_address(let.expr)
+        if {*let.axes} - {rows, *columns, *self.all_batch}:
+            raise Refusal("OperandForm", "an operand depends on more than its rows and columns")
+        across = (
+            coefficient(expr, rows)
+            if self.sizes[rows] > 1
+            else prod(self.sizes[name] for name in columns)
+        )
+        batch = tuple(coefficient(expr, name) for name in self.batch)
+        inner = _step(expr, columns, self.sizes)
+        return Operand(let.expr.tensor, let.dtype, expr.constant, across, inner, batch)
+
+    def read_address(self, read: Read) -> Expr:
+        if self.kernel.open_guards(read) or read.places:
+            raise Refusal("GuardedRead", "a read is guarded, or its place is computed")
+        return self.address(read.index, read.tensor)
+
+    def address(self, index: Sequence[Expr], tensor: str) -> Expr:
+        return affine(linear(index, self.refs[tensor].strides))
+
+    # Programs
+
+    def program(self, value: str, starts: Sequence[str], axes: Axes) -> Program:
+        """The Lets that `value` needs beyond the starts, as an element program: v0, v1, ..."""
+        sources: list[Source] = []
+        ops: list[ElementOp] = []
+        needed = self.needed(value, {*starts})
+        names = {name: f"v{i}" for i, name in enumerate([*starts, *needed])}
+        for let in map(self.lets.__getitem__, needed):
+            match let.expr:
+                case Read() as read:
+                    strides = axes.strides(self.read_address(read))
+                    sources.append(Source(names[let.name], let.dtype, read.tensor, strides))
+                case AxisIndex(expr=expr):
+                    strides = axes.strides(affine(expr))
+                    sources.append(Source(names[let.name], let.dtype, None, strides))
+                case _:
+                    ops.append(element_op(let, names[let.name], names))
+        return Program(names[starts[0]], tuple(sources), tuple(ops), names[value])
+
+    def needed(self, value: str, known: set[str]) -> list[str]:
+        """The Lets that a value is made of, without those that are known, in order."""
+        wanted, stack = set[str](), [value]
+        while stack:
+            name = stack.pop()
+            if name not in known and name not in wanted:
+                wanted.add(name)
+                stack.extend(operands(self.lets[name]))
+        return [name for name in self.lets if name in wanted]
+
+
+def _step(expr: Expr, columns: Sequence[str], sizes: Mapping[str, int]) -> int:
+    """The stride of the columns, which act as one axis."""
+    apart, run = longest_run(columns, [expr], sizes)
+    if any(sizes[name] != 1 for name in apart):
+        raise Refusal("OperandStride", "the axes of a row do not follow one another in memory")
+    present = [name for name in run if sizes[name] != 1]
+    return coefficient(expr, present[-1]) if present else 1

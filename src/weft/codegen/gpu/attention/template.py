@@ -1,0 +1,54 @@
+"""The template of attention plans: the attention itself, or the streams that its gradients are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.attention.layout import Layout, refusals
+from weft.codegen.gpu.attention.problem import analyse
+from weft.codegen.gpu.attention.sm90 import AttentionBuilder
+from weft.codegen.gpu.attention.stream_layout import StreamLayout, stream_refusals
+from weft.codegen.gpu.attention.stream_problem import analyse_stream
+from weft.codegen.gpu.attention.stream_sm90 import StreamBuilder
+from weft.codegen.gpu.body.accept import kernel_refusals
+from weft.codegen.gpu.products.operand import Refusal
+from weft.codegen.gpu.template import Job
+from weft.foundation.errors import Finding
+from weft.plan.ir import AttentionPlan, Plan
+from weft.region.form import Stream
+from weft.region.ir import form_of
+
+
+class AttentionTemplate:
+    """Attention in one kernel, and its gradients in two, on SM90."""
+
+    name: Final = "attention"
+
+    def takes(self, plan: Plan) -> bool:
+        return isinstance(plan, AttentionPlan)
+
+    def accepts(self, job: Job[AttentionPlan]) -> list[Finding]:
+        found = kernel_refusals(job.kernel, job.tensors)
+        try:
+            layout = _layout(job)
+        except Refusal as refusal:
+            return [*found, refusal.finding]
+        if isinstance(layout, StreamLayout):
+            return [*found, *stream_refusals(layout)]
+        return [*found, *refusals(layout)]
+
+    def build(self, job: Job[AttentionPlan], name: str) -> ir.Kernel:
+        layout = _layout(job)
+        if isinstance(layout, StreamLayout):
+            return StreamBuilder(layout, name).kernel()
+        return AttentionBuilder(layout, name).kernel()
+
+
+def _layout(job: Job[AttentionPlan]) -> Layout | StreamLayout:
+    if isinstance(form_of(job.kernel), Stream):
+        return StreamLayout(analyse_stream(job.kernel, job.refs), job.plan, job.target)
+    return Layout(analyse(job.kernel, job.refs), job.plan, job.target)
+
+
+TEMPLATE: Final = AttentionTemplate()

@@ -1,0 +1,296 @@
+"""The gradients of an attention as kernels that compute its weights again, block by block.
+
+    s = kernel(q, k);  p, ds = kernel(s, lse, do, v)
+    dq = kernel(ds, k);  dk = kernel(ds, q);  dv = kernel(p, do)
+        ->  dq = kernel(q, k, lse, do, v);  dk, dv = kernel(q, k, lse, do, v)
+
+What has both queries and keys never reaches memory: every result's kernel makes it anew, and
+results that sum over the same axes share one. Numbers of single rows are made beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from weft.foundation.index_expr import axis
+from weft.region.fitting.cutting import needed
+from weft.region.fitting.joining import live, merged
+from weft.region.forms.stream import StreamAxes, stream_axes
+from weft.region.forms.warpgroups import stream_suits_warpgroups
+from weft.region.ir import (
+    Binary,
+    Chain,
+    Const,
+    Kernel,
+    Let,
+    Module,
+    Output,
+    Pattern,
+    Read,
+    Reduce,
+    Select,
+    Tensor,
+    Unary,
+    operands,
+)
+from weft.region.structure import buffers
+
+
+def join_streams(module: Module) -> Module:
+    """The module with every stream as kernels of its own, where that is possible."""
+    for chain in module.chains:
+        if chain.kind == "stream":
+            module = _Streams(module, chain).joined()
+    return module
+
+
+@dataclass
+class _Streams:
+    """The kernels of one chain."""
+
+    module: Module
+    chain: Chain
+    maps: dict[tuple[Let, ...], Kernel] = field(default_factory=dict)
+    """Kernels of what rows have for themselves, by what they compute."""
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    """What these store."""
+
+    def joined(self) -> Module:
+        """The module with the chain's results made by streams; as it was where one cannot be."""
+        by_name = {kernel.name: kernel for kernel in self.module.kernels}
+        members = [by_name[name] for name in self.chain.kernels if name in by_name]
+        wide = self.wide(members)
+        makers = [k for k in members if _writes(k) & wide]
+        results = [k for k in members if k not in makers and set(k.inputs) & wide]
+        plain = all(k.roles is not None and not k.params for k in results)
+        if not makers or not results or not plain:
+            return self.module
+        groups: list[list[Kernel]] = []
+        for result in results:
+            for group in groups:
+                if self.stream(makers, [*group, result], wide) is not None:
+                    group.append(result)
+                    break
+            else:
+                groups.append([result])
+        self.maps.clear()
+        self.tensors.clear()
+        streams = [self.stream(makers, group, wide) for group in groups]
+        return self.replaced(groups, streams)
+
+    def wide(self, members: Sequence[Kernel]) -> frozenset[str]:
+        """The largest tensors that members hand on: a number for every row and column."""
+        tensors = self.module.tensors
+        read = {name for kernel in members for name in kernel.inputs}
+        handed = {name for k in members for name in _writes(k) & read if not k.outputs[0].base}
+        handed = {name for name in handed if tensors[name].role == "internal"}
+        sizes = {name: math.prod(tensors[name].shape) for name in handed}
+        return frozenset(name for name in handed if sizes[name] == max(sizes.values()))
+
+    def stream(
+        self, makers: Sequence[Kernel], results: Sequence[Kernel], wide: frozenset[str]
+    ) -> Kernel | None:
+        """The kernel of some results; None where there is none."""
+        chosen = _behind(makers, results, wide)
+        kernel = merged([*chosen, *results], wide, Pattern.STREAM)
+        if kernel is None:
+            return None
+        kernel = self.with_stored_rows(_with_hidden_rows(kernel))
+        tensors = {**self.module.tensors, **self.tensors}
+        return kernel if stream_suits_warpgroups(kernel, tensors) else None
+
+    # Numbers of rows
+
+    def with_stored_rows(self, kernel: Kernel) -> Kernel:
+        """A stream that reads what it would compute for rows, or for columns, alone."""
+        found = stream_axes(kernel)
+        if found is None:
+            return kernel
+        body: list[Let] = []
+        stored = _narrow(kernel, found)
+        for let in kernel.body:
+            if let.name in stored:
+                tensor = self.map_of(kernel, let)
+                index = tuple(axis(name) for name in let.axes)
+                body.append(replace(let, expr=Read(tensor, index)))
+            else:
+                body.append(let)
+        return live(replace(kernel, body=tuple(body)))
+
+    def map_of(self, kernel: Kernel, let: Let) -> str:
+        """The tensor of a value, and the kernel that makes it."""
+        names = needed([let.name], kernel)
+        body = tuple(found for found in kernel.body if found.name in names)
+        # The same numbers have their axes in another order in a stream the other way round.
+        key = tuple(replace(found, axes=tuple(sorted(found.axes))) for found in body)
+        known = self.maps.get(key)
+        if known is not None:
+            return known.outputs[0].tensor
+        number = self.chain.kernels[-1].lstrip("abcdefghijklmnopqrstuvwxyz_")
+        tensor = _free(f"rows{number}", {**self.module.tensors, **self.tensors})
+        index = tuple(axis(name) for name in let.axes)
+        output = Output(tensor, let.name, index)
+        kernels = {found.name for found in (*self.module.kernels, *self.maps.values())}
+        sums = any(isinstance(found.expr, Reduce) for found in body)
+        pattern = Pattern.ROW if sums else Pattern.MAP
+        name = _free(f"{pattern.value}_{tensor}", kernels)
+        self.maps[key] = live(Kernel(name, pattern, kernel.axes, body, (output,)))
+        shape = tuple(kernel.sizes[name] for name in let.axes)
+        self.tensors[tensor] = Tensor(tensor, let.dtype, shape, "internal")
+        return tensor
+
+    # The module
+
+    def replaced(
+        self, groups: Sequence[Sequence[Kernel]], streams: Sequence[Kernel | None]
+    ) -> Module:
+        """The module with streams in the place of results, and without what nobody reads now."""
+        kernels, origin = list(self.module.kernels), dict(self.module.origin)
+        for group, stream in zip(groups, streams, strict=True):
+            place = None if stream is None else _place(kernels, group, stream, set(self.tensors))
+            if stream is None or place is None:
+                return self.module
+            names = [k.name for k in group]
+            number = names[0].lstrip("abcdefghijklmnopqrstuvwxyz_")
+            name = f"{Pattern.STREAM.value}{number}"
+            kernels[place] = replace(stream, name=name)
+            kernels = [k for k in kernels if k.name not in names]
+            origin[name] = self.origin((*self.chain.kernels, *names))
+        first = min(n for n, k in enumerate(kernels) if set(k.inputs) & set(self.tensors))
+        maps = [*self.maps.values()]
+        origin |= {found.name: self.origin(self.chain.kernels) for found in maps}
+        kernels[first:first] = maps
+        tensors = {**self.module.tensors, **self.tensors}
+        return _without_unread(self.module, kernels, tensors, origin)
+
+    def origin(self, names: Sequence[str]) -> tuple[int, ...]:
+        known = self.module.origin
+        return tuple(sorted({found for name in names for found in known.get(name, ())}))
+
+
+def _writes(kernel: Kernel) -> set[str]:
+    return {output.tensor for output in kernel.outputs}
+
+
+def _behind(
+    makers: Sequence[Kernel], results: Sequence[Kernel], wide: frozenset[str]
+) -> list[Kernel]:
+    """The makers of what results are made of, each with nothing but that."""
+    wanted = {name for result in results for name in result.inputs} & wide
+    chosen: list[Kernel] = []
+    for maker in reversed(makers):
+        kept = tuple(output for output in maker.outputs if output.tensor in wanted)
+        if kept:
+            part = live(replace(maker, outputs=kept))
+            chosen.insert(0, part)
+            wanted |= set(part.inputs) & wide
+    return chosen
+
+
+def _with_hidden_rows(kernel: Kernel) -> Kernel:
+    """A stream with the masks of rows that see nothing as they were.
+
+    Such rows are shown every key, `select(blind, 0, mask)`, and their shift, `select(blind, inf,
+    lse)`, makes every power of theirs 0: what they see in between does not matter.
+    """
+    lets = {let.name: let for let in kernel.body}
+    powers = (let.expr for let in kernel.body if isinstance(let.expr, Unary))
+    raised = [lets[expr.x].expr for expr in powers if expr.fn == "exp"]
+    shifts = [lets[expr.rhs].expr for expr in raised if isinstance(expr, Binary)]
+    blind = {
+        expr.pred
+        for expr in shifts
+        if isinstance(expr, Select) and _is_number(lets[expr.x], math.inf)
+    }
+    body: list[Let] = []
+    for let in kernel.body:
+        match let.expr:
+            case Select(pred=pred, x=x, y=mask) if pred in blind and _is_number(lets[x], 0.0):
+                body.append(replace(lets[mask], name=let.name))
+            case _:
+                body.append(let)
+    return live(replace(kernel, body=tuple(body)))
+
+
+def _is_number(let: Let, number: float) -> bool:
+    return isinstance(let.expr, Const) and let.expr.value == number
+
+
+def _narrow(kernel: Kernel, found: StreamAxes) -> set[str]:
+    """Values of rows or of columns alone that are computed of what is read, and that values of
+    both are made of."""
+    both = {found.row, found.column}
+    axes = {*found.batch, *found.group, *both}
+    lets = {let.name: let for let in kernel.body}
+    narrow = set[str]()
+    for let in kernel.body:
+        if not both <= set(let.axes):
+            continue
+        for name in operands(let):
+            made = lets[name]
+            computed = not isinstance(made.expr, Read) and any(
+                isinstance(lets[used].expr, Read) for used in needed([name], kernel)
+            )
+            alone = set(made.axes) <= axes and not both <= set(made.axes)
+            if computed and alone and made.axes:
+                narrow.add(name)
+    return narrow
+
+
+def _place(
+    kernels: Sequence[Kernel], group: Sequence[Kernel], stream: Kernel, ready: set[str]
+) -> int | None:
+    """Where a stream can stand: in the place of one of its results, after everything that it reads
+    and before everything that reads it."""
+    names = {kernel.name for kernel in group}
+    places = [number for number, kernel in enumerate(kernels) if kernel.name in names]
+    made = {name: number for number, kernel in enumerate(kernels) for name in _writes(kernel)}
+    read = [made[name] for name in stream.inputs if name in made and name not in ready]
+    users = [
+        number
+        for number, kernel in enumerate(kernels)
+        if kernel.name not in names and _writes(stream) & set(buffers(kernel))
+    ]
+    fitting = (p for p in places if all(n < p for n in read) and all(n > p for n in users))
+    return next(fitting, None)
+
+
+def _without_unread(
+    module: Module,
+    kernels: Sequence[Kernel],
+    tensors: Mapping[str, Tensor],
+    origin: Mapping[str, tuple[int, ...]],
+) -> Module:
+    """The module with these kernels but those whose results nobody reads."""
+    left = list(kernels)
+    while True:
+        read = {name for kernel in left for name in _read(kernel)}
+        idle = [k for k in left if all(_unread(tensors[n], read) for n in _writes(k))]
+        if not idle:
+            break
+        left = [kernel for kernel in left if kernel not in idle]
+    names, used = {k.name for k in left}, {name for k in left for name in buffers(k)}
+    kept = {n: t for n, t in tensors.items() if n in used or t.role != "internal"}
+    origin = {name: found for name, found in origin.items() if name in names}
+    chains = tuple(
+        replace(chain, kernels=tuple(name for name in chain.kernels if name in names))
+        for chain in module.chains
+    )
+    return replace(module, kernels=tuple(left), tensors=kept, origin=origin, chains=chains)
+
+
+def _read(kernel: Kernel) -> Iterator[str]:
+    yield from kernel.inputs
+    yield from (output.base for output in kernel.outputs if output.base is not None)
+
+
+def _unread(tensor: Tensor, read: set[str]) -> bool:
+    return tensor.role == "internal" and tensor.name not in read
+
+
+def _free(name: str, taken: Mapping[str, object] | set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name

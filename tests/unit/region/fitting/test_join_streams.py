@@ -1,0 +1,129 @@
+"""The gradients of an attention as kernels without anything that has both queries and keys between
+them; and programs that stay as they are."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import weft
+from tests.example_inputs import inputs_for
+from tests.gpu_attention import GRADIENTS, Case
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.ptir import Builder, Program
+from weft.ptir.gradient import vjp
+from weft.region.form import Stream
+from weft.region.form_text import form_from_json, form_to_json
+from weft.region.interp import run_kernel
+from weft.region.ir import Module, Pattern, form_of, stream_parts
+from weft.target.known import target_named
+
+
+def kernels_of(program: Program, target: str = "sm90") -> Module:
+    made = Compilation(program, target_named(target), make_signature(program))
+    module: Module = run_pipeline(made, "region")["region"]
+    return module
+
+
+def patterns(module: Module) -> list[str]:
+    return [kernel.pattern.value for kernel in module.kernels]
+
+
+def largest_internal(module: Module) -> int:
+    sizes = [math.prod(t.shape) for t in module.tensors.values() if t.role == "internal"]
+    return max(sizes, default=0)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_nothing_of_queries_and_keys_is_stored(name: str) -> None:
+    case = GRADIENTS[name]
+    module = kernels_of(case.gradients())
+    assert patterns(module).count("stream") == 2
+    assert patterns(module).count("attention") == 1
+    assert "matmul" not in patterns(module)
+    assert largest_internal(module) <= case.heads * case.queries
+
+
+@pytest.mark.parametrize("name", ["causal", "shared heads", "mask in bf16", "log-sum-exp"])
+def test_kernels_mean_what_they_did(name: str) -> None:
+    program = GRADIENTS[name].gradients()
+    module, inputs = kernels_of(program), inputs_for(program, 3)
+    arrays = dict(zip(module.inputs, inputs, strict=True))
+    for kernel in module.kernels:
+        arrays |= run_kernel(kernel, module.tensors, arrays)
+    for result, wanted in zip(
+        module.outputs, weft.run(program, inputs, backend="reference"), strict=True
+    ):
+        found = arrays[result].reshape(wanted.shape).astype(np.float64)
+        np.testing.assert_allclose(found, wanted.astype(np.float64), rtol=0.02, atol=1e-4)
+
+
+def test_results_that_sum_over_the_same_axes_share_a_kernel() -> None:
+    module = kernels_of(GRADIENTS["shared heads"].gradients())
+    queries, keys = (k for k in module.kernels if k.pattern is Pattern.STREAM)
+    assert [len(stream_parts(k).results) for k in (queries, keys)] == [1, 2]
+    assert stream_parts(queries).row == stream_parts(keys).column
+    assert not stream_parts(queries).group
+    assert [keys.sizes[name] for name in stream_parts(keys).group] == [2]
+
+
+def test_the_forward_kernel_stores_the_log_sum_exp() -> None:
+    module = kernels_of(GRADIENTS["causal"].gradients())
+    (forward,) = (k for k in module.kernels if k.pattern is Pattern.ATTENTION)
+    assert sorted(math.prod(module.tensors[o.tensor].shape) for o in forward.outputs) == [
+        136,
+        136 * 64,
+    ]
+    assert patterns(module) == ["attention", "row", "stream", "stream"]
+
+
+def test_forms_of_streams_read_back() -> None:
+    module = kernels_of(GRADIENTS["shared heads"].gradients())
+    for kernel in module.kernels:
+        form = form_of(kernel)
+        assert form_from_json(json.loads(json.dumps(form_to_json(form))), "form") == form
+    assert any(isinstance(form_of(kernel), Stream) for kernel in module.kernels)
+
+
+def test_scores_that_somebody_wants_are_stored() -> None:
+    """The gradient of a mask is as large as the scores."""
+    case = Case(heads=1, mask="bf16", queries=64, keys=64)
+    module = kernels_of(vjp(case.program(), (0, 1, 2, 3)))
+    assert "stream" not in patterns(module)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(heads=1, queries=64, keys=64, dtype="f32"),
+        Case(heads=1, queries=64, keys=64, depth=192, width=192),
+    ],
+    ids=["f32", "wide rows"],
+)
+def test_what_matrix_units_cannot_hold_stays_as_it_is(case: Case) -> None:
+    assert "stream" not in patterns(kernels_of(case.gradients()))
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm80"])
+def test_other_machines_store_the_weights(target: str) -> None:
+    assert "stream" not in patterns(kernels_of(GRADIENTS["plain"].gradients(), target))
+
+
+def test_powers_of_other_things_are_no_streams() -> None:
+    """A loss over classes has the same ops, but its rows are too long, and a layer before it."""
+    b = Builder()
+    x, w, rows = b.param("bf16", [64, 512]), b.param("bf16", [512, 96]), b.param("f32", [64])
+    scores = b.dot_general(
+        x, w, contract=([1], [0]), batch=([], []), accum_dtype="f32", out_dtype="f32"
+    )
+    shift = b.reshape(rows, [64, 1])
+    powers = b.cast(b.exp(scores - b.broadcast_to(shift, [64, 96])), "bf16")
+    back = b.dot_general(
+        powers, w, contract=([1], [1]), batch=([], []), accum_dtype="f32", out_dtype="f32"
+    )
+    assert "stream" not in patterns(kernels_of(b.build(back)))

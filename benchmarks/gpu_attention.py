@@ -1,4 +1,5 @@
-"""Lines of the GPU benchmark for attention: `attention_forward` of the frozen list in `gpu2.json`.
+"""Lines of the GPU benchmark for attention: `attention_forward` of the frozen list in `gpu2.json`,
+and the shapes of `attention_backward` there as a training step has them, forward and back.
 
 Peers are torch's scaled_dot_product_attention as it chooses by itself (eager), with cuDNN, and, for
 windows and packed sequences, compiled flex_attention.
@@ -10,18 +11,30 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.gpu_line import Line, Tensor
-from weft.ptir import Builder, Value
+from weft.ptir import Builder, Program, Value
+from weft.ptir.gradient import vjp
 
 LIST: Final = json.loads((Path(__file__).parent / "gpu2.json").read_text())
 TOKENS: Final = 16384
 """b * s of the square lines."""
 WIDTH: Final = 2048
 """h * d of the square lines."""
+
+
+@dataclass(frozen=True)
+class TrainingLine(Line):
+    """Results and the gradients of queries, keys and values; the last input is the cotangent."""
+
+    def program(self) -> Program:
+        builder = Builder("line")
+        params = [builder.param(t.dtype, list(t.shape)) for t in self.inputs[:-1]]
+        return vjp(builder.build(self.weft(builder, *params)), (0, 1, 2))
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,25 @@ class Shape:
             self.flops,
         )  # fmt: skip
 
+    def training_line(self, family: str) -> Line:
+        """Forward and backward: the way back has five products where the way there has two."""
+        back = Tensor((self.batch, self.heads, self.queries, self.depth), self.dtype)
+        cudnn = partial(self.trained, self.in_cudnn)
+        return TrainingLine(
+            family, self.name, self.dtype, (*self.inputs, back), self.in_weft,
+            partial(self.trained, self.in_torch), {"cudnn": cudnn}, 3.5 * self.flops,
+        )  # fmt: skip
+
     # The same in each of them
+
+    def trained(self, forward: Callable[..., Any], torch: Any, *given: Any) -> Any:
+        """What torch's derivatives make of a way forward."""
+        *inputs, back = given
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x in inputs[:3]]
+            result = forward(torch, *leaves, *inputs[3:])
+            gradients = torch.autograd.grad(result, leaves, back)
+        return (result.detach(), *gradients)
 
     def in_weft(self, b: Builder, q: Value, k: Value, v: Value, *masks: Value) -> Value:
         given = list(masks)
@@ -173,3 +204,15 @@ def attention_lines() -> Iterator[Line]:
     for text in chosen["further"]:
         if text in FURTHER:
             yield FURTHER[text].line("attention")
+
+
+def attention_training_lines() -> Iterator[Line]:
+    """The shapes of the way back, with the way there before it."""
+    chosen = LIST["attention_backward"]
+    for depth, length, causal in product(chosen["d"], chosen["s"], chosen["causal"]):
+        heads = WIDTH // depth
+        shape = Shape(TOKENS // length, heads, heads, length, length, depth, causal=causal)
+        yield shape.training_line("attention_training")
+    for text in chosen["further"]:
+        if text in FURTHER:
+            yield FURTHER[text].training_line("attention_training")

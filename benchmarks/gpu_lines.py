@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.gpu_attention import attention_lines
+from benchmarks.gpu_attention import attention_lines, attention_training_lines
 from benchmarks.gpu_convolutions import conv_epilogue_lines, conv_lines
 from benchmarks.gpu_gpt2 import gpt2_lines
 from benchmarks.gpu_line import Line, Tensor
@@ -396,6 +396,7 @@ FAMILIES: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
     "gemm_types": gemm_types_lines,
     "whole": whole_lines,
     "attention": attention_lines,
+    "attention_training": attention_training_lines,
     "conv": conv_lines,
     "conv_epilogue": conv_epilogue_lines,
     "products": products_lines,

@@ -84,9 +84,18 @@ def line(family: str, text: str = "") -> Line:
 
 
 def test_every_line_of_the_frozen_list_is_written_in_jax() -> None:
-    beside = {"gemm_types", "whole", "attention", "conv", "conv_epilogue", "products"}
+    beside = {"gemm_types", "whole", "attention", "attention_training", "conv", "conv_epilogue"}
+    beside |= {"products"}
     for family, lines in FAMILIES.items():
         assert all((function_of(found) is None) == (family in beside) for found in lines())
+
+
+def test_lines_of_training_give_results_and_gradients() -> None:
+    found = line("attention_training", "kv8")
+    main = found.program().main
+    assert len(main.results) == 4
+    assert main.results[0] == main.results[1]
+    assert main.results[2] == main.results[3]
 
 
 def without_jax(found: dict[str, Any], chosen: Line) -> str:

@@ -181,7 +181,8 @@ class Edge:
 
 @dataclass(frozen=True)
 class Chain:
-    """Blocks recognised together: a softmax (`row_softmax`) or an attention (`attention`)."""
+    """Blocks recognised together: a softmax (`row_softmax`), an attention (`attention`), or what
+    the gradient of one is made of (`stream`)."""
 
     kind: str
     blocks: tuple[str, ...]

@@ -423,8 +423,8 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Chain:
-    """Kernels that together are something with a name: a `row_softmax`, an `attention`. A template
-    for the whole may take their place."""
+    """Kernels that together are something with a name: a `row_softmax`, an `attention`, a `stream`.
+    A template for the whole may take their place."""
 
     kind: str
     kernels: tuple[str, ...]

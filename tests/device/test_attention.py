@@ -1,0 +1,55 @@
+"""Attention and its gradients on a GPU: every case of masks, bands, shared heads and odd sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.example_inputs import inputs_for
+from tests.gpu_attention import CASES, GRADIENTS, Case
+from weft.driver.compile import compile_program
+from weft.driver.cuda import CudaBackend
+from weft.ptir import Program
+from weft.runtime.cuda.driver import compute_capability
+from weft.testing.compare import compare
+
+pytestmark = pytest.mark.skipif(
+    compute_capability() != (9, 0), reason="these programs are for an SM90 GPU"
+)
+
+LONG = {
+    "causal": Case(heads=3, queries=1100, keys=1100, causal=True, depth=128, width=128),
+    "shared heads": Case(heads=8, shared=4, queries=700, keys=900, causal=True),
+    "window": Case(heads=2, queries=1500, keys=1500, window=100),
+}
+"""With blocks enough that rings turn and tiles are dealt out."""
+
+
+def agree(program: Program) -> None:
+    report = compare(program, inputs_for(program, 3), CudaBackend("sm90"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attentions_agree(name: str) -> None:
+    agree(CASES[name].program())
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_agree(name: str) -> None:
+    agree(GRADIENTS[name].gradients())
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_gradients_of_many_blocks_agree(name: str) -> None:
+    agree(LONG[name].gradients())
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_gradients_have_the_same_bits_in_every_run(name: str) -> None:
+    program = LONG[name].gradients()
+    executable, inputs = compile_program(program, "sm90"), inputs_for(program, 5)
+    first = executable.run(inputs)
+    for _ in range(5):
+        for one, other in zip(first, executable.run(inputs), strict=True):
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other))

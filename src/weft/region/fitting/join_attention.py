@@ -16,6 +16,7 @@ from weft.region.fitting.joining import merged
 from weft.region.forms.attention import find_attention
 from weft.region.forms.warpgroups import suits_warpgroups
 from weft.region.ir import (
+    AxisIndex,
     Chain,
     Kernel,
     Module,
@@ -70,6 +71,7 @@ def _with_rows(module: Module, parts: Sequence[Kernel]) -> list[Kernel]:
         if kernel.name not in names
         and kernel.pattern is Pattern.MAP
         and kernel.inputs
+        and not any(isinstance(let.expr, AxisIndex) for let in kernel.body)
         and set(buffers(kernel)) - {output.tensor for output in kernel.outputs} <= made
     ]
     return [*parts[:-1], *rows, parts[-1]]

@@ -163,7 +163,7 @@ class _Streams:
         origin |= {found.name: self.origin(self.chain.kernels) for found in maps}
         kernels[first:first] = maps
         tensors = {**self.module.tensors, **self.tensors}
-        return _without_unread(self.module, kernels, tensors, origin)
+        return _without_unread(self.module, kernels, tensors, origin, self.chain.kernels)
 
     def origin(self, names: Sequence[str]) -> tuple[int, ...]:
         known = self.module.origin
@@ -262,12 +262,14 @@ def _without_unread(
     kernels: Sequence[Kernel],
     tensors: Mapping[str, Tensor],
     origin: Mapping[str, tuple[int, ...]],
+    parts: Sequence[str],
 ) -> Module:
-    """The module with these kernels but those whose results nobody reads."""
+    """The module with these kernels, but without parts whose results nobody reads any more."""
     left = list(kernels)
     while True:
         read = {name for kernel in left for name in _read(kernel)}
-        idle = [k for k in left if all(_unread(tensors[n], read) for n in _writes(k))]
+        members = [kernel for kernel in left if kernel.name in parts]
+        idle = [k for k in members if all(_unread(tensors[n], read) for n in _writes(k))]
         if not idle:
             break
         left = [kernel for kernel in left if kernel not in idle]

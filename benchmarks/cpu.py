@@ -1,14 +1,14 @@
 """Weft on the CPU beside its peers: one process, two threads each, runs interleaved.
 
-    python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--resume FILE] [--csv FILE]
-                             [--plot FILE]
+    python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--least] [--resume FILE]
+                             [--csv FILE] [--plot FILE]
 
-Peers are torch (eager and compiled), jax.jit, ONNX Runtime, OpenVINO (in f32) and NumPy; all of
-them must be installed, and matplotlib for the plot. A peer whose error against f64 is over four
-times Weft's is shown, marked `!`, and not counted. The limit is what bandwidth (an addition
-measured in the same run), arithmetic (`--peak` GFLOP/s) or the issue of vector instructions allow,
-with each input and each output moved once. With `--resume`, every finished line is kept in the
-file, and a run that was broken off goes on after the last.
+Peers are torch (eager and compiled), jax.jit, ONNX Runtime, OpenVINO (in f32) and NumPy; those of
+ONNX Runtime and OpenVINO that are not installed are named, and matplotlib is for the plot. A peer
+whose error against f64 is over four times Weft's is shown, marked `!`, and not counted. The limit
+is what bandwidth (an addition measured in the same run), arithmetic (`--peak` GFLOP/s) or the issue
+of vector instructions allow, with each input and each output moved once. With `--resume`, every
+finished line is kept in the file, and a run that was broken off goes on after the last.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +37,34 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WEFT_NUM_THREADS")
 
 from benchmarks.needed import need  # noqa: E402
 
-need("jax", "matplotlib", "onnxruntime", "openvino", "torch")
+need("jax", "torch")
 
 import jax  # noqa: E402
 import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402
-import onnxruntime  # noqa: E402
-import openvino  # noqa: E402
 import torch  # noqa: E402
-from matplotlib import pyplot  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from benchmarks.cpu_lines import LINES, THREADS, Call, Line  # noqa: E402
+from benchmarks.cpu_lines import LINES as BUILT  # noqa: E402
+from benchmarks.cpu_lines import THREADS, Call, Line  # noqa: E402
+from benchmarks.cpu_traced_lines import LINES as TRACED  # noqa: E402
+
+LINES = (*BUILT, *TRACED)
+
+
+def installed(name: str) -> Any:
+    """A package, or None where it is not there."""
+    return import_module(name) if find_spec(name) else None
+
+
+onnxruntime, openvino = installed("onnxruntime"), installed("openvino")
 
 Array = NDArray[Any]
 Found = dict[str, dict[str, float]]
 PEERS = ("torch", "torch.compile", "jax", "onnxruntime", "openvino", "numpy")
-VERSIONS = ("torch", "jax", "onnxruntime", "openvino", "numpy")
+PACKAGES = ("torch", "jax", "onnxruntime", "openvino", "numpy")
 SECONDS = 3.0
 """What the rounds of one peer may take together; a slow peer has fewer."""
 PAUSE, WARM, CALLS = 0.05, 0.04, 5
@@ -128,15 +139,17 @@ def calls_of(line: Line, inputs: list[Array]) -> dict[str, Callable[[], Call]]:
         "torch.compile": torch_compiled,
         "jax": in_jax,
     }
-    if line.exports:
-        made |= {"onnxruntime": onnx_runtime, "openvino": open_vino}
+    if line.exports and onnxruntime is not None:
+        made["onnxruntime"] = onnx_runtime
+    if line.exports and openvino is not None:
+        made["openvino"] = open_vino
     if line.numpy is not None:
         function = line.numpy
         made["numpy"] = lambda: lambda: function(*inputs)
     return made
 
 
-def measure(line: Line, rounds: int) -> Found:
+def measure(line: Line, rounds: int, least: bool = False) -> Found:
     """Milliseconds, error against f64 and seconds until the first result, by name."""
     inputs = line.inputs()
     wide = [to_torch(a) for a in inputs]
@@ -160,7 +173,7 @@ def measure(line: Line, rounds: int) -> Found:
             results = result if isinstance(result, list) else [result]
             found[name]["bytes"] = float(sum(np.asarray(one).nbytes for one in results))
     for name, times in interleaved(ready, rounds).items():
-        found[name]["ms"] = statistics.median(times) * 1e3
+        found[name]["ms"] = (min(times) if least else statistics.median(times)) * 1e3
     return found
 
 
@@ -246,8 +259,16 @@ def bars(results: Mapping[str, Found]) -> list[str]:
     return lines
 
 
+def version(package: str) -> str:
+    """What of a package is here."""
+    found = find_spec(package) is not None
+    return f"{package} {importlib.metadata.version(package)}" if found else f"no {package}"
+
+
 def plot(path: Path, results: Mapping[str, Found]) -> None:
     """The ratios to the best peer, as bars."""
+    need("matplotlib")
+    pyplot = import_module("matplotlib.pyplot")
     rows = [(name, ratio_of(found)[0]) for name, found in results.items()]
     figure, axes = pyplot.subplots(figsize=(8, 0.4 * len(rows) + 1))
     axes.barh([name for name, _ in rows][::-1], [ratio for _, ratio in rows][::-1])
@@ -271,6 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", default="")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--least", action="store_true", help="minima: others use the machine")
     parser.add_argument("--peak", type=float, default=91.3, help="GFLOP/s of two threads")
     parser.add_argument("--resume", type=Path, help="where finished lines are kept")
     parser.add_argument("--csv", type=Path)
@@ -279,8 +301,7 @@ def main() -> None:
     torch.set_num_threads(THREADS)
     warnings.filterwarnings("ignore")
     moved = bandwidth()
-    versions = [f"{n} {importlib.metadata.version(n)}" for n in VERSIONS]
-    print(", ".join([*versions, f"triad {moved / 1e9:.1f} GB/s"]))
+    print(", ".join([*map(version, PACKAGES), f"triad {moved / 1e9:.1f} GB/s"]))
     headers = [
         "line",
         "weft ms",
@@ -293,7 +314,7 @@ def main() -> None:
     table, rows, results = Table(*headers), list[list[str]](), load_state(options.resume)
     for line in wanted(options.lines):
         if line.name not in results:
-            found = measure(line, options.rounds)
+            found = measure(line, options.rounds, options.least)
             if "weft" not in found:
                 continue
             results[line.name] = found

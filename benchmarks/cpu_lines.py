@@ -6,6 +6,7 @@ ONNX Runtime and OpenVINO get what torch exports.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ from weft.ptir import Builder
 
 Array = NDArray[Any]
 Call = Callable[[], Any]
-THREADS = 2
+THREADS = int(os.environ.get("WEFT_NUM_THREADS", "2"))
 LANES = 4
 """f32 numbers of a vector instruction on the machine whose `--peak` is the default."""
 

@@ -81,3 +81,11 @@ def even_blocks(size: int, most: int, step: int) -> int:
     """The size of equal blocks, whole steps each but for the last."""
     count = math.ceil(size / most)
     return math.ceil(math.ceil(size / count) / step) * step
+
+
+def without_rest(size: int, block: int, step: int) -> int:
+    """The block, or one that is not much smaller and leaves no rest: what is left over has code of
+    its own, which takes a compiler as long as all other blocks."""
+    least = max(step, -(-block * 3 // 4))
+    whole = (n for n in range(block - block % step, least - 1, -step) if size % n == 0)
+    return next(whole, block)

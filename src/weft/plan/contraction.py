@@ -15,6 +15,7 @@ from weft.plan.blocks import (
     block_sizes,
     even_blocks,
     register_block,
+    without_rest,
 )
 from weft.plan.edges import local_edges
 from weft.plan.images import IMAGE, image_block, image_of
@@ -147,6 +148,8 @@ def _register_tiles(
 
 
 WORTH_PACKING = 64 * 64 * 64
+_WIDE = 16
+"""Lanes of vectors whose tiles are so much code that it should not be written twice."""
 
 
 def blocked_tile(
@@ -168,6 +171,8 @@ def blocked_tile(
     blocks = block_sizes(
         Sizes(batch, m, n), (most_rows, most_columns), (rows, columns), target.limits.units
     )
+    if lanes >= _WIDE:
+        blocks = (without_rest(m, blocks[0], rows), blocks[1])
     # Whole runs of the last summed axis: between them, windows jump.
     run = sizes[roles.k[-1]]
     run = run if run <= most_depth and run % lanes == 0 else 1

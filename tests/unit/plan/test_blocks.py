@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.plan.blocks import BLOCK, Sizes, block_sizes, register_block
+from weft.plan.blocks import BLOCK, Sizes, block_sizes, register_block, without_rest
 from weft.target.cpu import describe
 
 ARM = describe("aarch64", frozenset({"asimd"}), 2, (1 << 16, 1 << 20))
@@ -66,3 +66,10 @@ def test_no_unit_waits_long(units: int, batch: int, m: int, n: int) -> None:
     rounds = -(-pieces(sizes, block) // units)
     if batch * m * n >= 64 * units * REGISTERS[0] * REGISTERS[1]:
         assert rounds * rows * columns * units <= 2 * batch * m * n
+
+
+def test_blocks_without_a_rest_are_taken_where_they_are_not_much_smaller() -> None:
+    assert without_rest(1000, 256, 8) == 200
+    assert without_rest(1024, 256, 8) == 256
+    assert without_rest(1009, 256, 8) == 256
+    assert without_rest(72, 72, 12) == 72

@@ -36,22 +36,23 @@ _MIRRORED = {
 }
 
 
-def with_counted_loops(program: Program) -> Program:
-    """The program with a scan for every loop that is seen to be counted."""
+def with_counted_loops(program: Program, most: int = MOST_STEPS) -> Program:
+    """The program with a scan for every loop that is seen to be counted, and has no more steps than
+    `most`."""
     if not any(isinstance(i.op, While) for body in program.bodies for i in body.body):
         return program
     shop = Workshop(program)
     changed = False
     while True:
-        found = [region for region in shop.regions.values() if _rewritten(region, shop)]
+        found = [region for region in shop.regions.values() if _rewritten(region, shop, most)]
         if not found:
             break
         changed = True
         for region in found:
-            shop.regions[region.id] = replace(region, body=_body(region, shop))
+            shop.regions[region.id] = replace(region, body=_body(region, shop, most))
     functions = []
     for function in program.functions:
-        body = _body(function, shop) if _rewritten(function, shop) else function.body
+        body = _body(function, shop, most) if _rewritten(function, shop, most) else function.body
         changed = changed or body is not function.body
         functions.append(replace(function, body=body))
     if not changed:
@@ -60,16 +61,21 @@ def with_counted_loops(program: Program) -> Program:
     return dce(replace(program, functions=tuple(functions), regions=regions))
 
 
-def _rewritten(body: Body, shop: Workshop) -> bool:
-    return any(_steps(i, body, shop.regions) is not None for i in body.body)
+def _rewritten(body: Body, shop: Workshop, most: int) -> bool:
+    return any(_turns(i, body, shop, most) is not None for i in body.body)
 
 
-def _body(body: Body, shop: Workshop) -> tuple[Instruction, ...]:
+def _turns(instruction: Instruction, body: Body, shop: Workshop, most: int) -> int | None:
+    steps = _steps(instruction, body, shop.regions)
+    return steps if steps is not None and steps <= most else None
+
+
+def _body(body: Body, shop: Workshop, most: int) -> tuple[Instruction, ...]:
     """The instructions of a body, with scans for counted loops."""
     ids = fresh_ids({*body.parameter_ids, *(i.id for i in body.body)})
     made: list[Instruction] = []
     for instruction in body.body:
-        steps = _steps(instruction, body, shop.regions)
+        steps = _turns(instruction, body, shop, most)
         if steps is None:
             made.append(instruction)
             continue
@@ -198,5 +204,4 @@ def _count(start: int, end: int, by: int, fn: CompareFn) -> int | None:
         fn = CompareFn.LESS
     if fn is not CompareFn.LESS or not by:
         return None
-    steps = max(0, -((start - end) // by))
-    return steps if steps <= MOST_STEPS else None
+    return max(0, -((start - end) // by))

@@ -14,11 +14,14 @@ from weft.interop.stablehlo.reading.module import to_program
 from weft.interop.stablehlo.reading.sizes import SHAPE_OF
 from weft.interop.stablehlo.records import read_module
 from weft.interop.stablehlo.writing.module import write_module
+from weft.ptir.counted import with_counted_loops
 from weft.ptir.files import read_bytes
 from weft.ptir.ir import Program
 from weft.ptir.verify import verify
 
 EXTENSION: Final = ".mlir"
+MOST_TURNS: Final = 1 << 16
+"""Longer loops stay as they are until a gradient is taken of them."""
 _BEGINS: Final = re.compile(
     r"(?:\s|//[^\n]*\n)*(?:#\w+ = |module\b|func\.func\b|\"builtin\.module\"|!\w+ = )"
 )
@@ -38,6 +41,9 @@ def loads(text: str | bytes, shapes: Sequence[Sequence[int] | int] | None = None
     compute with them (half of a batch, all rows but one), they must be known: `shapes` are then
     those of the inputs, and the program is for them alone. Some modules take sizes as inputs: a
     whole number in the place of a shape says which, and the program does not take that input.
+
+    StableHLO has no counted loops: those of JAX come as `while`, and are `scan` here where their
+    number of turns is seen.
     """
     if isinstance(text, bytes | bytearray):
         try:
@@ -48,7 +54,12 @@ def loads(text: str | bytes, shapes: Sequence[Sequence[int] | int] | None = None
             ) from None
     if not isinstance(text, str):
         raise UserError(f"loads takes text or bytes, not {type(text).__name__}")
-    return to_program(read_module(parse_module(rewrite_examples(text))), shapes)
+    program = to_program(read_module(parse_module(rewrite_examples(text))), shapes)
+    try:
+        return with_counted_loops(program, MOST_TURNS)
+    except SpecViolation:
+        # The verifier says what is wrong with it, and where.
+        return program
 
 
 def load(path: str | Path, shapes: Sequence[Sequence[int] | int] | None = None) -> Program:

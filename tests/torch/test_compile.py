@@ -191,6 +191,24 @@ def test_attention_stays_one_op() -> None:
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_a_matrix_without_an_inverse_is_told_as_torch_tells_it() -> None:
+    made = torch.compile(lambda x: torch.linalg.inv(x) + 0, backend=weft_backend)
+    found = made(torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
+    torch.testing.assert_close(found, torch.tensor([[0.5, 0.0], [-0.5, 1.0]]))
+    with pytest.raises(RuntimeError, match="singular"):
+        made(torch.zeros(2, 2))
+
+
+def test_results_of_rank_0_and_of_every_dtype() -> None:
+    def f(x: Any) -> Any:
+        kinds = (torch.int32, torch.bool, torch.bfloat16, torch.float64, torch.int64)
+        return [torch.full((), 1, dtype=kind) for kind in kinds] + [x.sum().to(k) for k in kinds]
+
+    x = torch.ones(1)
+    for mine, theirs in zip(compiled(f)(x), f(x), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
 def airy(x: Any) -> Any:
     return torch.special.airy_ai(x * 2).sin() + 1
 

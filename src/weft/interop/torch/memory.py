@@ -33,7 +33,7 @@ def array_of(tensor: torch.Tensor) -> Array:
     dtype = ours(tensor.dtype).numpy
     if not tensor.numel():
         return np.empty(tuple(tensor.shape), dtype)
-    named = dtype.kind != "V" and dtype.isbuiltin == 1
+    named = dtype.kind != "V"
     size = dtype.itemsize
     made = np.asarray(
         _At(
@@ -82,7 +82,7 @@ def tensor_of(array: Array, dtype: torch.dtype) -> torch.Tensor:
     """An array that nobody else holds, as a tensor."""
     if not array.flags.writeable or not array.flags.c_contiguous:
         array = np.array(array, order="C")
-    if array.dtype.isbuiltin == 1 and array.dtype.kind != "V":
+    if array.dtype.kind != "V":
         return torch.from_numpy(array)
     plain = array.view(np.uint8 if array.dtype.itemsize == 1 else np.int16)
     return torch.from_numpy(plain).view(dtype)

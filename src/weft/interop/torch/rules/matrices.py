@@ -44,7 +44,6 @@ rules(
     addbmm=_plus(lambda a, b: w.sum(a @ b, axis=0)),
     addr=_plus(_outer),
     linear=lambda x, weight, bias=None: w.functional.linear(x, weight, bias),
-    linalg_inv_ex=lambda x, check_errors=False: (L.inv(x), _fine(x)),
     linalg_cholesky_ex=lambda x, upper=False, check_errors=False: (_lower(x, upper), _fine(x)),
     cholesky=lambda x, upper=False: _lower(x, upper),
 )
@@ -53,6 +52,13 @@ rules(
 def _fine(x: Any) -> Any:
     """The report of a factorisation that went well, for each matrix."""
     return w.zeros(x.shape[:-2], dtype=SI32)
+
+
+def _report(found: Any, count: int) -> Any:
+    """1 for each matrix that has no inverse: then there are infinities or NaN in the result."""
+    lost = w.logical_not(w.isfinite(found))
+    axes = tuple(range(count, found.ndim))
+    return w.astype(w.any(lost, axis=axes) if axes else lost, SI32)
 
 
 def _turned(x: Any) -> Any:
@@ -140,6 +146,12 @@ def _(x: Any) -> Any:
     return L.det(x), None, None
 
 
+@rule("aten.linalg_inv_ex")
+def _(x: Any, check_errors: bool = False) -> Any:
+    found = L.inv(x)
+    return found, _report(found, x.ndim - 2)
+
+
 @rule("aten._linalg_slogdet")
 def _(x: Any) -> Any:
     sign, size = L.slogdet(x)
@@ -152,7 +164,7 @@ def _(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
     if row and not left:
         raise Unimplemented("_linalg_solve_ex", "rows are solved for from the left only")
     found = L.solve(a, b[..., None])[..., 0] if row else solved(a, b, left)
-    return found, None, None, _fine(a)
+    return found, None, None, _report(found, a.ndim - 2)
 
 
 @rule("aten._linalg_svd")
@@ -213,8 +225,8 @@ def _(x: Any, dim: Any, normalization: int, last_dim_size: int) -> Any:
 
 @rule("aten.linalg_pinv.atol_rtol_tensor", "aten.linalg_pinv")
 def _(x: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> Any:
-    if atol is not None:
-        raise Unimplemented("linalg_pinv", "an absolute bound is not taken")
+    if atol is not None or hermitian:
+        raise Unimplemented("linalg_pinv", "an absolute bound, or half a matrix")
     return L.pinv(x) if rtol is None else L.pinv(x, rtol=rtol)
 
 

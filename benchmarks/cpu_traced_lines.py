@@ -45,9 +45,10 @@ def _traced(
 
         def call() -> Any:
             found = function(*tensors)
+            # Views, as the tensors of torch are: a copy for NumPy is no part of the line.
             if isinstance(found, tuple | list):
-                return [one.numpy() for one in found]
-            return found.numpy()
+                return [np.asarray(one) for one in found]
+            return np.asarray(found)
 
         return call
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.device.sanitize import PROGRAMS as SANITIZED
+from tests.gpu_convolutions import GRADIENTS
 from tests.gpu_support import SM80_CASES, SM90_CASES
 from tests.gpu_types import SM80_TYPES, SM90_TYPES, Case
 from weft.codegen.gpu.templates import template_for
@@ -72,6 +73,11 @@ def sanitized(name: str, template: str) -> Instance:
 def _dropout(b: Builder, x: Value) -> Value:
     kept = b.compare(b.rng_uniform(shape=[512, 64], dtype="f32"), 0.9, "less")
     return b.select(kept, x * 1.25, b.full([512, 64], 0.0, "f32"))
+
+
+def _filters() -> Program:
+    case, of = GRADIENTS["of the filters, stride 2"]
+    return case.gradient(of)
 
 
 COMMON: Final[dict[str, Instance]] = {
@@ -152,6 +158,8 @@ PROGRAMS: Final[dict[str, dict[str, Instance]]] = {
         "scatter of sorted rows": sanitized("scatter of sorted rows", "Collected"),
         "long sums in two kernels": product("bf16", 128, 65536, "sm90"),
         "sums in parts": sanitized("sums in parts", "sm90"),
+        "windows of an image": sanitized("windows of an image", "sm90"),
+        "gradient of filters": Instance(_filters, "sm90"),
         "sines of a product": Instance(
             of(lambda b, x, w: b.sin(b.matmul(x, w)), *[("bf16", [256, 256])] * 2), "sm90"
         ),

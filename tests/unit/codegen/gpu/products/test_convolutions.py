@@ -15,13 +15,15 @@ from tests.example_inputs import inputs_for
 from tests.gpu_convolutions import CASES, COPIED, GRADIENTS, PATCHES, Case
 from tests.gpu_faults import planted, without
 from tests.gpu_interpreted import InterpretedGpu
-from weft.codegen.gpu import ir
+from tests.gpu_programs import through_stages
+from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard, Timing, run
 from weft.codegen.gpu.ir.scalar import Lit
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.ptir import Program
+from weft.target.known import target_named
 from weft.testing.compare import compare
 
 
@@ -84,11 +86,13 @@ def test_the_text_of_a_convolution_reads_back() -> None:
 FAULTY = Case(dtype="f16", size=(9, 7), inputs=72, images=3)
 
 
-def results_of(kernel: ir.Kernel, timing: Timing = Timing.LATE, seed: int = 0) -> NDArray[Any]:
+def results_of(
+    kernel: ir.Kernel, timing: Timing = Timing.LATE, seed: int = 0, outputs: int = 64
+) -> NDArray[Any]:
     rng, dtype = np.random.default_rng(7), np.dtype("float16")
-    sizes = (3 * 9 * 7 * 72, 9 * 72 * 64)
+    sizes = (3 * 9 * 7 * 72, 9 * 72 * outputs)
     made = [rng.standard_normal(size).astype(dtype) for size in sizes]
-    made.append(np.full(3 * 9 * 7 * 64, np.nan, dtype))
+    made.append(np.full(3 * 9 * 7 * outputs, np.nan, dtype))
     tensors = dict(zip(kernel.buffers, made, strict=True))
     run(kernel, tensors, timing, seed)
     return tensors[kernel.buffers[-1]]
@@ -99,6 +103,27 @@ def test_any_timing_and_order_gives_the_same_bits() -> None:
     first = results_of(kernel)
     assert np.isfinite(first.astype(np.float32)).all()
     assert (results_of(kernel, Timing.EARLY, seed=5) == first).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"cluster": (1, 2)}, {"split_k": 3}],
+    ids=["an image for two blocks", "sums in parts"],
+)
+def test_windows_go_with_what_else_the_template_does(change: dict[str, Any]) -> None:
+    stages = through_stages(replace(FAULTY, outputs=128).program(), "sm90")
+    region, refs, target = stages["region"], stages["memory"].refs, target_named("sm90")
+    kernel = region.kernels[0]
+    plan = replace(
+        stages["plan"].of(kernel.name), tile=(64, 64, 64), warp_tile=(64, 64), consumers=1,
+        roles="cooperative", registers=(0, 0), stages=4, deferred_epilogue=False,
+    )  # fmt: skip
+    first, second = (
+        templates.build(kernel, region.tensors, refs, chosen, target, "k0")
+        for chosen in (plan, replace(plan, **change))
+    )
+    assert compile_cuda(cuda(second), "sm_90a").report.findings == []
+    assert (results_of(first, outputs=128) == results_of(second, outputs=128)).mean() > 0.99
 
 
 def moved_tap(statement: ir.Stmt) -> ir.Stmt:

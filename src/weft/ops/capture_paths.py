@@ -20,6 +20,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import ref
 
+from weft.ops.remembered import Remembered, recall
 from weft.ops.state import Holder, attributes
 from weft.ops.tensor import Tensor
 
@@ -49,16 +50,42 @@ class Ways:
 
     turns: dict[Step, Ways] = field(default_factory=dict)
     ends: dict[Step, ref[Tensor]] = field(default_factory=dict)
+    _known: ref[Remembered] | None = None
+    """What was known of a module from which all ways go through modules, lists, dicts and tuples in
+    it, when they last led where they should. While that is known, so are they."""
 
     def hold(self, holder: Any) -> bool:
         """Whether all of them lead from this holder to the tensors they led to before."""
+        if not isinstance(holder, Holder):
+            return self._lead(holder, inside=False)
+        known = recall(holder)
+        if known is not None and self._known is not None and self._known() is known:
+            return True
+        if not self._lead(holder, inside=True):
+            return False
+        self._known = ref(known) if known is not None and self._stay_in(holder) else None
+        return True
+
+    def _stay_in(self, holder: Any) -> bool:
+        """Whether the ways from here are seen by whoever remembers a module."""
+        if not isinstance(holder, Holder) and type(holder) not in (list, dict, tuple):
+            return False
+        held = attributes(holder) if isinstance(holder, Holder) else None
+        return all(
+            (held is None or step.key in held) and ways._stay_in(_tried(step, holder))
+            for step, ways in self.turns.items()
+        ) and all(held is None or step.key in held for step in self.ends)
+
+    def _lead(self, holder: Any, inside: bool) -> bool:
+        """Whether they do, each looked at; what is inside a module is remembered with it."""
         try:
             for (read, key, _), tensor in self.ends.items():
                 found = read(holder, key)
                 if found is None or found is not tensor():
                     return False
             for (read, key, _), ways in self.turns.items():
-                if not ways.hold(read(holder, key)):
+                found = read(holder, key)
+                if not (ways._lead(found, inside=True) if inside else ways.hold(found)):
                     return False
         except _BROKEN_WAY:
             return False

@@ -14,6 +14,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
+from operator import is_
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -496,8 +497,10 @@ def _execute(
 
 def _wrap(traced: Trace, made: Sequence[Tensor]) -> Any:
     """What the function returns, nested as it returns it."""
-    if traced.structure is LEAF and traced.outputs[0] is None and not traced.numbers[0]:
-        return made[0]
+    if traced.is_plain:
+        if traced.structure is LEAF:
+            return made[0]
+        return unflatten(traced.structure, made[: len(traced.outputs)])
     kinds = iter(zip(made, traced.numbers, strict=True))
     leaves = []
     for output in traced.outputs:
@@ -516,14 +519,23 @@ def _part(
     """A donated input that is the caller's own array, a constant, memory that nobody may write, or
     that another input shares, is copied: only memory of tensors may be overwritten, and only
     once."""
-    backend = home.backend
+    owners = [leaves[index] for index in donated]
+    storages = [inputs[index] for index in donated]
     counts = Counter(map(id, inputs))
-    for index in donated:
-        storage, leaf = inputs[index], leaves[index]
-        own = isinstance(leaf, Tensor) and storage is leaf._node.storage and _is_writeable(storage)
-        if not own or counts[id(storage)] > 1:
-            elements = backend.read_storage(storage, key.arguments[index].type)
-            inputs[index] = backend.store(np.array(elements))
+    if len(counts) == len(inputs) and _are_own(storages, owners):
+        return
+    for index, storage, leaf in zip(donated, storages, owners, strict=True):
+        if counts[id(storage)] > 1 or not _are_own([storage], [leaf]):
+            elements = home.backend.read_storage(storage, key.arguments[index].type)
+            inputs[index] = home.backend.store(np.array(elements))
+
+
+def _are_own(storages: Sequence[Any], leaves: Sequence[Any]) -> bool:
+    """Whether all of these are memory of tensors that may be overwritten."""
+    if set(map(type, leaves)) != {Tensor}:
+        return False
+    held = [leaf._node.storage for leaf in leaves]
+    return all(map(is_, held, storages)) and all(map(_is_writeable, storages))
 
 
 def _give_away(leaves: Sequence[Any], donated: Sequence[int]) -> None:
@@ -534,8 +546,8 @@ def _give_away(leaves: Sequence[Any], donated: Sequence[int]) -> None:
 
 def _is_writeable(storage: Any) -> bool:
     """Whether the memory may be overwritten; a backend's own storage, unless it says otherwise."""
-    if isinstance(storage, np.ndarray):
-        return bool(storage.flags.writeable)
+    if type(storage) is np.ndarray:
+        return storage.flags.writeable
     return bool(getattr(storage, "is_writeable", True))
 
 

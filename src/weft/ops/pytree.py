@@ -12,6 +12,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 from weft.foundation.calls import told
@@ -41,6 +42,11 @@ class Structure:
     @cached_property
     def leaf_count(self) -> int:
         return 1 if self.kind is None else sum(child.leaf_count for child in self.children)
+
+    @cached_property
+    def is_flat(self) -> bool:
+        """Whether all its children are leaves."""
+        return all(child.kind is None for child in self.children)
 
 
 LEAF = Structure(None)
@@ -248,6 +254,8 @@ def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     node = _node_of(structure.kind)
     assert node is not None
+    if structure.is_flat:
+        return node.unflatten(structure.rest, list(islice(leaves, len(structure.children))))
     return node.unflatten(structure.rest, [_unflatten(c, leaves) for c in structure.children])
 
 

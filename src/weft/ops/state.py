@@ -32,8 +32,10 @@ class Watcher(Protocol):
 class _Kept:
     """Where a holder keeps its attributes, and what is known about it besides."""
 
-    __slots__ = ("__dict__", "__weakref__", "_is_open", "_known", "_watchers")
+    __slots__ = ("__dict__", "__weakref__", "_apart", "_is_open", "_known", "_watchers")
 
+    _apart: Any
+    """How it comes apart, where that is known; it is forgotten when an attribute changes."""
     _is_open: bool
     """Whether somebody was handed its `__dict__`."""
     _known: Any
@@ -41,6 +43,9 @@ class _Kept:
     _watchers: tuple[ref[Watcher], ...]
 
 
+_set_apart, _set_open, _set_known, _set_watchers = (
+    vars(_Kept)[name].__set__ for name in ("_apart", "_is_open", "_known", "_watchers")
+)
 _dict_of: Final[Callable[[Any], dict[str, Any]]] = vars(_Kept)["__dict__"].__get__
 
 
@@ -61,18 +66,18 @@ class Holder(_Kept):
         if isinstance(value, Tensor) and value.is_traced:
             _note(self, name, value.arena)
         object.__setattr__(self, name, value)
-        if self._watchers:
+        if self._watchers or self._apart is not None:
             _tell(self)
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
-        if self._watchers:
+        if self._watchers or self._apart is not None:
             _tell(self)
 
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
         if not self._is_open:
-            object.__setattr__(self, "_is_open", True)
+            _set_open(self, True)
             _tell(self)
         return _dict_of(self)
 
@@ -90,9 +95,10 @@ H = TypeVar("H", bound=Holder)
 def blank(cls: type[H]) -> H:
     """A holder of this class that has nothing yet."""
     made = object.__new__(cls)
-    object.__setattr__(made, "_watchers", ())
-    object.__setattr__(made, "_known", None)
-    object.__setattr__(made, "_is_open", False)
+    _set_watchers(made, ())
+    _set_known(made, None)
+    _set_open(made, False)
+    _set_apart(made, None)
     return made
 
 
@@ -101,10 +107,15 @@ def attributes(holder: Any) -> dict[str, Any]:
     return _dict_of(holder) if isinstance(holder, Holder) else vars(holder)
 
 
+def keep_apart(holder: Holder, rest: Any) -> None:
+    """Remember how a holder comes apart that nobody else has seen yet."""
+    _set_apart(holder, rest)
+
+
 def watch(holder: Holder, watcher: ref[Any]) -> None:
     """Tell this watcher when an attribute of the holder changes, once."""
     alive = [each for each in holder._watchers if each() is not None]
-    object.__setattr__(holder, "_watchers", (*alive, watcher))
+    _set_watchers(holder, (*alive, watcher))
 
 
 def tells(kind: type) -> bool:
@@ -118,7 +129,8 @@ def tells(kind: type) -> bool:
 
 def _tell(holder: Holder) -> None:
     watchers = holder._watchers
-    object.__setattr__(holder, "_watchers", ())
+    _set_watchers(holder, ())
+    _set_apart(holder, None)
     for each in watchers:
         watcher = each()
         if watcher is not None:

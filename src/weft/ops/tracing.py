@@ -93,6 +93,11 @@ class Trace:
     has_effects: bool = False
     """Whether the last result of the program is the token of its last effect."""
 
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether the leaves of the result are the results of the program, all tensors."""
+        return not any(self.numbers) and all(output is None for output in self.outputs)
+
     @property
     def is_one_part(self) -> bool:
         """Whether the whole program is one part."""

@@ -22,11 +22,13 @@ from weft.driver.code.cpu_kernels import (
     natives,
     print_module,
 )
+from weft.driver.compile import compile_program
 from weft.foundation.dtypes import F32, SI32
 from weft.foundation.errors import SpecViolation, UserError
 from weft.foundation.index_expr import axis
 from weft.memory.from_region import assign_buffers
 from weft.plan.ir import PlanSet
+from weft.ptir import Builder
 from weft.region.interp import run_module
 from weft.region.ir import Kernel, KernelAxis, Module, OpaqueCall, Output, Pattern, Tensor
 from weft.runtime import cache
@@ -90,6 +92,26 @@ def test_inputs_of_a_holder_are_not_looked_at_again() -> None:
     assert mixed[0].tobytes() == want[0], "what the holder has is where it was"
     assert program.run(other, holder=Owner(), data=data)[0].tobytes() == want[1]
     assert program.run(other)[0].tobytes() == want[1]
+
+
+def test_of_many_inputs_those_are_asked_for_that_moved() -> None:
+    b = Builder()
+    params = [b.param("f32", [3]) for _ in range(20)]
+    total = params[0]
+    for param in params[1:]:
+        total = total * 2.0 + param
+    executable = compile_program(b.build(total), "cpu")
+    program = executable._latest.built.program
+    rng, inputs = np.random.default_rng(0), []
+    for turn in range(12):
+        if turn in (0, 5):
+            inputs = [rng.standard_normal(3).astype(np.float32) for _ in params]
+        inputs[turn % 20] = rng.standard_normal(3).astype(np.float32)
+        want = inputs[0]
+        for array in inputs[1:]:
+            want = want * np.float32(2.0) + array
+        owner = Owner() if turn % 4 == 3 else None
+        np.testing.assert_allclose(program.run(inputs, holder=owner, data=[0])[0], want, rtol=1e-5)
 
 
 def test_a_program_of_several_kernels_agrees_with_playback() -> None:

@@ -27,7 +27,7 @@ from weft.ops.calls import public
 from weft.ops.nn.layers import told_by_layer
 from weft.ops.other_names import module_advice
 from weft.ops.pytree import Structure, exact, flatten, leaf_names, map_leaves, register_pytree
-from weft.ops.state import Holder, attributes, blank
+from weft.ops.state import Holder, attributes, blank, keep_apart, tells
 from weft.ops.tensor import Tensor
 
 M = TypeVar("M", bound="Module")
@@ -159,6 +159,9 @@ def _is_child(value: Any) -> bool:
 
 def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
     held = attributes(module)
+    known = module._apart
+    if known is not None:
+        return [held[name] for name in known[0]], known
     children = {name: value for name, value in held.items() if _is_child(value)}
     settings = tuple((n, v) for n, v in held.items() if n not in children)
     try:
@@ -178,6 +181,8 @@ def _put_together(cls: type[Module], rest: Any, children: Sequence[Any]) -> Modu
     held = attributes(made)
     held.update(settings)
     held.update(zip(names, children, strict=True))
+    if tells(cls):
+        keep_apart(made, rest)
     return made
 
 

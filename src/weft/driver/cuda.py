@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,13 +39,28 @@ class CudaExecutable:
         (cluster,) = self.executable.clusters.values()
         return cluster.built
 
-    def execute(
-        self, inputs: Sequence[DeviceTensor], *, seed: int = 0, observer: Observer | None = None
-    ) -> list[DeviceTensor]:
+    @cached_property
+    def _program(self) -> DeviceProgram:
         program = self._built.program
         if not isinstance(program, DeviceProgram):
             raise InternalError("a program for a GPU was compiled for something else")
-        return program.launch(inputs, seed)
+        return program
+
+    def execute(
+        self, inputs: Sequence[DeviceTensor], *, seed: int = 0, observer: Observer | None = None
+    ) -> list[DeviceTensor]:
+        return self._program.launch(inputs, seed)
+
+    def execute_held(
+        self,
+        inputs: Sequence[DeviceTensor],
+        holder: object,
+        data: Sequence[int],
+        *,
+        seed: int = 0,
+    ) -> list[DeviceTensor]:
+        """The same; all inputs but those at the positions `data` are the holder's."""
+        return self._program.launch(inputs, seed, holder, data)
 
     def device_seconds(self, inputs: Sequence[DeviceTensor]) -> float | None:
         """The time of a run on the device; None where it is the host's in part."""

@@ -156,6 +156,46 @@ def test_a_donated_tensor_is_overwritten(backend: MachineBackend) -> None:
     assert (result.numpy() == 2).all()
 
 
+class Owner:
+    """Somebody who holds inputs."""
+
+
+def test_inputs_of_a_holder_are_where_they_were(backend: MachineBackend) -> None:
+    b = Builder()
+    x, w = b.param("f32", [40]), b.param("f32", [40])
+    made = backend.compile(b.build(x * w + x))
+    first, second = numbers(40), numbers(40) * 3
+    held, owner = backend.store(first), Owner()
+    held.numpy()  # It is made, and nothing can go wrong with it any more.
+    for turn, array in enumerate((first, second, first)):
+        given = backend.store(array)
+        if turn == 2:  # Another one is not looked at, and must not be, as long as the owner stays.
+            (got,) = made.execute_held([given, backend.store(second)], owner, [0])
+        else:
+            (got,) = made.execute_held([given, held], owner, [0])
+        np.testing.assert_allclose(got.numpy(), array * first + array, rtol=1e-6)
+    for other in (Owner(), None):
+        (got,) = made.execute_held([held, backend.store(second)], other, [0])
+        np.testing.assert_allclose(got.numpy(), first * second + first, rtol=1e-6)
+
+
+def test_what_may_still_go_wrong_with_a_held_input_is_told(backend: MachineBackend) -> None:
+    b = Builder()
+    x, y = b.param("si32", [4]), b.param("si32", [4])
+    divided = backend.compile(b.build(x / y))
+    b = Builder()
+    x, y = b.param("si32", [4]), b.param("si32", [4])
+    added = backend.compile(b.build(x + y))
+    ones, zeros, owner = np.ones(4, np.int32), np.zeros(4, np.int32), Owner()
+    good = backend.store(ones)
+    (bad,) = divided.execute([good, backend.store(zeros)])
+    added.execute_held([good, bad], owner, [0])
+    with pytest.raises(SpecViolation):
+        bad.numpy()
+    with pytest.raises(SpecViolation):
+        added.execute_held([good, bad], owner, [0])
+
+
 def test_an_input_that_is_returned_is_a_tensor_of_its_own(backend: MachineBackend) -> None:
     b = Builder()
     x = b.param("f32", [40])

@@ -12,8 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import weakref
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,25 +56,43 @@ class Program:
         self._own: dict[tuple[str, int], DeviceTensor] = {}
         """Memory for the inputs and outputs of runs on arrays of the host."""
         self._holder: object = None
+        self._launched: Callable[[], object] = _nobody
+        """Whose inputs are where the last launch had them."""
 
     # -- tensors of the device -------------------------------------------------------------------
 
-    def launch(self, inputs: Sequence[DeviceTensor], seed: int = 0) -> list[DeviceTensor]:
-        """Start a run; the results are there when somebody reads them."""
+    def launch(
+        self,
+        inputs: Sequence[DeviceTensor],
+        seed: int = 0,
+        holder: object = None,
+        data: Sequence[int] = (),
+    ) -> list[DeviceTensor]:
+        """Start a run; the results are there when somebody reads them. All inputs but those at the
+        positions `data` are the holder's: while it stays the same, they are where they were."""
         gpu = open_gpu()
-        for tensor in inputs:
-            tensor.check()
         with gpu.lock:
             stretches = self._ready(gpu)
             resident = stretches.resident
+            known = holder is not None and self._launched() is holder
+            numbers = data if known else range(len(inputs))
+            for number in numbers:
+                inputs[number].check()
             outputs = [self._result(gpu, number, inputs) for number, _ in enumerate(self._specs)]
-            for number, tensor in enumerate(inputs):
-                resident.external["input", number] = tensor.address
+            for number in numbers:
+                resident.external["input", number] = inputs[number].address
             for number, tensor in enumerate(outputs):
                 resident.external["output", number] = tensor.address
+            if not known:
+                # What the device is still to make may go wrong: that is looked at in every run.
+                kept = [inputs[number] for number in set(numbers).difference(data)]
+                done = holder is not None and all(tensor.era is not gpu.era for tensor in kept)
+                self._launched = weakref.ref(holder) if done else _nobody
             Walk(stretches, self._functions, seed).run()
             made = [self._settled(n, tensor) for n, tensor in enumerate(outputs)]
-            return [replace(tensor, era=gpu.era) for tensor in made]
+            for tensor in made:
+                tensor.era = gpu.era
+            return made
 
     @property
     def _specs(self) -> tuple[TensorSpec, ...]:
@@ -160,6 +177,7 @@ class Program:
         self, resident: Resident, inputs: Sequence[Array], holder: object, params: frozenset[int]
     ) -> None:
         kept = params if holder is not None and holder is self._holder else frozenset()
+        self._launched = _nobody
         # Whoever is interrupted below leaves parameters of two holders behind.
         self._holder = None
         for key, size in resident.sizes.items():
@@ -187,6 +205,10 @@ class Program:
         resident.gpu.wait()
         era.check()
         return found
+
+
+def _nobody() -> None:
+    """The holder of inputs that are nobody's."""
 
 
 def _understood(step: HostCall, host: Host | None) -> HostFunction:

@@ -1,7 +1,8 @@
 /* Runs a bundle many times and says, in one line of JSON: seconds from the start of main to the
    first result, seconds of a call, and the most memory that was resident.
 
-   cc -DMODEL=name -DHEADER='"name.h"' aot_call.c libname.a -lpthread; ./a.out FOLDER THREADS SECONDS */
+   cc -DMODEL=name -DHEADER='"name.h"' aot_call.c libname.a -lpthread; ./a.out FOLDER THREADS
+   SECONDS */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,10 +34,12 @@ int main(int count, char **given) {
     const weft_signature *signature = F(_signature)();
     weft_tensor *inputs = calloc((size_t)signature->inputs + 1, sizeof *inputs);
     weft_tensor *results = calloc((size_t)signature->results + 1, sizeof *results);
-    weft_options options = {sizeof(weft_options), count > 2 ? atoi(given[2]) : 1, 0, NULL, NULL, NULL, 0, 0};
-    double began = now(), first, fastest = 1e9, wanted = count > 3 ? atof(given[3]) : 1, end, started;
-    F(_program) *program;
-    F(_context) *context;
+    weft_options options = {
+        sizeof(weft_options), count > 2 ? atoi(given[2]) : 1, 0, NULL, NULL, NULL, 0, 0};
+    double began = now(), first, fastest = 1e9, wanted = count > 3 ? atof(given[3]) : 1, end,
+           started;
+    F(_program) * program;
+    F(_context) * context;
     weft_error error;
     long calls = 0, batch = 1, i;
     int n, axis;
@@ -44,7 +47,8 @@ int main(int count, char **given) {
         const weft_type *type = &signature->input[n];
         int64_t *shape = calloc((size_t)type->ndim + 1, sizeof *shape), bytes = type->element_bytes;
         for (axis = 0; axis < type->ndim; axis++) {
-            shape[axis] = type->shape[axis] < 0 ? signature->size[-1 - type->shape[axis]].least : type->shape[axis];
+            shape[axis] = type->shape[axis] < 0 ? signature->size[-1 - type->shape[axis]].least
+                                                : type->shape[axis];
             bytes *= shape[axis];
         }
         inputs[n].data = calloc(1, (size_t)bytes + 1);
@@ -55,7 +59,8 @@ int main(int count, char **given) {
         inputs[n].shape = shape;
     }
     if (F(_open)(count > 1 ? given[1] : ".", &options, &program, &error) ||
-        F(_context_new)(program, &context, &error) || F(_run)(context, inputs, results, 0, &error)) {
+        F(_context_new)(program, &context, &error) ||
+        F(_run)(context, inputs, results, 0, &error)) {
         fprintf(stderr, "%s\n", error.text);
         return 1;
     }
@@ -69,8 +74,8 @@ int main(int count, char **given) {
         if (started / (double)batch < fastest) fastest = started / (double)batch;
         if (started < 0.005 && batch < 1000000) batch *= 2;
     }
-    printf("{\"first\": %.6f, \"call\": %.9f, \"calls\": %ld, \"resident\": %ld}\n", first,
-           fastest, calls, resident());
+    printf("{\"first\": %.6f, \"call\": %.9f, \"calls\": %ld, \"resident\": %ld}\n", first, fastest,
+           calls, resident());
     F(_context_free)(context);
     F(_close)(program);
     return 0;

@@ -61,7 +61,7 @@ def c_source(layout: Layout) -> str:
         ),
         *_model(layout),
         _missing(layout.required),
-        runtime_text("runtime.c"),
+        *map(runtime_text, ("program.c", "context.c", "run.c")),
         runtime_text("api.c").replace("@NAME@", layout.name),
     ]
     return "\n\n".join(parts)

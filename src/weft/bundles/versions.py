@@ -33,6 +33,8 @@ Ranges: TypeAlias = dict[str, tuple[int, int]]
 MOST_VERSIONS: Final = 64
 _MOST_SIZES: Final = 6
 """Sizes that are not fixed: a formula of them has up to two to that many terms."""
+_MOST_IN_ALL: Final = 64
+"""Sizes that the runtime has room for."""
 _SAMPLES: Final = 64
 
 
@@ -79,7 +81,10 @@ def compile_versions(model: Model, target: Target, ranges: Ranges) -> Versions:
     clusters = Clusters(model.program, compiled, _buckets(model.shapes, ranges))
     ordered = {name: ranges[name] for name in own}
     versions = tuple(_versions(model, clusters, ordered))
-    return Versions(ordered, versions, _followers(model, clusters, ordered))
+    followers = _followers(model, clusters, ordered)
+    if len(followers) + len(ordered) > _MOST_IN_ALL:
+        raise Unimplemented(f"{len(followers)} sizes that follow", f"{_MOST_IN_ALL} are the most")
+    return Versions(ordered, versions, followers)
 
 
 def _sizes_of(program: Program) -> list[str]:

@@ -7,12 +7,12 @@
 #include "division.h"
 #include "growing.h"
 
-#define CHECK(what)                                                     \
-    do {                                                                \
-        if (!(what)) {                                                  \
-            printf("line %d: %s (%s)\n", __LINE__, #what, error.text);  \
-            exit(1);                                                    \
-        }                                                               \
+#define CHECK(what)                                                                                \
+    do {                                                                                           \
+        if (!(what)) {                                                                             \
+            printf("line %d: %s (%s)\n", __LINE__, #what, error.text);                             \
+            exit(1);                                                                               \
+        }                                                                                          \
     } while (0)
 
 static weft_tensor tensor(void *data, int32_t ndim, uint8_t code, int64_t *shape) {
@@ -20,7 +20,8 @@ static weft_tensor tensor(void *data, int32_t ndim, uint8_t code, int64_t *shape
     return made;
 }
 
-/* -- memory of our own ---------------------------------------------------------------------------- */
+/* -- memory of our own ----------------------------------------------------------------------------
+ */
 
 typedef struct counted {
     int blocks, calls;
@@ -43,7 +44,8 @@ static void *take_nothing(void *user, size_t bytes) {
     return NULL;
 }
 
-/* -- division: a model without weights ------------------------------------------------------------ */
+/* -- division: a model without weights ------------------------------------------------------------
+ */
 
 static void divide(void) {
     weft_error error;
@@ -114,7 +116,8 @@ static void divide(void) {
     CHECK(division_open(NULL, &options, &program, &error) == WEFT_MISUSE);
 }
 
-/* -- growing: open sizes and state ---------------------------------------------------------------- */
+/* -- growing: open sizes and state ----------------------------------------------------------------
+ */
 
 typedef struct worker {
     const growing_program *program;
@@ -139,7 +142,8 @@ static void *grow(void *given) {
         memset(&result, 0, sizeof result);
         CHECK(growing_run(context, &input, &result, 0, &error) == WEFT_OK);
         CHECK(result.shape[0] == rows && result.shape[1] == 2);
-        for (i = 0; i < 2 * rows; i++) CHECK(((float *)result.data)[i] == want + (float)own->number);
+        for (i = 0; i < 2 * rows; i++)
+            CHECK(((float *)result.data)[i] == want + (float)own->number);
         CHECK(growing_state(context, 0, &state, &error) == WEFT_OK);
         CHECK(((float *)state.data)[1] == want);
     }

@@ -2,15 +2,15 @@
 #define WEFT_BUNDLE_ABI 1
 /* What every bundle of this ABI shares. A program may include the headers of several. */
 
-/* Tensors have the layout of DLPack's DLTensor, so one may be cast to the other. Inputs lie row-major
-   in memory of the CPU. */
+/* Tensors have the layout of DLPack's DLTensor, so one may be cast to the other. Inputs lie
+   row-major in memory of the CPU. */
 typedef struct weft_tensor {
     void *data;
     int32_t device_type; /* 1: the CPU */
     int32_t device_id;
     int32_t ndim;
-    uint8_t code; /* 0 signed, 1 unsigned, 2 float, 4 bfloat, 5 complex, 6 bool, 10 and 12 fp8 */
-    uint8_t bits; /* 4-bit integers take a byte each */
+    uint8_t code;   /* 0 signed, 1 unsigned, 2 float, 4 bfloat, 5 complex, 6 bool, 10 and 12 fp8 */
+    uint8_t bits;   /* 4-bit integers take a byte each */
     uint16_t lanes; /* 1 */
     int64_t *shape;
     int64_t *strides; /* null, or those of a row-major tensor */
@@ -24,26 +24,26 @@ typedef struct weft_error {
 
 enum {
     WEFT_OK = 0,
-    WEFT_MISUSE = -1,      /* an argument that cannot be */
-    WEFT_NO_MEMORY = -2,   /* there is none, or the limit does not allow it */
-    WEFT_NO_FILE = -3,     /* the weights cannot be read */
-    WEFT_DAMAGED = -4,     /* the weights are not those of this library */
-    WEFT_WRONG_CPU = -5,   /* the processor lacks what the code uses */
+    WEFT_MISUSE = -1,       /* an argument that cannot be */
+    WEFT_NO_MEMORY = -2,    /* there is none, or the limit does not allow it */
+    WEFT_NO_FILE = -3,      /* the weights cannot be read */
+    WEFT_DAMAGED = -4,      /* the weights are not those of this library */
+    WEFT_WRONG_CPU = -5,    /* the processor lacks what the code uses */
     WEFT_WRONG_TENSOR = -6, /* a dtype, shape or size that the model does not take */
-    WEFT_VIOLATION = -7,   /* an index out of range, a division by zero */
-    WEFT_ENDLESS = -8,     /* a loop went on for too long */
-    WEFT_BUSY = -9         /* another thread is running this context */
+    WEFT_VIOLATION = -7,    /* an index out of range, a division by zero */
+    WEFT_ENDLESS = -8,      /* a loop went on for too long */
+    WEFT_BUSY = -9          /* another thread is running this context */
 };
 
 /* Everything may be zero but `bytes`. */
 typedef struct weft_options {
-    uint32_t bytes;        /* sizeof(weft_options) */
-    int32_t threads;       /* of a run, the caller's among them; 0 is 1 */
-    uint64_t memory_limit; /* the most bytes a context may take; 0: any */
+    uint32_t bytes;                              /* sizeof(weft_options) */
+    int32_t threads;                             /* of a run, the caller's among them; 0 is 1 */
+    uint64_t memory_limit;                       /* the most bytes a context may take; 0: any */
     void *(*allocate)(void *user, size_t bytes); /* null: malloc */
     void (*release)(void *user, void *memory);
     void *user;
-    int32_t verify;        /* not 0: the digest of all weights is checked, not only of their table */
+    int32_t verify; /* not 0: the digest of all weights is checked, not only of their table */
     int32_t reserved;
 } weft_options;
 

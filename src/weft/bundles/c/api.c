@@ -1,4 +1,4 @@
-/* -- what the header declares -------------------------------------------------------------------- */
+/* -- what the header declares ------------------------------------------------------------------ */
 
 const weft_signature *@NAME@_signature(void) {
     return &signature;
@@ -29,8 +29,8 @@ int @NAME@_results(const weft_tensor *inputs, weft_tensor *results, weft_error *
     return weft_results(&model, inputs, results, error);
 }
 
-int @NAME@_run(@NAME@_context *context, const weft_tensor *inputs, weft_tensor *results, uint64_t seed,
-               weft_error *error) {
+int @NAME@_run(@NAME@_context *context, const weft_tensor *inputs, weft_tensor *results,
+               uint64_t seed, weft_error *error) {
     return weft_run((weft_context *)context, inputs, results, seed, error);
 }
 

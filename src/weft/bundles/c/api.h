@@ -14,7 +14,8 @@ typedef struct @NAME@_context @NAME@_context; /* one run at a time: make one for
 
 /* The memory that a context takes, which is all it ever takes: a run allocates nothing. */
 @API@ int64_t @NAME@_context_bytes(void);
-@API@ int @NAME@_context_new(const @NAME@_program *program, @NAME@_context **context, weft_error *error);
+@API@ int @NAME@_context_new(const @NAME@_program *program, @NAME@_context **context,
+        weft_error *error);
 @API@ void @NAME@_context_free(@NAME@_context *context);
 
 /* The types and shapes of the results for inputs of these types and shapes: `shape` of each result
@@ -27,5 +28,6 @@ typedef struct @NAME@_context @NAME@_context; /* one run at a time: make one for
         uint64_t seed, weft_error *error);
 
 /* The memory of a state, which every run updates; and all states as they were at first. */
-@API@ int @NAME@_state(@NAME@_context *context, int32_t number, weft_tensor *state, weft_error *error);
+@API@ int @NAME@_state(@NAME@_context *context, int32_t number, weft_tensor *state,
+        weft_error *error);
 @API@ void @NAME@_reset(@NAME@_context *context);

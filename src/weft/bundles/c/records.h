@@ -1,6 +1,15 @@
 /* What a compiled program is made of, as tables. */
 
-enum { WEFT_LAUNCH, WEFT_COPY, WEFT_ENTER, WEFT_JUMP, WEFT_UNLESS, WEFT_RESET, WEFT_LEAVE, WEFT_AGAIN };
+enum {
+    WEFT_LAUNCH,
+    WEFT_COPY,
+    WEFT_ENTER,
+    WEFT_JUMP,
+    WEFT_UNLESS,
+    WEFT_RESET,
+    WEFT_LEAVE,
+    WEFT_AGAIN
+};
 enum { WEFT_DATA, WEFT_STATE, WEFT_WEIGHT, WEFT_TOLD, WEFT_OUTPUT, WEFT_ARENA, WEFT_RUN };
 
 /* Where a buffer is: input, state, weight, size or output number n, a range of the arena, or what
@@ -16,7 +25,8 @@ typedef struct weft_kernel {
     int32_t small;
 } weft_kernel;
 
-/* A step, and what it is called where it fails: a sentence for each check of a kernel, or the loop. */
+/* A step, and what it is called where it fails: a sentence for each check of a kernel, or the loop.
+ */
 typedef struct weft_step {
     int32_t kind;
     int32_t of;    /* kernel, buffer, body or counter */
@@ -56,7 +66,7 @@ typedef struct weft_version {
 
 typedef struct weft_model {
     const weft_signature *signature;
-    const char *weights;        /* the name of the file; null: there are none */
+    const char *weights; /* the name of the file; null: there are none */
     int64_t weights_bytes, table_bytes;
     uint8_t table_digest[32], weights_digest[32];
     const int64_t *weight_offsets;

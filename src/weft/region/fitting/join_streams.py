@@ -64,7 +64,8 @@ class _Streams:
         wide = self.wide(members)
         makers = [k for k in members if _writes(k) & wide]
         results = [k for k in members if k not in makers and set(k.inputs) & wide]
-        plain = all(k.roles is not None and not k.params for k in results)
+        plain = all(k.roles is not None for k in results)
+        plain = plain and not any(k.params or k.opaque for k in members)
         if not makers or not results or not plain:
             return self.module
         groups: list[list[Kernel]] = []
@@ -158,8 +159,9 @@ class _Streams:
             kernels[place] = replace(stream, name=name)
             kernels = [k for k in kernels if k.name not in names]
             origin[name] = self.origin((*self.chain.kernels, *names))
-        first = min(n for n, k in enumerate(kernels) if set(k.inputs) & set(self.tensors))
         maps = [*self.maps.values()]
+        readers = (n for n, k in enumerate(kernels) if set(k.inputs) & set(self.tensors))
+        first = min(readers, default=0)
         origin |= {found.name: self.origin(self.chain.kernels) for found in maps}
         kernels[first:first] = maps
         tensors = {**self.module.tensors, **self.tensors}

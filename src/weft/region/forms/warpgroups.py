@@ -6,9 +6,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from weft.foundation.dtypes import BF16, F16
+from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Axis, coefficient, linear
-from weft.region.forms.attention import find_attention, score_sides, source, value_side
+from weft.region.forms.attention import (
+    find_attention,
+    leads_to,
+    score_sides,
+    source,
+    value_side,
+)
 from weft.region.forms.runs import longest_run
 from weft.region.forms.stream import (
     find_stream,
@@ -68,26 +74,59 @@ def stream_suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bo
     found = find_stream(kernel)
     if found is None:
         return False
-    reads = [let.expr for let in kernel.body if isinstance(let.expr, Read)]
-    shift = kernel.let(found.shift).expr
-    if any(read.places or kernel.open_guards(read) for read in reads) or not isinstance(
-        shift, Read
-    ):
+    if not _reads_plainly(kernel, tensors) or not _stores_each(kernel, found.results):
+        return False
+    shift = kernel.let(found.shift)
+    if not isinstance(shift.expr, Read) or shift.dtype is not F32:
         return False
     pairs = {name: sides(kernel, found, name) for name in found.products}
     depths = {name: summed_axes(kernel, name) for name in found.products}
-    whole = all(
-        _is_regular(kernel, let, depths[name], tensors) for name in pairs for let in pairs[name]
-    )
+    if not all(_is_regular(kernel, x, depths[n], tensors) for n in pairs for x in pairs[n]):
+        return False
     streamed = [_rows_read(pairs[name][1], depths[name]) for name in found.products]
     for name in found.results:
         width = value_axes(kernel, found, name)
-        _, let = weight_and_rows(kernel, found, name)
+        weight, let = weight_and_rows(kernel, found, name)
         if not isinstance(let.expr, Read) or _rows_read(let, width) not in streamed:
+            return False
+        if let.dtype not in _cast_to(kernel, weight):
             return False
     widths = [_elements(kernel, value_axes(kernel, found, name)) for name in found.results]
     dtypes = {let.dtype for pair in pairs.values() for let in pair}
-    return whole and len(dtypes) == 1 and sum(widths) <= _WIDEST
+    return len(dtypes) == 1 and sum(widths) <= _WIDEST
+
+
+def _reads_plainly(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether every read is of an element that axes say where to find, and always there."""
+    reads = [let.expr for let in kernel.body if isinstance(let.expr, Read)]
+    indices = [(read.tensor, read.index) for read in reads]
+    indices += [(output.tensor, output.index) for output in kernel.outputs]
+    exprs = [linear(index, row_major(tensors[name].shape)) for name, index in indices]
+    affine = all(isinstance(term, Axis) for expr in exprs for term, _ in expr.terms)
+    return affine and not any(read.places or kernel.open_guards(read) for read in reads)
+
+
+def _stores_each(kernel: Kernel, results: Sequence[str]) -> bool:
+    """Whether every result is stored, once, and nothing else."""
+    lets = {let.name: let for let in kernel.body}
+    made_of = [
+        [name for name in results if leads_to(lets, output.value, name)]
+        for output in kernel.outputs
+    ]
+    if sorted(made_of) != sorted([name] for name in results):
+        return False
+    stored = [lets[output.value] for output in kernel.outputs]
+    whole = all(let.axes == lets[name].axes for let, (name,) in zip(stored, made_of, strict=True))
+    return whole and all(let.dtype in (BF16, F16, F32) for let in stored)
+
+
+def _cast_to(kernel: Kernel, name: str) -> set[DType]:
+    """The dtypes that a value has on its way through the casts that it ends in."""
+    let, found = kernel.let(name), set[DType]()
+    while isinstance(let.expr, Cast):
+        found.add(let.dtype)
+        let = kernel.let(let.expr.x)
+    return found
 
 
 def _rows_read(let: Let, columns: Sequence[str]) -> tuple[object, ...]:

@@ -16,7 +16,7 @@ from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.ptir import Builder, Program
-from weft.ptir.gradient import vjp
+from weft.ptir.gradient import gradient, vjp
 from weft.region.form import Stream
 from weft.region.form_text import form_from_json, form_to_json
 from weft.region.interp import run_kernel
@@ -127,3 +127,32 @@ def test_powers_of_other_things_are_no_streams() -> None:
         powers, w, contract=([1], [1]), batch=([], []), accum_dtype="f32", out_dtype="f32"
     )
     assert "stream" not in patterns(kernels_of(b.build(back)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_results_that_are_stored_twice_stay_as_they_are(*, causal: bool) -> None:
+    """The flash op's gradient of queries is a result in two dtypes."""
+    b = Builder()
+    rows = [b.param("bf16", [1, 64, 2, 64]) for _ in range(5)]
+    lse, state = b.param("f32", [1, 2, 64]), b.param("si64", [2])
+    found = b.emit(
+        "byteir.flash_attn_bwd", *rows, lse, state, dropout_p=0.0, softmax_scale=0.125,
+        causal=causal,
+    )  # fmt: skip
+    assert "stream" not in patterns(kernels_of(b.build(*(found[n] for n in range(5)))))
+    assert patterns(kernels_of(b.build(*(found[n] for n in range(3))))).count("stream") == 2
+
+
+def test_cotangents_that_are_computed_on_the_way_are_no_reason_to_fail() -> None:
+    """The cotangent of a sum is a number for all: nothing that the copy engine could read."""
+    b = Builder()
+    q, k, v = (b.param("bf16", [1, 2, 64, 64]) for _ in range(3))
+    out = b.cast(b.emit("weft.attention", q, k, v)[0], "f32")
+    program = gradient(b.build(b.reduce_sum(out * out, axes=[0, 1, 2, 3])), (0, 1, 2))
+    module, inputs = kernels_of(program), inputs_for(program, 3)
+    arrays = dict(zip(module.inputs, inputs, strict=True))
+    for kernel in module.kernels:
+        arrays |= run_kernel(kernel, module.tensors, arrays)
+    wanted = weft.run(program, inputs, backend="reference")[3].astype(np.float64)
+    found = arrays[module.outputs[3]].reshape(wanted.shape).astype(np.float64)
+    np.testing.assert_allclose(found, wanted, rtol=0.02, atol=1e-3)

@@ -18,12 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
 
 import weft
+from weft.foundation.calls import handed_over
 from weft.foundation.errors import InternalError, WeftError
 from weft.ops.session import Handle, Session
 from weft.ptir import Builder, Value
@@ -484,6 +486,8 @@ def verdict(call: Call) -> str:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
+        if any(f.f_code is handed_over.__code__ for f, _ in walk_tb(error.__traceback__)):
+            return ""  # A function of the caller's raised it, and it is the caller's.
         return f"{type(error).__name__}: {str(error)[:300]}"
     return ""
 

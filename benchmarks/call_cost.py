@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Line:
 
 
 class Weights(nn.Module):
-    """A model that holds many tensors and uses two."""
+    """A model that holds many tensors, two at least, and uses two."""
 
     def __init__(self, count: int) -> None:
         self.layers = [Layer() for _ in range(max(1, count // 2))]
@@ -77,9 +78,9 @@ def weft_lines(backend: str) -> Iterator[Line]:
         model = Weights(count)
         given = weft.jit(lambda model, x: model(x))
         held = weft.jit(model)
-        yield Line(f"a model of {count}", who, lambda g=given, m=model: g(m, x), [])
+        yield Line(f"a model of {count}", who, partial(given, model, x), [])
         if count < 1000:
-            yield Line(f"a captured model of {count}", who, lambda h=held: h(x), [])
+            yield Line(f"a captured model of {count}", who, partial(held, x), [])
     for count in PARAMETERS[:3]:
         yield Line(f"a donated step of 3 x {count}", who, _weft_step(count, x), [])
     weft.set_default_backend(before)
@@ -115,7 +116,7 @@ def torch_lines() -> Iterator[Line]:
     def model_of(count: int) -> Any:
         layers = torch.nn.ParameterList([torch.ones(4, 4) for _ in range(count)])
 
-        class Model(torch.nn.Module):
+        class Model(torch.nn.Module):  # type: ignore[misc]
             def __init__(self) -> None:
                 super().__init__()
                 self.layers = layers
@@ -134,7 +135,7 @@ def torch_lines() -> Iterator[Line]:
         for what, call in eager:
             yield Line(what, "torch eager", call, [])
         for what, model in models:
-            yield Line(what, "torch eager", lambda m=model: m(x), [])
+            yield Line(what, "torch eager", partial(model, x), [])
         try:
             compiled = torch.compile(add)
             compiled(x, y)
@@ -144,7 +145,7 @@ def torch_lines() -> Iterator[Line]:
         yield Line("x + y under jit", "torch.compile", lambda: compiled(x, y), [])
         for what, model in models:
             made = torch.compile(model)
-            yield Line(what, "torch.compile", lambda m=made: m(x), [])
+            yield Line(what, "torch.compile", partial(made, x), [])
 
 
 def jax_lines() -> Iterator[Line]:

@@ -55,6 +55,22 @@ def read(path: Path, inputs: Sequence[str] = ()) -> list[Array]:
     return [_decode(name, array) for name, array in arrays.items()]
 
 
+def read_one(text: str) -> tuple[str, Array]:
+    """The array of an .npy file, and the name of the input it is meant for, as in x=x.npy."""
+    name, equals, path = text.rpartition("=")
+    if not equals or not name or not path:
+        raise UserError(f"--input takes NAME=FILE, such as x=x.npy, not {text!r}")
+    try:
+        found = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except Exception as error:
+        raise UserError(f"cannot read {path} as an .npy file: {error}") from None
+    if not isinstance(found, np.ndarray):
+        raise UserError(f"{path} holds several arrays; give them with --inputs {path}")
+    return name, found
+
+
 def _in_order(names: Sequence[str], inputs: Sequence[str]) -> list[str]:
     if sorted(names) == sorted(inputs):
         return list(inputs)

@@ -10,7 +10,15 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
-from weft.cli.programs import WRITTEN, Source, findings_of, load_program, load_source, save_as
+from weft.cli.programs import (
+    KINDS,
+    WRITTEN,
+    Source,
+    findings_of,
+    load_program,
+    load_source,
+    save_as,
+)
 from weft.cli.report import complain, printable, write
 from weft.cli.tables import new_table, print_table
 from weft.coarse.raising import raise_program
@@ -39,7 +47,7 @@ def _target_names() -> str:
 def convert_command(
     source: Annotated[
         Path | None,
-        typer.Argument(metavar="IN", help="A PTIR program, a Core IR module or StableHLO text."),
+        typer.Argument(metavar="IN", help=KINDS),
     ] = None,
     target: Annotated[
         Path | None,

@@ -4,22 +4,25 @@ StableHLO text."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
 from weft import core_ir, ptir
 from weft.cli.report import write
 from weft.core_ir.files import EXTENSION, is_core_ir
-from weft.foundation.errors import Finding, UserError
+from weft.driver.loading.parts import load_part
+from weft.foundation.errors import BackendUnavailable, Finding, UserError
 from weft.interop import stablehlo
 from weft.ptir.files import EXTENSIONS, read_bytes
 
 Source: TypeAlias = ptir.Program | core_ir.Module
+KINDS: Final = "A PTIR program, a Core IR module, StableHLO text or an ONNX model."
 ProgramFile: TypeAlias = Annotated[
     Path,
-    typer.Argument(metavar="FILE", help="A PTIR program, a Core IR module or StableHLO text."),
+    typer.Argument(metavar="FILE", help=KINDS),
 ]
+ONNX: Final = ".onnx"
 _FORMS: Final = {**EXTENSIONS, EXTENSION: "Core IR", stablehlo.EXTENSION: "StableHLO"}
 WRITTEN: Final = ", ".join(f"{extension} ({form})" for extension, form in _FORMS.items())
 """The extensions of files that can be written, for people."""
@@ -33,11 +36,25 @@ def load_source(path: Path) -> Source:
             f"{path} is a Python script, not a program: programs are files such as {WRITTEN}. Run "
             "the script with python; weft.ptir.save writes a program to a file"
         )
+    if path.suffix == ONNX:
+        return onnx_part("program").load_program(path)  # type: ignore[no-any-return]
     if path.suffix == EXTENSION or is_core_ir(data):
         return core_ir.loads(data)
     if path.suffix == stablehlo.EXTENSION or stablehlo.is_stablehlo(data):
         return stablehlo.loads(data)
     return ptir.loads(data)
+
+
+def onnx_part(name: str) -> Any:
+    """A module of the reader of ONNX, whose package is not always installed."""
+    try:
+        return load_part(f"weft.interop.onnx.{name}")
+    except BackendUnavailable:
+        raise UserError(
+            "an ONNX model is read by the package onnx, which is not installed; "
+            "pip install 'weft[onnx]'",
+            "PackageMissing",
+        ) from None
 
 
 def load_program(path: Path) -> ptir.Program:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.cli import arrays
-from weft.cli.programs import ProgramFile, input_kinds, input_names, load_source
+from weft.cli.programs import ONNX, ProgramFile, input_kinds, input_names, load_source, onnx_part
 from weft.cli.report import complain
 from weft.cli.tables import new_table, print_table
 from weft.driver.backends import default_backend
@@ -21,6 +21,7 @@ from weft.driver.execute import run
 from weft.driver.inputs import MAX_SEED
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import UserError
+from weft.ops.home import graph
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
 
@@ -34,6 +35,10 @@ def run_command(
     inputs: Annotated[
         Path | None,
         typer.Option(metavar="NPZ", help="The inputs: arr_0, arr_1, ... or any names, in order."),
+    ] = None,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=NPY", help="One input by its name, or its number."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -49,20 +54,48 @@ def run_command(
     ] = False,
 ) -> None:
     """Run FILE. bf16, fp8 and 4-bit arrays are stored as bits under names such as 'arr_0:bf16'."""
-    program = load_source(file)
-    kinds = input_kinds(program)
-    if inputs is None and kinds:
-        what = f"@{program.entry}" if isinstance(program, Program) else "the module"
-        raise UserError(f"{what} takes inputs, {', '.join(kinds)}; give them with --inputs NPZ")
-    given = arrays.read(inputs, input_names(program)) if inputs is not None else []
     log = PassLog()
-    results = run(program, given, backend=backend, seed=seed, log=log)
+    if file.suffix == ONNX:
+        results = _run_model(file, inputs, input_ or [], backend)
+    else:
+        program = load_source(file)
+        kinds = input_kinds(program)
+        if inputs is None and not input_ and kinds:
+            what = f"@{program.entry}" if isinstance(program, Program) else "the module"
+            raise UserError(f"{what} takes inputs, {', '.join(kinds)}; give them with --inputs NPZ")
+        names = input_names(program) or [str(number) for number in range(len(kinds))]
+        given = _given(inputs, input_ or [], names)
+        results = run(program, given, backend=backend, seed=seed, log=log)
     for entry in log.entries if verbose else ():
         complain(str(entry))
     if out is None:
         print_table(_outputs_table(results))
     else:
         arrays.write(out, results)
+
+
+def _given(path: Path | None, named: Sequence[str], names: Sequence[str]) -> list[Array]:
+    """The inputs in order, from an archive or one by one."""
+    if path is not None and named:
+        raise UserError("give the inputs with --inputs or with --input, not with both")
+    if path is not None:
+        return arrays.read(path, names)
+    found = dict(arrays.read_one(text) for text in named)
+    strange = [name for name in found if name not in names]
+    if strange:
+        raise UserError(f"there is no input {strange[0]!r}; they are {', '.join(names)}")
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise UserError(f"the input {missing[0]!r} is not given; add --input {missing[0]}=NPY")
+    return [found[name] for name in names]
+
+
+def _run_model(path: Path, archive: Path | None, named: Sequence[str], backend: str) -> list[Array]:
+    """The outputs of an ONNX model."""
+    with graph(backend=backend):
+        model = onnx_part("model").load(path)
+        made = model(*_given(archive, named, model.inputs))
+        return [each.numpy() for each in made.values()]
 
 
 def _outputs_table(results: Sequence[Array]) -> Table:

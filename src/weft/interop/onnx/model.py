@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from onnx import FunctionProto, ModelProto, TypeProto
+from onnx import FunctionProto, ModelProto
 
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError, a_type, brief
 from weft.interop.onnx.functions import NEWEST, Name, name_of, versions_of
@@ -56,16 +56,22 @@ class Model(Module):
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of what it takes, in order."""
-        return tuple(each.name for each in self._wanted())
+        return tuple(each.name for each in self.wanted)
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """The names of what it gives, in order."""
         return self.network.graph.outputs
 
-    def _wanted(self) -> list[Input]:
+    @property
+    def wanted(self) -> list[Input]:
+        """The inputs that have no default."""
         graph = self.network.graph
         return [each for each in graph.inputs if each.name not in graph.constants]
+
+    def held(self) -> dict[str, Array]:
+        """The elements of its weights and other tensors, by name."""
+        return {name: t.numpy() for name, t in {**self.weights, **self.constants}.items()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The outputs by name, for inputs by position or by name. An initialiser that is an input
@@ -219,8 +225,3 @@ def _known(graph: Graph) -> dict[str, Array]:
         or array.dtype == object
         or (array.dtype.kind in "iub" and array.size <= KNOWN)
     }
-
-
-def input_type(each: Input) -> TypeProto:
-    """What an input is said to be."""
-    return each.type

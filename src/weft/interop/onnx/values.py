@@ -7,6 +7,9 @@ operand that is left out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -27,6 +30,19 @@ wf: Final[Any] = namespace
 """The functions on tensors, as rules write them."""
 LITERAL: Final = 4_096
 """Up to how many elements an array is written into the program; a larger one is data beside it."""
+
+
+_WHOLE: Final[ContextVar[bool]] = ContextVar("whole", default=False)
+
+
+@contextmanager
+def whole_programs() -> Iterator[None]:
+    """Arrays of every size are written into the program inside the `with` block."""
+    token = _WHOLE.set(True)
+    try:
+        yield
+    finally:
+        _WHOLE.reset(token)
 
 
 def is_array(value: Value) -> bool:
@@ -50,7 +66,7 @@ def tensor(value: Value) -> Tensor:
     if not isinstance(value, np.ndarray):
         raise UserError(f"a tensor is wanted, not {type(value).__name__}")
     dtype = dtype_of(value)
-    if value.size > LITERAL:
+    if value.size > LITERAL and not _WHOLE.get():
         return from_array(np.ascontiguousarray(value))
     kind = TensorType(dtype, tuple(value.shape))
     return Tensor(current().constant(TensorLiteral(kind, np.ascontiguousarray(value).tobytes())))

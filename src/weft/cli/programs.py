@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from weft import core_ir, ptir
+from weft.cli.commands import work_of
 from weft.cli.report import write
 from weft.core_ir.files import EXTENSION, is_core_ir
-from weft.driver.loading.parts import load_part
 from weft.foundation.errors import BackendUnavailable, Finding, UserError
 from weft.interop import stablehlo
 from weft.ptir.files import EXTENSIONS, read_bytes
@@ -37,7 +37,7 @@ def load_source(path: Path) -> Source:
             "the script with python; weft.ptir.save writes a program to a file"
         )
     if path.suffix == ONNX:
-        return onnx_part("program").load_program(path)  # type: ignore[no-any-return]
+        return onnx_models().load_program(path)  # type: ignore[no-any-return]
     if path.suffix == EXTENSION or is_core_ir(data):
         return core_ir.loads(data)
     if path.suffix == stablehlo.EXTENSION or stablehlo.is_stablehlo(data):
@@ -45,10 +45,10 @@ def load_source(path: Path) -> Source:
     return ptir.loads(data)
 
 
-def onnx_part(name: str) -> Any:
-    """A module of the reader of ONNX, whose package is not always installed."""
+def onnx_models() -> Any:
+    """The reader of ONNX, whose package is not always installed."""
     try:
-        return load_part(f"weft.interop.onnx.{name}")
+        return work_of("models")
     except BackendUnavailable:
         raise UserError(
             "an ONNX model is read by the package onnx, which is not installed; "

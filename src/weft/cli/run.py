@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.cli import arrays
-from weft.cli.programs import ONNX, ProgramFile, input_kinds, input_names, load_source, onnx_part
+from weft.cli.programs import ONNX, ProgramFile, input_kinds, input_names, load_source, onnx_models
 from weft.cli.report import complain
 from weft.cli.tables import new_table, print_table
 from weft.driver.backends import default_backend
@@ -93,7 +93,7 @@ def _given(path: Path | None, named: Sequence[str], names: Sequence[str]) -> lis
 def _run_model(path: Path, archive: Path | None, named: Sequence[str], backend: str) -> list[Array]:
     """The outputs of an ONNX model."""
     with graph(backend=backend):
-        model = onnx_part("model").load(path)
+        model = onnx_models().load(path)
         made = model(*_given(archive, named, model.inputs))
         return [each.numpy() for each in made.values()]
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from weft.bundles.c_text import c_array, c_string
 from weft.bundles.layout import Layout, Tensor
+from weft.bundles.manifest import ABI
 from weft.bundles.versions import Follower, Version
 from weft.foundation.errors import InternalError
 from weft.runtime import native
@@ -105,7 +106,7 @@ def _signature(layout: Layout) -> Iterator[str]:
     counts = ", ".join(str(len(each)) for each in (*sides.values(), layout.ranges))
     yield (
         "static const weft_signature signature = {\n"
-        f"    WEFT_BUNDLE_ABI, {texts}, {counts}, inputs, results, states, sizes,\n}};"
+        f"    {ABI}, {texts}, {counts}, inputs, results, states, sizes,\n}};"
     )
 
 

@@ -149,13 +149,13 @@ class Layout:
             case "input":
                 return self._inputs[slot.number]
             case "output":
-                return "WEFT_OUTPUT", self.ends.index(slot.number)
+                return "weft_in_output", self.ends.index(slot.number)
             case "constant":
-                return "WEFT_WEIGHT", self._constant_places[version][slot.number]
+                return "weft_in_weight", self._constant_places[version][slot.number]
             case "arena":
-                return "WEFT_ARENA", 0
+                return "weft_in_arena", 0
             case "run":
-                return "WEFT_RUN", slot.number
+                return "weft_in_run", slot.number
         raise InternalError(f"a bundle has no memory of the space {slot.space}")
 
     @cached_property
@@ -163,13 +163,13 @@ class Layout:
         """What every input of the programs is; the last are the sizes that they are told."""
         model, spaces = self.model, dict[int, tuple[str, int]]()
         for space, numbers in (
-            ("WEFT_DATA", model.data),
-            ("WEFT_WEIGHT", list(model.weights)),
-            ("WEFT_STATE", [state.input for state in model.states]),
+            ("weft_in_data", model.data),
+            ("weft_in_weight", list(model.weights)),
+            ("weft_in_state", [state.input for state in model.states]),
         ):
             spaces |= {number: (space, place) for place, number in enumerate(numbers)}
         count = len(model.input_types)
-        told = [("WEFT_TOLD", n) for n in range(max(len(v.told) for v in self.versions))]
+        told = [("weft_in_told", n) for n in range(max(len(v.told) for v in self.versions))]
         return [*(spaces[number] for number in range(count)), *told]
 
     @cached_property

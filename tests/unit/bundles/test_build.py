@@ -172,7 +172,7 @@ def test_a_generator_keeps_its_caches(folder: Path) -> None:
     source = (made / "step.c").read_text()
     steps = source.partition("results_0[] = {")[2].partition("}")[0].split(",")
     slots = source.partition("slots_0[] = {")[2].partition("};")[0].split("},")
-    assert all("WEFT_STATE" in slots[int(n)] for n in steps[1:5])  # They are updated in place.
+    assert all("weft_in_state" in slots[int(n)] for n in steps[1:5])  # They are updated in place.
     for instance in (bundle.instance(), bundle.instance()):
         token, got = 3, []
         for position in range(8):
@@ -197,7 +197,7 @@ def test_states_may_change_places(folder: Path) -> None:
 def test_a_state_is_updated_in_place(folder: Path) -> None:
     made = weft.build(models.updated(), out=folder / "updated", state={0: 0})
     source = (made / "updated.c").read_text()
-    assert "WEFT_STATE" in source
+    assert "weft_in_state" in source
     instance = weft.load_bundle(made).instance()
     for turn in range(3):
         assert instance(np.ones((1, 3), np.float32), np.array([turn, 0], np.int32)) == []

@@ -78,13 +78,13 @@ static uint8_t *weft_address(const weft_context *context, weft_tables *tables,
                              const weft_slot *slot) {
     const weft_program *program = context->program;
     switch (slot->space) {
-    case WEFT_STATE: return context->states[slot->number] + slot->offset;
-    case WEFT_WEIGHT:
+    case weft_in_state: return context->states[slot->number] + slot->offset;
+    case weft_in_weight:
         return (uint8_t *)(uintptr_t)program->weights +
                program->model->weight_offsets[slot->number] + slot->offset;
-    case WEFT_TOLD: return (uint8_t *)(context->told + slot->number);
-    case WEFT_ARENA: return context->arena + slot->offset;
-    case WEFT_RUN: return (uint8_t *)(tables->runs + 3 * slot->number);
+    case weft_in_told: return (uint8_t *)(context->told + slot->number);
+    case weft_in_arena: return context->arena + slot->offset;
+    case weft_in_run: return (uint8_t *)(tables->runs + 3 * slot->number);
     default: return NULL;
     }
 }
@@ -93,10 +93,10 @@ static uint8_t *weft_address(const weft_context *context, weft_tables *tables,
 static void weft_point(const weft_context *context, weft_tables *tables, uint64_t *word,
                        const weft_slot *slot) {
     const weft_signature *signature = context->program->model->signature;
-    if (slot->space == WEFT_DATA || slot->space == WEFT_OUTPUT) {
+    if (slot->space == weft_in_data || slot->space == weft_in_output) {
         weft_patch *patch = &tables->patches[tables->patch_count++];
         patch->word = word;
-        patch->number = slot->number + (slot->space == WEFT_OUTPUT ? signature->inputs : 0);
+        patch->number = slot->number + (slot->space == weft_in_output ? signature->inputs : 0);
         patch->offset = slot->offset;
     } else {
         *word = (uint64_t)(uintptr_t)weft_address(context, tables, slot);

@@ -10,7 +10,15 @@ enum {
     WEFT_LEAVE,
     WEFT_AGAIN
 };
-enum { WEFT_DATA, WEFT_STATE, WEFT_WEIGHT, WEFT_TOLD, WEFT_OUTPUT, WEFT_ARENA, WEFT_RUN };
+enum {
+    weft_in_data,
+    weft_in_state,
+    weft_in_weight,
+    weft_in_told,
+    weft_in_output,
+    weft_in_arena,
+    weft_in_run
+};
 
 /* Where a buffer is: input, state, weight, size or output number n, a range of the arena, or what
    the random numbers of body n depend on. */

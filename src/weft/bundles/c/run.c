@@ -137,8 +137,8 @@ static uint8_t *weft_end(weft_context *context, const weft_version *version, wef
                          int32_t number) {
     const weft_signature *signature = context->program->model->signature;
     const weft_slot *slot = &version->slots[version->results[number]];
-    if (slot->space == WEFT_DATA) return context->pointers[slot->number] + slot->offset;
-    if (slot->space == WEFT_OUTPUT)
+    if (slot->space == weft_in_data) return context->pointers[slot->number] + slot->offset;
+    if (slot->space == weft_in_output)
         return context->pointers[signature->inputs + slot->number] + slot->offset;
     return weft_address(context, tables, slot);
 }

@@ -46,7 +46,9 @@ def body_of(function: FunctionProto, node: Node) -> Graph:
     defaults = {name: helper.get_attribute_value(each) for name, each in said.items()}
     texts = {k: v.decode("utf-8", "replace") for k, v in defaults.items() if isinstance(v, bytes)}
     bound = {**defaults, **texts, **node.attributes}
-    reading = Reading(versions_of(function.opset_import), None, bound)
+    # ONNX's own descriptions in other domains do not say which operators they are made of.
+    versions = {"": NEWEST[""], **versions_of(function.opset_import)}
+    reading = Reading(versions, None, bound)
     inputs = [Input(name, TypeProto()) for name in function.input]
     made = {*function.input, *(name for each in function.node for name in each.output)}
     outputs = [name if name in made else "" for name in function.output]

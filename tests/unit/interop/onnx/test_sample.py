@@ -32,6 +32,7 @@ dropout: training_dropout_zero_ratio
 dynamicquantizelinear: dynamicquantizelinear
 einsum: einsum_batch_diagonal
 eyelike: eyelike_with_dtype
+flexattention: flexattention_causal_mask
 gather: gather_negative_indices
 gathernd: gathernd_example_int32_batch_dim1
 gelu: gelu_tanh_1

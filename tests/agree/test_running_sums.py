@@ -50,3 +50,17 @@ def test_each_sum_is_rounded_once(dtype: Any, reverse: bool, backend: str) -> No
 def test_the_sign_of_a_first_zero_stays(backend: str) -> None:
     found = summed(np.array([-0.0, -0.0, 1.0, -1.0], np.float32), backend)
     assert np.signbit(found).tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("level", [0, 2, 3])
+def test_sums_of_what_comes_after_agree_at_every_level(level: int) -> None:
+    """The zero before the first sum is a number under a guard, at places that flipping names."""
+    x = np.arange(1.0, 6.0)
+
+    def later(x: weft.Tensor) -> weft.Tensor:
+        sums = weft.cumulative_sum(weft.flip(x, axis=0), axis=0, include_initial=True)
+        return weft.flip(sums[:5], axis=0)
+
+    program = weft.jit(later).program(weft.asarray(x))
+    (found,) = weft.compile(program, "cpu", opt_level=level).run([x])
+    np.testing.assert_array_equal(found, [14.0, 12.0, 9.0, 5.0, 0.0])

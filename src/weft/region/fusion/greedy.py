@@ -103,12 +103,17 @@ class Fusion:
         reads, element by element, and that itself reads nothing out of place; or one that takes
         less time than starting a kernel does, wherever it is read."""
         block = self.view.blocks[name]
-        if block.fn == "const":
-            return True
         if block.kind is not BlockKind.EWISE or block.fn in PLACED:
             return False
         users = self.roots_using(name)
+        if block.fn == "const":
+            return self.is_number_anywhere([*users, *self.closure(users)])
         return self._reads_in_place(name, users) or self._is_cheap(name, users)
+
+    def is_number_anywhere(self, readers: Iterable[str]) -> bool:
+        """Whether a number can stand in all these blocks. Part of a tensor that a gather reads, it
+        may be under a guard on the place that data names, which only reads of memory can have."""
+        return not any(self.view.blocks[reader].selected for reader in readers)
 
     def _reads_in_place(self, name: str, users: Sequence[str]) -> bool:
         block, inside = self.view.blocks[name], [*users, *self.closure(users)]

@@ -35,7 +35,8 @@ def fuse_greedily(fusion: Fusion) -> list[Group]:
 def fuse_nothing(fusion: Fusion) -> list[Group]:
     """A kernel for every block that is more than a number."""
     numbers = (name for name in fusion.order if fusion.view.blocks[name].fn == "const")
-    fusion.inlined.update(name for name in numbers if name not in fusion.must)
+    free = (name for name in numbers if name not in fusion.must)
+    fusion.inlined.update(name for name in free if fusion.is_number_anywhere(fusion.readers[name]))
     return _Merger(fusion, [(Root(name),) for name in fusion.stored]).in_order()
 
 

@@ -67,7 +67,8 @@ class Configuration:
             chosen = plan_module(module, target)
             return drawn_plans(chosen, module, target, rng) if self.draws_plans else chosen
 
-        def machine_code(texts: Sequence[str]) -> list[tuple[bytes, bool]]:
+        def machine_code(texts: Sequence[str], code: Any) -> list[tuple[bytes, bool]]:
+            assert code is None
             return [(compile_object(text, level=self.level), True) for text in texts]
 
         decide = Fusion._decide if self.fuses else _store
@@ -83,7 +84,7 @@ class Configuration:
 
 def _store(fusion: Fusion, name: str) -> None:
     """No block becomes part of another's kernel but a number."""
-    if fusion.view.blocks[name].fn == "const":
+    if fusion.view.blocks[name].fn == "const" and fusion.is_number_anywhere(fusion.readers[name]):
         fusion.inlined.add(name)
 
 

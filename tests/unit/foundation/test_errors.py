@@ -31,7 +31,7 @@ def every_module() -> None:
     """Load all of Weft that can be loaded here: classes are known once their modules are."""
     for module in pkgutil.walk_packages(weft.__path__, "weft."):
         if not module.name.endswith("__main__"):
-            with suppress(ImportError):  # of a package that is not installed
+            with suppress(ImportError, UserError):  # of a package that is not installed
                 importlib.import_module(module.name)
 
 

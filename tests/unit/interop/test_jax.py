@@ -14,12 +14,13 @@ jax = pytest.importorskip("jax", reason="the extra weft[jax] is not installed")
 
 from weft.jax import from_function, to_function  # noqa: E402
 
-RNG = np.random.default_rng(7)
-X = RNG.standard_normal((3, 4)).astype(np.float32)
-PARAMS = {
-    "w": RNG.standard_normal((4, 8)).astype(np.float32),
-    "b": RNG.standard_normal(8).astype(np.float32),
-}
+
+def drawn(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+X = drawn(1, 3, 4)
+PARAMS = {"w": drawn(2, 4, 8), "b": drawn(3, 8)}
 
 
 def model(params: Any, x: Any) -> Any:

@@ -57,7 +57,7 @@ def test_sums_of_what_comes_after_agree_at_every_level(level: int) -> None:
     """The zero before the first sum is a number under a guard, at places that flipping names."""
     x = np.arange(1.0, 6.0)
 
-    def later(x: weft.Tensor) -> weft.Tensor:
+    def later(x: weft.Tensor) -> Any:
         sums = weft.cumulative_sum(weft.flip(x, axis=0), axis=0, include_initial=True)
         return weft.flip(sums[:5], axis=0)
 

@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.scores.report import is_lost
+
 RECORD = Path(__file__).with_name("onnx_not_right.txt")
 KINDS = ("right", "wrong", "unsupported", "error", "disputed")
 DISPUTED = {
@@ -213,19 +215,9 @@ def report(
     for name, operator, outcome, why in found:
         if outcome == "wrong" or outcome in listed.split(","):
             print(f"{outcome}: {name} ({operator}): {why}")
-    return _compared(found, update) if whole else int(total["wrong"] > 0)
-
-
-def _compared(found: Sequence[tuple[str, str, str, str]], update: bool) -> int:
     missed = sorted(name for name, _, outcome, _ in found if outcome != "right")
-    if update:
-        RECORD.write_text("".join(f"{name}\n" for name in missed))
-    known = set(RECORD.read_text().split()) if RECORD.exists() else set()
-    lost = [name for name in missed if name not in known]
-    for name in lost:
-        print(f"lost: {name}")
-    wrong = any(outcome == "wrong" for _, _, outcome, _ in found)
-    return int(bool(lost) or wrong)
+    lost = is_lost(missed, "right", RECORD, update=update and whole, whole=whole)
+    return int(lost or total["wrong"] > 0)
 
 
 if __name__ == "__main__":

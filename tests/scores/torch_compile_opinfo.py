@@ -24,6 +24,7 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 from tests.scores.opinfo_suite import DTYPES, leaves, ops
+from tests.scores.report import is_lost
 from weft.foundation.errors import WeftError
 from weft.interop.torch.backend import weft_backend
 
@@ -142,16 +143,8 @@ def report(outcomes: dict[str, str], update: bool, whole: bool) -> int:
     reached = len(outcomes) - counts["not reached"]
     print(f"{counts['right']} of {len(outcomes)} ops are right ({reached} reach Weft)")
     missed = [name for name, why in outcomes.items() if why != "right"]
-    if update:
-        RECORD.write_text("".join(f"{name}\n" for name in missed))
-        return 0
-    expected = set(RECORD.read_text().split()) if RECORD.exists() else set(outcomes)
-    lost = [name for name in missed if name not in expected]
-    for name in lost:
-        print(f"right before: {name}")
-    for name in sorted(expected - set(missed)) if whole else []:
-        print(f"right now, take it off {RECORD.name}: {name}")
-    return 1 if lost or counts["wrong"] else 0
+    lost = is_lost(missed, "right", RECORD, update=update, whole=whole)
+    return int(lost or counts["wrong"] > 0)
 
 
 if __name__ == "__main__":

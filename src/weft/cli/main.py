@@ -18,6 +18,7 @@ from weft import __version__
 from weft.cli.commands import Commands, list_in
 from weft.cli.report import complain
 from weft.foundation.errors import SpecViolation, WeftError, WeftWarning
+from weft.foundation.lines import without_user
 
 app = typer.Typer(
     name="weft",
@@ -66,7 +67,8 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: objec
 def _status() -> int:
     """Run the command; every error becomes a sentence and an exit code here."""
     try:
-        app(prog_name="weft")
+        with without_user():
+            app(prog_name="weft")
     except SystemExit as done:
         return done.code if isinstance(done.code, int) else 0
     except SpecViolation as error:

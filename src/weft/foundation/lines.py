@@ -7,6 +7,8 @@ code object and the position in its bytecode, and becomes a file and a number wh
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +18,9 @@ from typing import TypeAlias
 _PACKAGE = str(Path(__file__).parents[1]) + "/"
 _INSIDE: dict[CodeType, bool] = {}
 """Whether a function is Weft's own, for every function seen so far."""
+
+_PROCESS = {"has a user": True}
+"""Whether lines outside Weft are a user's; those around the command line are not."""
 
 Line: TypeAlias = tuple[CodeType, int]
 """A place in the user's code: the code object and the offset of an instruction in it."""
@@ -35,7 +40,7 @@ def is_inside(frame: FrameType) -> bool:
 
 def user_line() -> Line | None:
     """The innermost line outside Weft; None where there is none."""
-    frame: FrameType | None = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2) if _PROCESS["has a user"] else None
     while frame is not None:
         code = frame.f_code
         inside = _INSIDE.get(code)
@@ -45,6 +50,17 @@ def user_line() -> Line | None:
             return (code, frame.f_lasti)
         frame = frame.f_back
     return None
+
+
+@contextmanager
+def without_user() -> Iterator[None]:
+    """A command runs: what calls Weft is the library that reads its options."""
+    before = _PROCESS["has a user"]
+    _PROCESS["has a user"] = False
+    try:
+        yield
+    finally:
+        _PROCESS["has a user"] = before
 
 
 def user_frame(depth: int) -> FrameType | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +79,11 @@ def test_mistakes_on_the_command_line(
     names = {"npy": folder / "x.npy", "npz": folder / "x.npz"}
     assert weft_command("run", folder / "m.onnx", *[word.format(**names) for word in words]) == 1
     assert message in " ".join(capfd.readouterr().err.split())
+
+
+def test_the_command_line_names_no_line_of_its_own_libraries(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "weft", "run", str(tmp_path / "none.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "none.onnx: No such file" in done.stderr
+    assert ".py:" not in done.stderr

@@ -105,14 +105,6 @@ class Layout(Work):
         return self.problem.keys
 
     @property
-    def tile_rows(self) -> int:
-        return self.plan.tile_q
-
-    @property
-    def tile_columns(self) -> int:
-        return self.plan.tile_kv
-
-    @property
     def band(self) -> Band:
         return self.problem.band
 

@@ -55,14 +55,6 @@ class StreamLayout(Work):
         return self.problem.columns
 
     @property
-    def tile_rows(self) -> int:
-        return self.plan.tile_q
-
-    @property
-    def tile_columns(self) -> int:
-        return self.plan.tile_kv
-
-    @property
     def band(self) -> Band:
         return self.problem.band
 

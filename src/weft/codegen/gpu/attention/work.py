@@ -17,6 +17,7 @@ from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.scalar import BLOCK, Lit, Name, Scalar, TableAt, least, most
+from weft.plan.ir import AttentionPlan
 from weft.region.forms.bands import Band
 from weft.target.target import Target
 
@@ -66,6 +67,7 @@ class Steps:
 class Work(ABC):
     """What is to be done, by tiles of rows and blocks of columns."""
 
+    plan: AttentionPlan
     target: Target
 
     @property
@@ -77,12 +79,12 @@ class Work(ABC):
     def columns(self) -> int: ...
 
     @property
-    @abstractmethod
-    def tile_rows(self) -> int: ...
+    def tile_rows(self) -> int:
+        return self.plan.tile_q
 
     @property
-    @abstractmethod
-    def tile_columns(self) -> int: ...
+    def tile_columns(self) -> int:
+        return self.plan.tile_kv
 
     @property
     @abstractmethod

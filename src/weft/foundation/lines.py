@@ -108,8 +108,13 @@ def place_of(line: Line | None) -> Place | None:
     return Place(code.co_filename, number)
 
 
-@lru_cache(maxsize=4096)
 def shown(line: Line | None) -> str:
     """`file:number`; empty where it is not known."""
-    place = place_of(line)
-    return "" if place is None else str(place)
+    return "" if line is None else _shown(line, line[0].co_filename)
+
+
+@lru_cache(maxsize=4096)
+def _shown(line: Line, _file: str) -> str:
+    """Code objects of the same text are equal whatever file they come from: the file is part of
+    what is remembered."""
+    return str(place_of(line))

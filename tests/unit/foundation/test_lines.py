@@ -84,3 +84,11 @@ def test_errors_carry_the_line(wrong: Any) -> None:
     with pytest.raises((SpecViolation, UserError, IndexError)) as caught:
         wrong(weft.asarray(X))
     assert f"test_lines.py:{wrong.__code__.co_firstlineno}" in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["one.py", "two.py"])
+def test_the_same_text_in_two_files_keeps_its_own_file(file: str) -> None:
+    """Code objects compare equal without regard to their files."""
+    names = {"weft": weft, "x": X}
+    exec(compile("y = weft.asarray(x) + 1", file, "exec"), names)
+    assert shown(names["y"]._node.line) == f"{file}:1"  # type: ignore[attr-defined]

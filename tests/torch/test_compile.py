@@ -17,7 +17,9 @@ import weft
 torch = pytest.importorskip("torch")
 from torch._dynamo.exc import BackendCompilerFailed  # noqa: E402
 
+from weft.interop.torch import memory  # noqa: E402
 from weft.interop.torch.backend import weft_backend  # noqa: E402
+from weft.interop.torch.memory import array_of  # noqa: E402
 
 Model: Any = torch.nn.Module
 pytestmark = [
@@ -137,6 +139,25 @@ def test_replaced_and_changed_parameters_are_seen() -> None:
         torch.testing.assert_close(made(x), layer(x))
         layer.weight = torch.nn.Parameter(torch.zeros(2, 3))
         torch.testing.assert_close(made(x), layer(x))
+
+
+def test_parameters_are_wrapped_once(monkeypatch: Any) -> None:
+    weft.set_default_backend("cpu")
+    wrapped: list[Any] = []
+
+    def wrap(tensor: Any) -> Any:
+        wrapped.append(tuple(tensor.shape))
+        return array_of(tensor)
+
+    monkeypatch.setattr(memory, "array_of", wrap)
+    layer = torch.nn.Linear(3, 2)
+    made = compiled(layer)
+    with torch.no_grad():
+        for _ in range(3):
+            wrapped.clear()
+            x = torch.randn(4, 3)
+            torch.testing.assert_close(made(x), layer(x))
+    assert wrapped == [(4, 3)]
 
 
 def test_inputs_need_not_lie_in_order_and_results_lie_as_torchs() -> None:

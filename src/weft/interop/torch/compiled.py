@@ -62,6 +62,17 @@ class Version:
     draws: bool
     """Whether it draws random numbers."""
     seconds: float
+    arrays: Arrays
+    """The tensors of its last call."""
+
+    def execute(self, tensors: list[torch.Tensor]) -> list[Any]:
+        """The results as the backend stores them."""
+        given, holder, moving = self.arrays.of(tensors)
+        if self.draws:
+            moving = (*moving, len(given))
+        given.append(_seeded() if self.draws else _UNUSED)
+        given += [each.storage() for each in self.traced.captured]
+        return self.prepared.execute(given, holder=holder, data=moving)
 
 
 class CompiledGraph:
@@ -87,7 +98,6 @@ class CompiledGraph:
         self.versions: dict[Any, Version] = {}
         self._traced: tuple[Any, tuple[Trace, bool]] | None = None
         """The last trace, and what it was made for."""
-        self.arrays = Arrays(len(self.tensors))
         self.backend = backend_for([node.meta.get("val") for node in nodes])
 
     def _is_computed(self, value: Any) -> bool:
@@ -142,7 +152,7 @@ class CompiledGraph:
         self._tell(inputs, made_in)
         if self.settings.dump:
             _write(Path(self.settings.dump), prepared)
-        return Version(prepared, traced, draws, made_in)
+        return Version(prepared, traced, draws, made_in, Arrays(self.backend.store))
 
     def _tell(self, inputs: Sequence[Any], seconds: float) -> None:
         """One line on what was compiled, where and why."""
@@ -163,21 +173,14 @@ class CompiledGraph:
     def __call__(self, args: list[Any]) -> list[Any]:
         key = tuple([args[at] for at in self.numbers]) if self.numbers else ()
         version = self.versions.get(key) or self.version(key, args)
-        tensors = [args[at] for at in self.tensors]
-        given: list[Any] = self._stored(tensors)
-        given.append(_seeded() if version.draws else _UNUSED)
-        given += [each.storage() for each in version.traced.captured]
         try:
-            made = version.prepared.execute(given)
+            made = version.execute([args[at] for at in self.tensors])
         except WeftError as error:
             raise told_by_line(error, lambda: version.traced.program) from None
         found = self._returned(made, version)
         for (at, _), value in zip(self.copies, found[len(self.wanted) :], strict=True):
             args[at].copy_(value)
         return self._nested(args, found)
-
-    def _stored(self, tensors: list[torch.Tensor]) -> list[Any]:
-        return [self.backend.store(array) for array in self.arrays.of(tensors)]
 
     def _returned(self, made: list[Any], version: Version) -> list[torch.Tensor]:
         supply = iter(zip(made, version.prepared.results, strict=True))

@@ -7,6 +7,9 @@ tensor is still there: a parameter is wrapped once.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+from operator import is_
 from typing import Any, Final
 
 import numpy as np
@@ -50,32 +53,68 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 
 class Arrays:
-    """The arrays of a call's tensors, remembered by address. What does not lie in order, or not
-    where its dtype wants it, is copied in every call."""
+    """The arrays of a call's tensors, as a backend stores them.
 
-    def __init__(self, count: int) -> None:
-        self._known: list[tuple[int, Any, Any, Array] | None] = [None] * count
+    Tensors that stay what and where they are from call to call, parameters above all, are known by
+    their address and stored once; the others are wrapped in every call. Who stays is learnt: all do
+    until one moves. `holder` is the same as long as only tensors at the positions `moving` are
+    others. What does not lie in order, or not where its dtype wants it, is copied in every call.
+    """
 
-    def of(self, tensors: list[torch.Tensor]) -> list[Array]:
-        found = []
-        known = self._known
-        for at, tensor in enumerate(tensors):
-            place, held = tensor.data_ptr(), known[at]
-            if (
-                held is not None
-                and held[0] == place
-                and held[1] == tensor.shape
-                and held[2] == tensor.stride()
-            ):
-                found.append(in_one_piece(held[3]))
-                continue
-            if tensor.is_conj() or tensor.is_neg():
-                found.append(np.ascontiguousarray(tensor.resolve_conj().resolve_neg().numpy()))
-                continue
-            made = array_of(tensor)
-            known[at] = (place, tensor.shape, tensor.stride(), made)
-            found.append(in_one_piece(made))
+    def __init__(self, store: Callable[[Array], Any]) -> None:
+        self._store = store
+        self._state: _State | None = None
+
+    def of(self, tensors: list[torch.Tensor]) -> tuple[list[Any], object, tuple[int, ...]]:
+        """The stored arrays, the holder, and the positions of those that are not its own."""
+        state = self._state
+        if state is None or not state.stays(tensors):
+            state = self._state = _State(self._store, tensors, state)
+        found = state.stored.copy()
+        for at in state.moving:
+            found[at] = self._store(_current(tensors[at]))
+        return found, state, state.moving
+
+
+class _State:
+    """Which tensors stay, and where they are."""
+
+    def __init__(self, store: Any, tensors: list[torch.Tensor], before: _State | None) -> None:
+        moved = set(before.moved(tensors)) if before else set()
+        wrapped = [_current(tensor) for tensor in tensors]
+        moved |= {at for at, each in enumerate(wrapped) if not _lies(each, tensors[at])}
+        self.moving = tuple(sorted(moved))
+        self.staying = tuple(at for at in range(len(tensors)) if at not in moved)
+        self.tensors = [weakref.ref(tensors[at]) for at in self.staying]
+        self.places = [tensors[at].data_ptr() for at in self.staying]
+        self.stored = [None if at in moved else store(each) for at, each in enumerate(wrapped)]
+
+    def stays(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether all that stay are what and where they were."""
+        now = [tensors[at] for at in self.staying]
+        return [tensor.data_ptr() for tensor in now] == self.places and all(
+            map(is_, now, [known() for known in self.tensors])
+        )
+
+    def moved(self, tensors: list[torch.Tensor]) -> list[int]:
+        """Those that do not, and those that never did."""
+        found = list(self.moving)
+        for at, known, place in zip(self.staying, self.tensors, self.places, strict=True):
+            if known() is not tensors[at] or tensors[at].data_ptr() != place:
+                found.append(at)
         return found
+
+
+def _current(tensor: torch.Tensor) -> Array:
+    """A tensor's elements as they are now: where they are, if they lie in order."""
+    if tensor.is_conj() or tensor.is_neg():
+        return np.ascontiguousarray(tensor.resolve_conj().resolve_neg().numpy())
+    return in_one_piece(array_of(tensor))
+
+
+def _lies(array: Array, tensor: torch.Tensor) -> bool:
+    """Whether an array is the tensor's own memory."""
+    return not tensor.numel() or int(array.ctypes.data) == tensor.data_ptr()
 
 
 def tensor_of(array: Array, dtype: torch.dtype) -> torch.Tensor:

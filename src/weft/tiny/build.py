@@ -182,9 +182,25 @@ def _spread(x: Value, at: int, count: int) -> Value:
     return reshape(x, (*x.shape[:at], *(1,) * count, *x.shape[at:]))
 
 
+_MOST_CHOICES = 32
+"""Values that one choice by index is among, at most."""
+
+
 def concat(values: Sequence[Value], along: int) -> Value:
-    """Values one after the other: a choice by index among the values, each padded to the whole."""
+    """Values one after the other: a choice by index among the values, each padded to the whole.
+
+    Many values are put together in groups first, and those groups then: a choice among hundreds is
+    longer than what one kernel holds, and groups of the same shapes are written out once.
+    """
     parts = [v for v in values if v.shape[along] != 0] or list(values[:1])
+    while len(parts) > _MOST_CHOICES:
+        groups = range(0, len(parts), _MOST_CHOICES)
+        parts = [_chosen(parts[n : n + _MOST_CHOICES], along) for n in groups]
+    return _chosen(parts, along)
+
+
+def _chosen(parts: Sequence[Value], along: int) -> Value:
+    """The same for a few values."""
     total = sum(static(v.shape[along]) for v in parts)
     shape = (*parts[0].shape[:along], total, *parts[0].shape[along + 1 :])
     ends = np.cumsum([static(v.shape[along]) for v in parts]).tolist()

@@ -93,6 +93,16 @@ def test_concat_is_a_choice_and_keeps_negative_zero() -> None:
     assert kinds(graph) >= {Where, Pad}
 
 
+def test_a_concat_of_many_is_one_of_groups() -> None:
+    b = Builder()
+    sizes = [n % 4 for n in range(300)]
+    parts = [b.param("f32", [2, n]) for n in sizes]
+    arrays = [random_array(F32, (2, n)) for n in sizes]
+    graph = agree(b.build(b.concat(parts, axis=1)), arrays)
+    chosen = [value.shape[1] for value in graph.values if isinstance(value, Where)]
+    assert chosen.count(sum(sizes)) < 32
+
+
 @pytest.mark.parametrize("interior", [(0, 0), (2, 1), (0, 3)])
 @pytest.mark.parametrize("shape", [(2, 3), (1, 4), (0, 2)])
 def test_pad(interior: tuple[int, int], shape: tuple[int, int]) -> None:

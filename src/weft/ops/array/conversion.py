@@ -98,7 +98,9 @@ def _from_list(
         raise _must_copy(a_type(items))
     leaves = _leaf_types(items)
     if Tensor in leaves:
-        made = stack([converted(item, None, device, None) for item in items])
+        flat, shape = _flattened(items)
+        made = stack([converted(item, None, device, None) for item in flat])
+        made = made if len(shape) == 1 else made.reshape((*shape, *made.shape[1:]))
         return made if dtype is None else made.astype(dtype)
     array = as_array(items)
     if any(issubclass(leaf, np.ndarray | np.generic) for leaf in leaves):
@@ -107,6 +109,17 @@ def _from_list(
     unsigned = dtype is None and array.dtype.kind == "u"
     natural = as_dtype(array.dtype) if unsigned else DEFAULTS[_PYTHON[array.dtype.kind]]
     return from_array(_in_dtype(array, dtype or natural), home(device))
+
+
+def _flattened(items: Sequence[Any]) -> tuple[Sequence[Any], tuple[int, ...]]:
+    """What lists of equally long lists hold, and in which shape."""
+    shape: tuple[int, ...] = (len(items),)
+    while items and all(type(item) in (list, tuple) for item in items):
+        if len({len(item) for item in items}) > 1 or not items[0]:
+            break
+        shape = (*shape, len(items[0]))
+        items = [inner for item in items for inner in item]
+    return items, shape
 
 
 def _leaf_types(items: Sequence[Any]) -> set[type]:

@@ -17,6 +17,7 @@ from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
 from weft.ops.array.movement import flipped, permuted, rolled, rows_at, window
 from weft.ops.array.operands import known
+from weft.ops.array.parts import joined_data, stacked_parts
 from weft.ops.array.reading import read
 from weft.ops.calls import public
 from weft.ops.promotion import promoted
@@ -223,8 +224,10 @@ def _promoted(values: Sequence[Handle]) -> list[Handle]:
 @public
 def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
     """Tensors one after the other along an axis; flattened first where it is None."""
-    joined: Tensor = captured(_concatenated, _several(arrays), user_line(), axis)
-    return joined
+    tensors = _several(arrays)
+    joined: Tensor = captured(_concatenated, tensors, user_line(), axis)
+    copied = joined_data(tensors, lambda given: np.concatenate(given, axis))
+    return joined if copied is None else copied
 
 
 def _concatenated(*operands: Any) -> Handle:
@@ -249,8 +252,13 @@ def _concatenated(*operands: Any) -> Handle:
 @public
 def stack(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
-    joined: Tensor = captured(_stacked, _several(arrays), user_line(), axis)
-    return joined
+    tensors = _several(arrays)
+    parts = stacked_parts(tensors, axis)
+    if parts is not None:
+        return parts
+    joined: Tensor = captured(_stacked, tensors, user_line(), axis)
+    copied = joined_data(tensors, lambda given: np.stack(given, axis))
+    return joined if copied is None else copied
 
 
 def _stacked(*operands: Any) -> Handle:

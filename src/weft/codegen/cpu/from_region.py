@@ -16,12 +16,13 @@ where the plan says so.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
 
 from weft.codegen.cpu import ir
+from weft.codegen.cpu.choices import Interval, intervals, settled
 from weft.codegen.cpu.reductions import Reductions
 from weft.codegen.cpu.scopes import (
     LANES,
@@ -93,15 +94,34 @@ class Lowering(Reductions):
         outer = [a.name for a in self.kernel.axes if a.name not in self.reduced]
         body: list[ir.Stmt] = []
         pieces = 0
-        cuts = [outer_segments(self.kernel.sizes[a], self._piece_tiling(a)) for a in outer]
-        for tiles in product(*cuts):
-            count, nest = self._tile_nest(outer, tiles, pieces)
-            body.append(nest)
-            pieces += count
+        for part in self._parts(outer):
+            cuts = [self._segments(a, stretch) for a, stretch in zip(outer, part, strict=True)]
+            for tiles in product(*cuts):
+                count, nest = self._tile_nest(outer, tiles, pieces)
+                body.append(nest)
+                pieces += count
         return ir.Routine(
             name, self._buffer_args(), pieces, tuple(body), self._params(), self._scratch(),
             self._violations(),
         )  # fmt: skip
+
+    def _parts(self, outer: Sequence[str]) -> Iterator[tuple[Interval, ...]]:
+        """The stretches of the axes in which choices by index are the same, with the values as they
+        are there."""
+        lanes = {name: self.tiling.outer(name).lanes for name in outer}
+        found = intervals(self.kernel, lanes)
+        whole = self.tiling.packing is not None or self.tiling.blocks is not None
+        cuts = [[Interval(0, self.kernel.sizes[a])] if whole else found[a] for a in outer]
+        for part in product(*cuts):
+            if math.prod(map(len, cuts)) > 1:
+                places = zip(outer, part, strict=True)
+                box = {name: (cut.start, cut.start + cut.size - 1) for name, cut in places}
+                self.lets = settled(self.kernel, box)
+            yield part
+
+    def _segments(self, name: str, stretch: Interval) -> list[Segment]:
+        found = outer_segments(stretch.size, self._piece_tiling(name))
+        return [replace(segment, start=segment.start + stretch.start) for segment in found]
 
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
         packing = self.tiling.packing

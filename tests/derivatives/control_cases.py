@@ -106,6 +106,27 @@ case("scan", _recurrent, normal(2, 3), normal(3, 3, seed=1), normal(2, 3, seed=2
      label="recurrent", torch=_torch_recurrent)  # fmt: skip
 
 
+def _shared(b: Any, h: Any, w: Any, c: Any, xs: Any) -> Any:
+    """A weight that a step uses twice, once turned, and an offset; both are results as well."""
+
+    def step(r: Any, h: Any, w: Any, c: Any, x: Any) -> Any:
+        turned = r.matmul(r.tanh(r.matmul(h, w)), r.transpose(w, [1, 0]))
+        return turned + r.broadcast_to(c, [2, 3]) + x, w, c
+
+    h, w, c = b.scan(step, [h, w, c], [xs])
+    return h, w * w, c
+
+
+def _torch_shared(t: Any, h: Any, w: Any, c: Any, xs: Any) -> Any:
+    for x in xs:
+        h = t.tanh(h @ w) @ w.T + c + x
+    return h, w * w, c
+
+
+case("scan", _shared, normal(2, 3), normal(3, 3, seed=1), normal(1, 3, seed=2), normal(4, 2, 3),
+     label="shared", torch=_torch_shared)  # fmt: skip
+
+
 def _counting(b: Any, c: Any, table: Any, ids: Any) -> Any:
     """Integers among carries, inputs and outputs."""
 

@@ -322,7 +322,28 @@ def test_products_in_a_loop_are_computed_once() -> None:
     found = b.scan(lambda r, h, w, x: (r.tanh(r.matmul(h, w)) + x, w), [h, w], [xs])
     made = gradient(b.build(b.reduce_sum(found[0], [0, 1])), [0, 1])
     per_body = [sum(i.op.mnemonic == "dot_general" for i in region.body) for region in made.regions]
-    assert sorted(per_body) == [1, 2]
+    # That of the weight is one product of all steps, after the loop.
+    assert per_body == [1, 1]
+    assert sum(i.op.mnemonic == "dot_general" for i in made.main.body) == 1
+
+
+@pytest.mark.parametrize(("rows", "in_loop"), [(6, 0), (200, 1)])
+def test_what_is_much_larger_than_a_weight_is_not_stacked_for_it(rows: int, in_loop: int) -> None:
+    """Here nothing but the weight's gradient needs the second operand of every step."""
+    b = Builder()
+    h, w = b.param("f64", [rows, 3]), b.param("f64", [3, 3])
+    xs = b.param("f64", [7])
+
+    def step(r: BodyBuilder, h: Value, w: Value, x: Value) -> Any:
+        return r.sin(r.matmul(h, w)) * r.broadcast_to(x, [rows, 3]), w
+
+    made = gradient(b.build(b.reduce_sum(b.scan(step, [h, w], [xs])[0], [0, 1])), [1])
+    products = [i for region in made.regions for i in region.body if is_weight(i)]
+    assert len(products) == in_loop
+
+
+def is_weight(instruction: Any) -> bool:
+    return bool(instruction.op.mnemonic == "dot_general" and instruction.output.shape == (3, 3))
 
 
 def test_random_numbers_are_drawn_once_and_stay_the_same() -> None:

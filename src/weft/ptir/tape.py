@@ -131,6 +131,10 @@ class Tape:
         self._operands.append(operand)
         return Term(self, len(self._operands) - 1, kind)
 
+    def value(self, value_id: int) -> Term:
+        """A parameter or what an instruction made, by its id."""
+        return self._term(Ref(value_id), self.types[value_id])
+
     def operand(self, term: Term) -> Operand:
         if term.emitter is not self:
             raise InternalError(f"a term of type {term.type} belongs to another body")

@@ -8,7 +8,8 @@ way back is an instruction of the same kind:
 - `cond`: the same choice between the two ways back. Each branch returns zeros in place of what the
   other one keeps.
 - `scan`: one loop over the steps in reverse order. Its carries are the cotangents of the carries.
-  A carry that the body returns as it came is not kept at each step.
+  A carry that the body returns as it came is not kept at each step. What its steps only add to a
+  cotangent is added up after the loop (`loop_sums`).
 - `while` has no way back: how often it runs is not known in advance, so neither is the room. One
   that is counted has become a scan before (`weft.ptir.counted`).
 """
@@ -22,6 +23,7 @@ from typing import TypeVar
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.foundation.min_cut import UNCUTTABLE
 from weft.ptir.autodiff.custom import custom_gradient
+from weft.ptir.autodiff.loop_sums import LoopSums
 from weft.ptir.autodiff.walk import (
     ControlFlow,
     ControlRule,
@@ -317,7 +319,7 @@ class _ScanGradient:
         op = replace(self.op, body_region=region.id, scan_output_count=outputs)
         results = _results(self.flow.tape, op, self.flow.operands, self.flow.value_id)
         primal, stacks = results[: len(self.body.results)], results[len(self.body.results) :]
-        backward = self._backward_region()
+        backward = self._backward_body()
 
         def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
             ends = _filled(_marked(cotangents, self.seeded), _marked(primal, self.seeded))
@@ -325,7 +327,7 @@ class _ScanGradient:
 
         return results, way_back
 
-    def _backward_region(self) -> Region:
+    def _backward_body(self) -> _BackwardBody:
         """(cotangents of carries, constants, then at each step: kept values, slices, cotangents of
         outputs) -> (cotangents of carries, constants, cotangents of slices)."""
         tape = self.shop.region_tape()
@@ -345,23 +347,70 @@ class _ScanGradient:
         found = _marked(self.half.replay_backward(tape, values), active)
         zeros = [tape.zeros(kind) for kind in _marked(parameters, active)]
         made = [zero if c is None else c for c, zero in zip(found, zeros, strict=True)]
-        results = [*made[: len(carries)], *constants, *made[len(carries) :]]
-        return self.shop.add_region(tape, results)
+        return _BackwardBody(tape, carries, constants, made[: len(carries)], made[len(carries) :])
 
     def _backward_scan(
-        self, region: Region, stacks: Sequence[Term], ends: Sequence[Term]
+        self, body: _BackwardBody, stacks: Sequence[Term], ends: Sequence[Term]
     ) -> Cotangents:
         operands, active = self.flow.operands, self.active
-        carried = sum(active[: self.count])
+        carried = len(body.carries)
         constants = [operands[index] for index in self.constants]
         scanned = [*stacks, *(operands[slot[0]] for slot in self.slices), *ends[carried:]]
         # A loop needs something to count its steps by.
         reversed_ = [term.flipped(0) for term in scanned] or [operands[self.count]]
+        region = self.shop.add_region(body.tape, body.results)
         count = carried + len(constants)
-        op = Scan(region.id, count, sum(active) - carried)
+        op = Scan(region.id, count, len(body.results) - count)
         found = _results(self.flow.tape, op, [*ends[:carried], *constants, *reversed_])
-        slices = [term.flipped(0) for term in found[count:]]
-        return _spread([*found[:carried], *slices], active)
+        returned = [term.flipped(0) for term in found[count:]]
+        totals = body.totals(self.flow.tape, found[:carried], scanned, returned)
+        return _spread([*totals, *returned[: len(body.slices)]], active)
+
+
+class _BackwardBody:
+    """One step of the way back. What steps only add to the cotangent of a carry is left to be added
+    up after the loop."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        carries: Sequence[Term],
+        constants: Sequence[Term],
+        ends: Sequence[Term],
+        slices: Sequence[Term],
+    ) -> None:
+        self.tape, self.carries, self.slices = tape, carries, slices
+        known = len(carries) + len(constants)
+        self.scanned = tape.parameter_ids[known:]
+        returned = [tape.plain_id(term) for term in slices]
+        fixed = frozenset(_id(tape, term) for term in constants)
+        sums = LoopSums(tape, [*self.scanned, *returned], fixed)
+        pairs = [(tape.plain_id(c), tape.plain_id(e)) for c, e in zip(carries, ends, strict=True)]
+        self.added = [sums.added(carry, end) for carry, end in pairs]
+        more = sorted(sums.stacked - {*self.scanned, *returned})
+        self.returned = [*returned, *more]
+        """What comes back stacked: the cotangents of slices, and operands of sums."""
+        kept = zip(carries, ends, self.added, strict=True)
+        self.results = [
+            *(end if added is None else carry for carry, end, added in kept),
+            *constants,
+            *slices,
+            *map(tape.value, more),
+        ]
+
+    def totals(
+        self, tape: Tape, ends: Sequence[Term], scanned: Sequence[Term], returned: Sequence[Term]
+    ) -> list[Term]:
+        """The cotangents of the carries, given how the loop ended and everything of all steps."""
+        stacks = dict(zip(self.scanned, scanned, strict=False))
+        stacks |= dict(zip(self.returned, returned, strict=True))
+        found = []
+        for end, added in zip(ends, self.added, strict=True):
+            total = end
+            for step in added or ():
+                total = total + step.over_steps(tape, stacks)
+            found.append(total)
+        return found
 
 
 def _tuple_carry(kind: ValueType) -> Unimplemented:

@@ -244,3 +244,10 @@ _DAMAGE: dict[str, list[Damage]] = {
     "json": [*_ANY, *[_restructure] * 20],
     "text": [*_ANY, *[_retoken] * 14],
 }
+
+
+def damaged(rng: random.Random, data: bytes) -> bytes:
+    """Bytes with one to three kinds of damage."""
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        data = rng.choice(_DAMAGE["bincode"])(rng, data)
+    return data

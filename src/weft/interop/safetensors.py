@@ -17,26 +17,20 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, deserialize, safe_open
 from safetensors.numpy import save as write
 
-from weft.foundation.dtypes import BY_NAME
+from weft.foundation.dtypes import DType, Kind, as_dtype
 from weft.foundation.errors import UserError
 from weft.interop.tree_form import RESERVED, form_of, leaves_like, parsed, tree_of
+from weft.interop.weights.files import found_in, index_of, read, read_index, read_metadata
+from weft.interop.weights.safetensors import DTYPES
 from weft.ops.calls import public
 from weft.ops.nn.module import Module
 from weft.ops.pytree import flatten, map_leaves, unflatten
 from weft.ops.tensor import Tensor, from_array
 
-_READ: Final[dict[str, str]] = {
-    "BOOL": "i1", "I8": "si8", "U8": "ui8", "I16": "si16", "U16": "ui16", "I32": "si32",
-    "U32": "ui32", "I64": "si64", "U64": "ui64", "F8_E4M3": "fp8_e4m3", "F8_E5M2": "fp8_e5m2",
-    "BF16": "bf16", "F16": "f16", "F32": "f32", "F64": "f64", "C64": "cf32",
-}  # fmt: skip
-"""What the format calls the dtypes it knows."""
 _TREE: Final = "weft.tree"
 """Where the structure stands in the metadata."""
-_INDEX: Final = ".index.json"
 Pathlike = str | os.PathLike[str]
 
 
@@ -85,7 +79,7 @@ def _taken_apart(tree: Any) -> tuple[dict[str, Tensor], str | None]:
 
 
 def _is_plain(name: Any, value: Any) -> bool:
-    known = isinstance(value, Tensor) and value.dtype.name in _READ.values()
+    known = isinstance(value, Tensor) and value.dtype.name in DTYPES.values()
     return isinstance(name, str) and name != RESERVED and known
 
 
@@ -96,7 +90,7 @@ def _content(tensors: Mapping[str, Tensor], texts: dict[str, str]) -> bytes:
 
 def _written(name: str, tensor: Tensor, texts: dict[str, str]) -> NDArray[Any]:
     """A tensor as the format can hold it: of a dtype that it does not know, the bytes."""
-    if tensor.dtype.name in _READ.values():
+    if tensor.dtype.name in DTYPES.values():
         return tensor.numpy()
     texts[f"weft.type.{name}"] = json.dumps([tensor.dtype.name, list(tensor.shape)])
     return np.frombuffer(np.ascontiguousarray(tensor.numpy()).tobytes(), np.uint8)
@@ -136,7 +130,7 @@ def _write_shards(
         names |= dict.fromkeys(group, file)
     total = sum(tensor.nbytes for tensor in tensors.values())
     index = {"metadata": {"total_size": total, **texts}, "weight_map": names}
-    _write(_index(target), json.dumps(index, indent=1).encode())
+    _write(index_of(target), json.dumps(index, indent=1).encode())
     target.unlink(missing_ok=True)
     for file in old - set(names.values()):
         target.with_name(file).unlink(missing_ok=True)
@@ -155,14 +149,10 @@ def _groups(tensors: Mapping[str, Tensor], most: int) -> Iterator[dict[str, Tens
     yield group
 
 
-def _index(target: Path) -> Path:
-    return target.with_name(target.name + _INDEX)
-
-
 def _shards_of(target: Path) -> set[str]:
     """The files of an index that `weft.save` has written here; none where there is none."""
     try:
-        found = _read_index(_index(target))["weight_map"].values()
+        found = read_index(index_of(target))["weight_map"].values()
     except (OSError, UserError):
         return set()
     return {file for file in found if file.startswith(f"{target.stem}-")}
@@ -172,48 +162,43 @@ def _drop_shards(target: Path) -> None:
     """Remove the shards that a file takes the place of."""
     old = _shards_of(target)
     if old:
-        _index(target).unlink(missing_ok=True)
+        index_of(target).unlink(missing_ok=True)
     for file in old:
         target.with_name(file).unlink(missing_ok=True)
-
-
-def _read_index(path: Path) -> dict[str, Any]:
-    try:
-        index = json.loads(path.read_bytes())
-        names, texts = index["weight_map"], index.get("metadata", {})
-        good = isinstance(texts, dict) and all(
-            isinstance(file, str) and file == Path(file).name and not file.startswith(".")
-            for file in names.values()
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        good = False
-    if not good:
-        raise UserError(f"[load] {path} is no index of safetensors files in its folder")
-    return {"weight_map": names, "metadata": texts}
 
 
 # -- loading ---------------------------------------------------------------------------------------
 
 
 @public
-def load(path: Pathlike, like: Any = None) -> Any:
+def load(path: Pathlike, like: Any = None, *, dtype: Any = None) -> Any:
     """What was saved: the tensors by name of a module or plain file, or the container. Objects in
     it, such as modules, are dicts of their tensors by name. With `like`, a container of the same
-    structure, it is that with everything from the file in it."""
-    source = Path(path)
-    tensors, texts = _read(source)
+    structure, it is that with everything from the file in it. A file is safetensors, an index of
+    such files, or GGUF, whose blocks of few bits become float32; a folder holds one of them. Floats
+    are cast to `dtype` where one is given."""
+    source = found_in(Path(path))
+    arrays, texts = read(source, _float(dtype))
+    tensors = {name: from_array(array) for name, array in arrays.items()}
     form = parsed(texts[_TREE], str(source)) if _TREE in texts else None
     if like is None:
         return tensors if form is None else tree_of(form, tensors, str(source))
     if form is None:
         return like.with_state(tensors) if isinstance(like, Module) else _named(like, tensors)
     own: dict[str, Tensor] = {}
-    arrays = (np.ndarray, np.generic)
-    wanted = map_leaves(lambda x: from_array(np.array(x)) if isinstance(x, arrays) else x, like)
+    kinds = (np.ndarray, np.generic)
+    wanted = map_leaves(lambda x: from_array(np.array(x)) if isinstance(x, kinds) else x, like)
     found = leaves_like(form, form_of(wanted, own), tensors, own, str(source))
     leaves, structure = flatten(like)
     pairs = zip(found, leaves, strict=True)
-    return unflatten(structure, [x.numpy() if isinstance(old, arrays) else x for x, old in pairs])
+    return unflatten(structure, [x.numpy() if isinstance(old, kinds) else x for x, old in pairs])
+
+
+def _float(dtype: Any) -> DType | None:
+    wanted = None if dtype is None else as_dtype(dtype)
+    if wanted is not None and wanted.kind is not Kind.FLOAT:
+        raise UserError(f"[load] dtype is {dtype!s}; floats are cast to it, so it must be a float")
+    return wanted
 
 
 def _named(like: Any, tensors: dict[str, Tensor]) -> Any:
@@ -224,84 +209,9 @@ def _named(like: Any, tensors: dict[str, Tensor]) -> Any:
     )
 
 
-def _read(source: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file or of all shards of an index, and the texts beside them."""
-    if source.name.endswith(_INDEX):
-        return _read_shards(source)
-    if not source.exists() and _index(source).exists():
-        return _read_shards(_index(source))
-    arrays = _arrays(source)
-    texts = _metadata(source, "load")
-    return {name: _tensor(name, array, texts) for name, array in arrays.items()}, texts
-
-
-def _read_shards(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        index = _read_index(path)
-    except OSError as error:
-        raise UserError(f"[load] cannot read {path}: {error.strerror}") from None
-    texts = {k: v for k, v in index["metadata"].items() if isinstance(v, str)}
-    files = {file: _arrays(path.with_name(file)) for file in set(index["weight_map"].values())}
-    found = {}
-    for name, file in index["weight_map"].items():
-        if name not in files[file]:
-            raise UserError(f"[load] {path} says that {name} is in {file}, but it is not there")
-        found[name] = _tensor(name, files[file][name], texts)
-    return found, texts
-
-
-def _arrays(source: Path) -> dict[str, NDArray[Any]]:
-    """The tensors of one file, as arrays."""
-    try:
-        content = source.read_bytes()
-    except OSError as error:
-        raise UserError(f"[load] cannot read {source}: {error.strerror}") from None
-    try:
-        entries: list[tuple[str, Mapping[str, Any]]] = deserialize(content)  # type: ignore[no-untyped-call]
-    except SafetensorError as error:
-        raise UserError(f"[load] {source} is no safetensors file: {error}") from None
-    return {name: _array(name, entry) for name, entry in entries}
-
-
-def _array(name: str, entry: Mapping[str, Any]) -> NDArray[Any]:
-    found = _READ.get(entry["dtype"])
-    if found is None:
-        raise UserError(f"[load] {name} has the dtype {entry['dtype']}, which Weft does not know")
-    elements = np.frombuffer(bytes(entry["data"]), BY_NAME[found].numpy)
-    return elements.reshape(entry["shape"])
-
-
-def _tensor(name: str, array: NDArray[Any], texts: Mapping[str, str]) -> Tensor:
-    """A tensor of an array, which may be the bytes of a dtype that the format does not know."""
-    note = texts.get(f"weft.type.{name}")
-    if note is None:
-        return from_array(array)
-    try:
-        kind, shape = json.loads(note)
-        return from_array(np.frombuffer(array.tobytes(), BY_NAME[kind].numpy).reshape(shape))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise UserError(f"[load] {name} is said to be {note[:60]}, which it cannot be") from None
-
-
 @public
-def load_metadata(path: Pathlike) -> dict[str, str]:
-    """The texts that a file was saved with; none where it has none."""
-    source = Path(path)
-    if not source.exists() and _index(source).exists():
-        source = _index(source)
-    if source.name.endswith(_INDEX):
-        texts = {k: v for k, v in _read_index(source)["metadata"].items() if isinstance(v, str)}
-    else:
-        texts = _metadata(source, "load_metadata")
-    return {name: text for name, text in texts.items() if not name.startswith("weft.")}
-
-
-def _metadata(source: Path, caller: str) -> dict[str, str]:
-    try:
-        with safe_open(source, framework="numpy") as file:
-            return dict(file.metadata() or {})
-    except OSError as error:
-        why = error.strerror or "No such file or directory"
-        raise UserError(f"[{caller}] cannot read {source}: {why}") from None
-    except SafetensorError as error:
-        raise UserError(f"[{caller}] {source} is no safetensors file: {error}") from None
+def load_metadata(path: Pathlike) -> dict[str, Any]:
+    """The texts that a file was saved with; none where it has none. Of a GGUF file, its facts:
+    texts, numbers and lists of them."""
+    facts = read_metadata(found_in(Path(path), "load_metadata"))
+    return {name: fact for name, fact in facts.items() if not name.startswith("weft.")}

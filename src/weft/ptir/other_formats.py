@@ -17,6 +17,7 @@ _BEGINNINGS: Final = {
     b"ML\xefR": "MLIR bytecode: write StableHLO as text",
     b"\x7fELF": "machine code",
     b"%PDF": "PDF",
+    b"GGUF": "GGUF: tensors without a program; weft.load reads them",
 }
 _ONNX: Final = re.compile(rb"\x08[\x01-\x20][\x12\x1a\x22\x2a\x32\x3a\x42]")
 """The version of the IR, and the beginning of the next field of ONNX's outermost message."""

@@ -1,0 +1,1 @@
+"""Files of weights: safetensors and GGUF, mapped into memory, and every claim in them checked."""

@@ -1,0 +1,133 @@
+"""The arrays of a file of weights, of all shards of an index, or of the one that a folder holds.
+
+An index names files of its own folder. Where it is a link, as in the caches of hubs, the shards
+may be links into the folder it leads to; a name or a link that leads elsewhere is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from weft.foundation.dtypes import BY_NAME, DType, Kind, as_dtype
+from weft.foundation.errors import UserError
+from weft.interop.weights.gguf import MAGIC, read_gguf
+from weft.interop.weights.mapped import Array, map_file, refuse_pickle
+from weft.interop.weights.safetensors import read_safetensors, read_texts
+
+_INDEX: Final = ".index.json"
+_LARGEST_INDEX: Final = 1 << 25
+_MEMBERS: Final = (f"*.safetensors{_INDEX}", "*.safetensors", "*.gguf", "*.bin", "*.pt", "*.pth")
+"""What a folder is looked through for, in this order."""
+
+
+def index_of(path: Path) -> Path:
+    """Where the index of a file that was cut into shards is."""
+    return path.with_name(path.name + _INDEX)
+
+
+def found_in(path: Path, caller: str = "load") -> Path:
+    """The file that is meant: a path itself, its index, or the weights in a folder."""
+    if not path.is_dir():
+        return index_of(path) if not path.exists() and index_of(path).exists() else path
+    usual = path / "model.safetensors"
+    if usual.exists():
+        return usual
+    for pattern in _MEMBERS:
+        found = sorted(path.glob(pattern))
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(each.name for each in found[:3])
+            what = f"{path} has {len(found)} files of weights ({names})"
+            raise UserError(f"[{caller}] {what}; name the one that is meant")
+    raise UserError(f"[{caller}] {path} is a folder without a file of weights, safetensors or GGUF")
+
+
+def read(path: Path, dtype: DType | None) -> tuple[dict[str, Array], dict[str, str]]:
+    """The arrays by name, and the texts beside them; floats are cast to `dtype` if there is one."""
+    if path.name.endswith(_INDEX):
+        arrays, texts = _read_shards(path)
+    else:
+        data = map_file(path)
+        if data[:4].tobytes() == MAGIC:
+            file = read_gguf(path, data)
+            wide = "f32" if dtype is None else dtype.name
+            arrays, texts = {name: file.array(name, wide) for name in file.entries}, {}
+        else:
+            arrays, texts = read_safetensors(path)
+    typed = {name: _typed(name, array, texts) for name, array in arrays.items()}
+    return {name: _cast(array, dtype) for name, array in typed.items()}, texts
+
+
+def _cast(array: Array, dtype: DType | None) -> Array:
+    if dtype is None or as_dtype(array.dtype).kind is not Kind.FLOAT:
+        return array
+    return array.astype(dtype.numpy, copy=False)
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """The texts of a file or of an index, or the facts of a GGUF file."""
+    if path.name.endswith(_INDEX):
+        return _texts(read_index(path)["metadata"])
+    data = map_file(path, "load_metadata")
+    return read_gguf(path, data).facts if data[:4].tobytes() == MAGIC else dict(read_texts(path))
+
+
+def _texts(metadata: Mapping[str, Any]) -> dict[str, str]:
+    return {name: text for name, text in metadata.items() if isinstance(text, str)}
+
+
+def _typed(name: str, array: Array, texts: Mapping[str, str]) -> Array:
+    """An array, which may be the bytes of a dtype that the format does not know."""
+    note = texts.get(f"weft.type.{name}")
+    if note is None:
+        return array
+    try:
+        kind, shape = json.loads(note)
+        return np.frombuffer(array.tobytes(), BY_NAME[kind].numpy).reshape(shape)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UserError(f"[load] {name} is said to be {note[:60]}, which it cannot be") from None
+
+
+# -- shards ----------------------------------------------------------------------------------------
+
+
+def _read_shards(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    index = read_index(path)
+    home = path.resolve().parent
+    files = {}
+    for file in sorted(set(index["weight_map"].values())):
+        if path.with_name(file).resolve().parent != home:
+            raise UserError(f"[load] {path} names {file}, a link that leads out of its folder")
+        files[file] = read_safetensors(path.with_name(file))[0]
+    found = {}
+    for name, file in index["weight_map"].items():
+        if name not in files[file]:
+            raise UserError(f"[load] {path} says that {name} is in {file}, but it is not there")
+        found[name] = files[file][name]
+    return found, _texts(index["metadata"])
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """Which file has which tensor, and the metadata."""
+    data = map_file(path)
+    refuse_pickle(path, data)
+    try:
+        index = json.loads(bytes(data)) if len(data) <= _LARGEST_INDEX else {}
+        names, texts = index["weight_map"], index.get("metadata", {})
+        good = isinstance(texts, dict) and all(map(_is_plain_name, names.values()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        good = False
+    if not good:
+        raise UserError(f"[load] {path} is no index of safetensors files in its folder")
+    return {"weight_map": names, "metadata": texts}
+
+
+def _is_plain_name(file: Any) -> bool:
+    good = isinstance(file, str) and file != "" and file == Path(file).name
+    return good and not file.startswith(".") and "\0" not in file

@@ -1,7 +1,7 @@
 """A generator in the shape of GPT-2, with a cache of keys and values.
 
     python -m examples.gpt2_generate                              random weights, a small model
-    python -m examples.gpt2_generate --weights model.safetensors  the weights that are published
+    python -m examples.gpt2_generate --weights DIR                the weights that are published
     python -m examples.gpt2_generate --size gpt2 --count 20       random weights, the real size
 
 With weights go the token numbers of a prompt, `--prompt 464 3290`, as a tokeniser of GPT-2 gives
@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import weft
+from examples.published import read
 from examples.training import told
 from weft import functional as F
 from weft import nn
@@ -185,14 +186,23 @@ def _block_state(arrays: dict[str, Array], theirs: str, own: str) -> dict[str, A
     return found
 
 
-def config_of(published: dict[str, weft.Tensor]) -> Config:
-    """The sizes of a published model; its heads have 64 features each."""
+def config_of(published: dict[str, weft.Tensor], heads: int | None = None) -> Config:
+    """The sizes of a published model; its heads have 64 features each where nobody says more."""
     shapes = {n.removeprefix("transformer."): t.type.static_shape for n, t in published.items()}
     if "wte.weight" not in shapes or "wpe.weight" not in shapes:
         raise weft.UserError("the file has no wte.weight and wpe.weight; it is not a GPT-2")
     vocabulary, width = shapes["wte.weight"]
     layers = sum(name.endswith(".attn.c_attn.weight") for name in shapes)
-    return Config(layers, width, max(width // 64, 1), vocabulary, shapes["wpe.weight"][0])
+    return Config(layers, width, heads or max(width // 64, 1), vocabulary, shapes["wpe.weight"][0])
+
+
+def published_model(path: Path) -> GPT2:
+    """The model that a folder, a safetensors file or a GGUF file holds."""
+    found = read(path, "f32")
+    heads = found.config.get("n_head") or found.config.get("num_attention_heads")
+    with nn.unfilled():
+        model = GPT2(config_of(found.weights, heads))
+    return with_published_weights(model, found.weights)
 
 
 def write(model: GPT2, prompt: list[int], count: int, temperature: float) -> list[int]:
@@ -213,7 +223,7 @@ def write(model: GPT2, prompt: list[int], count: int, temperature: float) -> lis
 @told
 def main() -> None:
     parser = argparse.ArgumentParser(description="generate tokens with a model like GPT-2")
-    parser.add_argument("--weights", type=Path, help="a safetensors file of GPT-2")
+    parser.add_argument("--weights", type=Path, help="a folder or file of GPT-2")
     parser.add_argument("--size", choices=SIZES, default="small", help="without weights")
     parser.add_argument("--prompt", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--count", type=int, default=40, help="how many tokens")
@@ -226,8 +236,7 @@ def main() -> None:
         model = GPT2(SIZES[options.size])
         console.print("random weights: what is written means nothing")
     else:
-        published = weft.load(options.weights)
-        model = with_published_weights(GPT2(config_of(published)), published)
+        model = published_model(options.weights)
     console.print(f"{model}, backend {options.backend}")
     started = time.perf_counter()
     written = write(model, options.prompt, options.count, options.temperature)

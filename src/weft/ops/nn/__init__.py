@@ -38,7 +38,7 @@ from weft.ops.nn.convolution import (
 )
 from weft.ops.nn.dropout import Dropout
 from weft.ops.nn.embedding import Embedding
-from weft.ops.nn.initialise import manual_seed
+from weft.ops.nn.initialise import manual_seed, unfilled
 from weft.ops.nn.keys import fold_in
 from weft.ops.nn.linear import Bilinear, Linear
 from weft.ops.nn.loss import (
@@ -150,6 +150,7 @@ __all__ = [
     "manual_seed",
     "next_key",
     "training",
+    "unfilled",
 ]
 
 

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +26,34 @@ def manual_seed(seed: int) -> None:
     default.start(seed)
 
 
+_unfilled: Final = ContextVar("unfilled", default=False)
+
+
+@contextmanager
+def unfilled() -> Iterator[None]:
+    """Inside, random first values are zeros, which take neither time nor memory until they are
+    read: for a model whose weights come from a file."""
+    token = _unfilled.set(True)
+    try:
+        yield
+    finally:
+        _unfilled.reset(token)
+
+
 def uniform(shape: Sequence[int], bound: float, dtype: DType | str = "f32") -> Tensor:
     """Uniform in [-bound, bound)."""
-    return _parameter(default.generator().uniform(-bound, bound, _sizes(shape)), dtype)
+    sizes = _sizes(shape)
+    if _unfilled.get():
+        return _parameter(np.zeros(sizes, as_dtype(dtype).numpy), dtype)
+    return _parameter(default.generator().uniform(-bound, bound, sizes), dtype)
 
 
 def normal(shape: Sequence[int], deviation: float, dtype: DType | str = "f32") -> Tensor:
     """Normal around 0."""
-    return _parameter(default.generator().standard_normal(_sizes(shape)) * deviation, dtype)
+    sizes = _sizes(shape)
+    if _unfilled.get():
+        return _parameter(np.zeros(sizes, as_dtype(dtype).numpy), dtype)
+    return _parameter(default.generator().standard_normal(sizes) * deviation, dtype)
 
 
 def kaiming(shape: Sequence[int], inputs: int, dtype: DType | str = "f32") -> Tensor:
@@ -55,5 +78,5 @@ def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _parameter(values: NDArray[np.float64], dtype: DType | str) -> Tensor:
-    return from_array(values.astype(as_dtype(dtype).numpy), requires_grad=True)
+def _parameter(values: NDArray[Any], dtype: DType | str) -> Tensor:
+    return from_array(values.astype(as_dtype(dtype).numpy, copy=False), requires_grad=True)

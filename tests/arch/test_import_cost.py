@@ -145,7 +145,7 @@ def test_types_are_known_by_the_names_of_the_modules(tmp_path: Path) -> None:
     assert "error" not in done.stdout, done.stdout
     for kind in (
         "weft.ops.nn.linear.Linear",
-        "weft.ops.optim.adam.AdamW",
+        "weft.ops.optim.moments.AdamW",
         "weft.ops.tensor.Tensor",
     ):
         assert kind in done.stdout

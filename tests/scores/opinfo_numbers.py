@@ -95,7 +95,7 @@ def multigamma(x: Any, p: int) -> Any:
 
 
 def polygamma(x: Any, n: int) -> Any:
-    return w.special.polygamma(x, n)
+    return w.special.polygamma(n, x)
 
 
 def fraction(x: Any) -> Any:

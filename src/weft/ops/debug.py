@@ -5,13 +5,14 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable
 from string import Formatter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.foundation.errors import UserError, a_type
 from weft.ops.callbacks import effect
 from weft.ops.calls import check_function, public
+from weft.ops.other_names import missing
 
 __all__ = ["callback", "print"]
 
@@ -69,6 +70,12 @@ def _shown(value: Any) -> Any:
         return value
     wide = value if value.dtype.kind in "biufc" else value.astype(np.float32)
     return wide.item() if not wide.shape else wide
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise missing("weft.debug", name, __all__)
 
 
 def __dir__() -> list[str]:

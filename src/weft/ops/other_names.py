@@ -80,26 +80,50 @@ METHODS: Final[dict[str, str]] = {
 """The names of methods and attributes of tensors."""
 
 FUNCTIONS: Final[dict[str, str]] = {
+    "Conv": "nn.Conv2d, or 1d and 3d",
+    "Dense": "nn.Linear",
+    "PRNGKey": "weft.random.key",
+    "Parameter": "any tensor that is an attribute of a module",
     "amax": "weft.max",
     "amin": "weft.min",
+    "apply_updates": "optimiser.update(gradients, state, params), which answers the new parameters",
+    "autograd": "weft.grad",
+    "block_until_ready": "weft.eval(x)",
     "bmm": "weft.matmul",
     "cat": "weft.concat",
     "chunk": "weft.split",
     "clamp": "weft.clip",
+    "clip_grad_norm_": "optim.clip(norm=1.0), in optim.chain",
+    "cuda": 'the backend "cuda": x.to("cuda"), or weft.set_default_backend("cuda")',
+    "device": 'the name of a backend, such as "cpu" or "cuda"',
+    "device_put": 'x.to("cuda"), or weft.asarray(array, device="cuda")',
     "from_numpy": "weft.asarray",
+    "functional": "weft.functional",
+    "inference_mode": "nothing: gradients are computed where weft.grad asks",
+    "initializers": "weft.nn.init",
+    "jacfwd": "weft.jacobian",
+    "jacrev": "weft.jacobian",
+    "lax": "weft itself and weft.functional: weft.scan, weft.cond, weft.functional.top_k",
+    "lr_scheduler": "a schedule as the rate, such as optim.AdamW(optim.cosine(1e-3, 1_000))",
     "manual_seed": "weft.random.seed(seed), or keys of your own with weft.random.key(seed)",
     "mm": "weft.matmul",
     "no_grad": "weft.stop_gradient, or nothing: gradients are computed where weft.grad asks",
+    "numpy": "weft itself: weft.sum, weft.linalg, weft.fft",
     "percentile": "weft.quantile",
+    "pmap": "nothing: a program runs on one device; weft.vmap is for batches",
     "randint": "weft.random.randint(key, shape, low, high), with key = weft.random.key(seed)",
     "randperm": "weft.random.permutation(key, n), with key = weft.random.key(seed)",
     "scaled_dot_product_attention": "functional.attention",
+    "set_default_device": "weft.set_default_backend",
+    "topk": "functional.top_k",
     "tree_flatten": "weft.tree.flatten",
     "tree_leaves": "weft.tree.leaves",
     "tree_map": "weft.tree.map",
+    "tree_map_with_path": "weft.tree.map_with_path",
+    "tree_reduce": "weft.tree.reduce",
     "tree_structure": "weft.tree.structure",
     "tree_unflatten": "weft.tree.unflatten",
-    "topk": "functional.top_k",
+    "tree_util": "weft.tree",
     "unsqueeze": "weft.expand_dims",
     "view": "weft.reshape",
 }
@@ -124,6 +148,15 @@ MODULES: Final[dict[str, str]] = {
 }
 """The names of methods of modules."""
 
+OPTIMISERS: Final[dict[str, str]] = {
+    "load_state_dict": "the state that init and update answer; weft.load reads it from a file",
+    "param_groups": "optim.partition(label, optimisers)",
+    "state_dict": "the state that init and update answer; weft.save writes it to a file",
+    "step": "model, state = optimiser.update(gradients, state, model)",
+    "zero_grad": "nothing: weft.grad answers gradients and keeps none",
+}
+"""The names of methods of optimisers."""
+
 
 def method_advice(name: str) -> str:
     """What to write instead of `x.name`, as the end of a message."""
@@ -135,6 +168,11 @@ def method_advice(name: str) -> str:
 def module_advice(name: str) -> str:
     """What to write instead of `model.name`, as the end of a message."""
     return _advice(MODULES, name)
+
+
+def optimiser_advice(name: str) -> str:
+    """What to write instead of `optimiser.name`, as the end of a message."""
+    return _advice(OPTIMISERS, name)
 
 
 def function_advice(name: str, known: Sequence[str] = ()) -> str:

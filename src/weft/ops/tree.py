@@ -9,11 +9,12 @@ from __future__ import annotations
 import builtins
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.foundation.errors import UserError, a_type
 from weft.ops import pytree
 from weft.ops.calls import check_function, public
+from weft.ops.other_names import missing
 from weft.ops.pytree import IsLeaf, Structure, flatten_up_to, leaf_names
 
 __all__ = [
@@ -29,6 +30,12 @@ __all__ = [
 ]
 
 _NOTHING = object()
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise missing("weft.tree", name, __all__)
 
 
 def __dir__() -> list[str]:

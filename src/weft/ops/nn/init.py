@@ -9,7 +9,7 @@ it; `inputs` and `outputs` say otherwise.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.foundation.errors import UserError
 from weft.ops.array import creation, linalg
@@ -17,6 +17,7 @@ from weft.ops.array.elementwise import sign
 from weft.ops.array.linear_algebra import matrix_transpose
 from weft.ops.array.operands import known
 from weft.ops.calls import public
+from weft.ops.other_names import missing
 from weft.ops.random import continuous
 from weft.ops.random.keys import sizes
 from weft.ops.random.uniform import float_dtype
@@ -36,6 +37,12 @@ __all__ = [
     "xavier_uniform",
     "zeros",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise missing("weft.nn.init", name, __all__)
 
 
 def __dir__() -> list[str]:

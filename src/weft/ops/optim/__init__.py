@@ -10,13 +10,14 @@ in their buffers.
 
 from typing import TYPE_CHECKING
 
-from weft.ops.optim.adam import LAMB, Adam, AdamW, Lion
 from weft.ops.optim.adaptive import Adafactor, Adagrad, RMSprop
 from weft.ops.optim.clipping import clip_by_global_norm, global_norm
 from weft.ops.optim.combine import accumulate, chain, freeze, masked, partition
+from weft.ops.optim.descent import SGD
 from weft.ops.optim.loss_scale import LossScale
-from weft.ops.optim.muon import Muon
+from weft.ops.optim.moments import LAMB, Adam, AdamW, Lion
 from weft.ops.optim.optimiser import ByParameter, Optimiser, Parameter
+from weft.ops.optim.orthogonal import Muon
 from weft.ops.optim.schedules import (
     constant,
     cosine,
@@ -28,7 +29,6 @@ from weft.ops.optim.schedules import (
     warmup,
     warmup_cosine,
 )
-from weft.ops.optim.sgd import SGD
 from weft.ops.optim.transform import average, averaged, clip, decay, scale
 from weft.ops.other_names import missing
 

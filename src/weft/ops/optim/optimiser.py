@@ -13,16 +13,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from weft.foundation.calls import told_methods
 from weft.foundation.errors import SpecViolation, UserError, a_type
+from weft.foundation.tracebacks import ending_outside
 from weft.ops.array.creation import asarray, zeros_like
 from weft.ops.calls import public
 from weft.ops.nn.module import learnt
 from weft.ops.optim.schedules import Schedule, as_schedule
+from weft.ops.other_names import optimiser_advice
 from weft.ops.pytree import Structure, flatten, leaf_names, unflatten
 from weft.ops.tensor import Tensor
 
@@ -51,6 +53,13 @@ class Optimiser(ABC):
         self, gradients: Sequence[Tensor], state: Any, params: Sequence[Parameter]
     ) -> tuple[list[Tensor], Any]:
         """What is made of the gradients, one for each parameter, and the state after it."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            why = f"{type(self).__name__} has no attribute {name!r}{optimiser_advice(name)}"
+            error = AttributeError(why, name=name)
+            raise error if name.startswith("__") else ending_outside(error)
 
     @public
     def init(self, params: Any) -> Any:

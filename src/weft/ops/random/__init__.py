@@ -4,6 +4,9 @@ The generator is Philox4x32-10, which PTIR specifies. Bits, uniform numbers, int
 orders and choices without weights are the same on every backend; all else up to a few ulp.
 """
 
+from typing import TYPE_CHECKING
+
+from weft.ops.other_names import missing
 from weft.ops.random.continuous import (
     categorical,
     exponential,
@@ -43,6 +46,12 @@ __all__ = [
     "truncated_normal",
     "uniform",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise missing("weft.random", name, __all__)
 
 
 def __dir__() -> list[str]:

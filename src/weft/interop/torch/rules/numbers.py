@@ -307,7 +307,7 @@ rules(
     hardsigmoid=F.hardsigmoid,
     leaky_relu=F.leaky_relu,
     threshold_backward=_threshold_backward,
-    polygamma=lambda n, x: S.polygamma(cast(x, floating(x.dtype)), n),
+    polygamma=lambda n, x: S.polygamma(n, cast(x, floating(x.dtype))),
     special_spherical_bessel_j0=fractions(lambda x: S.sinc(x / math.pi)),
     special_modified_bessel_i0=fractions(S.i0),
     special_modified_bessel_i1=fractions(S.i1),

@@ -127,11 +127,19 @@ def _hurwitz_right(s: Handle, q: Handle) -> Handle:
     return total
 
 
-@recorded
-def polygamma(x: Handle, /, n: int) -> Handle:
+@public
+def polygamma(n: int, x: Tensor, /) -> Tensor:
     """Derivative number `n` of `digamma`."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise SpecViolation("InvalidAttributeValue", f"n is {n!r}", "give a whole number")
+        what = "a tensor" if isinstance(n, Tensor) else repr(n)
+        raise SpecViolation(
+            "InvalidAttributeValue", f"n is {what}", "the whole number n comes first, then x"
+        )
+    return _polygamma(x, n)
+
+
+@recorded
+def _polygamma(x: Handle, n: int) -> Handle:
     return digamma_derivative(x, n)
 
 

@@ -1,12 +1,14 @@
 """A functional graph of ATen as a compiled program of Weft, called with torch's tensors.
 
-Sizes come as Python ints in front of the tensors: a program is compiled for each set of them. What
-the graph writes back into its inputs (`copy_`) are further results, written when it has run.
-Results that are inputs stay the tensors that they are.
+Sizes come as Python ints in front of the tensors. They are open dims of one program, filled up to
+the next bucket where it is compiled; where an op needs a size as a number, a program is compiled
+for each set of them. What the graph writes back into its inputs (`copy_`) are further results,
+written when it has run. Results that are inputs stay the tensors that they are.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,23 +25,29 @@ from weft.driver.compile import compile_program
 from weft.driver.cpu import CpuExecutable
 from weft.driver.execute import Prepared
 from weft.driver.legalise import legalise
+from weft.driver.programs.shape_sets import ShapeSet
 from weft.driver.stages.levels import DEFAULT_LEVEL
+from weft.foundation.dims import Dim, Symbol
 from weft.foundation.dtypes import SI64
-from weft.foundation.errors import UserError, WeftError
+from weft.foundation.errors import UserError, WeftError, clipped
 from weft.interop.torch.dtypes import THEIRS, ours
-from weft.interop.torch.interpret import WRITES, carry_out, name_of
+from weft.interop.torch.interpret import WRITES, NodeFailed, carry_out, name_of
 from weft.interop.torch.lines import shown
 from weft.interop.torch.memory import Arrays, tensor_of
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import backend_named
 from weft.ops.graph.faults import told_by_line
 from weft.ops.mode import Mode, within_mode
+from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor
 from weft.ops.tracing import Trace, trace
 from weft.ptir.files import dumps
-from weft.ptir.types import TensorType
+from weft.ptir.ir import Program
+from weft.ptir.types import TensorType, symbols_of
 
 KEY: Final = TensorType(SI64, (2,))
+BUCKETS: Final = tuple(8 << number for number in range(24))
+"""Up to which sizes open dims are filled."""
 
 
 @dataclass(frozen=True)
@@ -54,25 +62,39 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Version:
-    """A program for one set of sizes."""
+class Shaped:
+    """The dtype and the shape of a tensor that is not there yet."""
 
-    prepared: Prepared
+    dtype: torch.dtype
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Version:
+    """A program for one set of sizes, or for all."""
+
+    compiled: Prepared | ByShape
     traced: Trace
     draws: bool
     """Whether it draws random numbers."""
-    seconds: float
     arrays: Arrays
     """The tensors of its last call."""
 
-    def execute(self, tensors: list[torch.Tensor]) -> list[Any]:
-        """The results as the backend stores them."""
+    def execute(self, tensors: list[torch.Tensor]) -> tuple[list[Any], Sequence[TensorType]]:
+        """The results as the backend stores them, and their types."""
         given, holder, moving = self.arrays.of(tensors)
         if self.draws:
             moving = (*moving, len(given))
         given.append(_seeded() if self.draws else _UNUSED)
-        given += [each.storage() for each in self.traced.captured]
-        return self.prepared.execute(given, holder=holder, data=moving)
+        captured = [each.storage() for each in self.traced.captured]
+        given += captured
+        if isinstance(self.compiled, ByShape):
+            kinds = [each.node.tensor for each in self.traced.captured]
+            shapes = [*(tuple(tensor.shape) for tensor in tensors), KEY.static_shape]
+            shapes += [kind.static_shape for kind in kinds]
+            return self.compiled.execute(given, shapes)
+        made = self.compiled.execute(given, holder=holder, data=moving)
+        return made, self.compiled.results
 
 
 class CompiledGraph:
@@ -96,6 +118,9 @@ class CompiledGraph:
         self.wanted = [each for each in self.results if self._is_computed(each)]
         self.orders = [_order(node) for node in self.wanted]
         self.versions: dict[Any, Version] = {}
+        self._open: Version | None = None
+        """The program for all sizes, where there is one; else `_closed` says why not."""
+        self._closed = ""
         self._traced: tuple[Any, tuple[Trace, bool]] | None = None
         """The last trace, and what it was made for."""
         self.backend = backend_for([node.meta.get("val") for node in nodes])
@@ -114,6 +139,24 @@ class CompiledGraph:
         if found is None:
             found = self.versions[key] = self._compile(inputs)
         return found
+
+    def leave_open(self, inputs: Sequence[Any]) -> bool:
+        """Whether one program serves all sizes; it is compiled for those of these inputs."""
+        fakes = [node.meta.get("val") for node in self.inputs]
+        if not any(isinstance(fakes[at], torch.SymInt) for at in self.numbers):
+            return False
+        try:
+            traced, draws = self.trace([opened(fake) for fake in fakes])
+            program = _Open(self, traced.program)
+            shapes = [tuple(inputs[at].shape) for at in self.tensors] + [KEY.static_shape]
+            shapes += [each.node.tensor.static_shape for each in traced.captured]
+            program.clusters.fit(shapes)
+        except (NodeFailed, WeftError) as error:
+            cause = error.error if isinstance(error, NodeFailed) else error
+            self._closed = clipped(getattr(cause, "why", "") or str(cause), 200)
+            return False
+        self._open = Version(program, traced, draws, Arrays(self.backend.store))
+        return True
 
     def trace(self, inputs: Sequence[Any], lost: Any = ()) -> tuple[Trace, bool]:
         """The graph as a program for inputs like these, and whether it draws random numbers."""
@@ -138,30 +181,35 @@ class CompiledGraph:
         return traced, drawn[-1] > 0
 
     def _compile(self, inputs: Sequence[Any]) -> Version:
-        started = time.perf_counter()
         known, self._traced = self._traced, None
         traced, draws = known[1] if known and known[0] is inputs else self.trace(inputs)
+        sizes = [inputs[at] for at in self.numbers]
+        why = f"sizes {sizes} are new" if sizes or self.versions else "first call"
+        closed = f"; the sizes are not open: {self._closed}" if self._closed else ""
+        prepared = self.prepare(traced.program, why + closed)
+        return Version(prepared, traced, draws, Arrays(self.backend.store))
+
+    def prepare(self, program: Program, why: str) -> Prepared:
+        """A program without open dims, compiled as the settings say."""
+        started = time.perf_counter()
         level = self.settings.opt_level
         if level != DEFAULT_LEVEL and self.backend.name == "cpu":
-            ready = legalise(traced.program, self.backend, None)
+            ready = legalise(program, self.backend, None)
             made = CpuExecutable(compile_program(ready, "cpu", opt_level=level))
-            prepared = Prepared(traced.program, self.backend, made)
+            prepared = Prepared(program, self.backend, made)
         else:
-            prepared = PROGRAMS.compile(traced.program, self.backend, "jit")
-        made_in = time.perf_counter() - started
-        self._tell(inputs, made_in)
+            prepared = PROGRAMS.compile(program, self.backend, "jit")
+        self._tell(time.perf_counter() - started, why)
         if self.settings.dump:
             _write(Path(self.settings.dump), prepared)
-        return Version(prepared, traced, draws, made_in, Arrays(self.backend.store))
+        return prepared
 
-    def _tell(self, inputs: Sequence[Any], seconds: float) -> None:
+    def _tell(self, seconds: float, why: str) -> None:
         """One line on what was compiled, where and why."""
         if not self.settings.explain:
             return
         ops = [node for node in self.module.graph.nodes if node.op == "call_function"]
         place = next((shown(node) for node in ops if shown(node)), "")
-        sizes = [inputs[at] for at in self.numbers]
-        why = f"sizes {sizes} are new" if sizes or self.versions else "first call"
         print(
             f"[weft] compiled a graph of {len(ops)} ops{place} for {self.backend.name} in "
             f"{seconds:.2f} s: {why}",
@@ -171,23 +219,22 @@ class CompiledGraph:
     # -- calling ---------------------------------------------------------------------------------
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        key = tuple([args[at] for at in self.numbers]) if self.numbers else ()
-        version = self.versions.get(key) or self.version(key, args)
+        version = self._open
+        if version is None:
+            key = tuple([args[at] for at in self.numbers]) if self.numbers else ()
+            version = self.versions.get(key) or self.version(key, args)
         try:
-            made = version.execute([args[at] for at in self.tensors])
+            made, kinds = version.execute([args[at] for at in self.tensors])
         except WeftError as error:
             raise told_by_line(error, lambda: version.traced.program) from None
-        found = self._returned(made, version)
+        found = self._returned(made, kinds)
         for (at, _), value in zip(self.copies, found[len(self.wanted) :], strict=True):
             args[at].copy_(value)
         return self._nested(args, found)
 
-    def _returned(self, made: list[Any], version: Version) -> list[torch.Tensor]:
-        supply = iter(zip(made, version.prepared.results, strict=True))
+    def _returned(self, made: list[Any], kinds: Sequence[TensorType]) -> list[torch.Tensor]:
         found: list[torch.Tensor] = []
-        for output in version.traced.outputs:
-            assert output is None
-            storage, kind = next(supply)
+        for storage, kind in zip(made, kinds, strict=True):
             array = self.backend.read_storage(storage, kind)
             found.append(tensor_of(array, THEIRS[kind.dtype]))
         for at, order in enumerate(self.orders):
@@ -206,22 +253,40 @@ class CompiledGraph:
             elif isinstance(each.meta.get("val"), torch.Tensor):
                 results.append(next(supply))
             else:
-                results.append(self._number(each, args))
+                results.append(self._number(each.meta["val"], args))
         return results
 
-    def _number(self, node: Node, args: list[Any]) -> Any:
-        """A size among the results: arithmetic on the sizes that came in."""
-        values = dict(zip(self.inputs, args, strict=True))
+    def _number(self, said: Any, args: list[Any]) -> Any:
+        """A number among the results: what torch says of it, in the sizes that came in."""
+        kind = _NUMBERS.get(type(said))
+        if kind is None:
+            return said
+        sizes: dict[Any, Any] = {}
+        for place, given in zip(self.inputs, args, strict=True):
+            fake = place.meta.get("val")
+            pairs = [(fake, given)]
+            if isinstance(fake, torch.Tensor):
+                pairs = list(zip(fake.shape, given.shape, strict=True))
+            sizes |= {dim.node.expr: n for dim, n in pairs if isinstance(dim, torch.SymInt)}
+        return kind(said.node.expr.xreplace(sizes))
 
-        def value(each: Any) -> Any:
-            if not isinstance(each, Node):
-                return each
-            if each not in values:
-                function: Any = each.target
-                values[each] = function(*[value(a) for a in each.args])
-            return values[each]
 
-        return value(node)
+_NUMBERS: Final = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
+class _Open(ByShape):
+    """A graph with open dims, compiled for every bucket of sizes that it meets."""
+
+    def __init__(self, graph: CompiledGraph, program: Program) -> None:
+        self._graph = graph
+        names = {symbol.name for kind in program.main.parameters for symbol in symbols_of(kind)}
+        shapes = ShapeSet(dict.fromkeys(names, BUCKETS))
+        interprets = getattr(graph.backend, "interprets", False)
+        super().__init__(program, graph.backend, None if interprets else shapes)
+
+    def _compile(self, program: Program) -> Prepared:
+        kinds = ", ".join(map(str, program.main.parameters[: len(self._graph.tensors)]))
+        return self._graph.prepare(program, f"sizes are open, up to those of {clipped(kinds, 200)}")
 
 
 def _write(folder: Path, prepared: Prepared) -> None:
@@ -262,7 +327,23 @@ def _seeded() -> Any:
 
 
 def _kind(value: Any) -> TensorType:
-    return TensorType(ours(value.dtype), tuple(int(size) for size in value.shape))
+    sizes = (size if isinstance(size, Symbol) else int(size) for size in value.shape)
+    return TensorType(ours(value.dtype), tuple(sizes))
+
+
+def opened(fake: Any) -> Any:
+    """A stand-in for an argument, with names in the place of its free sizes."""
+    if isinstance(fake, torch.Tensor):
+        return Shaped(fake.dtype, tuple(_dim(size) for size in fake.shape))
+    return _dim(fake) if isinstance(fake, torch.SymInt) else fake
+
+
+def _dim(size: Any) -> Dim:
+    """A size as a number, or by a name; one that torch computes from others has one of its own."""
+    if isinstance(size, int):
+        return size
+    said = size.node.expr
+    return int(said) if said.is_number else Symbol(re.sub(r"\W+", "_", str(said)))
 
 
 def _named(module: GraphModule) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from weft.foundation.errors import Unimplemented, WeftError, WeftWarning, clipped
-from weft.interop.torch.compiled import CompiledGraph, Settings
+from weft.interop.torch.compiled import CompiledGraph, Settings, Shaped
 from weft.interop.torch.interpret import NodeFailed, is_arithmetic, missing, name_of, sized
 from weft.interop.torch.lines import shown
 
@@ -26,7 +26,8 @@ def compiled(module: GraphModule, fakes: Sequence[Any], settings: Settings) -> C
     try:
         made, inputs, lost = _traced(module, fakes, settings)
         if not lost:
-            made.version(tuple(inputs[at] for at in made.numbers), inputs)
+            if not made.leave_open(inputs):
+                made.version(tuple(inputs[at] for at in made.numbers), inputs)
             return _boxed(made)
     except WeftError as error:
         _tell(f"a graph of {len(module.graph.nodes)} ops runs in torch: {error}", settings)
@@ -48,16 +49,8 @@ def _boxed(function: Call) -> Call:
 def _example(fake: Any) -> Any:
     """A stand-in for an argument: of its dtype, and its shape in numbers."""
     if isinstance(fake, torch.Tensor):
-        return _Shaped(fake.dtype, tuple(sized(size) for size in fake.shape))
+        return Shaped(fake.dtype, tuple(sized(size) for size in fake.shape))
     return sized(fake) if isinstance(fake, torch.SymInt) else fake
-
-
-class _Shaped:
-    """The dtype and the shape of a tensor that is not there yet."""
-
-    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-        self.dtype = dtype
-        self.shape = shape
 
 
 def _traced(

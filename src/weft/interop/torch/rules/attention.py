@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.foundation.dims import UNKNOWN
 from weft.foundation.dtypes import I1
 from weft.foundation.errors import Unimplemented
 from weft.interop.torch.rules.casts import cast
@@ -17,7 +18,7 @@ def attended(
 ) -> Any:  # fmt: skip
     if dropout_p:
         raise Unimplemented("scaled_dot_product_attention", "dropout inside attention")
-    if is_causal and q.shape[-2] != k.shape[-2]:
+    if is_causal and (q.shape[-2] != k.shape[-2] or q.shape[-2] == UNKNOWN):
         attn_mask, is_causal = w.tril(w.ones((q.shape[-2], k.shape[-2]), dtype=I1)), False
     if attn_mask is not None and attn_mask.dtype is not I1:
         attn_mask = cast(attn_mask, q.dtype)

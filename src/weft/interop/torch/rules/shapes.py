@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.foundation.dims import UNKNOWN, Symbol
 from weft.interop.torch.rules.casts import cast
 from weft.interop.torch.rules.promotion import common
 from weft.interop.torch.rules.table import F, part, product, rule, rules, w
@@ -23,6 +24,13 @@ def _expanded(x: Any, size: Any, **_: Any) -> Any:
     return w.broadcast_to(x, tuple(shape))
 
 
+def reshaped(x: Any, size: Any) -> Any:
+    """One size may be open and without a name: it follows from the others."""
+    if sum(n == UNKNOWN for n in size) == 1 and -1 not in size:
+        size = [-1 if n == UNKNOWN else n for n in size]
+    return w.reshape(x, tuple(size))
+
+
 def _squeezed(x: Any, dim: Any = None) -> Any:
     named = range(x.ndim) if dim is None else dim if isinstance(dim, list | tuple) else [dim]
     axes = tuple(a % x.ndim for a in named if x.ndim and x.shape[a] == 1)
@@ -39,10 +47,18 @@ def bounds(size: int, start: Any, end: Any) -> tuple[int, int]:
 
 
 def sliced(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    if (start is None or start == 0) and (end is None or end >= END) and step == 1:
+    whole = end is None or _is_whole(x.shape[dim], end)
+    if (start is None or start == 0) and whole and step == 1:
         return x
     first, last = bounds(x.shape[dim], start, end)
     return part(x, dim, slice(first, last, step))
+
+
+def _is_whole(size: Any, end: Any) -> bool:
+    """Whether a slice up to here ends where the axis does."""
+    if isinstance(end, Symbol):
+        return end != UNKNOWN and end == size
+    return bool(end >= END)
 
 
 def _split(x: Any, sizes: Any, dim: int = 0) -> Any:
@@ -146,10 +162,10 @@ def _rolled(x: Any, shifts: Any, dims: Any = ()) -> Any:
 
 rules(
     "aten.",
-    view=lambda x, size: w.reshape(x, tuple(size)),
-    _unsafe_view=lambda x, size: w.reshape(x, tuple(size)),
-    view_copy=lambda x, size: w.reshape(x, tuple(size)),
-    reshape=lambda x, size: w.reshape(x, tuple(size)),
+    view=reshaped,
+    _unsafe_view=reshaped,
+    view_copy=reshaped,
+    reshape=reshaped,
     alias=_same,
     alias_copy=_same,
     clone=_same,
@@ -186,4 +202,4 @@ rules(
     triu=lambda x, diagonal=0: w.triu(x, k=diagonal),
     copy=lambda x, source, non_blocking=False: w.broadcast_to(cast(source, x.dtype), x.shape),
 )
-rules("aten.view.", default=lambda x, size: w.reshape(x, tuple(size)))
+rules("aten.view.", default=reshaped)

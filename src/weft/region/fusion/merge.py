@@ -9,6 +9,7 @@ together first.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TypeAlias
 
 from weft.foundation.index_expr import Expr
@@ -175,7 +176,8 @@ class _Merger:
         lead = [blocks[self.groups[n][0].block] for n in (first, second)]
         if any(block.kind in (BlockKind.OPAQUE, BlockKind.UPDATE) for block in lead):
             return False
-        return sorted(lead[0].shape) == sorted(lead[1].shape)
+        shapes = [Counter(block.shape) for block in lead]
+        return shapes[0] <= shapes[1]
 
     # -- merging ---------------------------------------------------------------------------------
 
@@ -243,6 +245,7 @@ class _Merger:
             raise Stop(f"a kernel has at most {LARGEST} blocks")
         emitter = Emitter(fusion.view, inside)
         emitter.run(group)
+        reduced = {name for reduction in emitter.reductions for name in reduction.axes}
         found = []
         for root in other:
             read = {
@@ -252,7 +255,8 @@ class _Merger:
             }
             places = read.pop() if len(read) == 1 else self._by_position(emitter, root)
             axes = {expr.single_axis.name for expr in places if expr.single_axis is not None}
-            if len(axes) != len(places) or axes != set(emitter.own):
+            missing = set(emitter.own) - axes
+            if len(axes) != len(places) or not missing <= reduced:
                 raise Stop(f"{root.block} lies over other axes")
             found.append(Root(root.block, places))
         return found

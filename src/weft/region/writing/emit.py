@@ -183,20 +183,22 @@ class Emitter:
         env = dict(zip((a.name for a in block.out_axes), places, strict=True))
         source = self.view.sources[root.block]
         if block.kind is BlockKind.UPDATE:
-            value = self._spread(self._access(block.accesses[0], env, ()))
+            value = self._spread(self._access(block.accesses[0], env, ()), places)
             write = [self._place(expr, env) for expr in block.write or ()]
             base = self.view.sources[str(block.base)].tensor.name
             return Output(source.tensor.name, value, source.index(write), base)
-        value = self._spread(self.value(block, env, ()))
+        value = self._spread(self.value(block, env, ()), places)
         index = source.index([env[a.name] for a in block.out_axes])
         return Output(source.tensor.name, value, index)
 
-    def _spread(self, value: str) -> str:
+    def _spread(self, value: str, places: Sequence[Expr]) -> str:
         """The value over every axis that it is stored over, also where it is the same for all."""
         dtype, held = self.body.known[value]
-        if set(self.own) <= set(held):
+        over = {name for expr in places for name in axes_of(expr)}
+        if over <= set(held):
             return value
-        return self.body.let(dtype, (*held, *self.own), Cast(value))
+        own = (name for name in self.own if name in over)
+        return self.body.let(dtype, (*held, *own), Cast(value))
 
     # -- values ----------------------------------------------------------------------------------
 
@@ -283,7 +285,7 @@ class Emitter:
     # -- reductions ------------------------------------------------------------------------------
 
     def _reduce(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
-        contraction = block.kind is BlockKind.CONTRACTION
+        contraction = _has_rows_and_columns(block)
         rows = tuple(env[a.name] for a in block.out_axes)
         taken = {name for expr in (*rows, *(g.expr for g in guards)) for name in axes_of(expr)}
         axes = []
@@ -293,8 +295,9 @@ class Emitter:
             taken.add(axes[-1])
         inner = {**env, **{a.name: axis(n) for a, n in zip(block.reduce_axes, axes, strict=True)}}
         sides = [self._access(access, inner, guards) for access in block.accesses]
-        operand = self._product(block, sides) if contraction else sides[0]
-        fn = "sum" if contraction else block.fn
+        multiplied = block.kind is BlockKind.CONTRACTION
+        operand = self._product(block, sides) if multiplied else sides[0]
+        fn = "sum" if multiplied else block.fn
         let = self.body.reduce(fn, operand, axes, block.dtype)
         pair = (sides[0], sides[-1])
         self.reductions.append(
@@ -427,6 +430,13 @@ class Emitter:
                 element = element * size + expr.constant
             found.append(Param(name, source.tensor.name, element, known.low, known.high))
         return tuple(found)
+
+
+def _has_rows_and_columns(block: PolyBlock) -> bool:
+    """Whether a contraction is a product of matrices. One of a matrix and a vector is a sum along
+    rows like any other, and goes into a kernel with others of the same rows."""
+    attrs = block.attrs
+    return attrs is not None and bool(attrs.lhs_idx) and bool(attrs.rhs_idx)
 
 
 def _zero(dtype: DType) -> Scalar:

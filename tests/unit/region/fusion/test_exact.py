@@ -15,7 +15,7 @@ from weft.ptir import Builder, Program, gradient
 from weft.region.from_poly_view import Fuse, lower_scop
 from weft.region.fusion.exact import MOST_BLOCKS, fuse_exactly, window_of, windows_of
 from weft.region.fusion.greedy import HEAVY, Fusion
-from weft.region.fusion.merge import Group, fuse_greedily, fuse_nothing
+from weft.region.fusion.merge import Group, _Merger, fuse_greedily, fuse_nothing
 from weft.region.fusion.milp import Candidate, Window, solve
 from weft.region.ir import Module
 from weft.region.verify import verify
@@ -144,15 +144,18 @@ def scaled_by_the_greatest(rows: int, columns: int) -> Program:
     return b.build(b.log(scaled), scaled * y)
 
 
-def test_one_pass_where_greedy_needs_three_kernels() -> None:
+def test_the_greatest_is_found_in_the_pass_that_scales_by_it() -> None:
+    """By both: greedy merges the kernel of the maximum into the one that reads it."""
     program = scaled_by_the_greatest(512, 1024)
-    greedy, exact = kernels_of(program, "cpu"), kernels_of(program, "cpu", fuse_exactly)
-    assert len(greedy.kernels) > 1
-    assert len(exact.kernels) == 1
-    assert {t.role for t in exact.tensors.values()} == {"input", "output"}
+    for fuse in (fuse_greedily, fuse_exactly):
+        made = kernels_of(program, "cpu", fuse)
+        assert len(made.kernels) == 1
+        assert {t.role for t in made.tensors.values()} == {"input", "output"}
 
 
-def test_what_was_chosen_is_told_with_the_limits() -> None:
+def test_what_was_chosen_is_told_with_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is merged, exact fusion stores what greedy computes twice."""
+    monkeypatch.setattr(_Merger, "run", lambda merger: None)
     notes = kernels_of(scaled_by_the_greatest(512, 1024), "cpu", fuse_exactly).notes
     assert notes[-1].startswith(
         f"exact fusion, 1 window of up to {MOST_BLOCKS} blocks, 1 distinct, 1 s each at most: "

@@ -1,0 +1,40 @@
+"""Kernels made one: statistics of rows are stored by the kernel that reads the rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from tests.lowered import lowered
+from weft.ptir import Builder, Program, vjp
+from weft.region.ir import Pattern
+from weft.tiny.from_ptir import lower_program
+
+pytestmark = pytest.mark.usefixtures("small_machine")
+ROWS, WIDTH = 96, 160
+
+
+def norm_backward() -> Program:
+    """The gradients of a layer norm with respect to its operand, scale and shift."""
+    b = Builder("norm")
+    x, gamma, beta = b.param("f32", [ROWS, WIDTH]), b.param("f32", [WIDTH]), b.param("f32", [WIDTH])
+    return vjp(b.build(b.layer_norm(x, gamma, beta, epsilon=1e-5, feature_axis=-1)), wrt=[0, 1, 2])
+
+
+def test_one_pass_over_the_rows_of_a_norm_gives_its_gradient_and_what_others_read() -> None:
+    """Mean and deviation are for the columns' kernels; a sum of rows times a vector is a sum along
+    rows like the others."""
+    module = lowered(lower_program(norm_backward())).module
+    stored = [[len(module.tensors[o.tensor].shape) for o in k.outputs] for k in module.kernels]
+    assert [sorted(ranks) for ranks in stored if 2 in ranks] == [[1, 1, 2, 2]]
+    assert all(kernel.pattern is Pattern.ROW for kernel in module.kernels)
+
+
+def test_what_one_pass_gives_is_right() -> None:
+    program, rng = norm_backward(), np.random.default_rng(0)
+    shapes = [kind.static_shape for kind in program.main.parameters]  # type: ignore[union-attr]
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    expected = weft.run(program, inputs, backend="reference")
+    for got, wanted in zip(weft.run(program, inputs, backend="cpu"), expected, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)

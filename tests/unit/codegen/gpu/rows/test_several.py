@@ -11,14 +11,17 @@ import pytest
 from tests import kernels
 from tests.gpu_faults import planted, with_bound, without
 from tests.gpu_rows import dialect_kernel, error_of
+from tests.lowered import lowered
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.interp import Hazard, Timing
 from weft.codegen.gpu.ir import values
 from weft.foundation.dtypes import BF16
 from weft.memory.from_region import assign_buffers
 from weft.plan.ir import Header, RowPlan
+from weft.ptir import Builder
 from weft.region.ir import Module
 from weft.target.sm90 import SM90
+from weft.tiny.from_ptir import lower_program
 
 HEADER = Header("sm90", "")
 HALF = RowPlan(HEADER, 1, 2, 16, 1, rows_per_thread=2)
@@ -31,12 +34,25 @@ PLANS = {
     "four warps": WARPS,
     "two rows of two warps": WARPS_TWICE,
 }
+
+
+def with_its_greatest() -> Module:
+    """Rows less their greatest, and the greatest of each."""
+    b = Builder("rows")
+    x = b.param("f32", [5, 202])
+    top = b.reduce_max(x, axes=[1], keepdims=True)
+    module = lowered(lower_program(b.build(x - b.broadcast_to(top, [5, 202]), top))).module
+    assert len(module.kernels) == 1
+    return module
+
+
 MODULES: dict[str, Callable[[], Module]] = {
     "softmax": lambda: kernels.softmax(5, 300),
     "short rows": lambda: kernels.softmax(7, 6),
     "softmax fold": lambda: kernels.softmax_fold(5, 300),
     "layer norm": lambda: kernels.layer_norm(3, 202),
     "narrow layer norm": lambda: kernels.layer_norm(8, 202, BF16),
+    "rows and their greatest": with_its_greatest,
     "one row": lambda: kernels.softmax(1, 64),
 }
 ROWS = kernels.softmax(5, 300)

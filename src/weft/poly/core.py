@@ -144,35 +144,49 @@ class _Reach:
 
 @lru_cache(maxsize=1 << 14)
 def _reach(
-    expr: Expr,
+    exprs: tuple[Expr, ...],
     axes: tuple[LoopAxis, ...],
     params: tuple[Range, ...],
     tile: tuple[tuple[str, int], ...],
     size: int,
 ) -> _Reach:
-    """The reach of an index along an axis of `size` elements."""
+    """The reach of the hull of several indices along an axis of `size` elements."""
     sizes = dict(tile)
-    steps = {t.name: f for t, f in expr.terms if isinstance(t, Axis) and t.name in sizes}
-    if any(isinstance(t, FloorDiv) and axes_of(t.value) & sizes.keys() for t, _ in expr.terms):
-        extent = min(_exact_extent(expr, axes, params, tile), size)
+    steps = [_steps(expr, sizes) for expr in exprs]
+    if steps[0] is None or any(found != steps[0] for found in steps):
+        extent = max(
+            _exact_extent(one, other, axes, params, tile) for one in exprs for other in exprs
+        )
         share = min(size, max(1, ceil(size * prod(sizes.values()) / _tiled_points(axes))))
-        return _Reach(extent, max(0, extent - share), 0)
-    rest = add(expr, *(scale(axis(name), -f) for name, f in steps.items()))
+        return _Reach(min(extent, size), max(0, min(extent, size) - share), 0)
+    step = steps[0]
+    rests = [add(expr, *(scale(axis(name), -f) for name, f in step.items())) for expr in exprs]
     ranges = {a.name: (0, a.size - 1) for a in axes}
     ranges.update((name, (low, high)) for name, low, high in params)
-    low, high = bounds(rest, ranges)
-    spread = 0 if _only_params(rest) else high - low
-    core = sum(abs(f) * (sizes[name] - 1) for name, f in steps.items()) + 1
+    spread = max(_apart(one, other, ranges) for one in rests for other in rests)
+    core = sum(abs(f) * (sizes[name] - 1) for name, f in step.items()) + 1
     extent = min(core + spread, size)
-    if not steps:
+    if not step:
         return _Reach(extent, 0, 0)
-    shared = max(0, spread + 1 - min(abs(f) for f in steps.values())) if spread else 0
+    shared = max(0, spread + 1 - min(map(abs, step.values()))) if spread else 0
+    low = min(bounds(rest, ranges)[0] for rest in rests)
     return _Reach(extent, shared, max(0, min(shared, -low)))
 
 
-def _only_params(expr: Expr) -> bool:
-    """An offset that is the same for every point of a tile spreads nothing."""
-    return not axes_of(expr)
+def _steps(expr: Expr, sizes: Mapping[str, int]) -> dict[str, int] | None:
+    """How far an index moves with each axis of a tile; None where it does not move evenly."""
+    if any(isinstance(t, FloorDiv) and axes_of(t.value) & sizes.keys() for t, _ in expr.terms):
+        return None
+    return {t.name: f for t, f in expr.terms if isinstance(t, Axis) and t.name in sizes}
+
+
+def _apart(one: Expr, other: Expr, ranges: Mapping[str, tuple[int, int]]) -> int:
+    """How far one index lies beyond another at most, each at any point of its axes. Params are the
+    same for all points of a tile, and spread nothing."""
+    twin = {name: f"{name}.y" for name in axes_of(other)}
+    moved = substitute(other, {name: axis(new) for name, new in twin.items()})
+    both = {**ranges, **{new: ranges[name] for name, new in twin.items()}}
+    return bounds(add(one, scale(moved, -1)), both)[1]
 
 
 def _tiled_points(axes: Sequence[LoopAxis]) -> int:
@@ -180,13 +194,14 @@ def _tiled_points(axes: Sequence[LoopAxis]) -> int:
 
 
 def _exact_extent(
-    expr: Expr,
+    first: Expr,
+    second: Expr,
     axes: Sequence[LoopAxis],
     params: tuple[Range, ...],
     tile: tuple[tuple[str, int], ...],
 ) -> int:
-    """The largest distance between two elements that one tile needs, by isl: two points of one tile
-    are compared. Beyond the budget, the distance between any two."""
+    """How many elements lie from the second index to the first in one tile, by isl: two points of
+    the tile are compared. Beyond the budget, any two points."""
     sizes = dict(tile)
     one: dict[str, Expr] = {}
     other: dict[str, Expr] = {}
@@ -201,7 +216,7 @@ def _exact_extent(
             ranges.append((f"{a.name}.o", 0, ceil(a.size / sizes[a.name]) - 1))
             one[a.name], other[a.name] = add(origin, one[a.name]), add(origin, other[a.name])
             guards += [Guard(one[a.name], a.size), Guard(other[a.name], a.size)]
-    apart = add(substitute(expr, one), scale(substitute(expr, other), -1))
+    apart = add(substitute(first, one), scale(substitute(second, other), -1))
     try:
         found = range_of(Domain(tuple(ranges), params, tuple(guards)), apart)
     except IslBudget:
@@ -220,19 +235,12 @@ def _tile_of(consumer: Statement, tile: Mapping[str, int] | None) -> tuple[tuple
 def _reaches(
     producer: Statement, consumer: Statement, tile: tuple[tuple[str, int], ...]
 ) -> list[_Reach]:
-    """The reach along each axis of the producer, the widest of all reads."""
-    found: list[_Reach] = []
-    for read in _reads_of(producer, consumer):
-        one = [
-            _reach(expr, consumer.axes, consumer.params, tile, size)
-            for expr, size in zip(read.index, producer.shape, strict=True)
-        ]
-        found = [_wider(a, b) for a, b in zip(found, one, strict=True)] if found else one
-    return found
-
-
-def _wider(a: _Reach, b: _Reach) -> _Reach:
-    return _Reach(max(a.extent, b.extent), max(a.shared, b.shared), max(a.before, b.before))
+    """The reach along each axis of the producer, of the hull of all reads."""
+    indices = [read.index for read in _reads_of(producer, consumer)]
+    return [
+        _reach(tuple(dict.fromkeys(exprs)), consumer.axes, consumer.params, tile, size)
+        for exprs, size in zip(zip(*indices, strict=True), producer.shape, strict=True)
+    ]
 
 
 def _reads_of(producer: Statement, consumer: Statement) -> Iterator[Read]:
@@ -282,13 +290,15 @@ def min_buffer_for_edge(
 ) -> MinBuffer:
     """The smallest buffer that carries the producer's values to the consumer.
 
-    A register, where every point of the consumer reads one element at a place of its own; a ring in
+    A register, where every point of the consumer reads one element, at its own place; a ring in
     shared memory, where a tile's footprint fits `limit` bytes `depth` times; else global memory.
     """
     allowed = can_compute_at(producer, consumer, tile)
     if not allowed.ok:
         return MinBuffer("gmem")
-    if all(_passes_in_register(producer, consumer, r) for r in _reads_of(producer, consumer)):
+    reads = list(_reads_of(producer, consumer))
+    alike = len({read.index for read in reads}) == 1
+    if alike and all(_passes_in_register(producer, consumer, read) for read in reads):
         return MinBuffer("reg")
     total = allowed.footprint_bytes * depth
     if total > limit:

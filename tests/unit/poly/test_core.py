@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -108,8 +109,13 @@ def test_attention_is_matmul_rows_matmul() -> None:
 
 def consumer(index: Any, **sizes: int) -> Statement:
     """A statement that reads `p` and reduces over the axes named k..."""
+    return reads_all([index], **sizes)
+
+
+def reads_all(indices: Sequence[Any], **sizes: int) -> Statement:
+    """The same with several reads."""
     axes = tuple(LoopAxis(n, s, n.startswith("k")) for n, s in sizes.items())
-    return Statement("c", axes, (Read("p", index),), 4)
+    return Statement("c", axes, tuple(Read("p", index) for index in indices), 4)
 
 
 def producer(*shape: int) -> Statement:
@@ -137,10 +143,10 @@ def test_halos(what: str) -> None:
     found = core.can_compute_at(producer(size), consumer(index, **sizes), tile)
     assert found.ok
     assert dict(found.halo.sides) == ({"d0": sides} if any(sides) else {})
-    assert found.footprint_bytes == 4 * footprint(index[0], sizes, tile)
+    assert found.footprint_bytes == 4 * footprint(index, sizes, tile)
 
 
-def footprint(expr: Any, sizes: dict[str, int], tile: dict[str, int]) -> int:
+def footprint(exprs: Sequence[Any], sizes: dict[str, int], tile: dict[str, int]) -> int:
     """The widest range of elements that any tile reads, by counting."""
     widest = 0
     names = list(sizes)
@@ -149,8 +155,10 @@ def footprint(expr: Any, sizes: dict[str, int], tile: dict[str, int]) -> int:
         starts = {n: tiles[k][origin[k]] for k, n in enumerate(names)}
         spans = [range(s, min(s + tile.get(n, sizes[n]), sizes[n])) for n, s in starts.items()]
         grid = np.meshgrid(*(np.array(span) for span in spans), indexing="ij")
-        values = np.asarray(evaluate(expr, dict(zip(names, grid, strict=True))))
-        widest = max(widest, int(values.max() - values.min()) + 1)
+        here = dict(zip(names, grid, strict=True))
+        values = [np.asarray(evaluate(expr, here)) for expr in exprs]
+        top, bottom = max(v.max() for v in values), min(v.min() for v in values)
+        widest = max(widest, int(top - bottom) + 1)
     return widest
 
 
@@ -159,7 +167,41 @@ def test_divisions_are_measured_by_isl(tile: int) -> None:
     index = ((15 * H + N) // 10,)
     sizes = {"h": 4, "n": 15}
     found = core.can_compute_at(producer(6), consumer(index, **sizes), {"h": 1, "n": tile})
-    assert found.footprint_bytes == 4 * footprint(index[0], sizes, {"h": 1, "n": tile})
+    assert found.footprint_bytes == 4 * footprint(index, sizes, {"h": 1, "n": tile})
+
+
+SLICES: dict[str, tuple[list[Any], dict[str, int], int, dict[str, int], dict[str, int]]] = {
+    "a sum of slices": ([H, H + 1, H + 2], {"h": 30}, 32, {"h": 8}, {"d0": 2}),
+    "slices in any order": ([H + 4, H + 1], {"h": 28}, 32, {"h": 7}, {"d0": 3}),
+    "one read twice": ([H + 1, H + 1], {"h": 30}, 32, {"h": 8}, {}),
+    "steps of two": ([2 * H, 2 * H + 1, 2 * H + 2], {"h": 15}, 32, {"h": 5}, {"d0": 1}),
+    "pairs": ([2 * H, 2 * H + 1], {"h": 16}, 32, {"h": 4}, {}),
+    "a window beside a slice": ([H + K, H + 5], {"h": 24, "k": 3}, 32, {"h": 8}, {"d0": 5}),
+}
+
+
+@pytest.mark.parametrize("what", SLICES)
+def test_several_reads_make_one_hull(what: str) -> None:
+    exprs, sizes, size, tile, halo = SLICES[what]
+    found = core.can_compute_at(producer(size), reads_all([(e,) for e in exprs], **sizes), tile)
+    assert dict(found.halo.per_axis) == halo
+    assert found.footprint_bytes == 4 * footprint(exprs, sizes, tile)
+
+
+@pytest.mark.parametrize(
+    "exprs", [[H, N], [H, 31 + H * -1], [H, 2 * H], [H // 2, H], [H * 4 + N, N * 8 + H]], ids=str
+)
+def test_reads_that_move_apart_are_measured_by_isl(exprs: list[Any]) -> None:
+    sizes, tile = {"h": 8, "n": 4}, {"h": 2, "n": 2}
+    found = core.can_compute_at(producer(99), reads_all([(e,) for e in exprs], **sizes), tile)
+    assert found.footprint_bytes == 4 * footprint(exprs, sizes, tile)
+
+
+def test_run_time_offsets_of_several_reads() -> None:
+    """What all reads move by alike widens nothing."""
+    reads = tuple(Read("p", (H + param("s") + k,)) for k in (0, 2))
+    moved = Statement("c", (LoopAxis("h", 8),), reads, 4, params=(("s", 0, 24),))
+    assert core.can_compute_at(producer(40), moved, {"h": 4}).footprint_bytes == 4 * 6
 
 
 def test_recomputation_counts_tiles_that_need_the_same() -> None:
@@ -199,6 +241,8 @@ def test_buffers() -> None:
     rows = Statement("c", (LoopAxis("h", 4), LoopAxis("k", 8, True)), (Read("p", (K,)),), 4)
     assert core.min_buffer_for_edge(producer(8), rows).buffer == "reg"
     assert core.min_buffer_for_edge(summed, rows).buffer == "smem_ring"
+    both = reads_all([(H, N), (N, H)], h=8, n=8)
+    assert core.min_buffer_for_edge(producer(8, 8), both).buffer == "smem_ring"
     guarded = Statement("c", (LoopAxis("h", 8),), (Read("p", (H - 1,), (Guard(H - 1, 8),)),), 4)
     assert core.min_buffer_for_edge(producer(8), guarded).buffer == "smem_ring"
     turned = consumer((H, K), h=4, k=32)

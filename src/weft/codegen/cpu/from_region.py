@@ -137,6 +137,8 @@ class Lowering(Reductions):
             return AxisTiling(packing.rows, 1)
         if blocks is not None and name in blocks.crossing:
             return AxisTiling(blocks.edge, 1)
+        if self._is_block(name):
+            return AxisTiling(self.kernel.sizes[name], 1)
         return self.tiling.outer(name)
 
     # -- the outer loops -------------------------------------------------------------------------
@@ -163,8 +165,10 @@ class Lowering(Reductions):
         inside = {n: t for n, t in zip(outer, tiles, strict=True) if self._is_block(n)}
         if self.tiling.blocks is not None:
             self._crossed(root, places, inside, self.tiling.blocks.crossing)
-        elif inside:
+        elif self.tiling.packing is not None and inside:
             self._packed_rows(root, places, wrappers, next(iter(inside.values())))
+        elif inside:
+            self._whole_row(root, places, wrappers, inside)
         else:
             self._tile(root, places, wrappers)
         stop = constant(first + total)
@@ -175,7 +179,9 @@ class Lowering(Reductions):
         packing, blocks = self.tiling.packing, self.tiling.blocks
         if blocks is not None:
             return name in blocks.crossing
-        return packing is not None and name == packing.rows_axis
+        if packing is not None:
+            return name == packing.rows_axis
+        return self.tiling.whole_rows and name == self.tiling.vector_axis
 
     def _cut(self, name: str, place: Expr, tile: Segment, wrappers: list[Wrapper]) -> Expr:
         """The place of an axis inside its tile; its unrolled and lanes loops join `wrappers`."""
@@ -193,6 +199,22 @@ class Lowering(Reductions):
         self.kept.begin_tile(wrappers)
         self._stores(leaf)
         for scope in leaf.chain()[: len(base.chain()) - 1 : -1]:
+            scope.close()
+
+    def _whole_row(
+        self,
+        root: Scope,
+        places: dict[str, Expr],
+        wrappers: Sequence[Wrapper],
+        row: dict[str, Segment],
+    ) -> None:
+        """All tiles of a row, or of a stretch of it, one after the other."""
+        ((along, stretch),) = row.items()
+        for tile in outer_segments(stretch.extent, self.tiling.outer(along)):
+            scope = Scope(root, self._name(f"{plain(along)}t"), tile.count, SERIAL)
+            inner = list(wrappers)
+            place = places[along] + axis(scope.var) * tile.extent + tile.start
+            self._tile(scope, {**places, along: self._cut(along, place, tile, inner)}, inner)
             scope.close()
 
     # -- blocks of two axes ----------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
     axis = segments;  segment = count tiles of (unroll x lanes) elements, from `start`
 
-A `MapPlan` gives the vector axis `vector` lanes and `unroll` vectors a tile; with `block`, a piece
+A `MapPlan` gives the vector axis `vector` lanes and `unroll` vectors a tile. Where there are rows
+enough for all threads, a piece is a whole row, gone through tile by tile, so that what a row shares
+is worked out once for it. With `block`, a piece
 is a block of two axes, and operands that lie across are transposed tile by tile. A `RowPlan` does
 the same along the reduced axis, where the unrolled vectors are independent partial results
 (`accumulators`); if the contiguous axis is not reduced, lanes run along that one instead, and the
@@ -21,6 +23,7 @@ other, and then computes `tile[0]` rows with them. With A and B in `cache`, a pi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,6 +40,8 @@ from weft.region.ir import Kernel, Reduce, form_of
 PARTIAL_SUMS: Final = 8
 """Sums along k that are kept apart, at least: two units with a latency of four."""
 
+MANY_ROWS: Final = 64
+"""Rows that keep all threads busy to the end, though each of them is one piece."""
 WIDE: Final = 8
 NARROW: Final = 4
 """Lanes of vectors that are worth halving, and of those that are not halved again."""
@@ -119,6 +124,8 @@ class Tiling:
     columns: Columns | None = None
     kept: tuple[str, ...] = ()
     """Values of a row that later passes over it read from scratch."""
+    whole_rows: bool = False
+    """Whether a piece has all tiles along the vector axis."""
 
     def outer(self, axis: str) -> AxisTiling:
         return self.outer_tiles.get(axis, AxisTiling())
@@ -183,7 +190,12 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
     if vector is None:
         return Tiling(None, {}, {}, kept=kept)
     outer = {} if vector in reduced else {vector: tile}
-    return Tiling(vector, outer, {vector: tile}, kept=kept)
+    whole = isinstance(plan, MapPlan) and _has_many_rows(kernel, vector)
+    return Tiling(vector, outer, {vector: tile}, kept=kept, whole_rows=whole)
+
+
+def _has_many_rows(kernel: Kernel, along: str) -> bool:
+    return math.prod(axis.size for axis in kernel.axes if axis.name != along) >= MANY_ROWS
 
 
 def _in_order(kernel: Kernel) -> bool:

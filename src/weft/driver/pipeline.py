@@ -240,8 +240,10 @@ def check_overrides(overrides: Mapping[str, str], target: Target, until: str | N
 
 def report(compilation: Compilation) -> list[str]:
     """What is stored and copied where, in sentences; what is not finished in the kernel of its
-    contraction; with exact fusion, what was chosen and why."""
-    lines = list(compilation["region"].notes) if compilation.opt_level == EXACT_LEVEL else []
+    contraction; with exact fusion, and where kernels have stages, what was chosen and why."""
+    region = compilation["region"]
+    told = compilation.opt_level == EXACT_LEVEL or any(kernel.stages for kernel in region.kernels)
+    lines = list(region.notes) if told else []
     lines += _stops(compilation["region"])
     lines += memory_report(compilation["region"], compilation["memory"])
     lines += [*compilation["plan"].notes, *plan_text.origin_lines(compilation["plan"])]

@@ -13,8 +13,9 @@ from dataclasses import replace
 from itertools import product
 
 from weft.plan.attention import gpu_attention_plans
-from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
 from weft.plan.multiply_adds import fma_plans, lighter_fma_plans
+from weft.plan.staged import staged_plans
 from weft.plan.tensor_cores import sm80_plan, sm90_contraction, sm90_forms, sm90_plan
 from weft.plan.verify import threads_of_accumulators
 from weft.region.form import Problem
@@ -36,6 +37,8 @@ def candidates(kernel: Kernel, target: Target, first: Plan) -> list[Plan]:
             found = _maps(first, target)
         case RowPlan():
             found = _rows(first, target)
+        case StagedPlan():
+            found = staged_plans(first)
         case AttentionPlan() if target.kind is Kind.GPU:
             found = gpu_attention_plans(kernel, first)
         case AttentionPlan():

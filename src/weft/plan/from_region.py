@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import F32, I1
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.plan.attention import cpu_attention_plan, gpu_attention_plan, stream_plan
 from weft.plan.contraction import cpu_plan
 from weft.plan.ir import (
@@ -27,9 +27,10 @@ from weft.plan.ir import (
 from weft.plan.kept_rows import cpu_row_plan, is_stream, vector_axis
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan, whole_vectors
+from weft.plan.staged import staged_plan
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
 from weft.plan.transposes import block_for, crossing_of
-from weft.region.form import Attention, Map, Product, Stream
+from weft.region.form import Attention, Map, Product, Staged, Stream
 from weft.region.forms.widths import inner_axis, vector_bytes
 from weft.region.ir import Kernel, Module, Pattern, Read, Tensor, form_of, problem_of, walk
 from weft.region.structure import structure_key
@@ -123,6 +124,12 @@ def plan_kernel(
     match form_of(kernel):
         case Map():
             return _map(kernel, tensors, target, header)
+        case Staged() if target.kind is Kind.CPU:
+            known = kernel.with_locals(tensors)
+            lanes = min(_cpu_lanes(part, known, target) for part in kernel.parts)
+            return staged_plan(kernel, lanes, header)
+        case Staged():
+            raise Unimplemented(f"kernel {kernel.name}", "no GPU template has stages yet")
         case Product():
             plan = _contraction(kernel, tensors, target, header)
         case Attention() if target.kind is Kind.CPU:

@@ -1,6 +1,6 @@
 """Schedule plans: a tagged union with one header.
 
-    Plan   = MmaPlan | RowPlan | MapPlan | AttentionPlan
+    Plan   = MmaPlan | RowPlan | MapPlan | AttentionPlan | StagedPlan
     Header = target, kernel key          in each of them
 
 A plan decides everything about *how*: tiles, pipeline depth, vector widths, loop order, threads,
@@ -163,7 +163,22 @@ class AttentionPlan:
     """Registers per thread of the producer and of the consumers (SM90)."""
 
 
-Plan: TypeAlias = MmaPlan | MapPlan | RowPlan | AttentionPlan
+@dataclass(frozen=True)
+class StagedPlan:
+    """Stages that follow one another row by row (CPU). Axes and stages are called by their place
+    (`plan.staged`)."""
+
+    header: Header
+    vector: int
+    unroll: int = 1
+    tile: dict[str, int] = field(default_factory=dict, hash=False)
+    """Rows of the results that a piece computes, by the axis that slides."""
+    slide: str = "i0"
+    local_edges: tuple[LocalEdge, ...] = ()
+    """How many rows of each stage are kept for those who read it; what is left out is derived."""
+
+
+Plan: TypeAlias = MmaPlan | MapPlan | RowPlan | AttentionPlan | StagedPlan
 
 
 _ON_CPU: Final[Mapping[type[Plan], frozenset[str]]] = {

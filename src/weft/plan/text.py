@@ -1,6 +1,6 @@
 """Plans as JSON, both ways without loss.
 
-A plan is one object with `kind` (mma, map, row, attention), `target` and `kernel`, and the
+A plan is one object with `kind` (mma, map, row, attention, staged), `target` and `kernel`, and the
 fields of its kind. An mma plan has the fields of document 2's section 12.5, written as there
 (`"warp_tile": "64x64"`), and beside them cluster, order, batch, operand_layouts, split_k, swap_ab,
 roles, deferred_epilogue, consumers, in_flight, store_buffers, registers and precision. Fields that
@@ -32,6 +32,7 @@ from weft.plan.ir import (
     Plan,
     PlanSet,
     RowPlan,
+    StagedPlan,
     Vectorize,
     effective_fields,
     idle_fields,
@@ -43,6 +44,7 @@ KINDS: Final[Mapping[str, type[Plan]]] = {
     "map": MapPlan,
     "row": RowPlan,
     "attention": AttentionPlan,
+    "staged": StagedPlan,
 }
 
 
@@ -120,6 +122,9 @@ def brief(plan: Plan) -> str:
             several = counted(plan.rows_per_block, "row") + " side by side" * plan.across
             again = f", {plan.rows_per_thread} times" if plan.rows_per_thread > 1 else ""
             return f"{several} of {plan.threads} threads with vectors of {plan.vector}{again}"
+        case StagedPlan():
+            strips = ", ".join(f"{size} of {name}" for name, size in plan.tile.items())
+            return f"strips of {strips}, {plan.unroll} vectors of {plan.vector}"
     return type(plan).__name__
 
 
@@ -205,9 +210,19 @@ def plan_of_fields(fields: Fields) -> Plan:
             return MapPlan(header, fields.whole("vector"), **_given(fields, MapPlan))
         case "row":
             return RowPlan(header, fields.whole("vector"), **_given(fields, RowPlan))
+        case "staged":
+            return _read_staged(fields, header)
         case _:
             sizes = fields.whole("tile_q"), fields.whole("tile_kv")
             return AttentionPlan(header, *sizes, **_given(fields, AttentionPlan))
+
+
+def _read_staged(fields: Fields, header: Header) -> StagedPlan:
+    with reading(fields.take("tile"), f"{fields.where}.tile") as sizes:
+        tile = {name: sizes.whole(name) for name in sizes.names}
+    edges = fields.items("local_edges", _read_edge) if fields.has("local_edges") else ()
+    slide, unroll = fields.text("slide"), fields.whole("unroll", 1)
+    return StagedPlan(header, fields.whole("vector"), unroll, tile, slide, edges)
 
 
 def _read_target(fields: Fields) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.tally import counted
 from weft.plan.images import IMAGE
-from weft.plan.ir import AttentionPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import AttentionPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
 from weft.plan.sum_parts import SPLITTING, contradiction
 from weft.plan.text import told
 from weft.target import roofline
@@ -65,6 +65,14 @@ def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Fin
             yield from _positive(rows_per_thread=plan.rows_per_thread)
             yield from _vector(plan.vector, element_bytes, target)
             yield from _row_threads(plan, target)
+        case StagedPlan():
+            yield from _positive(unroll=plan.unroll)
+            yield from _positive(**{f"tile {name}": size for name, size in plan.tile.items()})
+            yield from _vector(plan.vector, element_bytes, target)
+            for edge in plan.local_edges:
+                if edge.buffer not in _BUFFERS:
+                    yield _wrong(RANGE, f"an edge is kept in {edge.buffer}")
+                yield from _positive(depth=1 if edge.depth is None else edge.depth)
         case AttentionPlan():
             yield from _positive(tile_q=plan.tile_q, tile_kv=plan.tile_kv)
             yield from _stages(plan.stages)

@@ -308,6 +308,21 @@ def difference(pieces: tuple[Piece, ...], wanted: Domain) -> Difference | None:
     return None
 
 
+@_query
+def uncovered(part: Piece, whole: tuple[Piece, ...]) -> Point | None:
+    """A point of a loop nest that leads to an element none of other nests leads to; None where
+    there is none."""
+    space = _Space(part.domain.names)
+    relation = space.map(part.index).intersect_domain(space.set(part.domain))
+    missing = relation.range()
+    for piece in whole:
+        other = _Space(piece.domain.names)
+        image = other.map(piece.index).intersect_domain(other.set(piece.domain)).range()
+        missing = missing.subtract(image)
+    found = relation.intersect_range(missing).domain()
+    return None if found.is_empty() else space.point(found)
+
+
 def _reached_twice(relation: Any) -> Any:
     """The elements that two different points lead to."""
     pairs = relation.apply_range(relation.reverse())

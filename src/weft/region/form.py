@@ -2,7 +2,7 @@
 
     Form = Map(crossing) | Row(rows) | Product(rows, problem, epilogue)
          | Convolution(rows, problem, epilogue, windows) | Attention(rows, parts)
-         | Stream(rows, parts) | Whole(op)
+         | Stream(rows, parts) | Staged(slide, batch, rings) | Whole(op)
 
 A form is found once, when a kernel is finished (`forms.find`), and says nothing that does not
 follow from the kernel and the shapes of its tensors; verification finds it again and compares.
@@ -218,6 +218,36 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Ring:
+    """What the results of one row need of a local. Along its own `axis` they need the rows from
+    `low` to `high`, counted from their own row, where it is so long; `depth` of them are alive at a
+    time where each is computed as late as can be. Its `batch` axes are those of the results."""
+
+    local: str
+    batch: tuple[str, ...]
+    axis: str
+    low: int
+    high: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Stages that follow one another row by row. All of them move along `slide`, an axis of the
+    results, at the same pace; `batch` are the axes outside of it, and a row is what is inside."""
+
+    slide: str
+    batch: tuple[str, ...]
+    rings: tuple[Ring, ...]
+    rows: ClassVar[Rows] = Rows((), regular=True)
+
+    @property
+    def warm_up(self) -> int:
+        """Rows that are computed before the first of the results."""
+        return max(ring.high - ring.low for ring in self.rings)
+
+
+@dataclass(frozen=True)
 class Whole:
     """An op that no kernel language expresses."""
 
@@ -225,7 +255,7 @@ class Whole:
     rows: ClassVar[Rows] = Rows((), regular=True)
 
 
-Form: TypeAlias = Map | Row | Product | Convolution | Attention | Stream | Whole
+Form: TypeAlias = Map | Row | Product | Convolution | Attention | Stream | Staged | Whole
 
 
 def kind_of(form: Form) -> str:

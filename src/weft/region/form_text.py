@@ -5,6 +5,7 @@
     {"kind": "product", "rows", "problem"?, "epilogue"}
     {"kind": "convolution", "rows", "problem"?, "epilogue", "windows"}      text: why none
     {"kind": "attention" | "stream", "rows", "parts"}
+    {"kind": "staged", "slide", "batch", "rings"}                           rings: of `Ring`
     {"kind": "whole", "op"}
 
 Fields without a value are left out. A text may leave a form out whole: it follows from the rest.
@@ -32,8 +33,10 @@ from weft.region.form import (
     Moved,
     Problem,
     Product,
+    Ring,
     Row,
     Rows,
+    Staged,
     Stream,
     StreamParts,
     Whole,
@@ -164,6 +167,15 @@ def _stream(form: Fields) -> Stream:
     return Stream(_rows(form), found)
 
 
+def _staged(form: Fields) -> Staged:
+    return Staged(form.text("slide"), form.texts("batch"), form.items("rings", _ring))
+
+
+def _ring(ring: Fields) -> Ring:
+    low, high, depth = (ring.whole(name) for name in ("low", "high", "depth"))
+    return Ring(ring.text("local"), ring.texts("batch"), ring.text("axis"), low, high, depth)
+
+
 def _inner(form: Fields, name: str) -> AbstractContextManager[Fields]:
     return reading(form.take(name), f"{form.where}.{name}")
 
@@ -181,5 +193,6 @@ _READERS: dict[str, Callable[[Fields], Form]] = {
     "convolution": _convolution,
     "attention": _attention,
     "stream": _stream,
+    "staged": _staged,
     "whole": lambda form: Whole(form.text("op")),
 }

@@ -6,14 +6,15 @@
    (`merge`).
 3. `writing` makes a kernel of each choice; opaque ops are carried whole, and results of one op
    are outputs of one kernel.
-4. `fitting` joins, cuts or prepares kernels for the units of the machine.
+4. `fitting` joins, cuts or prepares kernels for the units of the machine; on a CPU, kernels that
+   one other reads become stages of it.
 5. `forms` says what each kernel is, for the stages after this one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -21,17 +22,19 @@ from weft.foundation.dims import static
 from weft.foundation.dtypes import UI8, DType
 from weft.foundation.index_expr import axis, linear
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
+from weft.region.cost import seconds_apart
 from weft.region.fitting.fit import fit
 from weft.region.fitting.join_attention import join_attention
+from weft.region.fitting.join_stages import join_stages
 from weft.region.fitting.join_streams import join_streams
 from weft.region.forms.find import with_forms
 from weft.region.fusion.greedy import Fusion
-from weft.region.fusion.merge import Group, dependencies, fuse_greedily
+from weft.region.fusion.merge import Group, dependencies, fuse_greedily, fuse_nothing
 from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
 from weft.region.writing.emit import Root, Source, View, makes_up
 from weft.region.writing.folds import in_one_pass
 from weft.region.writing.layouts import Layout, contraction_layouts
-from weft.target.target import Target
+from weft.target.target import Kind, Target
 from weft.tiny.ir import Graph
 
 Fuse: TypeAlias = Callable[[Fusion], list[Group]]
@@ -47,8 +50,29 @@ def lower_scop(
 ) -> Module:
     """The kernels of a program for a target. `roles` says what each input is: input (the default),
     param or state."""
-    fused = _Lowering(scop, graph, target, roles or {}, fuse).run()
-    return with_forms(fit(fused, target))
+    found = {}
+    for what, module in _Lowering(scop, graph, target, roles or {}, fuse).run():
+        fitted = fit(module, target)
+        found[what] = fitted if _is_plain(target, fuse) else join_stages(fitted, target)
+    return with_forms(_cheapest(found, target))
+
+
+def _is_plain(target: Target, fuse: Fuse) -> bool:
+    """Whether there is nothing to choose but what `fuse` chooses: no kernel has stages."""
+    return target.kind is not Kind.CPU or fuse is fuse_nothing
+
+
+def _cheapest(choices: Mapping[str, Module], target: Target) -> Module:
+    """The choice that takes the least time; of several, with a note on the others."""
+    if len(choices) == 1:
+        return next(iter(choices.values()))
+    times = {
+        what: 1e6 * sum(seconds_apart(kernel, module.tensors, target) for kernel in module.kernels)
+        for what, module in choices.items()
+    }
+    module = choices[min(times, key=times.__getitem__)]
+    shown = ", ".join(f"{time:.1f} µs {what}" for what, time in times.items())
+    return replace(module, notes=(f"all kernels take {shown}", *module.notes))
 
 
 @dataclass
@@ -72,7 +96,8 @@ class _Lowering:
         for edge in self.scop.edges:
             self.readers.setdefault(edge.source, []).append(self.blocks[edge.to].kind)
 
-    def run(self) -> Module:
+    def run(self) -> Iterator[tuple[str, Module]]:
+        """The choices to choose from, and what they are called."""
         self._inputs()
         self._outputs()
         self._stored()
@@ -84,7 +109,18 @@ class _Lowering:
         chains = [chain for chain in self.scop.chains if chain.kind != "stream"]
         joined = frozenset(name for chain in chains for name in chain.blocks)
         fusion = Fusion(self.view, self.target, list(self.blocks), self.must, joined)
-        module = self._module(fusion, self.fuse(fusion))
+        yield "as chosen", self._chosen(fusion, self.fuse)
+        if _is_plain(self.target, self.fuse) or not fusion.reads_repeatedly():
+            return
+        if self.fuse is not fuse_greedily:
+            yield "by greedy's choice", self._chosen(fusion.afresh(), fuse_greedily)
+        yield (
+            "if nothing is computed twice",
+            self._chosen(fusion.afresh(one_place=True), fuse_greedily),
+        )
+
+    def _chosen(self, fusion: Fusion, fuse: Fuse) -> Module:
+        module = self._module(fusion, fuse(fusion))
         if self.target.has("wgmma"):
             module = join_streams(module)
         return join_attention(module, self.target) if self.target.streams_attention else module

@@ -79,10 +79,22 @@ def run_kernel(
     pieces, which are merged by `combine`."""
     if kernel.opaque is not None:
         return _run_opaque(kernel, tensors, arrays, opaque)
+    if kernel.stages:
+        return _run_stages(kernel, tensors, arrays)
     with np.errstate(**functions.QUIET):
-        playback = _Playback(kernel, tensors, arrays, fold_parts)
+        playback = Playback(kernel, tensors, arrays, fold_parts)
         playback.run(kernel.body)
         return {output.tensor: playback.store(output) for output in kernel.outputs}
+
+
+def _run_stages(
+    kernel: Kernel, tensors: Mapping[str, Tensor], arrays: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Every stage over all its axes, then the rest."""
+    known, found = kernel.with_locals(tensors), dict(arrays)
+    for part in kernel.parts:
+        found.update(run_kernel(part, known, found))
+    return {output.tensor: found[output.tensor] for output in kernel.outputs}
 
 
 def _run_opaque(
@@ -106,7 +118,7 @@ def _run_opaque(
 
 
 @dataclass
-class _Playback:
+class Playback:
     """The state of one kernel: where each axis stands, and the values so far."""
 
     kernel: Kernel
@@ -177,6 +189,13 @@ class _Playback:
             case Fold():
                 return self._fold(let.expr, operands(let))
 
+    def _lies_at(self, read: Read, index: Sequence[Array]) -> tuple[Array, ...]:
+        """Where the elements at an index lie in what is kept of a tensor: here it is all of it."""
+        return tuple(index)
+
+    def _single(self, source: Array) -> Array:
+        return source.reshape((1,) * len(self.place))
+
     def _scalar(self, value: Scalar, dtype: DType) -> Array:
         return np.asarray(np.asarray(value).astype(dtype.numpy)).reshape((1,) * len(self.place))
 
@@ -189,7 +208,7 @@ class _Playback:
             found = np.zeros(np.broadcast_shapes(inside.shape, *(i.shape for i in index)))
             found = found.astype(dtype.numpy)
         else:
-            found = source[tuple(index)] if index else source.reshape((1,) * len(self.place))
+            found = source[self._lies_at(read, index)] if index else self._single(source)
         if read.fill is None:
             return found
         return np.where(inside, found, self._scalar(read.fill, dtype))
@@ -266,7 +285,7 @@ class _Playback:
 
     def _at(
         self, axes: Sequence[str], point: Sequence[Any], needed: Mapping[str, Array]
-    ) -> _Playback:
+    ) -> Playback:
         """This kernel with some axes standing at one point."""
         inner = copy(self)
         inner.grid, inner.dtypes, inner.values = dict(self.grid), dict(self.dtypes), dict(needed)

@@ -2,7 +2,8 @@
 axes.
 
     Module  = tensors, kernels in order, inputs and outputs by tensor name
-    Kernel  = axes, inputs, body [Let], outputs, form (what it is: `form.py`)
+    Kernel  = axes, inputs, stages, body [Let], outputs, form (what it is: `form.py`)
+    Stage   = local tensor, axes, body [Let], value
     Let     = name : dtype over axes = Expr
     Expr    = Read(tensor, index, guards, fill, places) | Const | AxisIndex | Unary | Cast | Binary
             | Select | Reduce(fn, axes, value, acc) | Fold(...) | Check(rule) | Words
@@ -27,6 +28,12 @@ of Lets over them. A step sees one point of `axes`: a value of the kernel that l
 taken at that point, and no value of the step lives over them. Two Lets whose folds differ only in
 `result` are one loop.
 
+A stage is what would be a kernel before this one, were its result in memory: `local[axes] <- value`
+for every point of its axes. Its body is its own: it reads what the kernel reads, and the locals of
+stages before it. Stages come in order, each over all its axes, and then the kernel's body, which
+reads their locals as it reads any tensor. They are pure, so that a plan may compute an element of a
+local twice, or only those that are read, and keep no more of them than are still to be read.
+
 An opaque kernel carries an op whole: it has no body, and its outputs are the op's results.
 
 Playback (`interp.py`) executes exactly this.
@@ -35,8 +42,8 @@ Playback (`interp.py`) executes exactly this.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
@@ -44,11 +51,12 @@ from typing import TypeAlias
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr as IndexExpr
-from weft.foundation.index_expr import Guard, Index, always
+from weft.foundation.index_expr import Guard, Index, always, axis
 from weft.region.form import (
     Attention,
     AttentionParts,
     Form,
+    Map,
     Problem,
     Product,
     Stream,
@@ -247,6 +255,7 @@ class Pattern(Enum):
     CONV = "conv"
     ATTENTION = "attention"
     STREAM = "stream"
+    STAGED = "staged"
     OPAQUE = "opaque"
 
 
@@ -282,6 +291,28 @@ class OpaqueCall:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """`local[axes] <- value`, kept on chip by the kernel that it is part of."""
+
+    local: Tensor
+    axes: tuple[KernelAxis, ...]
+    body: tuple[Let, ...]
+    value: str
+
+    @property
+    def name(self) -> str:
+        return self.local.name
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel that it would be, were its local in memory."""
+        index = tuple(axis(found.name) for found in self.axes)
+        output = Output(self.local.name, self.value, index)
+        name, form = self.local.name, Map(None)
+        return Kernel(name, Pattern.MAP, self.axes, self.body, (output,), form=form)
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One kernel: everything between its reads and its stores stays in registers or on chip."""
 
@@ -297,15 +328,16 @@ class Kernel:
     """For people: Lets that have a name in the program, with that name."""
     form: Form | None = field(default=None, compare=False)
     """What it is, once it is finished; the rest decides it, so that nothing else compares it."""
+    stages: tuple[Stage, ...] = ()
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        return {axis.name: axis.size for axis in self.axes}
+        return {found.name: found.size for found in self.axes}
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
         """Inclusive ranges of axes and params, for interval arithmetic."""
-        ranges = {axis.name: (0, axis.size - 1) for axis in self.axes}
+        ranges = {found.name: (0, found.size - 1) for found in self.axes}
         ranges.update((param.name, (param.low, param.high)) for param in self.params)
         return ranges
 
@@ -321,10 +353,30 @@ class Kernel:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Tensors it reads, in order of first use."""
-        names = [let.expr.tensor for let in walk(self.body) if isinstance(let.expr, Read)]
+        """Tensors it reads, in order of first use; locals are its own."""
+        names = [let.expr.tensor for let in self.every_let() if isinstance(let.expr, Read)]
         carried = self.opaque.inputs if self.opaque else ()
-        return tuple(dict.fromkeys([*names, *(param.tensor for param in self.params), *carried]))
+        own = {stage.name for stage in self.stages}
+        found = dict.fromkeys([*names, *(param.tensor for param in self.params), *carried])
+        return tuple(name for name in found if name not in own)
+
+    @property
+    def parts(self) -> tuple[Kernel, ...]:
+        """The stages as kernels, and what comes after them."""
+        if not self.stages:
+            return (self,)
+        last = replace(self, pattern=Pattern.MAP, stages=(), form=Map(None))
+        return (*(stage.kernel for stage in self.stages), last)
+
+    def every_let(self) -> Iterator[Let]:
+        """The Lets of all stages and of the body, those inside folds included."""
+        for stage in self.stages:
+            yield from walk(stage.body)
+        yield from walk(self.body)
+
+    def with_locals(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors that its parts read and write, given those of the module."""
+        return {**tensors, **{stage.name: stage.local for stage in self.stages}}
 
     def let(self, name: str) -> Let:
         for found in self.body:
@@ -409,7 +461,8 @@ class Tensor:
     dtype: DType
     shape: tuple[int, ...]
     role: str = "internal"
-    """input, param, state, constant, run (what random numbers depend on), output or internal."""
+    """input, param, state, constant, run (what random numbers depend on), output, internal, or
+    local: of a stage, in no memory of the program."""
 
     @property
     def bytes(self) -> int:

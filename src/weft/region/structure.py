@@ -39,6 +39,7 @@ from weft.region.ir import (
     Reduce,
     Roles,
     Select,
+    Stage,
     Tensor,
     Unary,
     ValueExpr,
@@ -69,8 +70,13 @@ def buffers(kernel: Kernel) -> tuple[str, ...]:
 def canonical(kernel: Kernel) -> tuple[Kernel, dict[str, str]]:
     """The kernel with every name replaced by position, and the new names of its tensors."""
     tensors = {name: f"t{number}" for number, name in enumerate(buffers(kernel))}
+    stages = []
+    known = dict(tensors)
+    for number, stage in enumerate(kernel.stages):
+        stages.append(_canonical_stage(stage, known, f"s{number}"))
+        known[stage.name] = f"s{number}"
     names = Names(
-        tensors,
+        known,
         {found.name: f"i{number}" for number, found in enumerate(kernel.axes)},
         {found.name: f"p{number}" for number, found in enumerate(kernel.params)},
     )
@@ -90,8 +96,17 @@ def canonical(kernel: Kernel) -> tuple[Kernel, dict[str, str]]:
         ),
         names.roles(kernel.roles),
         opaque,
+        stages=tuple(stages),
     )
     return renamed, tensors
+
+
+def _canonical_stage(stage: Stage, tensors: Mapping[str, str], name: str) -> Stage:
+    axes = {found.name: f"i{number}" for number, found in enumerate(stage.axes)}
+    names = Names(dict(tensors), axes, {})
+    body = tuple(names.let(let) for let in stage.body)
+    renamed = tuple(replace(found, name=axes[found.name]) for found in stage.axes)
+    return Stage(replace(stage.local, name=name), renamed, body, names.lets[stage.value])
 
 
 class Names:

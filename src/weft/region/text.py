@@ -9,6 +9,8 @@ A module is `{"module": {"tensors", "inputs", "outputs", "kernels": [{"region": 
   with `Read` (`tensor`, `index`, `guards`?, `fill`?, `places`?), `Const`, `AxisIndex`, `Check`,
   `Words` and `Fold` added;
 - an output says at which `index` its value is stored and, where it has one, its `base`;
+- a kernel with stages has them before its body, `stages`: each with the `local` it fills (`name`,
+  `dtype`, `shape`), its `axes` and its `body`;
 - an opaque region has `opaque` instead of a body, written by the caller's codec;
 - `form` says what the kernel is (`form_text.py`);
 - `labels` gives Lets the names that the program has for them.
@@ -53,6 +55,7 @@ from weft.region.ir import (
     Reduce,
     Roles,
     Select,
+    Stage,
     Tensor,
     Unary,
     ValueExpr,
@@ -150,11 +153,22 @@ def kernel_to_json(
     if kernel.opaque is not None:
         region["opaque"] = _opaque(kernel.opaque, encode_op)
     else:
+        if kernel.stages:
+            region["stages"] = [_stage(stage) for stage in kernel.stages]
         stores = [f"{output.value} -> {output.tensor}" for output in kernel.outputs]
         region["body"] = [*map(_let, kernel.body), {"yield": stores}]
     if kernel.labels:
         region["labels"] = dict(kernel.labels)
     return region
+
+
+def _stage(stage: Stage) -> Json:
+    local = stage.local
+    return {
+        "local": {"name": local.name, "dtype": local.dtype.name, "shape": list(local.shape)},
+        "axes": [_axis(found) for found in stage.axes],
+        "body": [*map(_let, stage.body), {"yield": [f"{stage.value} -> {local.name}"]}],
+    }
 
 
 def _axis(found: KernelAxis) -> Json:
@@ -323,11 +337,26 @@ def _read_region(fields: Fields, tensors: Mapping[str, Tensor], decode_op: Decod
             form_from_json(region.take("form"), f"{region.where}.form")
             if region.has("form")
             else None,
+            region.items("stages", _read_stage) if region.has("stages") else (),
         )
         if inputs != made.inputs:
             shown = ", ".join(made.inputs)
             region.fail(f"its inputs are {', '.join(inputs)}, but it reads {shown}, in this order")
         return made
+
+
+def _read_stage(fields: Fields) -> Stage:
+    with reading(fields.take("local"), f"{fields.where}.local") as local:
+        dtype, shape = local.dtype("dtype"), local.wholes("shape")
+        tensor = Tensor(local.text("name"), dtype, shape, "local")
+    lets = fields.documents("body")
+    with reading(lets.pop() if lets else None, f"{fields.where}.body[-1]") as end:
+        stores = end.texts("yield")
+    value, _, name = stores[0].partition(" -> ") if len(stores) == 1 else ("", "", "")
+    if name != tensor.name:
+        fields.fail(f"its yield does not name a value for {tensor.name}")
+    body = _read_lets(lets, f"{fields.where}.body")
+    return Stage(tensor, fields.items("axes", _read_axis), body, value)
 
 
 def _read_memref(fields: Fields, tensors: Mapping[str, Tensor]) -> str:

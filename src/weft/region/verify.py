@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -82,8 +82,14 @@ def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
     yield from _names(module)
     for kernel in module.kernels:
         yield from _order(kernel, module.tensors, written)
-        if all(name in module.tensors for name in _touched(kernel)):
-            yield from _Check(kernel, module.tensors, prover).findings()
+        stages = list(_stages(kernel, module.tensors))
+        yield from stages
+        if not stages and all(name in module.tensors for name in _touched(kernel)):
+            known = kernel.with_locals(module.tensors)
+            for stage in kernel.stages:
+                part = replace(stage.kernel, form=None)
+                yield from _Check(part, known, prover).findings()
+            yield from _Check(kernel, known, prover).findings()
         written |= {output.tensor for output in kernel.outputs}
     for name in module.outputs:
         if name not in written:
@@ -140,6 +146,27 @@ def _order(kernel: Kernel, tensors: Mapping[str, Tensor], written: set[str]) -> 
             yield Finding("RegionName", kernel.name, f"tensor {output.tensor} is not declared")
         elif output.tensor in written:
             yield Finding("RegionOrder", kernel.name, f"{output.tensor} is written a second time")
+
+
+def _stages(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[Finding]:
+    """Locals have names and shapes of their own, and are read after they are made."""
+    made: set[str] = set()
+    own = {stage.name for stage in kernel.stages}
+    for stage in kernel.stages:
+        where = f"{kernel.name}, stage {stage.name}"
+        names = tuple(found.name for found in stage.axes)
+        values = {let.name: let for let in stage.body}
+        if stage.name in tensors or stage.name in made:
+            yield Finding("RegionName", where, "its local has the name of another tensor")
+        if stage.local.shape != tuple(found.size for found in stage.axes):
+            yield Finding("RegionAxis", where, "its axes are not those of its local")
+        if stage.value not in values or values[stage.value].axes != names:
+            why = f"{stage.value or 'its value'} does not live over all its axes"
+            yield Finding("RegionAxis", where, why)
+        late = sorted((set(stage.kernel.inputs) & own) - made)
+        if late:
+            yield Finding("RegionOrder", where, f"{late[0]} is read before it is made")
+        made.add(stage.name)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from weft.foundation.index_expr import axes_of
 from weft.region.forms.attention import find_attention
+from weft.region.forms.staged import find_staged
 from weft.region.forms.stream import find_stream
 from weft.region.ir import (
     Binary,
@@ -59,6 +60,14 @@ def _pattern(kernel: Kernel) -> Iterator[Problem]:
     if pattern is Pattern.STREAM:
         if find_stream(kernel) is None:
             yield "RegionPattern", "it is called stream, but its body is none"
+        return
+    if pattern is Pattern.STAGED:
+        why = find_staged(kernel)
+        if isinstance(why, str):
+            yield "RegionPattern", f"it is called staged, but its stages do not slide: {why}"
+        return
+    if kernel.stages:
+        yield "RegionPattern", f"it is called {pattern.value}, but it has stages: staged"
         return
     reduces = any(isinstance(let.expr, Reduce | Fold) for let in kernel.body)
     wanted = Pattern.ROW if reduces else Pattern.MAP

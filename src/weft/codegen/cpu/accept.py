@@ -21,9 +21,11 @@ from weft.plan.ir import (
     MmaPlan,
     Plan,
     RowPlan,
+    StagedPlan,
     idle_fields,
 )
 from weft.plan.kept_rows import KEPT_BYTES, columns_together, kept_bytes
+from weft.plan.staged import staged_refusals
 from weft.plan.text import told
 from weft.plan.transposes import crossing_of
 from weft.plan.winograd import ALGORITHM as WINOGRAD
@@ -48,6 +50,9 @@ IMAGES: Final = (
 
 def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> Iterator[str]:
     """Why a plan cannot be carried out on the CPU."""
+    if kernel.stages and not isinstance(plan, StagedPlan):
+        yield "the kernel has stages, which only a plan of the kind staged knows"
+        return
     match plan:
         case MmaPlan():
             yield from _lanes(plan.vectorize.width if plan.vectorize else 1)
@@ -69,6 +74,10 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
         case AttentionPlan():
             yield from _lanes(plan.vector)
             yield from _attention(kernel, plan)
+        case StagedPlan():
+            yield from _lanes(plan.vector)
+            yield from _unrolled("unroll", plan.unroll)
+            yield from staged_refusals(kernel, plan)
         case _:
             yield f"the CPU has no template for {type(plan).__name__}"
 

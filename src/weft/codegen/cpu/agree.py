@@ -10,6 +10,7 @@ from typing import Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.domain import executed
+from weft.codegen.cpu.rings import ring_faults
 from weft.codegen.cpu.verify import EMPTY, findings, repetitions
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.index_expr import Expr, axes_of, linear, substitute
@@ -28,9 +29,10 @@ MOST_COUNTED: Final = 4_096
 
 def agree(read: ir.Routine, made: ir.Routine, kernel: Kernel, refs: Mapping[str, MemRef]) -> None:
     """Raise where a routine that was read is none of its kernel."""
-    found = list(_frame(read, made)) or list(findings(read)) or list(_work(read, made))
+    found = list(_frame(read, made, kernel)) or list(findings(read)) or list(_work(read, made))
     if not found and kernel.opaque is None:
         found = list(_terms(read, made)) if read.body != made.body else []
+        found += [_wrong(read, "RoutineDomain", why) for why in ring_faults(read, kernel)]
         found += [f for output in kernel.outputs for f in _output(read, kernel, output, refs)]
     elif not found and read.body != made.body:
         why = "its op is carried whole, and what its loops must do cannot be shown"
@@ -43,11 +45,12 @@ def _wrong(routine: ir.Routine, code: str, why: str, hint: str = "") -> Finding:
     return Finding(code, f"routine {routine.name}", why, hint)
 
 
-def _frame(read: ir.Routine, made: ir.Routine) -> Iterator[Finding]:
+def _frame(read: ir.Routine, made: ir.Routine, kernel: Kernel) -> Iterator[Finding]:
     for what, got, wanted in (
         ("buffers", read.buffers, made.buffers),
         ("params", read.params, made.params),
         ("reports", read.checks, made.checks),
+        *((("rings", read.scratch, made.scratch),) if kernel.stages else ()),
     ):
         if got != wanted:
             why = f"its {what} follow from the kernel and its memory, and are other ones"

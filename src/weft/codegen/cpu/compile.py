@@ -12,6 +12,7 @@ from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.from_region import lower_kernel
 from weft.codegen.cpu.images import ImageContraction
 from weft.codegen.cpu.prefetch import prefetched
+from weft.codegen.cpu.staged import lower_staged
 from weft.codegen.cpu.strips import in_strips
 from weft.codegen.cpu.tiling import tiling_of
 from weft.codegen.cpu.winograd import WinogradConvolution
@@ -19,9 +20,9 @@ from weft.codegen.cpu.words import WordContraction
 from weft.foundation.errors import Finding
 from weft.memory.ir import MemRef
 from weft.plan.images import IMAGE
-from weft.plan.ir import REFUSED, AttentionPlan, MmaPlan, Plan
+from weft.plan.ir import REFUSED, AttentionPlan, MmaPlan, Plan, StagedPlan
 from weft.plan.winograd import ALGORITHM as WINOGRAD
-from weft.region.ir import Binary, Kernel, Pattern, Tensor, Unary, walk
+from weft.region.ir import Binary, Kernel, Pattern, Tensor, Unary
 
 
 def accepts(kernel: Kernel, tensors: dict[str, Tensor], plan: Plan) -> list[Finding]:
@@ -35,7 +36,7 @@ def _kernel_findings(kernel: Kernel, tensors: dict[str, Tensor]) -> list[Finding
     found = []
     if kernel.pattern is Pattern.OPAQUE:
         found.append(Finding("OpaqueKernel", "", "an opaque op is carried out by the host"))
-    for let in walk(kernel.body):
+    for let in kernel.every_let():
         if not supported(let.dtype):
             found.append(Finding("DTypeNotSupported", "", f"{let.dtype} has no registers here"))
         if isinstance(let.expr, Unary | Binary) and let.expr.fn not in FUNCTIONS:
@@ -55,6 +56,8 @@ def lower(
         return prefetched(ALGORITHMS[plan.algo](kernel, tensors, refs, plan).routine(name))
     if isinstance(plan, MmaPlan) and any(cached.where == IMAGE for cached in plan.cache):
         return prefetched(ImageContraction(kernel, tensors, refs, plan).routine(name))
+    if isinstance(plan, StagedPlan):
+        return lower_staged(kernel, tensors, refs, plan, name)
     tiling = tiling_of(kernel, refs, plan)
     if isinstance(plan, MmaPlan) and plan.algo_choice.get("conv") == WINOGRAD:
         return prefetched(WinogradConvolution(kernel, tensors, refs, tiling).routine(name))

@@ -24,7 +24,7 @@ own, in the same fixed order. `Load` touches memory only where its guards hold, 
 elsewhere; params of its address that `places` lists are values, kept inside their sizes. `Check`
 reports an element that breaks its rule in the error word, and goes on with one that does not.
 `Store.point` says where the kernel's own axes stand at the moment of the store: it is what the
-domain proof reads.
+domain proof reads. Loads of a stage's local have a `point` too.
 """
 
 from __future__ import annotations
@@ -79,6 +79,8 @@ class Load:
     guards: tuple[Guard, ...] = ()
     fill: Scalar | None = None
     places: tuple[Place, ...] = ()
+    point: Index = ()
+    """Of a stage's local: the point of its axes that is read."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ def statement_text(stmt: Stmt) -> str:
             return f"{kind.value} {var} in {start}..{stop}{by}{below}"
         case ir.Load(name=name, buffer=buffer, address=address, guards=guards, fill=fill):
             condition = _condition(guards, fill)
-            return f"load {name} = b{buffer}[{address}]{condition}{_places(stmt.places)}"
+            where = f" at [{', '.join(map(str, stmt.point))}]" if stmt.point else ""
+            return f"load {name} = b{buffer}[{address}]{condition}{where}{_places(stmt.places)}"
         case ir.LoadRun(name=name, var=var, count=count, buffer=buffer, address=address):
             condition = _condition(stmt.guards, stmt.fill)
             return f"run {name} over {var}={count} = b{buffer}[{address}]{condition}"
@@ -221,11 +222,13 @@ class _Parser:
             start, stop = parse_expr(m[3]), parse_expr(m[4])
             step, end = self._whole(m[5] or "1"), self._whole(m[6]) if m[6] else None
             return ir.For(m[2], start, stop, step, LoopKind(m[1]), self._block(), end)
-        if m := self.match(r"load ([\w.]+) = b(\d+)\[(.+?)\](?: if (.+) else (\S+))?( where .+)?"):
+        if m := self.match(
+            r"load ([\w.]+) = b(\d+)\[(.+?)\](?: if (.+) else (\S+))?(?: at \[(.+)\])?( where .+)?"
+        ):
             condition = self._condition(m[4], m[5])
-            return ir.Load(
-                m[1], self._whole(m[2]), parse_expr(m[3]), *condition, self._places(m[6])
-            )
+            point = parse_index(m[6].split(", ")) if m[6] else ()
+            number, places = self._whole(m[2]), self._places(m[7])
+            return ir.Load(m[1], number, parse_expr(m[3]), *condition, places, point)
         if m := self.match(
             r"run ([\w.]+) over ([\w.]+)=(\d+) = b(\d+)\[(.+?)\](?: if (.+) else (\S+))?"
         ):

@@ -320,6 +320,7 @@ class _Checker:
         if elements is None or not self._places(load.places):
             return
         self._inside(load.address, elements, load.guards, load.places)
+        self._known(load.point)
         self._fill(load)
         self._define(load.name, self.routine.dtype_of(load.buffer))
 

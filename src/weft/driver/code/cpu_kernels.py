@@ -12,6 +12,7 @@ from weft.codegen.cpu.agree import agree
 from weft.codegen.cpu.compile import accepts, lower
 from weft.codegen.cpu.domain import prove
 from weft.codegen.cpu.llvm import emit_module
+from weft.codegen.cpu.rings import prove_rings
 from weft.codegen.cpu.text import parse_routines
 from weft.codegen.cpu.whole import lower_whole, prove_whole
 from weft.driver.artifact.assembler import Native
@@ -87,6 +88,7 @@ def lower_module(
         if symbol not in code.routines:
             routine = lower(kernel, module.tensors, refs, plan, symbol)
             code.findings += prove(routine, kernel)
+            prove_rings(routine, kernel)
             code.routines[symbol] = routine
     return code
 

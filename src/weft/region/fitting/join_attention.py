@@ -9,10 +9,9 @@ What is stored of each query besides (the log-sum-exp of its scores) is a result
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
-from weft.region.fitting.joining import merged
+from weft.region.fitting.joining import merged, replaced
 from weft.region.forms.attention import find_attention
 from weft.region.forms.warpgroups import suits_warpgroups
 from weft.region.ir import (
@@ -50,7 +49,7 @@ def _joined(module: Module, chain: Chain, target: Target) -> Module:
         return module
     if target.kind is Kind.GPU and not suits_warpgroups(kernel, module.tensors):
         return module
-    return _replaced(module, parts, kernel, handed - kept)
+    return replaced(module, parts, kernel, handed - kept)
 
 
 def _is_worth_it(kernel: Kernel) -> bool:
@@ -107,24 +106,3 @@ def _are_neighbours(module: Module, parts: Sequence[Kernel]) -> bool:
         if kernel.name not in names and begun and (made & set(kernel.inputs) or read & over):
             return False
     return False
-
-
-def _replaced(
-    module: Module, parts: Sequence[Kernel], kernel: Kernel, handed: frozenset[str]
-) -> Module:
-    """The module with one kernel in the place of the last of its parts."""
-    names = [part.name for part in parts]
-    name = f"{Pattern.ATTENTION.value}{names[-1].lstrip('abcdefghijklmnopqrstuvwxyz_')}"
-    kernel = replace(kernel, name=name)
-    kernels = tuple(
-        kernel if k.name == names[-1] else k for k in module.kernels if k.name not in names[:-1]
-    )
-    origin = {k: v for k, v in module.origin.items() if k not in names}
-    origin[name] = tuple(sorted({i for n in names for i in module.origin.get(n, ())}))
-    renamed = dict.fromkeys(names, name)
-    chains = tuple(
-        replace(c, kernels=tuple(dict.fromkeys(renamed.get(k, k) for k in c.kernels)))
-        for c in module.chains
-    )
-    tensors = {n: t for n, t in module.tensors.items() if n not in handed}
-    return replace(module, tensors=tensors, kernels=kernels, origin=origin, chains=chains)

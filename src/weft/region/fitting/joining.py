@@ -20,6 +20,7 @@ from weft.region.ir import (
     KernelAxis,
     Let,
     Materialize,
+    Module,
     Output,
     Pattern,
     Read,
@@ -236,3 +237,24 @@ def live(kernel: Kernel) -> Kernel:
     )
     labels = {name: label for name, label in kernel.labels.items() if name in names}
     return replace(kernel, axes=axes, body=body, labels=labels)
+
+
+def replaced(
+    module: Module, parts: Sequence[Kernel], kernel: Kernel, handed: frozenset[str]
+) -> Module:
+    """The module with one kernel in the place of the last of its parts."""
+    names = [part.name for part in parts]
+    name = f"{kernel.pattern.value}{names[-1].lstrip('abcdefghijklmnopqrstuvwxyz_')}"
+    kernel = replace(kernel, name=name)
+    kernels = tuple(
+        kernel if k.name == names[-1] else k for k in module.kernels if k.name not in names[:-1]
+    )
+    origin = {k: v for k, v in module.origin.items() if k not in names}
+    origin[name] = tuple(sorted({i for n in names for i in module.origin.get(n, ())}))
+    renamed = dict.fromkeys(names, name)
+    chains = tuple(
+        replace(c, kernels=tuple(dict.fromkeys(renamed.get(k, k) for k in c.kernels)))
+        for c in module.chains
+    )
+    tensors = {n: t for n, t in module.tensors.items() if n not in handed}
+    return replace(module, tensors=tensors, kernels=kernels, origin=origin, chains=chains)

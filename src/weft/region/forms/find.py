@@ -12,6 +12,7 @@ from weft.region.forms.crossing import find_crossing
 from weft.region.forms.epilogue import find_epilogue
 from weft.region.forms.problem import find_problem
 from weft.region.forms.rows import find_rows
+from weft.region.forms.staged import find_staged
 from weft.region.forms.stream import find_stream
 from weft.region.forms.winograd import find_windows
 from weft.region.ir import Kernel, Module, Pattern, Tensor, row_major
@@ -45,4 +46,9 @@ def find_form(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Form:
         if streamed is None:
             raise InternalError(f"kernel {kernel.name} is called stream, but its body is none")
         return Stream(rows, streamed)
+    if kernel.pattern is Pattern.STAGED:
+        found_rows = find_staged(kernel)
+        if isinstance(found_rows, str):
+            raise InternalError(f"the stages of kernel {kernel.name} do not slide: {found_rows}")
+        return found_rows
     return Map(find_crossing(kernel, strides)) if kernel.pattern is Pattern.MAP else Row(rows)

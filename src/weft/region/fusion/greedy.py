@@ -6,6 +6,9 @@ it back; otherwise it is *stored* and begins a kernel of its own. Elementwise bl
 duplicated; a reduction or contraction is computed once or not inlined at all. When a block has to
 be stored because a reader of it was inlined into several kernels, storing that reader instead is
 tried (the rollback).
+
+Another start is to store every block that a kernel would read at several places (`one_place`): what
+is inlined then does no work twice. Which of the two takes less time is for the caller to say.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from weft.foundation.tally import asked, done
 from weft.poly_view.ir import Access, BlockKind
 from weft.region.cost import kernel_seconds
 from weft.region.fusion.bounds import PLACED, Bounds
+from weft.region.fusion.places import places_of
 from weft.region.fusion.resources import stop_reason
 from weft.region.fusion.signature import Signatures, on_tensors
 from weft.region.ir import Kernel, Tensor
@@ -54,6 +58,8 @@ class Fusion:
     notes: list[str] = field(default_factory=list)
     refusals: dict[str, str] = field(default_factory=dict)
     """Why blocks that could have been inlined are stored."""
+    one_place: bool = False
+    """Whether blocks that a kernel would read at several places are stored."""
 
     def __post_init__(self) -> None:
         self.tensors: dict[str, Tensor] = {
@@ -68,12 +74,42 @@ class Fusion:
             for source in self.sources[name]:
                 if source in self.readers:
                     self.readers[source][name] = None
-        places = {name: number for number, name in enumerate(self.order)}
-        self._bounds = Bounds(self.view, self.target, places)
+        self._places = {name: number for number, name in enumerate(self.order)}
+        self._bounds = Bounds(self.view, self.target, self._places)
         self._signatures = Signatures(self.view)
         self._known: dict[tuple[tuple[Root, ...], frozenset[str]], Draft] = {}
         self._drafts: dict[object, tuple[Draft, tuple[str, ...]]] = {}
         self._finished: dict[object, tuple[Kernel, tuple[str, ...]]] = {}
+
+    def afresh(self, *, one_place: bool = False) -> Fusion:
+        """The choice from the beginning, with what is known of kernels already."""
+        made = replace(self, inlined=set(), notes=[], refusals={}, one_place=one_place)
+        made._known, made._drafts, made._finished = self._known, self._drafts, self._finished
+        return made
+
+    def reads_repeatedly(self) -> bool:
+        """Whether a kernel of the choice computes some block at several places."""
+        return any(self._repeated(root, self.closure((root,))) for root in self.stored)
+
+    def _repeated(self, root: str, inside: Collection[str]) -> set[str]:
+        """The blocks of those that a kernel inlines which it computes at several places."""
+        worth = [name for name in inside if self._is_work(name)]
+        if not worth:
+            return set()
+        found = places_of(self.view.blocks, self._places, root, inside)
+        return {name for name in worth if len(found.get(name, ())) > 1}
+
+    def _is_work(self, name: str) -> bool:
+        """Whether it takes anything to compute a block again."""
+        block = self.view.blocks[name]
+        return block.kind is BlockKind.EWISE and block.fn not in ("const", "cast", *PLACED)
+
+    def _is_read_apart(self, name: str) -> bool:
+        """Whether a kernel that inlined a block would compute it at several places."""
+        if not self._is_work(name):
+            return False
+        users = self.roots_using(name)
+        return any(name in self._repeated(user, self.closure((user,), (name,))) for user in users)
 
     def choose(self) -> None:
         """Decide about every block."""
@@ -91,6 +127,9 @@ class Fusion:
     # -- one block -------------------------------------------------------------------------------
 
     def _decide(self, name: str) -> None:
+        if self.one_place and self._is_read_apart(name):
+            self.notes.append(f"{name} is stored: a kernel reads it at several places")
+            return
         why = None if self._surely(name) else self._try_inline(name)
         if why is None:
             self.inlined.add(name)

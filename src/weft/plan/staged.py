@@ -1,0 +1,110 @@
+"""Plans of kernels with stages: how many rows a piece computes, and how many rows rings hold.
+
+A plan calls axes and stages by their place: the axes of the results are `i0`, `i1`, ..., the stages
+`s0`, `s1`, ..., and what comes after them `body`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from weft.foundation.errors import InternalError
+from weft.plan.blocks import SCRATCH_BYTES
+from weft.plan.ir import Header, LocalEdge, StagedPlan
+from weft.region.form import Staged
+from weft.region.forms.staged import row_elements, strip_rows
+from weft.region.ir import Kernel, Read, form_of
+
+BODY: Final = "body"
+RING: Final = "smem_ring"
+
+
+def staged_form(kernel: Kernel) -> Staged:
+    form = form_of(kernel)
+    if not isinstance(form, Staged):
+        raise InternalError(f"kernel {kernel.name} has no stages")
+    return form
+
+
+def staged_plan(kernel: Kernel, vector: int, header: Header) -> StagedPlan:
+    """The plan of a kernel with stages, where nobody says more."""
+    form = staged_form(kernel)
+    edges = tuple(LocalEdge(*pair, RING, depth) for pair, depth in _edges(kernel))
+    slide = axis_names(kernel)[form.slide]
+    return StagedPlan(header, vector, 2, {slide: strip_rows(kernel, form)}, slide, edges)
+
+
+def staged_plans(first: StagedPlan) -> Iterator[StagedPlan]:
+    """Plans around a first one: shorter and longer strips, other tiles of a row."""
+    ((slide, rows),) = first.tile.items()
+    for factor, unroll in ((1, 4), (1, 1), (0.5, 2), (2, 2), (4, 2), (0.5, 4), (2, 4)):
+        yield replace(first, tile={slide: max(1, round(rows * factor))}, unroll=unroll)
+
+
+def axis_names(kernel: Kernel) -> dict[str, str]:
+    """The axes of the results by the names that plans have for them."""
+    return {found.name: f"i{number}" for number, found in enumerate(kernel.axes)}
+
+
+def _edges(kernel: Kernel) -> Iterator[tuple[tuple[str, str], int]]:
+    """Who reads which stage, and the rows of it that are alive."""
+    places = {stage.name: f"s{number}" for number, stage in enumerate(kernel.stages)}
+    depths = {ring.local: ring.depth for ring in staged_form(kernel).rings}
+    for stage in kernel.stages:
+        for number, part in enumerate(kernel.parts):
+            if any(isinstance(x.expr, Read) and x.expr.tensor == stage.name for x in part.body):
+                to = f"s{number}" if number < len(kernel.stages) else BODY
+                yield (places[stage.name], to), depths[stage.name]
+
+
+def strip_of(kernel: Kernel, plan: StagedPlan) -> int:
+    """Rows of the results that a piece computes."""
+    return min(plan.tile[plan.slide], kernel.sizes[staged_form(kernel).slide])
+
+
+def depths_of(kernel: Kernel, plan: StagedPlan) -> list[int]:
+    """Rows that the ring of each stage holds: what its edges say, or the fewest."""
+    given = {edge.source: edge.depth for edge in plan.local_edges if edge.depth is not None}
+    rings = staged_form(kernel).rings
+    return [given.get(f"s{number}", ring.depth) for number, ring in enumerate(rings)]
+
+
+def staged_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
+    """Why a kernel cannot be carried out by a plan."""
+    form = form_of(kernel)
+    if not isinstance(form, Staged):
+        yield "the kernel has no stages"
+        return
+    slide = axis_names(kernel)[form.slide]
+    if plan.slide != slide:
+        yield f"slide={plan.slide}, but the stages of this kernel slide along {slide}"
+        return
+    if set(plan.tile) != {slide}:
+        given = ", ".join(plan.tile) or "no axis"
+        yield f"tile has a size for {given}; rows are whole, and strips are cut along {slide}"
+        return
+    known = dict(_edges(kernel))
+    depths: dict[str, int] = {}
+    for edge in plan.local_edges:
+        least, what = known.get((edge.source, edge.to)), f"the edge {edge.source} to {edge.to}"
+        depth = edge.depth if edge.depth is not None else least
+        if least is None or depth is None:
+            yield f"{what}: {edge.to} reads no stage {edge.source}"
+        elif edge.buffer == "gmem":
+            yield f"{what} goes through memory where the region has a kernel for {edge.source}"
+        elif edge.buffer != RING:
+            yield f"{what} is kept in a {RING}, not in {edge.buffer}"
+        elif depth < least:
+            yield f"{what} has depth {depth}; {least} rows are alive at a time"
+        elif depths.setdefault(edge.source, depth) != depth:
+            yield f"the edges of {edge.source} have the depths {depths[edge.source]} and {depth}"
+    yield from _too_large(kernel, plan, form)
+
+
+def _too_large(kernel: Kernel, plan: StagedPlan, form: Staged) -> Iterator[str]:
+    sizes = zip(kernel.stages, form.rings, depths_of(kernel, plan), strict=True)
+    total = sum(row_elements(s, r) * depth * s.local.dtype.storage_bytes for s, r, depth in sizes)
+    if total > SCRATCH_BYTES:
+        yield f"its rings take {total:,} bytes of a thread; {SCRATCH_BYTES:,} is the most"

@@ -1,0 +1,168 @@
+"""Kernels that become stages of the one kernel that reads them.
+
+    h = kernel(x);  y = kernel(h)    ->    y = kernel(x), with the stage h
+
+Every point of both is computed by itself, and rows of `h` are computed as the rows of `y` come to
+need them: `h` is never in memory as a whole. That is done where it takes less time by the same
+estimate that chose the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Final
+
+from weft.foundation.index_expr import axis
+from weft.region.cost import seconds_apart
+from weft.region.fitting.cutting import needed
+from weft.region.fitting.joining import replaced
+from weft.region.forms.staged import find_staged, local_bytes
+from weft.region.ir import (
+    Check,
+    Fold,
+    Kernel,
+    Module,
+    Pattern,
+    Read,
+    Reduce,
+    Stage,
+    Tensor,
+    Words,
+)
+from weft.region.structure import buffers
+from weft.region.writing.axes import split
+from weft.target.target import Target
+
+MOST_STAGES: Final = 8
+"""Of one kernel: each is a loop nest of its own, and takes as long to compile as a kernel."""
+MOST_BYTES: Final = 512 << 10
+"""Of the rings of a thread: inside a second-level cache, with room for what streams by."""
+
+
+def join_stages(module: Module, target: Target) -> Module:
+    """The module with kernels as stages of those that read them, where that pays."""
+    for name in [kernel.name for kernel in module.kernels]:
+        found = next((k for k in module.kernels if k.name == name), None)
+        while found is not None:
+            module, found = _with_stage(module, found, target)
+    return module
+
+
+def _with_stage(module: Module, reader: Kernel, target: Target) -> tuple[Module, Kernel | None]:
+    """The module with one more stage in a kernel, and that kernel; None where there is none."""
+    for maker in _makers(module, reader):
+        kernel, note = _joined(module, maker, reader, target)
+        handed = frozenset(output.tensor for output in maker.outputs)
+        note = f"{', '.join(sorted(handed))} {note}"
+        if note not in module.notes:
+            module = replace(module, notes=(note, *module.notes))
+        if kernel is not None:
+            module = replaced(module, (maker, reader), kernel, handed)
+            return module, next(k for k in module.kernels if k.outputs == kernel.outputs)
+    return module, None
+
+
+def _makers(module: Module, reader: Kernel) -> Sequence[Kernel]:
+    """The kernels that nobody but one reads, the last first."""
+    if not _is_plain(reader):
+        return []
+    return [
+        kernel
+        for kernel in reversed(module.kernels)
+        if kernel.name != reader.name
+        and _is_plain(kernel)
+        and _stores_axes(_spread(kernel, module.tensors), module.tensors)
+        and all(_is_private(module, output.tensor, reader) for output in kernel.outputs)
+        and not _is_overwritten(module, kernel, reader)
+    ]
+
+
+def _is_plain(kernel: Kernel) -> bool:
+    """Whether a kernel computes every point by itself, from places that are known, and reports
+    nothing."""
+    if kernel.pattern not in (Pattern.MAP, Pattern.STAGED) or kernel.params:
+        return False
+    names = tuple(found.name for found in kernel.axes)
+    whole = all(kernel.let(output.value).axes == names for output in kernel.outputs)
+    based = any(output.base is not None for output in kernel.outputs)
+    lets = list(kernel.every_let())
+    odd = any(isinstance(let.expr, Reduce | Fold | Check | Words) for let in lets)
+    gathers = any(isinstance(let.expr, Read) and let.expr.places for let in lets)
+    return whole and not (based or odd or gathers)
+
+
+def _stores_axes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether each axis of all results is an axis of its tensor, in order."""
+    index = tuple(axis(found.name) for found in kernel.axes)
+    shape = tuple(found.size for found in kernel.axes)
+    return all(o.index == index and tensors[o.tensor].shape == shape for o in kernel.outputs)
+
+
+def _spread(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
+    """The kernel with an axis for each axis of its first result, where one goes through several."""
+    left = list(tensors[kernel.outputs[0].tensor].shape)
+    made = kernel
+    for found in kernel.axes:
+        sizes = [left.pop(0)] if left else []
+        while left and prod(sizes) < found.size:
+            sizes.append(left.pop(0))
+        if prod(sizes) != found.size:
+            return kernel
+        made = split(made, found.name, sizes) if len(sizes) > 1 else made
+    return made if not left else kernel
+
+
+def _is_private(module: Module, name: str, reader: Kernel) -> bool:
+    """Whether a tensor is between two kernels, and nobody else sees it."""
+    if module.tensors[name].role != "internal" or name not in reader.inputs:
+        return False
+    users = [kernel.name for kernel in module.kernels if name in buffers(kernel)]
+    return len(users) == 2
+
+
+def _is_overwritten(module: Module, maker: Kernel, reader: Kernel) -> bool:
+    """Whether what a kernel reads may be other elements by the time of another kernel."""
+    names = [kernel.name for kernel in module.kernels]
+    between = module.kernels[names.index(maker.name) : names.index(reader.name) + 1]
+    bases = {output.base for kernel in between for output in kernel.outputs}
+    return not bases.isdisjoint(maker.inputs)
+
+
+def _joined(
+    module: Module, maker: Kernel, reader: Kernel, target: Target
+) -> tuple[Kernel | None, str]:
+    """One kernel in the place of two, or none where it does not slide, or takes longer; and what
+    was decided, in words."""
+    kernel = _with_maker(module, *(_spread(part, module.tensors) for part in (maker, reader)))
+    if len(kernel.stages) > MOST_STAGES:
+        return None, f"is stored: {reader.name} would have more than {MOST_STAGES} stages"
+    form = find_staged(kernel)
+    if isinstance(form, str):
+        return None, f"is stored: as a stage it would not slide: {form}"
+    if (size := local_bytes(kernel, form)) > MOST_BYTES:
+        return None, f"is stored: rings would take {size:,} bytes, over {MOST_BYTES:,}"
+    before = 1e6 * sum(seconds_apart(k, module.tensors, target) for k in (maker, reader))
+    after = 1e6 * seconds_apart(kernel, module.tensors, target)
+    if after >= before:
+        return None, f"is stored: {before:.1f} µs; as a stage it would be {after:.1f} µs"
+    halos = ", ".join(
+        f"rows {ring.low} to {ring.high} of it for each, {ring.depth} kept"
+        for stage, ring in zip(kernel.stages, form.rings, strict=True)
+        if stage.name in {output.tensor for output in maker.outputs}
+    )
+    what = f"is a stage at {form.slide} ({halos}; {size:,} bytes in all)"
+    return kernel, f"{what}: {after:.1f} µs; stored it would be {before:.1f} µs"
+
+
+def _with_maker(module: Module, maker: Kernel, reader: Kernel) -> Kernel:
+    """The reader with a stage for each result of the maker, each with what it needs of its body."""
+    made = []
+    for output in maker.outputs:
+        names = needed((output.value,), maker)
+        body = tuple(let for let in maker.body if let.name in names)
+        local = replace(module.tensors[output.tensor], role="local")
+        made.append(Stage(local, maker.axes, body, output.value))
+    stages = (*maker.stages, *made, *reader.stages)
+    return replace(reader, pattern=Pattern.STAGED, stages=stages, form=None)

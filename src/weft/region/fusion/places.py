@@ -1,0 +1,46 @@
+"""At how many places of a kernel a block is read.
+
+The places of a block are its indices, in the axes of the kernel's root, on all ways from the root:
+a sum of three slices reads its operand at `i`, `i + 1` and `i + 2`. Read at one place a block is
+computed where it is read, and no work is done twice; at three it is computed three times, or once
+if it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from weft.foundation.index_expr import Expr, Index, axis, substitute
+from weft.poly_view.ir import PolyBlock
+
+MANY: Final = 64
+"""Places that are not told apart any more."""
+
+
+def places_of(
+    blocks: Mapping[str, PolyBlock], order: Mapping[str, int], root: str, inside: Collection[str]
+) -> dict[str, set[Index]]:
+    """The places of every block that a kernel with this root inlines. `order` numbers every block
+    after what it reads."""
+    found: dict[str, set[Index]] = {root: {_own(blocks[root])}}
+    for name in sorted({root, *inside}, key=order.__getitem__, reverse=True):
+        block = blocks[name]
+        for place in found.get(name, ()):
+            known = _axes_at(block, place)
+            for access in block.accesses:
+                here = found.setdefault(access.tensor, set())
+                if len(here) < MANY:
+                    here.add(tuple(substitute(expr, known) for expr in access.map))
+    return found
+
+
+def _own(block: PolyBlock) -> Index:
+    return tuple(axis(found.name) for found in block.axes if not found.reduce)
+
+
+def _axes_at(block: PolyBlock, place: Index) -> dict[str, Expr]:
+    """The axes of a block that is read at a place; those it reduces are its own."""
+    outer = [found.name for found in block.axes if not found.reduce]
+    own = {found.name: axis(f"{found.name}.{block.name}") for found in block.axes if found.reduce}
+    return {**dict(zip(outer, place, strict=True)), **own}

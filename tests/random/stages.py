@@ -1,0 +1,195 @@
+"""Random programs of windows and slices, whose kernels become stages, in random legal plans.
+
+    python -m tests.random.stages [--first SEED] [--count N]
+
+Each program runs with its own plans and with plans whose strips, vectors and depths are drawn, and
+is compared with the reference; its kernels with stages are played row by row besides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import weft
+from weft import functional
+from weft.plan.ir import StagedPlan
+from weft.plan.staged import depths_of, strip_of
+from weft.plan.text import loads
+from weft.ptir import Program
+from weft.region.interp import run_kernel
+from weft.region.interp_rows import run_rows
+from weft.region.ir import Kernel, Module
+
+Array = NDArray[Any]
+
+
+class _Draw:
+    """A function under construction, with its values so far."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        rank = self.random.choice((2, 2, 2, 3))
+        outer = [self.random.randint(1, 3)] * (rank - 2)
+        self.shape = [*outer, self.random.randint(9, 40), self.random.randint(70, 150)]
+        self.dtype = self.random.choice((np.float32, np.float32, np.float64, np.int32))
+        self.values: list[Any] = []
+
+    def __call__(self, x: Any) -> Any:
+        steps: list[Callable[[Any], Any]] = [self.window, self.window, self.window]
+        steps += [self.point, self.pair, self.padded, self.turned]
+        self.values = [x]
+        for _ in range(self.random.randint(2, 6)):
+            self.values.append(self.random.choice(steps)(self.values[-1]))
+        found, self.values = self.values[-1], []
+        return found
+
+    # -- steps -----------------------------------------------------------------------------------
+
+    def window(self, x: Any) -> Any:
+        """A weighted sum of slices along rows or columns, or both."""
+        axes, rank = self.random.choice(([-1], [-2], [-2], [-1, -2])), len(x.shape)
+        widths = {rank + a: self.random.randint(2, 3) for a in axes}
+        sizes = [n - widths.get(k, 1) + 1 for k, n in enumerate(x.shape)]
+        if min(sizes) < 1 or sizes[-1] < 65:
+            return self.point(x)
+        total = None
+        for _ in range(self.random.randint(2, 5)):
+            start = [self.random.randrange(widths.get(k, 1)) for k in range(rank)]
+            part = cut(x, start, sizes) * self.number()
+            total = part if total is None else total + part
+        return total
+
+    def point(self, x: Any) -> Any:
+        """A function of every element."""
+        if self.dtype is np.int32:
+            return x * self.number() - x
+        return self.random.choice((weft.tanh, weft.abs))(x) + x * self.number()
+
+    def pair(self, x: Any) -> Any:
+        """Something with an earlier value, cut to the same size from anywhere."""
+        other = self.random.choice(self.values)
+        sizes = [min(n, m) for n, m in zip(x.shape, other.shape, strict=True)]
+        parts = []
+        for value in (x, other):
+            room = [n - m for n, m in zip(value.shape, sizes, strict=True)]
+            parts.append(cut(value, [self.random.randint(0, n) for n in room], sizes))
+        return parts[0] * self.number() + parts[1]
+
+    def padded(self, x: Any) -> Any:
+        """A border of numbers, of which windows read."""
+        low, high = ([self.random.randint(0, 2) for _ in x.shape] for _ in range(2))
+        if len(low) == 3:
+            low[0] = high[0] = 0
+        return self.window(functional.pad(x, list(zip(low, high, strict=True)), value=1))
+
+    def turned(self, x: Any) -> Any:
+        """The columns in the other order, or every second one."""
+        return x[..., ::2] if x.shape[-1] > 140 else weft.flip(x, axis=-1)
+
+    def number(self) -> Any:
+        value = self.random.choice((1, 2, -1, 3))
+        return value if self.dtype is np.int32 else 0.25 * value
+
+
+def cut(x: Any, start: list[int], sizes: list[int]) -> Any:
+    return x[tuple(slice(a, a + n) for a, n in zip(start, sizes, strict=True))]
+
+
+def make_program(seed: int) -> Program:
+    made = _Draw(seed)
+    found: Program = weft.jit(made).program(weft.tensor(np.zeros(made.shape, made.dtype)))
+    return found
+
+
+def drawn_plans(text: str, module: Module, seed: int) -> str:
+    """The plans of a module with other strips, vectors and depths."""
+    draw, plans = random.Random(seed), json.loads(text)
+    for plan in plans["plans"]:
+        if plan["kind"] != "staged":
+            continue
+        plan["vector"], plan["unroll"] = draw.choice((1, 2, 4, 8)), draw.randint(1, 3)
+        plan["tile"] = {plan["slide"]: draw.randint(1, 50)}
+        more = {edge["from"]: draw.choice((0, 0, 1, 3)) for edge in plan["local_edges"]}
+        for edge in plan["local_edges"]:
+            edge["depth"] += more[edge["from"]]
+        if draw.random() < 0.2:
+            del plan["local_edges"]
+    return json.dumps(plans)
+
+
+def check(seed: int) -> int:
+    """Compare one program; how many stages its kernels have."""
+    program = make_program(seed)
+    first = weft.compile(program, "cpu")
+    rng = np.random.default_rng(seed)
+    inputs = [
+        (9 * rng.standard_normal(kind.static_shape)).astype(kind.dtype.numpy)
+        for kind in first.inputs
+    ]
+    wanted = weft.run(program, inputs, backend="reference")
+    (cluster,) = first.clusters.values()
+    module = cluster.compilation["region"]
+    count = sum(len(kernel.stages) for kernel in module.kernels)
+    compare(seed, first.run(inputs), wanted)
+    if count:
+        text = drawn_plans(first.stages["plan"], module, seed)
+        again = weft.compile(program, "cpu", overrides={"plan": text})
+        compare(seed, again.run(inputs), wanted)
+        compare(seed, _played(module, text, inputs), wanted)
+    return count
+
+
+def _played(module: Module, text: str, inputs: list[Array]) -> list[Array]:
+    """The module by the interpreter of kernels, stages row by row as the plans have them."""
+    plans = loads(text)
+    found: dict[str, Array] = dict(zip(module.inputs, inputs, strict=True))
+    for kernel in module.kernels:
+        plan = plans.of(kernel.name)
+        found |= _kernel(kernel, module, found, plan if isinstance(plan, StagedPlan) else None)
+    return [found[name] for name in module.outputs]
+
+
+def _kernel(
+    kernel: Kernel, module: Module, found: dict[str, Array], plan: StagedPlan | None
+) -> dict[str, Array]:
+    if plan is None:
+        return run_kernel(kernel, module.tensors, found)
+    strip, depths = strip_of(kernel, plan), depths_of(kernel, plan)
+    return run_rows(kernel, module.tensors, found, strip, depths)
+
+
+def compare(seed: int, got: Any, wanted: Any) -> None:
+    for one, other in zip(got, wanted, strict=True):
+        one, other = np.asarray(one), np.asarray(other)
+        if other.dtype.kind == "f":
+            scale = max(1.0, float(np.abs(other).max(initial=0)))
+            error = float(np.abs(one - other).max(initial=0)) / scale
+            assert error < 1e-5, f"program {seed} is off by {error:g}"
+        else:
+            assert (one == other).all(), f"program {seed} is wrong"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m tests.random.stages", description=__doc__)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=20_000)
+    options = parser.parse_args()
+    staged = 0
+    for seed in range(options.first, options.first + options.count):
+        staged += check(seed) > 0
+        if seed % 50 == 49:
+            done = seed + 1 - options.first
+            print(f"{done} programs, {staged} of them with stages, 0 wrong", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Kernels as stages of the one that reads them: when, how far they reach, and what they mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from weft.foundation.errors import SpecViolation
+from weft.region import text
+from weft.region.cost import seconds_apart
+from weft.region.form import Ring, Staged
+from weft.region.interp import run_module
+from weft.region.interp_rows import run_rows
+from weft.region.ir import Kernel, Module
+from weft.region.structure import structure_key
+from weft.region.verify import verify
+from weft.target.known import target_named
+
+pytestmark = pytest.mark.usefixtures("small_machine")
+Array = NDArray[Any]
+
+
+def blur(x: Any) -> Any:
+    h = (x[:, :-2] + x[:, 1:-1] + x[:, 2:]) / 3
+    return (h[:-2] + h[1:-1] + h[2:]) / 3
+
+
+def twice(x: Any) -> Any:
+    return blur(blur(x))
+
+
+def module_of(function: Any, shape: tuple[int, ...] = (20, 80)) -> Module:
+    program = weft.jit(function).program(weft.tensor(np.zeros(shape, np.float32)))
+    (cluster,) = weft.compile(program, "cpu").clusters.values()
+    module: Module = cluster.compilation["region"]
+    return module
+
+
+def image(*shape: int) -> Array:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def staged(function: Any, shape: tuple[int, ...] = (20, 80)) -> tuple[Module, Kernel, Staged]:
+    module = module_of(function, shape)
+    (kernel,) = module.kernels
+    assert isinstance(kernel.form, Staged)
+    return module, kernel, kernel.form
+
+
+def test_two_blurs_are_one_kernel() -> None:
+    _, kernel, form = staged(twice)
+    assert (form.slide, form.batch, form.warm_up) == (kernel.axes[0].name, (), 4)
+    reach = [(ring.low, ring.high, ring.depth) for ring in form.rings]
+    assert reach == [(0, 4, 3), (0, 2, 1), (0, 2, 3)]
+
+
+def test_a_stage_is_read_by_its_kernel_alone() -> None:
+    """What is a result as well, or what two kernels read, is stored."""
+
+    def both(x: Any) -> Any:
+        h = x[:-1] * x[1:]
+        return h, h[:-1] + h[1:]
+
+    kernels = module_of(both).kernels
+    assert not any(stage.name in ("out0", "out1") for k in kernels for stage in k.stages)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: (weft.tanh(x) * x)[:, :1] + x, (20, 80)),
+        (lambda x: weft.sum(blur(x), axis=1), (20, 80)),
+        (blur, (20, 40)),
+    ],
+    ids=["no rows", "a sum", "short rows"],
+)
+def test_what_has_no_stages(function: Any, shape: tuple[int, ...]) -> None:
+    assert not any(kernel.stages for kernel in module_of(function, shape).kernels)
+
+
+def test_a_batch_stays_outside() -> None:
+    def images(x: Any) -> Any:
+        h = weft.tanh(x[:, :, :-2] + x[:, :, 1:-1] * x[:, :, 2:])
+        return h[:, :-2] * h[:, 2:]
+
+    _, kernel, form = staged(images, (3, 20, 80))
+    assert form.batch == (kernel.axes[0].name,)
+    assert [ring.batch for ring in form.rings] == [(kernel.stages[0].axes[0].name,)]
+
+
+def test_fewer_bytes_are_fewer_microseconds() -> None:
+    """Where no row is computed again by many pieces, a stage takes less than storing it."""
+    module, kernel, _ = staged(twice, (600, 600))
+    target, known = target_named("cpu"), kernel.with_locals(module.tensors)
+    apart = sum(seconds_apart(part, known, target) for part in kernel.parts)
+    assert seconds_apart(kernel, module.tensors, target) < apart
+
+
+def test_the_notes_say_what_the_other_choice_would_take() -> None:
+    notes = module_of(twice).notes
+    assert sum("is a stage at i0 (rows 0 to " in note for note in notes) == 3
+    assert "µs as chosen" in notes[0]
+    assert "µs if nothing is computed twice" in notes[0]
+
+
+# -- meaning, text, keys -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strip", [1, 3, 7, 16, 99])
+def test_rows_mean_what_stages_mean(strip: int) -> None:
+    module, kernel, form = staged(twice)
+    arrays = {module.inputs[0]: image(20, 80)}
+    whole = run_module(module, arrays)[module.outputs[0]]
+    depths = [ring.depth for ring in form.rings]
+    played = run_rows(kernel, module.tensors, arrays, strip, depths)[module.outputs[0]]
+    np.testing.assert_array_equal(played, whole)
+
+
+def test_a_ring_that_is_too_short_is_seen() -> None:
+    module, kernel, form = staged(twice)
+    arrays = {module.inputs[0]: image(20, 80)}
+    whole = run_module(module, arrays)[module.outputs[0]]
+    depths = [max(1, ring.depth - 1) for ring in form.rings]
+    played = run_rows(kernel, module.tensors, arrays, 16, depths)[module.outputs[0]]
+    assert not np.allclose(played, whole, equal_nan=True)
+
+
+def test_text_both_ways() -> None:
+    module = module_of(twice)
+    again = text.loads(text.dumps(module))
+    assert again == module
+    assert again.kernels[0].form == module.kernels[0].form
+    verify(again)
+
+
+def test_keys_know_stages() -> None:
+    """Names do not matter, what a stage computes does."""
+    module, kernel, _ = staged(twice)
+    key = structure_key(kernel, module.tensors)
+    first, *rest = kernel.stages
+    other = replace(first, value=first.body[0].name)
+    changed = replace(kernel, stages=(other, *rest))
+    assert structure_key(replace(kernel, name="x"), module.tensors) == key
+    assert structure_key(changed, module.tensors) != key
+
+
+def test_what_is_wrong_with_stages_is_told() -> None:
+    module, kernel, _ = staged(twice)
+    first, second, *rest = kernel.stages
+    wide = replace(first, local=replace(first.local, shape=(20, 77)))
+    for stages, why in (
+        ((second, first, *rest), "is read before it is made"),
+        ((first, first, second, *rest), "its local has the name of another tensor"),
+        ((wide, second, *rest), "its axes are not those of its local"),
+        ((replace(first, value="x"), second, *rest), "x does not live over all its axes"),
+    ):
+        wrong = replace(module, kernels=(replace(kernel, stages=stages),))
+        with pytest.raises(SpecViolation, match=why):
+            verify(wrong)
+
+
+def test_a_form_that_is_not_so_is_refused() -> None:
+    module, kernel, form = staged(twice)
+    less: tuple[Ring, ...] = (replace(form.rings[0], depth=2), *form.rings[1:])
+    wrong = replace(kernel, form=replace(form, rings=less))
+    with pytest.raises(SpecViolation, match="its form says"):
+        verify(replace(module, kernels=(wrong,)))

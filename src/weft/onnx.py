@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.foundation.errors import UserError
 
 try:
-    from weft.interop.onnx import Model, backend, load, to_program
+    from weft.interop.onnx import Model, backend, export, load, to_program
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "onnx":
         raise
@@ -14,4 +14,4 @@ except ModuleNotFoundError as error:
         "PackageMissing",
     ) from None
 
-__all__ = ["Model", "backend", "load", "to_program"]
+__all__ = ["Model", "backend", "export", "load", "to_program"]

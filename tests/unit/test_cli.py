@@ -125,7 +125,7 @@ def test_a_script_is_no_program(run: Weft, tmp_path: Path, command: str) -> None
     result = run(command, path)
     assert result.code != 0
     assert f"{path} is a Python script, not a program: programs are files such as" in result.err
-    assert ".mlir (StableHLO). Run the script with python; " in result.err
+    assert ".onnx (ONNX). Run the script with python; " in result.err
 
 
 def test_a_text_that_is_no_program_is_told_how_one_begins(run: Weft, tmp_path: Path) -> None:
@@ -252,12 +252,12 @@ def test_convert_lists_the_targets(run: Weft) -> None:
 
 
 def test_convert_to_an_unknown_extension(run: Weft, program: Path) -> None:
-    result = run("convert", program, "model.onnx")
+    result = run("convert", program, "model.pb")
     assert result.code == 1
     assert result.err == (
-        "error: cannot tell the format of model.onnx by its extension; use one of .json (json), "
+        "error: cannot tell the format of model.pb by its extension; use one of .json (json), "
         ".bin (bincode), .bincode (bincode), .txt (text), .ptir (display), .core (Core IR), "
-        ".mlir (StableHLO)\n"
+        ".mlir (StableHLO), .onnx (ONNX)\n"
     )
 
 

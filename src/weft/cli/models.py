@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from weft.interop.onnx.model import load
 from weft.interop.onnx.program import load_program
+from weft.interop.onnx.writing.model import export
 
-__all__ = ["load", "load_program"]
+__all__ = ["export", "load", "load_program"]

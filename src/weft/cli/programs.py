@@ -3,6 +3,7 @@ StableHLO text."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -12,10 +13,17 @@ from weft import core_ir, ptir
 from weft.cli.commands import work_of
 from weft.cli.report import write
 from weft.core_ir.files import EXTENSION, is_core_ir
-from weft.foundation.errors import BackendUnavailable, Finding, UserError
+from weft.foundation.errors import (
+    BackendUnavailable,
+    Finding,
+    SpecViolation,
+    Unimplemented,
+    UserError,
+)
 from weft.interop import stablehlo
 from weft.ptir.files import EXTENSIONS, read_bytes
 
+Shape: TypeAlias = tuple[int, ...]
 Source: TypeAlias = ptir.Program | core_ir.Module
 KINDS: Final = "A PTIR program, a Core IR module, StableHLO text or an ONNX model."
 ProgramFile: TypeAlias = Annotated[
@@ -23,13 +31,16 @@ ProgramFile: TypeAlias = Annotated[
     typer.Argument(metavar="FILE", help=KINDS),
 ]
 ONNX: Final = ".onnx"
-_FORMS: Final = {**EXTENSIONS, EXTENSION: "Core IR", stablehlo.EXTENSION: "StableHLO"}
+_FORMS: Final = {
+    **EXTENSIONS, EXTENSION: "Core IR", stablehlo.EXTENSION: "StableHLO", ONNX: "ONNX",
+}  # fmt: skip
 WRITTEN: Final = ", ".join(f"{extension} ({form})" for extension, form in _FORMS.items())
 """The extensions of files that can be written, for people."""
 
 
-def load_source(path: Path) -> Source:
-    """What a file holds, as it is: its content tells which kind it is, or its extension."""
+def load_source(path: Path, shapes: Callable[[], list[Shape]] | None = None) -> Source:
+    """What a file holds, as it is: its content tells which kind it is, or its extension. StableHLO
+    that cannot be read without the shapes of its inputs is read with them."""
     data = read_bytes(path)
     if path.suffix == ".py":
         raise UserError(
@@ -41,8 +52,17 @@ def load_source(path: Path) -> Source:
     if path.suffix == EXTENSION or is_core_ir(data):
         return core_ir.loads(data)
     if path.suffix == stablehlo.EXTENSION or stablehlo.is_stablehlo(data):
-        return stablehlo.loads(data)
+        return _stablehlo(data, shapes)
     return ptir.loads(data)
+
+
+def _stablehlo(data: bytes, shapes: Callable[[], list[Shape]] | None) -> ptir.Program:
+    try:
+        return stablehlo.loads(data)
+    except (SpecViolation, Unimplemented):
+        if shapes is None:
+            raise
+        return stablehlo.loads(data, shapes())
 
 
 def onnx_models() -> Any:
@@ -51,7 +71,7 @@ def onnx_models() -> Any:
         return work_of("models")
     except BackendUnavailable:
         raise UserError(
-            "an ONNX model is read by the package onnx, which is not installed; "
+            "an ONNX model is read and written by the package onnx, which is not installed; "
             "pip install 'weft[onnx]'",
             "PackageMissing",
         ) from None
@@ -90,7 +110,9 @@ def save_as(source: Source, path: Path) -> None:
     """Write a program in the form that the extension names."""
     if path.suffix not in _FORMS:
         raise UserError(f"cannot tell the format of {path} by its extension; use one of {WRITTEN}")
-    if path.suffix == stablehlo.EXTENSION:
+    if path.suffix == ONNX:
+        onnx_models().export(as_program(source), path)
+    elif path.suffix == stablehlo.EXTENSION:
         write(stablehlo.dumps(as_program(source)), path)
     elif path.suffix != EXTENSION:
         ptir.save(as_program(source), path)

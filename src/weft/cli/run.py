@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.cli import arrays
-from weft.cli.programs import ONNX, ProgramFile, input_kinds, input_names, load_source, onnx_models
+from weft.cli.programs import (
+    ONNX,
+    ProgramFile,
+    Shape,
+    input_kinds,
+    input_names,
+    load_source,
+    onnx_models,
+)
 from weft.cli.report import complain
 from weft.cli.tables import new_table, print_table
 from weft.driver.backends import default_backend
@@ -58,7 +66,7 @@ def run_command(
     if file.suffix == ONNX:
         results = _run_model(file, inputs, input_ or [], backend)
     else:
-        program = load_source(file)
+        program = load_source(file, _shapes(inputs, input_))
         kinds = input_kinds(program)
         if inputs is None and not input_ and kinds:
             what = f"@{program.entry}" if isinstance(program, Program) else "the module"
@@ -72,6 +80,14 @@ def run_command(
         print_table(_outputs_table(results))
     else:
         arrays.write(out, results)
+
+
+def _shapes(path: Path | None, named: list[str] | None) -> Callable[[], list[Shape]] | None:
+    """The shapes of the inputs that are given, in order, for a reader that needs them."""
+    if path is None and not named:
+        return None
+    count = len(named or [])
+    return lambda: [x.shape for x in _given(path, named or [], [str(k) for k in range(count)])]
 
 
 def _given(path: Path | None, named: Sequence[str], names: Sequence[str]) -> list[Array]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import weft
+from tests.command_line import weft_command
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError
 from weft.interop import stablehlo
 
@@ -128,3 +131,17 @@ def test_orders_of_polygamma_may_differ_by_element() -> None:
     n, x = np.array([0.0, 1.0, 2.0, 5.0]), np.array([0.5, 1.5, 3.0, 2.0])
     (found,) = weft.run(stablehlo.loads(text), [n, x], backend="reference")
     np.testing.assert_allclose(found, special.polygamma(n.astype(int), x), rtol=1e-12)
+
+
+def test_weft_run_gives_the_reader_the_shapes_of_the_inputs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "half.mlir").write_text(HALF)
+    x = np.arange(24, dtype=np.float32).reshape(6, 4)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x)
+    for words in (("--input", f"0={tmp_path / 'x.npy'}"), ("--inputs", tmp_path / "x.npz")):
+        assert weft_command("run", tmp_path / "half.mlir", *words, "--out", tmp_path / "y.npz") == 0
+        np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["arr_0"], x[:3])
+    assert weft_command("run", tmp_path / "half.mlir") == 1
+    assert "computed from other values than sizes" in capfd.readouterr().err

@@ -1,14 +1,15 @@
 """Weft on the CPU beside its peers: one process, two threads each, runs interleaved.
 
-    python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--least] [--resume FILE]
-                             [--csv FILE] [--plot FILE]
+    python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--least] [--threads N,...]
+                             [--resume FILE] [--csv FILE] [--plot FILE]
 
 Peers are torch (eager and compiled), jax.jit, ONNX Runtime, OpenVINO (in f32) and NumPy; those of
 ONNX Runtime and OpenVINO that are not installed are named, and matplotlib is for the plot. A peer
 whose error against f64 is over four times Weft's is shown, marked `!`, and not counted. The limit
 is what bandwidth (an addition measured in the same run), arithmetic (`--peak` GFLOP/s) or the issue
 of vector instructions allow, with each input and each output moved once. With `--resume`, every
-finished line is kept in the file, and a run that was broken off goes on after the last.
+finished line is kept in the file, and a run that was broken off goes on after the last. With
+`--threads 1,2,4`, each number has a process of its own, and a table shows how every line scales.
 """
 
 from __future__ import annotations
@@ -49,9 +50,12 @@ from rich.table import Table  # noqa: E402
 
 from benchmarks.cpu_lines import LINES as BUILT  # noqa: E402
 from benchmarks.cpu_lines import THREADS, Call, Line  # noqa: E402
+from benchmarks.cpu_recurrent_lines import LINES as RECURRENT  # noqa: E402
+from benchmarks.cpu_row_lines import LINES as ROWS  # noqa: E402
+from benchmarks.cpu_scaling import counts_of, measured, print_scaling, stay_on  # noqa: E402
 from benchmarks.cpu_traced_lines import LINES as TRACED  # noqa: E402
 
-LINES = (*BUILT, *TRACED)
+LINES = (*BUILT, *TRACED, *RECURRENT, *ROWS)
 
 
 def installed(name: str) -> Any:
@@ -297,7 +301,14 @@ def main() -> None:
     parser.add_argument("--resume", type=Path, help="where finished lines are kept")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--threads", default="", help="numbers of threads, such as 1,2,4")
     options = parser.parse_args()
+    if options.threads:
+        passed = ["--lines", options.lines, "--rounds", str(options.rounds)]
+        passed += ["--least"] if options.least else []
+        print_scaling(measured(counts_of(options.threads), passed), ratio_of)
+        return
+    stay_on(THREADS)
     torch.set_num_threads(THREADS)
     warnings.filterwarnings("ignore")
     moved = bandwidth()

@@ -22,7 +22,7 @@ Array = NDArray[Any]
 NCHW = ("NCHW", "OIHW", "NCHW")
 
 
-def _traced(
+def traced(
     name: str,
     kind: str,
     shapes: Shapes,
@@ -31,13 +31,15 @@ def _traced(
     in_jax: Callable[..., Any],
     *,
     scale: float = 1.0,
+    dtype: str = "float32",
     **rest: Any,
 ) -> Line:
-    """How many threads Weft takes for it is `WEFT_NUM_THREADS`."""
+    """A line whose Weft side is written with tensors. How many threads Weft takes for it is
+    `WEFT_NUM_THREADS`."""
 
     def inputs() -> list[Array]:
         rng = np.random.default_rng(0)
-        return [(rng.standard_normal(shape) * scale).astype(np.float32) for shape in shapes]
+        return [(rng.standard_normal(shape) * scale).astype(dtype) for shape in shapes]
 
     def ready(arrays: list[Array]) -> Call:
         tensors = [weft.asarray(array).to("cpu") for array in arrays]
@@ -64,7 +66,7 @@ def _jax_conv(x: Any, w: Any, stride: int, pad: int, groups: int = 1) -> Any:
 def _conv(name: str, x: tuple[int, ...], w: tuple[int, ...], stride: int, groups: int = 1) -> Line:
     pad = w[-1] // 2
     places = (x[2] // stride) * (x[3] // stride)
-    return _traced(
+    return traced(
         name, "conv", (x, w),
         lambda a, b: wf.conv2d(a, b, padding=pad, stride=stride, groups=groups),
         lambda a, b: tf.conv2d(a, b, padding=pad, stride=stride, groups=groups),
@@ -100,7 +102,7 @@ def _jax_net(x: Any, *weights: Any) -> Any:
 
 
 def _product(name: str, x: tuple[int, ...], y: tuple[int, ...]) -> Line:
-    return _traced(
+    return traced(
         name, "gemm", (x, y), lambda a, b: a @ b, lambda a, b: a @ b, lambda a, b: a @ b,
         numpy=lambda a, b: a @ b, flops=2.0 * float(np.prod(x)) * y[-1],
     )  # fmt: skip
@@ -114,7 +116,7 @@ LINES: Sequence[Line] = (
     _conv("conv 3x3 NCHW 256->256 at 14x14", (1, 256, 14, 14), (256, 256, 3, 3), 1),
     _conv("conv 1x1 NCHW 256->64 at 56x56", (1, 256, 56, 56), (64, 256, 1, 1), 1),
     _conv("conv 3x3/2 NCHW 128->128 at 56x56", (1, 128, 56, 56), (128, 128, 3, 3), 2),
-    _traced(
+    traced(
         "small convnet, gradient", "conv",
         ((8, 3, 32, 32), (32, 3, 3, 3), (64, 32, 3, 3), (64, 64, 3, 3), (64, 10)),
         weft.grad(_weft_net, argnums=(1, 2, 3, 4)), _torch_net_gradient,
@@ -124,21 +126,21 @@ LINES: Sequence[Line] = (
     _product("matmul 1000^3", (1000, 1000), (1000, 1000)),
     _product("2x4096x4096", (2, 4096), (4096, 4096)),
     _product("8x4096x4096", (8, 4096), (4096, 4096)),
-    _traced(
+    traced(
         "MLP, 64 rows", "gemm", ((64, 784), (784, 512), (512, 512), (512, 10)),
         lambda x, a, b, c: wf.relu(wf.relu(x @ a) @ b) @ c,
         lambda x, a, b, c: tf.relu(tf.relu(x @ a) @ b) @ c,
         lambda x, a, b, c: jax.nn.relu(jax.nn.relu(x @ a) @ b) @ c,
         flops=2.0 * 64 * (784 * 512 + 512 * 512 + 512 * 10),
     ),
-    _traced(
+    traced(
         "causal attention, 16 heads in 4 groups", "attention", (QUERIES, GROUPED, GROUPED),
         lambda q, k, v: wf.attention(q, k, v, causal=True),
         lambda q, k, v: tf.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True),
         lambda q, k, v: JAX.attention(q, jnp.repeat(k, 4, 1), jnp.repeat(v, 4, 1), True),
         flops=2.0 * 16 * 512 * 512 * 64, exports=False,
     ),
-    _traced(
+    traced(
         "layer_norm [3000,768]", "memory", ((3000, 768), (768,), (768,)),
         lambda x, g, c: wf.layer_norm(x, (768,), g, c),
         lambda x, g, c: tf.layer_norm(x, (768,), g, c, 1e-5), JAX.norm,

@@ -254,6 +254,22 @@ def test_attention_stays_one_op() -> None:
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("masked", ["", "keys", "rows"])
+def test_an_encoder_layer_that_torch_runs_as_one_op(norm_first: bool, masked: str) -> None:
+    layer = torch.nn.TransformerEncoderLayer(
+        8, 2, 12, batch_first=True, norm_first=norm_first, activation="gelu" if masked else "relu"
+    ).eval()
+    hidden = torch.zeros(3, 5, dtype=torch.bool)
+    hidden[1, 3:] = True
+    rows = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    more = {"": {}, "keys": {"src_key_padding_mask": hidden}, "rows": {"src_mask": rows}}[masked]
+    x = torch.randn(3, 5, 8)
+    with torch.no_grad():
+        found, wanted = compiled(layer)(x, **more), layer(x, **more)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_a_matrix_without_an_inverse_is_told_as_torch_tells_it() -> None:
     made = torch.compile(lambda x: torch.linalg.inv(x) + 0, backend=weft_backend)
     found = made(torch.tensor([[2.0, 0.0], [1.0, 1.0]]))

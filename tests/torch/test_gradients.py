@@ -15,6 +15,7 @@ from tests.derivatives.cases import CASES
 from weft.ptir.gradient import vjp
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+from tests.torch.test_kinks import clamp_keeps_its_bounds  # noqa: E402
 
 
 def smooth(arrays: Sequence[Array]) -> list[int]:
@@ -94,4 +95,6 @@ TIES: list[tuple[str, Any, Any, tuple[Array, ...]]] = [
 def test_the_choice_at_a_tie_is_that_of_torch(
     name: str, ours: Any, theirs: Any, inputs: tuple[Array, ...]
 ) -> None:
+    if name == "clamp" and not clamp_keeps_its_bounds():
+        pytest.skip("at a bound this torch has another derivative of clamp than 2.13")
     compare(Case(name, "tie", ours, inputs, torch=theirs))

@@ -66,3 +66,68 @@ def _(
         lambda *given: attended(*given, attn_mask, dropout_p, is_causal, scale), q, k, v
     )
     return tuple(back(gradient))
+
+
+def _seen(mask: Any, kind: int | None) -> Any:
+    """torch's mask of a layer, of rows, keys or both, as what is seen in [B, H, Q, K]."""
+    if mask is None:
+        return None
+    hidden = cast(mask, I1)
+    if kind == 1:
+        hidden = w.reshape(hidden, (hidden.shape[0], 1, 1, hidden.shape[1]))
+    return w.logical_not(hidden)
+
+
+def _attended_by_heads(given: Any, heads: int, weight: Any, bias: Any, mask: Any) -> Any:
+    """Attention of queries, keys and values [B, S, D], each through its third of the weight."""
+    thirds = zip(given, w.split(weight, 3), w.split(bias, 3), strict=True)
+    parts = []
+    for x, matrix, row in thirds:
+        made = F.linear(x, matrix, row)
+        shape = (*made.shape[:2], heads, made.shape[2] // heads)
+        parts.append(w.permute_dims(w.reshape(made, shape), (0, 2, 1, 3)))
+    mixed = w.permute_dims(attended(*parts, mask), (0, 2, 1, 3))
+    return w.reshape(mixed, (*mixed.shape[:2], heads * mixed.shape[3]))
+
+
+@rule("aten._native_multi_head_attention")
+def _(
+    query: Any, key: Any, value: Any, embed_dim: int, num_head: int, qkv_weight: Any, qkv_bias: Any,
+    proj_weight: Any, proj_bias: Any, mask: Any = None, need_weights: bool = True,
+    average_attn_weights: bool = True, mask_type: int | None = None,
+) -> Any:  # fmt: skip
+    if need_weights:
+        raise Unimplemented("_native_multi_head_attention", "the weights of attention as a result")
+    seen = _seen(mask, mask_type)
+    mixed = _attended_by_heads((query, key, value), num_head, qkv_weight, qkv_bias, seen)
+    return F.linear(mixed, proj_weight, proj_bias), None
+
+
+@rule("aten._transformer_encoder_layer_fwd")
+def _(
+    x: Any, embed_dim: int, num_heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any,
+    proj_bias: Any, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Any,
+    norm_bias_1: Any, norm_weight_2: Any, norm_bias_2: Any, ffn_weight_1: Any, ffn_bias_1: Any,
+    ffn_weight_2: Any, ffn_bias_2: Any, mask: Any = None, mask_type: int | None = None,
+) -> Any:  # fmt: skip
+    seen = _seen(mask, mask_type)
+
+    def mixed(x: Any) -> Any:
+        made = _attended_by_heads((x, x, x), num_heads, qkv_weight, qkv_bias, seen)
+        return F.linear(made, proj_weight, proj_bias)
+
+    def grown(x: Any) -> Any:
+        hidden = F.linear(x, ffn_weight_1, ffn_bias_1)
+        return F.linear(F.gelu(hidden) if use_gelu else F.relu(hidden), ffn_weight_2, ffn_bias_2)
+
+    def first(x: Any) -> Any:
+        return F.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+
+    def second(x: Any) -> Any:
+        return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+    if norm_first:
+        x = x + mixed(first(x))
+        return x + grown(second(x))
+    x = first(x + mixed(x))
+    return second(x + grown(x))

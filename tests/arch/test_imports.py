@@ -72,6 +72,7 @@ HOMES: dict[str, set[str]] = {
     "onnx": {"interop"},
     "jaxlib": {"interop"},
     "safetensors": {"interop"},
+    "mpi4py": {"runtime"},
     "hypothesis": {"testing"},
     "typer": {"cli"},
     "rich": {"cli", "testing"},

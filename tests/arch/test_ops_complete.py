@@ -23,7 +23,7 @@ NO_DTYPE_TABLE = {
     "While": "its carries may be of any type, tuples included",
     "Scan": "its carries may be of any type, tuples included",
 }
-NO_OPERANDS = {"Constant", "Iota", "RngUniform", "RngNormal", "RngState"}
+NO_OPERANDS = {"Constant", "Iota", "Rank", "RngUniform", "RngNormal", "RngState"}
 
 EXTENSIONS = [
     "sqrt", "floor", "ceil", "trunc", "round", "sign", "sin", "cos", "tan", "asin", "acos",
@@ -35,6 +35,8 @@ EXTENSIONS = [
     "cumulative_min", "reduce_prod", "reduce_any", "reduce_all", "cholesky", "qr", "eigh",
     "svd", "lu", "triangular_solve", "rng_state", "philox_bits", "philox_uniform", "philox_normal",
     "make_tuple", "barrier", "bitcast", "custom_gradient", "callback",
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute",
+    "collective_broadcast", "rank", "mark_varying", "assert_same",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from tests.derivatives import (
     coarse_cases,
+    collective_cases,
     control_cases,
     elementwise_cases,
     matrix_cases,
@@ -12,6 +13,7 @@ from tests.derivatives.case import CASES
 __all__ = [
     "CASES",
     "coarse_cases",
+    "collective_cases",
     "control_cases",
     "elementwise_cases",
     "matrix_cases",

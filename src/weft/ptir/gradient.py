@@ -17,10 +17,12 @@ drawn once, on the way forward, and keep their streams.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
 
 from weft.foundation.calls import told_outside
 from weft.foundation.errors import InternalError, Unimplemented, UserError
+from weft.foundation.partitions import SAME, Classes, merged, split
 from weft.ptir.autodiff.control_flow import CONTROL, FORWARD_CONTROL
 from weft.ptir.autodiff.walk import Calculus, ControlRule, Walk
 from weft.ptir.counted import with_counted_loops
@@ -30,7 +32,8 @@ from weft.ptir.passes.cse import cse
 from weft.ptir.passes.dce import dce
 from weft.ptir.passes.edit import with_settled_hints
 from weft.ptir.passes.log import PassLog
-from weft.ptir.slots import is_smooth, result_slots
+from weft.ptir.sameness import Sameness, rank_counts
+from weft.ptir.slots import is_smooth, result_slots, slots_of
 from weft.ptir.streams import assign_streams, drop_default_streams
 from weft.ptir.tape import Environment, Workshop
 from weft.ptir.term import Term
@@ -39,9 +42,16 @@ from weft.ptir.verify import verify
 
 
 @told_outside
-def gradient(program: Program, wrt: int | Sequence[int] = 0, *, of: int = 0) -> Program:
+def gradient(
+    program: Program,
+    wrt: int | Sequence[int] = 0,
+    *,
+    of: int = 0,
+    classes: Sequence[Classes] = (),
+) -> Program:
     """The program that also returns the gradient of its result number `of`, a float scalar, with
-    respect to the parameters `wrt`: all results as before, then one gradient for each."""
+    respect to the parameters `wrt`: all results as before, then one gradient for each. `classes`
+    says which parameters differ between ranks."""
     main = _verified(program)
     wanted = _parameters(main, wrt)
     if not 0 <= of < len(main.results):
@@ -52,13 +62,17 @@ def gradient(program: Program, wrt: int | Sequence[int] = 0, *, of: int = 0) -> 
             f"a gradient is taken of a float scalar, and result {of} is {kind}; reduce it first, "
             "or use vjp with a cotangent for each result"
         )
-    made = _Derivative(program, wanted, [of])
+    made = _Derivative(program, wanted, [of], classes=classes)
     return made.program([made.tape.literal(1.0, kind.dtype)])
 
 
 @told_outside
 def vjp(
-    program: Program, wrt: int | Sequence[int], *, of: int | Sequence[int] | None = None
+    program: Program,
+    wrt: int | Sequence[int],
+    *,
+    of: int | Sequence[int] | None = None,
+    classes: Sequence[Classes] = (),
 ) -> Program:
     """The program with a cotangent as further parameter for each of the results `of` (default: all
     floats and complex numbers among them), and as further results the cotangents of the parameters
@@ -67,7 +81,7 @@ def vjp(
     chosen = range(len(main.results)) if of is None else _numbers(of, len(main.results), "result")
     if of is not None and not any(is_smooth(main.results[index]) for index in chosen):
         raise UserError("none of the results asked for is a float or complex number")
-    return _vjp(program, _parameters(main, wrt), chosen)
+    return _vjp(program, _parameters(main, wrt), chosen, classes=classes).program
 
 
 def _vjp(
@@ -75,22 +89,25 @@ def _vjp(
     wanted: Sequence[int],
     of: Sequence[int],
     control: Mapping[type[Op], ControlRule] = CONTROL,
-) -> Program:
-    made = _Derivative(program, wanted, of, control)
-    return made.program([made.new_parameter(kind) for kind in made.seeded_kinds])
+    classes: Sequence[Classes] = (),
+) -> _Adjoint:
+    made = _Derivative(program, wanted, of, control, classes)
+    seeds = [made.new_parameter(kind) for kind in made.seeded_kinds]
+    return _Adjoint(made.program(seeds), made.all_classes)
 
 
 @told_outside
-def jvp(program: Program, wrt: int | Sequence[int]) -> Program:
+def jvp(program: Program, wrt: int | Sequence[int], *, classes: Sequence[Classes] = ()) -> Program:
     """The program with a tangent as further parameter for each of the parameters `wrt`, and as
     further results the tangents of its results, as far as they are floats or complex numbers."""
     main = _verified(program)
     wanted = _parameters(main, wrt)
-    adjoint = _vjp(program, wanted, range(len(main.results)), FORWARD_CONTROL)
+    whole = _vjp(program, wanted, range(len(main.results)), FORWARD_CONTROL, classes)
+    adjoint = whole.program
     first, count = len(main.parameters), len(adjoint.main.parameters)
     gradients = range(len(main.results), len(adjoint.main.results))
-    double = _vjp(adjoint, range(first, count), gradients)
-    return _without(double, range(first, count), gradients)
+    double = _vjp(adjoint, range(first, count), gradients, classes=whole.classes)
+    return _without(double.program, range(first, count), gradients)
 
 
 # -- the questions asked -------------------------------------------------------------------------
@@ -126,6 +143,14 @@ def _parameters(main: Function, wrt: int | Sequence[int]) -> list[int]:
 # -- the answer ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Adjoint:
+    """A vjp, and which of its parameters differ between ranks."""
+
+    program: Program
+    classes: Sequence[Classes]
+
+
 class _Derivative:
     """A program on its way forward; `program` appends the way back."""
 
@@ -135,6 +160,7 @@ class _Derivative:
         wanted: Sequence[int],
         of: Sequence[int],
         control: Mapping[type[Op], ControlRule] = CONTROL,
+        classes: Sequence[Classes] = (),
     ) -> None:
         self.control = control
         self.source = assign_streams(with_counted_loops(program))
@@ -149,6 +175,35 @@ class _Derivative:
             for index, result in enumerate(self.main.results)
             for kind in _parts(result)
         ]
+        self.ranks = self._sameness(classes)
+
+    def _sameness(self, classes: Sequence[Classes]) -> Sameness | None:
+        """Which ranks have the same values. Where what is differentiated differs between ranks,
+        each differentiates its own, and everything counts as its own."""
+        if not rank_counts(self.source):
+            return None
+        found = Sameness(self.source, classes)
+        pairs = zip(self._ends(found), self.seeded, strict=True)
+        ends = [classes for classes, seeded in pairs if seeded]
+        floor = reduce(merged, ends) if ends else SAME
+        return Sameness(self.source, classes, floor) if floor else found
+
+    def _ends(self, found: Sameness) -> list[Classes]:
+        values = found.bodies[self.main.label]
+        return [values[slot] for slot, _ in result_slots(self.main)]
+
+    @property
+    def all_classes(self) -> list[Classes]:
+        """Those of the parameters, and of the cotangents that follow them."""
+        if self.ranks is None:
+            return []
+        values = self.ranks.bodies[self.main.label]
+        own = [
+            split(values[slot] for slot, _ in slots_of(value_id, kind))
+            for value_id, kind in zip(self.main.parameter_ids, self.main.parameters, strict=True)
+        ]
+        ends = zip(self._ends(self.ranks), self.seeded, strict=True)
+        return own + [classes for classes, seeded in ends if seeded]
 
     @property
     def seeded_kinds(self) -> list[ValueType]:
@@ -162,7 +217,9 @@ class _Derivative:
         return self.tape.parameter(kind)
 
     def program(self, seeds: Sequence[Term]) -> Program:
-        walk = Walk(Calculus(self.shop, self.control), self.tape, self.main, same_ids=True)
+        walk = Walk(
+            Calculus(self.shop, self.control, self.ranks), self.tape, self.main, same_ids=True
+        )
         asked = [index in self.wanted for index in range(len(self.parameters))]
         results = walk.forward(self.parameters, asked, self.seeded)
         remaining = iter(seeds)

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from weft.foundation.axes import normalise_axes
 from weft.foundation.dtypes import I1, SI64, DType, as_dtype
 from weft.foundation.errors import InternalError, Unimplemented
+from weft.foundation.partitions import SAME, Classes
 from weft.ptir.literal import scalar_literal
 from weft.ptir.types import Dim, OfTensorType, Symbol, TensorType, TupleType, ValueType
 
@@ -318,6 +319,8 @@ class Pullback:
     result: Term
     cotangents: tuple[Term | None, ...]
     wanted: tuple[bool, ...]
+    classes: Classes = SAME
+    """Which ranks of a mesh have the same result."""
 
     @property
     def cotangent(self) -> Term:

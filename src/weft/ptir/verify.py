@@ -30,9 +30,11 @@ from weft.ptir.ir import (
 )
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import BY_TARGET, Op
+from weft.ptir.ops.collective import OfRanks
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.reduction import Reduce
+from weft.ptir.sameness import differences
 from weft.ptir.types import (
     Symbol,
     TensorType,
@@ -164,8 +166,13 @@ class _Verifier:
     def findings(self) -> Iterator[Finding]:
         yield from self._names()
         yield from self._region_nesting()
+        sound = True
         for body in self.program.bodies:
-            yield from self._body(body)
+            for finding in self._body(body):
+                sound = False
+                yield finding
+        if sound and any(isinstance(i.op, OfRanks) for b in self.program.bodies for i in b.body):
+            yield from differences(self.program)
 
     def _names(self) -> Iterator[Finding]:
         names = [function.name for function in self.program.functions]

@@ -26,6 +26,7 @@ from weft.ptir.op import EvalContext, Op, RegionSignature
 from weft.ptir.ops import (
     bits,
     callback,
+    collective,
     complex_parts,
     constant,
     control,
@@ -250,6 +251,11 @@ def _first_operands(op: custom.CustomGradient, args: Sequence[Value], output: Va
     return args[0] if op.results == 1 else tuple(args[: op.results])
 
 
+def _operand(op: collective.Claim, args: Sequence[Value], output: ValueType) -> Tree:
+    """What a program says of its ranks changes no value."""
+    return args[0]
+
+
 ROWS: Final[Rows] = {
     **from_ptir_elementwise.ROWS,
     **from_ptir_movement.ROWS,
@@ -260,6 +266,13 @@ ROWS: Final[Rows] = {
     constant.CustomCall: "a kernel that only some backends know",
     custom.CustomGradient: _first_operands,
     callback.Callback: "a Python function, which the host calls",
+    collective.MarkVarying: _operand,
+    collective.AssertSame: _operand,
+    **dict.fromkeys(
+        (collective.AllReduce, collective.AllGather, collective.ReduceScatter, collective.AllToAll,
+         collective.CollectivePermute, collective.CollectiveBroadcast, collective.Rank),
+        "what ranks exchange, which the host does",
+    ),
     tuples.MakeTuple: "the lowering takes it apart before it looks here",
     bits.Bitcast: "bits of another dtype, which the host reads",
     control.Cond: "control flow",

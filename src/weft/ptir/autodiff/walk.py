@@ -17,14 +17,17 @@ from functools import partial
 from typing import TypeAlias
 
 from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
+from weft.foundation.partitions import SAME, Classes, sums
 from weft.ptir.autodiff.convolution import Convolution, convolution
 from weft.ptir.autodiff.dependence import Dependence
 from weft.ptir.autodiff.logistic import Logistic, logistic, pulled_back
 from weft.ptir.autodiff.window import window
-from weft.ptir.ir import Body, ElementRef, Instruction, Operand, Region
+from weft.ptir.ir import Body, ElementRef, Instruction, Operand, Ref, Region
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
+from weft.ptir.ops.collective import summed
 from weft.ptir.passes.residuals import Prices
+from weft.ptir.sameness import Sameness
 from weft.ptir.slots import Slot, read_slots, result_slots, slots_of
 from weft.ptir.tape import Environment, Tape, Workshop
 from weft.ptir.term import Cotangents, Pullback, Term
@@ -72,9 +75,16 @@ def _reason(error: SpecViolation | Unimplemented) -> str:
 class Calculus:
     """What the walks through the bodies of one program share."""
 
-    def __init__(self, shop: Workshop, control: Mapping[type[Op], ControlRule]) -> None:
+    def __init__(
+        self,
+        shop: Workshop,
+        control: Mapping[type[Op], ControlRule],
+        ranks: Sameness | None = None,
+    ) -> None:
         self.shop = shop
         self.control = control
+        self.ranks = ranks
+        """Which ranks have the same values; None for a program without collectives."""
         self.dependence = Dependence(shop.regions)
         self.prices = Prices(shop.regions)
 
@@ -168,7 +178,9 @@ class Walk:
             placed = None if rows is None else rows.placed(operands[0], cotangents[0])
             if placed is not None:
                 return placed, None
-            return instruction.op.vjp(Pullback(operands, result, tuple(cotangents), wanted))
+            classes = self._classes(instruction)
+            at = Pullback(operands, result, tuple(cotangents), wanted, classes)
+            return instruction.op.vjp(at)
 
         return _Step(instruction, instruction.operands, way_back)
 
@@ -205,9 +217,9 @@ class Walk:
 
     def backward(self, seeds: Sequence[Term | None]) -> list[Term | None]:
         """The cotangents of the parameters, from those of the slots of the results."""
-        for (slot, _), seed in zip(result_slots(self.body), seeds, strict=True):
+        for index, ((slot, _), seed) in enumerate(zip(result_slots(self.body), seeds, strict=True)):
             if seed is not None:
-                self._add(slot, seed)
+                self._add(slot, self._returned(index, slot, seed))
         for step in reversed(self.steps):
             self._placed(step.instruction, partial(self._pull, step))
         return [self.cotangents.get((value_id, None)) for value_id in self.body.parameter_ids]
@@ -221,7 +233,7 @@ class Walk:
         found = step.way_back(cotangents)
         if len(found) != len(step.sources):
             raise InternalError(f"the gradient rule of {instruction.op.mnemonic} miscounts")
-        for operand, cotangent in zip(step.sources, found, strict=True):
+        for index, (operand, cotangent) in enumerate(zip(step.sources, found, strict=True)):
             if cotangent is None or not self._is_wanted(operand):
                 continue
             kind = self.environment[operand].type
@@ -230,7 +242,41 @@ class Walk:
                     f"the gradient rule of {instruction.summary} gives {cotangent.type} for an "
                     f"operand of type {kind}"
                 )
-            self._add(_slot(operand), cotangent)
+            self._add(_slot(operand), self._for_all_ranks(step, index, cotangent))
+
+    # -- on several ranks ------------------------------------------------------------------------
+
+    def _classes(self, instruction: Instruction) -> Classes:
+        ranks = self.calculus.ranks
+        return SAME if ranks is None else ranks.of(self.body, Ref(instruction.id))
+
+    def _for_all_ranks(self, step: _Step, index: int, cotangent: Term) -> Term:
+        """What is the same on several ranks, and read by values that are not, has the sum of their
+        cotangents as its own."""
+        ranks = self.calculus.ranks
+        if ranks is None:
+            return cotangent
+        direct = step.sources is step.instruction.operands
+        made = self._classes(step.instruction)
+        fine = ranks.read_as(self.body, step.instruction, index) if direct else made
+        return self._summed(cotangent, fine, ranks.of(self.body, step.sources[index]))
+
+    def _returned(self, index: int, slot: Slot, seed: Term) -> Term:
+        """The cotangent of a result of a region, which its user takes to differ more than it
+        does."""
+        ranks = self.calculus.ranks
+        taken = None if ranks is None else ranks.results.get(self.body.label)
+        if ranks is None or taken is None or len(taken) != len(result_slots(self.body)):
+            return seed
+        return self._summed(seed, taken[index], ranks.bodies[self.body.label][slot])
+
+    def _summed(self, cotangent: Term, fine: Classes, coarse: Classes) -> Term:
+        if fine == coarse or not fine:
+            return cotangent
+        groups = sums(fine, coarse)
+        if groups is None:
+            raise Unimplemented("its sum over ranks", "classes of ranks differ in size")
+        return summed(cotangent, groups, self.tape.line)
 
     def _add(self, slot: Slot, cotangent: Term) -> None:
         before = self.cotangents.get(slot)

@@ -3,6 +3,7 @@
 from weft.ptir.ops import (
     bits,
     callback,
+    collective,
     complex_parts,
     constant,
     contraction,
@@ -26,6 +27,7 @@ from weft.ptir.ops import (
 __all__ = [
     "bits",
     "callback",
+    "collective",
     "complex_parts",
     "constant",
     "contraction",

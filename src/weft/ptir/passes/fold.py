@@ -17,6 +17,7 @@ from weft.foundation.errors import WeftError
 from weft.ptir.ir import Operand, Program
 from weft.ptir.literal import from_array
 from weft.ptir.op import EvalContext, Op
+from weft.ptir.ops.collective import OfRanks
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.ops.elementwise import StopGradient
 from weft.ptir.ops.movement import BroadcastTo
@@ -50,7 +51,7 @@ def fold_rules(max_elements: int = MAX_ELEMENTS) -> tuple[Rule, ...]:
 
 def _foldable(op: Op) -> bool:
     held = op.random or op.regions or op.foreign
-    return not (held or isinstance(op, CustomCall | StopGradient | BroadcastTo))
+    return not (held or isinstance(op, CustomCall | StopGradient | BroadcastTo | OfRanks))
 
 
 def _fold_splat(match: Match) -> Replacement | None:

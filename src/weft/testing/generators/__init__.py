@@ -2,6 +2,7 @@
 table in `registry`."""
 
 from weft.ptir.op import Op
+from weft.ptir.ops import collective
 from weft.ptir.ops.callback import Callback
 from weft.ptir.ops.constant import CustomCall
 from weft.testing.generators import (
@@ -28,6 +29,20 @@ from weft.testing.generators.registry import GENERATORS, generates
 NOT_GENERATED: dict[type[Op], str] = {
     CustomCall: "a call of an unknown target runs on no backend but its own",
     Callback: "a function of one process cannot be part of a program that is written down",
+    **dict.fromkeys(
+        (
+            collective.AllReduce,
+            collective.AllGather,
+            collective.ReduceScatter,
+            collective.AllToAll,
+            collective.CollectivePermute,
+            collective.CollectiveBroadcast,
+            collective.Rank,
+            collective.MarkVarying,
+            collective.AssertSame,
+        ),
+        "a program for several ranks needs as many to run it",
+    ),
 }
 """Ops without a generator, and why."""
 

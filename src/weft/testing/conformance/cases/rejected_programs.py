@@ -138,6 +138,18 @@ PROGRAMS: dict[str, dict[str, str]] = {
         + "  return %1\n}\n"
         + _region(0, "f32[3]", "%1 = neg(%0) : f32[3]", "f32[3]", "%1")
     },
+    "RanksDiffer": {
+        "claimed": HEAD
+        + "func @main(%0: f32[2]) -> (f32[2]) {\n"
+        + "  %1 = mark_varying(%0) {classes=[0, 1]} : f32[2]\n"
+        + "  %2 = assert_same(%1) {classes=[0, 0]} : f32[2]\n  return %2\n}\n"
+    },
+    "MeshMismatch": {
+        "two": HEAD
+        + "func @main(%0: f32[2]) -> (f32[2]) {\n"
+        + "  %1 = mark_varying(%0) {classes=[0, 1]} : f32[2]\n"
+        + "  %2 = mark_varying(%1) {classes=[0, 1, 2]} : f32[2]\n  return %2\n}\n"
+    },
     "HintInvalid": {
         "nothing": _hint(""),
         "foreign": _hint("    %9 = neg(%0) : f32[2]\n"),

@@ -1,0 +1,47 @@
+"""The rules of collectives: the ranks meet once for the whole batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.foundation.axes import normalise_axis
+from weft.ptir.batching.rules import Batching, attributes, batches
+from weft.ptir.ops.collective import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    AssertSame,
+    CollectiveBroadcast,
+    CollectivePermute,
+    MarkVarying,
+    ReduceScatter,
+)
+from weft.ptir.term import Term
+
+
+@batches(AllReduce, CollectivePermute, CollectiveBroadcast, MarkVarying, AssertSame)
+def elementwise(b: Batching) -> Term:
+    return b.emit(b.op, b.operands[0])
+
+
+@batches(AllGather)
+def all_gather(b: Batching) -> Term:
+    op = attributes(b, AllGather)
+    return b.emit(replace(op, axis=_further(b, op.axis)), b.operands[0])
+
+
+@batches(ReduceScatter)
+def reduce_scatter(b: Batching) -> Term:
+    op = attributes(b, ReduceScatter)
+    return b.emit(replace(op, axis=_further(b, op.axis)), b.operands[0])
+
+
+@batches(AllToAll)
+def all_to_all(b: Batching) -> Term:
+    op = attributes(b, AllToAll)
+    split, concat = _further(b, op.split), _further(b, op.concat)
+    return b.emit(replace(op, split=split, concat=concat), b.operands[0])
+
+
+def _further(b: Batching, axis: int) -> int:
+    return normalise_axis(axis, len(b.shape(0))) + 1

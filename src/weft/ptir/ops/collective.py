@@ -1,0 +1,478 @@
+"""Collectives: what the ranks of a mesh compute together. Every rank runs the same program; a
+collective is where the members of a group meet, with StableHLO's meaning.
+
+`groups` lists all ranks, group after group, `size` of them each; the place of a rank in its group
+counts from 0. `line` is the line of the user's that asked for it: ranks run in several processes,
+and a message of one has to say where the others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from weft.foundation.axes import normalise_axis
+from weft.foundation.dtypes import ANY, BOOL, NUMBERS, ORDERED, SI64, DType
+from weft.foundation.errors import Unimplemented
+from weft.foundation.partitions import (
+    Classes,
+    Groups,
+    classes_of,
+    one_of_each,
+    split,
+)
+from weft.foundation.ranks import Meeting, World, world_of
+from weft.ptir.op import Array, EvalContext, Op, extension_op, op_base
+from weft.ptir.rules import invalid_attribute
+from weft.ptir.schema import USIZES, Choice, Isize, ListOf, String, Usize, WireEnum, attr
+from weft.ptir.term import Cotangents, Pullback, Term
+from weft.ptir.types import Symbol, TensorType, multiply_dims
+
+
+class RankReduction(WireEnum):
+    """How the elements of several ranks become one."""
+
+    SUM = "Sum"
+    PROD = "Prod"
+    MIN = "Min"
+    MAX = "Max"
+
+
+_DEFINED: Mapping[RankReduction, frozenset[DType]] = {
+    RankReduction.SUM: NUMBERS | BOOL,
+    RankReduction.PROD: NUMBERS | BOOL,
+    RankReduction.MIN: ORDERED,
+    RankReduction.MAX: ORDERED,
+}
+
+
+@op_base
+class OfRanks(Op):
+    """An op that the ranks of a mesh carry out together, or that says something of them."""
+
+    @property
+    def rank_count(self) -> int:
+        """How many ranks the program is for."""
+        raise NotImplementedError
+
+    def result_classes(self, operands: Sequence[Classes]) -> Classes:
+        """The classes of the result, given those of the operands."""
+        raise NotImplementedError
+
+    def given_classes(self, operand: Classes) -> Classes:
+        """The classes in which an operand is read: cotangents of it are counted by these."""
+        return operand
+
+
+@op_base
+class Collective(OfRanks):
+    """Where the members of each group meet."""
+
+    operands = ("x",)
+    dtypes = {"x": ANY}
+
+    groups: tuple[int, ...] = attr(USIZES)
+    size: int = attr(Usize())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size < 1 or not self.groups or len(self.groups) % self.size:
+            raise invalid_attribute(
+                f"{len(self.groups)} ranks do not make groups of {self.size} in {self.name}"
+            )
+        if sorted(self.groups) != list(range(len(self.groups))):
+            raise invalid_attribute(
+                f"the groups of {self.name} name each rank from 0 to {len(self.groups) - 1} once"
+            )
+
+    @property
+    def rank_count(self) -> int:
+        return len(self.groups)
+
+    @property
+    def rows_of_ranks(self) -> Groups:
+        starts = range(0, len(self.groups), self.size)
+        return tuple(self.groups[start : start + self.size] for start in starts)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """For each rank its place in its group."""
+        found = [0] * len(self.groups)
+        for at, rank in enumerate(self.groups):
+            found[rank] = at % self.size
+        return tuple(found)
+
+    def members(self, rank: int) -> tuple[int, ...]:
+        start = self.groups.index(rank) // self.size * self.size
+        return self.groups[start : start + self.size]
+
+    def given_classes(self, operand: Classes) -> Classes:
+        """Members of a group count one by one, also where they hold the same."""
+        return split([operand, classes_of(self.places)])
+
+    def in_groups(self, operand: Classes) -> Classes:
+        """The classes of what all members of a group know: their values, in order."""
+        given = self.given_classes(operand) or (0,) * self.rank_count
+        keys = [tuple(given[m] for m in self.members(r)) for r in range(self.rank_count)]
+        return classes_of(keys)
+
+    def part_classes(self, operand: Classes) -> Classes:
+        """The classes of what each member makes for itself of that."""
+        return split([self.in_groups(operand), classes_of(self.places)])
+
+    def world(self) -> World:
+        return world_of(self.rank_count, self.mnemonic)
+
+    def meeting(self, world: World, x: Array, **attrs: object) -> Meeting:
+        said = "".join(f" {name}={value}" for name, value in attrs.items())
+        name = f"{self.name} of {x.dtype}{list(x.shape)}{said}"
+        return Meeting(name, self.members(world.rank), getattr(self, "line", ""))
+
+    def place_term(self, like: Term) -> Term:
+        """The place of this rank in its group, as a scalar."""
+        return like.emitter.emit("rank", numbers=self.places)
+
+    def counted_once(self, g: Term, classes: Classes) -> Term:
+        """The sum of a cotangent over the classes that its value has within each group."""
+        found: list[tuple[int, ...]] = []
+        for row in self.rows_of_ranks:
+            groups = one_of_each(row, classes)
+            if groups is None:
+                raise Unimplemented(
+                    f"the gradient of {self.name}", "its groups hold classes of different sizes"
+                )
+            found += groups
+        size = len(found[0])
+        if any(len(group) != size for group in found):
+            raise Unimplemented(
+                f"the gradient of {self.name}", "its groups differ in their classes"
+            )
+        return summed(g, tuple(found), getattr(self, "line", ""))
+
+
+def summed(g: Term, groups: Groups, line: str = "") -> Term:
+    """The sum of a term over groups of ranks."""
+    size = len(groups[0])
+    if size == 1:
+        return g
+    ranks = tuple(rank for group in groups for rank in group)
+    return g.all_reduce(groups=ranks, size=size, fn="sum", line=line)
+
+
+def _own_part(op: Collective, g: Term, axis: int) -> Term:
+    """The part of a term along an axis that belongs to this rank's place."""
+    sizes = list(g.tensor.static_shape)
+    sizes[axis] //= op.size
+    place = op.place_term(g) * sizes[axis]
+    zero = place * 0
+    parts = [(place if d == axis else zero).reshape((1,)) for d in range(g.rank)]
+    start = parts[0] if g.rank == 1 else g.emitter.emit("concat", *parts, axis=0)
+    return g.dynamic_slice(start, sizes=tuple(sizes))
+
+
+def _cut(op: Collective, x: TensorType, axis: int) -> tuple[int, int]:
+    """The axis that is cut into a part for each member, and the extent of a part."""
+    found = normalise_axis(axis, x.rank)
+    extent = x.shape[found]
+    if isinstance(extent, Symbol) or extent % op.size:
+        raise invalid_attribute(
+            f"axis {found} of {op.name} has size {extent}, which is no multiple of the "
+            f"{op.size} ranks of a group"
+        )
+    return found, extent // op.size
+
+
+@extension_op("all_reduce")
+class AllReduce(Collective):
+    """The sum, product, minimum or maximum (`fn`) of the operands of all members of a group, on
+    each of them. It is a balanced tree over the members in order, `(r0 + r1) + (r2 + r3)`; floats
+    under 32 bits are combined in f32 and rounded once, integers wrap, and on i1 sums are or and
+    products and. A transport may take another tree for floats. Where extremes tie, each rank that
+    has it gets an equal share of the cotangent."""
+
+    fn: RankReduction = attr(Choice(RankReduction))
+    line: str = attr(String(), default="")
+
+    @property
+    def dtype_table(self) -> Mapping[str, frozenset[DType]]:
+        return {"x": _DEFINED[self.fn]}
+
+    def infer(self, *types: TensorType) -> TensorType:
+        return types[0]
+
+    def result_classes(self, operands: Sequence[Classes]) -> Classes:
+        return self.in_groups(operands[0])
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        world, fn = self.world(), str(self.fn)
+        return world.all_reduce(self.meeting(world, x, fn=fn), x, fn)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        (x,) = at.operands
+        g = self.counted_once(at.cotangent, at.classes)
+        if self.fn is RankReduction.SUM:
+            return (g,)
+        if self.fn is RankReduction.PROD:
+            return (g * self._others(x).conj(),)
+        chosen = x.like(1).where(x.compare(at.result, "equal"))
+        count = summed(chosen, self.rows_of_ranks, self.line)
+        return (g * chosen / count,)
+
+    def _others(self, x: Term) -> Term:
+        """The product of what the other members have."""
+        row = x.reshape((1, *x.shape))
+        rows = row.all_gather(groups=self.groups, size=self.size, axis=0, line=self.line)
+        number = x.counting(rows.shape, 0)
+        mine = number.compare(self.place_term(x).broadcast_to(rows.shape), "equal")
+        return rows.like(1).where(mine, rows).reduce_prod(axes=(0,), keepdims=False)
+
+
+@extension_op("all_gather")
+class AllGather(Collective):
+    """The operands of all members of a group, laid side by side along `axis` in the order of the
+    group, on each of them."""
+
+    axis: int = attr(Isize())
+    line: str = attr(String(), default="")
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        axis = normalise_axis(self.axis, x.rank)
+        extent = multiply_dims(x.shape[axis], self.size)
+        return x.with_shape((*x.shape[:axis], extent, *x.shape[axis + 1 :]))
+
+    def result_classes(self, operands: Sequence[Classes]) -> Classes:
+        return self.in_groups(operands[0])
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        world, axis = self.world(), normalise_axis(self.axis, x.ndim)
+        return world.all_gather(self.meeting(world, x, axis=axis), x, axis)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        axis = normalise_axis(self.axis, at.cotangent.rank)
+        distinct = len({at.classes[m] for m in self.members(0)}) if at.classes else 1
+        if distinct == self.size:
+            found = at.cotangent.reduce_scatter(
+                groups=self.groups, size=self.size, axis=axis, fn="sum", line=self.line
+            )
+            return (found,)
+        return (_own_part(self, self.counted_once(at.cotangent, at.classes), axis),)
+
+
+@extension_op("reduce_scatter")
+class ReduceScatter(Collective):
+    """What `all_reduce` gives, cut along `axis` into a part for each member of the group: a member
+    gets the part of its place. The extent of the axis is a multiple of the members' number."""
+
+    axis: int = attr(Isize())
+    fn: RankReduction = attr(Choice(RankReduction))
+    line: str = attr(String(), default="")
+
+    @property
+    def dtype_table(self) -> Mapping[str, frozenset[DType]]:
+        return {"x": _DEFINED[self.fn]}
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        axis, extent = _cut(self, x, self.axis)
+        return x.with_shape((*x.shape[:axis], extent, *x.shape[axis + 1 :]))
+
+    def result_classes(self, operands: Sequence[Classes]) -> Classes:
+        return self.part_classes(operands[0])
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        world, fn = self.world(), str(self.fn)
+        axis = normalise_axis(self.axis, x.ndim)
+        return world.reduce_scatter(self.meeting(world, x, axis=axis, fn=fn), x, axis, fn)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        if self.fn is not RankReduction.SUM:
+            raise Unimplemented(
+                f"the gradient of reduce_scatter with fn={self.fn}",
+                "there is a rule for sums; use all_reduce and take a part of it",
+            )
+        whole = at.cotangent.all_gather(
+            groups=self.groups, size=self.size, axis=self.axis, line=self.line
+        )
+        return (whole,)
+
+
+@extension_op("all_to_all")
+class AllToAll(Collective):
+    """Each member's operand is cut along `split` into a part for each member; a member gets the
+    parts of its place, and lays them side by side along `concat` in the order of the group."""
+
+    split: int = attr(Isize())
+    concat: int = attr(Isize())
+    line: str = attr(String(), default="")
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        cut, part = _cut(self, x, self.split)
+        joined = normalise_axis(self.concat, x.rank)
+        extents = list(x.shape)
+        extents[cut] = part
+        extents[joined] = multiply_dims(extents[joined], self.size)
+        return x.with_shape(extents)
+
+    def result_classes(self, operands: Sequence[Classes]) -> Classes:
+        return self.part_classes(operands[0])
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        world = self.world()
+        cut, joined = (normalise_axis(a, x.ndim) for a in (self.split, self.concat))
+        meeting = self.meeting(world, x, split=cut, concat=joined)
+        return np.concatenate(world.all_to_all(meeting, x, cut), joined)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        found = at.cotangent.all_to_all(
+            groups=self.groups, size=self.size, split=self.concat, concat=self.split, line=self.line
+        )
+        return (found,)
+
+
+@extension_op("collective_permute")
+class CollectivePermute(Collective):
+    """The member at place `sources[i]` sends its operand to the member at place `targets[i]`, in
+    every group. A member to whom nobody sends has zeros. No place is named twice in either list."""
+
+    sources: tuple[int, ...] = attr(USIZES)
+    targets: tuple[int, ...] = attr(USIZES)
+    line: str = attr(String(), default="")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = (self.sources, self.targets)
+        if len(self.sources) != len(self.targets) or any(
+            len(set(places)) < len(places) or max(places, default=0) >= self.size
+            for places in named
+        ):
+            raise invalid_attribute(
+                f"sources and targets of collective_permute are places below {self.size}, each at "
+                "most once, and as many of one as of the other"
+            )
+
+    def infer(self, *types: TensorType) -> TensorType:
+        return types[0]
+
+    def result_classes(self, operands: Sequence[Classes]) -> Classes:
+        return self.part_classes(operands[0])
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        world = self.world()
+        meeting = self.meeting(world, x, pairs=list(zip(self.sources, self.targets, strict=True)))
+        place = meeting.members.index(world.rank)
+        source = self.sources[self.targets.index(place)] if place in self.targets else -1
+        target = self.targets[self.sources.index(place)] if place in self.sources else -1
+        return world.permute(meeting, x, source, target)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        back = replace(self, sources=self.targets, targets=self.sources)
+        found = at.cotangent.collective_permute(
+            groups=back.groups, size=back.size, sources=back.sources, targets=back.targets,
+            line=back.line,
+        )  # fmt: skip
+        return (found,)
+
+
+@extension_op("collective_broadcast")
+class CollectiveBroadcast(Collective):
+    """The operand of the first member of a group, on each of them."""
+
+    line: str = attr(String(), default="")
+
+    def infer(self, *types: TensorType) -> TensorType:
+        return types[0]
+
+    def result_classes(self, operands: Sequence[Classes]) -> Classes:
+        given = operands[0] or (0,) * self.rank_count
+        return classes_of([given[self.members(r)[0]] for r in range(self.rank_count)])
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        (x,) = args
+        world = self.world()
+        return world.broadcast(self.meeting(world, x), x)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        g = self.counted_once(at.cotangent, at.classes)
+        first = self.place_term(g).compare(0, "equal").broadcast_to(g.shape)
+        return (g.where(first),)
+
+
+@extension_op("rank")
+class Rank(OfRanks):
+    """The entry of `numbers` for the rank that runs the program, as si64: with 0, 1, 2, ... its
+    number, with others its place along an axis of the mesh."""
+
+    operands = ()
+    dtypes = {"result": frozenset({SI64})}
+    no_gradient = "integers do not vary smoothly"
+
+    numbers: tuple[int, ...] = attr(ListOf(Isize()))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.numbers:
+            raise invalid_attribute("rank has a number for each rank, and there is none")
+
+    @property
+    def rank_count(self) -> int:
+        return len(self.numbers)
+
+    def infer(self, *types: TensorType) -> TensorType:
+        return TensorType(SI64, ())
+
+    def result_classes(self, operands: Sequence[Classes]) -> Classes:
+        return classes_of(self.numbers)
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        return np.asarray(self.numbers[world_of(self.rank_count, "rank").rank], np.int64)
+
+
+@op_base
+class Claim(OfRanks):
+    """Says which ranks hold the same; it computes nothing."""
+
+    operands = ("x",)
+    dtypes = {"x": ANY}
+
+    classes: tuple[int, ...] = attr(USIZES)
+
+    @property
+    def rank_count(self) -> int:
+        return len(self.classes)
+
+    def infer(self, *types: TensorType) -> TensorType:
+        return types[0]
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Any:
+        return args[0]
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        return (at.cotangent,)
+
+
+@extension_op("mark_varying")
+class MarkVarying(Claim):
+    """The operand, as a value that may differ between ranks with different `classes`. Parameters of
+    a program are the same on all ranks unless they are marked."""
+
+    def result_classes(self, operands: Sequence[Classes]) -> Classes:
+        return split([operands[0], classes_of(self.classes)])
+
+
+@extension_op("assert_same")
+class AssertSame(Claim):
+    """The operand, of which the program claims that it is the same on ranks with equal `classes`.
+    The verifier refuses a program in which that does not follow from how it was computed."""
+
+    def result_classes(self, operands: Sequence[Classes]) -> Classes:
+        return operands[0]

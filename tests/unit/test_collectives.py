@@ -21,10 +21,10 @@ from weft.ptir.vmap import vmap
 from weft.runtime.rendezvous import run_ranks
 
 Array = NDArray[Any]
-ROWS = {"groups": [0, 1, 2, 3], "size": 2}
+ROWS: dict[str, Any] = {"groups": [0, 1, 2, 3], "size": 2}
 """Of a mesh of 2 x 2 ranks: those with the same first coordinate meet."""
-COLUMNS = {"groups": [0, 2, 1, 3], "size": 2}
-ALL = {"groups": [0, 1, 2, 3], "size": 4}
+COLUMNS: dict[str, Any] = {"groups": [0, 2, 1, 3], "size": 2}
+ALL: dict[str, Any] = {"groups": [0, 1, 2, 3], "size": 4}
 EACH = (0, 1, 2, 3)
 
 

@@ -25,6 +25,8 @@ class Entry:
     summary: str
     gpu: tuple[str, ...] = ()
     """Words that, one after the other, ask for a GPU."""
+    passes_on: bool = False
+    """Whether what follows its first argument is for somebody else."""
 
     def needs_gpu(self, args: Sequence[str]) -> bool:
         """Whether a GPU is asked for, and not only help or machine code."""
@@ -87,6 +89,11 @@ COMMANDS: Final = {
         "tune", "log_command",
         "Say how well the estimates in a log put kernels in the order of their measured times.",
     ),
+    "launch": Entry(
+        "launch", "launch_command",
+        "Run a Python script on N ranks of this machine, which meet through MPI (weft[mpi]).",
+        passes_on=True,
+    ),
     "core": Entry("core", "app", "Core IR modules: expressions, gradients, canonical forms."),
 }  # fmt: skip
 
@@ -109,7 +116,8 @@ def load(name: str) -> Any:
     found = getattr(load_part(f"weft.cli.{entry.module}"), entry.name)
     if not isinstance(found, typer.Typer):
         app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-        app.command(name)(found)
+        settings = {"allow_interspersed_args": False} if entry.passes_on else {}
+        app.command(name, context_settings=settings)(found)
         found = app
     return typer.main.get_command(found)
 

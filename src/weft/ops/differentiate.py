@@ -21,6 +21,7 @@ from weft.driver.loading.plugins import described
 from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation, UserError, a_type, with_article
 from weft.foundation.lines import user_line
+from weft.foundation.partitions import Classes
 from weft.ops.arithmetic import as_tensor
 from weft.ops.array.creation import asarray, zeros, zeros_like
 from weft.ops.array.manipulation import reshape
@@ -30,6 +31,7 @@ from weft.ops.graph.forms import plain_form
 from weft.ops.graph.node import Node
 from weft.ops.home import at_home
 from weft.ops.pytree import Structure, flatten, unflatten
+from weft.ops.rank_classes import classes_of_nodes
 from weft.ops.tensor import Tensor, from_array, tensor_method
 from weft.ops.traced_function import (
     Arguments,
@@ -44,6 +46,7 @@ from weft.ptir.gradient import jvp as program_jvp
 from weft.ptir.gradient import vjp as program_vjp
 from weft.ptir.ir import Program
 from weft.ptir.passes.recompute import kept_bytes, recompute
+from weft.ptir.sameness import rank_counts
 from weft.ptir.types import TensorType
 from weft.ptir.vmap import vmap as program_vmap
 
@@ -67,6 +70,11 @@ class _Question:
     def program(self) -> Program:
         """The function's program in ops whose gradients are good."""
         return raise_program(self.traced.trace.program)
+
+    @cached_property
+    def classes(self) -> list[Classes]:
+        """Between which ranks of a mesh the inputs differ, where the function has collectives."""
+        return classes_of_nodes(self.traced.nodes) if rank_counts(self.program) else []
 
     def with_less_kept(self, joint: Program) -> Program:
         """A derivative that keeps less between forward and backward, where that pays."""
@@ -162,7 +170,8 @@ def value_and_grad(
             numbers, single = _argnums(argnums, len(args), _name(function))
             asked = _ask(function, args, kwargs, set(numbers), has_aux=has_aux)
             _check_scalar(asked.traced.trace, has_aux, _name(function))
-            made = asked.with_less_kept(program_gradient(asked.program, asked.wanted))
+            slopes = program_gradient(asked.program, asked.wanted, classes=asked.classes)
+            made = asked.with_less_kept(slopes)
             results = asked.traced.emit(made)
         except (SpecViolation, UserError) as error:
             raise explained("grad", error, user_line()) from None
@@ -229,7 +238,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
     results = traced.emit(traced.trace.program)
     value = traced.results(results)
     traced.carry(results)
-    made = program_vjp(asked.program, asked.wanted)
+    made = program_vjp(asked.program, asked.wanted, classes=asked.classes)
 
     @public
     def pullback(cotangent: Any) -> Any:
@@ -266,7 +275,8 @@ def jvp(
         raise UserError("the tangents are not nested as the arguments are")
     kinds = [leaf.type for _, leaf in asked.leaves]
     seeds = _seeds(leaves, kinds, "the tangent of input")
-    results = traced.emit(program_jvp(traced.trace.program, asked.wanted), seeds)
+    made = program_jvp(traced.trace.program, asked.wanted, classes=asked.classes)
+    results = traced.emit(made, seeds)
     own = results[: traced.count]
     traced.carry(own)
     return traced.results(own), _slopes(asked, results)
@@ -284,7 +294,7 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
     results = traced.emit(traced.trace.program)
     value = traced.results(results)
     traced.carry(results)
-    made = program_jvp(traced.trace.program, asked.wanted)
+    made = program_jvp(traced.trace.program, asked.wanted, classes=asked.classes)
     kinds = [leaf.type for _, leaf in asked.leaves]
 
     @public
@@ -376,7 +386,7 @@ def _row_counts(asked: _Question, name: str) -> list[int]:
 
 def _rows_program(asked: _Question, rows: int) -> Program:
     """The vjp of the function for a batch of cotangents."""
-    single = program_vjp(asked.program, asked.wanted)
+    single = program_vjp(asked.program, asked.wanted, classes=asked.classes)
     inputs = len(asked.traced.nodes)
     seeds = len(single.main.parameters) - inputs
     return program_vmap(single, rows, [*[None] * inputs, *[0] * seeds])

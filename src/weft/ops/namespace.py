@@ -71,6 +71,19 @@ from weft.ops.functional.linear import matmul
 from weft.ops.home import graph, set_default_backend
 from weft.ops.jit import jit
 from weft.ops.loops import associative_scan, fori_loop, switch
+from weft.ops.mesh.batches import shard_batches
+from weft.ops.mesh.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    collective_broadcast,
+    collective_permute,
+    rank,
+    reduce_scatter,
+)
+from weft.ops.mesh.mesh import Mesh, mesh
+from weft.ops.mesh.sharded import Sharded, replicate, shard
+from weft.ops.mesh.spmd import spmd
 from weft.ops.other_names import function_advice
 from weft.ops.pytree import pytree, register_pytree
 from weft.ops.random.default import rand, randn
@@ -96,14 +109,21 @@ numpy_protocol.install()
 watch_process()
 __all__ = [
     "CacheInfo",
+    "Mesh",
     "ShapeSet",
+    "Sharded",
     "Tensor",
     "TraceConfig",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
     "associative_scan",
     "autocast",
     "cache_info",
     "checkpoint",
     "clear_caches",
+    "collective_broadcast",
+    "collective_permute",
     "cond",
     "custom_jvp",
     "custom_vjp",
@@ -125,6 +145,7 @@ __all__ = [
     "linalg",
     "linearize",
     "matmul",
+    "mesh",
     "nn",
     "optim",
     "pure_callback",
@@ -132,10 +153,16 @@ __all__ = [
     "rand",
     "randn",
     "random",
+    "rank",
+    "reduce_scatter",
     "register_pytree",
+    "replicate",
     "scan",
     "set_default_backend",
+    "shard",
+    "shard_batches",
     "special",
+    "spmd",
     "stop_gradient",
     "switch",
     "trace",

@@ -181,6 +181,7 @@ def trace_function(
         arguments.filled,
         lambda given: function(*given[0], **given[1]),
         order=order,
+        stands_for=[tensor._node for tensor in tensors],
     )
     nodes = (*(tensor._node for tensor in tensors), *(c.node for c in found.captured))
     return TracedFunction(found, nodes, arguments)

@@ -134,10 +134,12 @@ def trace(
     numbers: Sequence[TracedNumber | None] = (),
     backend: Backend | None = None,
     order: int = 0,
+    stands_for: Sequence[Node] | None = None,
 ) -> Trace:
     """The program of `call(fill(arguments))` for arguments of these types, where `fill` nests them
     as the caller's are. `function` names it; without a backend it is for the one in force.
-    `order` says how many derivatives are taken of it."""
+    `order` says how many derivatives are taken of it, and `stands_for` what it is called with, of
+    which what is not named is the same on all ranks of a mesh."""
     outer = current()
     arena = Arena(
         backend or outer.backend,
@@ -146,6 +148,7 @@ def trace(
         parent=outer if outer.tracing else None,
         order=order,
     )
+    arena.stands_for = stands_for
     with taken_back(arena):
         found = _called(arena, function, kinds, fill, call, numbers)
         check_leaks(arena, function)

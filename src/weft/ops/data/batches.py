@@ -47,11 +47,10 @@ def batches(
             )
         made = _of_iterator(source, size, drop_last)
         return itertools.islice(made, start, None)
-    taken = _arrays(source) or _items(source)
-    return _of_samples(taken, size, key, epochs, start, drop_last)
+    return _of_samples(samples_of(source), size, key, epochs, start, drop_last)
 
 
-class _Samples:
+class Samples:
     """Samples that are taken by their numbers."""
 
     def __init__(self, count: int) -> None:
@@ -61,7 +60,7 @@ class _Samples:
         raise NotImplementedError
 
 
-class _Arrays(_Samples):
+class _Arrays(Samples):
     """Rows of arrays."""
 
     def __init__(self, source: Any) -> None:
@@ -86,7 +85,7 @@ class _Arrays(_Samples):
         return unflatten(self.structure, [array[places] for array in self.arrays])
 
 
-class _Items(_Samples):
+class _Items(Samples):
     """Items of an object, one by one."""
 
     def __init__(self, source: Any) -> None:
@@ -97,12 +96,17 @@ class _Items(_Samples):
         return _stacked([self.source[int(place)] for place in places])
 
 
-def _arrays(source: Any) -> _Samples | None:
+def samples_of(source: Any) -> Samples:
+    """What has samples, taken by their numbers."""
+    return source if isinstance(source, Samples) else _arrays(source) or _items(source)
+
+
+def _arrays(source: Any) -> Samples | None:
     nested = isinstance(source, _ARRAYS) or is_container(source)
     return _Arrays(source) if nested else None
 
 
-def _items(source: Any) -> _Samples:
+def _items(source: Any) -> Samples:
     if not hasattr(source, "__len__") or not hasattr(source, "__getitem__"):
         raise UserError(
             f"the source is {a_type(source)}; give arrays, an object with a length and items, or "
@@ -112,7 +116,7 @@ def _items(source: Any) -> _Samples:
 
 
 def _of_samples(
-    taken: _Samples, size: int, key: Any, epochs: int | None, start: int, drop_last: bool
+    taken: Samples, size: int, key: Any, epochs: int | None, start: int, drop_last: bool
 ) -> Iterator[Any]:
     each = taken.count // size if drop_last else -(-taken.count // size)
     if not each:
@@ -124,7 +128,7 @@ def _of_samples(
 
 
 def _endless(
-    taken: _Samples, size: int, key: Any, epochs: int | None, start: int, each: int
+    taken: Samples, size: int, key: Any, epochs: int | None, start: int, each: int
 ) -> Iterator[Any]:
     first, skipped = divmod(start, each)
     for epoch in itertools.count(first) if epochs is None else range(first, epochs):

@@ -31,8 +31,8 @@ class Arena:
 
     __slots__ = (
         "__weakref__", "_compiled", "_compiled_version", "assigned", "backend", "created",
-        "exports", "name", "names", "order", "parameters", "parent", "parts", "tokens",
-        "tracing", "version",
+        "exports", "name", "names", "order", "parameters", "parent", "parts", "stands_for",
+        "tokens", "tracing", "version",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,8 @@ class Arena:
         self.parameters: list[Node] = []
         self.names: Callable[[], Sequence[str]] = tuple
         """What the parameters are called where they are the arguments of a function."""
+        self.stands_for: Sequence[Node] | None = None
+        """What the parameters are called with, where that is known."""
         self.exports: list[Node] = []
         self._compiled: Prepared | None = None
         self._compiled_version = -1

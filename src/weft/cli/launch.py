@@ -1,0 +1,112 @@
+"""`weft launch`: a script on several ranks of this machine.
+
+It is MPI's own launcher with what a run of Weft wants: each rank on cores of its own, a board on
+which ranks write what they are at, and a look at whether they are still there. A job in which a
+rank did not come to its end has failed, whatever its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from weft.cli.report import complain
+from weft.foundation.errors import UserError
+from weft.runtime.board import ENDED, FAILED, Board
+
+_LOOK: Final = 0.1
+"""Seconds between looks at the ranks."""
+_GRACE: Final = 1.0
+"""How long MPI's launcher may take to end a job by itself."""
+
+
+def launch_command(
+    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file.")],
+    args: Annotated[
+        list[str] | None, typer.Argument(help="What the script is called with.")
+    ] = None,
+    ranks: Annotated[int, typer.Option("-n", min=1, metavar="N", help="How many ranks.")] = 1,
+    mpiexec: Annotated[str, typer.Option(help="MPI's own launcher.")] = "",
+    dry_run: Annotated[bool, typer.Option(help="Only print the command.")] = False,
+) -> None:
+    """Run a Python script on N ranks of this machine, which meet through MPI (weft[mpi])."""
+    command = [*_launcher(mpiexec, ranks), sys.executable, script, *(args or [])]
+    if dry_run:
+        print(" ".join(command))
+        return
+    if not Path(script).is_file():
+        raise UserError(f"there is no file {script}")
+    with tempfile.TemporaryDirectory(prefix="weft-ranks-") as folder:
+        board = Board.made(Path(folder) / "board", ranks)
+        job = subprocess.Popen(command, env=_environment(board))  # noqa: S603
+        code = _watched(job, board)
+    raise typer.Exit(code)
+
+
+def _launcher(given: str, ranks: int) -> list[str]:
+    beside = str(Path(sys.executable).parent)
+    path = os.pathsep.join([beside, os.environ.get("PATH", "")])
+    found = shutil.which(given or "mpiexec", path=path)
+    if found is None:
+        raise UserError(
+            f"{given or 'mpiexec'} is not there: install weft[mpi], or load the MPI of the cluster"
+        )
+    return [found, "-n", str(ranks), *_binding(found, ranks)]
+
+
+def _binding(launcher: str, ranks: int) -> list[str]:
+    """Options by which each rank has cores of its own, where there are enough."""
+    asked = [launcher, "--version"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
+    if "Open MPI" not in said.stdout:
+        return []
+    cores = len(os.sched_getaffinity(0)) // ranks
+    if cores:
+        return ["--map-by", f"slot:PE={cores}:OVERSUBSCRIBE", "--bind-to", "core"]
+    return ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+
+
+def _environment(board: Board) -> dict[str, str]:
+    """What ranks are told. A container's only user may be root, whom Open MPI refuses unasked."""
+    found = {**os.environ, "WEFT_BOARD": str(board.path)}
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT") if not os.geteuid() else ():
+        found |= {name: "1", f"{name}_CONFIRM": "1"}
+    return found
+
+
+def _watched(job: subprocess.Popen[bytes], board: Board) -> int:
+    """The exit code of a job; a rank that is gone ends it."""
+    gone: list[str] = []
+    while job.poll() is None:
+        time.sleep(_LOOK)
+        gone = _gone(board)
+        if gone:
+            break
+    try:
+        code = job.wait(_GRACE if gone else None)
+    except subprocess.TimeoutExpired:
+        job.terminate()
+        code = job.wait()
+    said = any(board.read(rank) == FAILED for rank in range(board.count))
+    for sentence in [] if said else gone or _gone(board):
+        complain(f"weft: {sentence}")
+        code = code or 1
+    return code if code in range(256) else 1
+
+
+def _gone(board: Board) -> list[str]:
+    """The ranks that came, and whose process is gone before its end."""
+    found = []
+    for rank in range(board.count):
+        process, at = board.process(rank), board.read(rank)
+        if process and at not in (ENDED, FAILED) and not Path(f"/proc/{process}").exists():
+            found.append(f"rank {rank} is gone, killed or by os._exit; it {at}")
+    return found

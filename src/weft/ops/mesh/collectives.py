@@ -1,0 +1,129 @@
+"""What ranks exchange inside a function with `@weft.spmd(mesh)`. Each takes a tensor or a container
+of them, and the axes of the mesh along which ranks meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft.foundation.errors import UserError, brief
+from weft.foundation.lines import shown, user_line
+from weft.ops.array.creation import asarray
+from weft.ops.calls import public
+from weft.ops.mesh.mesh import Mesh, Over, mesh_in_force
+from weft.ops.pytree import flatten, unflatten
+from weft.ops.session import Handle, Session
+from weft.ops.tensor import Tensor
+
+_REDUCTIONS = ("sum", "mean", "prod", "min", "max")
+
+
+@public
+def all_reduce(tree: Any, op: str = "sum", *, over: Over) -> Any:
+    """The sum, mean, prod, min or max over the ranks along some axes of the mesh, on each of
+    them."""
+    _check_reduction(op, _REDUCTIONS)
+    found = mesh_in_force()
+    fn = "sum" if op == "mean" else op
+
+    def one(s: Session, x: Handle, groups: dict[str, Any]) -> Handle:
+        made = s.emit("all_reduce", x, **groups, fn=fn)
+        return _mean(made, groups["size"]) if op == "mean" else made
+
+    return _each(tree, found, over, one)
+
+
+@public
+def all_gather(tree: Any, axis: int = 0, *, over: Over) -> Any:
+    """The tensors of all ranks along some axes of the mesh, side by side along `axis`."""
+    return _each(
+        tree,
+        mesh_in_force(),
+        over,
+        lambda s, x, groups: s.emit("all_gather", x, **groups, axis=axis),
+    )
+
+
+@public
+def reduce_scatter(tree: Any, op: str = "sum", axis: int = 0, *, over: Over) -> Any:
+    """What `all_reduce` gives, of which each rank keeps its part along `axis`."""
+    _check_reduction(op, _REDUCTIONS)
+    fn = "sum" if op == "mean" else op
+
+    def one(s: Session, x: Handle, groups: dict[str, Any]) -> Handle:
+        made = s.emit("reduce_scatter", x, **groups, axis=axis, fn=fn)
+        return _mean(made, groups["size"]) if op == "mean" else made
+
+    return _each(tree, mesh_in_force(), over, one)
+
+
+@public
+def all_to_all(tree: Any, split: int, concat: int, *, over: Over) -> Any:
+    """Cut along `split` into a part for each rank, and the parts that came laid side by side along
+    `concat`."""
+    return _each(
+        tree,
+        mesh_in_force(),
+        over,
+        lambda s, x, groups: s.emit("all_to_all", x, **groups, split=split, concat=concat),
+    )
+
+
+@public
+def collective_permute(tree: Any, pairs: Sequence[tuple[int, int]], *, over: Over) -> Any:
+    """Each pair (source, target) of places along the axes sends a tensor; who gets none has
+    zeros."""
+    sources, targets = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+    return _each(
+        tree,
+        mesh_in_force(),
+        over,
+        lambda s, x, groups: s.emit(
+            "collective_permute", x, **groups, sources=sources, targets=targets
+        ),
+    )
+
+
+@public
+def collective_broadcast(tree: Any, *, over: Over) -> Any:
+    """The tensor of the first rank along the axes, on each of them."""
+    return _each(
+        tree,
+        mesh_in_force(),
+        over,
+        lambda s, x, groups: s.emit("collective_broadcast", x, **groups),
+    )
+
+
+@public
+def rank(over: Over | None = None) -> Tensor:
+    """The place of a rank along some axes of the mesh, or its number: a tensor of int64."""
+    found = mesh_in_force()
+    session = Session.here()
+    numbers = tuple(range(found.count)) if over is None else found.places(over)
+    return session.export(session.emit("rank", numbers=numbers))
+
+
+def _each(
+    tree: Any, found: Mesh, over: Over, one: Callable[[Session, Handle, dict[str, Any]], Handle]
+) -> Any:
+    """Every leaf of a container through an exchange."""
+    leaves, structure = flatten(tree)
+    session = Session.here()
+    groups = {**found.groups(over), "line": shown(user_line())}
+    made = []
+    for leaf in leaves:
+        tensor = leaf if isinstance(leaf, Tensor) else asarray(leaf)
+        made.append(session.export(one(session, session.import_(tensor), groups)))
+    return unflatten(structure, made)
+
+
+def _mean(total: Handle, count: int) -> Handle:
+    if not (total.dtype.is_float or total.dtype.is_complex):
+        raise UserError(f"the mean of {total.type} is no integer; cast it to a float first")
+    return total / float(count)
+
+
+def _check_reduction(op: Any, known: Sequence[str]) -> None:
+    if op not in known:
+        raise UserError(f"the reduction is {brief(op)}; it is one of {', '.join(known)}")

@@ -1,0 +1,184 @@
+"""A mesh: ranks in rows and columns, with names for their axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from weft.driver.ranks import launched_world
+from weft.foundation.calls import told
+from weft.foundation.errors import UserError, brief
+from weft.foundation.partitions import Classes, classes_of
+
+Over: TypeAlias = str | Sequence[str]
+"""One axis of a mesh, or several."""
+Split: TypeAlias = Mapping[int, Over]
+"""Which axes of a tensor are split over which axes of a mesh."""
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Ranks with a place along each named axis; the last axis counts fastest."""
+
+    axes: tuple[tuple[str, int], ...]
+    simulated: bool = False
+    rank: int = 0
+    """The rank of this process; of a simulated mesh this process is all ranks."""
+
+    @property
+    def count(self) -> int:
+        """How many ranks there are."""
+        return math.prod(size for _, size in self.axes)
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The size of each axis by its name."""
+        return dict(self.axes)
+
+    def __str__(self) -> str:
+        axes = ", ".join(f"{name}={size}" for name, size in self.axes)
+        return f"mesh({axes}{', simulated=True' if self.simulated else ''})"
+
+    def names(self, over: Over) -> tuple[str, ...]:
+        """The axes that are meant, checked."""
+        given = (over,) if isinstance(over, str) else tuple(over)
+        for name in given:
+            if name not in self.shape:
+                known = ", ".join(self.shape)
+                raise UserError(f"the mesh has no axis {brief(name)}; its axes are {known}")
+        if not given or len(set(given)) < len(given):
+            raise UserError(f"over is {brief(over)}; name one axis of the mesh, or several once")
+        return given
+
+    def size(self, over: Over) -> int:
+        """How many ranks there are along these axes."""
+        return math.prod(self.shape[name] for name in self.names(over))
+
+    def places(self, over: Over) -> tuple[int, ...]:
+        """For each rank its place along these axes, the first one counting slowest."""
+        wanted = self.names(over)
+        found = []
+        for rank in range(self.count):
+            at = self._place(rank)
+            place = 0
+            for name in wanted:
+                place = place * self.shape[name] + at[name]
+            found.append(place)
+        return tuple(found)
+
+    def classes(self, over: Over) -> Classes:
+        """The classes of a value that differs along these axes only."""
+        return classes_of(self.places(over))
+
+    def groups(self, over: Over) -> dict[str, Any]:
+        """The groups of ranks that differ along these axes only, as attributes of a collective."""
+        places = self.places(over)
+        rest = [name for name in self.shape if name not in self.names(over)]
+        others = self.places(rest) if rest else (0,) * self.count
+        order = sorted(range(self.count), key=lambda rank: (others[rank], places[rank]))
+        return {"groups": tuple(order), "size": self.size(over)}
+
+    def part(self, shape: Sequence[int], split: Split, rank: int) -> tuple[slice, ...]:
+        """Which part of a tensor of this shape belongs to a rank."""
+        found = [slice(None)] * len(shape)
+        for axis, over in split.items():
+            size = shape[axis] // self.size(over)
+            place = self.places(over)[rank]
+            found[axis] = slice(place * size, (place + 1) * size)
+        return tuple(found)
+
+    def checked(self, split: Split, shape: Sequence[int], name: str) -> dict[int, Over]:
+        """How a tensor is split, with axes counted from the front; an error where it cannot be."""
+        if not isinstance(split, Mapping):
+            raise UserError(f"{name} is split by {brief(split)}; write it as {{0: 'data'}}")
+        found: dict[int, Over] = {}
+        for axis, over in split.items():
+            if type(axis) is not int or not -len(shape) <= axis < len(shape):
+                raise UserError(
+                    f"{name} has shape {list(shape)} and no axis {brief(axis)} to split"
+                )
+            count = self.size(over)
+            if shape[axis] % count:
+                raise UserError(
+                    f"axis {axis % len(shape)} of {name} has size {shape[axis]}, which is no "
+                    f"multiple of the {count} ranks along {_shown(over)}"
+                )
+            found[axis % len(shape)] = over
+        return found
+
+    def varying(self, classes: Classes) -> list[str]:
+        """The axes along which a value of these classes differs."""
+        found = []
+        for name in self.shape:
+            rest = [other for other in self.shape if other != name]
+            others = self.places(rest) if rest else (0,) * self.count
+            known: dict[int, int] = {}
+            if any(known.setdefault(o, c) != c for o, c in zip(others, classes, strict=False)):
+                found.append(name)
+        return found
+
+    def _place(self, rank: int) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for name, size in reversed(self.axes):
+            rank, found[name] = divmod(rank, size)
+        return found
+
+
+def _shown(over: Over) -> str:
+    return over if isinstance(over, str) else ", ".join(over)
+
+
+@told
+def mesh(*, simulated: bool | int = False, **axes: int) -> Mesh:
+    """The ranks of the launcher as a mesh with named axes: `mesh(data=-1, model=2)`. One axis may
+    be -1: whatever is left. Without a launcher there is one rank. `simulated=True` plays as many
+    ranks as the axes have in this process, and `simulated=8` eight of them: that is slow, and every
+    mistake is told at once."""
+    for name, size in axes.items():
+        if type(size) is not int or (size < 1 and size != -1):
+            raise UserError(f"the axis {name} has size {brief(size)}; give a number, or -1 once")
+    if list(axes.values()).count(-1) > 1:
+        raise UserError("only one axis of a mesh can be -1: whatever is left")
+    given = axes or {"data": -1}
+    known = math.prod(size for size in given.values() if size != -1)
+    if simulated is True:
+        if -1 in given.values():
+            raise UserError("how many ranks are simulated is not said; write simulated=8")
+        return Mesh(tuple(given.items()), True)
+    world = None if simulated else launched_world()
+    count = int(simulated) if world is None else world.count
+    if count % known or (-1 not in given.values() and count != known):
+        raise UserError(
+            f"{', '.join(f'{n}={s}' for n, s in given.items())} does not fit {count} ranks; "
+            f"start {known} of them, as in weft launch -n {known}, or simulate them"
+        )
+    settled = tuple((n, count // known if s == -1 else s) for n, s in given.items())
+    return Mesh(settled, world is None, 0 if world is None else world.rank)
+
+
+_IN_FORCE: ContextVar[Mesh | None] = ContextVar("mesh", default=None)
+
+
+@contextmanager
+def on_mesh(found: Mesh) -> Iterator[None]:
+    """What is traced in the block is for the ranks of this mesh."""
+    token = _IN_FORCE.set(found)
+    try:
+        yield
+    finally:
+        _IN_FORCE.reset(token)
+
+
+def mesh_in_force() -> Mesh:
+    """The mesh of the function that is traced."""
+    found = _IN_FORCE.get()
+    if found is None:
+        raise UserError(
+            "there is no mesh here: ranks meet inside a function with @weft.spmd(mesh)",
+            "OutsideSpmd",
+        )
+    return found

@@ -1,0 +1,343 @@
+"""`weft.spmd`: a function that every rank of a mesh runs on its part of the arguments.
+
+It is traced once, on the types of one rank's parts. On a mesh of processes the trace is this rank's
+program, compiled as `jit` does it. On a simulated mesh the reference interpreter runs it for each
+rank, in threads that meet at collectives. What a function returns is the same on all ranks, or a
+`Sharded` value; anything else is an error, with the line that made it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import wraps
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.driver.ranks import SimulatedProgram
+from weft.foundation.calls import told
+from weft.foundation.errors import SpecViolation, UserError, a_type
+from weft.foundation.lines import shown, user_line
+from weft.ops.calls import check_function, explained, public
+from weft.ops.graph.context import current
+from weft.ops.home import at_home
+from weft.ops.jit import jit
+from weft.ops.mesh.mesh import Mesh, Split, on_mesh
+from weft.ops.mesh.sharded import Sharded, is_sharded, splits_of
+from weft.ops.parameters import Parameters
+from weft.ops.pytree import Structure, flatten, unflatten
+from weft.ops.rank_classes import classes_of_nodes
+from weft.ops.session import Handle, Session
+from weft.ops.state import assign, places
+from weft.ops.tensor import Tensor, from_array
+from weft.ops.traced_function import arguments_of
+from weft.ops.tracing import Trace, trace
+from weft.ptir.ops.callback import Callback
+from weft.ptir.types import TensorType
+
+Array = NDArray[Any]
+
+
+@told
+def spmd(mesh: Mesh, *, split: Mapping[str, Split] | None = None) -> Callable[..., Any]:
+    """Let every rank of a mesh run the function on its part: `@weft.spmd(mesh, split={"x": {0:
+    "data"}})`. `split` says by name which axes of which arguments are split over which axes of the
+    mesh; a name may be a pattern of what is inside an argument, as in `"model.*.up.weight"`. An
+    argument that is `Sharded` says it itself. All others are the same on every rank, and so is what
+    the function returns, unless it is `Sharded`."""
+    if not isinstance(mesh, Mesh):
+        raise UserError(f"spmd takes a mesh, not {a_type(mesh)}; make one with weft.mesh")
+    splits = splits_of(split)
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        check_function("spmd", function)
+        made = _simulated if mesh.simulated else _real
+        return made(mesh, splits, function)
+
+    return decorate
+
+
+# -- on ranks that are processes -----------------------------------------------------------------
+
+
+def _real(
+    mesh: Mesh, splits: Mapping[str, Split], function: Callable[..., Any]
+) -> Callable[..., Any]:
+    @wraps(function)
+    def local(*args: Any, **kwargs: Any) -> Any:
+        whole = _Given(mesh, splits, function, args, kwargs)
+        with on_mesh(mesh):
+            return _called(mesh, function, whole.own())
+
+    made: Callable[..., Any] = jit(local)
+    return made
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A leaf of the arguments: its name, how it is split, and whether it came so."""
+
+    name: str
+    split: dict[int, Any]
+    is_part: bool
+
+
+class _Given:
+    """The arguments of a call, and how each is split."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        splits: Mapping[str, Split],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.mesh = mesh
+        leaves, self.structure = flatten((args, kwargs), is_sharded)
+        self.leaves = [_plain(leaf) for leaf in leaves]
+        names = Parameters(function, "").leaf_names(self.structure)
+        used: set[str] = set()
+        self.kinds = [
+            self._leaf(leaf, name, splits, used)
+            for leaf, name in zip(self.leaves, names, strict=True)
+        ]
+        for pattern in splits.keys() - used:
+            raise UserError(
+                f"split names {pattern!r}, and no argument is called that; there are "
+                f"{', '.join(names[:8])}"
+            )
+
+    def _leaf(self, leaf: Any, name: str, splits: Mapping[str, Split], used: set[str]) -> _Leaf:
+        found = [pattern for pattern in splits if _matches(name, pattern)]
+        used.update(found)
+        if isinstance(leaf, Sharded):
+            if leaf.mesh != self.mesh:
+                raise UserError(f"{name} is split over {leaf.mesh}, and this is {self.mesh}")
+            return _Leaf(name, leaf.split, not self.mesh.simulated)
+        if not found or not isinstance(leaf, Tensor):
+            return _Leaf(name, {}, False)
+        shape = leaf.type.static_shape
+        return _Leaf(name, self.mesh.checked(splits[found[-1]], shape, name), False)
+
+    def own(self) -> Any:
+        """The arguments of one rank, whose number the program asks for."""
+        made = [self._own(x, kind) for x, kind in zip(self.leaves, self.kinds, strict=True)]
+        return unflatten(self.structure, made)
+
+    def _own(self, leaf: Any, kind: _Leaf) -> Any:
+        if not kind.split:
+            return leaf
+        session = Session.here()
+        handle = session.import_(_bare(leaf))
+        if not kind.is_part:
+            handle = _part(session, handle, self.mesh, kind.split)
+        part = session.export(_marked(session, handle, self.mesh, kind.split))
+        return Sharded(part, self.mesh, kind.split) if isinstance(leaf, Sharded) else part
+
+    def tensors(self) -> list[tuple[Tensor, _Leaf]]:
+        """The tensors among the arguments, and how each is split."""
+        bare = [_bare(leaf) for leaf in self.leaves]
+        return [(x, k) for x, k in zip(bare, self.kinds, strict=True) if isinstance(x, Tensor)]
+
+    def filled(self, parts: Sequence[Tensor]) -> Any:
+        """The arguments with one rank's parts in the place of their tensors."""
+        supply, session = iter(parts), Session.here()
+        made = []
+        for leaf, kind in zip(self.leaves, self.kinds, strict=True):
+            part = next(supply) if isinstance(_bare(leaf), Tensor) else leaf
+            if kind.split:
+                marked = _marked(session, session.import_(part), self.mesh, kind.split)
+                part = session.export(marked)
+            made.append(Sharded(part, self.mesh, kind.split) if is_sharded(leaf) else part)
+        return unflatten(self.structure, made)
+
+
+def _bare(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, Sharded) else leaf
+
+
+def _plain(leaf: Any) -> Any:
+    found = arguments_of((_bare(leaf),), {}).leaves[0]
+    value = found if isinstance(found, Tensor) else found.value
+    return Sharded(value, leaf.mesh, leaf.split) if isinstance(leaf, Sharded) else value
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a leaf, or something that it is inside of, is called so."""
+    plain = re.sub(r"\[['\"]?([^'\"\]]*)['\"]?\]", r".\1", name)
+    return any(
+        fnmatchcase(plain, wanted) or fnmatchcase(plain, f"{wanted}.*")
+        for wanted in (pattern, re.sub(r"\[['\"]?([^'\"\]]*)['\"]?\]", r".\1", pattern))
+    )
+
+
+def _part(session: Session, whole: Handle, mesh: Mesh, split: Split) -> Handle:
+    """A rank's part of a tensor that all have."""
+    sizes = [int(str(dim)) for dim in whole.shape]
+    starts = [session.literal(0, "si64") for _ in sizes]
+    for axis, over in split.items():
+        sizes[axis] //= mesh.size(over)
+        starts[axis] = session.emit("rank", numbers=mesh.places(over)) * sizes[axis]
+    row = [session.emit("reshape", start, new_shape=(1,)) for start in starts]
+    start = row[0] if len(row) == 1 else session.emit("concat", *row, axis=0)
+    return session.emit("dynamic_slice", whole, start, sizes=tuple(sizes))
+
+
+def _marked(session: Session, part: Handle, mesh: Mesh, split: Split) -> Handle:
+    names = [name for over in split.values() for name in mesh.names(over)]
+    return session.emit("mark_varying", part, classes=mesh.places(names))
+
+
+def _called(mesh: Mesh, function: Callable[..., Any], given: Any) -> Any:
+    """The function on one rank's arguments; what it returns is checked."""
+    result = function(*given[0], **given[1])
+    leaves, structure = flatten(result, is_sharded)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    for tensor, classes in zip(
+        tensors, classes_of_nodes([tensor._node for tensor in tensors]), strict=True
+    ):
+        axes = mesh.varying(classes)
+        if axes:
+            made = shown(tensor._node.line)
+            raise UserError(
+                f"a result of type {tensor.type} differs between the ranks along "
+                f"{', '.join(axes)}; all_reduce it, or return weft.Sharded(value, mesh, split)",
+                "RanksDiffer",
+                made,
+            )
+    return unflatten(structure, leaves)
+
+
+# -- on ranks that are simulated -----------------------------------------------------------------
+
+
+def _simulated(
+    mesh: Mesh, splits: Mapping[str, Split], function: Callable[..., Any]
+) -> Callable[..., Any]:
+    known: dict[Any, _Program] = {}
+
+    @public
+    @at_home
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = _Given(mesh, splits, function, args, kwargs)
+            key = given.structure, tuple(map(_key, given.leaves)), tuple(map(str, given.kinds))
+            found = known.get(key)
+            if found is None:
+                found = _Program(mesh, function, given)
+                if not found.trace.captured:
+                    known[key] = found
+        except (SpecViolation, UserError) as error:
+            raise explained("spmd", error, user_line()) from None
+        return found(given, (args, kwargs))
+
+    return call
+
+
+def _key(leaf: Any) -> Any:
+    value = _bare(leaf)
+    return value.type if isinstance(value, Tensor) else (type(value), repr(value))
+
+
+class _Program:
+    """A function traced for the ranks of a simulated mesh."""
+
+    def __init__(self, mesh: Mesh, function: Callable[..., Any], given: _Given) -> None:
+        self.mesh = mesh
+        kinds = [_part_type(mesh, x, k) for x, k in given.tensors()]
+
+        def call(arguments: Any) -> Any:
+            with on_mesh(mesh):
+                return _called(mesh, function, arguments)
+
+        self.trace: Trace = trace(function, kinds, given.filled, call, stands_for=())
+        self.program = SimulatedProgram(self.trace.program)
+
+    def __call__(self, given: _Given, called: Any) -> Any:
+        inputs = [tensor for tensor, _ in given.tensors()]
+        inputs += [Tensor(captured.node) for captured in self.trace.captured]
+        splits = [kind.split for _, kind in given.tensors()]
+        splits += [{}] * (len(inputs) - len(splits))
+        if current().tracing:
+            made = self._traced(inputs, splits)
+        else:
+            arrays = self._run([np.asarray(tensor.numpy()) for tensor in inputs], splits)
+            made = [from_array(array, current()) for array in arrays]
+        held = places(called)
+        assign([(held[leaf], made[at]) for leaf, at in self.trace.state])
+        supply = iter(made)
+        leaves = [next(supply) if o is None else o.value for o in self.trace.outputs]
+        return unflatten(self.trace.structure, leaves)
+
+    def _run(self, inputs: Sequence[Array], splits: Sequence[Split]) -> list[Array]:
+        """The results as a whole: of each rank's parts, or rank 0's where all are the same."""
+
+        def parts(rank: int) -> list[Array]:
+            given = zip(inputs, splits, strict=True)
+            return [_own_part(self.mesh, x, s, rank) for x, s in given]
+
+        found = self.program.run(self.mesh.count, parts)
+        columns = [[np.asarray(x) for x in column] for column in zip(*found, strict=True)]
+        return [_joined(self.mesh, c, s) for c, s in zip(columns, self._splits(), strict=True)]
+
+    def _splits(self) -> list[Split]:
+        """How each result of the program is split."""
+        found = _result_splits(self.trace.structure)
+        used = [s for s, o in zip(found, self.trace.outputs, strict=True) if o is None]
+        return used + [{}] * (len(self.trace.program.main.results) - len(used))
+
+    def _traced(self, inputs: Sequence[Tensor], splits: Sequence[Split]) -> list[Tensor]:
+        """The run as an instruction of a trace around it: the host carries it out."""
+        session = Session.here()
+        results = zip(self.trace.results, self._splits(), strict=True)
+        kinds = [_whole_type(self.mesh, kind, split) for kind, split in results]
+        op = Callback.of(lambda arrays: self._run(arrays, splits), "spmd", False, kinds)
+        made = session.append(op, *(session.import_(tensor) for tensor in inputs))
+        handles = [made] if isinstance(made.type, TensorType) else list(made)
+        return [session.export(handle) for handle in handles]
+
+
+def _own_part(mesh: Mesh, whole: Array, split: Split, rank: int) -> Array:
+    return np.array(whole[mesh.part(whole.shape, split, rank)], order="C")
+
+
+def _part_type(mesh: Mesh, leaf: Tensor, kind: _Leaf) -> TensorType:
+    dims = list(leaf.type.static_shape)
+    for axis, over in kind.split.items():
+        dims[axis] //= mesh.size(over)
+    return leaf.type.with_shape(dims)
+
+
+def _whole_type(mesh: Mesh, kind: TensorType, split: Split) -> TensorType:
+    dims = list(kind.static_shape)
+    for axis, over in split.items():
+        dims[axis] *= mesh.size(over)
+    return kind.with_shape(dims)
+
+
+def _joined(mesh: Mesh, parts: Sequence[Array], split: Split) -> Array:
+    if not split:
+        return parts[0]
+    dims = list(parts[0].shape)
+    for axis, over in split.items():
+        dims[axis] *= mesh.size(over)
+    whole = np.empty(dims, parts[0].dtype)
+    for rank, part in enumerate(parts):
+        whole[mesh.part(dims, split, rank)] = part
+    return whole
+
+
+def _result_splits(structure: Structure) -> list[Split]:
+    """How each leaf of a result is split: as the `Sharded` around it says."""
+    if structure.kind is Sharded:
+        rest: Any = structure.rest
+        return [dict(rest[1])] * structure.leaf_count
+    if structure.kind is None:
+        return [{}]
+    return [s for child in structure.children for s in _result_splits(child)]

@@ -1,0 +1,49 @@
+"""The board: where the ranks of one machine write what they are at, for each other's messages.
+
+It is a file with a line for each rank, which all of them map into memory. A rank that waits too
+long reads there where the others are, and a launcher whether the process of a rank is gone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+WIDTH = 320
+"""Bytes of a rank's line: the number of its process, and what it is at."""
+ENDED, FAILED = "has ended", "has failed"
+
+
+class Board:
+    """One line for each rank, in a file; a rank writes its own."""
+
+    def __init__(self, path: str | os.PathLike[str], count: int) -> None:
+        self.path, self.count = Path(path), count
+        with self.path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), WIDTH * count)
+        self._process = f"{os.getpid()} ".encode()
+
+    @classmethod
+    def made(cls, path: str | os.PathLike[str], count: int) -> Board:
+        """A new board, empty."""
+        Path(path).write_bytes(b"\0" * WIDTH * count)
+        return cls(path, count)
+
+    def write(self, rank: int, text: str) -> None:
+        """What a rank, this process, is at from now on."""
+        line = (self._process + text.encode())[: WIDTH - 1]
+        self._memory[rank * WIDTH : (rank + 1) * WIDTH] = line.ljust(WIDTH, b"\0")
+
+    def read(self, rank: int) -> str:
+        """What a rank was at last; nothing where it never said."""
+        return self._line(rank)[1]
+
+    def process(self, rank: int) -> int:
+        """The number of a rank's process; 0 where it has not come yet."""
+        return int(self._line(rank)[0] or 0)
+
+    def _line(self, rank: int) -> tuple[str, str]:
+        line = self._memory[rank * WIDTH : (rank + 1) * WIDTH].rstrip(b"\0")
+        number, _, text = line.decode(errors="replace").partition(" ")
+        return (number, text) if number.isdecimal() else ("", "")

@@ -1,0 +1,43 @@
+"""A script for two ranks: `faults.py KIND RANK` lets something happen to one of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import weft
+
+kind, bad = sys.argv[1], int(sys.argv[2])
+mesh = weft.mesh(data=-1)
+
+
+@weft.spmd(mesh, split={"x": {0: "data"}})
+def total(x: Any) -> Any:
+    return weft.all_reduce(x.sum(), over="data")
+
+
+@weft.spmd(mesh, split={"x": {0: "data"}})
+def gathered(x: Any) -> Any:
+    return weft.all_gather(x, over="data")
+
+
+x = np.arange(4, dtype=np.float32)
+assert float(total(x)) == 6
+if mesh.rank == bad:
+    match kind:
+        case "raise":
+            raise ValueError("no data")
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(0)
+        case "sleep":
+            time.sleep(600)
+        case "mismatch":
+            gathered(x).numpy()
+print(float(total(x)))

@@ -1,0 +1,180 @@
+"""Functions on simulated meshes: what users write, and what they are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import functional as F
+from weft import nn, optim
+
+MESH = weft.mesh(data=2, model=2, simulated=True)
+NO_MESH: Any = 3
+
+
+def _batch() -> tuple[Any, Any]:
+    x = np.random.default_rng(0).standard_normal((16, 2)).astype(np.float32)
+    return x, (x[:, 0] * x[:, 1] > 0).astype(np.int32)
+
+
+def _trained(mesh: weft.Mesh, *, jit: bool = False, inside: bool = False) -> list[float]:
+    """Three steps of data parallel training; the mean is taken of slopes, or of the loss."""
+    nn.manual_seed(0)
+    model = weft.replicate(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)), mesh)
+    optimiser = optim.AdamW(1e-2)
+    state = optimiser.init(model)
+
+    @weft.spmd(mesh, split={"x": {0: "data"}, "y": {0: "data"}})
+    def step(model: Any, state: Any, x: Any, y: Any) -> Any:
+        def loss_of(m: Any) -> Any:
+            loss = F.cross_entropy(m(x), y)
+            return weft.all_reduce(loss, "mean", over="data") if inside else loss
+
+        loss, slopes = weft.value_and_grad(loss_of)(model)
+        if not inside:
+            slopes, loss = weft.all_reduce((slopes, loss), "mean", over="data")
+        return *optimiser.update(slopes, state, model), loss
+
+    run = weft.jit(step) if jit else step
+    losses = []
+    for _ in range(3):
+        model, state, loss = run(model, state, *_batch())
+        losses.append(float(loss))
+    return losses
+
+
+def test_training_on_several_ranks_is_training_on_one() -> None:
+    alone = _trained(weft.mesh(data=1))
+    for mesh in (weft.mesh(data=4, simulated=True), MESH, weft.mesh(data=-1, simulated=2)):
+        assert _trained(mesh) == pytest.approx(alone, rel=1e-5)
+    assert _trained(MESH, jit=True) == pytest.approx(alone, rel=1e-5)
+    assert _trained(weft.mesh(data=1), jit=True) == pytest.approx(alone, rel=1e-6)
+
+
+def test_the_loss_may_be_reduced_inside_what_is_differentiated() -> None:
+    alone = _trained(weft.mesh(data=1))
+    assert _trained(MESH, inside=True) == pytest.approx(alone, rel=1e-5)
+
+
+def test_what_is_split_and_returned() -> None:
+    @weft.spmd(MESH, split={"x": {0: "data", 1: "model"}})
+    def scaled(x: Any, by: Any) -> Any:
+        own = weft.rank("data") * 10 + weft.rank("model")
+        return weft.Sharded(x * by + own, MESH, {0: "data", 1: "model"}), by * 2
+
+    whole, twice = scaled(np.ones((2, 4), np.float32), np.float32(3))
+    assert np.array_equal(whole.numpy(), [[3, 3, 4, 4], [13, 13, 14, 14]])
+    assert float(twice) == 6
+    again, _ = scaled(whole.numpy(), np.float32(1))
+    assert again.shape == (2, 4)
+    assert "Sharded([2, 4] of f32" in repr(whole)
+
+
+def test_a_value_that_is_split_says_so_itself() -> None:
+    @weft.spmd(MESH)
+    def total(x: Any) -> Any:
+        assert isinstance(x, weft.Sharded)
+        return weft.all_reduce(x.value.sum(), over=("data", "model"))
+
+    x = weft.shard(np.arange(8, dtype=np.float32), MESH, {0: ("data", "model")})
+    assert float(total(x)) == 28
+
+
+def test_every_exchange() -> None:
+    mesh = weft.mesh(data=2, simulated=True)
+    split = {0: "data"}
+
+    @weft.spmd(mesh, split={"x": split})
+    def all_of(x: Any) -> Any:
+        return {
+            "gather": weft.all_gather(x, over="data"),
+            "scatter": weft.Sharded(weft.reduce_scatter(x, over="data"), mesh, split),
+            "exchange": weft.Sharded(weft.all_to_all(x, 0, 0, over="data"), mesh, split),
+            "permute": weft.Sharded(weft.collective_permute(x, [(0, 1)], over="data"), mesh, split),
+            "broadcast": weft.collective_broadcast(x, over="data"),
+            "max": weft.all_reduce(x, "max", over="data"),
+        }
+
+    found = {k: v.numpy().tolist() for k, v in all_of(np.arange(4, dtype=np.float32)).items()}
+    assert found == {
+        "gather": [0, 1, 2, 3],
+        "scatter": [2, 4],
+        "exchange": [0, 2, 1, 3],
+        "permute": [0, 0, 0, 1],
+        "broadcast": [0, 1],
+        "max": [2, 3],
+    }
+
+
+def test_names_inside_an_argument_may_be_patterns() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))
+
+    @weft.spmd(
+        MESH, split={"model.layers.0.*": {0: "model"}, "model.layers.1.weight": {1: "model"}}
+    )
+    def run(model: Any, x: Any) -> Any:
+        up = F.linear(x, model.layers[0].weight, model.layers[0].bias)
+        down = weft.all_reduce(F.linear(up, model.layers[1].weight), over="model")
+        return down + model.layers[1].bias
+
+    x = np.ones((3, 4), np.float32)
+    assert np.allclose(run(model, x).numpy(), model(x).numpy(), atol=1e-5)
+
+
+def test_batches_of_which_each_rank_has_a_part() -> None:
+    data = {"x": np.arange(12, dtype=np.float32).reshape(6, 2), "y": np.arange(6)}
+    mesh = weft.mesh(data=2, simulated=True)
+    made: list[Any] = list(weft.shard_batches(data, 4, mesh))
+    assert len(made) == 1
+    assert np.array_equal(made[0]["x"].numpy(), data["x"][:4])
+    with pytest.raises(weft.UserError, match="a batch of 3 cannot be split over 2 ranks"):
+        weft.shard_batches(data, 3, mesh)
+
+
+@pytest.mark.parametrize(("given", "why"), [
+    (lambda: weft.mesh(data=3), "data=3 does not fit 1 ranks; start 3 of them"),
+    (lambda: weft.mesh(data=-1, model=-1), "only one axis of a mesh can be -1"),
+    (lambda: weft.mesh(data=-1, simulated=True), "write simulated=8"),
+    (lambda: weft.mesh(data=0), "the axis data has size 0"),
+    (lambda: weft.spmd(NO_MESH), "spmd takes a mesh, not an int"),
+    (lambda: weft.shard(np.ones(3), MESH, {0: "data"}), "no multiple of the 2 ranks along data"),
+    (lambda: weft.shard(np.ones(4), MESH, {1: "data"}), "no axis 1 to split"),
+    (lambda: weft.shard(np.ones(4), MESH, {0: "rows"}), "the mesh has no axis 'rows'"),
+    (lambda: weft.all_reduce(np.ones(2), over="data"), "there is no mesh here"),
+])  # fmt: skip
+def test_mistakes_are_told(given: Any, why: str) -> None:
+    with pytest.raises(weft.UserError, match=why) as caught:
+        given()
+    assert "test_spmd.py:" in str(caught.value)
+
+
+def _called(function: Any, **split: Any) -> str:
+    with pytest.raises(weft.WeftError) as caught:
+        weft.spmd(MESH, split=split)(function)(np.ones(4, np.float32))
+    return str(caught.value)
+
+
+def test_results_that_differ_are_told_with_their_line_and_axis() -> None:
+    told = _called(lambda x: x * 2, x={0: "model"})
+    assert "RanksDiffer at test_spmd.py:" in told
+    assert "f32[2] differs between the ranks along model; all_reduce it" in told
+
+
+def test_mistakes_inside_are_told() -> None:
+    assert "is one of sum, mean" in _called(lambda x: weft.all_reduce(x, "avg", over="data"))
+    assert "no axis 'rows'" in _called(lambda x: weft.all_reduce(x, over="rows"))
+    assert "split names 'z', and no argument is called that; there are x" in _called(
+        lambda x: x, z={0: "data"}
+    )
+
+
+def test_a_gradient_around_a_simulated_mesh_is_refused() -> None:
+    @weft.spmd(MESH, split={"x": {0: "data"}})
+    def loss(w: Any, x: Any) -> Any:
+        return weft.all_reduce((w * x).sum(), over="data")
+
+    with pytest.raises(weft.Unimplemented, match="the gradient of callback"):
+        weft.grad(loss)(np.float32(1), np.ones(4, np.float32))

@@ -25,7 +25,7 @@ class Bindings(NamedTuple):
     ir: Any
     stablehlo: Any
     context: Any
-    """A context that knows StableHLO, CHLO, MHLO, func and what jaxlib registers beside them."""
+    """A context that knows StableHLO, CHLO, MHLO, Shardy, func and what jaxlib has beside them."""
 
 
 @cache
@@ -36,6 +36,7 @@ def bindings() -> Bindings:
         stablehlo = importlib.import_module("jaxlib.mlir.dialects.stablehlo")
         chlo = importlib.import_module("jaxlib.mlir.dialects.chlo")
         mhlo = importlib.import_module("jaxlib.mlir.dialects.mhlo")
+        sdy = importlib.import_module("jaxlib.mlir.dialects.sdy")
         extension = importlib.import_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
     except ImportError:
         raise UserError(
@@ -50,6 +51,7 @@ def bindings() -> Bindings:
     stablehlo.register_dialect(context)
     chlo.register_dialect(context)
     mhlo.register_mhlo_dialect(context)
+    sdy.register_dialect(context)
     return Bindings(ir, stablehlo, context)
 
 

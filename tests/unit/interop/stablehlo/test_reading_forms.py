@@ -334,3 +334,25 @@ def test_branches_that_give_different_open_sizes_are_refused() -> None:
     text = function(f"%p: tensor<i1>, %x: {OPEN}, %y: {OPEN}", body, f"%0 : {OPEN}")
     with pytest.raises(Unimplemented, match=r"stablehlo\.if: a size that the text leaves open"):
         stablehlo.loads(text)
+
+
+SHARDED = """
+module {
+  sdy.mesh @mesh = <["d"=2]>
+  func.func public @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"d"}]>})
+      -> tensor<4xf32> {
+    %0 = stablehlo.negate %x {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"d"}]>]>}
+      : tensor<4xf32>
+    %1 = sdy.sharding_constraint %0 <@mesh, [{"d"}]> : tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
+}
+"""
+
+
+def test_shardings_say_where_values_lie_and_change_none() -> None:
+    """As jax exports functions with meshes: the program is for one device."""
+    program = stablehlo.loads(SHARDED)
+    assert [each.op.mnemonic for each in program.main.body] == ["neg"]
+    x = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(weft.run(program, [x], backend="reference")[0], -x)

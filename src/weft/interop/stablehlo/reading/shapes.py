@@ -383,6 +383,7 @@ SHAPES: Final[Mapping[str, Lowering]] = {
     "get_tuple_element": _get_tuple_element,
     "optimization_barrier": _barrier,
     "copy": _as_it_is,
+    "sdy.sharding_constraint": _as_it_is,
     "partition_id": _only_one,
     "replica_id": _only_one,
 }

@@ -1,0 +1,306 @@
+"""Whole models for `benchmarks.models`, each written once for Weft's modules and for torch's.
+
+`Library` names what the two call differently; layers, their parameters' names and most functions
+are the same in both, so that one takes the other's weights by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft import functional as wf
+from weft import nn as wn
+
+
+@dataclass(frozen=True)
+class Library:
+    """The words of one library."""
+
+    nn: Any
+    functional: Any
+    module: Any
+    """The class of modules; calls go to `forward`."""
+    batch_norm: Any
+    permute: Callable[[Any, tuple[int, ...]], Any]
+    parts: Callable[[Any, int], Any]
+    """Equal parts along the last axis."""
+    join: Callable[[list[Any], int], Any]
+    attention: Callable[[Any, Any, Any, bool], Any]
+    mean: Callable[[Any, tuple[int, ...]], Any]
+    constant: Callable[[Any, Any], Any]
+    """An array as a tensor of the type and place of another tensor."""
+
+
+class _Module(wn.Module):
+    def __call__(self, *args: Any) -> Any:
+        return self.forward(*args)  # type: ignore[attr-defined]
+
+
+WEFT = Library(
+    nn=wn,
+    functional=wf,
+    module=_Module,
+    batch_norm=wn.BatchNorm,
+    permute=weft.permute_dims,
+    parts=lambda x, count: weft.split(x, count, axis=-1),
+    join=lambda parts, axis: weft.concat(parts, axis=axis),
+    attention=lambda q, k, v, causal: wf.attention(q, k, v, causal=causal),
+    mean=lambda x, axes: weft.mean(x, axis=axes),
+    constant=lambda array, like: weft.asarray(array).astype(like.dtype),
+)
+
+
+def torch_library(torch: Any) -> Library:
+    functional = torch.nn.functional
+    return Library(
+        nn=torch.nn,
+        functional=functional,
+        module=torch.nn.Module,
+        batch_norm=torch.nn.BatchNorm2d,
+        permute=lambda x, order: x.permute(order),
+        parts=lambda x, count: x.chunk(count, -1),
+        join=torch.cat,
+        attention=lambda q, k, v, causal: functional.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]
+        ),
+        mean=lambda x, axes: x.mean(axes),
+        constant=lambda array, like: torch.from_numpy(array).to(like.device, like.dtype),
+    )
+
+
+def _heads(lib: Library, x: Any, size: int) -> Any:
+    batch, length, width = x.shape
+    return lib.permute(x.reshape((batch, length, width // size, size)), (0, 2, 1, 3))
+
+
+def _joined(lib: Library, x: Any) -> Any:
+    batch, heads, length, size = x.shape
+    return lib.permute(x, (0, 2, 1, 3)).reshape((batch, length, heads * size))
+
+
+# -- transformers --------------------------------------------------------------------------------
+
+
+def transformer_block(lib: Library, width: int, heads: int, causal: bool) -> Any:
+    """A block of GPT-2, or of a vision transformer."""
+    nn, functional = lib.nn, lib.functional
+
+    class Block(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.fc, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x: Any) -> Any:
+            parts = lib.parts(self.qkv(self.ln_1(x)), 3)
+            q, k, v = (_heads(lib, part, width // heads) for part in parts)
+            x = x + self.proj(_joined(lib, lib.attention(q, k, v, causal)))
+            return x + self.out(functional.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+    return Block()
+
+
+def gpt2(lib: Library, layers: int, width: int, heads: int, vocabulary: int, context: int) -> Any:
+    nn = lib.nn
+
+    class GPT2(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+            blocks = [transformer_block(lib, width, heads, True) for _ in range(layers)]
+            self.blocks = nn.ModuleList(blocks)
+            self.ln_f = nn.LayerNorm(width)
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
+            for block in self.blocks:
+                x = block(x)
+            return self.ln_f(x) @ lib.permute(self.wte.weight, (1, 0))
+
+    return GPT2()
+
+
+def vit(lib: Library, layers: int, width: int, heads: int, side: int, patch: int) -> Any:
+    """Pictures to scores of a thousand classes; the mean of all pieces decides."""
+    nn, pieces = lib.nn, (side // patch) ** 2
+
+    class ViT(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.cut = nn.Conv2d(3, width, patch, stride=patch)
+            self.places = nn.Embedding(pieces, width)
+            blocks = [transformer_block(lib, width, heads, False) for _ in range(layers)]
+            self.blocks = nn.ModuleList(blocks)
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
+
+        def forward(self, images: Any) -> Any:
+            x = self.cut(images).reshape((images.shape[0], width, pieces))
+            x = lib.permute(x, (0, 2, 1)) + self.places.weight
+            for block in self.blocks:
+                x = block(x)
+            return self.head(lib.mean(self.norm(x), (1,)))
+
+    return ViT()
+
+
+def _rotated(lib: Library, x: Any, angles: Any) -> Any:
+    """Positions as turns of pairs, the halves of a head being the pairs."""
+    first, second = lib.parts(x, 2)
+    cos, sin = (lib.constant(part, x) for part in angles)
+    return lib.join([first * cos - second * sin, second * cos + first * sin], -1)
+
+
+def _angles(length: int, size: int) -> tuple[Any, Any]:
+    rates = 500_000.0 ** -(np.arange(0, size, 2) / size)
+    turns = np.outer(np.arange(length), rates).astype(np.float32)
+    return np.cos(turns), np.sin(turns)
+
+
+def llama_block(lib: Library, width: int, heads: int, key_heads: int, hidden: int) -> Any:
+    nn, functional, size = lib.nn, lib.functional, width // heads
+    linear = partial(nn.Linear, bias=False)
+
+    class Block(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm_1, self.norm_2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+            self.q, self.o = linear(width, width), linear(width, width)
+            self.k, self.v = linear(width, key_heads * size), linear(width, key_heads * size)
+            self.gate, self.up = linear(width, hidden), linear(width, hidden)
+            self.down = linear(hidden, width)
+
+        def forward(self, x: Any) -> Any:
+            y, angles = self.norm_1(x), _angles(x.shape[1], size)
+            q, k = (_rotated(lib, _heads(lib, part(y), size), angles) for part in (self.q, self.k))
+            mixed = lib.attention(q, k, _heads(lib, self.v(y), size), True)
+            x = x + self.o(_joined(lib, mixed))
+            y = self.norm_2(x)
+            return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+    return Block()
+
+
+def llama(
+    lib: Library, layers: int, width: int, heads: int, key_heads: int, hidden: int, vocabulary: int
+) -> Any:
+    nn = lib.nn
+
+    class Llama(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(vocabulary, width)
+            blocks = [llama_block(lib, width, heads, key_heads, hidden) for _ in range(layers)]
+            self.blocks = nn.ModuleList(blocks)
+            self.norm = nn.RMSNorm(width, eps=1e-5)
+
+        def forward(self, tokens: Any) -> Any:
+            x = self.embed(tokens)
+            for block in self.blocks:
+                x = block(x)
+            return self.norm(x) @ lib.permute(self.embed.weight, (1, 0))
+
+    return Llama()
+
+
+# -- convolutions --------------------------------------------------------------------------------
+
+
+def bottleneck(lib: Library, inputs: int, width: int, stride: int) -> Any:
+    nn, functional, outputs = lib.nn, lib.functional, 4 * width
+
+    class Bottleneck(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+            self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+            self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+            self.bn1, self.bn2 = lib.batch_norm(width), lib.batch_norm(width)
+            self.bn3 = lib.batch_norm(outputs)
+            around = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+            same = (stride, inputs) == (1, outputs)
+            self.around = nn.ModuleList([] if same else [around, lib.batch_norm(outputs)])
+
+        def forward(self, x: Any) -> Any:
+            y = functional.relu(self.bn1(self.conv1(x)))
+            y = functional.relu(self.bn2(self.conv2(y)))
+            for layer in self.around:
+                x = layer(x)
+            return functional.relu(self.bn3(self.conv3(y)) + x)
+
+    return Bottleneck()
+
+
+def resnet(lib: Library, blocks: tuple[int, ...], width: int) -> Any:
+    nn, functional = lib.nn, lib.functional
+
+    class ResNet(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+            self.bn1 = lib.batch_norm(width)
+            layers, inputs = [], width
+            for stage, count in enumerate(blocks):
+                for number in range(count):
+                    stride = 2 if stage and not number else 1
+                    layers.append(bottleneck(lib, inputs, width << stage, stride))
+                    inputs = 4 * (width << stage)
+            self.layers = nn.ModuleList(layers)
+            self.head = nn.Linear(inputs, 1000)
+
+        def forward(self, images: Any) -> Any:
+            x = functional.max_pool2d(
+                functional.relu(self.bn1(self.conv1(images))), 3, stride=2, padding=1
+            )
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(lib.mean(x, (2, 3)))
+
+    return ResNet()
+
+
+# -- recurrences and tables ----------------------------------------------------------------------
+
+
+def lstm(lib: Library, layers: int, width: int, vocabulary: int) -> Any:
+    nn = lib.nn
+
+    class Model(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(vocabulary, width)
+            self.lstm = nn.LSTM(width, width, layers, batch_first=True)
+            self.head = nn.Linear(width, vocabulary)
+
+        def forward(self, tokens: Any) -> Any:
+            return self.head(self.lstm(self.embed(tokens))[0])
+
+    return Model()
+
+
+def recommender(lib: Library, tables: int, rows: int, width: int) -> Any:
+    """Means of the rows that lists of ids name, every pair of them multiplied, and a perceptron."""
+    nn, functional = lib.nn, lib.functional
+
+    class Model(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.tables = nn.ModuleList([nn.Embedding(rows, width) for _ in range(tables)])
+            self.first = nn.Linear(tables * tables, 4 * width)
+            self.second = nn.Linear(4 * width, 1)
+
+        def forward(self, ids: Any) -> Any:
+            bags = [lib.mean(t(ids[:, n]), (1,)) for n, t in enumerate(self.tables)]
+            count = bags[0].shape[0]
+            stack = lib.join([bag.reshape((count, 1, width)) for bag in bags], 1)
+            pairs = stack @ lib.permute(stack, (0, 2, 1))
+            hidden = functional.relu(self.first(pairs.reshape((count, tables * tables))))
+            return self.second(hidden).reshape((count,))
+
+    return Model()

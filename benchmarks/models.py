@@ -1,0 +1,332 @@
+"""Whole models at the user's call: Weft's jit beside torch eager and torch.compile.
+
+    python -m benchmarks.models                        all of them, on the GPU, in bf16
+    python -m benchmarks.models --models "gpt2*"       some, by name
+    python -m benchmarks.models --peers eager,reduce-overhead
+    python -m benchmarks.models --tiny --device cpu    small ones, in f32: does it all run?
+
+Weights are random and the same on both sides, and so is the data; what a forward pass gives, or the
+loss of a step, is compared first. Calls are timed by the host's clock, a few at a time and all
+candidates in turns, with nothing waited for between them: the medians are what a loop takes.
+`first` is the first call, with all that is compiled for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.needed import need, need_gpu
+
+need("torch")
+
+import torch  # noqa: E402
+
+import weft  # noqa: E402
+from benchmarks import model_zoo as zoo  # noqa: E402
+from weft import functional as wf  # noqa: E402
+from weft import nn as wn  # noqa: E402
+from weft import optim  # noqa: E402
+
+MODES: Final = {
+    "compile": "default", "reduce-overhead": "reduce-overhead", "max-autotune": "max-autotune",
+}  # fmt: skip
+TOLERANCE: Final = {"bf16": 6e-2, "f32": 2e-3}
+TURNS: Final = 7
+Make = Callable[[zoo.Library], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with its data, its small form, and whether a step of training is timed."""
+
+    name: str
+    make: Make
+    tiny: Make
+    data: Callable[[bool], list[Any]]
+    """The arrays of a call, the labels last where it trains; True asks for small ones."""
+    trains: bool = False
+    images: bool = False
+
+
+@dataclass
+class Candidate:
+    """Something to call, and what its calls took."""
+
+    who: str
+    call: Callable[[], Any]
+    wait: Callable[[Any], Any]
+    first: float = 0.0
+    seconds: list[float] | None = None
+
+
+# -- the list ------------------------------------------------------------------------------------
+
+
+def _tokens(batch: int, length: int, vocabulary: int, labelled: bool) -> list[Any]:
+    rng = np.random.default_rng(0)
+    given = [rng.integers(0, vocabulary, (batch, length)) for _ in range(1 + labelled)]
+    return [*given[:1], *(labels.reshape(-1) for labels in given[1:])]
+
+
+def _images(batch: int, side: int, labelled: bool) -> list[Any]:
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((batch, 3, side, side)).astype(np.float32)
+    return [images, rng.integers(0, 1000, batch)][: 1 + labelled]
+
+
+def _ids(small: bool) -> list[Any]:
+    rows, shape = (50, (4, 3, 5)) if small else (100_000, (4096, 26, 10))
+    return [np.random.default_rng(0).integers(0, rows, shape)]
+
+
+def _gpt2(lib: zoo.Library) -> Any:
+    return zoo.gpt2(lib, 12, 768, 12, 50_257, 1_024)
+
+
+def _small_gpt2(lib: zoo.Library) -> Any:
+    return zoo.gpt2(lib, 2, 32, 4, 64, 32)
+
+
+def _text(name: str, make: Make, tiny: Make, sizes: tuple[int, int, int], trains: bool) -> Case:
+    def data(small: bool) -> list[Any]:
+        return _tokens(2, 16, 64, trains) if small else _tokens(*sizes, trains)
+
+    return Case(name, make, tiny, data, trains)
+
+
+def _seen(name: str, make: Make, tiny: Make, batch: int, trains: bool) -> Case:
+    def data(small: bool) -> list[Any]:
+        return _images(2, 32, trains) if small else _images(batch, 224, trains)
+
+    return Case(name, make, tiny, data, trains, images=True)
+
+
+def cases() -> Iterator[Case]:
+    for name, sizes, trains in (
+        ("gpt2 forward b1 s128", (1, 128, 50_257), False),
+        ("gpt2 forward b16 s1024", (16, 1024, 50_257), False),
+        ("gpt2 training b16 s1024", (16, 1024, 50_257), True),
+    ):
+        yield _text(name, _gpt2, _small_gpt2, sizes, trains)
+    for batch, length in ((1, 512), (8, 2048)):
+        yield _text(
+            f"llama 1B forward b{batch} s{length}",
+            lambda lib: zoo.llama(lib, 16, 2048, 32, 8, 8192, 128_256),
+            lambda lib: zoo.llama(lib, 2, 32, 4, 2, 48, 64),
+            (batch, length, 128_256),
+            False,
+        )
+    for kind, batch in (("forward", 64), ("training", 32)):
+        yield _seen(
+            f"vit-b/16 {kind} b{batch}",
+            lambda lib: zoo.vit(lib, 12, 768, 12, 224, 16),
+            lambda lib: zoo.vit(lib, 1, 32, 4, 32, 8),
+            batch,
+            kind == "training",
+        )
+    for kind, batch in (("forward", 32), ("forward", 128), ("training", 64)):
+        yield _seen(
+            f"resnet-50 {kind} b{batch}",
+            lambda lib: zoo.resnet(lib, (3, 4, 6, 3), 64),
+            lambda lib: zoo.resnet(lib, (1, 1), 8),
+            batch,
+            kind == "training",
+        )
+    yield Case(
+        "recommender forward b4096",
+        lambda lib: zoo.recommender(lib, 26, 100_000, 64),
+        lambda lib: zoo.recommender(lib, 3, 50, 8),
+        _ids,
+    )
+    yield _text(
+        "lstm training b64 s128",
+        lambda lib: zoo.lstm(lib, 2, 1024, 10_000),
+        lambda lib: zoo.lstm(lib, 2, 16, 64),
+        (64, 128, 10_000),
+        True,
+    )
+
+
+# -- the two sides -------------------------------------------------------------------------------
+
+
+class Weft:
+    """A case in Weft, with the weights of a torch module."""
+
+    def __init__(self, case: Case, model: Any, weights: dict[str, Any], data: list[Any]) -> None:
+        dtype = weights[next(iter(weights))].dtype
+        typed = weft.bfloat16 if dtype is torch.bfloat16 else weft.float32
+        arrays = {name: weft.asarray(w.float().cpu().numpy()) for name, w in weights.items()}
+        self.model = model.with_state({name: arrays[name] for name in model.state_dict()})
+        self.model = self.model.map(lambda x: x.astype(typed).to(weft.default_backend()))
+        self.data = [weft.asarray(d).to(weft.default_backend()) for d in data]
+        if case.images:
+            self.data[0] = self.data[0].astype(typed)
+
+    def forward(self) -> Callable[[], Any]:
+        call = weft.jit(lambda model, *data: model(*data))
+        return lambda: call(self.model, *self.data)
+
+    def training(self) -> Callable[[], Any]:
+        optimiser = optim.AdamW(1e-4)
+        state = optimiser.init(self.model)
+
+        def loss_of(model: Any, x: Any, labels: Any) -> Any:
+            scores = model(x)
+            return wf.cross_entropy(scores.reshape((-1, scores.shape[-1])), labels)
+
+        def stepped(model: Any, state: Any, x: Any, labels: Any) -> Any:
+            with wn.training():
+                loss, slopes = weft.value_and_grad(loss_of)(model, x, labels)
+            return (*optimiser.update(slopes, state, model), loss)
+
+        step = weft.jit(stepped, donate=("model", "state"))
+
+        def call() -> Any:
+            nonlocal state
+            self.model, state, loss = step(self.model, state, *self.data)
+            return loss
+
+        return call
+
+
+def torch_call(case: Case, model: Any, data: list[Any]) -> Callable[[], Any]:
+    """A call of the module, or a step that trains it."""
+    if not case.trains:
+        inference = torch.inference_mode()(model)
+        return lambda: inference(*data)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=data[0].is_cuda)
+
+    def call() -> Any:
+        optimiser.zero_grad(set_to_none=True)
+        scores = model(data[0])
+        loss = torch.nn.functional.cross_entropy(scores.reshape(-1, scores.shape[-1]), data[1])
+        loss.backward()
+        optimiser.step()
+        return loss.detach()
+
+    return call
+
+
+def candidates(case: Case, options: argparse.Namespace) -> Iterator[Candidate]:
+    """Ours first, then the peers, each with a model of its own."""
+    make = case.tiny if options.tiny else case.make
+    dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
+    data, library = case.data(options.tiny), zoo.torch_library(torch)
+    torch.manual_seed(0)
+    theirs = make(library).to(options.device, dtype)
+    weights = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
+    ours = Weft(case, make(zoo.WEFT), weights, data)
+    yield Candidate("weft", ours.training() if case.trains else ours.forward(), np.asarray)
+    tensors = [torch.from_numpy(d).to(options.device) for d in data]
+    if case.images:
+        tensors[0] = tensors[0].to(dtype, memory_format=torch.channels_last)
+    for peer in options.peers.split(","):
+        model = make(library).to(options.device, dtype)
+        model.load_state_dict(weights)
+        model = model.to(memory_format=torch.channels_last) if case.images else model
+        model.train(case.trains)
+        if peer != "eager":
+            model = torch.compile(model, mode=MODES[peer])
+        yield Candidate(f"torch {peer}", torch_call(case, model, tensors), _read)
+
+
+def _read(tensor: Any) -> Any:
+    return tensor.float().cpu().numpy()
+
+
+# -- measuring -----------------------------------------------------------------------------------
+
+
+def measured(case: Case, options: argparse.Namespace) -> list[Candidate]:
+    found, expected = [], None
+    for candidate in candidates(case, options):
+        started = time.perf_counter()
+        try:
+            result = np.asarray(candidate.wait(candidate.call()), np.float32)
+        except Exception as error:
+            print(f"  {candidate.who}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            continue
+        candidate.first = time.perf_counter() - started
+        expected = result if expected is None else expected
+        off = float(np.abs(result - expected).max() / max(1e-6, np.abs(expected).max()))
+        kind = "f32" if options.device == "cpu" else "bf16"
+        note = "" if off <= TOLERANCE[kind] else "  ** differs **"
+        print(f"  {candidate.who}: first {candidate.first:.2f} s, off {off:.1e}{note}", flush=True)
+        found.append(candidate)
+    in_turns(found, options.seconds)
+    return found
+
+
+def in_turns(found: list[Candidate], seconds: float) -> None:
+    counts = {}
+    for candidate in found:
+        started = time.perf_counter()
+        for _ in range(3):
+            candidate.wait(candidate.call())
+        each = (time.perf_counter() - started) / 3
+        counts[candidate.who] = max(1, int(seconds / TURNS / each))
+        candidate.seconds = []
+    for _ in range(TURNS):
+        for candidate in found:
+            started, result = time.perf_counter(), None
+            for _ in range(counts[candidate.who]):
+                result = candidate.call()
+            candidate.wait(result)
+            spent = (time.perf_counter() - started) / counts[candidate.who]
+            candidate.seconds = [*(candidate.seconds or ()), spent]
+
+
+def row(case: Case, found: list[Candidate]) -> str:
+    times = {c.who: statistics.median(c.seconds or [0.0]) for c in found}
+    ours = times.pop("weft", None)
+    first = ", ".join(f"{c.first:.1f}" for c in found)
+    cells = [
+        case.name,
+        "-" if ours is None else f"{1e3 * ours:.3f}",
+        ", ".join(f"{who} {1e3 * seconds:.3f}" for who, seconds in times.items()),
+        "-" if ours is None or not times else f"{min(times.values()) / ours:.2f}",
+        first,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="whole models beside torch")
+    parser.add_argument("--models", default="*", help="names, with * for any letters")
+    parser.add_argument("--peers", default="eager,compile,reduce-overhead")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--seconds", type=float, default=2.0, help="of timed calls a candidate")
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
+    if strange := set(options.peers.split(",")) - {"eager", *MODES}:
+        parser.error(f"no peer is called {', '.join(sorted(strange))}")
+    if options.device == "cuda":
+        need_gpu()
+    weft.set_default_backend(options.device)
+    rows = []
+    for case in cases():
+        if fnmatch(case.name, options.models):
+            print(case.name, flush=True)
+            rows.append(row(case, measured(case, options)))
+            print(rows[-1], flush=True)
+    if not rows:
+        parser.error(f"no model is called {options.models}")
+    print(
+        "\n| model | weft ms | peers ms | best peer / weft | first calls s |\n|---|---|---|---|---|"
+    )
+    print("\n".join(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -88,8 +88,15 @@ class Fusion:
         return made
 
     def reads_repeatedly(self) -> bool:
-        """Whether a kernel of the choice computes some block at several places."""
-        return any(self._repeated(root, self.closure((root,))) for root in self.stored)
+        """Whether a kernel of the choice that only maps elements computes a block at several
+        places."""
+        return any(
+            self._repeated(root, self.closure((root,))) for root in filter(self._maps, self.stored)
+        )
+
+    def _maps(self, root: str) -> bool:
+        kinds = {self.view.blocks[name].kind for name in (root, *self.closure((root,)))}
+        return kinds <= {BlockKind.EWISE, BlockKind.MOVEMENT}
 
     def _repeated(self, root: str, inside: Collection[str]) -> set[str]:
         """The blocks of those that a kernel inlines which it computes at several places."""

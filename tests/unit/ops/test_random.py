@@ -13,6 +13,7 @@ import weft
 from weft import random
 from weft.foundation import philox
 from weft.foundation.errors import SpecViolation, UserError, WeftError
+from weft.ops.graph.cache import PROGRAMS
 
 COUNT = 20_000
 
@@ -413,3 +414,13 @@ def test_compiled_trials_draw_the_same() -> None:
         for backend in ("cpu", "reference")
     )
     assert found == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_loop_that_splits_its_key_runs_the_same_programs_in_every_turn() -> None:
+    key = random.key(0)
+    counts: list[int] = []
+    for _ in range(6):
+        key, now = random.split(key)
+        random.normal(now, (3,)).numpy()
+        counts.append(PROGRAMS.statistics.compiled)
+    assert counts[-1] == counts[2]

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from sklearn.datasets import load_digits
 
 import weft
 from examples.training import Run, show_curve, step_count, told, train
@@ -37,6 +36,14 @@ class Digits:
 
     @classmethod
     def load(cls, tested: int = 360, seed: int = 0) -> Digits:
+        try:
+            # Here, not above: whoever does not have it is told so in a sentence.
+            from sklearn.datasets import load_digits  # noqa: PLC0415
+        except ImportError:
+            raise weft.UserError(
+                "the digits come with scikit-learn, which is not installed here; from the folder "
+                "of the repository: pip install '.[examples]'"
+            ) from None
         found = load_digits()
         images = (found.images / 16.0).astype(np.float32)[:, None]
         labels = found.target.astype(np.int32)

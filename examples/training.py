@@ -192,7 +192,7 @@ def show_curve(run: Run, title: str, console: Console) -> None:
         # Here, not above: training needs no picture, and not everybody has what paints it.
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
-        console.print("no picture: pip install 'weft[examples]' for matplotlib")
+        console.print("no picture: pip install '.[plots]' for matplotlib")
         return
     figure = Figure(figsize=(7, 4))
     axes = figure.subplots()

@@ -127,7 +127,7 @@ MISTAKES = [
     Mistake("softmax", "DTypeNotSupported", lambda: F.softmax(t(2, 3, dtype=I32)),
             "x of shape (2, 3) is si32", "f32"),
     Mistake("linear", "DTypeMismatch", lambda: F.linear(t(2, 3), t(4, 3, dtype=weft.float64)),
-            "x is f32 and weight is f64", ".astype(f32)"),
+            "x is f32 and weight is f64", ".astype(weft.float64)"),
     Mistake("embedding", "DTypeNotSupported", lambda: F.embedding(t(2), t(4, 3)),
             "indices of shape (2,) is f32", "si64"),
     Mistake("cross_entropy", "DTypeNotSupported", lambda: F.cross_entropy(t(4, 10), t(4)),

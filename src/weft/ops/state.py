@@ -140,16 +140,24 @@ def _tell(holder: Holder) -> None:
 def _note(holder: Holder, name: str, arena: Arena) -> None:
     """Remember what a traced value takes the place of, if that is not of the same trace: where the
     trace fails, the module is not to be left with a value that nobody can read."""
-    old = attributes(holder).get(name)
-    if not isinstance(old, Tensor) or old.arena is arena:
+    had = attributes(holder)
+    old = had.get(name)
+    if isinstance(old, Tensor):
+        if old.arena is arena:
+            return
+    elif old is not None:
         return
-    weak = ref(holder)
+    weak, is_new = ref(holder), name not in had
 
     def take_back() -> None:
         found = weak()
-        if found is not None:
+        if found is None:
+            return
+        if is_new:
+            attributes(found).pop(name, None)
+        else:
             object.__setattr__(found, name, old)
-            _tell(found)
+        _tell(found)
 
     arena.assigned.append(take_back)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import weft
 from tests.draws import generator
-from weft import optim
+from weft import nn, optim
 from weft.foundation.errors import UserError
 
 Array = NDArray[Any]
@@ -228,6 +228,8 @@ WRONG_LIST: Any = 3
     [
         (lambda: optim.SGD(-1.0), "a learning rate is a number, 0 or more, or a schedule"),
         (lambda: optim.SGD(True), "a learning rate is a number, 0 or more, or a schedule"),
+        (lambda: optim.AdamW(nn.Linear(2, 2).parameters()), "not a list; what is learnt is given"),  # type: ignore[arg-type]
+        (lambda: optim.AdamW(nn.Linear(2, 2), 1e-3), "not a Linear; what is learnt is given"),  # type: ignore[arg-type]
         (lambda: optim.SGD(0.1).init({"n": 3}), r"\[init\] there is no float tensor to learn"),
         (lambda: optim.SGD(0.1, nesterov=True), "nesterov looks ahead along the momentum"),
         (

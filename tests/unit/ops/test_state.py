@@ -319,3 +319,24 @@ def test_the_spectral_norm_is_one() -> None:
 def test_a_layer_without_a_weight_has_no_spectral_norm() -> None:
     with pytest.raises(UserError, match=r"weight of a LayerNorm is no tensor of two axes or more"):
         nn.SpectralNorm(nn.LayerNorm(3))
+
+
+@pytest.mark.parametrize("name", ["cache", "later"])
+def test_a_module_that_was_given_something_new_has_it_no_more(name: str) -> None:
+    """Neither an attribute that was not there, nor one that was None."""
+    layer: Any = nn.Linear(2, 2)
+    layer.later = None
+    names = set(vars(layer))
+    with pytest.raises(UserError, match=f"the attribute {name} of a Linear"):
+        weft.jit(lambda x: setattr(layer, name, x * 2))(weft.ones(2))
+    assert set(vars(layer)) == names
+    assert layer.later is None
+    assert layer(weft.ones((1, 2))).shape == (1, 2)
+
+
+def test_a_tensor_of_another_library_is_told_by_its_library() -> None:
+    class Tensor:
+        __module__ = "torch"
+
+    with pytest.raises(UserError, match=r"x must be a tensor, not torch.Tensor; make one with"):
+        nn.Linear(2, 2)(Tensor())  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from weft.foundation.dims import Dim, Shape
 from weft.foundation.dtypes import DType, in_order
 from weft.foundation.errors import SizeWanted, SpecViolation, UserError
 from weft.ops.arithmetic import as_tensor, listed
+from weft.ops.printing import written
 from weft.ops.tensor import Tensor
 
 
@@ -37,8 +38,14 @@ def ensure_tensor(name: str, value: Any) -> Tensor:
         return as_tensor(value)
     except UserError:
         raise UserError(
-            f"{name} must be a tensor, not {type(value).__name__}; make one with weft.asarray"
+            f"{name} must be a tensor, not {_kind(value)}; make one with weft.asarray"
         ) from None
+
+
+def _kind(value: Any) -> str:
+    """The type of a value; with its library where that has tensors of its own."""
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__name__}" if kind.__name__ == "Tensor" else kind.__name__
 
 
 def ensure_same_backend(lhs_name: str, lhs: Tensor, rhs_name: str, rhs: Tensor) -> None:
@@ -57,7 +64,7 @@ def ensure_same_dtype(lhs_name: str, lhs: Tensor, rhs_name: str, rhs: Tensor) ->
         raise SpecViolation(
             "DTypeMismatch",
             f"{lhs_name} is {lhs.dtype} and {rhs_name} is {rhs.dtype}",
-            f"convert one of them, with .astype({lhs.dtype})",
+            f"convert {lhs_name}, with .astype(weft.{written(rhs.dtype)})",
         )
 
 

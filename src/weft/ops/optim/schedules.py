@@ -4,16 +4,17 @@ module with their settings filled in: an optimiser can be pickled with its sched
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, a_type
 from weft.ops.array.creation import asarray
 from weft.ops.array.elementwise import cos, maximum, minimum
 from weft.ops.array.searching import where
 from weft.ops.calls import public
 from weft.ops.optim.settings import count, number
+from weft.ops.state import Holder
 from weft.ops.tensor import Tensor
 
 Schedule: TypeAlias = Callable[[Any], Any]
@@ -22,11 +23,14 @@ Schedule: TypeAlias = Callable[[Any], Any]
 
 def as_schedule(rate: float | Schedule) -> Schedule:
     """A schedule as it is; a number as one that never changes."""
-    if callable(rate):
+    if callable(rate) and not isinstance(rate, Holder):
         return rate
     plain = isinstance(rate, int | float) and not isinstance(rate, bool)
     if not plain or not 0 <= rate < math.inf:
-        raise UserError(f"a learning rate is a number, 0 or more, or a schedule, not {rate!r}")
+        what = repr(rate)
+        if isinstance(rate, list | tuple | dict | Iterator | Holder | Tensor):
+            what = f"{a_type(rate)}; what is learnt is given to the optimiser's init"
+        raise UserError(f"a learning rate is a number, 0 or more, or a schedule, not {what}")
     return constant(float(rate))
 
 

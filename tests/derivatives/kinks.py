@@ -56,11 +56,22 @@ def _summed(name: str) -> dict[str, Any]:
     }
 
 
+def _special(name: str) -> dict[str, Any]:
+    return {
+        "ours": getattr(weft.special, name),
+        "theirs": lambda t, *x: getattr(t.special, name)(*x),
+    }
+
+
 def _norm(order: float) -> dict[str, Any]:
     return {
         "ours": lambda x: weft.linalg.vector_norm(x, ord=order),
         "theirs": lambda t, x: t.linalg.vector_norm(x, ord=order),
     }
+
+
+def _one(x: Any) -> Any:
+    return weft.ones_like(x)
 
 
 _ALPHA, _SCALE = 1.6732632423543772, 1.0507009873554805
@@ -75,6 +86,7 @@ KINKS = [
         "elu(x, 0.5)", lambda x: F.elu(x, 0.5), lambda t, x: t.nn.functional.elu(x, 0.5),
         at=([0.0],), wanted=([0.5],),
     ),
+    Kink("celu(x)", **_same("celu"), at=([0.0, -0.0, 800.0],), wanted=([1.0, 1.0, 1.0],)),
     Kink("selu(x)", **_same("selu"), at=([0.0],), wanted=([_ALPHA * _SCALE],)),
     Kink("hardsigmoid(x)", **_same("hardsigmoid"), at=([-3.0, 3.0],), wanted=([0.0, 0.0],)),
     Kink("hardswish(x)", **_same("hardswish"), at=([-3.0, 3.0],), wanted=([0.0, 1.0],)),
@@ -144,6 +156,27 @@ KINKS = [
         "hypot(x, y)", **_same("hypot"), at=([0.0], [0.0]), wanted=([0.0], [0.0]),
         torch=([nan], [nan]), jax=([0.5], [0.5]), why="it is a norm",
     ),
+    Kink("entr(x)", **_special("entr"), at=([0.0, 1.0],), wanted=([inf, -1.0],)),
+    Kink(
+        "erfcx(x)", **_special("erfcx"), at=([-27.0, -1e30, 0.0],),
+        wanted=([-inf, -inf, -2 / math.sqrt(math.pi)],),
+    ),
+    Kink("erfinv(x)", **_special("erfinv"), at=([-1.0, 1.0],), wanted=([inf, inf],)),
+    Kink("logit(x)", **_special("logit"), at=([0.0, 1.0],), wanted=([inf, inf],)),
+    Kink(
+        "ndtri(x)", **_special("ndtri"), at=([0.0, 1.0],), wanted=([inf, inf],), jax=([0.0, 0.0],)
+    ),
+    Kink("sinc(x)", **_special("sinc"), at=([0.0],), wanted=([0.0],)),
+    Kink(
+        "xlogy(x, y)", **_special("xlogy"), at=([0.0, 0.0, 0.0], [math.e, 0.0, -1.0]),
+        wanted=([1.0, 0.0, 0.0], [0.0, 0.0, 0.0]), torch=([1.0, 0.0, 0.0], [0.0, nan, 0.0]),
+        jax=([1.0, -inf, nan], [0.0, nan, 0.0]), why="it is 0 for every y",
+    ),
+    Kink(
+        "xlog1py(x, y)", **_special("xlog1py"), at=([0.0, 0.0], [math.e - 1, -1.0]),
+        wanted=([1.0, 0.0], [0.0, 0.0]), torch=([1.0, 0.0], [0.0, nan]),
+        jax=([1.0, -inf], [0.0, nan]), why="it is 0 for every y",
+    ),
     # Lengths and spreads
     Kink(
         "std(x)", weft.std, lambda t, x: t.std(x, correction=0),
@@ -198,6 +231,21 @@ KINKS = [
     Kink(
         "binary_cross_entropy_with_logits(x, y)", **_summed("binary_cross_entropy_with_logits"),
         at=([0.0, 800.0], [0.0, 1.0]), wanted=([0.5, 0.0], [0.0, -800.0]),
+    ),
+    Kink(
+        "margin_ranking_loss(x, y, 1)", lambda x, y: F.margin_ranking_loss(x, y, _one(x)),
+        lambda t, x, y: t.nn.functional.margin_ranking_loss(x, y, t.ones_like(x)),
+        at=([1.0], [1.0]), wanted=([-1.0], [1.0]),
+    ),
+    Kink(
+        "hinge_embedding_loss(x, -1)", lambda x: F.hinge_embedding_loss(x, -_one(x)),
+        lambda t, x: t.nn.functional.hinge_embedding_loss(x, -t.ones_like(x)),
+        at=([1.0],), wanted=([-1.0],),
+    ),
+    Kink(
+        "multi_margin_loss(x, 0)", lambda x: F.multi_margin_loss(x, weft.tensor(0)),
+        lambda t, x: t.nn.functional.multi_margin_loss(x, t.tensor(0)),
+        at=([1.0, 0.0],), wanted=([0.0, 0.0],),
     ),
     Kink(
         "kl_div(x, y)", **_summed("kl_div"), at=([-1.0, -inf], [0.0, 0.0]),

@@ -55,7 +55,12 @@ def _reduced(x: Tensor, reduction: Any) -> Tensor:
 
 
 def _hinge(x: Tensor) -> Tensor:
-    """x where it is positive, else 0, where its gradient is 0 too."""
+    """x, and 0 where it is negative; the gradient at 0 is that of x."""
+    return where(x < 0, 0.0, x)
+
+
+def _open_hinge(x: Tensor) -> Tensor:
+    """The same with the gradient 0 at 0, as losses over classes have it."""
     return where(x > 0, x, 0.0)
 
 
@@ -194,7 +199,7 @@ def multi_margin_loss(
     if p not in (1, 2):
         raise wrong_value("p", p, "it can be 1 or 2")
     chosen = gather(scores, expand_dims(wanted, axis=1), axis=1)
-    costs = _hinge(_number("margin", margin) - chosen + scores)
+    costs = _open_hinge(_number("margin", margin) - chosen + scores)
     costs = costs if p == 1 else costs * costs
     if weight is not None:
         costs = costs * expand_dims(ensure_tensor("weight", weight)[wanted], axis=1)
@@ -213,7 +218,7 @@ def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -
     counts = (~ended).astype(scores.dtype)
     held = sum_of(one_hot(known, classes, dtype=scores.dtype) * expand_dims(counts, axis=2), axis=1)
     chosen = gather(scores, known, axis=1)
-    costs = _hinge(1.0 - expand_dims(chosen, axis=2) + expand_dims(scores, axis=1))
+    costs = _open_hinge(1.0 - expand_dims(chosen, axis=2) + expand_dims(scores, axis=1))
     free = where(expand_dims(held, axis=1) > 0, 0.0, costs) * expand_dims(counts, axis=2)
     return _reduced(_as_given(x, sum_of(free, axis=(1, 2)) / float(classes)), reduction)
 

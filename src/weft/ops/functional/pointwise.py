@@ -30,9 +30,10 @@ def _number(name: str, value: Any, least: float | None = None) -> float:
 
 @rounded_once
 def capture_celu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
-    alpha = checked.first
-    below = (s.emit("minimum", x, 0.0) / alpha).expm1() * alpha
-    return s.select(x.compare("greater", 0.0), x, below)
+    alpha, positive = checked.first, x.compare("greater", 0.0)
+    # Where x is large, exp(x) - 1 overflows: what is not chosen is kept finite.
+    below = (s.select(positive, s.full(0.0, x.dtype, x.shape), x) / alpha).expm1() * alpha
+    return s.select(positive, x, below)
 
 
 @tensor_method

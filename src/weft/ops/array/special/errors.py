@@ -63,10 +63,10 @@ def complement(x: Handle) -> Handle:
     return choose(near, 1.0 - x.erf(), beyond)
 
 
-def _bell(x: Handle) -> Handle:
-    """`exp(-x^2)`; the square of a rounded x is exact, and the rest small."""
+def _bell(x: Handle, sign: float = -1.0) -> Handle:
+    """`exp(-x^2)`, or `exp(x^2)`; the square of a rounded x is exact, and the rest small."""
     rough = (x * 256.0).round() * (1.0 / 256.0)
-    return (-(rough * rough)).exp() * ((rough - x) * (rough + x)).exp()
+    return (rough * rough * sign).exp() * ((x - rough) * (x + rough) * sign).exp()
 
 
 def scaled_complement(x: Handle) -> Handle:
@@ -84,8 +84,11 @@ def erfcx(x: Handle, /) -> Handle:
 def _erfcx(x: Handle) -> Handle:
     left = x.compare("less", 0.0)
     right = scaled_complement(choose(left, -x, x))
-    low = choose(left, x.session.emit("maximum", x, -40.0), 0.0)
-    return choose(left, _bell(low).reciprocal() * 2.0 - right, right)
+    # From -26.6 on it is infinite, and so is its slope: infinity times a difference is NaN.
+    deep = x.compare("less", -26.5)
+    low = choose(deep, x, 0.0)
+    rise = choose(deep, (low * low).exp(), _bell(choose(left, choose(deep, 0.0, x), 0.0), 1.0))
+    return choose(left, rise * 2.0 - right, right)
 
 
 @recorded
@@ -126,7 +129,8 @@ def _quantile(from_half: Handle, rest: Handle) -> Handle:
     centre = from_half.abs().compare("less_equal", 0.425)
     q = choose(centre, from_half, 0.0)
     inner = q * _ratio(_CENTRE, 0.180625 - q * q)
-    share = choose(centre.bitwise_or(rest.compare("equal", 0.0)), 0.05, rest)
+    end = rest.compare("equal", 0.0)
+    share = choose(centre.bitwise_or(end), 0.05, rest)
     depth = (-share.log()).sqrt()
     side = depth.compare("less_equal", 5.0)
     outer = choose(
@@ -134,7 +138,8 @@ def _quantile(from_half: Handle, rest: Handle) -> Handle:
         _ratio(_SIDE, choose(side, depth - 1.6, 0.0)),
         _ratio(_END, choose(side, 0.0, depth - 5.0)),
     )
-    outer = choose(rest.compare("equal", 0.0), math.inf, outer)
+    # A logarithm is infinite there as well, and so is its slope.
+    outer = choose(end, -choose(end, rest, 1.0).log(), outer)
     outer = choose(from_half.compare("less", 0.0), -outer, outer)
     return choose(centre, inner, outer)
 

@@ -19,7 +19,7 @@ def xlogy(x: Any, y: Any, /) -> Tensor:
 
 
 def _xlogy(x: Handle, y: Handle) -> Handle:
-    none = x.compare("equal", 0.0).bitwise_and(y.compare("equal", y))
+    none = _no_product(x, y)
     return choose(none, 0.0, x * choose(none, 1.0, y).log())
 
 
@@ -30,8 +30,15 @@ def xlog1py(x: Any, y: Any, /) -> Tensor:
 
 
 def _xlog1py(x: Handle, y: Handle) -> Handle:
-    none = x.compare("equal", 0.0).bitwise_and(y.compare("equal", y))
+    none = _no_product(x, y + 1.0)
     return choose(none, 0.0, x * choose(none, 0.0, y).log1p())
+
+
+def _no_product(x: Handle, y: Handle) -> Handle:
+    """Where x is 0 and the logarithm of y is no finite number. Elsewhere the product is 0 by
+    itself, and has its slope in x."""
+    outside = y.compare("less_equal", 0.0).bitwise_or(y.compare("equal", math.inf))
+    return x.compare("equal", 0.0).bitwise_and(outside)
 
 
 @recorded
@@ -43,14 +50,16 @@ def entr(x: Handle, /) -> Handle:
 def _entropy(x: Handle) -> Handle:
     positive = x.compare("greater", 0.0)
     inside = -(x * choose(positive, x, 1.0).log())
-    below = choose(x.compare("less", 0.0), -math.inf, 0.0)
-    return choose(x.isnan(), x, choose(positive, inside, below))
+    zero = x.compare("equal", 0.0)
+    # A root is 0 at 0 as well, and as steep.
+    start = choose(zero, choose(zero, x, 1.0).sqrt(), -math.inf)
+    return choose(x.isnan(), x, choose(positive, inside, start))
 
 
 @recorded
 def logit(x: Handle, /) -> Handle:
     """`log(x / (1 - x))`, the inverse of the sigmoid."""
-    return computed(lambda x: (x / (1.0 - x)).log(), x)
+    return computed(lambda x: x.log() - (-x).log1p(), x)
 
 
 @recorded

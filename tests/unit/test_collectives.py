@@ -114,7 +114,7 @@ def test_a_sum_is_a_balanced_tree_and_narrow_floats_are_rounded_once() -> None:
 
 
 def test_the_rank_is_its_number_in_a_table() -> None:
-    program = program_of(lambda b: b.emit("rank", numbers=[5, 7]), varying=[])
+    program = program_of(lambda b: b.emit("mesh_rank", numbers=[5, 7]), varying=[])
     assert [int(found) for (found,) in on_ranks(program, [[], []])] == [5, 7]
 
 
@@ -246,7 +246,7 @@ def test_the_verifier_says_what_differs() -> None:
 def test_the_verifier_refuses_a_meeting_behind_a_condition_that_differs() -> None:
     b = Builder("ranks")
     x = b.param("f32", [2])
-    first = b.compare(b.emit("rank", numbers=[0, 1]), 0, "equal")
+    first = b.compare(b.emit("mesh_rank", numbers=[0, 1]), 0, "equal")
     met = b.cond(
         first,
         lambda b, v: b.emit("all_reduce", v, groups=[0, 1], size=2, fn="sum"),

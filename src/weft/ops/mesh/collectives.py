@@ -101,7 +101,7 @@ def rank(over: Over | None = None) -> Tensor:
     found = mesh_in_force()
     session = Session.here()
     numbers = tuple(range(found.count)) if over is None else found.places(over)
-    return session.export(session.emit("rank", numbers=numbers))
+    return session.export(session.emit("mesh_rank", numbers=numbers))
 
 
 def _each(

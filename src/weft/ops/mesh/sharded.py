@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation.calls import told_methods
 from weft.foundation.errors import UserError, a_type
 from weft.foundation.ranks import Meeting, world_of
 from weft.ops.array.creation import asarray
@@ -19,6 +20,7 @@ from weft.ops.tensor import Tensor
 Array = NDArray[Any]
 
 
+@told_methods
 class Sharded:
     """A tensor of which every rank has a part. `value` is this process's part; of a simulated mesh,
     where this process is all ranks, the whole. A function with `@weft.spmd` takes it apart, and
@@ -27,6 +29,10 @@ class Sharded:
     __slots__ = ("mesh", "split", "value")
 
     def __init__(self, value: Any, mesh: Mesh, split: Split) -> None:
+        if not isinstance(mesh, Mesh):
+            raise UserError(f"a value is split over a mesh, not {a_type(mesh)}")
+        if not isinstance(split, Mapping):
+            raise UserError(f"a value is split as in {{0: 'data'}}, not by {a_type(split)}")
         self.value, self.mesh, self.split = value, mesh, dict(split)
 
     @property

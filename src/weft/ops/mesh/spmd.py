@@ -182,7 +182,7 @@ def _part(session: Session, whole: Handle, mesh: Mesh, split: Split) -> Handle:
     starts = [session.literal(0, "si64") for _ in sizes]
     for axis, over in split.items():
         sizes[axis] //= mesh.size(over)
-        starts[axis] = session.emit("rank", numbers=mesh.places(over)) * sizes[axis]
+        starts[axis] = session.emit("mesh_rank", numbers=mesh.places(over)) * sizes[axis]
     row = [session.emit("reshape", start, new_shape=(1,)) for start in starts]
     start = row[0] if len(row) == 1 else session.emit("concat", *row, axis=0)
     return session.emit("dynamic_slice", whole, start, sizes=tuple(sizes))

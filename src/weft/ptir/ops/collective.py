@@ -133,7 +133,7 @@ class Collective(OfRanks):
 
     def place_term(self, like: Term) -> Term:
         """The place of this rank in its group, as a scalar."""
-        return like.emitter.emit("rank", numbers=self.places)
+        return like.emitter.emit("mesh_rank", numbers=self.places)
 
     def counted_once(self, g: Term, classes: Classes) -> Term:
         """The sum of a cotangent over the classes that its value has within each group."""
@@ -407,7 +407,7 @@ class CollectiveBroadcast(Collective):
         return (g.where(first),)
 
 
-@extension_op("rank")
+@extension_op("mesh_rank")
 class Rank(OfRanks):
     """The entry of `numbers` for the rank that runs the program, as si64: with 0, 1, 2, ... its
     number, with others its place along an axis of the mesh."""
@@ -421,7 +421,7 @@ class Rank(OfRanks):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.numbers:
-            raise invalid_attribute("rank has a number for each rank, and there is none")
+            raise invalid_attribute("mesh_rank has a number for each rank, and there is none")
 
     @property
     def rank_count(self) -> int:
@@ -434,7 +434,7 @@ class Rank(OfRanks):
         return classes_of(self.numbers)
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
-        return np.asarray(self.numbers[world_of(self.rank_count, "rank").rank], np.int64)
+        return np.asarray(self.numbers[world_of(self.rank_count, "mesh_rank").rank], np.int64)
 
 
 @op_base

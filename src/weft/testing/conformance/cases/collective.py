@@ -38,7 +38,7 @@ def cases() -> Iterator[Case]:
                     yield case(op, dtype, name, trial=partial(_alone, op, dtype, shape))
             yield case(op, dtype, "dynamic", trial=partial(_alone, op, dtype, (3, 5), True))
     for name in ("dynamic", "none"):
-        yield case("rank", SI64, name, trial=_rank)
+        yield case("mesh_rank", SI64, name, trial=_rank)
 
 
 def _alone(op: str, dtype: DType, shape: Shape, dynamic: bool = False) -> Trial:
@@ -49,4 +49,4 @@ def _alone(op: str, dtype: DType, shape: Shape, dynamic: bool = False) -> Trial:
 
 
 def _rank() -> Trial:
-    return trial(program([], lambda b: b.emit("rank", numbers=[7])), [], exactly(np.array(7)))
+    return trial(program([], lambda b: b.emit("mesh_rank", numbers=[7])), [], exactly(np.array(7)))

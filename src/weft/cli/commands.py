@@ -80,6 +80,10 @@ COMMANDS: Final = {
         "median of five rounds.",
         gpu=("--gpu",),
     ),
+    "profile": Entry(
+        "profile", "profile_command",
+        "Run SCRIPT and print where its time went: kernel, op, line and layer.",
+    ),
     "tune": Entry(
         "tune", "tune_command",
         "Measure 10 to 20 plans for each kernel of FILE that differs, and keep the best ones.",

@@ -36,6 +36,7 @@ from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import Built, generator_for, linker_for, pipeline
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
 from weft.driver.stages.opaque import host_op
+from weft.driver.stages.origins import Origin, step_origins
 from weft.driver.stages.places import naming_lines
 from weft.foundation import limits
 from weft.foundation.calls import told_outside
@@ -214,6 +215,12 @@ class Executable(Compiled):
         """The seconds of every step (kernel, copy or host call) of one run."""
         cluster, data = self.prepare(inputs)
         return cluster.built.program.profile(data, check_seed(seed))
+
+    def origins(self) -> list[Origin]:
+        """What the user wrote that each step of the version compiled last carries out, in the order
+        in which `profile` lists them."""
+        latest = self._latest
+        return step_origins(latest.built.artifact.steps, latest.compilation)
 
     def prepare(self, inputs: Sequence[Any]) -> tuple[Cluster, Sequence[Array]]:
         """The version for these inputs, and the inputs that are not state, ready for it."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from weft.driver.compile import Executable, compile_program
 from weft.driver.inputs import in_one_piece
+from weft.driver.stages.origins import Origin
 from weft.foundation.dtypes import ALL
 from weft.foundation.errors import Unimplemented
 from weft.ptir.interp import Observer
@@ -49,6 +50,10 @@ class CpuExecutable:
     def profile(self, inputs: Sequence[Array], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every kernel, copy and host call of one run."""
         return self.executable.profile(inputs, seed=seed)
+
+    def origins(self) -> list[Origin]:
+        """What the user wrote that each of these carries out."""
+        return self.executable.origins()
 
 
 class CpuBackend:

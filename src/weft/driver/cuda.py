@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from weft.driver.compile import Executable, compile_program
 from weft.driver.stages.generators import Built
+from weft.driver.stages.origins import Origin
 from weft.foundation.dtypes import ALL, as_dtype
 from weft.foundation.errors import BackendUnavailable, InternalError, Unimplemented
 from weft.ptir.interp import Observer
@@ -72,6 +73,10 @@ class CudaExecutable:
     def profile(self, inputs: Sequence[DeviceTensor], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every kernel, copy and host call of one run."""
         return self.executable.profile([tensor.numpy() for tensor in inputs], seed=seed)
+
+    def origins(self) -> list[Origin]:
+        """What the user wrote that each of these carries out."""
+        return self.executable.origins()
 
 
 class CudaBackend:

@@ -1,19 +1,20 @@
 """Which line of the user's code an instruction comes from.
 
 Recording must cost next to nothing, since every captured instruction does it: a `Line` keeps the
-code object and the position in its bytecode, and becomes a file and a number when it is shown.
+code object, the position in its bytecode and the layer of the model that was being called, and
+becomes a `Place`, a file and a number, when it is shown.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 _PACKAGE = str(Path(__file__).parents[1]) + "/"
 _INSIDE: dict[CodeType, bool] = {}
@@ -22,8 +23,51 @@ _INSIDE: dict[CodeType, bool] = {}
 _PROCESS = {"has a user": True}
 """Whether lines outside Weft are a user's; those around the command line are not."""
 
-Line: TypeAlias = tuple[CodeType, int]
-"""A place in the user's code: the code object and the offset of an instruction in it."""
+
+class Place(str):
+    """A line as people read it, `gpt.py:31`, which knows the whole name of its file, and the layer
+    that was called when it was written, `blocks[3].attn`. Two places are the same only where all of
+    that is."""
+
+    __slots__ = ("file", "layer", "number")
+
+    file: str
+    number: int
+    layer: str
+
+    def __new__(cls, file: str, number: int, layer: str = "") -> Self:
+        made = super().__new__(cls, f"{Path(file).name}:{number}")
+        made.file, made.number, made.layer = file, number, layer
+        return made
+
+    def __getnewargs__(self) -> tuple[str, int, str]:  # type: ignore[override]
+        return self.file, self.number, self.layer
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Place):
+            return self.__getnewargs__() == other.__getnewargs__()
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
+Line: TypeAlias = tuple[CodeType, int, str] | Place
+"""A place in the user's code: the code object, the offset of an instruction in it, and the layer;
+or the place itself, where it is known already."""
+
+
+class _Layer(threading.local):
+    """The layer of a model that is being called, in this thread."""
+
+    module: object = None
+    path: str = ""
+    """What the modules around it call it: `.blocks[3].attn`."""
+
+
+LAYER = _Layer()
 
 
 def is_inside(frame: FrameType) -> bool:
@@ -47,16 +91,17 @@ def user_line() -> Line | None:
         if inside is None:
             inside = is_inside(frame)
         if not inside:
-            return (code, frame.f_lasti)
+            return (code, frame.f_lasti, LAYER.path)
         frame = frame.f_back
     return None
 
 
 @contextmanager
-def without_user() -> Iterator[None]:
-    """A command runs: what calls Weft is the library that reads its options."""
+def without_user(has: bool = False) -> Iterator[None]:
+    """A command runs: what calls Weft is the library that reads its options. It `has` a user again
+    where it runs a script."""
     before = _PROCESS["has a user"]
-    _PROCESS["has a user"] = False
+    _PROCESS["has a user"] = has
     try:
         yield
     finally:
@@ -79,42 +124,31 @@ def failing_line(error: BaseException) -> Line | None:
     at = error.__traceback__
     while at is not None:
         if not is_inside(at.tb_frame):
-            found = (at.tb_frame.f_code, at.tb_lasti)
+            found = (at.tb_frame.f_code, at.tb_lasti, "")
         at = at.tb_next
     return found
 
 
-@dataclass(frozen=True)
-class Place:
-    """A line as people read it."""
-
-    file: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.number}"
-
-
 def place_of(line: Line | None) -> Place | None:
     """The file and the number of a line."""
-    if line is None:
-        return None
-    code, offset = line
+    if line is None or isinstance(line, Place):
+        return line
+    # Code objects of the same text are equal whatever file they come from: the file is part of
+    # what is remembered.
+    return _place(line, line[0].co_filename)
+
+
+def shown(line: Line | None) -> str:
+    """`file:number`; empty where it is not known."""
+    return "" if line is None else place_of(line) or ""
+
+
+@lru_cache(maxsize=1 << 14)
+def _place(line: tuple[CodeType, int, str], file: str) -> Place:
+    code, offset, layer = line
     number = code.co_firstlineno
     for start, end, found in code.co_lines():
         if start <= offset < end and found is not None:
             number = found
             break
-    return Place(code.co_filename, number)
-
-
-def shown(line: Line | None) -> str:
-    """`file:number`; empty where it is not known."""
-    return "" if line is None else _shown(line, line[0].co_filename)
-
-
-@lru_cache(maxsize=4096)
-def _shown(line: Line, _file: str) -> str:
-    """Code objects of the same text are equal whatever file they come from: the file is part of
-    what is remembered."""
-    return str(place_of(line))
+    return Place(file, number, layer.removeprefix("."))

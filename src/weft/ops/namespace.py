@@ -88,7 +88,7 @@ from weft.ops.other_names import function_advice
 from weft.ops.pytree import pytree, register_pytree
 from weft.ops.random.default import rand, randn
 from weft.ops.tensor import Tensor, eval  # noqa: A004
-from weft.ops.trace import TraceConfig, trace
+from weft.ops.trace import TraceConfig, profile, trace
 from weft.ops.trace.config import watch_process
 from weft.ops.vectorise import vmap
 
@@ -148,6 +148,7 @@ __all__ = [
     "mesh",
     "nn",
     "optim",
+    "profile",
     "pure_callback",
     "pytree",
     "rand",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from weft.foundation.lines import Line
+from weft.foundation.lines import Line, Place
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.forms import element_form, form_of
 from weft.ops.graph.node import Fragment, Node, canonical
@@ -17,9 +17,9 @@ from weft.ptir.op import Op
 def inline(
     program: Program, arguments: Sequence[Node], arena: Arena, line: Line | None
 ) -> list[Node]:
-    """The results of the program on these nodes. Instructions that the program has from a user's
-    line keep it through `lines`."""
-    main = program.main
+    """The results of the program on these nodes. Instructions keep the user's lines that the
+    program knows; others are of `line`."""
+    main, lines = program.main, program.locations
     values: dict[int, Node] = dict(zip(main.parameter_ids, arguments, strict=True))
 
     def node(operand: Operand) -> Node:
@@ -35,7 +35,9 @@ def inline(
         operands = tuple(node(operand) for operand in instruction.operands)
         op, fragments = own_fragments(instruction.op, program.regions_by_id)
         made = form_of(op, tuple(operand.type for operand in operands), fragments)
-        values[instruction.id] = arena.emit(made, operands, line)
+        known = lines.get((main.label, instruction.id))
+        own = known if isinstance(known, Place) else line
+        values[instruction.id] = arena.emit(made, operands, own)
     return [node(Ref(value_id)) for value_id in main.result_ids]
 
 

@@ -1,7 +1,9 @@
-"""Where in a model an error happened: `blocks[1].qkv`.
+"""Where in a model an instruction is written, and an error happened: `blocks[1].qkv`.
 
-An error on its way out passes the calls of the modules around the one it happened in. Each of them
-knows what it calls the one inside it, and so the name grows from the innermost layer outwards.
+While a module is called, what it is called by the modules around it is part of the lines of the
+instructions that are written. An error on its way out passes the calls of the modules around the
+one it happened in. Each of them knows what it calls the one inside it, and so the name grows from
+the innermost layer outwards.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from functools import wraps
 from typing import Any, NamedTuple, TypeVar
 
 from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.lines import LAYER
 from weft.foundation.tracebacks import ending_outside
 from weft.ops.state import attributes
 
@@ -27,14 +30,20 @@ class _Inside(NamedTuple):
 
 
 def told_by_layer(call: F) -> F:
-    """What a module computes; an error in it names the layer, as the modules around it call it."""
+    """What a module computes; an error in it names the layer, as the modules around it call it, and
+    so do the lines of its instructions."""
 
     @wraps(call)
     def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        around, path = LAYER.module, LAYER.path
+        LAYER.module = self
+        LAYER.path = "" if around is None else path + _way(around, self)
         try:
             return call(self, *args, **kwargs)
         except (SpecViolation, UserError) as error:
             raise ending_outside(_seen_from(self, error)) from None
+        finally:
+            LAYER.module, LAYER.path = around, path
 
     return told  # type: ignore[return-value]
 

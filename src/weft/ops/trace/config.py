@@ -2,6 +2,8 @@
 
     with weft.trace(weft.TraceConfig(dump_programs="dumps", profile_backend=True)):
         ...
+    with weft.profile("trace.json"):
+        ...
 
 WEFT_TRACE=DIR watches a whole process: programs are dumped and profiled into DIR.
 """
@@ -18,6 +20,7 @@ from pathlib import Path
 from weft.foundation.calls import told, told_methods
 from weft.foundation.errors import UserError, brief
 from weft.ops.graph.hooks import WATCH
+from weft.ops.trace.profile import Profile
 from weft.ops.trace.tracer import ProgramTracer
 
 
@@ -39,6 +42,31 @@ class TraceConfig:
 def trace(config: TraceConfig | None = None) -> AbstractContextManager[ProgramTracer]:
     """Watch everything that is compiled or run inside the `with` block, in every thread."""
     return _watched(_tracer(TraceConfig(profile_backend=True) if config is None else config))
+
+
+@told
+def profile(
+    trace: str | os.PathLike[str] | None = None, *, show: bool = True
+) -> AbstractContextManager[Profile]:
+    """Time everything that runs inside the `with` block, kernel by kernel, and print where the time
+    went: op, line and layer of every kernel, the most expensive first.
+
+    `trace` is a file for Perfetto or chrome://tracing. `as p` has the numbers: `p.table("line")`,
+    `p.spans`. With `show` off nothing is printed.
+    """
+    return _profiled(None if trace is None else Path(trace), show)
+
+
+@contextmanager
+def _profiled(path: Path | None, show: bool) -> Iterator[Profile]:
+    tracer = ProgramTracer(None, True, False)
+    assert tracer.profile is not None
+    with _watched(tracer):
+        yield tracer.profile
+    if path is not None:
+        tracer.profile.save(path)
+    if show:
+        print(tracer.profile)
 
 
 @contextmanager

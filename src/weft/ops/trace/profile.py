@@ -1,17 +1,35 @@
-"""Where the time goes: one span per instruction or kernel."""
+"""Where the time goes: one span per instruction or kernel, with the op, the line and the layer that
+it comes from.
+
+    with weft.profile("trace.json"):
+        step(model, batch)
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from weft.driver.execute import Prepared
+from weft.driver.stages.origins import Origin
+from weft.foundation.errors import UserError
+from weft.foundation.lines import Place
 from weft.ptir.ir import Body, Instruction
 from weft.ptir.types import leaves
+
+_NOWHERE: Final = Origin()
+_WIDEST: Final = 44
+"""Letters of a column of a table."""
+_TITLES: Final = ("share", "ms", "calls", "kernel", "op", "line", "layer")
+_NUMBERS: Final = 3
+"""Columns that are numbers."""
 
 
 @dataclass(frozen=True)
@@ -23,18 +41,49 @@ class Span:
     seconds: float
     thread: int
     detail: str = ""
+    program: str = ""
+    origin: Origin = _NOWHERE
+
+    @property
+    def line(self) -> str:
+        """The user's line, `gpt.py:31`; nothing where it is not known."""
+        return self.origin.line
+
+    @property
+    def layer(self) -> str:
+        """The layer of the model, `blocks[3].attn`; nothing outside of models."""
+        return self.origin.layer
+
+
+KEYS: Final[dict[str, Callable[[Span], tuple[str, ...]]]] = {
+    "kernel": lambda span: (span.program, span.name, span.line, span.layer),
+    "line": lambda span: (span.line,),
+    "layer": lambda span: (span.layer,),
+    "op": lambda span: (span.origin.op or span.name,),
+}
+"""What a table can have a row for each of."""
 
 
 @dataclass
 class Profile:
-    """Every span seen, in order."""
+    """Every span seen, in order; `runs` are the programs that they are part of, as they ran without
+    being taken apart."""
 
     spans: list[Span] = field(default_factory=list)
     origin: float = field(default_factory=time.perf_counter)
+    runs: list[Span] = field(default_factory=list)
 
-    def add(self, name: str, end: float, seconds: float, detail: str = "") -> None:
-        start = end - seconds - self.origin
-        self.spans.append(Span(name, start, seconds, threading.get_ident(), detail))
+    def add(
+        self,
+        name: str,
+        end: float,
+        seconds: float,
+        detail: str = "",
+        program: str = "",
+        origin: Origin = _NOWHERE,
+    ) -> None:
+        start, thread = end - seconds - self.origin, threading.get_ident()
+        self.spans.append(Span(name, start, seconds, thread, detail, program, origin))
 
     def summary(self, *, kinds: bool = False) -> str:
         """A table: share of the time, seconds, calls, name; the most expensive first. With `kinds`,
@@ -51,22 +100,85 @@ class Profile:
         lines += [f"{s / total:6.1%} {s:10.6f} {calls[n]:7d}  {n}" for n, s in rows]
         return "\n".join(lines)
 
+    def table(self, by: str = "kernel", *, most: int | None = 30) -> str:
+        """Share, milliseconds and calls of each kernel, `line`, `layer` or `op`, the most expensive
+        first, with the kernel, op, line and layer that took most of it."""
+        if by not in KEYS:
+            raise UserError(f"a profile has a row for each {' or '.join(KEYS)}, not {by!r}")
+        groups: dict[tuple[str, ...], list[Span]] = {}
+        for span in self.spans:
+            groups.setdefault(KEYS[by](span), []).append(span)
+        total = sum(span.seconds for span in self.spans) or 1.0
+        ranked = sorted(groups.values(), key=lambda spans: -sum(s.seconds for s in spans))
+        rows = [_row(spans, total, by) for spans in ranked[:most]]
+        left = len(ranked) - len(rows)
+        return _written(rows) + (f"\n... and {left} more" if left > 0 else "")
+
+    def __str__(self) -> str:
+        return self.table() if self.spans else "nothing ran"
+
     def chrome(self) -> dict[str, Any]:
-        """The spans in the Trace Event Format, times in microseconds."""
-        events = [
-            {
-                "name": span.name,
-                "cat": "weft",
-                "ph": "X",
-                "ts": span.start * 1e6,
-                "dur": span.seconds * 1e6,
-                "pid": 1,
-                "tid": span.thread,
-                "args": {"detail": span.detail},
-            }
-            for span in self.spans
-        ]
+        """The spans in the Trace Event Format, times in microseconds: what chrome://tracing and
+        Perfetto open. Programs as they ran are process 0, their parts process 1."""
+        events = [_event(span, 1) for span in self.spans]
+        events += [_event(span, 0) for span in self.runs]
         return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace for Perfetto."""
+        try:
+            Path(path).write_text(json.dumps(self.chrome()) + "\n")
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _event(span: Span, process: int) -> dict[str, Any]:
+    place = next((p for p in span.origin.places if isinstance(p, Place)), None)
+    return {
+        "name": span.name,
+        "cat": "weft",
+        "ph": "X",
+        "ts": span.start * 1e6,
+        "dur": span.seconds * 1e6,
+        "pid": process,
+        "tid": span.thread,
+        "args": {
+            "detail": span.detail,
+            "program": span.program,
+            "op": span.origin.op,
+            "line": span.line,
+            "file": place.file if place else "",
+            "layer": span.layer,
+        },
+    }
+
+
+def _row(spans: Sequence[Span], total: float, by: str) -> tuple[str, ...]:
+    seconds = sum(span.seconds for span in spans)
+    first = max(spans, key=lambda span: span.seconds)
+    names = list(dict.fromkeys(span.name for span in spans))
+    several = f"{first.name} and {len(names) - 1} more" if names[1:] else first.name
+    times = f"{seconds / total:.1%}", f"{1e3 * seconds:.3f}", str(len(spans))
+    place = first.line + (" ..." if by == "kernel" and len(first.origin.places) > 1 else "")
+    layers = {span.layer for span in spans}
+    layer = first.layer if len(layers) == 1 else f"{len(layers)} layers"
+    return (*times, several, first.origin.op or first.name, place, layer)
+
+
+def _written(rows: Sequence[tuple[str, ...]]) -> str:
+    short = [tuple(_shortened(cell) for cell in row) for row in (_TITLES, *rows)]
+    widths = [max(len(row[place]) for row in short) for place in range(len(_TITLES))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if place < _NUMBERS else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in short
+    )
+
+
+def _shortened(cell: str) -> str:
+    return cell if len(cell) <= _WIDEST else cell[: _WIDEST - 3] + "..."
 
 
 def unshared(compiled: Prepared, inputs: Sequence[Any]) -> list[Any]:
@@ -82,26 +194,48 @@ def unshared(compiled: Prepared, inputs: Sequence[Any]) -> list[Any]:
 def profiled(compiled: Prepared, inputs: Sequence[Any], seed: int, profile: Profile) -> list[Any]:
     """The results of a run whose parts are timed. A backend with kernels is profiled by kernel, in
     a second run; others tell of every instruction while they run."""
-    by_kernel = getattr(compiled.executable, "profile", None)
-    if by_kernel is not None:
+    name = f"@{compiled.program.entry}"
+    if getattr(compiled.executable, "profile", None) is not None:
         again = unshared(compiled, inputs)
+        started = time.perf_counter()
         results = compiled.execute(inputs, seed=seed)
-        end = time.perf_counter()
-        for name, seconds in by_kernel(again, seed=seed):
-            # Kernels run one after the other; those of a loop are one span with all their time.
-            end += seconds
-            profile.add(name, end, seconds)
+        _add_run(profile, name, started, time.perf_counter())
+        _by_kernel(compiled, again, seed, profile)
         return results
 
     def observe(body: Body, instruction: Instruction, seconds: float) -> None:
         line = compiled.program.locations.get((body.label, instruction.id), "")
         detail = f"{instruction.summary} : {instruction.output} {line}".strip()
-        profile.add(instruction.op.mnemonic, time.perf_counter(), seconds, detail)
+        op = instruction.op.mnemonic
+        origin = Origin((op,), (line,) if line else ())
+        profile.add(op, time.perf_counter(), seconds, detail, name, origin)
 
     started = time.perf_counter()
     before = len(profile.spans)
     results = compiled.executable.execute(inputs, seed=seed, observer=observe)
+    end = time.perf_counter()
+    _add_run(profile, name, started, end)
     if len(profile.spans) == before:
-        end = time.perf_counter()
-        profile.add(f"@{compiled.program.entry}", end, end - started)
+        profile.add(name, end, end - started, program=name)
     return results
+
+
+def _add_run(profile: Profile, name: str, started: float, end: float) -> None:
+    thread = threading.get_ident()
+    profile.runs.append(Span(name, started - profile.origin, end - started, thread, program=name))
+
+
+def _by_kernel(compiled: Prepared, inputs: Sequence[Any], seed: int, profile: Profile) -> None:
+    """One more run, kernel by kernel."""
+    executable: Any = compiled.executable
+    find = getattr(executable, "origins", None)
+    origins = find() if find is not None else []
+    name = f"@{compiled.program.entry}"
+    end = time.perf_counter()
+    steps = executable.profile(inputs, seed=seed)
+    known = [*origins, *([_NOWHERE] * (len(steps) - len(origins)))]
+    for (label, seconds), origin in zip(steps, known, strict=True):
+        # Kernels run one after the other; those of a loop are one span with all their time.
+        end += seconds
+        detail = f"{origin.op} {origin.line}".strip()
+        profile.add(label, end, seconds, detail, name, origin)

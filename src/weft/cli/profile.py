@@ -1,0 +1,47 @@
+"""`weft profile`: where the time of a script goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import weft
+from weft.cli.report import check_writable, printable
+from weft.cli.scripts import run_script
+from weft.foundation.errors import UserError
+from weft.ops.trace.profile import KEYS
+
+
+def profile_command(
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python script.")],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGS...]", help="What the script is given."),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", "-o", metavar="FILE", help="A trace for Perfetto."),
+    ] = None,
+    by: Annotated[
+        str, typer.Option(metavar="WHAT", help="A row for each kernel, line, layer or op.")
+    ] = "kernel",
+    most: Annotated[int, typer.Option(metavar="N", help="How many rows.")] = 30,
+) -> None:
+    """Run SCRIPT and print where its time went: kernel, op, line and layer.
+
+    Every program that it runs through Weft is run once more, kernel by kernel.
+    """
+    if by not in KEYS:
+        raise UserError(f"--by is {', '.join(KEYS)}, not {by!r}")
+    if trace is not None:
+        check_writable(trace)
+    with weft.profile(trace, show=False) as found:
+        run_script(script, args or [])
+    if not found.spans:
+        raise UserError(f"{script} ran nothing through Weft, so there is nothing to tell")
+    for line in found.table(by, most=most).splitlines():
+        print(printable(line))
+    if trace is not None:
+        print(f"wrote {printable(str(trace))}: open it with Perfetto or chrome://tracing")

@@ -1,0 +1,58 @@
+"""Python scripts that a command runs as `python SCRIPT` would."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+import typer
+
+from weft.foundation.errors import UserError
+from weft.foundation.lines import without_user
+
+
+def run_script(script: Path, args: Sequence[str]) -> None:
+    """Run a script to its end. Where it fails, its own traceback is shown and the command ends."""
+    if not script.is_file():
+        raise UserError(f"there is no script {script}")
+    with _started_as(script, args):
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as done:
+            if done.code not in (None, 0):
+                _give_up(script, f"it ended with exit code {done.code}")
+        except Exception as error:
+            own = _from_script(error.__traceback__, script)
+            traceback.print_exception(error.with_traceback(own))
+            _give_up(script, f"it raised {type(error).__name__}")
+
+
+def _give_up(script: Path, why: str) -> None:
+    print(f"error: {script} did not come to its end: {why}", file=sys.stderr)
+    raise typer.Exit(1)
+
+
+def _from_script(found: TracebackType | None, script: Path) -> TracebackType | None:
+    """A traceback from the first line of the script on."""
+    at = found
+    while at is not None and at.tb_frame.f_code.co_filename != str(script):
+        at = at.tb_next
+    return at or found
+
+
+@contextmanager
+def _started_as(script: Path, args: Sequence[str]) -> Iterator[None]:
+    """What a script finds around it: its arguments, its folder, and itself as Weft's user."""
+    argv, path = sys.argv, sys.path
+    sys.argv = [str(script), *args]
+    sys.path = [str(script.resolve().parent), *path]
+    try:
+        with without_user(has=True):
+            yield
+    finally:
+        sys.argv, sys.path = argv, path

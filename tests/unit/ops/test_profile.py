@@ -1,0 +1,166 @@
+"""Profiles by line and layer: what `weft.profile` and `weft profile` tell."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import weft
+from weft import nn
+from weft.cli.main import app
+from weft.foundation.errors import UserError
+from weft.foundation.lines import LAYER, Place
+
+SCRIPT = """
+import sys
+import weft
+from weft import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        self.qkv = nn.Linear(4, 4)
+    def __call__(self, x):
+        return weft.exp(self.qkv(x))
+
+class Net(nn.Module):
+    def __init__(self):
+        self.blocks = [Block(), Block()]
+    def __call__(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return weft.sum(x)
+
+@weft.jit
+def step(model, x):
+    return weft.grad(lambda m: m(x))(model)
+
+if "idle" not in sys.argv:
+    step(Net(), weft.ones((3, 4)))
+if "bad" in sys.argv:
+    raise ValueError("no good")
+"""
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        self.qkv = nn.Linear(4, 4)
+
+    def __call__(self, x: Any) -> Any:
+        return weft.exp(self.qkv(x))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        self.blocks = [Block(), Block()]
+        self.named = {"last": nn.Linear(4, 4)}
+
+    def __call__(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return weft.sum(self.named["last"](x))
+
+
+def places(program: weft.ptir.Program) -> set[Place]:
+    return {place for place in program.locations.values() if isinstance(place, Place)}
+
+
+def test_instructions_know_their_layer_and_their_file() -> None:
+    found = places(weft.jit(lambda m, x: m(x)).program(Net(), weft.ones((3, 4))))
+    layers = {"", "blocks[0]", "blocks[0].qkv", "blocks[1]", "blocks[1].qkv", "named['last']"}
+    assert {place.layer for place in found} == layers
+    assert {place.file for place in found} == {__file__}
+    assert LAYER.module is None
+
+
+def test_gradients_have_the_lines_of_what_they_are_gradients_of() -> None:
+    def loss(model: Net, x: Any) -> Any:
+        return model(x)
+
+    found = places(weft.jit(weft.grad(loss)).program(Net(), weft.ones((3, 4))))
+    program = weft.jit(lambda m, x: m(x)).program(Net(), weft.ones((3, 4)))
+    assert {place.layer for place in found} >= {p.layer for p in places(program)} - {""}
+
+
+def test_a_layer_that_fails_is_left() -> None:
+    model = Net()
+    with pytest.raises(weft.SpecViolation, match=r"in the layer blocks\[0\].qkv"):
+        model(weft.ones((3, 5)))
+    assert LAYER.module is None
+    assert LAYER.path == ""
+
+
+def test_places_are_text_and_more() -> None:
+    one, other = Place("/a/m.py", 3, "x"), Place("/a/m.py", 3, "y")
+    assert one == "m.py:3"
+    assert one != other
+    assert len({one, other, Place("/a/m.py", 3, "x")}) == 2
+    for same in (pickle.loads(pickle.dumps(one)), copy.deepcopy(one)):
+        assert same == one
+        assert (same.file, same.number, same.layer) == ("/a/m.py", 3, "x")
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_every_kernel_has_its_op_line_and_layer(
+    backend: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = weft.jit(weft.grad(lambda m, x: m(x)))
+    with weft.graph(backend=backend):
+        model, x = Net(), weft.ones((3, 4))
+        with weft.profile(tmp_path / "trace.json") as found:
+            step(model, x)
+    spans = [span for span in found.spans if span.program == "@<lambda>" or span.layer]
+    assert all("test_profile.py:" in span.line and span.origin.op for span in spans)
+    assert {"blocks[0].qkv", "blocks[1].qkv", "named['last']"} <= {s.layer for s in spans}
+    assert [run.program for run in found.runs].count(spans[-1].program) >= 1
+    printed = capsys.readouterr().out
+    assert printed.split()[:7] == ["share", "ms", "calls", "kernel", "op", "line", "layer"]
+    assert "blocks[1].qkv" in printed
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    told = [event["args"] for event in events if event["args"]["layer"] == "blocks[0].qkv"]
+    assert told
+    assert all(args["file"] == __file__ for args in told)
+
+
+def test_kernels_of_loops_have_lines_too() -> None:
+    def body(carry: Any, x: Any) -> Any:
+        return weft.tanh(carry @ x), None
+
+    with weft.graph(backend="cpu"), weft.profile(show=False) as found:
+        weft.jit(lambda c, xs: weft.scan(body, c, xs)[0])(weft.ones((4, 4)), weft.ones((3, 4, 4)))
+    loops = [span for span in found.spans if "tanh" in span.origin.ops]
+    assert loops
+    assert found.table("op").count("tanh") >= 1
+
+
+def test_tables_have_a_row_for_what_is_asked_for() -> None:
+    with weft.graph(backend="reference"), weft.profile(show=False) as found:
+        assert str(found) == "nothing ran"
+        Net()(weft.ones((3, 4))).eval()
+    layers = found.table("layer").splitlines()[1:]
+    assert sum(row.endswith("blocks[0].qkv") for row in layers) == 1
+    assert "more" in found.table("op", most=1).splitlines()[-1]
+    with pytest.raises(UserError, match="'colour'"):
+        found.table("colour")
+    with pytest.raises(UserError, match="cannot write"):
+        found.save("/nowhere/at/all.json")
+
+
+def test_the_command_runs_a_script(tmp_path: Path) -> None:
+    script, trace = tmp_path / "train.py", tmp_path / "trace.json"
+    script.write_text(SCRIPT)
+    run = CliRunner().invoke
+    found = run(app, ["profile", str(script), "--trace", str(trace), "--by", "layer"])
+    assert found.exit_code == 0
+    assert "blocks[1].qkv" in found.output
+    assert "train.py:10" in found.output
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert run(app, ["profile", str(script), "idle"]).exit_code == 1
+    assert run(app, ["profile", str(script), "bad"]).exit_code == 1
+    assert run(app, ["profile", str(tmp_path / "none.py")]).exit_code == 1
+    assert run(app, ["profile", str(script), "--by", "colour"]).exit_code == 1

@@ -11,7 +11,7 @@ BACKEND ?= reference
 SHARD ?= 1/1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test example-c test-full test-random test-torch test-mpi test-array-api test-tinygrad test-opinfo test-onnx sanitize check lint types imports format docs bench clean
+.PHONY: help setup run test example-c test-full test-random test-torch test-mpi test-browser test-array-api test-tinygrad test-opinfo test-onnx sanitize check lint types imports format docs bench clean
 
 help: ## list what make can do
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ test-torch: setup ## compare with PyTorch, which this installs into .venv
 test-mpi: setup ## two real ranks through MPI, which this installs into .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[mpi]"
 	@$(PYTEST) tests/mpi
+
+test-browser: setup ## the explorer's page in Chromium, where it is installed with its driver: PICTURES=DIR
+	@WEFT_BROWSER=1 PICTURES="$(PICTURES)" $(BIN)/python -m pytest -n 0 tests/browser
 
 test-array-api: setup ## the array API's own suite: SUITE=DIR, a copy of it with its submodule; EXAMPLES=100 BACKEND=reference
 	@test -d "$(SUITE)/array_api_tests" -a -d "$(SUITE)/array-api/src" \

@@ -51,8 +51,8 @@ ALLOWED: dict[str, set[str]] = {
 LOADED_BY_A_FACE = {("weft.ptir", "weft.coarse")}
 """What the face of a package loads only to fill a table; no other module of the package may."""
 NOBODY_IMPORTS = {
-    "cli", "data", "debug", "explorer", "fft", "functional", "jax", "linalg", "nn", "onnx", "optim",
-    "random", "special", "torch", "tree",
+    "cli", "data", "debug", "fft", "functional", "jax", "linalg", "nn", "onnx", "optim", "random",
+    "special", "torch", "tree",
 }  # fmt: skip
 """What stands on top: the command line, and the modules of `ops` under the names users import."""
 STAGES = {"tiny", "indexbook", "poly_view", "region", "memory", "plan"}
@@ -83,9 +83,10 @@ DYNAMIC = {
     "weft.driver.backends",
     "weft.driver.loading.parts",
     "weft.driver.stages.generators",
+    "weft.ops.jit",
 }
 """Modules that load others by name: the package face, the commands, the backends, the code
-generators."""
+generators, and `jit`, whose explorer stands above it."""
 INSIDE_FUNCTIONS: set[str] = set()
 """Modules with an import statement inside a function."""
 

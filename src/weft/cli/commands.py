@@ -80,6 +80,11 @@ COMMANDS: Final = {
         "median of five rounds.",
         gpu=("--gpu",),
     ),
+    "explore": Entry(
+        "explore", "explore_command",
+        "Write a page that shows FILE through every stage: source, graphs, kernels, plans, machine "
+        "code, times.",
+    ),
     "profile": Entry(
         "profile", "profile_command",
         "Run SCRIPT and print where its time went: kernel, op, line and layer.",

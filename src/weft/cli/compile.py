@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import numpy as np
 import typer
@@ -17,6 +18,7 @@ from weft.driver.pipeline import UNCHECKED, check_overrides, run_pipeline, stage
 from weft.driver.signature import Role, make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
+from weft.driver.stages.links import links_of
 from weft.driver.tuning.measure import append, measure_program
 from weft.foundation.errors import UserError
 from weft.ptir.files import read_bytes
@@ -28,6 +30,9 @@ from weft.target.known import target_named
 from weft.target.target import Target
 from weft.testing.check import check_results
 from weft.testing.data import random_inputs
+
+ORIGINS: Final = "origins.json"
+"""Beside the stages: which instructions, lines and layers everything in them comes from."""
 
 
 def compile_command(
@@ -259,7 +264,8 @@ def _print_times(times: Mapping[str, float], compilation: Compilation) -> None:
 
 
 def _write(compilation: Compilation, wanted: Sequence[str], out: Path) -> None:
-    """The stages of a program, and beside them those of the bodies of its branches and loops."""
+    """The stages of a program with the lines that everything in them comes from, and beside them
+    those of the bodies of its branches and loops."""
     bodies = [(out / label, body) for label, body in compilation.bodies.items()]
     try:
         for folder, part in [(out, compilation), *bodies]:
@@ -267,6 +273,10 @@ def _write(compilation: Compilation, wanted: Sequence[str], out: Path) -> None:
             for name in (name for name in wanted if name in part.stages):
                 path = folder / part.stages[name].file_name
                 path.write_text(part.text(name))
+                print(f"wrote {printable(str(path))}")
+            if "plan" in part.values:
+                path = folder / ORIGINS
+                path.write_text(json.dumps(links_of(part).to_json(), indent=1) + "\n")
                 print(f"wrote {printable(str(path))}")
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}") from None

@@ -21,6 +21,7 @@ from weakref import WeakSet
 import numpy as np
 
 from weft.driver.execute import Prepared
+from weft.driver.loading.parts import load_part
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Symbol
@@ -58,6 +59,8 @@ from weft.ptir.types import TensorType
 _MOST_ENTRIES = 256
 _MOST_READY = 8
 """How many kinds of calls are known again."""
+_EXPLORER = "weft.explorer.notebook"
+"""The explorer stands above everything here, and is loaded by name."""
 
 
 T = TypeVar("T")
@@ -440,6 +443,11 @@ class Jitted:
         lines = [version.describe() for version in self.versions.values()]
         lines += [text for bound in self._bound.all() for text in bound.explain().splitlines()]
         return "\n".join(lines) or "nothing compiled yet: the function has not been called"
+
+    def explore(self) -> Any:
+        """A page that shows every compiled version through all stages: a notebook shows it inline,
+        and its `save(path)` writes it as a file."""
+        return load_part(_EXPLORER).explored(self.name, list(self.versions.values()))
 
     def program(self, *args: Any, **kwargs: Any) -> Program:
         """The PTIR program for these arguments; tensors that it captures are its last inputs."""

@@ -1,0 +1,118 @@
+"""`weft explore`: a page that shows a program through every stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.bundles import manifest
+from weft.bundles.build import PROGRAM
+from weft.cli.compile import with_sizes
+from weft.cli.programs import load_program
+from weft.cli.report import check_writable, printable, write
+from weft.cli.scripts import run_script
+from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
+from weft.explorer.collect import Shown, of_program, records, watched
+from weft.explorer.page import page
+from weft.explorer.record import Options
+from weft.explorer.serve import Server, Session
+from weft.foundation.errors import UserError
+from weft.ptir.ir import Program
+from weft.ptir.specialise import is_static
+from weft.target.known import target_named
+
+
+def explore_command(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A program, a Python script, or a bundle."),
+    ],
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGS...]", help="What a script is given."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="PAGE", help="The page to write.")
+    ] = None,
+    target: Annotated[
+        str, typer.Option(metavar="TARGETS", help="For which target; cpu,sm90 compares two.")
+    ] = "cpu",
+    level: Annotated[
+        str, typer.Option("--opt-level", "-O", metavar="LEVELS", help="0,2 compares two levels.")
+    ] = str(DEFAULT_LEVEL),
+    sizes: Annotated[str, typer.Option(metavar="SIZES", help="Sizes of dynamic dims: B=32.")] = "",
+    run: Annotated[bool, typer.Option(help="Run it, for the times of its kernels.")] = True,
+    full: Annotated[
+        bool, typer.Option("--full", help="The code of every kernel, not of the dearest alone.")
+    ] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve the page; stages can be edited on it.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="The port to serve on; 0: any.")] = 0,
+) -> None:
+    """Write a page that shows FILE through every stage: source, graphs, kernels, plans, machine
+    code, times.
+
+    The page is one file that opens from disk. A script is run, and every program that it compiles
+    is on the page. With --serve a plan, or any other stage, can be edited on the page and is
+    compiled again.
+    """
+    path = out or Path(f"{file.name.partition('.')[0]}.html")
+    if not serve:
+        check_writable(path)
+    shown = _shown(file, args or [], target.split(","), level.split(","), sizes, run)
+    if serve:
+        _serve(shown, file.name, port)
+        return
+    found, _ = records(shown, Options(full=full))
+    text = page(found, file.name)
+    write(text, path)
+    kilobytes = -(-len(text) // 1000)
+    print(f"wrote {printable(str(path))} ({kilobytes:,} kB): open it in a browser")
+
+
+def _shown(
+    file: Path, args: list[str], targets: list[str], levels: list[str], sizes: str, run: bool
+) -> list[Shown]:
+    if file.suffix == ".py":
+        with watched() as watcher:
+            run_script(file, args)
+        found = watcher.shown()
+        if not found:
+            raise UserError(f"{file} compiled nothing through Weft, so there is nothing to show")
+        return found
+    program = _of_bundle(file) if file.is_dir() else load_program(file)
+    if sizes or not is_static(program):
+        program = with_sizes(program, sizes)
+    made = []
+    for name in targets:
+        target_named(name)
+        for level in levels:
+            made.append(of_program(program.entry, program, name, _level(level), run))
+    return made
+
+
+def _of_bundle(folder: Path) -> Program:
+    """The program that a bundle was made of, where the bundle is whole."""
+    manifest.read(folder).check_files()
+    return load_program(folder / PROGRAM)
+
+
+def _level(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise UserError(f"{text!r} is no optimisation level")
+    check_level(int(text))
+    return int(text)
+
+
+def _serve(shown: list[Shown], title: str, port: int) -> None:
+    server = Server(Session(shown, title), port)
+    print(f"serving {server.address} (Ctrl-C ends it)", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print()
+    finally:
+        server.server_close()

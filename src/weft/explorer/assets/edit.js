@@ -1,0 +1,69 @@
+// Editing a stage, on a page that is served: its text is compiled again, and what is refused is
+// shown beside its line.
+
+const editTools = (pane) => {
+  const stage = program().stages.find((each) => each.name === pane.stage);
+  if (!state.data.token || !stage?.edit) return [];
+  return [el("button", { class: "edit", onclick: () => openEditor(pane, stage) }, "edit")];
+};
+
+const openEditor = (pane, stage) => {
+  const area = el("textarea", { class: "editor", spellcheck: "false", "aria-label": `Text of ${stage.name}` });
+  area.value = stage.text.join("\n");
+  const problem = el("p", { class: "problem", role: "alert" });
+  problem.hidden = true;
+  const close = () => { box.remove(); pane.scroller.hidden = false; };
+  const compile = el("button", { class: "compile", onclick: () => submit() }, "compile");
+  const box = el("div", { class: "editing" }, el("div", { class: "bar" }, compile, el("button", { onclick: close }, "cancel"), el("span", { class: "soft" }, "Ctrl+Enter compiles")), problem, area);
+  pane.scroller.hidden = true;
+  pane.root.append(box);
+  area.focus();
+  const at = stage.text.findIndex((_, n) => isLit(marksOf(stage).get(n)));
+  if (at > 0) area.scrollTop = at * ROW - 60;
+  area.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(); event.stopPropagation(); });
+
+  const refuse = (answer) => {
+    problem.hidden = false;
+    const line = answer.line || lineOf(area.value, answer.error);
+    clear(problem, line ? el("b", {}, `line ${line}: `) : null, answer.error);
+    if (!line) return;
+    const start = area.value.split("\n").slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
+    area.focus();
+    area.setSelectionRange(start, start + area.value.split("\n")[line - 1].length);
+    area.scrollTop = (line - 4) * ROW;
+    problem.style.setProperty("--y", `${Math.max(0, (line * ROW) - area.scrollTop)}px`);
+  };
+  const submit = async () => {
+    compile.disabled = true;
+    compile.textContent = "compiling …";
+    try {
+      const answer = await (await fetch("compile", { method: "POST", headers: { "X-Weft-Token": state.data.token, "Content-Type": "application/json" }, body: JSON.stringify({ program: state.at, stage: stage.name, text: area.value }) })).json();
+      if (answer.error) { refuse(answer); return; }
+      const before = state.at;
+      close();
+      state.data.programs.push(...answer.programs);
+      state.other = before;
+      switchTo(state.data.programs.length - answer.programs.length);
+    } catch (error) {
+      refuse({ error: `the server does not answer: ${error.message}` });
+    } finally {
+      compile.disabled = false;
+      compile.textContent = "compile";
+    }
+  };
+};
+
+// Where an error is: the line it names, or that with the rarest word of those it has in common with
+// the text, as a name in quotes or an id.
+const lineOf = (text, error) => {
+  const told = /\bline (\d+)/.exec(error);
+  if (told) return Number(told[1]);
+  const lines = text.split("\n");
+  let best = [0, Infinity];
+  for (const [word] of error.matchAll(/%?\w{2,}/g)) {
+    const spelled = word.startsWith("%") ? [`${word} `] : [`"${word}"`];
+    const hits = lines.map((line, at) => [line, at]).filter(([line]) => spelled.some((each) => line.includes(each)));
+    if (hits.length && hits.length <= best[1]) best = [hits[0][1] + 1, hits.length];
+  }
+  return best[0];
+};

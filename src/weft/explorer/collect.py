@@ -1,0 +1,182 @@
+"""What the page is made of: programs from files, and those that a script compiles and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from weft.driver.compile import Cluster, Executable, compile_program
+from weft.driver.execute import Prepared
+from weft.driver.signature import Role
+from weft.driver.stages.levels import DEFAULT_LEVEL
+from weft.explorer.record import Json, Measured, Options, records_of
+from weft.foundation.errors import WeftError
+from weft.ops.graph.hooks import WATCH
+from weft.ops.trace.profile import Profile, profiled
+from weft.ptir.ir import Program
+from weft.ptir.passes.log import PassLog
+from weft.runtime.artifact import HostCall, Launch
+from weft.target.target import Kind
+from weft.testing.data import random_inputs
+
+MOST_PROGRAMS: Final = 12
+"""Programs of a script that the page has: the largest."""
+PLAIN: Final = Options()
+_TURNS: Final = 3
+"""Runs of a program, of which the fastest counts, kernel by kernel."""
+
+
+@dataclass
+class Shown:
+    """A program on the page, and what it takes to compile it again."""
+
+    name: str
+    executable: Executable
+    measured: Measured = field(default_factory=Measured)
+
+    @property
+    def cluster(self) -> Cluster:
+        return list(self.executable.clusters.values())[-1]
+
+    def records(self, options: Options = PLAIN) -> list[Json]:
+        return records_of(self.name, self.cluster, self.measured, options)
+
+    def again(self, stage: str, text: str) -> Shown:
+        """The same program with a stage as somebody wrote it, compiled and run again."""
+        old = self.executable
+        roles = old.signature.roles
+        source = self.cluster.started.program
+        overrides = {**old.overrides, stage: text}
+        made = compile_program(
+            source,
+            old.target,
+            params=[at for at, role in enumerate(roles) if role is Role.PARAM],
+            state=[at for at, role in enumerate(roles) if role is Role.STATE],
+            donate=old.signature.donated,
+            overrides=overrides,
+            opt_level=old.opt_level,
+        )
+        name = self.name.partition(" (")[0]
+        return Shown(f"{name} (edited {', '.join(overrides)})", made, run_of(made))
+
+
+def of_program(
+    name: str, program: Program, target: str = "cpu", level: int = DEFAULT_LEVEL, run: bool = True
+) -> Shown:
+    """A program compiled, and run on made-up inputs where it is for this machine."""
+    made = compile_program(program, target, opt_level=level)
+    return Shown(name, made, run_of(made) if run else Measured())
+
+
+def run_of(executable: Executable) -> Measured:
+    """The time of each kernel on made-up inputs; nothing where it cannot run so."""
+    if executable.target.kind is not Kind.CPU or not executable.target.is_here:
+        return Measured()
+    given = zip(random_inputs(executable.source), executable.signature.roles, strict=True)
+    inputs = [array for array, role in given if role is not Role.STATE]
+    try:
+        with np.errstate(all="ignore"):
+            runs = [executable.profile([array.copy() for array in inputs]) for _ in range(_TURNS)]
+    except WeftError:
+        # Numbers made up for it may not be what it takes, such as places inside a table.
+        return Measured()
+    fastest = min(runs, key=lambda steps: sum(seconds for _, seconds in steps))
+    least = [(label, min(run[at][1] for run in runs)) for at, (label, _) in enumerate(fastest)]
+    return _measured(least, fastest, executable)
+
+
+def _measured(
+    least: Sequence[tuple[str, float]], steps: Sequence[tuple[str, float]], executable: Executable
+) -> Measured:
+    kinds = [isinstance(step, Launch | HostCall) for step in executable.artifact.steps]
+    seconds: dict[str, float] = {}
+    for (label, time), is_kernel in zip(least, kinds, strict=True):
+        if is_kernel:
+            seconds[label] = seconds.get(label, 0.0) + time
+    spans, start = [], 0.0
+    for label, time in steps:
+        spans.append((label, start, time))
+        start += time
+    return Measured(seconds, spans)
+
+
+class Watcher:
+    """Sees every program that is compiled or run, and times its runs."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, Prepared] = {}
+        self.kinds: dict[int, str] = {}
+        self.profiles: dict[int, Profile] = {}
+
+    def compiled(
+        self, kind: str, source: Program, made: Prepared, log: PassLog, seconds: float
+    ) -> None:
+        self.seen[id(made)] = made
+        self.kinds[id(made)] = kind
+
+    def execute(self, compiled: Prepared, inputs: Sequence[Any], seed: int) -> list[Any]:
+        self.seen[id(compiled)] = compiled
+        found = Profile()
+        results = profiled(compiled, inputs, seed, found)
+        best = self.profiles.get(id(compiled))
+        if best is None or _total(found) < _total(best):
+            self.profiles[id(compiled)] = found
+        return results
+
+    def shown(self) -> list[Shown]:
+        """The largest programs that went through the compiler, those of `jit` first."""
+        found = [made for made in self.seen.values() if executable_of(made) is not None]
+        jitted = [made for made in found if self.kinds.get(id(made)) == "jit"]
+        ranked = sorted(jitted or found, key=lambda made: -len(made.program.main.body))
+        names: dict[str, int] = {}
+        shown = []
+        for made in ranked[:MOST_PROGRAMS]:
+            name = made.program.entry
+            names[name] = names.get(name, 0) + 1
+            number = f" {names[name]}" if names[name] > 1 else ""
+            shown.append(self._shown(f"{name}{number}", made))
+        return shown
+
+    def _shown(self, name: str, made: Prepared) -> Shown:
+        executable = executable_of(made)
+        assert executable is not None
+        profile = self.profiles.get(id(made))
+        steps = [(span.name, span.seconds) for span in profile.spans] if profile else []
+        is_whole = len(steps) == len(executable.artifact.steps)
+        measured = _measured(steps, steps, executable) if is_whole else Measured()
+        return Shown(name, executable, measured)
+
+
+def _total(profile: Profile) -> float:
+    return sum(span.seconds for span in profile.spans)
+
+
+def executable_of(made: Prepared) -> Executable | None:
+    """What a prepared program was compiled to; None on a backend without stages."""
+    found = getattr(made.executable, "executable", None)
+    return found if isinstance(found, Executable) and found.clusters else None
+
+
+@contextmanager
+def watched() -> Iterator[Watcher]:
+    """What is compiled and run inside is seen."""
+    before, watcher = WATCH.tracer, Watcher()
+    WATCH.tracer = watcher
+    try:
+        yield watcher
+    finally:
+        WATCH.tracer = before
+
+
+def records(shown: Sequence[Shown], options: Options = PLAIN) -> tuple[list[Json], dict[int, int]]:
+    """The records of programs, and which record is which program: bodies have none of their own."""
+    found: list[Json] = []
+    owners: dict[int, int] = {}
+    for number, each in enumerate(shown):
+        owners[len(found)] = number
+        found += each.records(options)
+    return found, owners

@@ -1,0 +1,273 @@
+"""A compiled program as the page wants it: plain lists and numbers, ready for JSON.
+
+Everything that somebody wrote (names, source, texts of stages) is data in it and stays data: the
+page shows it as text and never as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from weft.driver.compile import Cluster
+from weft.driver.stages.bodies import parts_of
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.generators import pipeline
+from weft.driver.stages.links import Links, links_of
+from weft.driver.stages.origins import kernel_origins
+from weft.explorer.marks import marks_of
+from weft.explorer.nests import nest_of
+from weft.explorer.plans import explained
+from weft.foundation.errors import WeftError
+from weft.foundation.lines import Place
+from weft.foundation.tally import counted
+from weft.plan.usage import estimate
+from weft.region.cost import kernel_seconds, kernel_work
+from weft.region.ir import Kernel
+from weft.runtime.jit import assembly
+from weft.target.target import Kind, Target
+
+Json = dict[str, Any]
+_EDITABLE: Final = ("frontend", "tiny", "indexbook", "poly_view", "region", "memory", "plan")
+_MOST_LINES: Final = 3000
+"""Lines of LLVM IR, and of machine code, after which no other routine is begun."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run told: seconds of each kernel by name, and the spans of a timeline."""
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    spans: Sequence[tuple[str, float, float]] = ()
+    """Name of a kernel, start and seconds."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much the page has."""
+
+    served: bool = False
+    """Whether stages can be edited on it."""
+    full: bool = False
+    """Whether it has the code of every kernel, and not of the dearest alone."""
+
+
+def records_of(name: str, cluster: Cluster, measured: Measured, options: Options) -> list[Json]:
+    """A program, and the bodies of its branches and loops, as programs of their own."""
+    compilation = cluster.compilation
+    parts_of(compilation)
+    times = dict(cluster.times)
+    found = [_record(name, compilation, measured, times, options, options.served)]
+    found[0]["why"] = cluster.describe()
+    found[0]["notes"] = pipeline().report(compilation)
+    for label, body in compilation.bodies.items():
+        found.append(_record(f"{name} › {label}", body, measured, {}, options, False))
+    return found
+
+
+def _record(
+    name: str,
+    compilation: Compilation,
+    measured: Measured,
+    times: Mapping[str, float],
+    options: Options,
+    edit: bool,
+) -> Json:
+    links = links_of(compilation)
+    target = compilation.target
+    kernels = _kernels(compilation, links, measured)
+    costly = sorted(kernels, key=lambda kernel: -(kernel["seconds"] or kernel["estimate"]))
+    codes = _codes(compilation, links, [kernel["routine"] for kernel in costly], options.full)
+    made = {code["name"] for code in codes}
+    names = [name for name in compilation.values if name not in made]
+    stages = [_stage(name, compilation, links, edit) for name in names] + codes
+    taken = {**times, **{k: v for k, v in compilation.seconds.items() if k not in times}}
+    return {
+        "name": name,
+        "target": target.name,
+        "level": compilation.opt_level,
+        "times": [[what, 1e3 * seconds] for what, seconds in taken.items()],
+        "stages": stages,
+        "values": _values(links),
+        "kernels": kernels,
+        "memory": _memory(compilation),
+        "machine": _machine(target),
+        "spans": [list(span) for span in measured.spans],
+        "folded": {number: list(names) for number, names in links.folded.items()},
+        "why": "",
+        "notes": [],
+    }
+
+
+def _stage(name: str, compilation: Compilation, links: Links, edit: bool) -> Json:
+    try:
+        text = compilation.text(name) if name in compilation.stages else ""
+    except WeftError as error:
+        text = f"(this stage has no text here: {error})"
+    lines = text.rstrip("\n").split("\n")
+    return _text(name, lines, links, edit and name in _EDITABLE)
+
+
+def _text(name: str, lines: list[str], links: Links, edit: bool = False) -> Json:
+    """A text with its marks: from line to line, and what these are about."""
+    spans: list[list[Any]] = []
+    for number, marks in sorted(marks_of(name, lines, links).items()):
+        if spans and spans[-1][1] == number and spans[-1][2] == marks:
+            spans[-1][1] = number + 1
+        else:
+            spans.append([number, number + 1, marks])
+    return {"name": name, "text": lines, "marks": spans, "edit": edit}
+
+
+def _codes(
+    compilation: Compilation, links: Links, dearest: Sequence[str], full: bool
+) -> list[Json]:
+    """LLVM IR and machine code of a CPU's routines, dearest first: as much as a page has room for,
+    or all of it."""
+    sources = getattr(compilation.values.get("llvm"), "sources", None)
+    target = compilation.target
+    if sources is None or target.kind is not Kind.CPU:
+        return []
+    cpu = None if target.is_here else target.code
+    ordered = {symbol: sources[symbol] for symbol in dearest if symbol in sources}
+    room = None if full else _MOST_LINES
+    readable = (
+        (symbol, filter(_is_code, assembly(source, cpu).expandtabs(8).split("\n")))
+        for symbol, source in ordered.items()
+    )
+    printed = ((symbol, source.rstrip("\n").split("\n")) for symbol, source in ordered.items())
+    return [
+        _text("llvm", _fitting(printed, len(ordered), room), links),
+        _text("asm", _fitting(readable, len(ordered), room), links),
+    ]
+
+
+def _fitting(parts: Iterable[tuple[str, Iterable[str]]], count: int, room: int | None) -> list[str]:
+    """Routines one after the other until there is no room for more."""
+    lines: list[str] = []
+    for number, (symbol, text) in enumerate(parts):
+        if room is not None and len(lines) >= room:
+            left = counted(count - number, "routine")
+            lines.append(f"; {left} of cheaper kernels left out: weft explore --full has them")
+            break
+        lines += [f"; ==== kernel {symbol}", *text]
+    return lines
+
+
+def _is_code(line: str) -> bool:
+    word = line.strip()
+    return bool(word) and (not word.startswith((".", "#")) or word.startswith(".LBB"))
+
+
+def _values(links: Links) -> list[list[Any]]:
+    """Instructions: id, op, type, file, line, layer, operands."""
+    main, program = links.program.main, links.program
+    given = zip(main.parameter_ids, main.parameters, strict=True)
+    found: list[list[Any]] = [[number, "input", str(kind), "", 0, "", []] for number, kind in given]
+    for instruction in main.body:
+        place = program.locations.get((main.label, instruction.id), "")
+        where = [place, 0, ""]
+        if isinstance(place, Place):
+            where = [place.file, place.number, place.layer]
+        named = [instruction.id, instruction.op.mnemonic, str(instruction.output)]
+        found.append([*named, *where, sorted(set(instruction.uses))])
+    return found
+
+
+def _kernels(compilation: Compilation, links: Links, measured: Measured) -> list[Json]:
+    module, plans = compilation["region"], compilation["plan"]
+    origins = kernel_origins(compilation)
+    writers: dict[str, str] = {o.tensor: k.name for k in module.kernels for o in k.outputs}
+    found = []
+    for kernel in module.kernels:
+        origin, link = origins[kernel.name], links.kernels[kernel.name]
+        plan = plans.plans.get(link.plan)
+        place = origin.places[0] if origin.places else ""
+        found.append(
+            {
+                "name": kernel.name,
+                "pattern": kernel.pattern.value,
+                "values": list(link.values),
+                "routine": link.routine,
+                "op": origin.op,
+                "file": place.file if isinstance(place, Place) else "",
+                "line": place.number if isinstance(place, Place) else 0,
+                "place": str(place),
+                "layer": origin.layer,
+                "lines": [str(each) for each in origin.places],
+                "plan": "" if plan is None else type(plan).__name__,
+                "fields": [] if plan is None else explained(plan),
+                "key": link.plan,
+                "nest": nest_of(kernel),
+                "reads": list(kernel.inputs),
+                "writes": [output.tensor for output in kernel.outputs],
+                "after": sorted({writers[n] for n in kernel.inputs if n in writers}),
+                "why": module.stops.get(kernel.name, ""),
+                "seconds": measured.seconds.get(kernel.name, 0.0),
+                **_work(kernel, compilation, plan),
+            }
+        )
+    return found
+
+
+def _work(kernel: Kernel, compilation: Compilation, plan: Any) -> Json:
+    """Operations, bytes and the estimate, before anything runs."""
+    target, tensors = compilation.target, compilation["region"].tensors
+    work = kernel_work(kernel, tensors, target)
+    seconds, busy = kernel_seconds(kernel, tensors, target), 1.0
+    if plan is not None:
+        pieces = _pieces(kernel.name, compilation)
+        guess = estimate(kernel, tensors, plan, target, pieces)
+        seconds, busy = guess.seconds, guess.usage.occupancy
+    return {
+        "flops": work.operations,
+        "bytes": work.bytes,
+        "estimate": seconds,
+        "occupancy": busy,
+        "bound": "memory"
+        if work.bytes / target.rates.bandwidth >= (work.matrix_seconds + work.vector_seconds)
+        else "arithmetic",
+        "ceiling": _ceiling(kernel, compilation),
+    }
+
+
+def _ceiling(kernel: Kernel, compilation: Compilation) -> float:
+    """Operations a second that the machine has for such a kernel."""
+    dtype = compilation["region"].tensors[kernel.outputs[0].tensor].dtype
+    target = compilation.target
+    return target.matrix_rate(dtype) if kernel.roles is not None else target.vector_rate(dtype)
+
+
+def _pieces(name: str, compilation: Compilation) -> int:
+    code = compilation.values.get("cpu")
+    if code is None or name not in code.symbols:
+        return compilation.target.limits.units
+    return int(code.routines[code.symbols[name]].pieces)
+
+
+def _memory(compilation: Compilation) -> Json:
+    buffers = compilation["memory"]
+    tensors = [
+        [
+            name, ref.buffer.space.value, ref.buffer.offset, ref.buffer.bytes,
+            *buffers.lives.get(name, (-1, -1)),
+        ]
+        for name, ref in buffers.refs.items()
+    ]  # fmt: skip
+    return {
+        "arena": buffers.arena_bytes,
+        "tensors": tensors,
+        "copies": [[c.before, c.source, c.target, c.bytes, c.why] for c in buffers.copies],
+        "shares": [[s.kernel, s.first, s.second, s.why] for s in buffers.shares],
+    }
+
+
+def _machine(target: Target) -> Json:
+    rates = target.rates
+    return {
+        "bandwidth": rates.bandwidth,
+        "matrix": rates.matrix_flops.get("f32", 0.0),
+        "vector": rates.vector_flops.get("f32", 0.0),
+        "units": target.limits.units,
+    }

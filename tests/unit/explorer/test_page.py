@@ -1,0 +1,234 @@
+"""The page: what is in it, how large it is, and that nothing in a program becomes markup."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import weft
+from weft.cli.main import app
+from weft.explorer.collect import Shown, of_program, records
+from weft.explorer.page import STYLE, asset, page, script_text
+from weft.explorer.serve import HOST, Server, Session
+from weft.foundation.errors import UserError
+from weft.foundation.lines import Place
+from weft.ptir.ir import Program
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'"
+
+
+def data_of(text: str) -> Any:
+    found = re.search(r'id="data">([^<]*)</script>', text)
+    assert found is not None
+    return json.loads(gzip.decompress(base64.b64decode(found[1])))
+
+
+def softmax() -> Program:
+    def head(x: Any, w: Any) -> Any:
+        return weft.functional.softmax(x @ w)
+
+    found: Program = weft.jit(head).program(weft.ones((8, 16)), weft.ones((16, 12)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def shown() -> Shown:
+    return of_program("head", softmax())
+
+
+def run(*args: object) -> Any:
+    return CliRunner().invoke(app, ["explore", *map(str, args)])
+
+
+def test_a_record_has_every_stage_and_every_kernel(shown: Shown) -> None:
+    (record,) = records([shown])[0]
+    names = [stage["name"] for stage in record["stages"]]
+    assert names == [
+        "frontend", "tiny", "indexbook", "poly_view", "region", "memory", "plan", "cpu", "llvm",
+        "asm",
+    ]  # fmt: skip
+    for stage in record["stages"]:
+        assert stage["text"]
+        assert stage["marks"]
+    for kernel in record["kernels"]:
+        assert kernel["place"].startswith("test_page.py:")
+        assert kernel["nest"]
+        assert kernel["fields"]
+        assert kernel["bytes"] > 0
+        assert kernel["seconds"] > 0
+        assert kernel["estimate"] > 0
+    assert len(record["spans"]) >= len(record["kernels"])
+    assert {value[1] for value in record["values"]} >= {"input", "dot_general"}
+
+
+def test_the_page_needs_nothing_else_and_runs_nothing_else(shown: Shown) -> None:
+    text = page(records([shown])[0], EVIL)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy is not None
+    assert "default-src 'none'" in policy[1]
+    assert "unsafe" not in policy[1]
+    assert "connect-src" not in policy[1]
+    for content in (script_text(), asset(STYLE)):
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy[1]
+    assert "<img" not in text
+    assert text.count("<script") == 2
+    assert not re.search(r"https?://", script_text() + asset(STYLE))
+    assert data_of(text)["title"] == EVIL
+
+
+def test_the_script_never_parses_text_as_markup() -> None:
+    words = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(")
+    assert not [word for word in words if word in script_text()]
+    assert len(script_text()) + len(asset(STYLE)) <= 150_000
+
+
+def test_names_from_strangers_stay_data() -> None:
+    program = softmax()
+    lines = dict.fromkeys(program.locations, Place(f"/x/{EVIL}.py", 3, EVIL))
+    strange = Program(program.entry, program.functions, program.regions, lines)
+    text = page(records([of_program(EVIL, strange, run=False)])[0], "a page")
+    assert "alert(" not in text
+    assert data_of(text)["programs"][0]["kernels"][0]["layer"] == EVIL
+
+
+def test_files_become_pages(tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    found = run(EXAMPLES / "mlp.ptir.txt", "-o", out, "-O", "0,2")
+    assert found.exit_code == 0
+    assert f"wrote {out}" in found.output.replace("\n", "")
+    programs = data_of(out.read_text())["programs"]
+    assert [p["level"] for p in programs] == [0, 2]
+    assert len(programs[0]["kernels"]) > len(programs[1]["kernels"])
+
+
+def test_a_script_becomes_a_page_with_its_source(tmp_path: Path) -> None:
+    script, out = tmp_path / "net.py", tmp_path / "net.html"
+    script.write_text(
+        "import sys, weft\nfrom weft import nn\n\n"
+        "step = weft.jit(lambda m, x: weft.exp(m(x)))\n"
+        "with weft.graph(backend='cpu'):\n"
+        "    if 'idle' not in sys.argv:\n        step(nn.Linear(4, 4), weft.ones((2, 4)))\n"
+    )
+    assert run(script, "-o", out).exit_code == 0
+    data = data_of(out.read_text())
+    assert data["sources"][str(script)][3].startswith("step = weft.jit")
+    assert data["programs"][0]["kernels"][0]["seconds"] > 0
+    idle = run(script, "-o", out, "idle")
+    assert idle.exit_code == 1
+    assert "compiled nothing" in str(idle.exception)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\0\1\2", b"ptir.v0.4\nfunc @"])
+def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "broken.ptir.txt"
+    if content is not None:
+        file.write_bytes(content)
+    found = run(file, "-o", tmp_path / "page.html")
+    assert found.exit_code == 1
+    assert isinstance(found.exception, weft.WeftError)
+    assert not (tmp_path / "page.html").exists()
+    assert run(tmp_path, "-o", tmp_path / "page.html").exit_code == 1
+
+
+def test_a_function_under_jit_shows_itself() -> None:
+    with weft.graph(backend="cpu"):
+        step = weft.jit(lambda x: weft.exp(x) + 1.0)
+        with pytest.raises(UserError, match="call it first"):
+            step.explore()
+        step(weft.ones((3,)))
+        found = step.explore()
+    inline = found._repr_html_()
+    assert inline.startswith("<iframe sandbox=")
+    assert "<script" not in inline
+    assert data_of(found.text)["programs"][0]["kernels"]
+    with pytest.raises(UserError, match="cannot write"):
+        found.save("/nowhere/at/all.html")
+
+
+# -- the server ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(shown: Shown) -> Iterator[Server]:
+    made = Server(Session([shown], "head"), 0)
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+def asked(server: Server, path: str, data: Any = None, **headers: str) -> tuple[int, bytes]:
+    base = f"http://{HOST}:{server.server_address[1]}"
+    body = None if data is None else json.dumps(data).encode()
+    request = urllib.request.Request(base + path, body, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code, b""
+
+
+def test_the_server_answers_only_who_knows_the_token(server: Server) -> None:
+    token = server.session.token
+    assert server.server_address[0] == "127.0.0.1"
+    status, body = asked(server, f"/{token}/")
+    assert status == 200
+    assert b"connect-src 'self'" in body
+    assert asked(server, "/")[0] == 404
+    assert asked(server, f"/{token}x/")[0] == 404
+    assert asked(server, f"/{token}/", Host="elsewhere.example")[0] == 404
+    wanted = {"program": 0, "stage": "plan", "text": ""}
+    assert asked(server, f"/{token}/compile", wanted)[0] == 400
+    assert asked(server, "/compile", wanted, **{"X-Weft-Token": token})[0] == 404
+
+
+def test_an_edited_plan_is_compiled_again(server: Server) -> None:
+    token = server.session.token
+    (record,) = records([Shown("head", server.session._shown[0].executable)])[0]
+    plan = next(stage for stage in record["stages"] if stage["name"] == "plan")["text"]
+    text = "\n".join(plan)
+    edited = re.sub(r'"accumulators": \d+', '"accumulators": 2', text)
+    assert edited != text
+
+    def compiled(text: str) -> Any:
+        wanted = {"program": 0, "stage": "plan", "text": text}
+        return json.loads(asked(server, f"/{token}/compile", wanted, **{"X-Weft-Token": token})[1])
+
+    (made,) = compiled(edited)["programs"]
+    fields = [field for kernel in made["kernels"] for field in kernel["fields"]]
+    assert ["accumulators", "2", fields[0][2]][:2] in [field[:2] for field in fields]
+    assert made["name"] == "head (edited plan)"
+    refused = compiled(re.sub(r'"accumulators": \d+', '"accumulators": "many"', text))
+    assert "accumulators" in refused["error"]
+    assert "error" in compiled("{")
+    nothing = asked(server, f"/{token}/compile", {"program": 9}, **{"X-Weft-Token": token})[1]
+    assert "error" in json.loads(nothing)
+
+
+def test_a_busy_port_is_a_sentence(shown: Shown) -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"cannot listen on port {port}"):
+            Server(Session([shown], "head"), port)
+    with pytest.raises(UserError, match="there is no port"):
+        Server(Session([shown], "head"), 70000)

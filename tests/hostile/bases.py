@@ -203,7 +203,7 @@ def program_of(cls: type[Op]) -> Program:
     """The program for an op, with one instruction of it and all its results returned."""
     if cls.name in SPECIAL:
         return SPECIAL[cls.name]()
-    if cls.name in KIT or cls.__module__.startswith("weft.coarse"):
+    if cls.name in KIT or cls.__module__.startswith(("weft.coarse", "weft.ptir.ops.collective")):
         return _from_the_kit(cls)
     name = next((s for s in cls.spellings() if s in MADE), next(iter(cls.spellings())))
     kinds, attrs = MADE[name] if name in MADE else (_guess(cls), {})

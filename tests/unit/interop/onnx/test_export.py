@@ -55,7 +55,11 @@ def check(program: Program, inputs: Any) -> None:
         close(each, expected)
 
 
-@pytest.mark.parametrize("name", sorted(cls.name for cls in all_ops()))
+ALONE = {cls.name for cls in all_ops() if not cls.__module__.endswith("ops.collective")}
+"""Ops for one device: those of several ranks have no inputs of their own here."""
+
+
+@pytest.mark.parametrize("name", sorted(ALONE))
 def test_every_op_comes_back_or_is_refused_with_its_line(name: str) -> None:
     program = program_of(next(cls for cls in all_ops() if cls.name == name))
     if name not in REFUSED:
@@ -86,7 +90,8 @@ CASES = [case for case in all_cases() if case.family != "rejections" and case.dt
 @pytest.mark.parametrize("start", range(16))
 def test_cases_of_the_conformance_kit_come_back(start: int) -> None:
     for case in CASES[start * 40 :: 640]:
-        trial = case.trial()
+        with np.errstate(all="ignore"):
+            trial = case.trial()
         try:
             check(trial.program(), trial.inputs)
         except weft.Unimplemented:

@@ -86,10 +86,9 @@ def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
         yield from stages
         if not stages and all(name in module.tensors for name in _touched(kernel)):
             known = kernel.with_locals(module.tensors)
-            for stage in kernel.stages:
-                part = replace(stage.kernel, form=None)
-                yield from _Check(part, known, prover).findings()
-            yield from _Check(kernel, known, prover).findings()
+            parts = [replace(stage.kernel, form=None) for stage in kernel.stages]
+            wrong = [f for part in parts for f in _Check(part, known, prover).findings()]
+            yield from wrong or _Check(kernel, known, prover).findings()
         written |= {output.tensor for output in kernel.outputs}
     for name in module.outputs:
         if name not in written:

@@ -16,7 +16,7 @@ from weft.region.cost import seconds_apart
 from weft.region.form import Ring, Staged
 from weft.region.interp import run_module
 from weft.region.interp_rows import run_rows
-from weft.region.ir import Kernel, Module
+from weft.region.ir import Kernel, Module, Read, Stage
 from weft.region.structure import structure_key
 from weft.region.verify import verify
 from weft.target.known import target_named
@@ -149,6 +149,14 @@ def test_keys_know_stages() -> None:
     assert structure_key(changed, module.tensors) != key
 
 
+def flat_read(stage: Stage) -> Stage:
+    """A stage that reads its first operand with one index too few."""
+    let, *rest = stage.body
+    assert isinstance(let.expr, Read)
+    short = replace(let, expr=replace(let.expr, index=let.expr.index[:1]))
+    return replace(stage, body=(short, *rest))
+
+
 def test_what_is_wrong_with_stages_is_told() -> None:
     module, kernel, _ = staged(twice)
     first, second, *rest = kernel.stages
@@ -158,6 +166,7 @@ def test_what_is_wrong_with_stages_is_told() -> None:
         ((first, first, second, *rest), "its local has the name of another tensor"),
         ((wide, second, *rest), "its axes are not those of its local"),
         ((replace(first, value="x"), second, *rest), "x does not live over all its axes"),
+        ((first, flat_read(second), *rest), "with 1 indices"),
     ):
         wrong = replace(module, kernels=(replace(kernel, stages=stages),))
         with pytest.raises(SpecViolation, match=why):

@@ -25,11 +25,11 @@ from weft.foundation.partitions import (
     split,
 )
 from weft.foundation.ranks import Meeting, World, world_of
-from weft.ptir.op import Array, EvalContext, Op, extension_op, op_base
+from weft.ptir.op import Array, EvalContext, Op, Scope, extension_op, op_base
 from weft.ptir.rules import invalid_attribute
 from weft.ptir.schema import USIZES, Choice, Isize, ListOf, String, Usize, WireEnum, attr
 from weft.ptir.term import Cotangents, Pullback, Term
-from weft.ptir.types import Symbol, TensorType, multiply_dims
+from weft.ptir.types import Symbol, TensorType, ValueType, multiply_dims
 
 
 class RankReduction(WireEnum):
@@ -77,8 +77,12 @@ class Collective(OfRanks):
     groups: tuple[int, ...] = attr(USIZES)
     size: int = attr(Usize())
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def result_type(self, types: Sequence[ValueType], scope: Scope) -> ValueType:
+        self.check_groups()
+        return super().result_type(types, scope)
+
+    def check_groups(self) -> None:
+        """The groups name each rank once."""
         if self.size < 1 or not self.groups or len(self.groups) % self.size:
             raise invalid_attribute(
                 f"{len(self.groups)} ranks do not make groups of {self.size} in {self.name}"
@@ -347,8 +351,8 @@ class CollectivePermute(Collective):
     targets: tuple[int, ...] = attr(USIZES)
     line: str = attr(String(), default="")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check_groups(self) -> None:
+        super().check_groups()
         named = (self.sources, self.targets)
         if len(self.sources) != len(self.targets) or any(
             len(set(places)) < len(places) or max(places, default=0) >= self.size
@@ -418,16 +422,13 @@ class Rank(OfRanks):
 
     numbers: tuple[int, ...] = attr(ListOf(Isize()))
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.numbers:
-            raise invalid_attribute("mesh_rank has a number for each rank, and there is none")
-
     @property
     def rank_count(self) -> int:
         return len(self.numbers)
 
     def infer(self, *types: TensorType) -> TensorType:
+        if not self.numbers:
+            raise invalid_attribute("mesh_rank has a number for each rank, and there is none")
         return TensorType(SI64, ())
 
     def result_classes(self, operands: Sequence[Classes]) -> Classes:

@@ -3,8 +3,8 @@
 A `Domain` is a plain record: named axes and run-time params, each in an inclusive range, and guards
 that hold. Functions here take such records and index expressions and answer with numbers, points
 and truth values; isl's own objects never leave this file, are never compared with `==` and never
-keys. Objects are built, not parsed. Every answer is remembered under the records it was asked
-about, so that equal blocks are analysed once.
+keys. Objects are read from matrices of constraints. Every answer is remembered under the records it
+was asked about, so that equal blocks are analysed once.
 
 A param is treated as one more axis: a statement about a domain is one for every value of its
 params. A query that takes more than `BUDGET` isl operations raises `IslBudget` (W2102).
@@ -15,16 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, wraps
+from functools import cache, lru_cache, wraps
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast
 
 import islpy as isl
 
 from weft.foundation.errors import Finding, InternalError, ResourceExceeded
 from weft.foundation.forks import new_lock, no_fork
-from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, Index, Param
+from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, Index, Param, add, scale
 from weft.foundation.tally import asked, done
-from weft.foundation.whole_numbers import in_64_bits
 
 BUDGET: Final = 20_000
 """isl operations that one query may take; most take a few hundred."""
@@ -32,6 +31,8 @@ BUDGETS: Final = {"difference": 400_000}
 """Proofs about emitted loops have flattened tile numbers to take apart, once per kernel."""
 CODE: Final = "W2102 IslBudget"
 QUERIES: Final = "isl queries"
+_VALUE: Final = "value of the expression"
+"""Names a place beside those of a domain, which are identifiers."""
 
 Range: TypeAlias = tuple[str, int, int]
 """A name with the first and the last number it takes."""
@@ -143,67 +144,140 @@ def forget() -> None:
 # -- from records to isl -------------------------------------------------------------------------
 
 
-class _Space:
-    """A set space with one named dimension per axis and param."""
+class _Matrix:
+    """Affine constraints on some places, in the form that isl reads from text (PolyLib's).
 
-    def __init__(self, names: Sequence[str]) -> None:
+    Every row is `terms >= 0` or `terms = 0`. A quotient is one more column with its two rows. What
+    is built by calls instead takes ten times as long, and islpy keeps 32 bytes for each argument
+    that isl takes over.
+    """
+
+    def __init__(self, names: Sequence[str], results: int | None = None) -> None:
         self.names = tuple(names)
-        space = isl.Space.set_alloc(_CONTEXT, 0, len(names))
-        self.local = isl.LocalSpace.from_space(space)
-        self.space = space
-        self.places = {name: k for k, name in enumerate(names)}
+        self.results = results
+        """How many places stand before the names, what a map leads to; None for a set."""
+        self._places = {name: (results or 0) + k for k, name in enumerate(names)}
+        self._quotients: dict[FloorDiv, int] = {}
+        self._rows: list[tuple[bool, dict[int, int], int]] = []
 
-    def variable(self, name: str) -> Any:
-        if name not in self.places:
-            raise InternalError(f"{name} is not an axis of the domain ({', '.join(self.names)})")
-        return isl.Aff.var_on_domain(self.local, isl.dim_type.set, self.places[name])
+    def at_least(self, low: int, terms: Mapping[int, int], constant: int = 0) -> None:
+        """`terms + constant >= low`."""
+        self._rows.append((False, dict(terms), constant - low))
 
-    def aff(self, expr: Expr) -> Any:
-        """An expression as an isl affine function."""
-        total = isl.Aff.val_on_domain(self.local, _val(expr.constant))
+    def at_most(self, high: int, terms: Mapping[int, int], constant: int = 0) -> None:
+        """`terms + constant <= high`."""
+        self._rows.append((False, {at: -factor for at, factor in terms.items()}, high - constant))
+
+    def result(self, at: int, expr: Expr) -> None:
+        """The place that a map leads to, or the value of an expression."""
+        terms, constant = self.columns(expr)
+        terms[at] = terms.get(at, 0) - 1
+        self._rows.append((True, terms, constant))
+
+    def columns(self, expr: Expr) -> tuple[dict[int, int], int]:
+        """An expression as a factor for every column, and a constant."""
+        terms: dict[int, int] = {}
         for term, factor in expr.terms:
             match term:
                 case Axis(name=name) | Param(name=name):
-                    part = self.variable(name)
-                case FloorDiv(value=inner, divisor=divisor):
-                    part = self.aff(inner).scale_down_val(_val(divisor)).floor()
-            total = total.add(part.scale_val(_val(factor)))
-        return total
+                    at = self._place(name)
+                case FloorDiv():
+                    at = self._quotient(term)
+            terms[at] = terms.get(at, 0) + factor
+        return terms, expr.constant
 
-    def within(self, aff: Any, low: int, high: int) -> Any:
-        """The points at which an affine function lies in an inclusive range."""
-        first = isl.Aff.val_on_domain(self.local, _val(low))
-        last = isl.Aff.val_on_domain(self.local, _val(high))
-        return aff.ge_set(first).intersect(aff.le_set(last))
+    def _place(self, name: str) -> int:
+        if name not in self._places:
+            raise InternalError(f"{name} is not an axis of the domain ({', '.join(self.names)})")
+        return self._places[name]
 
-    def set(self, domain: Domain) -> Any:
-        """A domain as an isl set of this space."""
-        result = isl.Set.universe(self.space)
+    def _quotient(self, term: FloorDiv) -> int:
+        """The column of a quotient, negative until all are known: `0 <= value - divisor * it <
+        divisor`."""
+        if term not in self._quotients:
+            terms, constant = self.columns(term.value)
+            at = self._quotients[term] = -1 - len(self._quotients)
+            terms[at] = -term.divisor
+            self.at_least(0, terms, constant)
+            self.at_most(term.divisor - 1, terms, constant)
+        return self._quotients[term]
+
+    def within(self, expr: Expr, low: int, high: int) -> None:
+        """The expression lies in an inclusive range."""
+        terms, constant = self.columns(expr)
+        self.at_least(low, terms, constant)
+        self.at_most(high, terms, constant)
+
+    def domain(self, domain: Domain) -> _Matrix:
+        """Every point is one of the domain."""
         for name, low, high in (*domain.axes, *domain.params):
-            result = result.intersect(self.within(self.variable(name), low, high))
+            place = {self._place(name): 1}
+            self.at_least(low, place)
+            self.at_most(high, place)
         for guard in domain.guards:
-            result = result.intersect(self.within(self.aff(guard.expr), 0, guard.size - 1))
-        return result
+            self.within(guard.expr, 0, guard.size - 1)
+        return self
 
-    def map(self, index: Sequence[Expr]) -> Any:
-        """An index as an isl map from this space."""
-        target = self.space.map_from_domain_and_range(isl.Space.set_alloc(_CONTEXT, 0, len(index)))
-        result = isl.MultiAff.zero(target)
-        for k, expr in enumerate(index):
-            result = result.set_aff(k, self.aff(expr))
-        return isl.Map.from_multi_aff(result)
+    def __str__(self) -> str:
+        places, quotients = len(self._places), len(self._quotients)
+        outputs, inputs = (places, 0) if self.results is None else (self.results, places)
+        width = outputs + inputs + quotients
+        lines = [f"{len(self._rows)} {width + 2} {outputs} {inputs} {quotients} 0"]
+        for equal, terms, constant in self._rows:
+            row = [0] * width
+            for at, factor in terms.items():
+                row[at if at >= 0 else width - quotients - 1 - at] = factor
+            lines.append(" ".join(map(str, [int(not equal), *row, constant])))
+        return "\n".join(lines) + "\n"
 
-    def point(self, found: Any) -> Point:
-        """The first point, in the order of the names, of a set that is not empty."""
-        sample = found.lexmin().sample_point()
-        values = (sample.get_coordinate_val(isl.dim_type.set, k) for k in range(len(self.names)))
-        return {n: int(v.to_python()) for n, v in zip(self.names, values, strict=True)}
+    @property
+    def set(self) -> Any:
+        return self._read(isl.Set)
+
+    @property
+    def map(self) -> Any:
+        return self._read(isl.Map)
+
+    def _read(self, kind: Any) -> Any:
+        """The budget is for answers: a reader that it stops would call the text wrong."""
+        most = _CONTEXT.get_max_operations()
+        _CONTEXT.set_max_operations(0)
+        try:
+            return kind.read_from_str(_CONTEXT, str(self))
+        finally:
+            _CONTEXT.set_max_operations(most)
+
+    @property
+    def is_empty(self) -> bool:
+        return bool(self.set.is_empty())
 
 
-def _val(number: int) -> Any:
-    if in_64_bits(number):
-        return isl.Val.int_from_si(_CONTEXT, number)
-    return isl.Val.read_from_str(_CONTEXT, str(number))
+def _set(domain: Domain, names: Sequence[str] | None = None) -> Any:
+    """A domain as an isl set, its places in the order of the names."""
+    return _Matrix(domain.names if names is None else names).domain(domain).set
+
+
+def _beyond(domain: Domain, expr: Expr, low: int, high: int) -> list[_Matrix]:
+    """The points of a domain at which an expression is below a range, and those at which it is
+    above."""
+    below, above = (_Matrix(domain.names).domain(domain) for _ in range(2))
+    below.at_most(low - 1, *below.columns(expr))
+    above.at_least(high + 1, *above.columns(expr))
+    return [below, above]
+
+
+def _point(names: Sequence[str], found: Any) -> Point:
+    """The first point, in the order of the names, of a set that is not empty."""
+    sample = found.lexmin().sample_point()
+    values = (sample.get_coordinate_val(isl.dim_type.set, k) for k in range(len(names)))
+    return {n: int(v.to_python()) for n, v in zip(names, values, strict=True)}
+
+
+@cache
+def _last_place(count: int) -> Any:
+    """The last coordinate of points with so many, as an isl function."""
+    local = isl.LocalSpace.from_space(isl.Space.set_alloc(_CONTEXT, 0, count))
+    return isl.Aff.var_on_domain(local, isl.dim_type.set, count - 1)
 
 
 # -- questions -----------------------------------------------------------------------------------
@@ -212,74 +286,73 @@ def _val(number: int) -> Any:
 @_query
 def is_empty(domain: Domain) -> bool:
     """Whether a domain has no point."""
-    return bool(_Space(domain.names).set(domain).is_empty())
+    return bool(_set(domain).is_empty())
 
 
 @_query
 def sample(domain: Domain) -> Point | None:
     """The first point of a domain, in the order of its names; None where there is none."""
-    space = _Space(domain.names)
-    found = space.set(domain)
-    return None if found.is_empty() else space.point(found)
+    found = _set(domain)
+    return None if found.is_empty() else _point(domain.names, found)
 
 
 @_query
 def range_of(domain: Domain, expr: Expr) -> tuple[int, int] | None:
     """The least and the greatest value of an expression, exactly; None for an empty domain."""
-    space = _Space(domain.names)
-    points = space.set(domain)
+    matrix = _Matrix((*domain.names, _VALUE)).domain(domain)
+    matrix.result(len(domain.names), expr)
+    points, value = matrix.set, _last_place(len(matrix.names))
     if points.is_empty():
         return None
-    aff = space.aff(expr)
-    low, high = points.min_val(aff), points.max_val(aff)
+    low, high = points.min_val(value), points.max_val(value)
     return int(low.to_python()), int(high.to_python())
 
 
 @_query
 def holds(domain: Domain, guard: Guard) -> bool:
     """Whether a guard holds at every point of a domain."""
-    space = _Space(domain.names)
-    allowed = space.within(space.aff(guard.expr), 0, guard.size - 1)
-    return bool(space.set(domain).is_subset(allowed))
+    return all(part.is_empty for part in _beyond(domain, guard.expr, 0, guard.size - 1))
 
 
 @_query
 def counterexample(domain: Domain, guard: Guard) -> Point | None:
-    """A point of a domain at which a guard fails; None where it always holds."""
-    space = _Space(domain.names)
-    allowed = space.within(space.aff(guard.expr), 0, guard.size - 1)
-    outside = space.set(domain).subtract(allowed)
-    return None if outside.is_empty() else space.point(outside)
+    """The first point of a domain at which a guard fails; None where it always holds."""
+    outside = [part.set for part in _beyond(domain, guard.expr, 0, guard.size - 1)]
+    found = [_point(domain.names, points) for points in outside if not points.is_empty()]
+    return min(found, key=lambda point: tuple(point.values()), default=None)
 
 
 @_query
 def is_subset(part: Domain, whole: Domain) -> bool:
     """Whether every point of one domain is a point of another one with the same names."""
-    space = _Space(part.names)
-    return bool(space.set(part).is_subset(space.set(whole)))
+    return bool(_set(part).is_subset(_set(whole, part.names)))
 
 
 @_query
 def is_equal(one: Domain, other: Domain) -> bool:
     """Whether two domains with the same names have the same points."""
-    space = _Space(one.names)
-    return bool(space.set(one).is_equal(space.set(other)))
+    return bool(_set(one).is_equal(_set(other, one.names)))
 
 
 @_query
 def always_equal(domain: Domain, one: Expr, other: Expr) -> bool:
     """Whether two expressions agree at every point of a domain."""
-    space = _Space(domain.names)
-    differ = space.aff(one).ne_set(space.aff(other))
-    return bool(space.set(domain).intersect(differ).is_empty())
+    return all(part.is_empty for part in _beyond(domain, add(one, scale(other, -1)), 0, 0))
 
 
 @_query
 def is_injective(domain: Domain, index: Index) -> bool:
     """Whether no two points of a domain name the same element, for each value of its params."""
-    space = _Space(domain.names)
-    keyed = (*index, *(Expr(0, ((Param(name), 1),)) for name, _, _ in domain.params))
-    return bool(space.map(keyed).intersect_domain(space.set(domain)).is_injective())
+    return bool(_relation(domain, index, domain.params).is_injective())
+
+
+def _relation(domain: Domain, index: Index, params: Sequence[Range]) -> Any:
+    """An index on a domain as an isl map; params are themselves on both sides."""
+    keyed = (*index, *(Expr(0, ((Param(name), 1),)) for name, _, _ in params))
+    matrix = _Matrix(domain.names, len(keyed)).domain(domain)
+    for at, expr in enumerate(keyed):
+        matrix.result(at, expr)
+    return matrix.map
 
 
 @_query
@@ -288,39 +361,34 @@ def difference(pieces: tuple[Piece, ...], wanted: Domain) -> Difference | None:
 
     A piece's index has one expression per axis of `wanted`; params are the same on both sides.
     """
-    target = _Space(wanted.names)
-    goal = target.set(wanted)
-    done = isl.Set.empty(target.space)
+    done = None
     for piece in pieces:
-        space = _Space(piece.domain.names)
-        keyed = (*piece.index, *(Expr(0, ((Param(name), 1),)) for name, _, _ in wanted.params))
-        relation = space.map(keyed).intersect_domain(space.set(piece.domain))
+        relation = _relation(piece.domain, piece.index, wanted.params)
         image = relation.range()
-        repeated = image.intersect(done)
-        if repeated.is_empty() and not relation.is_injective():
+        repeated = None if done is None else image.intersect(done)
+        if (repeated is None or repeated.is_empty()) and not relation.is_injective():
             repeated = _reached_twice(relation)
-        if not repeated.is_empty():
-            return _difference("run twice", target, repeated)
-        done = done.union(image).coalesce()
-    for kind, points in (("missing", goal.subtract(done)), ("extra", done.subtract(goal))):
-        if not points.is_empty():
-            return _difference(kind, target, points)
-    return None
+        if repeated is not None and not repeated.is_empty():
+            return _difference("run twice", wanted, repeated)
+        done = image if done is None else done.union(image).coalesce()
+    goal = _set(wanted)
+    if done is None:
+        return None if goal.is_empty() else _difference("missing", wanted, goal)
+    if not goal.is_subset(done):
+        return _difference("missing", wanted, goal.subtract(done))
+    return None if done.is_subset(goal) else _difference("extra", wanted, done.subtract(goal))
 
 
 @_query
 def uncovered(part: Piece, whole: tuple[Piece, ...]) -> Point | None:
     """A point of a loop nest that leads to an element none of other nests leads to; None where
     there is none."""
-    space = _Space(part.domain.names)
-    relation = space.map(part.index).intersect_domain(space.set(part.domain))
+    relation = _relation(part.domain, part.index, ())
     missing = relation.range()
     for piece in whole:
-        other = _Space(piece.domain.names)
-        image = other.map(piece.index).intersect_domain(other.set(piece.domain)).range()
-        missing = missing.subtract(image)
+        missing = missing.subtract(_relation(piece.domain, piece.index, ()).range())
     found = relation.intersect_range(missing).domain()
-    return None if found.is_empty() else space.point(found)
+    return None if found.is_empty() else _point(part.domain.names, found)
 
 
 def _reached_twice(relation: Any) -> Any:
@@ -330,5 +398,5 @@ def _reached_twice(relation: Any) -> Any:
     return relation.intersect_domain(others.domain()).range()
 
 
-def _difference(kind: str, space: _Space, points: Any) -> Difference:
-    return Difference(kind, tuple(space.point(points).items()))
+def _difference(kind: str, wanted: Domain, points: Any) -> Difference:
+    return Difference(kind, tuple(_point(wanted.names, points).items()))

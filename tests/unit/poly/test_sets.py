@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from weft.foundation.index_expr import Expr, Guard, add, axis, evaluate, param, scale
+from weft.foundation.index_expr import Expr, Guard, add, axis, constant, evaluate, param, scale
 from weft.poly import sets
 from weft.poly.sets import Difference, Domain, IslBudget, Piece
 
@@ -113,6 +113,27 @@ def test_loops_with_params() -> None:
     answer = sets.difference((Piece(short, (I + param("p"),)),), wanted)
     assert answer is not None
     assert answer.kind == "missing"
+
+
+def test_a_point_without_axes_is_a_domain() -> None:
+    point, none = Domain(()), Domain((), (), (Guard(constant(1), 1),))
+    assert not sets.is_empty(point)
+    assert sets.is_empty(none)
+    assert sets.sample(point) == {}
+    assert sets.range_of(point, constant(3)) == (3, 3)
+    assert sets.difference((Piece(point, ()),), point) is None
+    assert sets.difference((), none) is None
+    assert sets.difference((Piece(Domain.box({"i": 3}), ()),), point) == Difference("run twice", ())
+    assert sets.difference((), point) == Difference("missing", ())
+    assert sets.difference((Piece(point, ()),), none) == Difference("extra", ())
+
+
+def test_domains_are_compared_by_their_names() -> None:
+    one = Domain((("i", 0, 4), ("j", 2, 3)))
+    other = Domain((("j", 2, 3), ("i", 0, 4)))
+    assert sets.is_equal(one, other)
+    assert sets.is_subset(other, one)
+    assert not sets.is_equal(one, Domain((("j", 0, 4), ("i", 2, 3))))
 
 
 def test_a_query_beyond_the_budget_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,12 +14,12 @@ A `Guard` says `0 <= expr < size`: where it fails, the element read is not there
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from math import gcd
 from typing import Any, TypeAlias
 
 from weft.foundation.errors import InternalError
 from weft.foundation.interned import Node, node
+from weft.foundation.memo import memo
 
 
 @node
@@ -126,12 +126,12 @@ def _product(term: Term, factor: int) -> str:
     return f"-{term}" if factor == -1 else f"{factor}*{term}"
 
 
-@lru_cache(maxsize=1 << 12, typed=True)
+@memo(1 << 12, typed=True)
 def constant(value: int) -> Expr:
     return Expr(value, ())
 
 
-@lru_cache(maxsize=1 << 12)
+@memo(1 << 12)
 def axis(name: str) -> Expr:
     return Expr(0, ((Axis(name), 1),))
 
@@ -208,7 +208,7 @@ def _order(term: Term) -> tuple[int, str]:
     return (0 if isinstance(term, Axis) else 1, term.name)
 
 
-@lru_cache(maxsize=1 << 14)
+@memo(1 << 14)
 def _text_of(term: FloorDiv) -> str:
     return str(term)
 
@@ -235,7 +235,7 @@ def substitute(
     return add(*parts)
 
 
-@lru_cache(maxsize=1 << 14)
+@memo(1 << 14)
 def axes_of(value: Expr) -> frozenset[str]:
     """Names of the axes the expression depends on."""
     found: set[str] = set()
@@ -247,7 +247,7 @@ def axes_of(value: Expr) -> frozenset[str]:
     return frozenset(found)
 
 
-@lru_cache(maxsize=1 << 14)
+@memo(1 << 14)
 def params_of(value: Expr) -> frozenset[str]:
     """Names of the run-time parameters the expression depends on."""
     found: set[str] = set()

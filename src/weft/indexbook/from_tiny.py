@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import count
 from math import prod
 from typing import TypeAlias
@@ -28,6 +27,7 @@ from weft.foundation.index_expr import (
     scale,
     simplify,
 )
+from weft.foundation.memo import memo
 from weft.indexbook.atoms import AtomTable, Group, matching_groups, side_of
 from weft.indexbook.ir import (
     AxisKind,
@@ -245,13 +245,13 @@ def own_index(value: Value) -> Index:
     return _axes_up_to(len(value.shape))
 
 
-@lru_cache(maxsize=1 << 12)
+@memo(1 << 12)
 def _box(sizes: tuple[int, ...]) -> tuple[Guard, ...]:
     """`0 <= i_k < size_k` for every axis."""
     return tuple(Guard(axis(f"i{k}"), size) for k, size in enumerate(sizes))
 
 
-@lru_cache(maxsize=64)
+@memo(64)
 def _axes_up_to(rank: int) -> Index:
     return tuple(axis(f"i{k}") for k in range(rank))
 
@@ -283,7 +283,7 @@ def movement_map(value: Plain) -> tuple[Index, tuple[Guard, ...]]:
             return _reshape_map(*sizes), ()
 
 
-@lru_cache(maxsize=1 << 12)
+@memo(1 << 12)
 def _reshape_map(before: tuple[int, ...], after: tuple[int, ...]) -> Index:
     """Linearise the axes of each group of dims and take the number apart again."""
     result = [constant(0)] * len(before)

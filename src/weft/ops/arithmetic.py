@@ -6,7 +6,6 @@ look-ups, and everything else goes through `matched`.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,6 +14,7 @@ from weft.foundation.dims import Shape
 from weft.foundation.dtypes import F64, DType
 from weft.foundation.errors import OutOfRange, UserError
 from weft.foundation.lines import Line, user_line
+from weft.foundation.memo import forgettable, memo
 from weft.ops.calls import MISTAKES, explained
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import arena_for, current
@@ -32,12 +32,14 @@ TensorLike: TypeAlias = Tensor | Number | np.ndarray[Any, Any]
 _PAIRS: dict[tuple[str, int], Form] = {}
 """The forms of ops on two operands of one type, by the name of the op and the type."""
 _COMPARES: dict[tuple[str, int], Form] = {}
+forgettable(_PAIRS.clear)
+forgettable(_COMPARES.clear)
 
 
 # -- shapes and dtypes ---------------------------------------------------------------------------
 
 
-@lru_cache(4096)
+@memo(4096)
 def broadcast_shapes(left: Shape, right: Shape) -> Shape:
     """The shape that both broadcast to, aligned at the last axis."""
     rank = max(len(left), len(right))

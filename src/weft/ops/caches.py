@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.foundation.calls import told_methods
+from weft.foundation.memo import forget
 from weft.ops.calls import public
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.jit import FUNCTIONS
@@ -52,7 +53,9 @@ def cache_info() -> CacheInfo:
 
 @public
 def clear_caches() -> None:
-    """Forget every compiled program of lazy tensors and functions. What is kept on disk stays."""
+    """Forget every compiled program of lazy tensors and functions, and what was worked out on the
+    way. What is kept on disk stays."""
     PROGRAMS.clear()
     for function in list(FUNCTIONS):
         function.clear()
+    forget()

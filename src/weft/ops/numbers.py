@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from weft.foundation.dtypes import DType, Kind
 from weft.foundation.errors import OutOfRange
+from weft.foundation.memo import forgettable
 from weft.ptir.literal import TensorLiteral, literal
 
 Number: TypeAlias = bool | int | float | complex
@@ -22,6 +23,7 @@ _PYTHON = {
 }  # fmt: skip
 _MOST_KEPT = 4096
 _kept: dict[Any, TensorLiteral] = {}
+forgettable(_kept.clear)
 
 
 def is_number(value: object) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, overload
 
 from weft.foundation.errors import InternalError, UserError, a_type
 from weft.foundation.lines import Line, user_line
+from weft.foundation.memo import forgettable
 from weft.ops.arithmetic import as_tensor
 from weft.ops.calls import MISTAKES, PYTHON_ERRORS, explained, refused
 from weft.ops.graph.arena import Arena
@@ -36,6 +37,7 @@ Step: TypeAlias = "tuple[Form, tuple[int, ...]] | tuple[TensorLiteral, None]"
 
 _MOST_KEPT = 16_384
 _recipes: dict[Hashable, Recipe] = {}
+forgettable(_recipes.clear)
 
 
 class Recipe:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from math import ceil, prod
 from typing import Final
 
@@ -36,6 +35,7 @@ from weft.foundation.index_expr import (
     scale,
     substitute,
 )
+from weft.foundation.memo import memo
 from weft.poly.sets import Domain, IslBudget, Range, range_of
 
 SHARED_BYTES: Final = 48 << 10
@@ -142,7 +142,7 @@ class _Reach:
     before: int
 
 
-@lru_cache(maxsize=1 << 14)
+@memo(1 << 14)
 def _reach(
     exprs: tuple[Expr, ...],
     axes: tuple[LoopAxis, ...],

@@ -15,14 +15,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache, wraps
-from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast
+from functools import cache, wraps
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import islpy as isl
 
 from weft.foundation.errors import Finding, InternalError, ResourceExceeded
 from weft.foundation.forks import new_lock, no_fork
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, Index, Param, add, scale
+from weft.foundation.memo import memo
 from weft.foundation.tally import asked, done
 
 BUDGET: Final = 20_000
@@ -93,7 +94,6 @@ class Difference:
 
 # -- the budget and the memory -------------------------------------------------------------------
 
-_MEMORIES: Final[list[Callable[[], None]]] = []
 _CONTEXT: Final = isl.Context()
 _LOCK: Final = new_lock()
 """An isl context belongs to one thread at a time."""
@@ -118,27 +118,18 @@ def _budget(what: str, most: int) -> Iterator[None]:
 def _query(function: Callable[P, R]) -> Callable[P, R]:
     """A question that is asked within the budget and remembered by its arguments."""
 
+    @memo(1 << 14)
     def work_out(*args: P.args, **kwargs: P.kwargs) -> R:
         done(QUERIES)
         with _budget(function.__name__, BUDGETS.get(function.__name__, BUDGET)):
             return function(*args, **kwargs)
 
-    memory = lru_cache(maxsize=1 << 14)(work_out)
-    remember = cast(Callable[P, R], memory)
-    _MEMORIES.append(memory.cache_clear)
-
     @wraps(function)
     def ask(*args: P.args, **kwargs: P.kwargs) -> R:
         asked(QUERIES)
-        return remember(*args, **kwargs)
+        return work_out(*args, **kwargs)
 
     return ask
-
-
-def forget() -> None:
-    """Drop every remembered answer."""
-    for clear in _MEMORIES:
-        clear()
 
 
 # -- from records to isl -------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TypeAlias
 
 from weft.foundation.dims import static
@@ -29,6 +28,7 @@ from weft.foundation.index_expr import (
     scale,
     substitute,
 )
+from weft.foundation.memo import memo
 from weft.indexbook.ir import IndexBook, IndexInfo
 from weft.indexbook.ir import IndexParam as BookParam
 from weft.poly_view.chains import find_chains
@@ -79,7 +79,7 @@ def atom_axes(info: IndexInfo, reduced: Sequence[int] = ()) -> tuple[IterAxis, .
     return _atom_axes(info.atoms, tuple(reduced))
 
 
-@lru_cache(maxsize=1 << 12)
+@memo(1 << 12)
 def _atom_axes(whole: Atoms, reduced: tuple[int, ...]) -> tuple[IterAxis, ...]:
     found = []
     for k, atoms in enumerate(whole):
@@ -94,7 +94,7 @@ def dim_index(info: IndexInfo) -> Index:
     return _dim_index(info.atoms)
 
 
-@lru_cache(maxsize=1 << 12)
+@memo(1 << 12)
 def _dim_index(whole: Atoms) -> Index:
     result = []
     for k, atoms in enumerate(whole):

@@ -18,7 +18,7 @@ from weft.driver.compile import Cluster
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
-from weft.poly import sets
+from weft.foundation.memo import forget
 from weft.target.known import target_named
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -27,11 +27,11 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 @pytest.fixture(autouse=True)
 def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_CACHE", "off")
-    sets.forget()
+    forget()
 
 
 def compiled(blocks: int) -> Cluster:
-    sets.forget()
+    forget()
     (cluster,) = weft.compile(attention_stack(blocks)).clusters.values()
     return cluster
 

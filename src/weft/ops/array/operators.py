@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.foundation.lines import user_line
+from weft.foundation.memo import forgettable
 from weft.ops.array import elementwise
 from weft.ops.calls import public
 from weft.ops.functional.linear import matmul
@@ -66,6 +67,7 @@ def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Any]:
     want no gradient, become one instruction: it is found here by the type, once the function has
     made it. This is the hot path of capture."""
     forms: dict[int, Form] = {}
+    forgettable(forms.clear)
 
     def operator(self: Tensor, other: Any, /) -> Any:
         if type(other) is not Tensor:

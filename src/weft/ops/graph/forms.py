@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from weft.foundation.dims import UNKNOWN, Shape, Symbol
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError, UserError, brief
+from weft.foundation.memo import forgettable
 from weft.ops.graph.node import Form, Fragment, canonical
 from weft.ptir.builder import make_op
 from weft.ptir.op import SPELLINGS, Op, RegionSignature
@@ -18,7 +19,24 @@ _FORMS: dict[Any, Form] = {}
 _CASTS: dict[tuple[int, DType], Form] = {}
 _BROADCASTS: dict[tuple[int, Shape], Form] = {}
 _ELEMENTS: dict[tuple[int, int], Form] = {}
+MOST_FORMS: Final = 1 << 16
+"""From how many on they are forgotten, and begin anew: a loop may slice at ever new places."""
 _derived_symbols = 0
+
+
+def _forget() -> None:
+    for table in (_FORMS, _CASTS, _BROADCASTS, _ELEMENTS):
+        table.clear()
+
+
+forgettable(_forget)
+
+
+def _kept(key: Any, made: Form) -> Form:
+    """The form under a key, from now on."""
+    if len(_FORMS) >= MOST_FORMS:
+        _forget()
+    return _FORMS.setdefault(key, made)
 
 
 class _Scope:
@@ -38,7 +56,7 @@ def plain_form(name: str, *types: ValueType) -> Form:
     """The form of an op without attributes."""
     key = (name, *map(id, types))
     found = _FORMS.get(key)
-    return _FORMS.setdefault(key, _make(name, types, {})) if found is None else found
+    return _kept(key, _make(name, types, {})) if found is None else found
 
 
 def form(name: str, types: tuple[ValueType, ...], attrs: Mapping[str, Any]) -> Form:
@@ -49,7 +67,7 @@ def form(name: str, types: tuple[ValueType, ...], attrs: Mapping[str, Any]) -> F
         found = _FORMS.get(key)
     except TypeError:
         return _make(name, types, attrs)
-    return _FORMS.setdefault(key, _make(name, types, attrs)) if found is None else found
+    return _kept(key, _make(name, types, attrs)) if found is None else found
 
 
 def cast_form(kind: ValueType, dtype: DType) -> Form:
@@ -77,7 +95,7 @@ def form_of(op: Op, types: tuple[ValueType, ...], fragments: tuple[Fragment, ...
     key = (op, *map(id, types), *fragments)
     found = _FORMS.get(key)
     if found is None:
-        found = _FORMS.setdefault(key, _checked(op, types, fragments))
+        found = _kept(key, _checked(op, types, fragments))
     return found
 
 

@@ -1,0 +1,37 @@
+"""Answers that are worked out once and kept, up to a number of them, and forgotten together.
+
+Whoever compiles one program after the other is not to keep something of every one: what is kept for
+as long as the process lives has a bound here, and `weft.clear_caches` gives it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_FORGETTING: Final[list[Callable[[], None]]] = []
+
+
+def memo(most: int, *, typed: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Keep the answers of a function, those that were asked for last."""
+
+    def keep(function: Callable[P, R]) -> Callable[P, R]:
+        kept = lru_cache(most, typed)(function)
+        forgettable(kept.cache_clear)
+        return cast(Callable[P, R], kept)
+
+    return keep
+
+
+def forgettable(forgets: Callable[[], None]) -> None:
+    """Name what empties a table of answers."""
+    _FORGETTING.append(forgets)
+
+
+def forget() -> None:
+    """Drop every answer; each is worked out again when it is asked for."""
+    for forgets in list(_FORGETTING):
+        forgets()

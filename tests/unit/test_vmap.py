@@ -23,7 +23,7 @@ from weft.ptir.vmap import vmap
 
 SIZE = 3
 CONTROL = {"Cond", "Scan", "While", "MakeTuple"}
-WITHOUT_OPERANDS = {"Constant", "Iota", "RngUniform", "RngNormal", "RngState"}
+WITHOUT_OPERANDS = {"Constant", "Iota", "Rank", "RngUniform", "RngNormal", "RngState"}
 WITHOUT_RULE = {"CustomCall"}
 
 

@@ -125,7 +125,7 @@ def test_names_inside_an_argument_may_be_patterns() -> None:
 
 
 def test_batches_of_which_each_rank_has_a_part() -> None:
-    data = {"x": np.arange(12, dtype=np.float32).reshape(6, 2), "y": np.arange(6)}
+    data: dict[str, Any] = {"x": np.arange(12, dtype=np.float32).reshape(6, 2), "y": np.arange(6)}
     mesh = weft.mesh(data=2, simulated=True)
     made: list[Any] = list(weft.shard_batches(data, 4, mesh))
     assert len(made) == 1

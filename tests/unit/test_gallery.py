@@ -11,7 +11,8 @@ import pytest
 
 import weft
 from examples import diffusion, digits, vae
-from examples.llama import Config, Llama, generate
+from examples.llama import Llama, generate
+from examples.llama_weights import Config
 from examples.lstm import RowReader
 from examples.resnet import ResNet
 from examples.vit import ViT

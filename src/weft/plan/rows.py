@@ -15,7 +15,6 @@ from typing import Final
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
 from weft.plan.row_costs import BLOCK, HALF_A_UNIT, RowCosts
-from weft.region.cost import longest_row
 from weft.region.forms.columns import side_by_side
 from weft.region.forms.widths import vector_bytes
 from weft.region.ir import (
@@ -31,6 +30,7 @@ from weft.region.ir import (
     operands,
     row_major,
 )
+from weft.region.row_reads import longest_row
 from weft.target import roofline
 from weft.target.target import Target
 

@@ -31,6 +31,7 @@ from weft.region.ir import (
     Words,
     walk,
 )
+from weft.region.row_reads import longest_row, passes_over_rows, points_of, row_bytes
 from weft.target.roofline import Work, time_estimate
 from weft.target.target import Kind, Target
 
@@ -85,7 +86,7 @@ def kernel_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -
     moved = sum(_bytes(tensors[name]) for name in kernel.inputs if name in _whole(kernel))
     moved += sum(_read_bytes(kernel, tensors).values())
     for output in kernel.outputs:
-        moved += _points(kernel, kernel.let(output.value).axes if kernel.body else ()) * (
+        moved += points_of(kernel, kernel.let(output.value).axes if kernel.body else ()) * (
             tensors[output.tensor].dtype.storage_bytes
         )
     if kernel.opaque is not None:
@@ -118,10 +119,9 @@ def _staged_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         operations = round(work.operations * share)
         total += Work(work.matrix_seconds * share, work.vector_seconds * share, 0, operations)
         moved += sum(b for name, b in _read_bytes(part, known).items() if name not in own)
-    moved += sum(
-        _points(kernel, kernel.let(output.value).axes) * tensors[output.tensor].dtype.storage_bytes
-        for output in kernel.outputs
-    )
+    for output in kernel.outputs:
+        stored = points_of(kernel, kernel.let(output.value).axes)
+        moved += stored * tensors[output.tensor].dtype.storage_bytes
     return total + Work(bytes=moved)
 
 
@@ -133,17 +133,13 @@ def _bytes(tensor: Tensor) -> int:
     return math.prod(tensor.shape) * tensor.dtype.storage_bytes
 
 
-def _points(kernel: Kernel, axes: tuple[str, ...]) -> int:
-    return math.prod(kernel.sizes[name] for name in axes)
-
-
 def steps_of(kernel: Kernel) -> int:
     """How many elements a kernel goes through for the value that takes the most. A reduction goes
     along its axes even where its operand is the same all along them."""
     if kernel.stages:
         return max(map(steps_of, kernel.parts))
     along = ((*let.axes, *_reduced_by(let)) for let in kernel.body)
-    return max((_points(kernel, tuple(dict.fromkeys(axes))) for axes in along), default=0)
+    return max((points_of(kernel, tuple(dict.fromkeys(axes))) for axes in along), default=0)
 
 
 def _reduced_by(let: Let) -> tuple[str, ...]:
@@ -156,7 +152,7 @@ def _read_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]
     for let in walk(kernel.body):
         if isinstance(let.expr, Read):
             tensor = tensors[let.expr.tensor]
-            here = _points(kernel, let.axes) * tensor.dtype.storage_bytes
+            here = points_of(kernel, let.axes) * tensor.dtype.storage_bytes
             total = found.get(tensor.name, 0) + here
             found[tensor.name] = min(_bytes(tensor), total)
     return found
@@ -171,46 +167,8 @@ def _passes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> in
     return 1 if kept(kernel, tensors) <= target.row_bytes else passes_over_rows(kernel)
 
 
-def passes_over_rows(kernel: Kernel) -> int:
-    """How often a kernel needs its rows: once for each reduction and once for results along them;
-    of one pass nothing is kept."""
-    reduced = reduced_axes(kernel)
-    loops = len({let.expr for let in kernel.body if isinstance(let.expr, Reduce)})
-    loops += len({let.expr.axes for let in kernel.body if isinstance(let.expr, Fold)})
-    stored = {name for output in kernel.outputs for name in kernel.let(output.value).axes}
-    return max(1, loops + (1 if reduced & stored else 0))
-
-
-def row_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
-    """The bytes of one row of everything that is read along the reduced axes."""
-    axes = reduced_axes(kernel)
-    reads = {
-        let.expr.tensor: _points(kernel, tuple(name for name in let.axes if name in axes))
-        for let in walk(kernel.body)
-        if isinstance(let.expr, Read) and set(let.axes) & axes
-    }
-    return sum(points * tensors[name].dtype.storage_bytes for name, points in reads.items())
-
-
-def longest_row(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
-    """Bytes of the longest row that is read, of those that rows do not have in common."""
-    axes = reduced_axes(kernel)
-    one = all(axis.size == 1 or axis.name in axes for axis in kernel.axes)
-    found = [0]
-    for let in walk(kernel.body):
-        if isinstance(let.expr, Read) and set(let.axes) & axes and (one or set(let.axes) - axes):
-            points = _points(kernel, tuple(name for name in let.axes if name in axes))
-            found.append(points * tensors[let.expr.tensor].dtype.storage_bytes)
-    return max(found)
-
-
-def reduced_axes(kernel: Kernel) -> set[str]:
-    """The axes that some reduction of the kernel removes."""
-    return {a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes}
-
-
 def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target) -> Work:
-    points = _points(kernel, let.axes)
+    points = points_of(kernel, let.axes)
     match let.expr:
         case Read() | Const() | Cast() | AxisIndex():
             return Work()
@@ -224,7 +182,7 @@ def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target)
         case Words():
             return _vector(points * _PHILOX, let.dtype, target)
         case Reduce(axes=axes, value=value):
-            count = points * _points(kernel, axes)
+            count = points * points_of(kernel, axes)
             if kernel.roles is not None and kernel.roles.contraction == let.name:
                 dtype = lets[kernel.roles.lhs].dtype
                 seconds = 2 * count / target.matrix_rate(dtype)
@@ -232,7 +190,7 @@ def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target)
             return _vector(count, lets[value].dtype, target)
         case Fold(axes=axes, step=step):
             each = sum(operations_of(getattr(inner.expr, "fn", "")) for inner in step)
-            return _vector(points * _points(kernel, axes) * each, let.dtype, target)
+            return _vector(points * points_of(kernel, axes) * each, let.dtype, target)
 
 
 def _is_product(let: Let, kernel: Kernel) -> bool:

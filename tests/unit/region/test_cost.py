@@ -11,10 +11,11 @@ from tests.gpu_programs import through_stages
 from weft.foundation.dtypes import BF16, F32, DType
 from weft.foundation.index_expr import axis
 from weft.ptir import Builder
-from weft.region.cost import kernel_seconds, kernel_work, row_bytes
+from weft.region.cost import kernel_seconds, kernel_work
 from weft.region.forms.widths import access_bytes, vector_bytes
 from weft.region.fusion.resources import live_values, stop_reason
 from weft.region.ir import Kernel, KernelAxis, Module, Output, Pattern, Tensor
+from weft.region.row_reads import row_bytes
 from weft.target.known import target_named
 
 SM90 = target_named("sm90")

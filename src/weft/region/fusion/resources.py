@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from weft.foundation.index_expr import coefficient, linear
-from weft.region.cost import longest_row, operations_of, passes_over_rows, reduced_axes
+from weft.region.cost import operations_of
 from weft.region.forms.widths import access_bytes
 from weft.region.ir import (
     Const,
@@ -23,6 +23,7 @@ from weft.region.ir import (
     operands,
     row_major,
 )
+from weft.region.row_reads import longest_row, passes_over_rows, reduced_axes
 from weft.target import roofline
 from weft.target.target import Kind, Target
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from math import inf
 
 from weft.foundation.dtypes import DType
-from weft.region.cost import row_bytes
 from weft.region.ir import Binary, Carry, Fold, Kernel, Let, Reduce, Tensor, Unary
+from weft.region.row_reads import row_bytes
 from weft.region.writing.build import Body
 
 

@@ -105,7 +105,7 @@ def test_no_window_is_dearer_than_greedy_has_it(target: str) -> None:
         fusion = greedy_choice(random_blocks(seed), target)
         for blocks in windows_of(fusion):
             window, roots = window_of(fusion, blocks)
-            solution = solve(window)
+            solution = solve(window, time_limit=60.0)
             assert solution is not None
             assert solution.proved
             greedy = present_seconds(fusion, blocks, roots)
@@ -124,7 +124,7 @@ def test_it_is_as_cheap_as_trying_every_choice() -> None:
         for blocks in windows_of(fusion):
             if 3 <= len(blocks) <= 7:
                 window, roots = window_of(fusion, blocks)
-                solution = solve(window)
+                solution = solve(window, time_limit=60.0)
                 assert solution is not None
                 least = min(every_choice(fusion, blocks, roots))
                 assert solution.seconds == pytest.approx(least, rel=1e-9), seed

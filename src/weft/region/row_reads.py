@@ -1,0 +1,51 @@
+"""What a kernel reads along its rows, and how often."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from weft.region.ir import Fold, Kernel, Read, Reduce, Tensor, walk
+
+
+def points_of(kernel: Kernel, axes: tuple[str, ...]) -> int:
+    """The points of some axes."""
+    return math.prod(kernel.sizes[name] for name in axes)
+
+
+def passes_over_rows(kernel: Kernel) -> int:
+    """How often a kernel needs its rows: once for each reduction and once for results along them;
+    of one pass nothing is kept."""
+    reduced = reduced_axes(kernel)
+    loops = len({let.expr for let in kernel.body if isinstance(let.expr, Reduce)})
+    loops += len({let.expr.axes for let in kernel.body if isinstance(let.expr, Fold)})
+    stored = {name for output in kernel.outputs for name in kernel.let(output.value).axes}
+    return max(1, loops + (1 if reduced & stored else 0))
+
+
+def row_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
+    """The bytes of one row of everything that is read along the reduced axes."""
+    axes = reduced_axes(kernel)
+    reads = {
+        let.expr.tensor: points_of(kernel, tuple(name for name in let.axes if name in axes))
+        for let in walk(kernel.body)
+        if isinstance(let.expr, Read) and set(let.axes) & axes
+    }
+    return sum(points * tensors[name].dtype.storage_bytes for name, points in reads.items())
+
+
+def longest_row(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
+    """Bytes of the longest row that is read, of those that rows do not have in common."""
+    axes = reduced_axes(kernel)
+    one = all(axis.size == 1 or axis.name in axes for axis in kernel.axes)
+    found = [0]
+    for let in walk(kernel.body):
+        if isinstance(let.expr, Read) and set(let.axes) & axes and (one or set(let.axes) - axes):
+            points = points_of(kernel, tuple(name for name in let.axes if name in axes))
+            found.append(points * tensors[let.expr.tensor].dtype.storage_bytes)
+    return max(found)
+
+
+def reduced_axes(kernel: Kernel) -> set[str]:
+    """The axes that some reduction of the kernel removes."""
+    return {a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes}

@@ -41,10 +41,14 @@ class Browser:
             "goog:chromeOptions": {"binary": BROWSER, "args": flags},
             "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
         }
-        self._wait_for_driver()
         asked = {"capabilities": {"alwaysMatch": options}}
-        self._session = "/session/" + self._ask("POST", "/session", asked)["sessionId"]
-        self.resize(width, height)
+        try:
+            self._wait_for_driver()
+            self._session = "/session/" + self._ask("POST", "/session", asked)["sessionId"]
+            self.resize(width, height)
+        except BaseException:
+            self._process.kill()
+            raise
 
     def _wait_for_driver(self) -> None:
         for _ in range(200):

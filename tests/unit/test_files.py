@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 
 import weft
-from weft.foundation.errors import SpecViolation, UserError
-from weft.ptir import Builder, Program, dumps, load, loads, save
+from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
+from weft.ptir import Builder, Program, dumps, files, load, loads, save
 from weft.ptir.files import EXTENSIONS, format_of
 
 
@@ -185,3 +186,19 @@ def test_short_files_are_not_taken_for_wide_text() -> None:
         with pytest.raises(SpecViolation) as caught:
             loads(data)
         assert "UTF-16" not in str(caught.value)
+
+
+def test_a_pipe_is_read_to_its_end() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, str(dumps(small_program(), "text")).encode())
+    os.close(writer)
+    try:
+        assert load(f"/dev/fd/{reader}") == small_program()
+    finally:
+        os.close(reader)
+
+
+def test_a_device_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_OF_A_STREAM", 1000)
+    with pytest.raises(ResourceExceeded, match=r"/dev/zero .* has no end after 1,000 bytes"):
+        load("/dev/zero")

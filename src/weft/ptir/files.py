@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,8 @@ EXTENSIONS: Final = {
     ".txt": "text",
     ".ptir": "display",
 }
+MOST_OF_A_STREAM: Final = 1 << 30
+"""Bytes that are read of a pipe or a device, which do not say how many they have."""
 _FIRST: Final = re.compile(r"\S")
 
 
@@ -137,13 +141,22 @@ def load(path: str | Path) -> Program:
 def read_bytes(path: str | Path) -> bytes:
     """A file's bytes; a file that cannot be read is the caller's mistake, told in a sentence."""
     try:
-        return Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file.read()
+            data = file.read(MOST_OF_A_STREAM + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError as error:
         raise UserError(f"{str(path)!r} cannot be the name of a file: {error}") from None
     except MemoryError:
         raise ResourceExceeded(f"out of memory while reading {path}") from None
+    if len(data) > MOST_OF_A_STREAM:
+        raise ResourceExceeded(
+            f"{path} is no plain file and has no end after {MOST_OF_A_STREAM:,} bytes; write it to "
+            "a file first, if it has one"
+        )
+    return data
 
 
 @told_outside

@@ -110,7 +110,7 @@ FUNCTIONS: Final[dict[str, str]] = {
     "no_grad": "weft.stop_gradient, or nothing: gradients are computed where weft.grad asks",
     "numpy": "weft itself: weft.sum, weft.linalg, weft.fft",
     "percentile": "weft.quantile",
-    "pmap": "nothing: a program runs on one device; weft.vmap is for batches",
+    "pmap": "weft.spmd(mesh, split=...), with mesh = weft.mesh(data=-1); weft.vmap is for batches",
     "randint": "weft.random.randint(key, shape, low, high), with key = weft.random.key(seed)",
     "randperm": "weft.random.permutation(key, n), with key = weft.random.key(seed)",
     "scaled_dot_product_attention": "functional.attention",

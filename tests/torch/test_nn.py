@@ -105,6 +105,11 @@ LAYERS: list[tuple[Any, Any, tuple[int, ...]]] = [
     (lambda: nn.AvgPool2d([2, 3]), lambda t: t.AvgPool2d([2, 3]), (2, 3, 7, 6)),
     (lambda: nn.AdaptiveAvgPool2d(1), lambda t: t.AdaptiveAvgPool2d(1), (2, 3, 7, 6)),
     (lambda: nn.AdaptiveMaxPool2d((2, 3)), lambda t: t.AdaptiveMaxPool2d((2, 3)), (2, 3, 4, 6)),
+    (lambda: nn.InstanceNorm(3), lambda t: t.InstanceNorm2d(3), (2, 3, 7, 6)),
+    (
+        lambda: nn.InstanceNorm(3, affine=True), lambda t: t.InstanceNorm1d(3, affine=True),
+        (2, 3, 7),
+    ),
     (lambda: nn.PixelShuffle(2), lambda t: t.PixelShuffle(2), (2, 8, 3, 4)),
     (lambda: nn.Flatten(), lambda t: t.Flatten(), (2, 3, 4, 5)),
     (lambda: nn.Flatten(0, 1), lambda t: t.Flatten(0, 1), (2, 3, 4, 5)),
@@ -113,7 +118,7 @@ LAYERS: list[tuple[Any, Any, tuple[int, ...]]] = [
         (lambda n=n: getattr(nn, n)(), lambda t, n=n: getattr(t, n)(), (2, 5))
         for n in (
             "ReLU", "ReLU6", "SiLU", "Sigmoid", "Tanh", "Hardsigmoid", "Hardswish", "Mish", "SELU",
-            "LogSigmoid",
+            "LogSigmoid", "CELU", "Hardtanh", "Softsign",
         )
     ],
 ]  # fmt: skip

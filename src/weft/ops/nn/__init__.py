@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING
 
 from weft.ops.nn import init
 from weft.ops.nn.activation import (
+    CELU,
     ELU,
     GELU,
     GLU,
     SELU,
     Hardsigmoid,
     Hardswish,
+    Hardtanh,
     Identity,
     LeakyReLU,
     LogSigmoid,
@@ -23,6 +25,7 @@ from weft.ops.nn.activation import (
     SiLU,
     Softmax,
     Softplus,
+    Softsign,
     SwiGLU,
     Tanh,
 )
@@ -53,7 +56,14 @@ from weft.ops.nn.loss import (
     SmoothL1Loss,
 )
 from weft.ops.nn.module import Module
-from weft.ops.nn.normalisation import BatchNorm, GroupNorm, LayerNorm, RMSNorm, SpectralNorm
+from weft.ops.nn.normalisation import (
+    BatchNorm,
+    GroupNorm,
+    InstanceNorm,
+    LayerNorm,
+    RMSNorm,
+    SpectralNorm,
+)
 from weft.ops.nn.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
@@ -76,6 +86,7 @@ from weft.ops.nn.training import is_training, next_key, training
 from weft.ops.other_names import missing
 
 __all__ = [
+    "CELU",
     "ELU",
     "GELU",
     "GLU",
@@ -109,8 +120,10 @@ __all__ = [
     "GroupNorm",
     "Hardsigmoid",
     "Hardswish",
+    "Hardtanh",
     "HuberLoss",
     "Identity",
+    "InstanceNorm",
     "KLDivLoss",
     "L1Loss",
     "LayerNorm",
@@ -139,6 +152,7 @@ __all__ = [
     "SmoothL1Loss",
     "Softmax",
     "Softplus",
+    "Softsign",
     "SpectralNorm",
     "SwiGLU",
     "Tanh",

@@ -28,11 +28,18 @@ from weft.ops.functional.activation import (
     softplus,
     swiglu,
 )
+from weft.ops.functional.pointwise import celu, hardtanh, softsign
 from weft.ops.nn.applied import Applied
 from weft.ops.nn.initialise import constant
 from weft.ops.nn.module import Module
 from weft.ops.nn.settings import whole
 from weft.ops.tensor import Tensor
+
+
+class CELU(Applied):
+    """`x` above 0, `alpha * (exp(x / alpha) - 1)` below."""
+
+    function = staticmethod(celu)
 
 
 class ELU(Applied):
@@ -63,6 +70,12 @@ class Hardswish(Applied):
     """`x` times a sigmoid of three straight pieces."""
 
     function = staticmethod(hardswish)
+
+
+class Hardtanh(Applied):
+    """`x` between two bounds, and the nearer bound elsewhere."""
+
+    function = staticmethod(hardtanh)
 
 
 class LeakyReLU(Applied):
@@ -129,6 +142,12 @@ class Softplus(Applied):
     """`log(1 + exp(x))`."""
 
     function = staticmethod(softplus)
+
+
+class Softsign(Applied):
+    """`x / (1 + |x|)`."""
+
+    function = staticmethod(softsign)
 
 
 class SwiGLU(Applied):

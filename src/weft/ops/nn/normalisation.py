@@ -19,7 +19,13 @@ from weft.ops.array.statistics import mean, var
 from weft.ops.array.statistics import sum as total
 from weft.ops.calls import public
 from weft.ops.differentiate import stop_gradient
-from weft.ops.functional.normalisation import batch_norm, group_norm, layer_norm, rms_norm
+from weft.ops.functional.normalisation import (
+    batch_norm,
+    group_norm,
+    instance_norm,
+    layer_norm,
+    rms_norm,
+)
 from weft.ops.nn.initialise import constant
 from weft.ops.nn.module import Module
 from weft.ops.nn.settings import whole
@@ -81,6 +87,27 @@ class GroupNorm(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         return group_norm(x, self.groups, self.weight, self.bias, self.eps, self.axis)
+
+
+class InstanceNorm(Module):
+    """Every channel of every sample normalised by itself; with `affine` it has weight and bias."""
+
+    @public
+    def __init__(
+        self,
+        channels: int,
+        eps: float = 1e-5,
+        *,
+        affine: bool = False,
+        axis: int = 1,
+        dtype: DType | str = "f32",
+    ) -> None:
+        self.eps, self.axis = eps, axis
+        self.weight = constant((channels,), 1.0, dtype) if affine else None
+        self.bias = constant((channels,), 0.0, dtype) if affine else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return instance_norm(x, self.weight, self.bias, self.eps, self.axis)
 
 
 class BatchNorm(Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -29,10 +29,15 @@ def manual_seed(seed: int) -> None:
 _unfilled: Final = ContextVar("unfilled", default=False)
 
 
-@contextmanager
-def unfilled() -> Iterator[None]:
+@public
+def unfilled() -> AbstractContextManager[None]:
     """Inside, random first values are zeros, which take neither time nor memory until they are
     read: for a model whose weights come from a file."""
+    return _without_values()
+
+
+@contextmanager
+def _without_values() -> Iterator[None]:
     token = _unfilled.set(True)
     try:
         yield

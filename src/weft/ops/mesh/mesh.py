@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from weft.driver.ranks import launched_world
-from weft.foundation.calls import told
+from weft.foundation.calls import told, told_methods
 from weft.foundation.errors import UserError, brief
 from weft.foundation.partitions import Classes, classes_of
 
@@ -20,6 +20,11 @@ Split: TypeAlias = Mapping[int, Over]
 """Which axes of a tensor are split over which axes of a mesh."""
 
 
+MOST_RANKS: Final = 1 << 16
+"""A mesh keeps a number for each of its ranks."""
+
+
+@told_methods
 @dataclass(frozen=True)
 class Mesh:
     """Ranks with a place along each named axis; the last axis counts fastest."""
@@ -28,6 +33,15 @@ class Mesh:
     simulated: bool = False
     rank: int = 0
     """The rank of this process; of a simulated mesh this process is all ranks."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.axes, tuple) or not self.axes or not all(map(_is_axis, self.axes)):
+            raise UserError(
+                f"the axes of a mesh are pairs of a name and a size, not {brief(self.axes)}; "
+                "weft.mesh(data=-1, model=2) makes a mesh"
+            )
+        if self.count > MOST_RANKS:
+            raise UserError(f"a mesh of {self.count:,} ranks; it has at most {MOST_RANKS:,}")
 
     @property
     def count(self) -> int:
@@ -126,6 +140,12 @@ class Mesh:
         for name, size in reversed(self.axes):
             rank, found[name] = divmod(rank, size)
         return found
+
+
+def _is_axis(given: Any) -> bool:
+    if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str):
+        return False
+    return type(given[1]) is int and given[1] > 0
 
 
 def _shown(over: Over) -> str:

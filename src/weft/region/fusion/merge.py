@@ -256,6 +256,8 @@ class _Merger:
             places = read.pop() if len(read) == 1 else self._by_position(emitter, root)
             axes = {expr.single_axis.name for expr in places if expr.single_axis is not None}
             missing = set(emitter.own) - axes
+            if missing and not inside.isdisjoint(fusion.settled):
+                raise Stop(f"{root.block} is read by a chain whose kernels are joined as they are")
             if len(axes) != len(places) or not missing <= reduced:
                 raise Stop(f"{root.block} lies over other axes")
             found.append(Root(root.block, places))

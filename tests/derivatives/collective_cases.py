@@ -11,14 +11,21 @@ case("all_reduce", emitted("all_reduce", **ALONE, fn="max"), normal(2, 3), label
      torch=lambda t, x: x * 1)  # fmt: skip
 case("all_reduce", emitted("all_reduce", **ALONE, fn="prod"), normal(2, 3), label="prod",
      torch=lambda t, x: x * 1)  # fmt: skip
-case("all_gather", emitted("all_gather", **ALONE, axis=0), normal(2, 3), torch=lambda t, x: x * 1)
-case("reduce_scatter", emitted("reduce_scatter", **ALONE, axis=1, fn="sum"), normal(2, 3),
-     torch=lambda t, x: x * 1)  # fmt: skip
-case("all_to_all", emitted("all_to_all", **ALONE, split=0, concat=1), normal(2, 3),
-     torch=lambda t, x: x * 1)  # fmt: skip
-case("collective_permute", emitted("collective_permute", **ALONE, sources=[], targets=[]),
-     normal(2, 3), torch=lambda t, x: x * 0)  # fmt: skip
-case("collective_broadcast", emitted("collective_broadcast", **ALONE), normal(2, 3),
-     torch=lambda t, x: x * 1)  # fmt: skip
-case("mark_varying", emitted("mark_varying", classes=[0]), normal(3), torch=lambda t, x: x * 1)
-case("assert_same", emitted("assert_same", classes=[0]), normal(3), torch=lambda t, x: x * 1)
+for shape in ((2, 3), (4,), (1, 2, 5)):
+    last = len(shape) - 1
+    for op, attributes, kept in (
+        ("all_gather", {**ALONE, "axis": 0}, 1),
+        ("reduce_scatter", {**ALONE, "axis": last, "fn": "sum"}, 1),
+        ("all_to_all", {**ALONE, "split": 0, "concat": last}, 1),
+        ("collective_permute", {**ALONE, "sources": [], "targets": []}, 0),
+        ("collective_broadcast", ALONE, 1),
+        ("mark_varying", {"classes": [0]}, 1),
+        ("assert_same", {"classes": [0]}, 1),
+    ):
+        case(
+            op,
+            emitted(op, **attributes),
+            normal(*shape),
+            label=f"rank {len(shape)}",
+            torch=lambda t, x, kept=kept: x * kept,
+        )

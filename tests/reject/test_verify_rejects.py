@@ -531,11 +531,12 @@ def test_the_users_line_is_part_of_the_place() -> None:
     assert finding.where == f"{AT} (model.py:12)"
 
 
-# Codes that no table can hold: of readers, of running, of ops that need no program, of the limit.
+# Codes that no table can hold: of readers, of running, of ops that need no program, of the limit;
+# of several ranks, in tests/unit/test_collectives.py.
 ELSEWHERE = {
     "MalformedText", "MalformedJson", "MalformedBincode", "UnknownOp", "SpecVersionMismatch",
     "GatherIndexOutOfBounds", "ScatterIndexOutOfBounds", "IntegerDivideByZero", "InvalidShift",
-    "InvalidExponent", "NotPositiveDefinite", "TooManyFindings",
+    "InvalidExponent", "NotPositiveDefinite", "TooManyFindings", "MeshMismatch", "RanksDiffer",
 }  # fmt: skip
 
 

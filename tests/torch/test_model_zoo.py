@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import weft
-from benchmarks.model_zoo import WEFT, torch_library
-from benchmarks.models import Case, cases
+
+torch = pytest.importorskip("torch")
+from benchmarks.model_zoo import WEFT, torch_library  # noqa: E402
+from benchmarks.models import Case, cases  # noqa: E402
 
 CASES = {case.name.split()[0]: case for case in cases() if not case.trains}
 

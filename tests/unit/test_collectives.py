@@ -339,3 +339,26 @@ def test_classes_of_ranks() -> None:
     assert sums((0, 1, 2, 3), (0, 0, 1, 1)) == ((0, 1), (2, 3))
     assert sums((0, 0, 1, 1), SAME) == ((0, 2), (1, 3))
     assert sums((0, 0, 0, 1), SAME) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            "%1 = assert_same(%0) {classes=[0, 0]} : f32[]\n"
+            "  %2 = assert_same(%1) {classes=[0]} : f32[]",
+            "MeshMismatch",
+        ),
+        (
+            "%1 = mark_varying(%0) {classes=[0, 1]} : f32[]\n"
+            "  %2 = assert_same(%1) {classes=[0, 0]} : f32[]",
+            "RanksDiffer",
+        ),
+        ("%2 = assert_same(%0) {classes=[9]} : f32[]", "lie between 0 and 0"),
+        ("%2 = mark_varying(%0) {classes=[]} : f32[]", "there is none"),
+    ],
+)
+def test_what_the_verifier_says_of_ranks(lines: str, told: str) -> None:
+    text = f"ptir.v0.4\nentry @m\n\nfunc @m(%0: f32[]) -> (f32[]) {{\n  {lines}\n  return %2\n}}\n"
+    with pytest.raises(SpecViolation, match=told):
+        verify(loads(text))

@@ -427,8 +427,7 @@ class Rank(OfRanks):
         return len(self.numbers)
 
     def infer(self, *types: TensorType) -> TensorType:
-        if not self.numbers:
-            raise invalid_attribute("mesh_rank has a number for each rank, and there is none")
+        _check_numbers("numbers", self.name, self.numbers, 1 << 31)
         return TensorType(SI64, ())
 
     def result_classes(self, operands: Sequence[Classes]) -> Classes:
@@ -436,6 +435,14 @@ class Rank(OfRanks):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         return np.asarray(self.numbers[world_of(self.rank_count, "mesh_rank").rank], np.int64)
+
+
+def _check_numbers(what: str, name: str, numbers: Sequence[int], below: int) -> None:
+    """A number for each rank, within a bound."""
+    if not numbers:
+        raise invalid_attribute(f"{name} has a number for each rank, and there is none")
+    if max(numbers) >= below:
+        raise invalid_attribute(f"the {what} of {name} lie between 0 and {below - 1}")
 
 
 @op_base
@@ -452,6 +459,7 @@ class Claim(OfRanks):
         return len(self.classes)
 
     def infer(self, *types: TensorType) -> TensorType:
+        _check_numbers("classes", self.name, self.classes, len(self.classes))
         return types[0]
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Any:

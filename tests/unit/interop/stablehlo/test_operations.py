@@ -18,7 +18,7 @@ from weft.interop import stablehlo
 from weft.interop.stablehlo.reading.module import LOWERINGS
 from weft.interop.stablehlo.reading.refused import REFUSED
 
-OTHER_DIALECTS = {"func.call", "shape.shape_of"}
+OTHER_DIALECTS = {"func.call", "sdy.sharding_constraint", "shape.shape_of"}
 PROJECT = tomllib.loads(Path(__file__).parents[4].joinpath("pyproject.toml").read_text())["project"]
 (REQUIRED,) = map(Requirement, PROJECT["optional-dependencies"]["stablehlo"])
 INSTALLED = version("jaxlib")

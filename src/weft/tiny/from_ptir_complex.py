@@ -17,6 +17,7 @@ from weft.foundation.dtypes import F64, I1, DType
 from weft.ptir.literal import ScalarLiteral, ScalarTag
 from weft.ptir.op import Op
 from weft.ptir.ops import (
+    collective,
     complex_parts,
     contraction,
     elementwise,
@@ -306,6 +307,8 @@ COMPLEX_ROWS: Final[Mapping[type[Op], ComplexRow]] = {
     elementwise.Compare: _compare,
     elementwise.Cast: _cast,
     elementwise.StopGradient: _same,
+    collective.MarkVarying: _same,
+    collective.AssertSame: _same,
     scheduling.Barrier: _barrier,
     fns.IsNan: _tested(is_nan, Fn.MAX),
     fns.IsInf: _tested(is_infinite, Fn.MAX),

@@ -523,17 +523,32 @@ def _injective(
 
 
 def _rejoined(index: Index) -> Index:
-    """The index with a quotient and a remainder of one number as that number, which they tell."""
+    """The index with a quotient and a remainder of one number as that number, which they tell. The
+    number may be a quotient itself, of which the next remainder is the rest: the digits of one axis
+    are joined from the first to the last."""
     left = list(index)
     for expr in index:
-        term = expr.terms[0][0] if len(expr.terms) == 1 else None
-        if not isinstance(term, FloorDiv) or expr != Expr(0, ((term, 1),)):
-            continue
-        rest = term.value - expr * term.divisor
-        if expr in left and rest in left:
+        joined = _joined(expr, left)
+        while joined is not None:
+            quotient, rest, number = joined
             left.remove(rest)
-            left[left.index(expr)] = term.value
+            left[left.index(quotient)] = number
+            joined = _joined(number, left)
     return tuple(left)
+
+
+def _joined(expr: Expr, index: Sequence[Expr]) -> tuple[Expr, Expr, Expr] | None:
+    """A quotient, the remainder that belongs to it, and the number that they are of."""
+    term = expr.terms[0][0] if len(expr.terms) == 1 else None
+    if expr not in index or not isinstance(term, FloorDiv) or expr != Expr(0, ((term, 1),)):
+        return None
+    for rest in index:
+        for factor in {-f for t, f in rest.terms if t == term and f < 0}:
+            number = rest + expr * factor
+            whole = term.divisor % factor == 0
+            if whole and number == term.value // (term.divisor // factor):
+                return expr, rest, number
+    return None
 
 
 def _is_mixed_radix(index: Index, sizes: Mapping[str, int]) -> bool:

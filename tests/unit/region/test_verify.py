@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -319,3 +320,28 @@ def test_a_digit_index_reaches_every_element() -> None:
 
 def test_lets_are_plain_records() -> None:
     assert Let("a", F32, (), Binary("add", "b", "c")) == Let("a", F32, (), Binary("add", "b", "c"))
+
+
+@pytest.mark.parametrize("shape", [(512, 512, 3, 3), (1025, 257, 7, 3)])
+def test_the_digits_of_one_long_axis_reach_each_element_once(shape: tuple[int, ...]) -> None:
+    """There are too many points to try them all: the digits are joined from the first to the
+    last."""
+    index, rest = [], axis("m")
+    for size in shape[:0:-1]:
+        index, rest = [rest % size, *index], rest // size
+    points = math.prod(shape)
+    tensors = {
+        n: Tensor(n, F32, s, r) for n, s, r in (("x", (points,), "input"), ("y", shape, "output"))
+    }
+    read = Let("v0", F32, ("m",), Read("x", (axis("m"),)))
+    kernel = Kernel(
+        "map0",
+        Pattern.MAP,
+        (KernelAxis("m", points),),
+        (read,),
+        (Output("y", "v0", (rest, *index)),),
+    )
+    whole = Module(tensors, (kernel,), ("x",), ("y",))
+    assert not list(findings(whole))
+    twice = replace(kernel, outputs=(Output("y", "v0", (rest, *index[:-1], constant(0))),))
+    assert [f.code for f in findings(replace(whole, kernels=(twice,)))] == ["RegionCover"]

@@ -9,13 +9,14 @@ import time
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 import weft
+from weft import functional
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS, ProgramCache
@@ -90,6 +91,71 @@ def test_what_the_user_still_holds_is_kept() -> None:
     with weft.trace() as tracer:
         (middle * 3.0).eval()
     assert "exp" not in executed(tracer)
+
+
+def test_what_waiting_instructions_need_is_kept() -> None:
+    x = data(3)
+    shared = weft.exp(x)
+    first, second = shared + 1.0, shared * 2.0
+    node = shared._node
+    del shared
+    first.eval()
+    assert node.storage is not None
+    with weft.trace() as tracer:
+        second.numpy()
+    assert "exp" not in executed(tracer)
+
+
+def test_what_only_dropped_instructions_used_is_not_kept() -> None:
+    x = data(3)
+    shared = weft.exp(x)
+    first, second = shared + 1.0, shared * 2.0
+    node = shared._node
+    del shared, second
+    first.eval()
+    assert node.storage is None
+
+
+def test_elements_of_a_tuple_that_somebody_holds_are_computed_with_the_others() -> None:
+    values, positions = functional.top_k(data(6), 2)
+    values.eval()
+    assert not positions.is_lazy
+
+
+def _descend(state: list[weft.Tensor]) -> weft.Tensor:
+    loss, slope = weft.value_and_grad(lambda x: (weft.tanh(x) ** 2).sum())(state[0])
+    state[0] = state[0] - 0.1 * slope
+    return loss  # type: ignore[no-any-return]
+
+
+def _count(state: list[weft.Tensor]) -> weft.Tensor:
+    values, positions = functional.top_k(state[0], 2)
+    state[0] = state[0] + positions.sum()
+    return values.sum()
+
+
+def _share(state: list[weft.Tensor]) -> weft.Tensor:
+    slope = weft.exp(-(state[0] * 2.0 + 1.0))
+    state[0] = state[0] - 0.1 * slope
+    return (slope * slope).sum()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("turn", [_descend, _count, _share])
+def test_a_loop_that_reads_a_value_on_the_side_runs_the_same_programs(
+    turn: Callable[[list[weft.Tensor]], weft.Tensor],
+) -> None:
+    state, wanted = [data(5)], [data(5)]
+    read: list[float] = []
+    for _ in range(2):
+        read.append(float(turn(state)))
+    with compiles() as count:
+        for _ in range(5):
+            read.append(float(turn(state)))
+    assert count == [0]
+    for value in read:
+        known = turn(wanted)
+        weft.eval(known, wanted[0])
+        assert value == pytest.approx(float(known), rel=1e-6)
 
 
 def test_what_nobody_holds_is_freed() -> None:

@@ -91,6 +91,10 @@ class Arena:
         node = Node(self, form, operands, form.output, line)
         if self.tracing:
             self.created.append(node)
+            return node
+        for operand in operands:
+            if operand.form is not None:
+                operand.used_by(node)
         return node
 
     def leaf(self, storage: Any, kind: TensorType) -> Node:

@@ -1,7 +1,8 @@
 """Carrying out what was captured: from nodes to a signature, a compiled program, and results.
 
-Whatever the user still holds a tensor for is computed along with what was asked for, so that no
-work is done twice; everything in between exists only inside the program.
+Whatever the user still holds a tensor for is computed along with what was asked for, and so is what
+instructions need that stay behind: no work is done twice, and a loop that reads one value of many
+runs the same programs in every turn. Everything else in between exists only inside the program.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from weft.ops.graph.cache import PROGRAMS, Positions, Signature, Single
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
 from weft.ops.graph.node import Donated, Node
-from weft.ops.graph.program import program_of, reachable, taken
+from weft.ops.graph.program import created, program_of, reachable, taken
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType
@@ -35,11 +36,14 @@ class Request:
 
     def __init__(self, roots: Sequence[Node], alone: bool = False) -> None:
         nodes = reachable(roots)
+        wanted = set(roots)
+        if not alone:
+            nodes = _with_needed(nodes, wanted)
         self.made = taken(nodes)
         self.leaves: list[Node] = []
         self.literals: list[Node] = []
         self.exports: list[Node] = []
-        key, used = self._walk(set(roots), alone)
+        key, used = self._walk(wanted, alone)
         position = dict(zip(nodes, count(), strict=False))
         backend = nodes[-1].arena.backend.name
         self.signature: Signature = (backend, *key, *map(position.__getitem__, used))
@@ -80,6 +84,24 @@ class Request:
         parameters = [*self.leaves, *[self.literals[at] for at in lifted]]
         program, _ = program_of("main", parameters, self.exports, self.made)
         return program, self.exports[0].arena.backend
+
+
+def _with_needed(nodes: list[Node], wanted: set[Node]) -> list[Node]:
+    """The nodes, with what else of their results is needed after them among the wanted: where a
+    tuple is, those of its elements that somebody holds."""
+    inside, added = set(nodes), False
+    for node in nodes:  # which grows meanwhile
+        waiting = node.waiting(inside) if node.users else ()
+        if not waiting:
+            continue
+        if isinstance(node.type, TensorType):
+            wanted.add(node)
+            continue
+        elements = [user for user in waiting if user.is_element]
+        nodes += elements
+        inside.update(elements)
+        added = True
+    return sorted(nodes, key=created) if added else nodes
 
 
 def evaluate(roots: Sequence[Node], alone: bool = False) -> None:

@@ -16,7 +16,7 @@ graph safe without a lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, Protocol
@@ -147,6 +147,7 @@ class Node:
         "owner",
         "storage",
         "type",
+        "users",
     )
 
     def __init__(
@@ -167,6 +168,8 @@ class Node:
         """What a backend stored; a `TensorLiteral` for a constant; None: not computed yet."""
         self.owner: ref[Any] | None = None
         """The tensor that shows this node to the user, as long as it lives."""
+        self.users: list[ref[Node]] | None = None
+        """The instructions on this node, outside of traces, as long as it waits to be computed."""
         self.id = _next_node()
 
     @property
@@ -176,16 +179,35 @@ class Node:
         return self.type
 
     @property
+    def is_element(self) -> bool:
+        """Whether it waits to be taken out of a tuple."""
+        form = self.form
+        return form is not None and form.op is None
+
+    @property
     def is_owned(self) -> bool:
         """Whether the user still holds a tensor that shows this node."""
         owner = self.owner
         return owner is not None and owner() is not None
+
+    def used_by(self, node: Node) -> None:
+        """An instruction on this node was captured."""
+        users = self.users
+        if users is None:
+            users = self.users = []
+        users.append(ref(node))
+
+    def waiting(self, inside: Collection[Node]) -> list[Node]:
+        """The instructions on this node that somebody can still ask for, other than these."""
+        alive = [user() for user in self.users or ()]
+        return [user for user in alive if user is not None and user not in inside]
 
     def settle(self, storage: Any) -> None:
         """The node has been computed: it keeps the result and lets go of how it was made."""
         self.storage = storage
         self.form = None
         self.operands = ()
+        self.users = None
 
 
 def give_away(nodes: Sequence[Node], line: Line | None) -> None:

@@ -33,7 +33,7 @@ def reachable(roots: Sequence[Node], given: Collection[Node] = ()) -> list[Node]
                 if operand not in seen:
                     seen.add(operand)
                     found.append(operand)
-    found.sort(key=_creation)
+    found.sort(key=created)
     return found
 
 
@@ -56,10 +56,10 @@ def captured(arena: Home, roots: Sequence[Node]) -> list[Node]:
             if operand not in seen:
                 seen.add(operand)
                 stack.append(operand)
-    return sorted(found, key=_creation)
+    return sorted(found, key=created)
 
 
-_creation = attrgetter("id")
+created = attrgetter("id")
 """Nodes in the order in which they were made."""
 
 

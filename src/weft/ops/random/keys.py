@@ -18,8 +18,7 @@ from weft.ops.array.creation import asarray
 from weft.ops.array.data_types import dtype_named
 from weft.ops.array.manipulation import stack
 from weft.ops.calls import public
-from weft.ops.graph.context import arena_for, current
-from weft.ops.graph.evaluate import evaluate
+from weft.ops.graph.context import current
 from weft.ops.session import Session
 from weft.ops.tensor import Tensor, from_array
 from weft.ptir.ops.random import BITS
@@ -59,12 +58,7 @@ def split(key: Tensor, count: Any = 2) -> Tensor:
     state = checked_key(key)
     dims = sizes("count", count)
     words = draw("philox_bits", state, (*dims, 4), UI32).astype(SI64)
-    keys = (words[..., ::2] << 32) | words[..., 1::2]
-    # A loop that says `key, now = split(key)` reads `now` alone. What was not computed of `key`
-    # would be computed again in every turn, by a program that is longer each time.
-    if not keys.is_traced and not arena_for(keys._node).parameters:
-        evaluate([keys._node])
-    return keys
+    return (words[..., ::2] << 32) | words[..., 1::2]
 
 
 @public

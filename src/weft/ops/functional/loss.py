@@ -324,25 +324,36 @@ def capture_nll(
 
 
 def _class_loss(
-    s: Session, checked: ClassChecked, x: Handle, target: Handle, weight: Handle | None
+    s: Session,
+    checked: ClassChecked,
+    x: Handle,
+    target: Handle,
+    weight: Handle | None,
+    above: Handle | None = None,
 ) -> Handle:
+    """The loss of log-probabilities x, or, with what they are all `above` them, x - above. That is
+    taken off what was picked: the gradient then needs no sum over the classes."""
     axis = checked.axis
-    costs = x if weight is None else x * _by_class(weight, x, axis)
+    weights = None if weight is None else _by_class(weight, x, axis)
+    costs = x if weights is None else x * weights
     chosen = _chosen(s, checked, target, x.shape)
+    share = None if weights is None else _picked(s, chosen, weights, axis)
     loss = -_picked(s, chosen, costs, axis)
+    if above is not None:
+        loss = above + loss if share is None else share * above + loss
     if checked.smoothing:
         spread = -costs.reduce_mean([axis])
+        if above is not None:
+            spread = spread + (above if weights is None else above * weights.reduce_mean([axis]))
         loss = loss * (1.0 - checked.smoothing) + spread * checked.smoothing
     counted = target.compare("not_equal", checked.ignore_index)
     zero = s.full(0.0, loss.dtype, loss.shape)
     loss = s.select(counted, loss, zero)
     if checked.reduction != "mean":
         return reduced(loss, checked.reduction)
-    share = counted.cast(loss.dtype)
-    if weight is not None:
-        share = s.select(counted, _picked(s, chosen, _by_class(weight, x, axis), axis), zero)
+    shares = counted.cast(loss.dtype) if share is None else s.select(counted, share, zero)
     axes = range(loss.rank)
-    return loss.reduce_sum(axes) / share.reduce_sum(axes)
+    return loss.reduce_sum(axes) / shares.reduce_sum(axes)
 
 
 @functional
@@ -365,9 +376,15 @@ def nll_loss(
 def capture_cross_entropy(
     s: Session, checked: ClassChecked, x: Handle, target: Handle, weight: Handle | None
 ) -> Handle:
-    logs = capture_log_softmax(s, AxisChecked(checked.axis), widened(x))
-    found = _share_loss if target.dtype.is_float else _class_loss
-    return s.cast(found(s, checked, logs, target, weight), x.dtype)
+    wide = widened(x)
+    if target.dtype.is_float:
+        logs = capture_log_softmax(s, AxisChecked(checked.axis), wide)
+        return s.cast(_share_loss(s, checked, logs, target, weight), x.dtype)
+    # The largest score cancels out, and so does its slope.
+    largest = wide.reduce_max([checked.axis], keepdims=True).stop_gradient()
+    scores = wide - largest.broadcast_to(wide.shape)
+    above = scores.exp().reduce_sum([checked.axis]).log()
+    return s.cast(_class_loss(s, checked, scores, target, weight, above), x.dtype)
 
 
 def _share_loss(

@@ -1,0 +1,97 @@
+"""Rows between products that begin at whole lines of memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.example_inputs import inputs_for
+from tests.gpu_interpreted import InterpretedGpu
+from tests.gpu_programs import through_stages
+from weft.codegen.gpu.ir import values
+from weft.foundation.errors import SpecViolation
+from weft.ptir import Builder, Program, Value
+from weft.region.fitting import aligned, room
+from weft.region.ir import Module, Pattern
+from weft.region.text import from_json, to_json
+from weft.region.verify import verify
+from weft.testing.compare import compare
+
+
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "_LARGE", 1)
+    monkeypatch.setattr(room, "WORTH", 1)
+    monkeypatch.setattr(aligned, "WORTH", 1)
+
+
+def softmax_between(
+    columns: int, dtype: str = "bf16", rows: int = 16, *, handed_out: bool = False
+) -> Program:
+    """softmax(x @ w) @ v, not in one kernel: the rows are scaled by their sum, too."""
+    b = Builder()
+    x, w = b.param(dtype, [rows, 64]), b.param(dtype, [64, columns])
+    v = b.param(dtype, [columns, 64])
+    scores = b.cast(b.dot_general(x, w, contract=([1], [0])), "f32")
+    shape = [rows, columns]
+
+    def over(x: Value) -> Value:
+        return b.broadcast_to(b.reshape(x, [rows, 1]), shape)
+
+    powers = b.exp(scores - over(b.reduce_max(scores, [1])))
+    shares = powers / over(b.reduce_sum(powers, [1]))
+    squares = b.reduce_sum(shares * shares, [1])
+    rounded = b.cast(shares * over(squares), dtype)
+    mixed = b.dot_general(rounded, v, contract=([1], [0]))
+    return b.build(mixed, rounded) if handed_out else b.build(mixed)
+
+
+def regions(program: Program) -> Module:
+    module = through_stages(program, "sm90")["region"]
+    assert isinstance(module, Module)
+    return module
+
+
+@pytest.mark.parametrize("columns", [37, 129, 260])
+def test_odd_rows_have_room_and_nothing_is_copied(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    small(monkeypatch)
+    program = softmax_between(columns)
+    module = regions(program)
+    assert [k.pattern for k in module.kernels].count(Pattern.MAP) == 1, "w alone is copied"
+    roomy = [t for t in module.tensors.values() if t.room]
+    assert roomy
+    assert all(t.shape[-1] % 8 == 0 and t.extents[-1] == columns for t in roomy)
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def test_rows_take_whole_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch)
+    code = InterpretedGpu("sm90").compile(softmax_between(1037)).compilation["gpu"]
+    (row,) = (code.kernels[found.symbol] for n, found in code.launches.items() if "row" in n)
+    assert any(isinstance(s, values.LoadVector) for s in row.body)
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "handed_out"),
+    [(64, "bf16", False), (37, "f32", False), (37, "bf16", True)],
+)
+def test_others_stay_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, columns: int, dtype: str, handed_out: bool
+) -> None:
+    small(monkeypatch)
+    module = regions(softmax_between(columns, dtype, handed_out=handed_out))
+    assert not [t for n, t in module.tensors.items() if t.room and n in module.outputs]
+    assert handed_out or not [t for t in module.tensors.values() if t.room]
+
+
+def test_room_is_written_down_and_kept_from_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    small(monkeypatch)
+    module = regions(softmax_between(37))
+    assert from_json(to_json(module)).tensors == module.tensors
+    given = module.inputs[0]
+    wrong = module.tensors | {given: replace(module.tensors[given], room=3)}
+    with pytest.raises(SpecViolation, match="cannot have rows with room for 3"):
+        verify(replace(module, tensors=wrong))

@@ -9,6 +9,7 @@ import pytest
 
 from tests.example_inputs import inputs_for
 from tests.unit.region.fitting.test_cutting import argmax, layer_norm, softmax, summed
+from tests.unit.region.fitting.test_room import softmax_between
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.ptir import Builder, Program
@@ -32,6 +33,11 @@ def few_rows() -> Program:
     return b.build(b.matmul(b.param("f32", [4, 100_003]), b.param("f32", [100_003, 256])))
 
 
+def odd_vocabulary() -> Program:
+    """Rows between products that have room, on a device that checks what lies there."""
+    return softmax_between(1037, rows=4096)
+
+
 CASES: dict[str, Callable[[], Program]] = {
     "sum": lambda: summed("f32", (PRIME,), 0),
     "sum of integers": lambda: summed("si32", (PRIME,), 0),
@@ -44,6 +50,7 @@ CASES: dict[str, Callable[[], Program]] = {
     "softmax in levels": lambda: softmax(2, 300_007),
     "layer norm": lambda: layer_norm(2, PRIME),
     "few rows": few_rows,
+    "rows with room": odd_vocabulary,
 }
 
 

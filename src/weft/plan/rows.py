@@ -16,12 +16,13 @@ from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
 from weft.plan.row_costs import BLOCK, HALF_A_UNIT, RowCosts
 from weft.region.forms.columns import side_by_side
-from weft.region.forms.widths import vector_bytes
+from weft.region.forms.widths import stretch, vector_bytes
 from weft.region.ir import (
     AxisIndex,
     Const,
     Fold,
     Kernel,
+    KernelAxis,
     Let,
     Read,
     Reduce,
@@ -109,6 +110,14 @@ def row_length(kernel: Kernel) -> int:
 
 def row_count(kernel: Kernel) -> int:
     return math.prod(kernel.sizes.values()) // max(1, row_length(kernel))
+
+
+def row_extent(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
+    """Elements along the axis of a row's vectors, with the room that follows them in memory."""
+    name = row_vector_axis(kernel)
+    axis = next((a for a in kernel.axes if a.name == name), KernelAxis("", 1))
+    found = _tensors_along(kernel, axis.name)
+    return math.gcd(*(stretch(axis, tensors[name]) for name in found)) or axis.size
 
 
 def chunks_of(kernel: Kernel, plan: RowPlan) -> int:
@@ -244,7 +253,7 @@ def gpu_row_plan(
     if not _suits_threads(kernel, tensors, target):
         plan = _across(kernel, tensors, target, header)
         return plan or _single(kernel, tensors, header)
-    vector = _vector(kernel, tensors, axis)
+    vector = _vector(kernel, tensors, axis, row_extent(kernel, tensors))
     vectors = -(-row_length(kernel) // vector)
     units, rows = target.limits.units, row_count(kernel)
     costs = RowCosts(vectors, rows / units, stores_rows(kernel), len(shared_reads(kernel)))
@@ -296,7 +305,8 @@ def _partial_sums(kernel: Kernel, plan: RowPlan, costs: RowCosts) -> int:
 def _several(kernel: Kernel, plan: RowPlan, costs: RowCosts, target: Target) -> RowPlan:
     """The plan with as many rows to a thread as pay and as its registers hold."""
     more = replace(plan, rows_per_thread=costs.rows_of_a_thread(plan.threads))
-    return more if plan.keep_row and _fits(kernel, more, target) else plan
+    whole = row_length(kernel) % plan.vector == 0
+    return more if whole and plan.keep_row and _fits(kernel, more, target) else plan
 
 
 def _stay_in_cache(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
@@ -432,15 +442,15 @@ def _fits(kernel: Kernel, plan: RowPlan, target: Target, more: int = 0) -> bool:
 
 def _single(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan:
     axis = row_vector_axis(kernel)
-    vector = _vector(kernel, tensors, axis) if axis is not None else 1
+    vector = _vector(kernel, tensors, axis, kernel.sizes[axis]) if axis is not None else 1
     return RowPlan(header, vector, _SINGLE, 1, accumulators=1, keep_row=False)
 
 
-def _vector(kernel: Kernel, tensors: Mapping[str, Tensor], axis: str) -> int:
+def _vector(kernel: Kernel, tensors: Mapping[str, Tensor], axis: str, extent: int) -> int:
     """Elements of one access along an axis: as many as all tensors allow, or, in a contraction,
     which reads its operands along different axes, as many as are worth unrolling."""
     width = 16 if kernel.roles is not None else vector_bytes(kernel, tensors)
-    return whole_vectors(kernel, tensors, width, axis)
+    return _whole(extent, _vector_length(kernel, tensors, width, axis))
 
 
 def whole_vectors(
@@ -455,11 +465,27 @@ def whole_vectors(
     access of `width` bytes; they divide the axis. Tensors that do not change along it do not
     count."""
     extent = kernel.sizes[axis] if axis is not None else 1
+    return _whole(extent, _vector_length(kernel, tensors, width, axis, stored=stored))
+
+
+def _vector_length(
+    kernel: Kernel,
+    tensors: Mapping[str, Tensor],
+    width: int,
+    axis: str | None,
+    *,
+    stored: bool = False,
+) -> int:
+    names = _tensors_along(kernel, axis, stored=stored)
+    sizes = [tensors[name].dtype.storage_bytes for name in names]
+    return min(_WIDEST, max(1, width // max(sizes, default=4)))
+
+
+def _tensors_along(kernel: Kernel, axis: str | None, *, stored: bool = False) -> list[str]:
+    """What changes along an axis; of it what is `stored` alone."""
     reads = [let for let in kernel.body if isinstance(let.expr, Read) and axis in let.axes]
     names = [let.expr.tensor for let in reads if isinstance(let.expr, Read) and not stored]
-    names += [o.tensor for o in kernel.outputs if axis in kernel.let(o.value).axes]
-    sizes = [tensors[name].dtype.storage_bytes for name in names]
-    return _whole(extent, min(_WIDEST, max(1, width // max(sizes, default=4))))
+    return names + [o.tensor for o in kernel.outputs if axis in kernel.let(o.value).axes]
 
 
 def _whole(extent: int, vector: int) -> int:

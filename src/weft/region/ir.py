@@ -463,6 +463,14 @@ class Tensor:
     role: str = "internal"
     """input, param, state, constant, run (what random numbers depend on), output, internal, or
     local: of a stage, in no memory of the program."""
+    room: int = 0
+    """Elements at the end of each row, among those of the shape, that nobody reads: with them rows
+    begin at whole lines of memory."""
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The shape without room."""
+        return (*self.shape[:-1], self.shape[-1] - self.room) if self.room else self.shape
 
     @property
     def bytes(self) -> int:

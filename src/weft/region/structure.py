@@ -54,7 +54,8 @@ def structure_key(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str:
     shapes = {new: replace(tensors[old], name=new, role="") for old, new in order.items()}
     document = kernel_to_json(plain, shapes, repr)
     document["tensors"] = {
-        name: [tensor.dtype.name, *tensor.shape] for name, tensor in shapes.items()
+        name: [tensor.dtype.name, *tensor.shape, *[f"room {tensor.room}"] * bool(tensor.room)]
+        for name, tensor in shapes.items()
     }
     text = json.dumps(document, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

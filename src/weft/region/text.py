@@ -116,6 +116,7 @@ def to_json(module: Module, encode_op: Encode | None = None) -> Json:
     """The module as a JSON document."""
     tensors = {
         t.name: {"dtype": t.dtype.name, "shape": list(t.shape), "role": t.role}
+        | ({"room": t.room} if t.room else {})
         for t in module.tensors.values()
     }
     kernels = [kernel_to_json(kernel, module.tensors, encode_op) for kernel in module.kernels]
@@ -296,7 +297,11 @@ def from_json(document: Any, decode_op: Decode | None = None) -> Module:
         for name, entry in top.named("tensors"):
             with reading(entry, f"tensor {name}") as fields:
                 tensors[name] = Tensor(
-                    name, fields.dtype("dtype"), fields.wholes("shape"), fields.text("role")
+                    name,
+                    fields.dtype("dtype"),
+                    fields.wholes("shape"),
+                    fields.text("role"),
+                    fields.whole("room") if fields.has("room") else 0,
                 )
         kernels = top.items("kernels", lambda fields: _read_region(fields, tensors, decode_op))
         origin = _read_origin(top) if top.has("origin") else {}

@@ -102,6 +102,9 @@ def _tensor(
         yield Finding("RegionTensor", name, f"tensor {tensor.name} has role {tensor.role}")
     if any(size < 0 for size in tensor.shape):
         yield Finding("RegionTensor", name, f"it has the shape {list(tensor.shape)}")
+    if tensor.room and (tensor.role != "internal" or not 0 < tensor.room < tensor.shape[-1]):
+        why = f"{tensor.role} {list(tensor.shape)} cannot have rows with room for {tensor.room}"
+        yield Finding("RegionTensor", name, why)
     if tensor.role == "output" and name not in results:
         yield Finding("RegionTensor", name, "it has the role output, but is none")
     if (tensor.role in _GIVEN) is not (name in given):
@@ -322,7 +325,7 @@ class _Check:
         if any(axis.size == 0 for axis in self.kernel.axes):
             return
         ranges = {**self.kernel.ranges, **(places or {})}
-        for place, (expr, size) in enumerate(zip(index, tensor.shape, strict=True)):
+        for place, (expr, size) in enumerate(zip(index, tensor.extents, strict=True)):
             if _guarded(expr, size, guards, ranges):
                 continue
             if self._holds(Guard(expr, size), guards, ranges):
@@ -437,7 +440,7 @@ class _Check:
 
     def _once(self, output: Output, let: Let, tensor: Tensor) -> Iterator[Finding]:
         sizes = {name: self.kernel.sizes[name] for name in let.axes}
-        points, elements = math.prod(sizes.values()), math.prod(tensor.shape)
+        points, elements = math.prod(sizes.values()), math.prod(tensor.extents)
         if output.base is None and points != elements:
             yield self.wrong(
                 "RegionCover",

@@ -34,7 +34,7 @@ from weft.region.ir import (
 from weft.target.matrix_atoms import TINY
 from weft.target.target import Target
 
-_WORTH: Final = 1 << 22
+WORTH: Final = 1 << 22
 """Products from which copying the operands pays."""
 
 
@@ -45,7 +45,7 @@ def with_aligned_operands(
     roles = kernel.roles
     if roles is None or kernel.pattern is not Pattern.MATMUL:
         return (kernel,), ()
-    if math.prod(kernel.sizes.values()) < _WORTH or kernel.params:
+    if math.prod(kernel.sizes.values()) < WORTH or kernel.params:
         return (kernel,), ()
     copies: list[Kernel] = []
     made: list[Tensor] = []

@@ -13,6 +13,7 @@ from weft.region.fitting.few_channels import with_folded_windows
 from weft.region.fitting.joined_axes import with_joined_axes
 from weft.region.fitting.long_sums import in_parts
 from weft.region.fitting.one_row import with_one_row
+from weft.region.fitting.room import with_room
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.fitting.wide_sums import with_wide_sums
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
@@ -23,9 +24,10 @@ _ZERO: Final = ("0", "0.0", "False")
 
 
 def fit(module: Module, target: Target) -> Module:
-    """The module with long sums cut; on a GPU with odd rows joined, operands aligned, single rows
-    of 8-bit numbers as contractions and ops that stay whole in steps; elsewhere with scatters that
-    add narrow floats in a wider dtype."""
+    """The module with long sums cut; on a GPU with room in odd rows, or with them joined, operands
+    aligned, single rows of 8-bit numbers as contractions and ops that stay whole in steps;
+    elsewhere with scatters that add narrow floats in a wider dtype."""
+    module = with_room(module, target)
     tensors = dict(module.tensors)
     kernels: list[Kernel] = []
     origin = dict(module.origin)

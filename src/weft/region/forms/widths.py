@@ -40,12 +40,17 @@ def _allowed_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, i
         if coefficient(address, axis.name) == 1:
             size = tensors[name].dtype.storage_bytes
             steps = [abs(f) for term, f in address.terms if str(term) != axis.name]
-            numbers = [axis.size, address.constant, *steps]
+            numbers = [stretch(axis, tensors[name]), address.constant, *steps]
             width = found.get(name, 16)
             while width > size and any((number * size) % width for number in numbers):
                 width //= 2
             found[name] = width
     return found
+
+
+def stretch(axis: KernelAxis, tensor: Tensor) -> int:
+    """Elements of a tensor along an axis in which it is contiguous, with the room behind them."""
+    return tensor.shape[-1] if tensor.room and tensor.extents[-1] == axis.size else axis.size
 
 
 def inner_axis(kernel: Kernel) -> KernelAxis | None:

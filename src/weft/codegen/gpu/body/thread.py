@@ -470,7 +470,12 @@ class Emitter(ABC):
         size, span = dtype.storage_bytes, self.span(dtype, group)
         if group.axis is None or span % _WORD or self.refs[tensor].alignment % span:
             return False
-        return aligned(address, group.axis, span // size, self.kernel.sizes)
+        return aligned(address, group.axis, span // size, self.extents)
+
+    @property
+    def extents(self) -> Mapping[str, int]:
+        """How far each axis goes in vectors."""
+        return self.kernel.sizes
 
     # -- reductions ------------------------------------------------------------------------------
 

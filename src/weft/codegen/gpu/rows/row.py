@@ -50,6 +50,7 @@ from weft.plan.rows import (
     reduced_axes,
     resident_blocks,
     row_count,
+    row_extent,
     row_length,
     row_registers,
     row_vector_axis,
@@ -72,10 +73,12 @@ def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target
 ) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
-    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, plan, target)]
+    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, tensors, plan, target)]
 
 
-def _refusals(kernel: Kernel, plan: RowPlan, target: Target) -> Iterator[Finding]:
+def _refusals(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target
+) -> Iterator[Finding]:
     if plan.threads > 1 and not is_regular(kernel):
         yield refuse(
             "IrregularRows",
@@ -85,7 +88,8 @@ def _refusals(kernel: Kernel, plan: RowPlan, target: Target) -> Iterator[Finding
         return
     axis = row_vector_axis(kernel)
     size = kernel.sizes[axis] if axis else 1
-    if size % plan.vector:
+    with_room = row_extent(kernel, tensors) if _takes_rooms(plan) else size
+    if size % plan.vector and with_room % plan.vector:
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
     yield from too_many(row_count(kernel), row_length(kernel))
     keeps = plan.keep_row and plan.threads > 1
@@ -129,6 +133,11 @@ def _more_room(plan: RowPlan, target: Target) -> str:
     if target.has("cluster") and plan.blocks_per_row < CLUSTERS[-1]:
         return "more blocks_per_row, or "
     return ""
+
+
+def _takes_rooms(plan: RowPlan) -> bool:
+    """Whether vectors may reach into the room behind a row."""
+    return plan.threads > 1 and plan.rows_per_thread == 1 and not plan.ring
 
 
 class Rows(Emitter):
@@ -288,7 +297,7 @@ class Rows(Emitter):
         """The extents of the reduced axes, in vectors."""
         sizes = {name: self.kernel.sizes[name] for name in self.order}
         if self.axis:
-            sizes[self.axis] //= self.plan.vector
+            sizes[self.axis] = -(-sizes[self.axis] // self.plan.vector)
         return sizes
 
     def chunk(self, scope: Scope, number: Scalar, *, whole: bool) -> Group:
@@ -298,7 +307,24 @@ class Rows(Emitter):
         axes = self.places(scope, number, self.order, sizes)
         if self.axis:
             axes[self.axis] = axes[self.axis] * self.plan.vector
-        return group_at(scope, axes, self.axis, self.plan.vector, inside)
+        group = group_at(scope, axes, self.axis, self.plan.vector, inside)
+        if self.axis and self.kernel.sizes[self.axis] % self.plan.vector:
+            for point in group.instances[1:]:
+                point.inside = point.axes[self.axis] < self.kernel.sizes[self.axis]
+                if len(self.order) == 1 and point.parent is not None:
+                    # A point inside the row is in a vector that the row has.
+                    point.parent.inside = Lit(1)
+            group.instances[0].inside = inside
+        return group
+
+    @property
+    def extents(self) -> Mapping[str, int]:
+        """The last vector may reach into the room behind a row, which is the row's own: what lies
+        there is read for nothing, and may be overwritten."""
+        vector, sizes = self.plan.vector, self.kernel.sizes
+        if self.axis is None or sizes[self.axis] % vector == 0:
+            return sizes
+        return {**sizes, self.axis: -(-sizes[self.axis] // vector) * vector}
 
     def sweep_kept(self, root: Scope, body: Sweep) -> None:
         """Every vector of this thread, in registers; the same ones each time."""

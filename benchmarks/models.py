@@ -7,7 +7,8 @@
 
 Weights are random and the same on both sides, and so is the data; what a forward pass gives, or the
 loss of a step, is compared first. Calls are timed by the host's clock, a few at a time and all
-candidates in turns, with nothing waited for between them: the medians are what a loop takes.
+candidates in turns, with nothing waited for between them and nothing read: the medians are what a
+loop takes.
 `first` is the first call, with all that is compiled for it.
 """
 
@@ -63,7 +64,7 @@ class Candidate:
 
     who: str
     call: Callable[[], Any]
-    wait: Callable[[Any], Any]
+    read: Callable[[Any], Any]
     first: float = 0.0
     seconds: list[float] | None = None
 
@@ -244,6 +245,12 @@ def _read(tensor: Any) -> Any:
     return tensor.float().cpu().numpy()
 
 
+def _wait() -> None:
+    """Until the GPU, whoever gave it work, has done it."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 # -- measuring -----------------------------------------------------------------------------------
 
 
@@ -252,7 +259,7 @@ def measured(case: Case, options: argparse.Namespace) -> list[Candidate]:
     for candidate in candidates(case, options):
         started = time.perf_counter()
         try:
-            result = np.asarray(candidate.wait(candidate.call()), np.float32)
+            result = np.asarray(candidate.read(candidate.call()), np.float32)
         except Exception as error:
             print(f"  {candidate.who}: {type(error).__name__}: {str(error)[:300]}", flush=True)
             continue
@@ -272,16 +279,17 @@ def in_turns(found: list[Candidate], seconds: float) -> None:
     for candidate in found:
         started = time.perf_counter()
         for _ in range(3):
-            candidate.wait(candidate.call())
+            candidate.call()
+        _wait()
         each = (time.perf_counter() - started) / 3
         counts[candidate.who] = max(1, int(seconds / TURNS / each))
         candidate.seconds = []
     for _ in range(TURNS):
         for candidate in found:
-            started, result = time.perf_counter(), None
+            started = time.perf_counter()
             for _ in range(counts[candidate.who]):
-                result = candidate.call()
-            candidate.wait(result)
+                candidate.call()
+            _wait()
             spent = (time.perf_counter() - started) / counts[candidate.who]
             candidate.seconds = [*(candidate.seconds or ()), spent]
 

@@ -96,10 +96,13 @@ from weft.ops.vectorise import vmap
 def missing(name: str, known: Sequence[str]) -> AttributeError:
     """What is raised for a name that `weft` does not have: it says what to write instead. `known`
     are the names it has."""
-    parts = {"functional": functional, "linalg": linalg, "special": special}
-    parts |= {"nn": nn, "optim": optim}
-    homes = [home for home, module in parts.items() if name in module.__all__]
-    advice = f"; here it is weft.{homes[0]}.{name}" if homes else function_advice(name, known)
+    parts = {"optim": optim, "nn": nn}
+    parts |= {"special": special, "linalg": linalg, "functional": functional}
+    apart = {
+        each: f"weft.{home}.{each}" for home, module in parts.items() for each in module.__all__
+    }
+    found = apart.get(name)
+    advice = f"; here it is {found}" if found else function_advice(name, known, apart)
     error = AttributeError(f"module 'weft' has no attribute {name!r}{advice}", name=name)
     return ending_outside(error)
 

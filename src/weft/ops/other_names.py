@@ -5,7 +5,7 @@ Nothing here is an alias: where a name is not found, the message says what to wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -82,6 +82,7 @@ METHODS: Final[dict[str, str]] = {
 FUNCTIONS: Final[dict[str, str]] = {
     "Conv": "nn.Conv2d, or 1d and 3d",
     "Dense": "nn.Linear",
+    "EMA": "optim.average(decay), last in optim.chain, and optim.averaged(state, params)",
     "PRNGKey": "weft.random.key",
     "Parameter": "any tensor that is an attribute of a module",
     "amax": "weft.max",
@@ -97,12 +98,17 @@ FUNCTIONS: Final[dict[str, str]] = {
     "cuda": 'the backend "cuda": x.to("cuda"), or weft.set_default_backend("cuda")',
     "device": 'the name of a backend, such as "cpu" or "cuda"',
     "device_put": 'x.to("cuda"), or weft.asarray(array, device="cuda")',
+    "ema": "optim.average(decay), last in optim.chain, and optim.averaged(state, params)",
     "from_numpy": "weft.asarray",
     "functional": "weft.functional",
+    "gammainc": "weft.special.igamma",
+    "gammaincc": "weft.special.igammac",
+    "groups": "optim.partition(label, optimisers)",
     "inference_mode": "nothing: gradients are computed where weft.grad asks",
     "initializers": "weft.nn.init",
     "jacfwd": "weft.jacobian",
     "jacrev": "weft.jacobian",
+    "kaiming": "nn.init.kaiming_uniform, or kaiming_normal",
     "lax": "weft itself and weft.functional: weft.scan, weft.cond, weft.functional.top_k",
     "lr_scheduler": "a schedule as the rate, such as optim.AdamW(optim.cosine(1e-3, 1_000))",
     "manual_seed": "weft.random.seed(seed), or keys of your own with weft.random.key(seed)",
@@ -126,6 +132,7 @@ FUNCTIONS: Final[dict[str, str]] = {
     "tree_util": "weft.tree",
     "unsqueeze": "weft.expand_dims",
     "view": "weft.reshape",
+    "xavier": "nn.init.xavier_uniform, or xavier_normal",
 }
 """The names of functions."""
 
@@ -175,15 +182,16 @@ def optimiser_advice(name: str) -> str:
     return _advice(OPTIMISERS, name)
 
 
-def function_advice(name: str, known: Sequence[str] = ()) -> str:
+def function_advice(name: str, known: Sequence[str], apart: Mapping[str, str]) -> str:
     """What to write instead of `weft.name`, as the end of a message: what it is called here, or
-    what is spelled most like it."""
-    return _advice(FUNCTIONS, name) or _closest(name, known)
+    what is spelled most like it, in `weft` or `apart` from it."""
+    own = dict(zip(known, known, strict=True))
+    return _advice(FUNCTIONS, name) or _closest(name, own) or _closest(name, apart)
 
 
 def missing(module: str, name: str, known: Sequence[str]) -> AttributeError:
     """What is raised for a name that a part of `weft` does not have."""
-    advice = function_advice(name, known)
+    advice = function_advice(name, known, {})
     error = AttributeError(f"{module} has no {name!r}{advice}", name=name)
     return error if name.startswith("__") else ending_outside(error)
 
@@ -192,7 +200,8 @@ def _advice(table: dict[str, str], name: str) -> str:
     return f"; here it is {table[name]}" if name in table else ""
 
 
-def _closest(name: str, known: Sequence[str]) -> str:
-    by_small = {each.lower(): each for each in known}
+def _closest(name: str, known: Mapping[str, str]) -> str:
+    """The name spelled most like this one, as it is written."""
+    by_small = {each.lower(): written for each, written in known.items()}
     found = get_close_matches(name.lower(), by_small, n=1, cutoff=0.75)
     return f"; did you mean {by_small[found[0]]}?" if found else ""

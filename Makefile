@@ -36,7 +36,7 @@ $(RUNNABLE): pyproject.toml
 	$(call install,plots)
 	@touch $@
 
-run: $(RUNNABLE) ## train a small GPT on the documentation for a minute; its curve, a sample, and where the time went
+run: $(RUNNABLE) ## train a small GPT on the documentation: its curve, a sample, and where the time went
 	@$(BIN)/python -m examples.char_gpt
 
 test: setup ## the fast tests

@@ -203,17 +203,14 @@ def test_the_gpt_reads_sentences() -> None:
     assert "print(" not in text
 
 
-def test_the_rate_follows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(np.arange(0.0, 1000.0, 0.5))
-    monkeypatch.setattr("examples.char_gpt.time.perf_counter", lambda: next(clock))
-    pace, rates = char_gpt.Pace(0.1, seconds=10.0, rise=4), []
-    nothing = np.zeros(1)
-    for _ in pace.follow(iter([(nothing, nothing)] * 24)):
-        rates.append(float(pace(weft.asarray(0.0))))
-    assert rates[0] == pytest.approx(0.025)
-    assert rates.index(max(rates)) == 3
-    assert rates[4:] == sorted(rates[4:], reverse=True)
-    assert rates[-1] == pytest.approx(0.0, abs=1e-9)
+def test_the_rate_falls_to_nothing_with_the_last_step_and_begins_again() -> None:
+    rate = char_gpt.pace(24, 0.1, rise=4)
+    rates = [float(rate(weft.asarray(step))) for step in range(48)]
+    assert max(rates) == pytest.approx(0.1)
+    assert rates.index(max(rates)) in (3, 4)
+    assert rates[4:24] == sorted(rates[4:24], reverse=True)
+    assert rates[23] < 0.002
+    assert rates[24:] == rates[:24]
 
 
 def test_the_bar_counts_to_what_is_used_up_first(

@@ -5,6 +5,7 @@ Python need to run it without Weft's compiler.
     model.py      what is built: a program, with its weights and states by name
     versions.py   the compiled programs of a model, one or a shape set of them
     c_source.py   a compiled program as tables in C; c/ has the runtime that plays its steps
+    cubins.py     the machine code of GPUs, and how its kernels are launched
     library.py    object code to a shared library and an archive
     load.py       weft.load_bundle, which needs NumPy alone
 """

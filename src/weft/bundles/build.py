@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from weft.bundles import manifest
+from weft.bundles import cubins, manifest
 from weft.bundles.c_source import c_source, kernel_symbol
 from weft.bundles.elf import renamed
 from weft.bundles.header import cmake, example, header
@@ -23,7 +23,7 @@ from weft.bundles.versions import Ranges, compile_versions
 from weft.bundles.weights import write_weights
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation import limits
-from weft.foundation.errors import Unimplemented, UserError, WeftError
+from weft.foundation.errors import UserError, WeftError
 from weft.ops.calls import public
 from weft.ptir.codecs import bincode
 from weft.runtime import native
@@ -54,11 +54,10 @@ def build(
     The modules among the arguments, and the tensors that the function captures, are the weights.
     `state` names arguments that stay in an instance: the last of what the function returns are
     their new values; of a program, `{input: result}`. `sizes={"B": (1, 64)}` are the ranges of open
-    sizes, and `shapes` says which of them share a program. `cc` is a C compiler for the target.
+    sizes, and `shapes` says which of them share a program. `target` is `cpu`, a kind of processor,
+    or a GPU (`sm80`, `sm90`), which need not be there. `cc` is a C compiler for the target.
     """
     chosen = target_named(target)
-    if chosen.kind is not Kind.CPU:
-        raise Unimplemented(f"a bundle for {chosen.name}", "bundles are for processors so far")
     model = model_of(source, example, name, state, shapes)
     command = compiler_for(machine_of(chosen), cc)
     folder = Path(out)
@@ -94,17 +93,18 @@ def _ranges(sizes: Mapping[str, tuple[int, int]] | None) -> Ranges:
 def _write(folder: Path, model: Model, target: Target, ranges: Ranges, command: list[str]) -> None:
     versions = compile_versions(model, target, ranges)
     tensors = stored(model, versions)
-    host = host_cpu()
-    features = features_of(target, host[2])
+    code = cubins.write_cubins(folder, versions) if target.kind is Kind.GPU else None
+    features = [] if code else features_of(target, host_cpu()[2])
     layout = Layout(
         model,
         versions,
         write_weights(folder, tensors),
         tensors,
-        target.machine or f"{machine_of(target)} ({host[1]})",
+        _built_for(target, code),
         f"weft {metadata.version('weft')}",
         required(machine_of(target), features),
         limits.current().loop_steps,
+        code,
     )
     texts = {
         f"{model.name}.h": header(layout),
@@ -120,8 +120,18 @@ def _write(folder: Path, model: Model, target: Target, ranges: Ranges, command: 
     manifest.write(folder, _content(layout, target, features, folder))
 
 
+def _built_for(target: Target, code: cubins.Cubins | None) -> str:
+    """The machine, in words."""
+    if code is not None:
+        return f"{target.name} ({code.architecture})"
+    return target.machine or f"{machine_of(target)} ({host_cpu()[1]})"
+
+
 def _objects(layout: Layout, target: Target) -> dict[str, bytes]:
-    """The machine code of the kernels and of the executor, under names of their own."""
+    """The machine code of the kernels and of the executor, under names of their own; that of a GPU
+    is in a file."""
+    if layout.cubins is not None:
+        return {}
     code = None if target.is_here else target.code
     executor, _ = object_code(native.SOURCE, code)
     objects = {"executor": executor}
@@ -138,7 +148,11 @@ def _objects(layout: Layout, target: Target) -> dict[str, bytes]:
 def _content(layout: Layout, target: Target, features: list[str], folder: Path) -> dict[str, Any]:
     """What the manifest says."""
     triple, processor, _ = target.code if target.machine else host_cpu()
-    machine = {"name": target.machine or "cpu", "machine": machine_of(target), "triple": triple}
+    code = layout.cubins
+    if code is not None:
+        triple, processor = "", code.architecture
+    name = target.name if code else target.machine or "cpu"
+    machine = {"name": name, "machine": machine_of(target), "triple": triple}
     return {
         "format": manifest.FORMAT,
         "abi": manifest.ABI,
@@ -156,6 +170,7 @@ def _content(layout: Layout, target: Target, features: list[str], folder: Path) 
                 "steps": len(version.artifact.steps),
                 "kernels": len(version.artifact.kernels),
                 "arena_bytes": version.artifact.arena_bytes,
+                **({"launches": cubins.listed(code, version.artifact)} if code else {}),
             }
             for version in layout.versions
         ],

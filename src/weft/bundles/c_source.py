@@ -12,10 +12,12 @@ from importlib import resources
 from pathlib import PurePath
 from typing import Final
 
+from weft.bundles import cubins
 from weft.bundles.c_text import c_array, c_string
 from weft.bundles.layout import Layout, Tensor
-from weft.bundles.manifest import ABI
+from weft.bundles.manifest import ABI, CODE
 from weft.bundles.versions import Follower, Version
+from weft.bundles.weights import Weights
 from weft.foundation.errors import InternalError
 from weft.runtime import native
 from weft.runtime.artifact import (
@@ -34,9 +36,17 @@ from weft.runtime.artifact import (
 )
 
 _INCLUDES: Final = (
-    "errno", "fcntl", "inttypes", "stdarg", "stdio", "stdlib", "string", "sys/auxv", "sys/mman",
-    "sys/stat", "unistd",
+    "dlfcn", "errno", "fcntl", "inttypes", "stdarg", "stdio", "stdlib", "string", "sys/auxv",
+    "sys/mman", "sys/stat", "unistd",
 )  # fmt: skip
+_RUNTIME: Final = {
+    "cpu": ("base.c", "cpu_program.c", "sizes.c", "checks.c", "cpu_context.c", "cpu_run.c"),
+    "cuda": (
+        "base.c", "cuda_driver.c", "cuda_program.c", "sizes.c", "checks.c", "cuda_context.c",
+        "cuda_run.c",
+    ),
+}  # fmt: skip
+_API: Final = {"cpu": ("api.c",), "cuda": ("api.c", "api_cuda.c")}
 _HIDDEN: Final = '__attribute__((visibility("hidden")))'
 
 
@@ -47,12 +57,13 @@ def runtime_text(name: str) -> str:
 
 def c_source(layout: Layout) -> str:
     """The file of a model."""
+    home = "cpu" if layout.cubins is None else "cuda"
     parts = [
         f"/* {layout.name}, built by {layout.made_by} for {layout.target}. Do not edit. */",
         "#define _POSIX_C_SOURCE 200809L",
         f'#include "{layout.name}.h"',
         "\n".join(f"#include <{name}.h>" for name in _INCLUDES),
-        runtime_text("records.h"),
+        *map(runtime_text, ("records.h", f"{home}_kernel.h")),
         *_declared(layout),
         *_signature(layout),
         *(
@@ -61,9 +72,8 @@ def c_source(layout: Layout) -> str:
             for text in _Version(layout, n, version)
         ),
         *_model(layout),
-        _missing(layout.required),
-        *map(runtime_text, ("program.c", "context.c", "run.c")),
-        runtime_text("api.c").replace("@NAME@", layout.name),
+        *map(runtime_text, _RUNTIME[home]),
+        *(runtime_text(name).replace("@NAME@", layout.name) for name in _API[home]),
     ]
     return "\n\n".join(parts)
 
@@ -74,7 +84,11 @@ def kernel_symbol(name: str, symbol: str) -> str:
 
 
 def _declared(layout: Layout) -> Iterator[str]:
-    """The executor, and the kernels."""
+    """What the machine must have; of a processor, the executor and the kernels."""
+    if layout.cubins is not None:
+        yield cubins.c_capability(layout.cubins)
+        return
+    yield _missing(layout.required)
     for symbol in native.SYMBOLS:
         yield f"#define {symbol} {kernel_symbol(layout.name, symbol)}"
     yield (
@@ -120,6 +134,8 @@ def _type(tensor: Tensor, shape: str) -> str:
 def _model(layout: Layout) -> Iterator[str]:
     weights = layout.weights
     yield c_array("int64_t", "weight_offsets", map(str, weights.offsets))
+    sizes = (str(array.nbytes) for array in layout.stored.values())
+    yield c_array("int64_t", "weight_bytes", sizes)
     yield c_array("int64_t", "first_states", map(str, layout.first_states))
     for number, follower in enumerate(layout.followers.values()):
         yield c_array("weft_term", f"terms_{number}", _terms(layout, follower), "{0, 0}")
@@ -129,18 +145,33 @@ def _model(layout: Layout) -> Iterator[str]:
     ]
     yield c_array("weft_follower", "followers", followers, "{NULL, 0, 1}")
     yield c_array(
-        "weft_version", "versions", map(_record, range(len(layout.versions)), layout.versions)
+        "weft_version",
+        "versions",
+        (_record(layout, n, version) for n, version in enumerate(layout.versions)),
     )
-    digests = ", ".join(
-        "{" + ", ".join(map(str, digest)) + "}" for digest in (weights.table_digest, weights.digest)
-    )
+    files = ",\n    ".join([_weights(weights), _code(layout.cubins)])
     yield (
-        "static const weft_model model = {\n"
-        f"    &signature, {c_string(weights.file)}, {weights.size}, {weights.table_size},\n"
-        f"    {digests},\n"
-        f"    weight_offsets, first_states, followers, {len(layout.followers)},\n"
-        f"    versions, {len(layout.versions)}, {layout.loop_steps},\n}};"
+        f"static const weft_model model = {{\n    &signature,\n    {files},\n"
+        f"    weight_offsets, weight_bytes, {len(layout.stored)}, first_states,\n"
+        f"    followers, {len(layout.followers)}, versions, {len(layout.versions)}, "
+        f"{layout.loop_steps},\n}};"
     )
+
+
+def _weights(weights: Weights) -> str:
+    digests = f"{_bytes(weights.table_digest)}, {_bytes(weights.digest)}"
+    return f"{{{c_string(weights.file)}, {weights.size}, {weights.table_size}, {digests}}}"
+
+
+def _code(code: cubins.Cubins | None) -> str:
+    if code is None:
+        return "{NULL, 0, 0, {0}, {0}}"
+    digest = _bytes(code.digest)
+    return f"{{{c_string(CODE)}, {code.size}, {code.size}, {digest}, {digest}}}"
+
+
+def _bytes(data: bytes) -> str:
+    return "{" + ", ".join(map(str, data)) + "}"
 
 
 def _terms(layout: Layout, follower: Follower) -> Iterator[str]:
@@ -149,13 +180,16 @@ def _terms(layout: Layout, follower: Follower) -> Iterator[str]:
         yield f"{{{times}, {sum(1 << places.index(name) for name in names)}u}}"
 
 
-def _record(number: int, version: Version) -> str:
+def _record(layout: Layout, number: int, version: Version) -> str:
     artifact = version.artifact
     count = sum(len(step.buffers) for step in artifact.steps if isinstance(step, Launch))
     names = f"sizes_{number}, filled_{number}, told_{number}, {len(version.told)}"
-    tables = f"slots_{number}, kernels_{number}, steps_{number}, {len(artifact.steps)}"
-    rest = f"arguments_{number}, {count}, results_{number}, {artifact.arena_bytes}"
-    return f"{{{names}, {tables}, {rest}, {artifact.bodies}, {artifact.counters}}}"
+    slots = f"slots_{number}, {len(artifact.buffers)}"
+    kernels = f"kernels_{number}, {len(artifact.kernels)}"
+    steps = f"steps_{number}, {len(artifact.steps)}, arguments_{number}, {count}"
+    rest = f"results_{number}, {artifact.arena_bytes}, {artifact.bodies}, {artifact.counters}"
+    sections = "NULL" if layout.cubins is None else f"sections_{number}"
+    return f"{{{names}, {slots}, {kernels}, {steps}, {rest}, {sections}}}"
 
 
 # -- what is compiled ----------------------------------------------------------------------------
@@ -180,7 +214,11 @@ class _Version:
         yield c_array(
             "weft_slot", f"slots_{number}", map(self._slot, artifact.buffers), "{0, 0, 0}"
         )
-        yield c_array("weft_kernel", f"kernels_{number}", self._kernels(), "{NULL, 0, 0}")
+        if layout.cubins is not None:
+            yield from cubins.c_kernels(layout.cubins, number, version)
+            yield cubins.c_sections(number, artifact)
+        else:
+            yield c_array("weft_kernel", f"kernels_{number}", self._kernels(), "{NULL, 0, 0}")
         yield from self._steps(artifact)
         ends = [artifact.output_slots[n] for n in layout.ends]
         yield c_array("int32_t", f"results_{number}", map(str, ends))
@@ -218,7 +256,7 @@ class _Version:
         checks = self.version.artifact.kernels[step.kernel].checks
         sites = step.where or (Site(step.label),) * len(checks)
         return [
-            f"{code} at {_named(site) or step.label}: {why}"
+            f"{site.code or code} at {_named(site) or step.label}: {site.why or why}"
             for (code, why), site in zip(checks, sites, strict=True)
         ]
 

@@ -43,7 +43,10 @@ def header(layout: Layout) -> str:
             f'#define {api} __attribute__((visibility("default")))\n',
             *counts,
             "",
-            runtime_text("api.h").replace("@NAME@", name).replace("@API@", api),
+            *(
+                runtime_text(file).replace("@NAME@", name).replace("@API@", api)
+                for file in (("api.h",) if layout.cubins is None else ("api.h", "api_cuda.h"))
+            ),
             "#ifdef __cplusplus",
             "}",
             "#endif\n",
@@ -152,7 +155,7 @@ add_library(@NAME@_static STATIC IMPORTED GLOBAL)
 set_target_properties(@NAME@_static PROPERTIES
   IMPORTED_LOCATION "${CMAKE_CURRENT_SOURCE_DIR}/lib@NAME@.a"
   INTERFACE_INCLUDE_DIRECTORIES "${CMAKE_CURRENT_SOURCE_DIR}"
-  INTERFACE_LINK_LIBRARIES Threads::Threads)
+  INTERFACE_LINK_LIBRARIES "Threads::Threads;${CMAKE_DL_LIBS}")
 
 add_executable(example example.c)
 target_link_libraries(example @NAME@_static)

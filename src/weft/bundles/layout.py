@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.bundles.cubins import Cubins
 from weft.bundles.model import Model
 from weft.bundles.versions import Follower, Ranges, Version, Versions
 from weft.bundles.weights import Weights
@@ -93,6 +94,8 @@ class Layout:
     required: tuple[tuple[str, str], ...]
     """What the processor must have: names, and expressions of C that ask for them."""
     loop_steps: int
+    cubins: Cubins | None = None
+    """The machine code of a GPU; that of processors is in the library."""
 
     @property
     def name(self) -> str:

@@ -25,7 +25,7 @@ _LINKED: Final = (
     "-shared", "-Wl,-z,noexecstack", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,--build-id=none",
     "-Wl,--as-needed", "-Wl,--no-undefined",
 )  # fmt: skip
-_ALLOWED: Final = ("libc.so", "libm.so", "libpthread.so", "ld-linux", "libgcc_s.so")
+_ALLOWED: Final = ("libc.so", "libm.so", "libdl.so", "libpthread.so", "ld-linux", "libgcc_s.so")
 
 
 def compiler_for(machine: str, given: str | None = None) -> list[str]:
@@ -66,7 +66,7 @@ def link(folder: Path, name: str, objects: Mapping[str, bytes], command: Sequenc
         for symbol, code in objects.items():
             (folder / f"{symbol}.o").write_bytes(code)
         soname = f"-Wl,-soname,lib{name}.so"
-        linked = [*command, *_LINKED, soname, "-o", f"lib{name}.so", *parts, "-lpthread"]
+        linked = [*command, *_LINKED, soname, "-o", f"lib{name}.so", *parts, "-lpthread", "-ldl"]
         _call(linked, folder)
         members = {part: (folder / part).read_bytes() for part in parts}
         (folder / f"lib{name}.a").write_bytes(archive(members))

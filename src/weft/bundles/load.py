@@ -31,7 +31,9 @@ from weft.foundation.errors import (
 )
 
 Array = NDArray[Any]
-_VIOLATION, _NO_MEMORY, _ENDLESS = -7, -2, -8
+_VIOLATION, _NO_MEMORY, _ENDLESS, _NO_DEVICE, _DRIVER = -7, -2, -8, -10, -11
+_CUDA: Final = 2
+"""The device type of memory on a GPU."""
 
 
 class _Tensor(ctypes.Structure):
@@ -62,7 +64,7 @@ class _Options(ctypes.Structure):
         ("release", ctypes.c_void_p),
         ("user", ctypes.c_void_p),
         ("verify", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("device", ctypes.c_int32),
     ]
 
 
@@ -109,15 +111,24 @@ _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "state": (ctypes.c_int, (_POINTER, ctypes.c_int32, _TENSORS, _ERROR)),
     "reset": (None, (_POINTER,)),
 }
+_ON_GPUS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "read_state": (ctypes.c_int, (_POINTER, ctypes.c_int32, _POINTER, _ERROR)),
+}
+"""What a bundle for a GPU has beside."""
 
 
 @told_outside
-def load_bundle(folder: str | os.PathLike[str], *, threads: int = 1, verify: bool = True) -> Bundle:
-    """A model that `weft.build` wrote, ready to run with so many threads. The code in the folder is
-    run by this process: load what you trust. With `verify` every file is compared with its digest;
-    without it the weights are mapped and read when they are used."""
+def load_bundle(
+    folder: str | os.PathLike[str], *, threads: int = 1, verify: bool = True, device: int = 0
+) -> Bundle:
+    """A model that `weft.build` wrote, ready to run with so many threads, or on the GPU of a number
+    where it is built for one. The code in the folder is run by this process: load what you trust.
+    With `verify` every file is compared with its digest; without it the weights are mapped and read
+    when they are used."""
     if type(threads) is not int or not 1 <= threads <= 4096:
         raise UserError(f"threads is {threads!r}; it is a number from 1 to 4096")
+    if type(device) is not int or not 0 <= device < 1 << 16:
+        raise UserError(f"device is {device!r}; it is the number of a GPU, the first of which is 0")
     found = manifest.read(Path(folder))
     if found.machine != platform.machine():
         raise BackendUnavailable(
@@ -126,7 +137,7 @@ def load_bundle(folder: str | os.PathLike[str], *, threads: int = 1, verify: boo
         )
     if verify:
         found.check_files()
-    return Bundle(found, threads)
+    return Bundle(found, threads, device)
 
 
 class _Code:
@@ -135,7 +146,8 @@ class _Code:
     def __init__(self, found: Manifest) -> None:
         try:
             library = ctypes.CDLL(str(found.library.resolve()))
-            for name, (result, arguments) in _FUNCTIONS.items():
+            functions = _FUNCTIONS | (_ON_GPUS if found.on_gpu else {})
+            for name, (result, arguments) in functions.items():
                 function = library[f"{found.name}_{name}"]
                 function.restype, function.argtypes = result, list(arguments)
                 setattr(self, name, function)
@@ -164,6 +176,7 @@ class _Code:
     results: Any
     run: Any
     state: Any
+    read_state: Any
     reset: Any
 
 
@@ -171,10 +184,10 @@ class Bundle:
     """A model with its weights: `bundle(x, y)` gives the list of its results. Any number of threads
     may call it. One with state has it in instances, which `instance()` makes."""
 
-    def __init__(self, found: Manifest, threads: int) -> None:
+    def __init__(self, found: Manifest, threads: int, device: int = 0) -> None:
         self._manifest = found
         self._code = _Code(found)
-        options = _Options(bytes=ctypes.sizeof(_Options), threads=threads)
+        options = _Options(bytes=ctypes.sizeof(_Options), threads=threads, device=device)
         self._program = ctypes.c_void_p()
         error = _Error()
         folder = os.fsencode(found.folder)
@@ -276,7 +289,8 @@ class Instance:
 
     @property
     def states(self) -> dict[str, Array]:
-        """The states by name, in the memory that runs read and write."""
+        """The states by name, in the memory that runs read and write; copies where that is on a
+        GPU."""
         found: dict[str, Array] = {}
         for number, entry in enumerate(self._bundle.states):
             tensor = _Tensor()
@@ -284,6 +298,13 @@ class Instance:
                 raise _told(self._error)
             dtype = BY_NAME[entry.dtype].numpy
             shape = [size for size in entry.shape if isinstance(size, int)]
+            if tensor.device_type == _CUDA:
+                copy = np.empty(shape, dtype)
+                place = copy.ctypes.data_as(ctypes.c_void_p)
+                if self._code.read_state(self._context, number, place, self._error):
+                    raise _told(self._error)
+                found[entry.name] = copy
+                continue
             count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
             memory: Any = (ctypes.c_uint8 * count).from_address(tensor.data or 0)
             memory.instance = self  # The memory is there while somebody looks at it.
@@ -343,8 +364,10 @@ def _told(error: _Error) -> Exception:
         return SpecViolation(code, why, where=where)
     if error.code == _NO_MEMORY:
         return ResourceExceeded(text)
-    if error.code == _ENDLESS:
+    if error.code in (_ENDLESS, _DRIVER):
         return ExecutionError(text)
+    if error.code == _NO_DEVICE:
+        return BackendUnavailable(text)
     if error.code >= 0:
         return InternalError(f"a bundle answered {error.code}: {text}")
     return UserError(text)

@@ -19,6 +19,8 @@ FILE: Final = "manifest.json"
 FORMAT: Final = 1
 """What reads a bundle must know: older ones stay readable."""
 ABI: Final = 1
+CODE: Final = "kernels.cubins"
+"""The machine code of a GPU."""
 _MOST_BYTES: Final = 64 << 20
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
@@ -53,6 +55,11 @@ class Manifest:
     @property
     def library(self) -> Path:
         return self.folder / f"lib{self.name}.so"
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it has machine code for a GPU."""
+        return CODE in self.files
 
     def check_files(self) -> None:
         """Every file is there, and is what it was when the bundle was built."""

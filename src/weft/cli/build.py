@@ -23,7 +23,8 @@ def build_command(
     file: ProgramFile,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle goes.")],
     target: Annotated[
-        str, typer.Option(help=f"cpu, which is this machine, or {', '.join(PROCESSORS)}.")
+        str,
+        typer.Option(help=f"cpu, which is this machine, {', '.join(PROCESSORS)}, sm80 or sm90."),
     ] = "cpu",
     name: Annotated[
         str | None, typer.Option(help="What the functions of its header begin with.")

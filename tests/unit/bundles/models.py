@@ -65,6 +65,12 @@ def same() -> Program:
     return b.build(x, z, z, y)
 
 
+def added() -> Program:
+    b = Builder("added")
+    x, y = b.param("f32", [3]), b.param("f32", [3])
+    return b.build(x + y)
+
+
 def updated() -> Program:
     """A table with a row replaced."""
     b = Builder("updated")

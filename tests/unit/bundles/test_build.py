@@ -242,7 +242,6 @@ def test_what_runs_on_the_host_is_refused_by_its_line(folder: Path) -> None:
         ({"sizes": {"B": 5}}, r"the range of B is 5; give \(least, most\)"),
         ({"sizes": {"B": (1, 2)}, "name": "2x"}, "'2x' cannot begin the names of C functions"),
         ({"sizes": {"B": (1, 2)}, "name": "weft_x"}, "cannot begin the names"),
-        ({"sizes": {"B": (1, 2)}, "target": "sm90"}, "bundles are for processors so far"),
         ({"sizes": {"B": (1, 2)}, "target": "vax"}, "there is no target 'vax'"),
         ({"sizes": {"B": (1, 2)}, "cc": "no-such-compiler"}, "'no-such-compiler' is not there"),
         ({"sizes": {"B": (1, 2)}, "state": "y"}, "state names 'y'; classify takes x"),

@@ -2,11 +2,11 @@
 #define WEFT_BUNDLE_ABI 1
 /* What every bundle of this ABI shares. A program may include the headers of several. */
 
-/* Tensors have the layout of DLPack's DLTensor, so one may be cast to the other. Inputs lie
-   row-major in memory of the CPU. */
+/* Tensors have the layout of DLPack's DLTensor, so one may be cast to the other. They lie row-major,
+   in memory of the CPU, or of the GPU where a model runs on one. */
 typedef struct weft_tensor {
     void *data;
-    int32_t device_type; /* 1: the CPU */
+    int32_t device_type; /* 1: the CPU; 2: CUDA, 3: pinned by CUDA, 13: managed by CUDA */
     int32_t device_id;
     int32_t ndim;
     uint8_t code;   /* 0 signed, 1 unsigned, 2 float, 4 bfloat, 5 complex, 6 bool, 10 and 12 fp8 */
@@ -32,7 +32,9 @@ enum {
     WEFT_WRONG_TENSOR = -6, /* a dtype, shape or size that the model does not take */
     WEFT_VIOLATION = -7,    /* an index out of range, a division by zero */
     WEFT_ENDLESS = -8,      /* a loop went on for too long */
-    WEFT_BUSY = -9          /* another thread is running this context */
+    WEFT_BUSY = -9,         /* another thread is running this context */
+    WEFT_NO_DEVICE = -10,   /* there is no GPU that runs the code, or no driver for it */
+    WEFT_DRIVER = -11       /* the driver of the GPU failed */
 };
 
 /* Everything may be zero but `bytes`. */
@@ -44,7 +46,7 @@ typedef struct weft_options {
     void (*release)(void *user, void *memory);
     void *user;
     int32_t verify; /* not 0: the digest of all weights is checked, not only of their table */
-    int32_t reserved;
+    int32_t device; /* the number of the GPU, for models that run on one */
 } weft_options;
 
 /* A tensor of the model. A negative number n in a shape stands for size -1 - n of the signature. */

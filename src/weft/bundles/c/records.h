@@ -27,11 +27,7 @@ typedef struct weft_slot {
     int64_t offset;
 } weft_slot;
 
-typedef struct weft_kernel {
-    void (*code)(void *, void *, int64_t, int64_t);
-    int64_t pieces;
-    int32_t small;
-} weft_kernel;
+typedef struct weft_kernel weft_kernel;
 
 /* A step, and what it is called where it fails: a sentence for each check of a kernel, or the loop.
  */
@@ -62,7 +58,9 @@ typedef struct weft_version {
     const int32_t *told;   /* the sizes that the program is told */
     int32_t told_count;
     const weft_slot *slots;
+    int32_t slot_count;
     const weft_kernel *kernels;
+    int32_t kernel_count;
     const weft_step *steps;
     int64_t step_count;
     const int32_t *arguments;
@@ -70,14 +68,23 @@ typedef struct weft_version {
     const int32_t *results; /* slots of the results, then of the new states */
     int64_t arena_bytes;
     int32_t bodies, counters;
+    const int32_t *sections; /* where those end that begin at a step, 0 elsewhere; of a GPU */
 } weft_version;
+
+/* A file of the bundle; null: there is none. The table is its first part. */
+typedef struct weft_file {
+    const char *name;
+    int64_t bytes, table_bytes;
+    uint8_t table_digest[32], digest[32];
+} weft_file;
 
 typedef struct weft_model {
     const weft_signature *signature;
-    const char *weights; /* the name of the file; null: there are none */
-    int64_t weights_bytes, table_bytes;
-    uint8_t table_digest[32], weights_digest[32];
+    weft_file weights;
+    weft_file code; /* of a GPU */
     const int64_t *weight_offsets;
+    const int64_t *weight_bytes;
+    int32_t weight_count;
     const int64_t *first_states; /* offsets of what states begin with; -1: zeros */
     const weft_follower *followers;
     int32_t follower_count;

@@ -1,48 +1,8 @@
 /* The runtime of a bundle: it maps the weights, checks what it is given, and plays the steps of a
-   compiled program. There is no global state. A program is read by any number of threads; a context
-   has the memory of one run at a time. */
+   compiled program, on a processor or on a GPU. There is no global state. A program is read by any
+   number of threads; a context has the memory of one run at a time. */
 
-#define WEFT_ALIGNMENT 128
 #define WEFT_MOST_SIZES 64
-#define WEFT_STEP_WORDS 8
-#define WEFT_NOTHING UINT64_MAX /* what an error word holds while nothing was reported */
-#define WEFT_ELEMENT_BITS 48
-
-typedef struct weft_program {
-    const weft_model *model;
-    weft_options options;
-    const uint8_t *weights;
-} weft_program;
-
-/* A word that points into an input or a result, and is filled in by every run. */
-typedef struct weft_patch {
-    uint64_t *word;
-    int32_t number; /* of an input, or the number of inputs + that of a result */
-    int64_t offset;
-} weft_patch;
-
-/* The tables of one version, as its executor reads them. */
-typedef struct weft_tables {
-    uint64_t *steps, *arguments, *errors, *runs, *counters;
-    weft_patch *patches;
-    int64_t patch_count;
-} weft_tables;
-
-typedef struct weft_context {
-    const weft_program *program;
-    void *pool;
-    int32_t busy;
-    int64_t sizes[WEFT_MOST_SIZES];
-    int64_t state[4]; /* failed, bodies entered, bodies that may be, stop */
-    weft_tables *tables;
-    uint8_t *arena;
-    uint8_t **states;
-    uint8_t **filled;   /* room for inputs that are filled up; null: never */
-    uint8_t **results;  /* room for results, then for new states */
-    uint8_t **pointers; /* of this run's inputs and results */
-    int64_t *told;
-    int64_t **shapes; /* of results in our own memory */
-} weft_context;
 
 /* -- errors ------------------------------------------------------------------------------------ */
 
@@ -132,7 +92,7 @@ static int weft_has_digest(const uint8_t *data, int64_t count, const uint8_t *wa
     return 1;
 }
 
-/* -- programs ---------------------------------------------------------------------------------- */
+/* -- options and files ------------------------------------------------------------------------- */
 
 static int weft_read_options(const weft_options *given, weft_options *found, weft_error *error) {
     memset(found, 0, sizeof *found);
@@ -164,78 +124,68 @@ static void weft_release(const weft_options *options, void *memory) {
         free(memory);
 }
 
-/* Map the weights, and see that they are those that the library was built with. */
-static int weft_map(weft_program *program, const char *folder, weft_error *error) {
-    const weft_model *model = program->model;
+/* Map a file of the bundle that is the one the library was built with: its size and the digest of
+   its first bytes are looked at, and with `whole` that of all. */
+static int weft_map(const weft_options *options, const char *folder, const weft_file *wanted,
+                    int whole, const uint8_t **found_at, weft_error *error) {
     size_t length = folder != NULL ? strlen(folder) : 0;
     char *path;
     struct stat found;
     void *mapped = MAP_FAILED;
     int file, failed;
-    if (model->weights == NULL) return WEFT_OK;
+    *found_at = NULL;
+    if (wanted->name == NULL) return WEFT_OK;
     if (folder == NULL)
-        return weft_fail(error, WEFT_MISUSE, "the folder of the weights is not given");
-    path = weft_allocate(&program->options, length + strlen(model->weights) + 2);
+        return weft_fail(error, WEFT_MISUSE, "the folder of the bundle is not given");
+    path = weft_allocate(options, length + strlen(wanted->name) + 2);
     if (path == NULL) return weft_fail(error, WEFT_NO_MEMORY, "there is no memory for a path");
     memcpy(path, folder, length);
     path[length] = '/';
-    strcpy(path + length + 1, model->weights);
+    strcpy(path + length + 1, wanted->name);
     file = open(path, O_RDONLY | O_CLOEXEC);
     failed = file < 0 || fstat(file, &found) != 0 ? errno : 0;
-    if (!failed && found.st_size == model->weights_bytes) {
-        mapped = mmap(NULL, (size_t)model->weights_bytes, PROT_READ, MAP_PRIVATE, file, 0);
+    if (!failed && found.st_size == wanted->bytes) {
+        mapped = mmap(NULL, (size_t)wanted->bytes, PROT_READ, MAP_PRIVATE, file, 0);
         failed = mapped == MAP_FAILED ? errno : 0;
     }
     if (file >= 0) close(file);
-    weft_release(&program->options, path);
+    weft_release(options, path);
     if (failed)
-        return weft_fail(error, WEFT_NO_FILE, "cannot read %s in %s: %s", model->weights, folder,
+        return weft_fail(error, WEFT_NO_FILE, "cannot read %s in %s: %s", wanted->name, folder,
                          strerror(failed));
     if (mapped == MAP_FAILED)
         return weft_fail(error, WEFT_DAMAGED,
                          "%s has %" PRId64 " bytes, not %" PRId64
                          ": it belongs to another model, or is cut off",
-                         model->weights, (int64_t)found.st_size, model->weights_bytes);
-    program->weights = mapped;
-    if (!weft_has_digest(program->weights, model->table_bytes, model->table_digest) ||
-        (program->options.verify &&
-         !weft_has_digest(program->weights, model->weights_bytes, model->weights_digest)))
+                         wanted->name, (int64_t)found.st_size, wanted->bytes);
+    *found_at = mapped;
+    if (!weft_has_digest(mapped, wanted->table_bytes, wanted->table_digest) ||
+        (whole && !weft_has_digest(mapped, wanted->bytes, wanted->digest)))
         return weft_fail(error, WEFT_DAMAGED, "%s is not the file that this library was built with",
-                         model->weights);
+                         wanted->name);
     return WEFT_OK;
 }
 
-static void weft_close(weft_program *program) {
-    if (program == NULL) return;
-    if (program->weights != NULL)
-        munmap((void *)(uintptr_t)program->weights, (size_t)program->model->weights_bytes);
-    weft_release(&program->options, program);
+static void weft_unmap(const weft_file *file, const uint8_t *mapped) {
+    if (mapped != NULL) munmap((void *)(uintptr_t)mapped, (size_t)file->bytes);
 }
 
-static int weft_open(const weft_model *model, const char *folder, const weft_options *given,
-                     weft_program **made, weft_error *error) {
-    weft_options options;
-    weft_program *program;
-    const char *missing = weft_missing();
-    int failed;
-    if (made == NULL) return weft_fail(error, WEFT_MISUSE, "there is no place for the program");
-    *made = NULL;
-    if (missing != NULL)
-        return weft_fail(error, WEFT_WRONG_CPU, "%s was built for %s, and this processor has no %s",
-                         model->signature->name, model->signature->target, missing);
-    failed = weft_read_options(given, &options, error);
-    if (failed) return failed;
-    program = weft_allocate(&options, sizeof *program);
-    if (program == NULL)
-        return weft_fail(error, WEFT_NO_MEMORY, "there is no memory for a program");
-    program->model = model;
-    program->options = options;
-    program->weights = NULL;
-    failed = weft_map(program, folder, error);
-    if (failed) {
-        weft_close(program);
-        return failed;
+/* A sentence of a check, with the element that broke it and, where it is known, its value. */
+static int weft_broken(const char *told, uint64_t element, const int64_t *value,
+                       weft_error *error) {
+    char text[400];
+    size_t used = 0;
+    while (*told != 0 && used + 32 < sizeof text) {
+        if (strncmp(told, "{value}", 7) == 0) {
+            if (value != NULL) used += (size_t)snprintf(text + used, 32, " %" PRId64, *value);
+            told += 7;
+        } else if (strncmp(told, "{element}", 9) == 0) {
+            used += (size_t)snprintf(text + used, 32, "%" PRIu64, element);
+            told += 9;
+        } else {
+            text[used++] = *told++;
+        }
     }
-    *made = program;
-    return weft_fine(error);
+    text[used] = 0;
+    return weft_fail(error, WEFT_VIOLATION, "%s", text);
 }

@@ -11,7 +11,7 @@ BACKEND ?= reference
 SHARD ?= 1/1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test example-c test-full test-random test-torch test-mpi test-browser test-array-api test-tinygrad test-opinfo test-onnx sanitize check lint types imports format docs bench clean
+.PHONY: help setup run test example-c runtime-wheel test-full test-random test-torch test-mpi test-browser test-array-api test-tinygrad test-opinfo test-onnx sanitize check lint types imports format docs bench clean
 
 help: ## list what make can do
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test: setup ## the fast tests
 
 example-c: setup ## build a model as a bundle, and run it from C and C++ with warnings as errors
 	@$(BIN)/python -m examples.bundle --out build/example-c
+
+runtime-wheel: setup ## write the wheel weft-runtime, which runs bundles without the compiler, into dist/
+	@$(BIN)/python -m weft.bundles.wheel --out dist
 
 test-full: setup ## all tests and random programs, the long ones too: six hours of one core
 	@$(PYTEST)

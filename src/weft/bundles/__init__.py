@@ -7,5 +7,5 @@ Python need to run it without Weft's compiler.
     c_source.py   a compiled program as tables in C; c/ has the runtime that plays its steps
     cubins.py     the machine code of GPUs, and how its kernels are launched
     library.py    object code to a shared library and an archive
-    load.py       weft.load_bundle, which needs NumPy alone
+    load.py       weft.load_bundle, which needs NumPy alone; wheel.py packs it without the compiler
 """

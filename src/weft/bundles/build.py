@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -58,6 +59,9 @@ def build(
     or a GPU (`sm80`, `sm90`), which need not be there. `cc` is a C compiler for the target.
     """
     chosen = target_named(target)
+    if chosen.kind is Kind.GPU:
+        # Machine code for GPUs of that kind, whichever this machine has.
+        chosen = replace(chosen, machine=chosen.name)
     model = model_of(source, example, name, state, shapes)
     command = compiler_for(machine_of(chosen), cc)
     folder = Path(out)

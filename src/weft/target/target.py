@@ -75,7 +75,7 @@ class Target:
 
     @property
     def is_here(self) -> bool:
-        """Whether programs for a CPU are for this process."""
+        """Whether programs are for this process, and not for any machine of a kind."""
         return not self.machine
 
     def has(self, feature: str) -> bool:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from tests.unit.bundles import models
 from tests.unit.bundles.test_c import COMPILERS, STRICT, call, needs
 from weft.bundles.cubins import Cubins
 from weft.codegen.gpu import compile as nvrtc
+from weft.driver.code import gpu_linker
 from weft.foundation.errors import Unimplemented
+from weft.target.known import target_named
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -251,6 +254,13 @@ def test_what_runs_on_the_host_is_refused(folder: Path, compiled: None) -> None:
     program = b.build(b.emit("cholesky", b.param("f32", [3, 3])))
     with pytest.raises(Unimplemented, match=r"cholesky.*test_cuda.py:\d+.*no NumPy"):
         weft.build(program, out=folder / "factor_gpu", target="sm90")
+
+
+def test_the_gpu_of_the_builder_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.runtime.cuda.driver.compute_capability", lambda: (9, 0))
+    target = target_named("sm80")
+    assert gpu_linker.arch_for(target) == "sm_90"
+    assert gpu_linker.arch_for(replace(target, machine="sm80")) == "sm_80"
 
 
 def test_machine_code_says_what_runs_it() -> None:

@@ -24,8 +24,8 @@ Array = NDArray[Any]
 
 
 def arch_for(target: Target) -> str:
-    """What to build for on this machine."""
-    return architecture(target, driver.compute_capability())
+    """What to build for: this machine, or those that a target names."""
+    return architecture(target, driver.compute_capability() if target.is_here else None)
 
 
 def _facts(target: Target) -> tuple[str, ...] | None:

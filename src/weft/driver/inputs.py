@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.driver.loading.plugins import described
+from weft.foundation.arrays import handed_in
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
 from weft.ptir.types import TensorType, leaves
@@ -71,7 +72,7 @@ def check_inputs(program: Program, inputs: Sequence[Any]) -> list[Array]:
 def check_array(index: int, value: Any, kind: TensorType) -> Array:
     """An input as an array of its declared type."""
     try:
-        array = np.asarray(value)
+        array = handed_in(value)
     except ValueError as error:
         raise UserError(f"input {index} is not an array: {error}") from None
     if array.dtype != kind.dtype.numpy:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from weft.foundation.arrays import handed_in
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import F64, DType
 from weft.foundation.errors import OutOfRange, UserError
@@ -101,7 +102,7 @@ def as_operand(value: Any, arena: Arena | None = None) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ndarray | np.generic):
-        return from_array(np.array(value), arena)
+        return from_array(np.array(handed_in(value)), arena)
     raise UserError(
         f"a tensor is wanted here, not {type(value).__name__}; make one with weft.asarray"
     )

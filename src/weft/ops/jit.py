@@ -23,9 +23,17 @@ import numpy as np
 from weft.driver.execute import Prepared
 from weft.driver.loading.parts import load_part
 from weft.driver.programs.shape_sets import ShapeSet
+from weft.foundation.arrays import handed_in
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import Symbol
-from weft.foundation.errors import SizeWanted, SpecViolation, UserError, WeftError, a_type
+from weft.foundation.errors import (
+    SizeWanted,
+    SpecViolation,
+    UserError,
+    WeftError,
+    a_type,
+    brief,
+)
 from weft.foundation.lines import failing_line, user_line
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
@@ -288,8 +296,8 @@ class Jitted:
                 hash(value)
             except TypeError:
                 raise UserError(
-                    f"the static argument {name} is {value!r}, which has no hash; pass a tuple "
-                    "instead of a list, or leave it out of static=",
+                    f"the static argument {name} is {brief(value)}, which has no hash; pass a "
+                    "tuple instead of a list, or leave it out of static=",
                     "StaticArgumentUnhashable",
                 ) from None
         return tuple(kept), tuple((name, Setting.of(value)) for name, value in static)
@@ -326,7 +334,7 @@ class Jitted:
                 return from_array(leaf._node.storage.array, home)
             return leaf
         if isinstance(leaf, np.ndarray | np.generic):
-            return from_array(np.asarray(leaf), home)
+            return from_array(handed_in(leaf), home)
         if type(leaf) in EXACT:
             tensor = from_array(number(leaf, EXACT[type(leaf)]).array, home)
             tensor.number = UNFOLLOWED

@@ -16,6 +16,7 @@ from weakref import ref
 import numpy as np
 
 from weft.driver.backends import Backend
+from weft.foundation.arrays import handed_in
 from weft.ops.autocast import autocast_dtype
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Donated, tensor_type
@@ -147,7 +148,7 @@ def _stored(leaf: Any, kind: TensorType, is_number: bool, call: Taken) -> Any:
         held = node.arena.backend is call.home.backend and type(node.storage) not in _NOT_HELD
         return node.storage if held else None
     if isinstance(leaf, np.ndarray | np.generic):
-        made = from_array(np.asarray(leaf), call.home)._node
+        made = from_array(handed_in(leaf), call.home)._node
         return made.storage if made.type is kind and not is_number else None
     if not is_number or EXACT.get(type(leaf)) is not kind.dtype:
         return None

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation.arrays import handed_in
 from weft.foundation.calls import told_outside
 from weft.foundation.dtypes import I1, SI4, UI4, DType, as_dtype
 from weft.foundation.errors import SpecViolation, UserError, brief
@@ -100,7 +101,7 @@ def literal(value: Any, dtype: DType | str | None = None) -> TensorLiteral:
     if isinstance(value, TensorLiteral):
         return value
     try:
-        array = np.asarray(value)
+        array = handed_in(value)
     except ValueError:
         raise UserError(f"{brief(value)} is not a rectangular list of numbers") from None
     if array.dtype.kind in "OUS":

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation.arrays import handed_in, refuse_masked
 from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError, a_type
 from weft.foundation.numeric import cast
@@ -158,7 +159,7 @@ def as_array(obj: Any) -> Array:
 def _read(obj: Any) -> Array:
     """As NumPy reads it; a dtype that NumPy does not have may still come through DLPack."""
     try:
-        return np.asarray(obj)
+        return handed_in(obj)
     except (TypeError, RuntimeError):
         if not hasattr(obj, "__dlpack__"):
             raise
@@ -222,6 +223,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         return _from_tensor(x, None, device, copy)
     if not hasattr(x, "__dlpack__"):
         raise UserError(f"{a_type(x)} has no __dlpack__ method; use weft.asarray")
+    refuse_masked(x)
     if device in (None, _CUDA) and _is_on_a_gpu(x):
         return _taken_over(x, bool(copy))
     try:

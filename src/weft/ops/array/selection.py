@@ -166,7 +166,7 @@ def _item(item: Any) -> Any:
 
 
 def _array_item(item: Any) -> Any:
-    array = as_array(item) if isinstance(item, list) else item
+    array = item if isinstance(item, Tensor) else as_array(item)
     if isinstance(item, list) and not array.size:
         return array.astype(np.int64)
     if not _is_mask(array) and (isinstance(array, Tensor) or array.dtype.kind not in "iu"):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation.arrays import handed_in
 from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.calls import public
 from weft.ops.pytree import flatten, is_container, leaf_names, unflatten
@@ -70,7 +71,7 @@ class _Arrays(Samples):
             if not isinstance(leaf, _ARRAYS) or not leaf.ndim:
                 what = "a scalar" if isinstance(leaf, _ARRAYS) else a_type(leaf)
                 raise UserError(f"{name} is {what}; arrays with an axis of samples are wanted")
-        self.arrays = [np.asarray(leaf) for leaf in leaves]
+        self.arrays = [handed_in(leaf) for leaf in leaves]
         counts = {len(array) for array in self.arrays}
         if len(counts) != 1:
             listed = ", ".join(f"{n} {len(a)}" for n, a in zip(names, self.arrays, strict=True))
@@ -156,7 +157,7 @@ def _stacked(samples: Sequence[Any]) -> Any:
         if structure is not None and shape != structure:
             raise UserError("the samples of a batch are nested in different ways")
         structure = shape
-        columns.append([np.asarray(leaf) for leaf in leaves])
+        columns.append([handed_in(leaf) for leaf in leaves])
     assert structure is not None
     for column in zip(*columns, strict=True):
         shapes = {array.shape for array in column}

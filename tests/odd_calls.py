@@ -313,10 +313,20 @@ _TRANSFORMED: dict[str, Callable[[], Callable[..., Any]]] = {
     "jacobian": lambda: weft.jacobian(lambda x, y: weft.multiply(x, y)),
     "vmap": lambda: weft.vmap(lambda x, y: weft.multiply(x, y)),
     "checkpoint": lambda: weft.checkpoint(lambda x, y: weft.multiply(x, y)),
+    "custom_vjp": lambda: _with_a_rule(),
+    "custom_vjp without a rule": lambda: weft.custom_vjp(lambda x, y: weft.multiply(x, y)),
+    "value_and_grad": lambda: weft.value_and_grad(lambda x, y: weft.sum(weft.multiply(x, y))),
+    "hessian": lambda: weft.hessian(lambda x, y: weft.sum(weft.multiply(x, y))),
     "vjp": lambda: weft.vjp(lambda x: x * 2.0, weft.ones((2, 2)))[1],
     "run": lambda: partial(weft.run, _program()),
     "compiled": lambda: weft.compile(_program(), "cpu"),
 }
+
+
+def _with_a_rule() -> Callable[..., Any]:
+    made = weft.custom_vjp(lambda x, y: weft.multiply(x, y))
+    made.defvjp(lambda x, y: (weft.multiply(x, y), (x, y)), lambda kept, g: (g, g))
+    return made
 
 
 def _program() -> Any:

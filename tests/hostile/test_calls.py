@@ -84,6 +84,25 @@ def test_wrong_counts_name_the_function_and_what_it_takes() -> None:
         X.exp(3)
 
 
+def test_transformed_functions_name_what_they_take() -> None:
+    rematerialised = weft.checkpoint(lambda x, y: x)
+    with pytest.raises(weft.UserError, match="missing a required argument: 'y'; it takes x, y"):
+        rematerialised(X)
+    ruled = weft.custom_vjp(lambda x, y: x)
+    with pytest.raises(weft.UserError, match="missing a required argument: 'y'; it takes x, y"):
+        ruled(X)
+    with pytest.raises(weft.UserError, match=r"\[Flatten\] got an unexpected keyword argument"):
+        weft.nn.Flatten(first=1)  # type: ignore[call-arg]
+
+
+def test_a_static_argument_that_cannot_be_shown_is_named() -> None:
+    deep: list[object] = []
+    for _ in range(5_000):
+        deep = [deep]
+    with pytest.raises(weft.UserError, match="the static argument y is a list, which has no hash"):
+        weft.jit(lambda x, y: x, static="y")(X, deep)
+
+
 def test_a_builder_says_what_it_wants() -> None:
     b = Builder()
     x = b.param("f32", [2, 2])

@@ -17,12 +17,14 @@ from types import MethodType
 from typing import Any
 
 from weft.foundation.errors import Unimplemented, UserError, a_type
+from weft.foundation.lines import user_line
 from weft.ops.arithmetic import number_kind
 from weft.ops.array.creation import asarray, zeros, zeros_like
-from weft.ops.calls import check_function, public
+from weft.ops.calls import check_function, explained, public
 from weft.ops.differentiate import vjp
 from weft.ops.graph.context import current
 from weft.ops.graph.node import Node
+from weft.ops.parameters import Parameters
 from weft.ops.pytree import Structure, flatten, flatten_up_to, leaf_names, unflatten
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
@@ -52,6 +54,7 @@ class _Custom:
         check_function(self.kind, function)
         update_wrapper(self, function)
         self.function = function
+        self._parameters = Parameters(function, self.kind)
         self.name = getattr(function, "__name__", "function")
         given = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
         if any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in given):
@@ -68,6 +71,13 @@ class _Custom:
         return f"<weft.{self.kind} of {self.name}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            self._parameters.check(args, kwargs)
+            return self._called(args, kwargs)
+        except UserError as error:
+            raise explained(self.name, error, user_line()) from None
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = self._positional(args, kwargs)
         forward, backward = self._rules(given)
         if not current().is_differentiated:

@@ -414,6 +414,7 @@ def checkpoint(function: Callable[..., Any]) -> Callable[..., Any]:
     effect where it is the whole function."""
     check_function("checkpoint", function)
 
+    @told
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         arena = current()

@@ -152,3 +152,5 @@ def test_mistakes() -> None:
         S.lgamma(weft.asarray([1j]))
     with pytest.raises(weft.WeftError, match="whole number"):
         S.polygamma(-1, weft.asarray([1.0]))
+    with pytest.raises(weft.SpecViolation, match="it is at most 170"):
+        S.polygamma(2**36, weft.asarray([1.0]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft.foundation.axes import normalise_axis
 from weft.ops.arithmetic import as_tensor
 from weft.ops.array.manipulation import reshape
+from weft.ops.calls import public
 from weft.ops.functional.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
@@ -113,6 +114,7 @@ class Upsample(Applied):
 class Flatten(Module):
     """The axes from `start` to `end` as one."""
 
+    @public
     def __init__(self, start: int = 1, end: int = -1) -> None:
         self.start, self.end = start, end
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.polynomial import polynomial as poly
 
 from weft.foundation.dtypes import F64
-from weft.foundation.errors import SpecViolation
+from weft.foundation.errors import SpecViolation, brief
 from weft.ops.array.special.formulas import (
     choose,
     computed,
@@ -36,6 +36,7 @@ _BERNOULLI = (
 )  # fmt: skip
 """The Bernoulli numbers B2, B4, ..."""
 STIRLING = tuple(b / (2 * k * (2 * k - 1)) for k, b in enumerate(_BERNOULLI[:8], 1))
+_MOST_DERIVATIVES = 170
 _ASYMPTOTIC = tuple(b / (2 * k) for k, b in enumerate(_BERNOULLI[:8], 1))
 
 
@@ -131,10 +132,13 @@ def _hurwitz_right(s: Handle, q: Handle) -> Handle:
 def polygamma(n: int, x: Tensor, /) -> Tensor:
     """Derivative number `n` of `digamma`."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        what = "a tensor" if isinstance(n, Tensor) else repr(n)
+        what = "a tensor" if isinstance(n, Tensor) else brief(n)
         raise SpecViolation(
             "InvalidAttributeValue", f"n is {what}", "the whole number n comes first, then x"
         )
+    if n > _MOST_DERIVATIVES:
+        why = f"n is {brief(n)}; it is at most {_MOST_DERIVATIVES}, since n! is no f64 beyond"
+        raise SpecViolation("InvalidAttributeValue", why)
     return _polygamma(x, n)
 
 

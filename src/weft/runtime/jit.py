@@ -62,7 +62,7 @@ def fault_of(text: str, symbol: str) -> str | None:
     calls nothing from outside."""
     _initialise()
     try:
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
         module.get_function(symbol)
     except RuntimeError as error:

@@ -183,9 +183,6 @@ class _Checker:
                 self._load_run(stmt)
             case ir.Prefetch():
                 self._prefetch(stmt)
-            case ir.Prefetch():
-                self._buffer(stmt.buffer)
-                self._known((stmt.address,))
             case ir.Store():
                 self._store(stmt)
             case ir.Let():

@@ -418,6 +418,25 @@ def test_a_mask_that_is_scaled_with_the_scores() -> None:
     assert "mul" in [i.op.mnemonic for i in raised.main.body]
 
 
+@pytest.mark.parametrize(("hidden", "whole"), [(-1e4, False), (-2e38, True), (-math.inf, True)])
+def test_attention_with_its_axes_in_another_order(hidden: float, whole: bool) -> None:
+    """A score of -1e4 is a score; with less than any score can be, nothing is left of it."""
+    b = Builder()
+    q, k, v = (b.param("f32", [2, 5, 3, 4]) for _ in range(3))
+    seen = b.param("i1", [2, 3, 5, 5])
+    scores = b.dot_general(k, q * 0.5, contract=([3], [3]), batch=([0, 2], [0, 2]))
+    turned = b.transpose(scores, [0, 1, 3, 2])
+    weights = b.softmax(b.select(seen, turned, b.full([2, 3, 5, 5], hidden, "f32")))
+    program = b.build(b.dot_general(v, weights, contract=([1], [3]), batch=([0, 2], [0, 1])))
+    raised = raise_program(program)
+    assert ("weft.attention" in [i.op.mnemonic for i in raised.main.body]) is whole
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal((2, 5, 3, 4), np.float32) for _ in range(3)]
+    inputs.append(rng.random((2, 3, 5, 5)) > 0.7)
+    expected, found = (weft.run(p, inputs, backend="reference")[0] for p in (program, raised))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_weights_that_are_returned_leave_attention_alone() -> None:
     def function(b: Any, q: Any, k: Any, v: Any) -> list[Value]:
         scores = b.dot_general(q, k, contract=([3], [3]), batch=((0, 1), (0, 1)))
@@ -576,5 +595,6 @@ def test_many_random_programs_keep_their_meaning(block: int) -> None:
 
 def test_every_pattern_is_tried() -> None:
     assert set(PATTERNS) == {
-        "softmax", "log_softmax", "layer_norm", "gelu", "l2_norm", "attention"
+        "softmax", "log_softmax", "layer_norm", "gelu", "l2_norm", "attention",
+        "turned_attention",
     }  # fmt: skip

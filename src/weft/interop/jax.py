@@ -15,6 +15,7 @@ import numpy as np
 from jax import export
 from jaxlib.mlir.dialects import stablehlo as dialect
 
+from weft.coarse.raising import raise_program
 from weft.foundation.errors import UserError
 from weft.foundation.lines import user_line
 from weft.interop import stablehlo
@@ -37,7 +38,7 @@ def from_function(function: Callable[..., Any], *examples: Any) -> Callable[...,
     check_function("from_function", function)
     kinds = jax.tree.map(_described, examples)
     exported = export.export(jax.jit(function))(*kinds)
-    program = stablehlo.loads(str(exported.mlir_module()))
+    program = raise_program(stablehlo.loads(str(exported.mlir_module())))
     wanted, structure = jax.tree_util.tree_flatten_with_path(kinds)
     kept = exported.module_kept_var_idx
 

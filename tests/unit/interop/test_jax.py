@@ -108,3 +108,84 @@ def test_integers_have_no_gradient_in_jax_either() -> None:
 def test_what_is_no_program_gets_a_sentence() -> None:
     with pytest.raises(UserError, match="takes a program, not function"):
         to_function(lambda x: x)  # type: ignore[arg-type]
+
+
+def attend(**options: Any) -> Any:
+    def attention(q: Any, k: Any, v: Any, *given: Any) -> Any:
+        named = dict(zip(["bias", "mask"], given, strict=False))
+        return jax.nn.dot_product_attention(q, k, v, **named, **options)
+
+    return attention
+
+
+def einsums(q: Any, k: Any, v: Any) -> Any:
+    scores = jax.numpy.einsum("bthd,bshd->bhts", q, k) / 3.0
+    return jax.numpy.einsum("bhts,bshd->bthd", jax.nn.softmax(scores), v)
+
+
+def one_query(q: Any, k: Any, v: Any) -> Any:
+    return jax.numpy.einsum("hs,shd->hd", jax.nn.softmax(jax.numpy.einsum("hd,shd->hs", q, k)), v)
+
+
+Q, KV = drawn(4, 2, 6, 4, 8), drawn(5, 2, 6, 2, 8)
+KEYS, BIAS = drawn(6, 2, 9, 4, 8), drawn(7, 1, 4, 6, 6)
+SEEN = np.random.default_rng(8).random((2, 1, 6, 6)) > 0.7  # some rows see nothing
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "causal"),
+    [
+        (attend(), (Q, Q, Q), False),
+        (attend(scale=0.3), (Q, KEYS, KEYS), False),
+        (attend(is_causal=True), (Q, Q, Q), True),
+        (attend(is_causal=True), (Q, KEYS, KEYS), False),  # rows begin at the first column
+        (attend(is_causal=True), (Q, KV, KV), True),
+        (attend(), (Q, KV, KV, BIAS), False),
+        (attend(is_causal=True), (Q, Q, Q, BIAS), True),
+        (attend(), (Q, Q, Q, np.zeros_like(BIAS), SEEN), False),
+        (attend(), (Q, KV, KV, BIAS, SEEN), False),
+        (attend(is_causal=True), (Q, KV, KV, BIAS, SEEN), False),
+        (einsums, (Q, KEYS, KEYS), False),
+        (one_query, (Q[0, 0], Q[1], Q[1]), False),
+    ],
+)
+def test_attention_of_jax_is_one_op(function: Any, args: Any, causal: bool) -> None:
+    program = weft.jit(from_function(function, *args)).program(*map(weft.asarray, args))
+    (op,) = [i.op for i in program.main.body if i.op.mnemonic == "weft.attention"]
+    assert getattr(op, "causal") is causal  # noqa: B009
+    assert not [i for i in program.main.body if i.op.mnemonic in ("dot_general", "exp")]
+    (found,) = weft.run(program, list(args), backend="reference")
+    np.testing.assert_allclose(found, function(*args), rtol=1e-5, atol=1e-6)
+
+
+def test_attention_of_jax_has_its_gradients() -> None:
+    function, args = attend(is_causal=True), (Q, KV, KV, BIAS)
+    ours = from_function(function, *args)
+    found = weft.grad(lambda *a: (ours(*a) ** 2).sum(), argnums=(0, 1, 2, 3))(
+        *map(weft.asarray, args)
+    )
+    wanted = jax.grad(lambda *a: (function(*a) ** 2).sum(), argnums=(0, 1, 2, 3))(*args)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(one), other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_of_jax_is_one_op(name: str, axis: int) -> None:
+    def function(x: Any) -> Any:
+        return getattr(jax.nn, name)(x, axis=axis)
+
+    program = weft.jit(from_function(function, X)).program(weft.asarray(X))
+    assert [i.op.mnemonic for i in program.main.body] == [f"byteir.{name}"]
+    (found,) = weft.run(program, [X], backend="reference")
+    np.testing.assert_allclose(found, function(X), rtol=1e-5, atol=1e-6)
+
+
+def test_narrow_attention_of_jax_is_one_op() -> None:
+    args = [x.astype(jax.numpy.bfloat16) for x in (Q, KV, KV)]
+    function = attend(is_causal=True)
+    program = weft.jit(from_function(function, *args)).program(*map(weft.asarray, args))
+    assert [i.op.mnemonic for i in program.main.body].count("weft.attention") == 1
+    (found,) = weft.run(program, args, backend="reference")
+    wanted = np.asarray(function(*args), np.float32)
+    np.testing.assert_allclose(np.asarray(found, np.float32), wanted, rtol=2e-2, atol=2e-2)

@@ -18,6 +18,7 @@ from weft.coarse.raising.matched import Matched, Pattern
 from weft.coarse.raising.norms import l2_norm, layer_norm
 from weft.coarse.raising.rows import log_softmax, softmax
 from weft.coarse.raising.search import View
+from weft.coarse.raising.turned_attention import turned_attention
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.decompose import put_in_place
 from weft.ptir.ir import Instruction, Program
@@ -32,6 +33,7 @@ from weft.ptir.verify import verify
 
 PATTERNS: dict[str, Pattern] = {
     "attention": attention,
+    "turned_attention": turned_attention,
     "layer_norm": layer_norm,
     "log_softmax": log_softmax,
     "softmax": softmax,

@@ -263,12 +263,12 @@ def _write(wiring: _Wiring, b: Emitter, values: Sequence[Handle]) -> Handle:
     )  # fmt: skip
     out = both[0]
     if added or (wiring.causal and library.has_early_rows(*wiring.scores[-2:])):
-        out = _as_written(b, out, both[1])
+        out = as_written(b, out, both[1])
     shape: tuple[Dim, ...] = (*wiring.scores[:-1], v.shape[-1])
     return out if out.shape == shape else b.emit("reshape", out, new_shape=shape)
 
 
-def _as_written(b: Emitter, out: Handle, lse: Handle) -> Handle:
+def as_written(b: Emitter, out: Handle, lse: Handle) -> Handle:
     """The result with NaN in rows that see nothing: the op gives 0, the formula divides 0 by 0."""
     column = b.emit("reshape", lse, new_shape=(*lse.shape, 1))
     blind = b.emit("compare", column, b.full(-math.inf, lse.dtype, column.shape), op="equal")

@@ -7,6 +7,7 @@ from functools import partial
 from weft.coarse.raising.matched import Matched, one_op
 from weft.coarse.raising.search import Search, View
 from weft.ptir.ir import Instruction, Operand, Ref
+from weft.ptir.ops.movement import Transpose
 from weft.ptir.types import Shape
 
 
@@ -69,7 +70,30 @@ def shifted(search: Search, powers: Operand | None, shape: Shape, axis: int) -> 
 def _unshifted(search: Search, difference: Instruction, shape: Shape, axis: int) -> Operand | None:
     """The x of `x - max(x)`."""
     x, largest = difference.operands
-    return x if search.row_maximum(largest, shape, axis) == x else None
+    return search.first(
+        lambda: x if search.row_maximum(largest, shape, axis) == x else None,
+        lambda: x if _maximum_before_turn(search, x, largest, shape, axis) else None,
+    )
+
+
+def _maximum_before_turn(
+    search: Search, x: Operand, largest: Operand, shape: Shape, axis: int
+) -> bool:
+    """Whether x was turned after its largest elements were taken, and they likewise."""
+    outer = search.view.definition(x)
+    inner = search.take(search.plain_row(largest, shape, [axis]), "transpose")
+    if outer is None or inner is None or not isinstance(outer.op, Transpose):
+        return False
+    source, perm = outer.operands[0], outer.op.perm
+    before, along = search.view.shape(source), perm[axis]
+    kept = tuple(p - (p > along) for p in perm if p != along)
+    turn = inner.op.perm if isinstance(inner.op, Transpose) else ()
+    rows = inner.operands[0]
+    return (
+        before is not None
+        and turn in (perm, kept)
+        and search.row_maximum(rows, before, along) == source
+    )
 
 
 def log_softmax(view: View, root: Instruction) -> Matched | None:
@@ -93,7 +117,7 @@ def log_softmax(view: View, root: Instruction) -> Matched | None:
 def _two_steps(search: Search, root: Instruction, shape: Shape, axis: int) -> Operand | None:
     """`(x - max) - log(sum(exp(x - max)))`."""
     left, right = root.operands
-    powers = _logarithm(search, search.plain_row(right, shape, [axis]), axis)
+    powers = _logarithm(search, search.plain_row(right, shape, [axis]), shape, axis)
     difference = search.take(left, "sub")
     if difference is None or search.argument(powers, "exp") != left:
         return None
@@ -116,11 +140,12 @@ def _one_step(search: Search, root: Instruction, shape: Shape, axis: int) -> Ope
 def _log_sum_exp(
     search: Search, largest: Operand, logarithm: Operand, shape: Shape, axis: int
 ) -> Operand | None:
-    powers = _logarithm(search, search.plain_row(logarithm, shape, [axis]), axis)
+    powers = _logarithm(search, search.plain_row(logarithm, shape, [axis]), shape, axis)
     x = shifted(search, powers, shape, axis)
     return x if x is not None and search.row_maximum(largest, shape, axis) == x else None
 
 
-def _logarithm(search: Search, operand: Operand | None, axis: int) -> Operand | None:
+def _logarithm(search: Search, operand: Operand | None, shape: Shape, axis: int) -> Operand | None:
     """What a row value is the logarithm of the sum of."""
-    return search.reduction(search.argument(operand, "log"), "sum", [axis])
+    total = search.plain_row(search.argument(operand, "log"), shape, [axis])
+    return search.reduction(total, "sum", [axis])

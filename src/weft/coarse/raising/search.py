@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation.dtypes import I1
 from weft.ptir.ir import Body, Instruction, Operand, Ref
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import EvalContext
@@ -71,10 +72,11 @@ class View:
     # -- constants -------------------------------------------------------------------------------
 
     def number(self, operand: Operand) -> float | None:
-        """The one real number that all elements of an operand are, if it is known."""
+        """The one real number that all elements of an operand are, if it is known; truth is 1."""
         for _ in range(MOST_STEPS):
             if isinstance(operand, TensorLiteral):
-                real = operand.type.dtype.is_float or operand.type.dtype.is_integer
+                kind = operand.type.dtype
+                real = kind.is_float or kind.is_integer or kind is I1
                 return float(operand.item()) if real and operand.is_splat else None
             definition = self.definition(operand)
             if definition is None:
@@ -208,7 +210,7 @@ class Search:
                 break
             source = definition.operands[0]
             inner = self.view.shape(source)
-            if isinstance(definition.op, BroadcastTo) and inner != self.view.shape(operand):
+            if isinstance(definition.op, BroadcastTo) and _repeats(inner, self.view.shape(operand)):
                 # The one place where elements are repeated.
                 fits = inner == kept or (inner == dropped and leading)
                 if spread or not fits or self.view.shape(operand) != shape:
@@ -282,6 +284,10 @@ class Search:
         stopped = self.argument(largest, "stop_gradient")
         if stopped is not None:
             largest = self.plain_row(stopped, shape, [axis])
+        bounded = self.first(lambda: self._with_number(largest, "maximum"))
+        if bounded is not None and bounded[0] == -math.inf:
+            # As JAX writes it.
+            largest = self.plain_row(bounded[1], shape, [axis])
         return self.reduction(largest, "max", [axis])
 
     def argument(self, operand: Operand | None, name: str) -> Operand | None:
@@ -345,6 +351,13 @@ class Search:
         if definition.op.mnemonic == "pow":
             return base if self.view.number(other) == 2.0 else None
         return base if base == other else None
+
+
+def _repeats(inner: Shape | None, outer: Shape | None) -> bool:
+    """Whether a broadcast does more than to put axes of extent 1 in front."""
+    if inner is None or outer is None:
+        return True
+    return (1,) * (len(outer) - len(inner)) + inner != outer
 
 
 ROOTS = {"sqrt": 0.5, "rsqrt": -0.5}

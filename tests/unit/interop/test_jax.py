@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import weft
-from weft.foundation.errors import UserError
+from weft.foundation.errors import SpecViolation, Unimplemented, UserError
+from weft.interop import stablehlo
+from weft.ptir import dumps
 
 jax = pytest.importorskip("jax", reason="the extra weft[jax] is not installed")
 
@@ -189,3 +191,79 @@ def test_narrow_attention_of_jax_is_one_op() -> None:
     (found,) = weft.run(program, args, backend="reference")
     wanted = np.asarray(function(*args), np.float32)
     np.testing.assert_allclose(np.asarray(found, np.float32), wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_a_portable_artifact_is_the_program_of_its_text() -> None:
+    exported = jax.export.export(jax.jit(lambda x: jax.nn.softmax(x)))(X)
+    data = exported.mlir_module_serialized
+    assert stablehlo.is_stablehlo(data)
+    program = stablehlo.loads(data)
+    assert dumps(program) == dumps(stablehlo.loads(exported.mlir_module()))
+    for broken in (data[:60], b"ML\xefR", b"ML\xefR" + bytes(99)):
+        with pytest.raises(SpecViolation, match="no portable artifact of StableHLO that can be"):
+            stablehlo.loads(broken)
+
+
+def spd(seed: int, *shape: int) -> Any:
+    x = drawn(seed, *shape)
+    return x @ np.swapaxes(x, -1, -2) + 3 * np.eye(shape[-1], dtype=np.float32)
+
+
+SQUARE, RIGHT = drawn(11, 2, 5, 5), drawn(12, 2, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("cholesky", (spd(13, 2, 4, 4),)),
+        ("solve", (SQUARE, RIGHT)),
+        ("inv", (SQUARE,)),
+        ("det", (SQUARE,)),
+        ("slogdet", (SQUARE[0],)),
+        ("eigvalsh", (spd(14, 2, 4, 4),)),
+        ("svdvals", (RIGHT,)),
+        ("lstsq", (RIGHT[0], RIGHT[0][:, :2])),
+        ("cholesky", (spd(15, 3, 3).astype(np.complex64),)),
+    ],
+)
+def test_linear_algebra_of_jax_is_ours(name: str, args: Any) -> None:
+    function = getattr(jax.numpy.linalg, name)
+    found = from_function(function, *args)(*map(weft.asarray, args))
+    wanted = function(*args)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(one), other, rtol=2e-3, atol=2e-3)
+
+
+def test_lu_of_jax_has_its_exchanges() -> None:
+    for x in (drawn(16, 2, 5, 3), drawn(17, 3, 5), SQUARE):
+        found = from_function(jax.lax.linalg.lu, x)(weft.asarray(x))
+        for one, other in zip(found, jax.lax.linalg.lu(x), strict=True):
+            np.testing.assert_allclose(np.asarray(one), other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("left_side", [True, False])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("transpose_a", [True, False])
+def test_triangular_systems_of_jax(left_side: bool, lower: bool, transpose_a: bool) -> None:
+    def function(a: Any, b: Any) -> Any:
+        return jax.lax.linalg.triangular_solve(
+            a, b, left_side=left_side, lower=lower, transpose_a=transpose_a
+        )
+
+    a, b = spd(18, 2, 4, 4), drawn(19, *((2, 4, 3) if left_side else (2, 3, 4)))
+    found = from_function(function, a, b)(weft.asarray(a), weft.asarray(b))
+    np.testing.assert_allclose(np.asarray(found), function(a, b), rtol=1e-4, atol=1e-5)
+
+
+def test_eigenvectors_and_singular_vectors_of_jax_make_the_matrix_again() -> None:
+    x = spd(20, 2, 4, 4)
+    values, vectors = (np.asarray(t) for t in from_function(jax.numpy.linalg.eigh, x)(x))
+    np.testing.assert_allclose(vectors * values[:, None] @ vectors.mT, x, rtol=1e-4, atol=1e-4)
+    u, s, vh = (np.asarray(t) for t in from_function(jax.numpy.linalg.svd, RIGHT)(RIGHT))
+    assert u.shape == (2, 5, 5)
+    np.testing.assert_allclose(u[..., :3] * s[:, None] @ vh, RIGHT, rtol=1e-4, atol=1e-4)
+
+
+def test_a_routine_without_an_op_is_refused_by_name() -> None:
+    with pytest.raises(Unimplemented, match="'lapack_sgees_ffi' is a routine for linear algebra"):
+        from_function(jax.scipy.linalg.schur, SQUARE[0])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from weft.foundation.errors import SpecViolation, UserError
+from weft.interop.stablehlo.artifacts import MAGIC, artifact_text
 from weft.interop.stablehlo.bindings import bindings, parse_module
 from weft.interop.stablehlo.reading.module import to_program
 from weft.interop.stablehlo.reading.sizes import SHAPE_OF
@@ -28,14 +29,17 @@ _BEGINS: Final = re.compile(
 
 
 def is_stablehlo(data: bytes | str) -> bool:
-    """Whether a file's content begins as MLIR text does."""
+    """Whether a file's content begins as MLIR text or a portable artifact does."""
+    if isinstance(data, bytes | bytearray) and data.startswith(MAGIC):
+        return True
     head = data[:65536]
     text = head if isinstance(head, str) else head.decode("utf-8", "replace")
     return _BEGINS.match(text.removeprefix("\ufeff")) is not None
 
 
 def loads(text: str | bytes, shapes: Sequence[Sequence[int] | int] | None = None) -> Program:
-    """The program that a module in StableHLO, MHLO or CHLO stands for. `verify` checks it.
+    """The program that a module in StableHLO, MHLO or CHLO stands for: its text, or the bytes of a
+    portable artifact, such as `mlir_module_serialized` of a JAX export. `verify` checks it.
 
     Sizes that the text leaves open (`?`) are dynamic dims of the program. Where its operations
     compute with them (half of a batch, all rows but one), they must be known: `shapes` are then
@@ -45,6 +49,8 @@ def loads(text: str | bytes, shapes: Sequence[Sequence[int] | int] | None = None
     StableHLO has no counted loops: those of JAX come as `while`, and are `scan` here where their
     number of turns is seen.
     """
+    if isinstance(text, bytes | bytearray) and text.startswith(MAGIC):
+        text = artifact_text(bytes(text))
     if isinstance(text, bytes | bytearray):
         try:
             text = bytes(text).decode()

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from weft.foundation.dtypes import F32, F64, I1, SI64
 from weft.foundation.errors import SpecViolation
+from weft.interop.stablehlo.reading.lapack import lapack_routine
 from weft.interop.stablehlo.reading.shapes import broadcast_in_dim, shape_of
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.interop.stablehlo.reading.sizes import SHAPE_OF
@@ -48,6 +49,8 @@ def _custom_call(at: Site) -> Results:
         return _ABOUT_SIZES[target](at)
     if at.attr("has_side_effect", False):
         at.refuse(f"the custom call {target[:_MOST_NAME]!r} has a side effect, and PTIR is pure")
+    if (routine := lapack_routine(at, target)) is not None:
+        return _plain_call(at, target, routine)
     if not is_target(target):
         at.refuse(
             f"the custom call {target[:_MOST_NAME]!r} is a kernel of another compiler; targets "
@@ -55,7 +58,11 @@ def _custom_call(at: Site) -> Results:
         )
     if target not in _PLAIN_CALLS:
         return _carried_call(at, target)
-    operands, results, lower = _PLAIN_CALLS[target]
+    return _plain_call(at, target, _PLAIN_CALLS[target])
+
+
+def _plain_call(at: Site, target: str, call: tuple[int, int, Lowering]) -> Results:
+    operands, results, lower = call
     if (len(at.x), len(at.op.types)) != (operands, results):
         raise SpecViolation(
             "ArityMismatch",

@@ -264,6 +264,23 @@ def test_eigenvectors_and_singular_vectors_of_jax_make_the_matrix_again() -> Non
     np.testing.assert_allclose(u[..., :3] * s[:, None] @ vh, RIGHT, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("shape", "mode"), [
+    ((2, 5, 3), "reduced"), ((3, 5), "reduced"), ((5, 3), "complete"), ((4, 4), "r"),
+])  # fmt: skip
+def test_qr_of_jax_has_its_reflections(shape: tuple[int, ...], mode: str) -> None:
+    def function(x: Any) -> Any:
+        return jax.numpy.linalg.qr(x, mode=mode)
+
+    # A column that is 0 below its row is left alone; the squares of large numbers are none.
+    for x in (drawn(21, *shape), np.triu(drawn(22, *shape)), drawn(23, *shape) * 1e30):
+        found = jax.tree.leaves(from_function(function, x)(weft.asarray(x)))
+        for one, other in zip(found, jax.tree.leaves(function(x)), strict=True):
+            scale = max(1.0, float(np.abs(other).max()))
+            np.testing.assert_allclose(np.asarray(one) / scale, other / scale, rtol=0, atol=1e-5)
+
+
 def test_a_routine_without_an_op_is_refused_by_name() -> None:
-    with pytest.raises(Unimplemented, match="'lapack_sgees_ffi' is a routine for linear algebra"):
+    with pytest.raises(
+        Unimplemented, match="'lapack_sgees_ffi' is a routine for linear algebra that is not"
+    ):
         from_function(jax.scipy.linalg.schur, SQUARE[0])

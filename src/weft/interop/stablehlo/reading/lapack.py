@@ -12,25 +12,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from weft.foundation.dtypes import SI32
+from weft.interop.stablehlo.reading.householder import geqrf, orgqr
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.ptir.builder import Value
 from weft.ptir.builder.body import BodyBuilder
 
 CONFIGURATION: Final = "mhlo.backend_config"
 _TARGET: Final = re.compile(r"lapack_[sdcz](\w+)_ffi")
-_FOREIGN: Final = ("lapack_", "blas_", "cusolver_", "cublas_", "cu_", "hipsolver_")
+_FOREIGN: Final = ("lapack_", "blas_", "cusolver_", "cublas_", "hipsolver_")
 
 
 def lapack_routine(at: Site, target: str) -> tuple[int, int, Lowering] | None:
     """How many operands and results a call of LAPACK has, and its lowering; nothing for a call of
     something else. Routines that PTIR has no op for are refused by name."""
     found = _TARGET.fullmatch(target)
-    if found is not None and found[1] in _ROUTINES:
+    real = at.x and not at.x[0].dtype.is_complex
+    if found is not None and found[1] in _ROUTINES and (real or found[1] not in _REAL):
         return _ROUTINES[found[1]]
     if target.startswith(_FOREIGN):
         at.refuse(
-            f"{target[:60]!r} is a routine for linear algebra that PTIR has no op for; those of "
-            f"LAPACK that it has are {', '.join(sorted(_ROUTINES))}"
+            f"{target[:60]!r} is a routine for linear algebra that is not read; those of LAPACK "
+            f"that are read are {', '.join(sorted(_ROUTINES))}"
         )
     return None
 
@@ -148,4 +150,8 @@ _ROUTINES: Final[Mapping[str, tuple[int, int, Lowering]]] = {
     "syevd": (1, 3, _syevd),
     "heevd": (1, 3, _syevd),
     "gesdd": (1, 5, _gesdd),
+    "geqrf": (1, 2, geqrf),
+    "orgqr": (2, 1, orgqr),
 }
+_REAL: Final = ("geqrf", "orgqr")
+"""Those that are read for real matrices only."""

@@ -128,6 +128,21 @@ def test_a_share_is_rounded_as_a_quotient(dtype: DType) -> None:
     np.testing.assert_array_equal(apply("share", dtype, part, whole), part / whole)
 
 
+def test_powers_of_floats_are_near_and_lanes_that_are_listed_leave_the_others() -> None:
+    """Positive numbers take the short way, and a vector with one that is not has both."""
+    rng = np.random.default_rng(0)
+    near, far = np.exp(rng.uniform(-0.1, 0.1, 30_000)), np.exp(rng.uniform(-80, 80, 30_000))
+    x = np.concatenate([near, far]).astype(np.float32)
+    y = np.concatenate([rng.uniform(-800, 800, 30_000), rng.uniform(-1, 1, 30_000)])
+    y = y.astype(np.float32)
+    plain = np.arange(x.size) % 500 > 0
+    x[~plain], y[~plain] = -2.0, 3.0
+    found = apply("pow", F32, x, y)
+    assert (found[~plain] == -8.0).all()
+    exact = x[plain].astype(np.float64) ** y[plain]
+    assert_ulp(found[plain], exact, 0.502)
+
+
 def points(dtype: DType, count: int = 10_000) -> Array:
     """Dense near 0 and 1, over all exponents, at multiples of pi/2, and the special values."""
     rng = np.random.default_rng(0)

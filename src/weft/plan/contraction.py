@@ -18,7 +18,7 @@ from weft.plan.blocks import (
     without_rest,
 )
 from weft.plan.edges import local_edges
-from weft.plan.images import IMAGE, image_block, image_of
+from weft.plan.images import IMAGE, NEAR_BYTES, image_block, image_of
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.forms.columns import FEW_ROWS
 from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, epilogue_of, row_major
@@ -55,7 +55,7 @@ def cpu_plan(
     tiles = (
         _dot_products(kernel, tensors, target, lanes)
         or _image(kernel, tensors, target, lanes)
-        or _packed_blocks(kernel, target, lanes)
+        or _packed_blocks(kernel, tensors, target, lanes)
         or _register_tiles(kernel, tensors, target, lanes)
     )
     kind = "conv" if kernel.pattern.value == "conv" else "matmul"
@@ -87,7 +87,8 @@ def _dot_products(
     """Lanes along k; None where the rows are many, or B does not lie so."""
     assert kernel.roles is not None
     m, n, depth = _inner_sizes(kernel)
-    step_n, step_k = (_step(kernel, tensors, axes[-1]) for axes in (kernel.roles.n, kernel.roles.k))
+    n_and_k = kernel.roles.n, kernel.roles.k
+    step_n, step_k = (_step(kernel, tensors, kernel.roles.rhs, axes[-1]) for axes in n_and_k)
     if m > FEW_ROWS or step_k != 1 or step_n == 1 or depth < lanes:
         return None
     tile = (m, min(columns_along_k(m, target.limits.vector_registers or 16), n))
@@ -116,15 +117,51 @@ def _image(
     return _Tiles((*sizes, block.channels * taps), registers, along, packed)
 
 
-def _packed_blocks(kernel: Kernel, target: Target, lanes: int) -> _Tiles | None:
-    """Blocks of which both operands are packed; None where `blocked_tile` has none."""
+def _packed_blocks(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
+) -> _Tiles | None:
+    """Blocks of which both operands are packed; None where `blocked_tile` has none, or rows are
+    better left where they are."""
     found = blocked_tile(kernel, target, lanes)
-    if found is None:
+    if found is None or _rows_stay(kernel, tensors, target, lanes):
         return None
     block, registers = found
     where = "words" if multiplies_words(kernel, target) else "packed"
     packed = (CacheRead("A", where, "k", False), CacheRead("B", where, "k", False))
     return _Tiles(block, registers, Vectorize("n.i.i", lanes), packed)
+
+
+def _rows_stay(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int) -> bool:
+    """Whether rows of A are read where they lie while packed columns of B pass by, and sums are
+    finished in registers: wide vectors use a number of A so often that packing it costs more than
+    it saves, as long as the rows and columns of a piece stay in the second cache."""
+    assert kernel.roles is not None
+    roles = kernel.roles
+    if lanes < _WIDE or not _multiplies_matrices(kernel):
+        return False
+    m, n, depth = _inner_sizes(kernel)
+    vectors = register_tile(m, n, lanes, target.limits.vector_registers or 16)[1]
+    columns, item = vectors * lanes, kernel.let(roles.contraction).dtype.storage_bytes
+    batch = math.prod(kernel.sizes[a] for a in roles.batch)
+    pieces = batch * -(-m // ROWS_PER_PIECE) * -(-n // columns)
+    near = (min(m, ROWS_PER_PIECE) + columns) * depth * item <= NEAR_BYTES
+    along_k = _step(kernel, tensors, roles.lhs, roles.k[0]) == 1
+    along_n = _step(kernel, tensors, roles.rhs, roles.n[0]) == 1
+    apart = _step(kernel, tensors, roles.lhs, roles.m[0]) * item
+    return along_k and along_n and near and apart % _PAGE > 0 and pieces >= target.limits.units
+
+
+def _multiplies_matrices(kernel: Kernel) -> bool:
+    """Whether a contraction has one axis of each kind, and multiplies what it reads as it is."""
+    roles = kernel.roles
+    assert roles is not None
+    total = kernel.let(roles.contraction).expr
+    made = kernel.let(total.value).expr if isinstance(total, Reduce) else None
+    if not isinstance(made, Binary) or {made.lhs, made.rhs} != {roles.lhs, roles.rhs}:
+        return False
+    reads = [kernel.let(name).expr for name in (roles.lhs, roles.rhs)]
+    plain = all(isinstance(r, Read) and not r.places and not r.guards for r in reads)
+    return plain and len(roles.m) == len(roles.n) == len(roles.k) == 1
 
 
 def _register_tiles(
@@ -140,7 +177,7 @@ def _register_tiles(
     rows, vectors = register_tile(m, n, lanes, target.limits.vector_registers or 16)
     columns = vectors * lanes
     small = depth * columns * kernel.let(roles.rhs).dtype.storage_bytes <= SCRATCH_BYTES
-    apart = _step(kernel, tensors, roles.n[-1]) != 1
+    apart = _step(kernel, tensors, roles.rhs, roles.n[-1]) != 1
     packs = small and bool(roles.m) and (m >= 3 * rows or (apart and m > 1))
     block = min(-(-m // rows), max(1, ROWS_PER_PIECE // rows)) * rows if packs else rows
     packed = (CacheRead("B", "packed", "k", pingpong=False),) if packs else ()
@@ -150,6 +187,8 @@ def _register_tiles(
 WORTH_PACKING = 64 * 64 * 64
 _WIDE = 16
 """Lanes of vectors whose tiles are so much code that it should not be written twice."""
+_PAGE = 4096
+"""Bytes after which rows take one another's place in the nearest cache."""
 
 
 def blocked_tile(
@@ -208,10 +247,9 @@ def _is_indirect(let: Let) -> bool:
     return not isinstance(let.expr, Read) or bool(let.expr.places)
 
 
-def _step(kernel: Kernel, tensors: Mapping[str, Tensor], name: str) -> int:
-    """How far apart in memory neighbours of B along an axis lie, in elements."""
-    assert kernel.roles is not None
-    read = kernel.let(kernel.roles.rhs).expr
+def _step(kernel: Kernel, tensors: Mapping[str, Tensor], operand: str, name: str) -> int:
+    """How far apart in memory neighbours of an operand along an axis lie, in elements."""
+    read = kernel.let(operand).expr
     if not isinstance(read, Read):
         return 0
     strides = row_major(tensors[read.tensor].shape)

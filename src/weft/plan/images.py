@@ -40,7 +40,7 @@ from weft.target.target import Target
 
 IMAGE: Final = "image"
 """Where a plan keeps an operand that is such an image (`CacheRead.where`)."""
-_NEAR_BYTES: Final = 640 << 10
+NEAR_BYTES: Final = 640 << 10
 """What a block may take of a second cache."""
 _FAR: Final = 1.25
 """How much longer a block takes that does not stay there."""
@@ -347,7 +347,7 @@ def _time(kernel: Kernel, image: Image, block: ImageBlock, units: int, lanes: in
     loads = block.register_rows + block.register_results // lanes
     products *= max(1.0, _BUSY / registers) * (1 + _LOAD * loads / registers)
     once = products + weights * _PACK_WEIGHT + pixels * _PACK_PIXEL + sums * _SUM
-    near = (weights + pixels + sums) * _item(kernel) <= _NEAR_BYTES
+    near = (weights + pixels + sums) * _item(kernel) <= NEAR_BYTES
     return waves(pieces, units) * steps * once * (1.0 if near else _FAR)
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft
+from weft.driver.compile import compile_program
 from weft.plan.contraction import columns_along_k
-from weft.ptir import Builder
+from weft.ptir import Builder, Program
+from weft.target.cpu import host
+from weft.target.target import Target
 
 
 @pytest.mark.parametrize(
@@ -38,3 +43,53 @@ def test_few_rows_of_a_matrix_that_lies_along_k_are_dot_products(rows: int) -> N
 
 def test_many_rows_are_blocked() -> None:
     assert plan_of(9, (768, 700), 0)["kind"] == "mma"
+
+
+def wide() -> Target:
+    """This machine, said to have two cores and vectors of 16 numbers."""
+    limits = replace(host().limits, vector_bits=512, vector_registers=32, units=2)
+    return replace(host(), features=host().features | {"avx2", "avx512f"}, limits=limits)
+
+
+def product(m: int, k: int, n: int, batch: int = 1, *, turned: bool = False) -> Program:
+    b = Builder("product")
+    x = b.param("f32", [batch, m, k])
+    w = b.param("f32", [batch, n, k] if turned else [batch, k, n])
+    y = b.dot_general(x, w, contract=([2], [2 if turned else 1]), batch=([0], [0]))
+    return b.build(b.tanh(y))
+
+
+@pytest.mark.parametrize(
+    ("program", "packed"),
+    [
+        (product(64, 784, 512), "B"),
+        (product(128, 64, 128, 48), "B"),
+        (product(1000, 1000, 1000), "AB"),
+        (product(64, 2048, 512), "AB"),
+        (product(64, 1024, 512), "AB"),
+        (product(64, 784, 512, turned=True), "AB"),
+    ],
+    ids=["few rows", "batch", "many rows", "deep", "rows a page apart", "columns along k"],
+)
+def test_wide_vectors_read_rows_where_they_lie(program: Program, packed: str) -> None:
+    plans = json.loads(compile_program(program, wide()).stages["plan"])["plans"]
+    assert "".join(cached["tensor"] for cached in plans[0]["cache"]) == packed
+
+
+@pytest.mark.parametrize(
+    "sizes", [(64, 300, 130, 1), (45, 129, 200, 2)], ids=["whole tiles", "rests"]
+)
+def test_rows_where_they_lie_give_the_product(sizes: tuple[int, int, int, int]) -> None:
+    m, k, n, batch = sizes
+    executable = compile_program(product(m, k, n, batch), wide())
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, m, k)).astype(np.float32) / 16
+    w = rng.standard_normal((batch, k, n)).astype(np.float32)
+    exact = np.tanh(x.astype(np.float64) @ w.astype(np.float64))
+    np.testing.assert_allclose(executable.run([x, w])[0], exact, rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_of_a_tile_is_used_up_before_the_next() -> None:
+    text = compile_program(product(64, 300, 256), wide()).stages["cpu"]
+    tile = text[text.index("accumulate") - 400 : text.index("accumulate")]
+    assert tile.index("unrolled mu") < tile.index("load v0") < tile.index("unrolled nu")

@@ -299,10 +299,11 @@ class Lowering(Reductions):
         rows = packing.rows_axis
         for segment in segments(block.extent, self.tiling.outer(rows)):
             scope = Scope(root, self._name(f"{plain(rows)}t"), segment.count, SERIAL)
-            inner = list(wrappers)
+            # Rows outside of columns: what a row has is used up at once, and takes one register.
+            inner: list[Wrapper] = []
             place = places[rows] + segment.start + axis(scope.var) * segment.extent
             place = self._cut(rows, place, segment, inner)
-            self._tile(scope, {**places, rows: place}, inner)
+            self._tile(scope, {**places, rows: place}, [*inner, *wrappers])
             scope.close()
         self.packed = None
 

@@ -48,6 +48,7 @@ def test_every_layout_is_packed_right(m: int, n: int, k: int, layout: tuple[int,
     assert (turned > 0) is (layout != (0, 0)), "operands along k are turned in registers"
 
 
+@pytest.mark.usefixtures("small_machine")
 @pytest.mark.parametrize("k", [16, 255, 256, 257, 512, 777, 1100, 17_000])
 def test_the_first_step_of_a_sum_stores_and_the_others_add(k: int) -> None:
     found, inputs, _ = run_both(product(136, 140, k, (1, 0)))

@@ -5,7 +5,8 @@
 DIR is a copy of openxla/stablehlo. Four sets are counted: `testdata`, whose files hold their
 inputs and what is expected; its `quantized` files, likewise; its `dynamic` ones, which hold neither
 and count when they are read, with open sizes or with sizes given; and the functions of
-`tests/interpret`. A module's checks become results, so that nothing but its program is read.
+`tests/interpret`. A module's checks become results, so that nothing but its program is read. Those
+that several processes run together are run by as many simulated ranks.
 Floats are right within three steps of their type, of the element or of the largest in its tensor.
 """
 
@@ -25,6 +26,7 @@ import ml_dtypes
 import numpy as np
 
 import weft
+from weft.driver.ranks import SimulatedProgram
 from weft.foundation.errors import WeftError
 from weft.interop import stablehlo
 from weft.interop.stablehlo.bindings import parse_module
@@ -41,6 +43,11 @@ PAIR = re.compile(r"(%[\w#]+), (%[\w#]+)\)?.*: \(?(?P<types>.*?)(?:\) -> \(\))?$
 CONST = re.compile(r"(?P<value>%[\w#]+), (?P<dense>dense<.*>) : (?P<type>tensor<.*>)$")
 MAIN = re.compile(r"func\.func (?:public )?@(?P<name>\w+)\(\)(?: -> .*)? \{$", re.M)
 RETURN = re.compile(r"^\s*(?:func\.)?return.*$", re.M)
+RUN = re.compile(
+    r'%(?P<name>\w+)(?::\d+)? = "interpreter\.run_parallel"\((?P<inputs>[^)]*)\) \{\s*'
+    r"programs ?= ?\[(?P<programs>.*?)\]\s*\}.*?->\s*\((?P<types>.*?)\)",
+    re.S,
+)
 SIZES = (4, 3, 6, 8, 12, 5, 2)
 """What open sizes are tried with: programs want them even, or divisible, or large enough."""
 EXPECTED_IS_OFF = {"cosh_float32_20_20_chlo": "XLA's value is 4.3 steps from cosh, Weft's 0.5"}
@@ -99,7 +106,7 @@ def interpreted(folder: Path) -> Iterator[Case]:
 def with_results(name: str, text: str) -> Case:
     """The module whose entry returns both sides of every check."""
     start = MAIN.search(text)
-    if start is None:
+    if start is None or "interpreter.run_parallel" in text:
         return Case(name, text, ())
     end = RETURN.search(text, start.end())
     if end is None:
@@ -137,6 +144,8 @@ def _types(text: str) -> list[str]:
 
 
 def outcome(case: Case, backend: str) -> str:
+    if "interpreter.run_parallel" in case.text:
+        return on_ranks(case.text)
     if not case.kinds:
         return readable(case.text) if case.open else "not counted: it checks no value"
     try:
@@ -152,6 +161,46 @@ def outcome(case: Case, backend: str) -> str:
     if found and case.name in EXPECTED_IS_OFF:
         return f"not counted: {EXPECTED_IS_OFF[case.name]}"
     return f"wrong: {found[0]}" if found else "right"
+
+
+def on_ranks(text: str) -> str:
+    """A module whose entry lets processes run a function: one program, on a rank for each."""
+    run, start = RUN.search(text), re.search(r"func\.func @main\(\)", text)
+    if run is None or start is None:
+        return "not counted: its processes are not read"
+    rows = [re.findall(r"@(\w+)", row) for row in re.findall(r"\[([^\[\]]*)\]", run["programs"])]
+    if len({name for row in rows for name in row}) != 1:
+        return "not counted: its processes run different functions"
+    body = text[text.index("{") + 1 : start.start()].replace(f"@{rows[0][0]}", "@main")
+    counts = f"mhlo.num_replicas = {len(rows)} : i32, mhlo.num_partitions = {len(rows[0])} : i32"
+    count = len(rows) * len(rows[0])
+    try:
+        program = stablehlo.loads(f"module attributes {{{counts}}} {{{body}}}")
+        given = _constants(text[start.end() :], re.findall(r"%\w+", run["inputs"]))
+        per = len(given) // count
+        ranks = SimulatedProgram(program).run(count, lambda r: given[r * per : (r + 1) * per])
+    except WeftError as error:
+        return f"refused: {str(error).splitlines()[0][:160]}"
+    results = [np.asarray(value) for rank in ranks for value in rank]
+    for check in re.findall(r"check\.expect_eq_const %\w+#(\d+), (dense<.*?>) : (\S+)", text, re.S):
+        (wanted,) = _constants(f"%c = stablehlo.constant {check[1]} : {check[2]}\n", ["%c"])
+        if why := difference(results[int(check[0])], wanted, "expect_eq"):
+            return f"wrong: {why}"
+    return "right"
+
+
+def _constants(body: str, names: Sequence[str]) -> list[Any]:
+    """The constants of a body by their names."""
+    if not names:
+        return []
+    constant = r"(%\w+) = stablehlo\.constant (dense<.*?> : tensor<.*?>)\n"
+    made = dict(re.findall(constant, body, re.S))
+    types = [made[name].rpartition(" : ")[2] for name in names]
+    lines = [f"%{at} = stablehlo.constant {made[name]}" for at, name in enumerate(names)]
+    values = ", ".join(f"%{at}" for at in range(len(names)))
+    text = "\n".join(lines) + f"\nreturn {values} : {', '.join(types)}"
+    program = stablehlo.loads(f"func.func @main() -> ({', '.join(types)}) {{\n{text} }}")
+    return list(weft.run(program, [], backend="reference"))
 
 
 def readable(text: str) -> str:

@@ -29,9 +29,16 @@ from weft.ptir.types import TensorType
 DIALECTS: Final = ("stablehlo.", "mhlo.", "chlo.")
 _LINE: Final = re.compile(r'"([^"]*)":(\d+):(\d+)')
 _MOST_NAME: Final = 60
-COUNT: Final = "count"
-"""The attribute of `partition_id` and `replica_id` that says how many run the module."""
-_CROWDS: Final = {"partition_id": "mhlo.num_partitions", "replica_id": "mhlo.num_replicas"}
+RANKS: Final = "ranks"
+"""The attribute of operations about ranks that says how many replicas and partitions there are."""
+MESHES: Final = "meshes"
+"""The attribute of manual computations that has the axes of each mesh, by its name."""
+_RANK_COUNTS: Final = ("mhlo.num_replicas", "mhlo.num_partitions")
+OF_RANKS: Final = frozenset({
+    "all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute",
+    "partition_id", "reduce_scatter", "replica_id", "sdy.manual_computation",
+})  # fmt: skip
+_AXIS: Final = re.compile(r'"([^"]*)"=(\d+)')
 CALL_DICTIONARIES: Final = ("byteir_attrs", "mhlo.attributes")
 """Where a custom call has the attributes that belong to its target."""
 
@@ -112,7 +119,8 @@ def read_module(module: Any) -> dict[str, HloFunction]:
     reader = _Reader(dict(_entries(module.operation.attributes, list(module.operation.attributes))))
     found = {}
     for operation in module.body.operations:
-        if operation.operation.name == "sdy.mesh":  # where values lie changes none of them
+        if operation.operation.name == "sdy.mesh":
+            reader.note_mesh(operation.attributes)
             continue
         if operation.operation.name != "func.func":
             what = operation.operation.name
@@ -133,6 +141,15 @@ class _Reader:
         self.module = module
         """The attributes of the module."""
         self.numbers: dict[Any, int] = {}
+        self.meshes: dict[str, tuple[tuple[str, int], ...]] = {}
+
+    def note_mesh(self, attributes: Any) -> None:
+        """The axes of a mesh; one whose devices have an order of their own has none."""
+        text = str(attributes["mesh"])
+        axes = tuple((name, int(size)) for name, size in _AXIS.findall(text))
+        name = str(attributes["sym_name"].value)
+        if "device_ids" not in text:
+            self.meshes[name] = axes
 
     def number(self, value: Any) -> int:
         return self.numbers.setdefault(value, len(self.numbers))
@@ -158,15 +175,18 @@ class _Reader:
             tuple(self.number(value) for value in op.operands),
             tuple(self.number(value) for value in op.results),
             tuple(read_type(value.type, f"{name}, {place}") for value in op.results),
-            {**_attributes(op, name), **self._crowd(name)},
+            {**_attributes(op, name), **self._ranks(name)},
             tuple(self.block(region.blocks[0]) for region in op.regions),
             place,
         )
 
-    def _crowd(self, name: str) -> dict[str, Any]:
-        """How many there are of what an operation tells the number of, where the module says so."""
-        counted = self.module.get(_CROWDS.get(name, ""))
-        return {} if counted is None else {COUNT: int(_plain(counted))}
+    def _ranks(self, name: str) -> dict[str, Any]:
+        """Which ranks there are, for operations that ask for them; one where nothing is said."""
+        if name not in OF_RANKS:
+            return {}
+        counts = (self.module.get(key) for key in _RANK_COUNTS)
+        ranks = tuple(1 if count is None else int(_plain(count)) for count in counts)
+        return {RANKS: ranks, MESHES: self.meshes}
 
 
 def place_of(op: Any) -> str:

@@ -18,7 +18,12 @@ from weft.interop import stablehlo
 from weft.interop.stablehlo.reading.module import LOWERINGS
 from weft.interop.stablehlo.reading.refused import REFUSED
 
-OTHER_DIALECTS = {"func.call", "sdy.sharding_constraint", "shape.shape_of"}
+OTHER_DIALECTS = {
+    "func.call",
+    "sdy.manual_computation",
+    "sdy.sharding_constraint",
+    "shape.shape_of",
+}
 PROJECT = tomllib.loads(Path(__file__).parents[4].joinpath("pyproject.toml").read_text())["project"]
 (REQUIRED,) = map(Requirement, PROJECT["optional-dependencies"]["stablehlo"])
 INSTALLED = version("jaxlib")
@@ -68,14 +73,3 @@ def test_a_refusal_gives_the_reason_and_the_line() -> None:
     with pytest.raises(Unimplemented) as caught:
         stablehlo.loads(text)
     assert str(caught.value) == f"Unimplemented stablehlo.{name}: {REFUSED[name]}; line 2"
-
-
-def test_a_collective_is_refused() -> None:
-    kind = "tensor<4xf32>"
-    body = (
-        '%0 = "stablehlo.all_reduce"(%x) ({ ^bb0(%a: tensor<f32>, %b: tensor<f32>):\n'
-        "%1 = stablehlo.add %a, %b : tensor<f32>\nstablehlo.return %1 : tensor<f32> }) "
-        f"{{replica_groups = dense<[[0]]> : tensor<1x1xi64>}} : ({kind}) -> {kind}"
-    )
-    with pytest.raises(Unimplemented, match="it exchanges values between devices"):
-        stablehlo.loads(function(f"%x: {kind}", body, f"%0 : {kind}"))

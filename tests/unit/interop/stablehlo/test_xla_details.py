@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import weft
-from weft.foundation.errors import Unimplemented
 from weft.interop import stablehlo
 
 FAR = 0xFEDCBA9876543210
@@ -173,24 +172,6 @@ def test_the_largest_are_found_in_total_order() -> None:
         values, places = weft.run(stablehlo.loads(text), [x], backend=backend)
         assert places.tolist() == [4, 1, 3, 2, 5, 0]
         assert values.tobytes() == x[places].tobytes()
-
-
-@pytest.mark.parametrize(
-    ("name", "attribute"),
-    [("partition_id", "mhlo.num_partitions"), ("replica_id", "mhlo.num_replicas")],
-)
-def test_one_of_several_is_refused(name: str, attribute: str) -> None:
-    def text(count: int) -> str:
-        return (
-            f"module attributes {{{attribute} = {count} : i32}} {{\n"
-            f"func.func @main() -> tensor<ui32> {{\n%0 = stablehlo.{name} : tensor<ui32>\n"
-            "return %0 : tensor<ui32> } }"
-        )
-
-    (found,) = weft.run(stablehlo.loads(text(1)), [], backend="reference")
-    assert int(found) == 0
-    with pytest.raises(Unimplemented, match="the module is for 4 of them"):
-        stablehlo.loads(text(4))
 
 
 def test_a_window_larger_than_its_image_has_no_place() -> None:

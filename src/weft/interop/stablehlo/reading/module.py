@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 
 from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemented, UserError
 from weft.interop.stablehlo.reading.calls import CALLS
+from weft.interop.stablehlo.reading.collectives import COLLECTIVES
 from weft.interop.stablehlo.reading.contractions import CONTRACTIONS
 from weft.interop.stablehlo.reading.control import CONTROL
 from weft.interop.stablehlo.reading.einsum import EINSUM
@@ -64,6 +65,7 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     **CONTROL,
     **CALLS,
     **RANDOM_BITS,
+    **COLLECTIVES,
 }
 """Every operation that can be read, by its name without the dialect."""
 MOST_INSTRUCTIONS: Final = 1_000_000

@@ -18,7 +18,7 @@ from weft.interop.stablehlo.reading.extents import (
     times,
 )
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
-from weft.interop.stablehlo.records import COUNT, HloTensor, HloTuple, tensors
+from weft.interop.stablehlo.records import HloTensor, HloTuple, tensors
 from weft.ptir.builder import Value
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import UNKNOWN, Dim, Symbol, TupleType
@@ -349,14 +349,6 @@ def _barrier(at: Site) -> Results:
     return [at.b.emit("barrier", x, at.x[index - 1]) for index, x in enumerate(at.x)]
 
 
-def _only_one(at: Site) -> Value:
-    """The number of the one that runs: 0, where the module says of no others."""
-    count = int(at.attr(COUNT, 1))
-    if count > 1:
-        at.refuse(f"the module is for {count} of them, and one runs here; compile it for one")
-    return at.b.literal(0, at.result().dtype)
-
-
 SHAPES: Final[Mapping[str, Lowering]] = {
     "constant": constant,
     "constant_like": _constant_like,
@@ -384,6 +376,4 @@ SHAPES: Final[Mapping[str, Lowering]] = {
     "optimization_barrier": _barrier,
     "copy": _as_it_is,
     "sdy.sharding_constraint": _as_it_is,
-    "partition_id": _only_one,
-    "replica_id": _only_one,
 }

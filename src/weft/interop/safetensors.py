@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +21,20 @@ from safetensors.numpy import save as write
 
 from weft.foundation.dtypes import DType, Kind, as_dtype
 from weft.foundation.errors import UserError
+from weft.interop.checkpoints import (
+    Piece,
+    pieces,
+    split_again,
+    together,
+    unsplit,
+    wanted_wholes,
+    write_ranks,
+)
 from weft.interop.tree_form import RESERVED, form_of, leaves_like, parsed, tree_of
 from weft.interop.weights.files import found_in, index_of, read, read_index, read_metadata
 from weft.interop.weights.safetensors import DTYPES
 from weft.ops.calls import public
+from weft.ops.mesh.mesh import Mesh
 from weft.ops.nn.module import Module
 from weft.ops.pytree import flatten, map_leaves, unflatten
 from weft.ops.tensor import Tensor, from_array
@@ -41,16 +51,24 @@ def save(
     metadata: Mapping[str, str] | None = None,
     *,
     shard_bytes: int | None = None,
+    mesh: Mesh | None = None,
 ) -> None:
     """Write a module, tensors by name, or any container of tensors, numbers and texts into a file.
-    With `shard_bytes` it is several files of about that size at most, and an index beside them."""
+    With `shard_bytes` it is several files of about that size at most, and an index beside them.
+    With `mesh` all ranks of it call this together, and each writes a file; split tensors are
+    written part by part, and load as wholes on any number of ranks."""
     texts = _texts(metadata)
-    tensors, form = _taken_apart(tree)
+    plain, splits = unsplit(tree)
+    if splits and mesh is None:
+        raise UserError("[save] the tree has split tensors; save it with mesh=, on all ranks")
+    tensors, form = _taken_apart(plain)
     if form is not None:
         texts[_TREE] = form
     target = Path(path)
     try:
-        if shard_bytes is None:
+        if mesh is not None:
+            _write_ranks(target, pieces(tensors, splits, mesh), texts, mesh)
+        elif shard_bytes is None:
             _write(target, _content(tensors, texts))
             _drop_shards(target)
         else:
@@ -90,10 +108,17 @@ def _content(tensors: Mapping[str, Tensor], texts: dict[str, str]) -> bytes:
 
 def _written(name: str, tensor: Tensor, texts: dict[str, str]) -> NDArray[Any]:
     """A tensor as the format can hold it: of a dtype that it does not know, the bytes."""
-    if tensor.dtype.name in DTYPES.values():
-        return tensor.numpy()
-    texts[f"weft.type.{name}"] = json.dumps([tensor.dtype.name, list(tensor.shape)])
+    if not _note_type(name, tensor.dtype, tensor.type.static_shape, texts):
+        return np.ascontiguousarray(tensor.numpy())
     return np.frombuffer(np.ascontiguousarray(tensor.numpy()).tobytes(), np.uint8)
+
+
+def _note_type(name: str, dtype: DType, shape: Sequence[int], texts: dict[str, str]) -> bool:
+    """Whether the format does not know a dtype, which is then said in a text."""
+    if dtype.name in DTYPES.values():
+        return False
+    texts[f"weft.type.{name}"] = json.dumps([dtype.name, list(shape)])
+    return True
 
 
 def _write(target: Path, content: bytes) -> None:
@@ -129,11 +154,35 @@ def _write_shards(
         texts |= own
         names |= dict.fromkeys(group, file)
     total = sum(tensor.nbytes for tensor in tensors.values())
-    index = {"metadata": {"total_size": total, **texts}, "weight_map": names}
+    _write_index(target, names, {"total_size": total, **texts}, old)
+
+
+def _write_index(
+    target: Path, names: Mapping[str, str], metadata: Mapping[str, Any], old: set[str]
+) -> None:
+    index = {"metadata": metadata, "weight_map": names}
     _write(index_of(target), json.dumps(index, indent=1).encode())
     target.unlink(missing_ok=True)
     for file in old - set(names.values()):
         target.with_name(file).unlink(missing_ok=True)
+
+
+def _write_ranks(
+    target: Path, made: tuple[list[Piece], dict[str, str]], texts: dict[str, str], mesh: Mesh
+) -> None:
+    """A file of each rank, and then rank 0's index."""
+    found, parts = made
+    old = _shards_of(target)
+    for piece in found:
+        _note_type(piece.name, piece.held.dtype, piece.shape, texts)
+
+    def write(file: str, tensors: Mapping[str, Tensor]) -> None:
+        _write(target.with_name(file), _content(tensors, {}))
+
+    names = write_ranks(target, found, mesh, write)
+    if mesh.rank == 0:
+        _write_index(target, names, {**texts, **parts}, old)
+    together(mesh, "the index is written")
 
 
 def _groups(tensors: Mapping[str, Tensor], most: int) -> Iterator[dict[str, Tensor]]:
@@ -176,7 +225,14 @@ def load(path: Pathlike, like: Any = None, *, dtype: Any = None) -> Any:
     it, such as modules, are dicts of their tensors by name. With `like`, a container of the same
     structure, it is that with everything from the file in it. A file is safetensors, an index of
     such files, or GGUF, whose blocks of few bits become float32; a folder holds one of them. Floats
-    are cast to `dtype` where one is given."""
+    are cast to `dtype` where one is given. What is split in `like` is split so in the result, also
+    where it was saved on another mesh, or whole."""
+    if like is not None:
+        return split_again(like, _loaded(path, wanted_wholes(like), dtype))
+    return _loaded(path, None, dtype)
+
+
+def _loaded(path: Pathlike, like: Any, dtype: Any) -> Any:
     source = found_in(Path(path))
     arrays, texts = read(source, _float(dtype))
     tensors = {name: from_array(array) for name, array in arrays.items()}

@@ -7,7 +7,9 @@ may be links into the folder it leads to; a name or a link that leads elsewhere 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +22,8 @@ from weft.interop.weights.mapped import Array, map_file, refuse_pickle
 from weft.interop.weights.safetensors import read_safetensors, read_texts
 
 _INDEX: Final = ".index.json"
+_PARTS: Final = "weft.parts."
+"""What the texts about tensors begin with that ranks have written part by part."""
 _LARGEST_INDEX: Final = 1 << 25
 _MEMBERS: Final = (f"*.safetensors{_INDEX}", "*.safetensors", "*.gguf", "*.bin", "*.pt", "*.pth")
 """What a folder is looked through for, in this order."""
@@ -61,7 +65,44 @@ def read(path: Path, dtype: DType | None) -> tuple[dict[str, Array], dict[str, s
         else:
             arrays, texts = read_safetensors(path)
     typed = {name: _typed(name, array, texts) for name, array in arrays.items()}
+    _join_parts(typed, texts, path)
     return {name: _cast(array, dtype) for name, array in typed.items()}, texts
+
+
+def _join_parts(arrays: dict[str, Array], texts: Mapping[str, str], path: Path) -> None:
+    """Tensors that ranks have written part by part, put together; the texts say where parts lie."""
+    for key in texts:
+        if not key.startswith(_PARTS):
+            continue
+        name = key.removeprefix(_PARTS)
+        try:
+            note = json.loads(texts[key])
+            shape, starts = tuple(note["shape"]), [tuple(start) for start in note["starts"]]
+            parts = [arrays.pop(f"{name}@{at}") for at in range(len(starts))]
+            if not _tiles(shape, starts, parts):
+                raise ValueError(key)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise UserError(
+                f"[load] the parts of {name} in {path} do not make a whole; the file is damaged"
+            ) from None
+        whole = np.empty(shape, parts[0].dtype)
+        for start, part in zip(starts, parts, strict=True):
+            place = (slice(at, at + n) for at, n in zip(start, part.shape, strict=True))
+            whole[tuple(place)] = part
+        arrays[name] = whole
+
+
+def _tiles(shape: tuple[int, ...], starts: list[tuple[int, ...]], parts: list[Array]) -> bool:
+    """Whether parts of one size lie side by side and fill a shape."""
+    sizes = parts[0].shape if parts else ()
+    if len({(part.shape, part.dtype) for part in parts}) != 1 or len(sizes) != len(shape):
+        return False
+    pairs = list(zip(shape, sizes, strict=True))
+    if any(type(n) is not int or n < 0 or n % (size or 1) or (n and not size) for n, size in pairs):
+        return False
+    if len(starts) != math.prod(n // size if size else 1 for n, size in pairs):
+        return False
+    return sorted(starts) == list(product(*(range(0, max(n, 1), size or 1) for n, size in pairs)))
 
 
 def _cast(array: Array, dtype: DType | None) -> Array:

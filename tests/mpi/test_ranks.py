@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import weft
+from tests.mesh_gpt import trained as gpt
 from tests.mpi.exchanges import trained
 
 pytest.importorskip("mpi4py")
 HERE = Path(__file__).parent
 
 
-def launched(script: str, *args: str, timeout: str = "20") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "weft", "launch", "-n", "2", str(HERE / script), *args]
-    environment = {**os.environ, "WEFT_COLLECTIVE_TIMEOUT": timeout}
+def launched(
+    script: str, *args: str, timeout: str = "20", count: int = 2
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "weft", "launch", "-n", str(count), str(HERE / script), *args]
+    root = str(HERE.parents[1])
+    paths = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "WEFT_COLLECTIVE_TIMEOUT": timeout, "PYTHONPATH": paths}
     return subprocess.run(
         command, capture_output=True, text=True, check=False, env=environment, timeout=500
     )
@@ -30,6 +37,28 @@ def test_every_exchange_on_every_dtype_and_training() -> None:
     done = launched("exchanges.py", alone)
     assert done.returncode == 0, done.stderr
     assert sorted(re.findall(r"right \d", done.stdout)) == ["right 0", "right 1"]
+
+
+@pytest.mark.parametrize(("dtype", "steps", "within"), [
+    ("float32", 20, 1e-5), ("float64", 200, 1e-9),
+])  # fmt: skip
+def test_a_gpt_learns_the_same_on_two_ranks(dtype: str, steps: int, within: float) -> None:
+    alone = gpt(weft.mesh(data=1, model=1), steps, np.dtype(dtype))
+    done = launched("training.py", str(steps), dtype, timeout="200")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.partition("losses ")[2].splitlines()[0])
+    assert found["data"] == pytest.approx(alone, rel=within)
+    assert found["model"] == pytest.approx(alone, rel=within)
+
+
+def test_a_checkpoint_of_two_ranks_loads_on_one_two_and_three(tmp_path: Path) -> None:
+    path = str(tmp_path / "step.safetensors")
+    assert launched("checkpoint.py", "save", path).returncode == 0
+    assert launched("checkpoint.py", "kill", path).returncode != 0
+    for count in (1, 2, 3):
+        done = launched("checkpoint.py", "load", path, count=count)
+        assert done.returncode == 0, done.stderr
+        assert len(re.findall(r"right \d", done.stdout)) == count
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -109,7 +109,7 @@ def _content(tensors: Mapping[str, Tensor], texts: dict[str, str]) -> bytes:
 def _written(name: str, tensor: Tensor, texts: dict[str, str]) -> NDArray[Any]:
     """A tensor as the format can hold it: of a dtype that it does not know, the bytes."""
     if not _note_type(name, tensor.dtype, tensor.type.static_shape, texts):
-        return np.ascontiguousarray(tensor.numpy())
+        return np.asarray(tensor.numpy(), order="C")
     return np.frombuffer(np.ascontiguousarray(tensor.numpy()).tobytes(), np.uint8)
 
 

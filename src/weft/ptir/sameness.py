@@ -22,6 +22,7 @@ from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.ops.collective import AssertSame, Collective, OfRanks
 from weft.ptir.ops.control import Cond, Scan, While
+from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.slots import Slot, read_slots, slots_of
 from weft.ptir.types import ValueType
 
@@ -131,6 +132,8 @@ class Sameness:
         match op:
             case OfRanks():
                 return [op.result_classes(operands)]
+            case Barrier():
+                return operands[:1]  # it waits for the other, and reads nothing of it
             case Cond():
                 return self._cond(op, operands, around)
             case Scan():

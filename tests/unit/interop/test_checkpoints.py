@@ -19,6 +19,7 @@ def _tree(mesh: weft.Mesh, split: Any, whole: Any = WHOLE) -> dict[str, Any]:
     return {
         "w": weft.shard(whole, mesh, split),
         "b": weft.asarray([1.0, 2.0]),
+        "scalar": weft.asarray(2.0),
         "step": 3,
         "narrow": weft.shard(weft.asarray(whole.T, dtype="bf16"), mesh, {0: "data"}),
     }
@@ -39,6 +40,7 @@ def test_saved_on_some_ranks_and_loaded_on_others(tmp_path: Path, count: int) ->
     plain = weft.load(path)
     assert np.array_equal(plain["w"].numpy(), WHOLE)
     assert plain["b"].tolist() == [1.0, 2.0]
+    assert plain["scalar"].shape == ()
 
 
 def test_an_interruption_leaves_the_older_one(

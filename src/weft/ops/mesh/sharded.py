@@ -15,6 +15,7 @@ from weft.ops.array.creation import asarray
 from weft.ops.calls import public
 from weft.ops.mesh.mesh import Mesh, Over, Split
 from weft.ops.pytree import flatten, leaf_names, register_pytree, unflatten
+from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor
 
 Array = NDArray[Any]
@@ -117,6 +118,18 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
     return unflatten(structure, made)
 
 
+def part_of(session: Session, whole: Handle, mesh: Mesh, split: Split) -> Handle:
+    """A rank's part of a tensor that all have."""
+    sizes = [int(str(dim)) for dim in whole.shape]
+    starts = [session.literal(0, "si64") for _ in sizes]
+    for axis, over in split.items():
+        sizes[axis] //= mesh.size(over)
+        starts[axis] = session.emit("mesh_rank", numbers=mesh.places(over)) * sizes[axis]
+    row = [session.emit("reshape", start, new_shape=(1,)) for start in starts]
+    start = row[0] if len(row) == 1 else session.emit("concat", *row, axis=0)
+    return session.emit("dynamic_slice", whole, start, sizes=tuple(sizes))
+
+
 def splits_of(given: Mapping[str, Split] | None) -> dict[str, Split]:
     """The option `split`, checked."""
     if given is None:
@@ -129,4 +142,4 @@ def splits_of(given: Mapping[str, Split] | None) -> dict[str, Split]:
     return dict(given)
 
 
-__all__ = ["Over", "Sharded", "is_sharded", "replicate", "shard", "splits_of"]
+__all__ = ["Over", "Sharded", "is_sharded", "part_of", "replicate", "shard", "splits_of"]

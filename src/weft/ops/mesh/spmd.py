@@ -27,7 +27,7 @@ from weft.ops.graph.context import current
 from weft.ops.home import at_home
 from weft.ops.jit import jit
 from weft.ops.mesh.mesh import Mesh, Split, on_mesh
-from weft.ops.mesh.sharded import Sharded, is_sharded, splits_of
+from weft.ops.mesh.sharded import Sharded, is_sharded, part_of, splits_of
 from weft.ops.parameters import Parameters
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.rank_classes import classes_of_nodes
@@ -135,7 +135,7 @@ class _Given:
         session = Session.here()
         handle = session.import_(_bare(leaf))
         if not kind.is_part:
-            handle = _part(session, handle, self.mesh, kind.split)
+            handle = part_of(session, handle, self.mesh, kind.split)
         part = session.export(_marked(session, handle, self.mesh, kind.split))
         return Sharded(part, self.mesh, kind.split) if isinstance(leaf, Sharded) else part
 
@@ -176,18 +176,6 @@ def _matches(name: str, pattern: str) -> bool:
     )
 
 
-def _part(session: Session, whole: Handle, mesh: Mesh, split: Split) -> Handle:
-    """A rank's part of a tensor that all have."""
-    sizes = [int(str(dim)) for dim in whole.shape]
-    starts = [session.literal(0, "si64") for _ in sizes]
-    for axis, over in split.items():
-        sizes[axis] //= mesh.size(over)
-        starts[axis] = session.emit("mesh_rank", numbers=mesh.places(over)) * sizes[axis]
-    row = [session.emit("reshape", start, new_shape=(1,)) for start in starts]
-    start = row[0] if len(row) == 1 else session.emit("concat", *row, axis=0)
-    return session.emit("dynamic_slice", whole, start, sizes=tuple(sizes))
-
-
 def _marked(session: Session, part: Handle, mesh: Mesh, split: Split) -> Handle:
     names = [name for over in split.values() for name in mesh.names(over)]
     return session.emit("mark_varying", part, classes=mesh.places(names))
@@ -197,18 +185,19 @@ def _called(mesh: Mesh, function: Callable[..., Any], given: Any) -> Any:
     """The function on one rank's arguments; what it returns is checked."""
     result = function(*given[0], **given[1])
     leaves, structure = flatten(result, is_sharded)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    for tensor, classes in zip(
-        tensors, classes_of_nodes([tensor._node for tensor in tensors]), strict=True
-    ):
-        axes = mesh.varying(classes)
+    tensors = [(leaf, x) for leaf in leaves if isinstance(x := _bare(leaf), Tensor)]
+    classes = classes_of_nodes([tensor._node for _, tensor in tensors])
+    for (leaf, tensor), own in zip(tensors, classes, strict=True):
+        split = leaf.split.values() if isinstance(leaf, Sharded) else ()
+        said = {name for over in split for name in mesh.names(over)}
+        axes = [name for name in mesh.varying(own) if name not in said]
         if axes:
-            made = shown(tensor._node.line)
+            also = "also " if said else ""
             raise UserError(
-                f"a result of type {tensor.type} differs between the ranks along "
+                f"a result of type {tensor.type} {also}differs between the ranks along "
                 f"{', '.join(axes)}; all_reduce it, or return weft.Sharded(value, mesh, split)",
                 "RanksDiffer",
-                made,
+                shown(tensor._node.line),
             )
     return unflatten(structure, leaves)
 

@@ -29,6 +29,7 @@ from weft.ops.optim.schedules import (
     warmup,
     warmup_cosine,
 )
+from weft.ops.optim.sharded import sharded
 from weft.ops.optim.transform import average, averaged, clip, decay, scale
 from weft.ops.other_names import missing
 
@@ -64,6 +65,7 @@ __all__ = [
     "one_cycle",
     "partition",
     "scale",
+    "sharded",
     "step_decay",
     "warmup",
     "warmup_cosine",

@@ -95,6 +95,8 @@ class Adafactor(ByParameter):
     rows and columns only. A step is as long as the parameter, times the rate, and shortened where
     its own mean square is over `clip`. The rate of step t is at most `1 / sqrt(t)`."""
 
+    elementwise = False
+
     slots = ("square",)
 
     @public

@@ -76,6 +76,8 @@ class LAMB(AdamW):
     """AdamW whose step of each parameter is as long as the parameter, times the rate: for very
     large batches."""
 
+    elementwise = False
+
     @public
     def __init__(
         self,

@@ -89,6 +89,8 @@ class ByParameter(Optimiser):
     name in `slots` one tensor for every parameter."""
 
     slots: tuple[str, ...] = ()
+    elementwise: bool = True
+    """Whether a part of a parameter can be learnt without the rest of it."""
 
     def __init__(self, rate: float | Schedule) -> None:
         self.rate = as_schedule(rate)

@@ -23,6 +23,8 @@ class Muon(ByParameter):
     """Steps of the momentum with all of its singular values near 1, for matrices only: give
     vectors, embeddings and heads to another optimiser, with `partition`."""
 
+    elementwise = False
+
     slots = ("velocity",)
 
     @public

@@ -103,6 +103,10 @@ COMMANDS: Final = {
         "Run a Python script on N ranks of this machine, which meet through MPI (weft[mpi]).",
         passes_on=True,
     ),
+    "scale": Entry(
+        "scale", "scale_command",
+        "What a training step on many GPUs takes, on paper: compute, exchange, memory, efficiency.",
+    ),
     "core": Entry("core", "app", "Core IR modules: expressions, gradients, canonical forms."),
 }  # fmt: skip
 

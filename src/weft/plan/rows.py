@@ -16,13 +16,12 @@ from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
 from weft.plan.row_costs import BLOCK, HALF_A_UNIT, RowCosts
 from weft.region.forms.columns import side_by_side
-from weft.region.forms.widths import stretch, vector_bytes
+from weft.region.forms.widths import tensors_along, vector_bytes, with_room
 from weft.region.ir import (
     AxisIndex,
     Const,
     Fold,
     Kernel,
-    KernelAxis,
     Let,
     Read,
     Reduce,
@@ -110,14 +109,6 @@ def row_length(kernel: Kernel) -> int:
 
 def row_count(kernel: Kernel) -> int:
     return math.prod(kernel.sizes.values()) // max(1, row_length(kernel))
-
-
-def row_extent(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
-    """Elements along the axis of a row's vectors, with the room that follows them in memory."""
-    name = row_vector_axis(kernel)
-    axis = next((a for a in kernel.axes if a.name == name), KernelAxis("", 1))
-    found = _tensors_along(kernel, axis.name)
-    return math.gcd(*(stretch(axis, tensors[name]) for name in found)) or axis.size
 
 
 def chunks_of(kernel: Kernel, plan: RowPlan) -> int:
@@ -253,7 +244,7 @@ def gpu_row_plan(
     if not _suits_threads(kernel, tensors, target):
         plan = _across(kernel, tensors, target, header)
         return plan or _single(kernel, tensors, header)
-    vector = _vector(kernel, tensors, axis, row_extent(kernel, tensors))
+    vector = _vector(kernel, tensors, axis, with_room(kernel, tensors, axis))
     vectors = -(-row_length(kernel) // vector)
     units, rows = target.limits.units, row_count(kernel)
     costs = RowCosts(vectors, rows / units, stores_rows(kernel), len(shared_reads(kernel)))
@@ -402,7 +393,7 @@ def _across(
     reductions = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
     if not kept or any(kept[-1] not in r.axes for r in reductions):
         return None
-    vector = _whole(kernel.sizes[kept[-1]], 16 // _widest_row(kernel, tensors))
+    vector = whole_part(kernel.sizes[kept[-1]], 16 // _widest_row(kernel, tensors))
     vectors, length = row_count(kernel) // vector, row_length(kernel)
     side = min(_WARP, 1 << max(0, vectors - 1).bit_length())
     threads = _ACROSS // side
@@ -450,7 +441,7 @@ def _vector(kernel: Kernel, tensors: Mapping[str, Tensor], axis: str, extent: in
     """Elements of one access along an axis: as many as all tensors allow, or, in a contraction,
     which reads its operands along different axes, as many as are worth unrolling."""
     width = 16 if kernel.roles is not None else vector_bytes(kernel, tensors)
-    return _whole(extent, _vector_length(kernel, tensors, width, axis))
+    return whole_part(extent, vector_length(kernel, tensors, width, axis))
 
 
 def whole_vectors(
@@ -461,14 +452,12 @@ def whole_vectors(
     *,
     stored: bool = False,
 ) -> int:
-    """Elements, along an axis, of the widest tensor, or of the widest that is `stored`, in an
-    access of `width` bytes; they divide the axis. Tensors that do not change along it do not
-    count."""
+    """The length of vectors along an axis that divides it."""
     extent = kernel.sizes[axis] if axis is not None else 1
-    return _whole(extent, _vector_length(kernel, tensors, width, axis, stored=stored))
+    return whole_part(extent, vector_length(kernel, tensors, width, axis, stored=stored))
 
 
-def _vector_length(
+def vector_length(
     kernel: Kernel,
     tensors: Mapping[str, Tensor],
     width: int,
@@ -476,19 +465,14 @@ def _vector_length(
     *,
     stored: bool = False,
 ) -> int:
-    names = _tensors_along(kernel, axis, stored=stored)
+    """Elements, along an axis, of the widest tensor, or of the widest that is `stored`, in an
+    access of `width` bytes. Tensors that do not change along it do not count."""
+    names = tensors_along(kernel, axis, stored=stored)
     sizes = [tensors[name].dtype.storage_bytes for name in names]
     return min(_WIDEST, max(1, width // max(sizes, default=4)))
 
 
-def _tensors_along(kernel: Kernel, axis: str | None, *, stored: bool = False) -> list[str]:
-    """What changes along an axis; of it what is `stored` alone."""
-    reads = [let for let in kernel.body if isinstance(let.expr, Read) and axis in let.axes]
-    names = [let.expr.tensor for let in reads if isinstance(let.expr, Read) and not stored]
-    return names + [o.tensor for o in kernel.outputs if axis in kernel.let(o.value).axes]
-
-
-def _whole(extent: int, vector: int) -> int:
+def whole_part(extent: int, vector: int) -> int:
     """The largest half of a half of a vector that divides an extent."""
     while vector > 1 and extent % vector:
         vector //= 2

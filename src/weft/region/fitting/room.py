@@ -25,13 +25,13 @@ from weft.target.target import Target
 
 _LARGE: Final = 1 << 20
 """Bytes of a tensor from which room pays."""
-_PATTERNS: Final = (Pattern.MATMUL, Pattern.ROW)
+_PATTERNS: Final = (Pattern.MATMUL, Pattern.ROW, Pattern.MAP)
 Access: TypeAlias = tuple[Kernel, Index]
 
 
 def with_room(module: Module, target: Target) -> Module:
-    """The module with room in those tensors that products read or write and only rows do beside
-    them."""
+    """The module with room in those tensors that products read or write, and beside them only
+    kernels that take them row by row."""
     if not target.has("wgmma"):
         return module
     accesses: dict[str, list[Access]] = {}

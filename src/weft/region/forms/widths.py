@@ -3,6 +3,7 @@ along it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from weft.foundation.index_expr import Expr, coefficient, linear
@@ -51,6 +52,21 @@ def _allowed_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, i
 def stretch(axis: KernelAxis, tensor: Tensor) -> int:
     """Elements of a tensor along an axis in which it is contiguous, with the room behind them."""
     return tensor.shape[-1] if tensor.room and tensor.extents[-1] == axis.size else axis.size
+
+
+def with_room(kernel: Kernel, tensors: Mapping[str, Tensor], name: str | None) -> int:
+    """Elements along an axis, of which vectors may be made: with the room behind them where all
+    tensors along it have some."""
+    axis = next((a for a in kernel.axes if a.name == name), KernelAxis("", 1))
+    found = tensors_along(kernel, name)
+    return math.gcd(*(stretch(axis, tensors[each]) for each in found)) or axis.size
+
+
+def tensors_along(kernel: Kernel, axis: str | None, *, stored: bool = False) -> list[str]:
+    """What changes along an axis; of it what is `stored` alone."""
+    reads = [let for let in kernel.body if isinstance(let.expr, Read) and axis in let.axes]
+    names = [let.expr.tensor for let in reads if isinstance(let.expr, Read) and not stored]
+    return names + [o.tensor for o in kernel.outputs if axis in kernel.let(o.value).axes]
 
 
 def inner_axis(kernel: Kernel) -> KernelAxis | None:

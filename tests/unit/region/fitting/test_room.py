@@ -46,6 +46,24 @@ def softmax_between(
     return b.build(mixed, rounded) if handed_out else b.build(mixed)
 
 
+def loss_of_rows(columns: int, rows: int = 16) -> Program:
+    """The gradient of a loss over x @ w: rows, then a map of whole rows, then products."""
+    b = Builder()
+    x, w = b.param("bf16", [rows, 64]), b.param("bf16", [64, columns])
+    scale = b.reduce_sum(b.param("f32", [rows, 8]), [0, 1])
+    scores = b.cast(b.dot_general(x, w, contract=([1], [0])), "f32")
+    shape = [rows, columns]
+    total = b.reduce_sum(b.exp(scores), [1])
+    slope = b.exp(scores) * b.broadcast_to(b.reshape(b.reciprocal(total), [rows, 1]), shape)
+    rounded = b.cast(slope * b.broadcast_to(scale, shape), "bf16")
+    loss = b.reduce_sum(b.log(total), [0])
+    return b.build(
+        loss,
+        b.dot_general(rounded, w, contract=([1], [1])),
+        b.dot_general(x, rounded, contract=([0], [0])),
+    )
+
+
 def regions(program: Program) -> Module:
     module = through_stages(program, "sm90")["region"]
     assert isinstance(module, Module)
@@ -63,6 +81,15 @@ def test_odd_rows_have_room_and_nothing_is_copied(
     roomy = [t for t in module.tensors.values() if t.room]
     assert roomy
     assert all(t.shape[-1] % 8 == 0 and t.extents[-1] == columns for t in roomy)
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("columns", [37, 1037])
+def test_maps_of_rows_with_room_agree(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    small(monkeypatch)
+    program = loss_of_rows(columns)
+    assert [t for t in regions(program).tensors.values() if t.room]
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
 

@@ -75,5 +75,22 @@ def group_at(
     return group
 
 
+def in_whole_vectors(sizes: Mapping[str, int], axis: str | None, vector: int) -> Mapping[str, int]:
+    """How far the axes go when the last vector along one may reach into the room behind a row,
+    which is the row's own: what lies there is read for nothing, and may be overwritten."""
+    if axis is None or sizes[axis] % vector == 0:
+        return sizes
+    return {**sizes, axis: -(-sizes[axis] // vector) * vector}
+
+
+def end_in_room(group: Group, sizes: Mapping[str, int]) -> None:
+    """Mark the points of a group that exist where the last one of a row reaches into its room."""
+    axis = group.axis
+    if axis is None or sizes[axis] % len(group.instances) == 0:
+        return
+    for point in group.instances[1:]:
+        point.inside = point.axes[axis] < sizes[axis]
+
+
 Sweep = Callable[[Group, int], None]
 """What is done with every group of points, and how many points came before it in the body."""

@@ -19,14 +19,21 @@ from weft.codegen.gpu.body.accept import MAX_POINTS, kernel_refusals, refuse, to
 from weft.codegen.gpu.body.cache_hints import CacheHints
 from weft.codegen.gpu.body.index import unflatten
 from weft.codegen.gpu.body.reductions import Reduction
-from weft.codegen.gpu.body.scopes import Group, Scope, Sweep, group_at
+from weft.codegen.gpu.body.scopes import (
+    Group,
+    Scope,
+    Sweep,
+    end_in_room,
+    group_at,
+    in_whole_vectors,
+)
 from weft.codegen.gpu.body.thread import Emitter, Refs
 from weft.codegen.gpu.ir.scalar import BLOCK, THREAD, Lit, Name, Scalar, wide
 from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.index_expr import Axis, Expr, coefficient
 from weft.plan.ir import MapPlan, Plan
-from weft.region.forms.widths import inner_axis
+from weft.region.forms.widths import inner_axis, with_room
 from weft.region.ir import Fold, Kernel, Let, Output, Reduce, Tensor
 from weft.target.target import Target
 
@@ -35,15 +42,16 @@ def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
 ) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
-    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, plan)]
+    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, tensors, plan)]
 
 
-def _refusals(kernel: Kernel, plan: MapPlan) -> Iterator[Finding]:
+def _refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan) -> Iterator[Finding]:
     if any(isinstance(let.expr, Reduce | Fold) for let in kernel.body):
         yield refuse("Reduction", "an elementwise plan cannot carry out a reduction")
     axis = inner_axis(kernel)
     size = axis.size if axis else 1
-    if size % plan.vector:
+    roomy = with_room(kernel, tensors, axis.name if axis else None)
+    if size % plan.vector and roomy % plan.vector:
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
     if plan.grain % (plan.threads * plan.vector * plan.unroll):
         yield refuse(
@@ -65,7 +73,7 @@ class _Extent:
         self.lengths = kernel.sizes
         self.sizes = dict(kernel.sizes)
         for name in last:
-            self.sizes[name] //= plan.vector
+            self.sizes[name] = -(-self.sizes[name] // plan.vector)
         order = [name for name in self.sizes if name not in last] + last
         count = 0
         while count < len(order) - 1 and self.over(order[count:]) >= MAX_POINTS:
@@ -139,6 +147,10 @@ class Map(Elementwise):
     def threads(self) -> int:
         return self.plan.threads
 
+    @property
+    def extents(self) -> Mapping[str, int]:
+        return in_whole_vectors(self.kernel.sizes, self.axis, self.plan.vector)
+
     def offset(self, address: Expr, scope: Scope) -> Scalar:
         """Of elements that lie in the order of the points by the number of the point alone."""
         if scope.group is None or not self.extent.is_order_of(address):
@@ -179,6 +191,7 @@ class Map(Elementwise):
             root.body.append(ir.Let(f"at{number}", place * factor))
             axes[name] = Name(f"at{number}")
         group = group_at(root, axes, self.axis, self.plan.vector, Lit(1))
+        end_in_room(group, self.kernel.sizes)
         self.store_points(group, self.axis, axes)
 
 

@@ -23,7 +23,14 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.body.accept import kernel_refusals, refuse, too_many
 from weft.codegen.gpu.body.reductions import Reduction
-from weft.codegen.gpu.body.scopes import Group, Scope, Sweep, group_at
+from weft.codegen.gpu.body.scopes import (
+    Group,
+    Scope,
+    Sweep,
+    end_in_room,
+    group_at,
+    in_whole_vectors,
+)
 from weft.codegen.gpu.body.thread import Emitter, Refs
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.scalar import (
@@ -50,12 +57,12 @@ from weft.plan.rows import (
     reduced_axes,
     resident_blocks,
     row_count,
-    row_extent,
     row_length,
     row_registers,
     row_vector_axis,
     stores_rows,
 )
+from weft.region.forms.widths import with_room
 from weft.region.ir import Binary, Const, Kernel, Let, Output, Tensor
 from weft.target.target import CLUSTERS, Target
 
@@ -88,8 +95,8 @@ def _refusals(
         return
     axis = row_vector_axis(kernel)
     size = kernel.sizes[axis] if axis else 1
-    with_room = row_extent(kernel, tensors) if _takes_rooms(plan) else size
-    if size % plan.vector and with_room % plan.vector:
+    roomy = with_room(kernel, tensors, axis) if _takes_rooms(plan) else size
+    if size % plan.vector and roomy % plan.vector:
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
     yield from too_many(row_count(kernel), row_length(kernel))
     keeps = plan.keep_row and plan.threads > 1
@@ -308,23 +315,12 @@ class Rows(Emitter):
         if self.axis:
             axes[self.axis] = axes[self.axis] * self.plan.vector
         group = group_at(scope, axes, self.axis, self.plan.vector, inside)
-        if self.axis and self.kernel.sizes[self.axis] % self.plan.vector:
-            for point in group.instances[1:]:
-                point.inside = point.axes[self.axis] < self.kernel.sizes[self.axis]
-                if len(self.order) == 1 and point.parent is not None:
-                    # A point inside the row is in a vector that the row has.
-                    point.parent.inside = Lit(1)
-            group.instances[0].inside = inside
+        end_in_room(group, self.kernel.sizes)
         return group
 
     @property
     def extents(self) -> Mapping[str, int]:
-        """The last vector may reach into the room behind a row, which is the row's own: what lies
-        there is read for nothing, and may be overwritten."""
-        vector, sizes = self.plan.vector, self.kernel.sizes
-        if self.axis is None or sizes[self.axis] % vector == 0:
-            return sizes
-        return {**sizes, self.axis: -(-sizes[self.axis] // vector) * vector}
+        return in_whole_vectors(self.kernel.sizes, self.axis, self.plan.vector)
 
     def sweep_kept(self, root: Scope, body: Sweep) -> None:
         """Every vector of this thread, in registers; the same ones each time."""

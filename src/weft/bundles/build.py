@@ -105,7 +105,7 @@ def _write(folder: Path, model: Model, target: Target, ranges: Ranges, command: 
         write_weights(folder, tensors),
         tensors,
         _built_for(target, code),
-        f"weft {metadata.version('weft')}",
+        _builder(),
         required(machine_of(target), features),
         limits.current().loop_steps,
         code,
@@ -186,3 +186,11 @@ def _tensor(layout: Layout, tensor: Tensor) -> dict[str, Any]:
     names = [*layout.ranges, *layout.followers]
     shape = [names[-1 - size] if size < 0 else size for size in tensor.shape]
     return {"name": tensor.name, "dtype": tensor.dtype.name, "shape": shape}
+
+
+def _builder() -> str:
+    """Who built a bundle; Weft may run from a folder that was never installed."""
+    try:
+        return f"weft {metadata.version('weft')}"
+    except metadata.PackageNotFoundError:
+        return "weft"

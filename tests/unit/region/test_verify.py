@@ -11,7 +11,7 @@ import pytest
 from tests import kernels
 from weft.foundation.dtypes import F32, I1, SI32
 from weft.foundation.errors import SpecViolation
-from weft.foundation.index_expr import Guard, axis, constant, param
+from weft.foundation.index_expr import Expr, Guard, axis, constant, param
 from weft.region.ir import (
     Binary,
     Fold,
@@ -326,9 +326,10 @@ def test_lets_are_plain_records() -> None:
 def test_the_digits_of_one_long_axis_reach_each_element_once(shape: tuple[int, ...]) -> None:
     """There are too many points to try them all: the digits are joined from the first to the
     last."""
-    index, rest = [], axis("m")
+    index: tuple[Expr, ...] = ()
+    rest = axis("m")
     for size in shape[:0:-1]:
-        index, rest = [rest % size, *index], rest // size
+        index, rest = (rest % size, *index), rest // size
     points = math.prod(shape)
     tensors = {
         n: Tensor(n, F32, s, r) for n, s, r in (("x", (points,), "input"), ("y", shape, "output"))

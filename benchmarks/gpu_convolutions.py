@@ -153,7 +153,10 @@ class Shape:
             call = getattr(torch.nn.functional, f"conv_transpose{self.axes}d")
             return self.from_torch(call(image, turned, stride=self.stride, padding=self.pad))
         call = getattr(torch.nn.functional, f"conv{self.axes}d")
-        made = call(image, filters, *more, self.stride, self.pad, self.dilation, self.groups)
+        made = call(
+            image, filters, *more,
+            stride=self.stride, padding=self.pad, dilation=self.dilation, groups=self.groups,
+        )  # fmt: skip
         return self.from_torch(made)
 
     def back_in_torch(self, torch: Any, x: Any, w: Any, g: Any, of: int) -> Any:

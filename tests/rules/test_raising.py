@@ -431,7 +431,7 @@ def test_attention_with_its_axes_in_another_order(hidden: float, whole: bool) ->
     raised = raise_program(program)
     assert ("weft.attention" in [i.op.mnemonic for i in raised.main.body]) is whole
     rng = np.random.default_rng(0)
-    inputs = [rng.standard_normal((2, 5, 3, 4), np.float32) for _ in range(3)]
+    inputs: list[Any] = [rng.standard_normal((2, 5, 3, 4), np.float32) for _ in range(3)]
     inputs.append(rng.random((2, 3, 5, 5)) > 0.7)
     expected, found = (weft.run(p, inputs, backend="reference")[0] for p in (program, raised))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -10,7 +10,8 @@ import ctypes
 import os
 import platform
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -180,6 +181,24 @@ class _Code:
     reset: Any
 
 
+class _Users:
+    """The bundle and its instances, which share a program. The last of them closes it: Python ends
+    those that die together in any order, from any thread, and inside of any call. So the others
+    are a list, whose methods nothing can interrupt."""
+
+    def __init__(self, close: Callable[[], object]) -> None:
+        self._close, self._others = close, list[None]()
+
+    def join(self) -> None:
+        self._others.append(None)
+
+    def leave(self) -> None:
+        try:
+            self._others.pop()
+        except IndexError:
+            self._close()
+
+
 class Bundle:
     """A model with its weights: `bundle(x, y)` gives the list of its results. Any number of threads
     may call it. One with state has it in instances, which `instance()` makes."""
@@ -193,6 +212,7 @@ class Bundle:
         folder = os.fsencode(found.folder)
         if self._code.open(folder, options, ctypes.byref(self._program), error):
             raise _told(error)
+        self._users = _Users(partial(self._code.close, self._program))
         self._idle: list[Instance] = []
         self._lock = threading.Lock()
 
@@ -200,8 +220,8 @@ class Bundle:
         return f"<Bundle {self.name}: {len(self.inputs)} inputs, {len(self.results)} results>"
 
     def __del__(self) -> None:
-        if getattr(self, "_program", None):
-            self._code.close(self._program)
+        if getattr(self, "_users", None):
+            self._users.leave()
 
     @property
     def name(self) -> str:
@@ -258,6 +278,8 @@ class Instance:
         error = _Error()
         if self._code.context_new(bundle._program, ctypes.byref(self._context), error):
             raise _told(error)
+        self._users = bundle._users
+        self._users.join()
         own = self._code.signature_of
         self._kinds = [BY_NAME[entry.dtype].numpy for entry in bundle.inputs]
         self._types = [own.input[n] for n in range(own.inputs)]
@@ -268,6 +290,7 @@ class Instance:
     def __del__(self) -> None:
         if getattr(self, "_context", None):
             self._code.context_free(self._context)
+            self._users.leave()
 
     @told_outside
     def __call__(self, *inputs: Any, seed: int = 0) -> list[Array]:

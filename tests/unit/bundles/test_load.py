@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import subprocess
@@ -170,3 +171,28 @@ def test_options_are_checked(classify: Path) -> None:
         weft.load_bundle(classify, threads=0)
     with pytest.raises(UserError, match="seed -1 is not a whole number"):
         weft.load_bundle(classify)(np.zeros((1, 4), np.float32), seed=-1)
+
+
+def test_the_last_user_closes_the_program(classify: Path) -> None:
+    """Python may end a bundle before the instances that die with it."""
+    ended: list[str] = []
+    bundle = weft.load_bundle(classify)
+    bundle._idle = [bundle.instance(), bundle.instance()]
+    code, users = bundle._code, bundle._users
+    free, close = code.context_free, users._close
+
+    def free_context(context: Any) -> None:
+        ended.append("context")
+        free(context)
+
+    def close_program() -> None:
+        ended.append("program")
+        close()
+
+    code.context_free, users._close = free_context, close_program
+    users.leave()
+    assert not ended, "two instances are left"
+    users.join()
+    del bundle, users
+    gc.collect()
+    assert ended == ["context", "context", "program"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.ptir import Builder, Program, Value
@@ -150,3 +150,12 @@ GRADIENTS: Final[dict[str, tuple[Case, int]]] = {
     "of the filters, 3-D": (Case(size=(4, 3, 5), window=(2, 2, 2), pad=0), 1),
 }
 """Cases, and the parameter whose gradient is taken."""
+
+_FIRST: Final = Case(inputs=3, size=(8, 7), window=(3, 3), stride=2, images=3)
+FIRST_LAYERS: Final[dict[str, Case]] = {
+    "channels last": _FIRST,
+    "channels first": replace(_FIRST, layout="first"),
+    "odd": replace(_FIRST, inputs=5, window=(2, 4), dtype="f16"),
+    "1-D": Case(inputs=4, size=(40,), window=(9,), pad=4),
+}
+"""Convolutions of few channels, whose filters' gradients are products with their windows."""

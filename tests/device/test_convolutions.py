@@ -4,6 +4,7 @@ bits."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import CASES, COPIED, GRADIENTS, PATCHES, Case
+from tests.gpu_convolutions import CASES, COPIED, FIRST_LAYERS, GRADIENTS, PATCHES, Case
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.ptir import Program
@@ -50,6 +51,13 @@ def test_patches_agree() -> None:
 def test_gradients_agree(name: str) -> None:
     case, of = GRADIENTS[name]
     agree(case.gradient(of), 1)
+
+
+@pytest.mark.parametrize("name", FIRST_LAYERS)
+def test_gradients_of_first_layers_agree(name: str) -> None:
+    case = FIRST_LAYERS[name]
+    large = replace(case, size=tuple(4 * size for size in case.size), images=64)
+    agree(large.gradient(1), 1)
 
 
 LAYERS = {

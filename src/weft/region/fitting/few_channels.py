@@ -6,6 +6,11 @@ Matrix units take channels by the row of a copy, 64 of them; three would be lost
 innermost axis that windows move over is folded into the channels, in a copy of the image, and those
 outside of it while windows do not overlap: what the patches of an image are embedded by becomes a
 product.
+
+The gradient of their filters sums over places instead: there all taps and channels of a window
+become the columns of a matrix, a row for each place, and the gradient is a product of matrices.
+
+    x[i, 2*p + r - 3, 2*q + s - 3, c]    -->    t[i, p, q, j], j = 21*r + 3*s + c < 147
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from weft.region.fitting.boards import (
     pays,
     suits,
 )
-from weft.region.ir import Kernel, Let, Read, Reduce, Roles, Tensor
+from weft.region.ir import Kernel, Let, Pattern, Read, Reduce, Roles, Tensor
 from weft.target.target import Target
 
 
@@ -54,6 +59,75 @@ def with_folded_windows(
         if suits(made, {**tensors, **{tensor.name: tensor for tensor in more}}):
             return (image.kernel, filters.kernel, made), more
     return None
+
+
+def with_patches(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made | None:
+    """A sum over the places of windows with few channels behind a copy of the windows; None where
+    it is no such sum, or more than the operand and the results knows of taps and channels."""
+    roles = kernel.roles
+    if roles is None or not pays(kernel, tensors, target):
+        return None
+    for side in ("lhs", "rhs"):
+        board = find_board(kernel, roles, side, tensors)
+        if board is None or board.is_summed or kernel.sizes[board.channels] >= FEWEST:
+            continue
+        outer = roles.m if side == "lhs" else roles.n
+        if set(outer) != {board.channels, *(pair.tap for pair in board.pairs)}:
+            continue
+        moved = _digits(board, board.pairs)
+        reads = [let for let in kernel.body if isinstance(let.expr, Read)]
+        if any(set(let.axes) & set(moved) for let in reads if let.name != board.let.name):
+            continue
+        patches = _patches(board, moved, f"{kernel.name}_patches")
+        return (patches.kernel, _of_patches(kernel, roles, board, moved, patches)), (
+            patches.tensor,
+        )
+    return None
+
+
+def _patches(board: Board, moved: Mapping[str, Expr], name: str) -> Copy:
+    size = math.prod(board.sizes[found] for found in moved)
+    sizes = {found: board.sizes[found] for found in board.apart}
+    sizes |= {pair.place: board.sizes[pair.place] for pair in board.pairs}
+    sizes[board.channels] = _padded(size)
+    guards = [Guard(substitute(g.expr, moved), g.size) for g in board.read.guards]
+    guards.append(Guard(axis(board.channels), size))
+    index = tuple(substitute(expr, moved) for expr in board.read.index)
+    read = Read(board.read.tensor, index, tuple(guards), 0.0)
+    return copied(name, board.let, read, sizes, tuple(map(axis, sizes)))
+
+
+def _of_patches(
+    kernel: Kernel, roles: Roles, board: Board, moved: Mapping[str, Expr], patches: Copy
+) -> Kernel:
+    """The product with the matrix of windows: its columns stand for taps and channels."""
+    gone = {name for name in moved if name != board.channels}
+    size = math.prod(board.sizes[found] for found in moved)
+
+    def left(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name not in gone)
+
+    body = tuple(
+        replace(patches.read if let.name == patches.read.name else let, axes=left(let.axes))
+        for let in kernel.body
+    )
+    outputs = tuple(
+        replace(output, index=tuple(substitute(expr, moved) for expr in output.index))
+        for output in kernel.outputs
+    )
+    axes = tuple(
+        replace(found, size=size) if found.name == board.channels else found
+        for found in kernel.axes
+        if found.name not in gone
+    )
+    return replace(
+        kernel,
+        pattern=Pattern.MATMUL,
+        axes=axes,
+        body=body,
+        outputs=outputs,
+        roles=replace(roles, m=left(roles.m), n=left(roles.n)),
+    )
 
 
 def _folded_pairs(board: Board) -> tuple[Pair, ...]:

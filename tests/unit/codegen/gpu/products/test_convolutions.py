@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import CASES, COPIED, GRADIENTS, PATCHES, Case
+from tests.gpu_convolutions import CASES, COPIED, FIRST_LAYERS, GRADIENTS, PATCHES, Case
 from tests.gpu_faults import planted, without
 from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import through_stages
@@ -23,6 +23,8 @@ from weft.codegen.gpu.ir.scalar import Lit
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.ptir import Program
+from weft.region.fitting import boards
+from weft.region.ir import Pattern
 from weft.target.known import target_named
 from weft.testing.compare import compare
 
@@ -67,6 +69,21 @@ def test_gradients_of_convolutions_are_convolutions_and_agree(name: str) -> None
     case, of = GRADIENTS[name]
     program = case.gradient(of)
     assert len(window_kernels(program)) == 2, "the value is a result too"
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("name", FIRST_LAYERS)
+def test_gradients_of_first_layers_are_products_with_windows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boards, "_WORTH", 1)
+    program = FIRST_LAYERS[name].gradient(1)
+    module = through_stages(program, "sm90")["region"]
+    found = [k for k in module.kernels if any(i.endswith("_patches") for i in k.inputs)]
+    assert [k.pattern for k in found] == [Pattern.MATMUL]
+    if name not in ("channels last", "1-D"):
+        return  # The device runs them all.
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
 

@@ -22,15 +22,14 @@ MODULE = """module @m {
   }
 }
 """
-GATHERED = """"stablehlo.all_gather"(%x) {all_gather_dim = 0 : i64,
-      replica_groups = dense<0> : tensor<1x1xi64>} : (tensor<2xf32>) -> tensor<2xf32>"""
+WITH_TOKEN = """"stablehlo.tanh"(%x) : (tensor<2xf32>) -> tensor<2xf32>
+    %t = stablehlo.create_token : !stablehlo.token"""
 REJECTED = [
     ("func.func @main() {\n %0 = stablehlo.foo : tensor<f32>\n return }", SpecViolation,
      "MalformedText at line 2, column 7: custom op 'stablehlo.foo' is unknown"),
     ("module { }", UserError, "the module has no function @main"),
-    (MODULE.replace("stablehlo.tanh %x : tensor<2xf32>", GATHERED), Unimplemented,
-     "Unimplemented stablehlo.all_gather: it exchanges values between devices, and a program runs "
-     "on one; line 3"),
+    (MODULE.replace("stablehlo.tanh %x : tensor<2xf32>", WITH_TOKEN), Unimplemented,
+     "Unimplemented !stablehlo.token: the type has no counterpart in PTIR; create_token, line 4"),
     ("module { func.func @main() { return } }" + "[" * 300, ResourceExceeded,
      "brackets nest more than 256 deep in the StableHLO text, at character 295"),
     (b"\xff\xfe", SpecViolation, "MalformedText: the file is not UTF-8 text: byte 0 is wrong"),

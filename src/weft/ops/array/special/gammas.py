@@ -138,7 +138,8 @@ def polygamma(n: int, x: Tensor, /) -> Tensor:
         )
     if n > _MOST_DERIVATIVES:
         why = f"n is {brief(n)}; it is at most {_MOST_DERIVATIVES}, since n! is no f64 beyond"
-        raise SpecViolation("InvalidAttributeValue", why)
+        hint = f"take a derivative of at most {_MOST_DERIVATIVES}"
+        raise SpecViolation("InvalidAttributeValue", why, hint)
     return _polygamma(x, n)
 
 

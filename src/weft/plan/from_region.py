@@ -26,12 +26,12 @@ from weft.plan.ir import (
 )
 from weft.plan.kept_rows import cpu_row_plan, is_stream, vector_axis
 from weft.plan.multiply_adds import fma_plan
-from weft.plan.rows import gpu_row_plan, vector_length, whole_part, whole_vectors
+from weft.plan.rows import gpu_row_plan, vector_length, whole_part
 from weft.plan.staged import staged_plan
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
 from weft.plan.transposes import block_for, crossing_of
 from weft.region.form import Attention, Map, Product, Staged, Stream
-from weft.region.forms.widths import inner_axis, vector_bytes, with_room
+from weft.region.forms.widths import inner_axis, length_with_room, vector_bytes
 from weft.region.ir import Kernel, Module, Pattern, Read, Tensor, form_of, problem_of, walk
 from weft.region.structure import structure_key
 from weft.target.target import Kind, Target
@@ -183,7 +183,7 @@ def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) 
     width = vector_bytes(kernel, tensors, stored=True)
     name = axis.name if axis else None
     length = vector_length(kernel, tensors, width, name, stored=True)
-    vector = whole_part(with_room(kernel, tensors, name), length)
+    vector = whole_part(length_with_room(kernel, tensors, name), length)
     vectors = math.prod(kernel.sizes.values()) // vector
     moved = vector * _bytes_of_point(kernel)
     wanted = _TOGETHER if _waits_for_more(kernel) else 1
@@ -215,7 +215,8 @@ def gpu_block_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header
     block, crossing = block_for(kernel), crossing_of(kernel)
     if block == 1 or crossing is None:
         return None
-    vector = whole_vectors(kernel, tensors, 16, crossing.columns)
+    length = vector_length(kernel, tensors, 16, crossing.columns)
+    vector = whole_part(kernel.sizes[crossing.columns], length)
     # Twice as many loads of a thread are on their way, where registers hold them for all operands.
     alone = sum(isinstance(let.expr, Read) for let in kernel.body) == 1
     threads = 128 if alone else 256

@@ -16,7 +16,7 @@ from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
 from weft.plan.row_costs import BLOCK, HALF_A_UNIT, RowCosts
 from weft.region.forms.columns import side_by_side
-from weft.region.forms.widths import tensors_along, vector_bytes, with_room
+from weft.region.forms.widths import length_with_room, tensors_along, vector_bytes
 from weft.region.ir import (
     AxisIndex,
     Const,
@@ -244,7 +244,7 @@ def gpu_row_plan(
     if not _suits_threads(kernel, tensors, target):
         plan = _across(kernel, tensors, target, header)
         return plan or _single(kernel, tensors, header)
-    vector = _vector(kernel, tensors, axis, with_room(kernel, tensors, axis))
+    vector = _vector(kernel, tensors, axis, length_with_room(kernel, tensors, axis))
     vectors = -(-row_length(kernel) // vector)
     units, rows = target.limits.units, row_count(kernel)
     costs = RowCosts(vectors, rows / units, stores_rows(kernel), len(shared_reads(kernel)))
@@ -442,19 +442,6 @@ def _vector(kernel: Kernel, tensors: Mapping[str, Tensor], axis: str, extent: in
     which reads its operands along different axes, as many as are worth unrolling."""
     width = 16 if kernel.roles is not None else vector_bytes(kernel, tensors)
     return whole_part(extent, vector_length(kernel, tensors, width, axis))
-
-
-def whole_vectors(
-    kernel: Kernel,
-    tensors: Mapping[str, Tensor],
-    width: int,
-    axis: str | None,
-    *,
-    stored: bool = False,
-) -> int:
-    """The length of vectors along an axis that divides it."""
-    extent = kernel.sizes[axis] if axis is not None else 1
-    return whole_part(extent, vector_length(kernel, tensors, width, axis, stored=stored))
 
 
 def vector_length(

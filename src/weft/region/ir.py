@@ -470,7 +470,7 @@ class Tensor:
     @property
     def extents(self) -> tuple[int, ...]:
         """The shape without room."""
-        return (*self.shape[:-1], self.shape[-1] - self.room) if self.room else self.shape
+        return (*self.shape[:-1], *(size - self.room for size in self.shape[-1:]))
 
     @property
     def bytes(self) -> int:

@@ -102,7 +102,8 @@ def _tensor(
         yield Finding("RegionTensor", name, f"tensor {tensor.name} has role {tensor.role}")
     if any(size < 0 for size in tensor.shape):
         yield Finding("RegionTensor", name, f"it has the shape {list(tensor.shape)}")
-    if tensor.room and (tensor.role != "internal" or not 0 < tensor.room < tensor.shape[-1]):
+    fits = any(0 < tensor.room < size for size in tensor.shape[-1:])
+    if tensor.room and (tensor.role != "internal" or not fits):
         why = f"{tensor.role} {list(tensor.shape)} cannot have rows with room for {tensor.room}"
         yield Finding("RegionTensor", name, why)
     if tensor.role == "output" and name not in results:

@@ -331,7 +331,7 @@ def _class_loss(
     weight: Handle | None,
     above: Handle | None = None,
 ) -> Handle:
-    """The loss of log-probabilities x, or, with what they are all `above` them, x - above. That is
+    """The loss of log-probabilities x, or of x - above, where scores are so much too high. That is
     taken off what was picked: the gradient then needs no sum over the classes."""
     axis = checked.axis
     weights = None if weight is None else _by_class(weight, x, axis)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from weft.foundation.index_expr import Expr, Guard, axis, floordiv, substitute
 from weft.region.fitting.boards import (
@@ -34,6 +35,9 @@ from weft.region.fitting.boards import (
 )
 from weft.region.ir import Kernel, Let, Pattern, Read, Reduce, Roles, Tensor
 from weft.target.target import Target
+
+_MOST_BYTES: Final = 1 << 32
+"""Of a copy of all windows: more memory is not taken for a faster sum."""
 
 
 def with_folded_windows(
@@ -79,6 +83,8 @@ def with_patches(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         if any(set(let.axes) & set(moved) for let in reads if let.name != board.let.name):
             continue
         patches = _patches(board, moved, f"{kernel.name}_patches")
+        if patches.tensor.bytes > _MOST_BYTES:
+            continue
         return (patches.kernel, _of_patches(kernel, roles, board, moved, patches)), (
             patches.tensor,
         )

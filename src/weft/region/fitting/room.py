@@ -35,7 +35,7 @@ def with_room(module: Module, target: Target) -> Module:
     if not target.has("wgmma"):
         return module
     accesses: dict[str, list[Access]] = {}
-    fixed: set[str] = set()
+    fixed = set(module.outputs)
     for kernel in module.kernels:
         if kernel.pattern not in _PATTERNS or kernel.stages:
             fixed.update(buffers(kernel))

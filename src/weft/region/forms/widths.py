@@ -54,7 +54,7 @@ def stretch(axis: KernelAxis, tensor: Tensor) -> int:
     return tensor.shape[-1] if tensor.room and tensor.extents[-1] == axis.size else axis.size
 
 
-def with_room(kernel: Kernel, tensors: Mapping[str, Tensor], name: str | None) -> int:
+def length_with_room(kernel: Kernel, tensors: Mapping[str, Tensor], name: str | None) -> int:
     """Elements along an axis, of which vectors may be made: with the room behind them where all
     tensors along it have some."""
     axis = next((a for a in kernel.axes if a.name == name), KernelAxis("", 1))

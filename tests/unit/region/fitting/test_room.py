@@ -118,7 +118,12 @@ def test_room_is_written_down_and_kept_from_readers(monkeypatch: pytest.MonkeyPa
     small(monkeypatch)
     module = regions(softmax_between(37))
     assert from_json(to_json(module)).tensors == module.tensors
-    given = module.inputs[0]
-    wrong = module.tensors | {given: replace(module.tensors[given], room=3)}
-    with pytest.raises(SpecViolation, match="cannot have rows with room for 3"):
-        verify(replace(module, tensors=wrong))
+    roomy = next(name for name, found in module.tensors.items() if found.room)
+    for name, changes in (
+        (module.inputs[0], {"room": 3}),
+        (roomy, {"room": -3}),
+        (roomy, {"room": 3, "shape": ()}),
+    ):
+        wrong = module.tensors | {name: replace(module.tensors[name], **changes)}
+        with pytest.raises(SpecViolation, match=r"cannot have rows with room for -?3"):
+            verify(replace(module, tensors=wrong))

@@ -33,7 +33,7 @@ from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding, InternalError
 from weft.foundation.index_expr import Axis, Expr, coefficient
 from weft.plan.ir import MapPlan, Plan
-from weft.region.forms.widths import inner_axis, with_room
+from weft.region.forms.widths import inner_axis, length_with_room
 from weft.region.ir import Fold, Kernel, Let, Output, Reduce, Tensor
 from weft.target.target import Target
 
@@ -50,7 +50,7 @@ def _refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan) -> I
         yield refuse("Reduction", "an elementwise plan cannot carry out a reduction")
     axis = inner_axis(kernel)
     size = axis.size if axis else 1
-    roomy = with_room(kernel, tensors, axis.name if axis else None)
+    roomy = length_with_room(kernel, tensors, axis.name if axis else None)
     if size % plan.vector and roomy % plan.vector:
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
     if plan.grain % (plan.threads * plan.vector * plan.unroll):

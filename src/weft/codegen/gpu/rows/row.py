@@ -62,7 +62,7 @@ from weft.plan.rows import (
     row_vector_axis,
     stores_rows,
 )
-from weft.region.forms.widths import with_room
+from weft.region.forms.widths import length_with_room
 from weft.region.ir import Binary, Const, Kernel, Let, Output, Tensor
 from weft.target.target import CLUSTERS, Target
 
@@ -95,7 +95,7 @@ def _refusals(
         return
     axis = row_vector_axis(kernel)
     size = kernel.sizes[axis] if axis else 1
-    roomy = with_room(kernel, tensors, axis) if _takes_rooms(plan) else size
+    roomy = length_with_room(kernel, tensors, axis) if _takes_rooms(plan) else size
     if size % plan.vector and roomy % plan.vector:
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
     yield from too_many(row_count(kernel), row_length(kernel))

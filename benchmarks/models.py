@@ -3,6 +3,7 @@
     python -m benchmarks.models                        all of them, on the GPU, in bf16
     python -m benchmarks.models --models "gpt2*"       some, by name
     python -m benchmarks.models --peers eager,reduce-overhead
+    python -m benchmarks.models --profile              and where the time of Weft's calls goes
     python -m benchmarks.models --tiny --device cpu    small ones, in f32: does it all run?
 
 Weights are random and the same on both sides, and so is the data; what a forward pass gives, or the
@@ -271,6 +272,10 @@ def measured(case: Case, options: argparse.Namespace) -> list[Candidate]:
         print(f"  {candidate.who}: first {candidate.first:.2f} s, off {off:.1e}{note}", flush=True)
         found.append(candidate)
     in_turns(found, options.seconds)
+    if options.profile and found and found[0].who == "weft":
+        with weft.profile() as seen:
+            found[0].call()
+        print(seen.table(most=20), seen.summary(kinds=True), sep="\n", flush=True)
     return found
 
 
@@ -315,6 +320,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=2.0, help="of timed calls a candidate")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="where the time of our call goes")
     options = parser.parse_args()
     if strange := set(options.peers.split(",")) - {"eager", *MODES}:
         parser.error(f"no peer is called {', '.join(sorted(strange))}")

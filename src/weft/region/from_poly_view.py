@@ -31,6 +31,7 @@ from weft.region.forms.find import with_forms
 from weft.region.fusion.greedy import Fusion
 from weft.region.fusion.merge import Group, dependencies, fuse_greedily, fuse_nothing
 from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
+from weft.region.writing.channels_last import with_channels_last
 from weft.region.writing.emit import Root, Source, View, makes_up
 from weft.region.writing.folds import in_one_pass
 from weft.region.writing.layouts import Layout, contraction_layouts
@@ -51,6 +52,7 @@ def lower_scop(
     """The kernels of a program for a target. `roles` says what each input is: input (the default),
     param or state."""
     found = {}
+    scop = with_channels_last(scop, target)
     for what, module in _Lowering(scop, graph, target, roles or {}, fuse).run():
         fitted = fit(module, target)
         found[what] = fitted if _is_plain(target, fuse) else join_stages(fitted, target)

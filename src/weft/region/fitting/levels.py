@@ -1,4 +1,4 @@
-"""Few long rows: a kernel for each level of their reductions.
+"""Rows that nobody keeps: a kernel for each level of their reductions.
 
     m[o] = reduce over r of f(o, r)
     y[o] = g(reduce over r of h(o, r, m[o]))
@@ -7,7 +7,9 @@
 
 A kernel of several levels has one block, or one cluster of them, for each row. Rows that are longer
 than a cluster keeps are read again for every level anyway, and a level by itself can be cut into as
-many parts as there are units (`long_sums.py`).
+many parts as there are units (`long_sums.py`). So are long rows that lie side by side, as the
+channels of a batch of images do: a block reads whole lines only where it takes many rows at once,
+of which it can keep none.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Final
 
 from weft.foundation.index_expr import axis
 from weft.region.fitting.cutting import needed, reduced, reductions
+from weft.region.forms.columns import side_by_side
 from weft.region.ir import (
     Check,
     Fold,
@@ -31,19 +34,29 @@ from weft.region.ir import (
     Tensor,
     Words,
     operands,
+    row_major,
     walk,
 )
 from weft.target.target import Kind, Target
 
 _KEPT: Final = 1 << 18
 """Elements of a row that the registers of a cluster hold."""
+_LONG_COLUMN: Final = 1 << 10
+"""Elements of a row that lies beside others from which a block keeps none of them."""
+_OF_LINE: Final = 16
+"""Rows side by side from which a line of memory is wasted on one of them."""
 _ROWS_OF_UNIT: Final = 0.5
 """Rows for each unit, at most, where they are few."""
 
 
-def one_level_each(kernel: Kernel, target: Target) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
+def one_level_each(
+    kernel: Kernel, known: Mapping[str, Tensor], target: Target
+) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
     """The kernels that take a kernel's place, and the tensors between them."""
-    if not _few_and_long(kernel, target) or not _can_be_apart(kernel):
+    if target.kind is not Kind.GPU or kernel.pattern is not Pattern.ROW:
+        return (kernel,), ()
+    nobody_keeps = _few_and_long(kernel, target) or _long_columns(kernel, known)
+    if not nobody_keeps or not _can_be_apart(kernel):
         return (kernel,), ()
     levels = _levels(kernel)
     last = max(levels.values()) + _stores_rows(kernel)
@@ -57,19 +70,27 @@ def one_level_each(kernel: Kernel, target: Target) -> tuple[tuple[Kernel, ...], 
         outputs = tuple(
             Output(tensors[let.name].name, let.name, tuple(map(axis, let.axes))) for let in here
         )
-        known = {n: found for n, found in tensors.items() if levels[n] < level}
-        made.append(_level(kernel, f"{kernel.name}_level{level}", outputs, known))
+        earlier = {n: found for n, found in tensors.items() if levels[n] < level}
+        made.append(_level(kernel, f"{kernel.name}_level{level}", outputs, earlier))
     made.append(_level(kernel, kernel.name, kernel.outputs, tensors))
     return tuple(made), tuple(tensors.values())
 
 
 def _few_and_long(kernel: Kernel, target: Target) -> bool:
     """Whether rows are longer than a cluster keeps, and too few for all units."""
-    if target.kind is not Kind.GPU or kernel.pattern is not Pattern.ROW:
-        return False
     length = math.prod(found.size for found in reduced(kernel))
     rows = math.prod(kernel.sizes.values()) // max(1, length)
     return length > _KEPT and 0 < rows <= _ROWS_OF_UNIT * target.limits.units
+
+
+def _long_columns(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether so many rows lie side by side that a line of memory is of as many of them, and they
+    are long."""
+    gone = {found.name for found in reduced(kernel)}
+    if math.prod(kernel.sizes[name] for name in gone) < _LONG_COLUMN:
+        return False
+    strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
+    return side_by_side(kernel, gone, strides) >= _OF_LINE
 
 
 def _can_be_apart(kernel: Kernel) -> bool:

@@ -82,7 +82,7 @@ def in_parts(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
 ) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
     """The kernels that take a kernel's place, and the tensors between them."""
-    kernels, between = one_level_each(kernel, target)
+    kernels, between = one_level_each(kernel, tensors, target)
     known = {**tensors, **{tensor.name: tensor for tensor in between}}
     made: list[Kernel] = []
     for level in kernels:

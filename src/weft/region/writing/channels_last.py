@@ -1,0 +1,229 @@
+"""Images between convolutions, stored with their channels last.
+
+    y[n, c, h, w]    ->    y[n, h, w, c]
+
+Matrix units sum over channels, and read those of one pixel side by side. A model that is written
+with its channels first has nothing to gain from that order but at its ends: the values between its
+convolutions, and whatever reads and makes them element by element, by windows or by products along
+the channels, take the other one. What a program is given and hands out stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from weft.foundation.dtypes import BF16, F16
+from weft.foundation.index_expr import axes_of
+from weft.poly_view.ir import Access, BlockKind, PolyBlock, Scop
+from weft.target.target import Target
+
+_T = TypeVar("_T")
+_WORTH: Final = 1 << 22
+"""Products of a convolution from which the order of its images matters."""
+_LINE: Final = 8
+"""16-bit elements of a line of memory."""
+_FEWEST: Final = 16
+"""Channels of an image; fewer are no line of their own."""
+_KINDS: Final = (BlockKind.EWISE, BlockKind.REDUCE, BlockKind.MOVEMENT, BlockKind.CONTRACTION)
+_IN_ORDER: Final = frozenset({"iota", "words", "check"})
+"""What counts the elements of a block in the order of its axes."""
+
+
+def with_channels_last(scop: Scop, target: Target) -> Scop:
+    """The view with the channels of images last, on a machine whose copies want them so."""
+    if not target.has("wgmma"):
+        return scop
+    images = _Images(scop, _fixed(scop))
+    images.spread()
+    orders = {name: images.order(name) for name in images.channels if images.can_turn(name)}
+    turned = {name: order for name, order in orders.items() if order != tuple(range(len(order)))}
+    return _turned(scop, turned) if turned else scop
+
+
+@dataclass
+class _Images:
+    """The blocks that are images, and which of their axes, by number, are channels."""
+
+    scop: Scop
+    fixed: Collection[str]
+    channels: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.readers: dict[str, list[tuple[PolyBlock, Access]]] = {}
+        for block in self.scop.blocks:
+            for access in block.accesses:
+                self.readers.setdefault(access.tensor, []).append((block, access))
+        self.waiting: list[str] = []
+
+    def spread(self) -> None:
+        """From convolutions to all that their images are read by or made of."""
+        for block in self.scop.blocks:
+            image = _image(self.scop, block)
+            if image is not None:
+                self._note(block, _made_of(block, image))
+                self._note_read(image, _summed(block, image))
+        while self.waiting:
+            block = self.scop.by_name[self.waiting.pop()]
+            places = self.channels[block.name]
+            for reader, access in self.readers.get(block.name, ()):
+                self._note(reader, _across(reader, access, places))
+            names = {block.out_axes[place].name for place in places}
+            for access in block.accesses:
+                self._note_read(access, _behind(block, access, names))
+
+    def _note(self, block: PolyBlock, names: Collection[str]) -> None:
+        places = frozenset(n for n, axis in enumerate(block.out_axes) if axis.name in names)
+        self._note_places(block.name, places, len(names))
+
+    def _note_read(self, access: Access, names: Collection[str]) -> None:
+        held = [expr.single_axis for expr in access.map]
+        found = {axis.name: n for n, axis in enumerate(held) if axis is not None}
+        places = frozenset(found[name] for name in names if name in found)
+        self._note_places(access.tensor, places, len(names))
+
+    def _note_places(self, name: str, places: frozenset[int], count: int) -> None:
+        """The channels of a block, if all of them are among its axes; what comes first holds."""
+        block = self.scop.by_name.get(name)
+        if block is None or block.kind not in _KINDS or name in self.channels:
+            return
+        if places and len(places) == count and len(block.out_axes) > len(places):
+            self.channels[name] = places
+            self.waiting.append(name)
+
+    def order(self, name: str) -> tuple[int, ...]:
+        places = self.channels[name]
+        others = [n for n in range(len(self.scop.by_name[name].shape)) if n not in places]
+        return (*others, *sorted(places))
+
+    def can_turn(self, name: str) -> bool:
+        """Whether a block is free to lie in another order, has whole lines of channels, and no
+        product sums over its channels and its places as they lie."""
+        block, places = self.scop.by_name[name], self.channels[name]
+        count = math.prod(block.shape[place] for place in places)
+        if name in self.fixed or block.fn in _IN_ORDER or count < _FEWEST or count % _LINE:
+            return False
+        summed = [_summed_places(*read) for read in self.readers.get(name, ())]
+        return all(found <= places or not found & places for found in summed)
+
+
+def _fixed(scop: Scop) -> set[str]:
+    """Blocks that lie as they are: those that are handed out, updates and ops that are carried
+    whole with what they read, and what indices are read from."""
+    found = {access.tensor for _, access, _ in scop.outputs}
+    found.update(param.access.tensor for param in scop.params)
+    for block in scop.blocks:
+        if block.kind not in _KINDS:
+            found.update([block.name, str(block.base), *(a.tensor for a in block.accesses)])
+    return found
+
+
+def _image(scop: Scop, block: PolyBlock) -> Access | None:
+    """What a convolution on matrix units reads by windows; of gradients of filters, whose places
+    are summed over, nothing."""
+    sizes = {axis.name: axis.size for axis in block.axes}
+    if block.attrs is None or block.attrs.pattern != "conv" or math.prod(sizes.values()) < _WORTH:
+        return None
+    if not all(_half(scop, access) for access in block.accesses):
+        return None
+    summed = set(block.attrs.reduce_idx)
+    for access in block.accesses:
+        windows = [axes_of(expr) for expr in access.map if expr.single_axis is None]
+        taps = {name for names in windows for name in names & summed}
+        places = {name for names in windows for name in names - summed}
+        if taps and _points(sizes, taps) <= _points(sizes, places):
+            return access
+    return None
+
+
+def _half(scop: Scop, access: Access) -> bool:
+    held = scop.by_name.get(access.tensor)
+    return (held.dtype if held is not None else scop.inputs[access.tensor][0]) in (BF16, F16)
+
+
+def _points(sizes: Mapping[str, int], names: Collection[str]) -> int:
+    return math.prod(sizes[name] for name in names)
+
+
+def _names(access: Access) -> set[str]:
+    """The axes that read an axis of a tensor each, as they are."""
+    return {axis.name for expr in access.map if (axis := expr.single_axis) is not None}
+
+
+def _summed(block: PolyBlock, access: Access) -> set[str]:
+    """The channels of an image that a contraction reads: of its plain axes those that it sums over,
+    and those that the other operand has as well."""
+    assert block.attrs is not None
+    return _names(access) & {*block.attrs.reduce_idx, *block.attrs.batch_idx}
+
+
+def _made_of(block: PolyBlock, image: Access) -> set[str]:
+    """The channels of a contraction's result: what only the other operand has, or both have."""
+    assert block.attrs is not None
+    sides = (block.attrs.lhs_idx, block.attrs.rhs_idx)
+    other = sides[1] if image is block.accesses[0] else sides[0]
+    return {*other, *block.attrs.batch_idx}
+
+
+def _across(reader: PolyBlock, access: Access, places: Collection[int]) -> set[str]:
+    """The channels of a block that reads an image."""
+    held = [access.map[place].single_axis for place in places]
+    names = {axis.name for axis in held if axis is not None}
+    if len(names) < len(places):
+        return set()
+    if reader.attrs is None:
+        return names if names <= {axis.name for axis in reader.out_axes} else set()
+    return _made_of(reader, access) if names == _summed(reader, access) else set()
+
+
+def _behind(block: PolyBlock, access: Access, names: set[str]) -> set[str]:
+    """The channels of what a block with channels reads."""
+    if block.attrs is None:
+        return names
+    return _summed(block, access) if names == _made_of(block, access) else set()
+
+
+def _summed_places(block: PolyBlock, access: Access) -> set[int]:
+    """The axes of a tensor that a contraction sums over as they lie."""
+    if block.attrs is None:
+        return set()
+    held = enumerate(expr.single_axis for expr in access.map)
+    return {n for n, axis in held if axis is not None and axis.name in block.attrs.reduce_idx}
+
+
+# -- blocks in another order ---------------------------------------------------------------------
+
+
+def _turned(scop: Scop, orders: Mapping[str, tuple[int, ...]]) -> Scop:
+    """The view with the axes of some blocks in another order."""
+
+    def read(access: Access) -> Access:
+        order = orders.get(access.tensor)
+        return access if order is None else replace(access, map=_ordered(access.map, order))
+
+    def turned(block: PolyBlock) -> PolyBlock:
+        block = replace(block, accesses=tuple(map(read, block.accesses)))
+        return _with_order(block, orders[block.name]) if block.name in orders else block
+
+    return replace(
+        scop,
+        blocks=tuple(map(turned, scop.blocks)),
+        outputs=tuple((name, read(access), axes) for name, access, axes in scop.outputs),
+        params=tuple(replace(param, access=read(param.access)) for param in scop.params),
+    )
+
+
+def _with_order(block: PolyBlock, order: tuple[int, ...]) -> PolyBlock:
+    own = _ordered(block.out_axes, order)
+    kept = iter(own)
+    axes = tuple(axis if axis.reduce else next(kept) for axis in block.axes)
+    attrs = block.attrs
+    if attrs is not None:
+        attrs = replace(attrs, out_idx=tuple(axis.name for axis in own))
+    return replace(block, axes=axes, attrs=attrs)
+
+
+def _ordered(values: tuple[_T, ...], order: tuple[int, ...]) -> tuple[_T, ...]:
+    return tuple(values[place] for place in order)

@@ -1,0 +1,148 @@
+"""Images between convolutions are stored with their channels last, and mean the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from tests.example_inputs import inputs_for
+from tests.gpu_interpreted import InterpretedGpu
+from tests.gpu_programs import through_stages
+from weft import functional as F
+from weft.ptir import Program
+from weft.region.fitting import boards
+from weft.region.fitting.cutting import reduced
+from weft.region.ir import Module, Pattern, Tensor
+from weft.region.writing import channels_last
+from weft.testing.compare import compare
+
+Tree = Any
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels_last, "_WORTH", 1)
+    monkeypatch.setattr(boards, "_WORTH", 1)
+
+
+def random(*shape: int, seed: int = 0) -> weft.Tensor:
+    numbers = np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
+    return weft.asarray(numbers * 0.25).astype(weft.bfloat16)
+
+
+def program_of(function: Callable[..., Tree], *arguments: Any) -> Program:
+    return weft.jit(function).program(*arguments)
+
+
+def regions(program: Program) -> Module:
+    module = through_stages(program, "sm90")["region"]
+    assert isinstance(module, Module)
+    return module
+
+
+def images(module: Module) -> list[Tensor]:
+    return [t for t in module.tensors.values() if t.role == "internal" and len(t.shape) == 4]
+
+
+def agrees(program: Program) -> None:
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def bottleneck(x: weft.Tensor, down: weft.Tensor, w: weft.Tensor, up: weft.Tensor) -> weft.Tensor:
+    y = F.relu(F.conv2d(x, down))
+    y = F.relu(F.conv2d(y, w, stride=2, padding=1))
+    around = F.max_pool2d(F.relu(x), 3, stride=2, padding=1)
+    return (F.relu(F.conv2d(y, up) + around)).mean((2, 3))
+
+
+def test_a_residual_block_has_its_channels_last_and_copies_no_image() -> None:
+    program = program_of(
+        lambda x, *ws: bottleneck(F.relu(F.conv2d(x, ws[1], padding=1)), *ws),
+        random(2, 16, 8, 8), random(16, 16, 1, 1), random(16, 16, 3, 3), random(16, 16, 1, 1),
+    )  # fmt: skip
+    module = regions(program)
+    held = [t for t in images(module) if t.shape[0] == 2]
+    assert held
+    assert all(t.shape[-1] == 16 for t in held)
+    copies = [k.name for k in module.kernels if k.name.endswith("image_copy")]
+    assert len(copies) == 1, "what the program is given, and nothing else"
+    agrees(program)
+
+
+def test_what_a_program_hands_out_stays_as_it_is() -> None:
+    def features(x: weft.Tensor, w: weft.Tensor) -> tuple[weft.Tensor, weft.Tensor]:
+        y = F.relu(F.conv2d(x, w, padding=1))
+        return y, F.conv2d(y, w, padding=1)
+
+    program = program_of(features, random(1, 16, 6, 5), random(16, 16, 3, 3))
+    outputs = [t.shape for t in regions(program).tensors.values() if t.role == "output"]
+    assert outputs == [(1, 16, 6, 5), (1, 16, 6, 5)]
+    agrees(program)
+
+
+def test_a_product_over_channels_and_places_reads_them_in_its_own_order() -> None:
+    def classifier(x: weft.Tensor, w: weft.Tensor, head: weft.Tensor) -> weft.Tensor:
+        y = F.relu(F.conv2d(F.relu(F.conv2d(x, w, padding=1)), w, padding=1))
+        return y.reshape((x.shape[0], -1)) @ head
+
+    program = program_of(classifier, random(2, 16, 4, 4), random(16, 16, 3, 3), random(16 * 16, 24))
+    module = regions(program)
+    (last,) = (k for k in module.kernels if "out0" in [o.tensor for o in k.outputs])
+    flat = [module.tensors[name].shape for name in last.inputs]
+    assert (2, 16, 4, 4) in flat
+    assert (2, 4, 4, 16) in [t.shape for t in images(module)]
+    agrees(program)
+
+
+@pytest.mark.parametrize("groups", [2, 16])
+def test_groups_of_channels_move_together(groups: int) -> None:
+    def grouped(x: weft.Tensor, w: weft.Tensor, g: weft.Tensor) -> weft.Tensor:
+        y = F.relu(F.conv2d(x, w, padding=1))
+        y = F.relu(F.conv2d(y, g, padding=1, groups=groups))
+        return F.conv2d(y, w, padding=1).sum((2, 3))
+
+    agrees(
+        program_of(
+            grouped, random(1, 16, 5, 6), random(16, 16, 3, 3), random(16, 16 // groups, 3, 3)
+        )
+    )
+
+
+def test_norms_of_groups_between_convolutions() -> None:
+    def block(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
+        y = F.group_norm(F.conv2d(x, w, padding=1), 4)
+        y = F.conv2d(F.silu(y), w, padding=1)
+        return F.interpolate(y, scale_factor=2).mean((2, 3))
+
+    agrees(program_of(block, random(2, 16, 4, 4), random(16, 16, 3, 3)))
+
+
+def test_gradients_through_statistics_of_a_batch() -> None:
+    def loss(w: weft.Tensor, v: weft.Tensor, x: weft.Tensor) -> weft.Tensor:
+        y = F.conv2d(x, w, padding=1).astype(weft.float32)
+        mean = y.mean((0, 2, 3), keepdims=True)
+        spread = ((y - mean) ** 2).mean((0, 2, 3), keepdims=True)
+        y = F.relu((y - mean) * weft.rsqrt(spread + 1e-3)).astype(weft.bfloat16)
+        return (F.conv2d(y, v, stride=2, padding=1).astype(weft.float32) ** 2).mean()
+
+    step = weft.value_and_grad(loss, argnums=(0, 1))
+    agrees(program_of(step, random(16, 16, 3, 3), random(16, 16, 3, 3), random(2, 16, 6, 6)))
+
+
+def test_long_columns_are_reduced_by_kernels_of_their_own() -> None:
+    def normed(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
+        y = F.conv2d(x, w, padding=1).astype(weft.float32)
+        mean = y.mean((0, 2, 3), keepdims=True)
+        return F.conv2d(F.relu(y - mean).astype(weft.bfloat16), w, padding=1)
+
+    module = regions(program_of(normed, random(4, 16, 16, 16), random(16, 16, 3, 3)))
+    rows = [kernel for kernel in module.kernels if kernel.pattern is Pattern.ROW]
+    assert rows
+    for kernel in rows:
+        along = {name for output in kernel.outputs for name in kernel.let(output.value).axes}
+        assert not along & {axis.name for axis in reduced(kernel)}

@@ -75,6 +75,10 @@ class Machine:
         self.graph_launches = 0
         self.graph_updates = 0
         """Nodes that were told other parameters."""
+        self.events: list[Any] = []
+        """The streams in which events were recorded."""
+        self.orders: list[tuple[Any, Any]] = []
+        """Streams, and those that had to wait for what they were doing."""
         self.waits = 0
         self.idles = 0
         """How often somebody waited for all streams, other libraries' too."""
@@ -323,8 +327,15 @@ class Machine:
         for node in graph:
             node.work()
 
-    def do_cuEventRecord(self, event: Any, stream: Any) -> None:
-        pass
+    def do_cuEventCreate(self, flags: str) -> int:
+        self.events.append(None)
+        return len(self.events) - 1
+
+    def do_cuEventRecord(self, event: int, stream: Any) -> None:
+        self.events[event] = stream
+
+    def do_cuStreamWaitEvent(self, stream: Any, event: int, flags: int) -> None:
+        self.orders.append((self.events[event], stream))
 
     def do_cuEventElapsedTime(self, first: Any, last: Any) -> float:
         return 0.5

@@ -122,6 +122,19 @@ class CudaBackend:
         found = tensors.imported(open_gpu(), producer)
         return tensors.duplicate(found) if copy else found
 
+    def view(self, address: int, kind: TensorType, owner: object = None) -> DeviceTensor:
+        """Memory of another library as a tensor, which holds its owner. That library says in which
+        stream it works (`follow`, `precede`)."""
+        return DeviceTensor(open_gpu(), address, kind.dtype.name, kind.static_shape, owner)
+
+    def follow(self, stream: int) -> None:
+        """Work from now on comes after what another library's stream has been asked for."""
+        open_gpu().follow(stream)
+
+    def precede(self, stream: int) -> None:
+        """What that stream is asked for from now on comes after the work so far."""
+        open_gpu().precede(stream)
+
     def read_storage(self, storage: DeviceTensor, kind: TensorType) -> Array:
         return storage.numpy().reshape(kind.static_shape)
 

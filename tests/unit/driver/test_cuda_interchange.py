@@ -16,8 +16,8 @@ import weft
 from tests.gpu_machine import Machine, MachineBackend
 from weft.driver import execute
 from weft.driver.execute import Prepared, prepare
-from weft.foundation.dtypes import as_dtype
-from weft.foundation.errors import UserError
+from weft.foundation.dtypes import F32, as_dtype
+from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.graph import context
 from weft.ops.graph.cache import PROGRAMS
 from weft.ptir import Builder
@@ -233,3 +233,58 @@ def test_an_array_in_memory_that_the_driver_knows_is_waited_for(
     assert gpu.waits == before
     backend.store(pinned)
     assert gpu.waits == before + 1
+
+
+def test_a_stream_of_another_library_is_waited_for_on_the_device(
+    gpu: Machine, backend: MachineBackend
+) -> None:
+    double, ours, theirs = doubled(backend), int(open_gpu().stream.handle), 77
+    given = numbers(40)
+    backend.follow(theirs)
+    (result,) = double.execute([backend.view(given.ctypes.data, TensorType(F32, (40,)))])
+    before = gpu.waits
+    backend.precede(theirs)
+    capsule = result.lent_to(theirs)
+    assert gpu.orders == [(theirs, ours), (ours, theirs)]
+    assert gpu.waits == before
+    np.testing.assert_array_equal(result.numpy(), given * 2)
+    del capsule
+
+
+def test_what_a_stream_gave_back_serves_again_when_ours_follows_it(
+    gpu: Machine, backend: MachineBackend
+) -> None:
+    addresses, idles = [], []
+    for stream in (77, 77, 78):
+        backend.follow(stream)
+        held = backend.store(np.ones(1000, np.float32))
+        addresses.append(held.address)
+        idles.append(gpu.idles)
+        capsule = held.lent_to(stream)
+        del held, capsule
+    assert len(set(addresses)) == 1
+    # What another stream gave back is waited for, with all streams.
+    assert idles == [0, 0, 1]
+
+
+def test_what_two_streams_were_lent_is_no_streams_own(backend: MachineBackend) -> None:
+    held = backend.store(np.ones(1000, np.float32))
+    address = held.address
+    capsules = [held.lent_to(77), held.lent_to(78)]
+    del held, capsules
+    backend.follow(77)
+    backend.follow(78)
+    assert open_gpu().pool._lent[0][1:] == (address, None)
+
+
+def test_checks_are_waited_for_before_another_stream_goes_on(
+    gpu: Machine, backend: MachineBackend
+) -> None:
+    b = Builder()
+    x, at = b.param("f32", [4]), b.param("si64", [2])
+    taken = prepare(b.build(b.gather(x, at, axis=0)), backend)
+    (result,) = taken.execute([backend.store(numbers(4)), backend.store(np.array([1, 9]))])
+    backend.precede(77)
+    assert (int(open_gpu().stream.handle), 77) not in gpu.orders
+    with pytest.raises(SpecViolation):
+        result.check()

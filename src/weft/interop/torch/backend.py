@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.driver.stages.levels import check_level
 from weft.foundation.errors import UserError
@@ -39,7 +42,21 @@ def weft_backend(
         decompositions=decompositions.of_compile(),
         keep_inference_input_mutations=True,
     )
-    return lower(keep_attention(module), example_inputs)
+    with _plain_words():
+        return lower(keep_attention(module), example_inputs)
+
+
+@contextmanager
+def _plain_words() -> Iterator[None]:
+    """While torch traces, tensors on a GPU must not bring in ops of the libraries that torch would
+    call there."""
+    enabled = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        with sdpa_kernel(SDPBackend.MATH) if torch.cuda.is_available() else nullcontext():
+            yield
+    finally:
+        torch.backends.cudnn.enabled = enabled
 
 
 def _compiled(module: GraphModule, fakes: list[Any], settings: Settings) -> Any:

@@ -30,10 +30,11 @@ from weft.driver.stages.levels import DEFAULT_LEVEL
 from weft.foundation.dims import Dim, Symbol
 from weft.foundation.dtypes import SI64
 from weft.foundation.errors import UserError, WeftError, clipped
-from weft.interop.torch.dtypes import THEIRS, ours
+from weft.interop.torch.dtypes import ours
+from weft.interop.torch.gpu_memory import GpuMemory
 from weft.interop.torch.interpret import WRITES, NodeFailed, carry_out, name_of
 from weft.interop.torch.lines import shown
-from weft.interop.torch.memory import Arrays, tensor_of
+from weft.interop.torch.memory import HostMemory, Memory, Tensors
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import backend_named
 from weft.ops.graph.faults import told_by_line
@@ -77,24 +78,29 @@ class Version:
     traced: Trace
     draws: bool
     """Whether it draws random numbers."""
-    arrays: Arrays
-    """The tensors of its last call."""
+    tensors: Tensors
+    """Those of its last call."""
+    unused: Any
+    """The key of what draws nothing, as the backend stores it."""
 
-    def execute(self, tensors: list[torch.Tensor]) -> tuple[list[Any], Sequence[TensorType]]:
+    def execute(
+        self, tensors: list[torch.Tensor], memory: Memory
+    ) -> tuple[list[Any], Sequence[TensorType]]:
         """The results as the backend stores them, and their types."""
-        given, holder, moving = self.arrays.of(tensors)
+        given, holder, moving = self.tensors.of(tensors)
         if self.draws:
             moving = (*moving, len(given))
-        given.append(_seeded() if self.draws else _UNUSED)
+        given.append(memory.stored(_seeded()) if self.draws else self.unused)
         captured = [each.storage() for each in self.traced.captured]
         given += captured
-        if isinstance(self.compiled, ByShape):
+        with memory.turn():
+            if not isinstance(self.compiled, ByShape):
+                made = self.compiled.execute(given, holder=holder, data=moving)
+                return made, self.compiled.results
             kinds = [each.node.tensor for each in self.traced.captured]
             shapes = [*(tuple(tensor.shape) for tensor in tensors), KEY.static_shape]
             shapes += [kind.static_shape for kind in kinds]
             return self.compiled.execute(given, shapes)
-        made = self.compiled.execute(given, holder=holder, data=moving)
-        return made, self.compiled.results
 
 
 class CompiledGraph:
@@ -123,7 +129,12 @@ class CompiledGraph:
         self._closed = ""
         self._traced: tuple[Any, tuple[Trace, bool]] | None = None
         """The last trace, and what it was made for."""
-        self.backend = backend_for([node.meta.get("val") for node in nodes])
+        self.backend, self.memory = home_of([node.meta.get("val") for node in nodes])
+        places = [node.meta["val"].device for node in self.wanted]
+        self.elsewhere = [
+            (at, place) for at, place in enumerate(places) if place.type != self.memory.device
+        ]
+        """Results that torch wants on another device than the program has them."""
 
     def _is_computed(self, value: Any) -> bool:
         return (
@@ -145,6 +156,10 @@ class CompiledGraph:
         fakes = [node.meta.get("val") for node in self.inputs]
         if not any(isinstance(fakes[at], torch.SymInt) for at in self.numbers):
             return False
+        if self.memory.device != "cpu":
+            # To fill tensors up to a bucket they would have to go through the host.
+            self._closed = "on a GPU there is a program for each set of sizes"
+            return False
         try:
             traced, draws = self.trace([opened(fake) for fake in fakes])
             program = _Open(self, traced.program)
@@ -155,8 +170,12 @@ class CompiledGraph:
             cause = error.error if isinstance(error, NodeFailed) else error
             self._closed = clipped(getattr(cause, "why", "") or str(cause), 200)
             return False
-        self._open = Version(program, traced, draws, Arrays(self.backend.store))
+        self._open = self._version(program, traced, draws)
         return True
+
+    def _version(self, compiled: Prepared | ByShape, traced: Trace, draws: bool) -> Version:
+        unused = self.memory.stored(np.zeros(KEY.static_shape, np.int64))
+        return Version(compiled, traced, draws, Tensors(self.memory), unused)
 
     def trace(self, inputs: Sequence[Any], lost: Any = ()) -> tuple[Trace, bool]:
         """The graph as a program for inputs like these, and whether it draws random numbers."""
@@ -187,7 +206,7 @@ class CompiledGraph:
         why = f"sizes {sizes} are new" if sizes or self.versions else "first call"
         closed = f"; the sizes are not open: {self._closed}" if self._closed else ""
         prepared = self.prepare(traced.program, why + closed)
-        return Version(prepared, traced, draws, Arrays(self.backend.store))
+        return self._version(prepared, traced, draws)
 
     def prepare(self, program: Program, why: str) -> Prepared:
         """A program without open dims, compiled as the settings say."""
@@ -224,22 +243,22 @@ class CompiledGraph:
             key = tuple([args[at] for at in self.numbers]) if self.numbers else ()
             version = self.versions.get(key) or self.version(key, args)
         try:
-            made, kinds = version.execute([args[at] for at in self.tensors])
+            made, kinds = version.execute([args[at] for at in self.tensors], self.memory)
+            found = self._returned(made, kinds)
         except WeftError as error:
             raise told_by_line(error, lambda: version.traced.program) from None
-        found = self._returned(made, kinds)
         for (at, _), value in zip(self.copies, found[len(self.wanted) :], strict=True):
             args[at].copy_(value)
         return self._nested(args, found)
 
     def _returned(self, made: list[Any], kinds: Sequence[TensorType]) -> list[torch.Tensor]:
-        found: list[torch.Tensor] = []
-        for storage, kind in zip(made, kinds, strict=True):
-            array = self.backend.read_storage(storage, kind)
-            found.append(tensor_of(array, THEIRS[kind.dtype]))
+        pairs = zip(made, kinds, strict=True)
+        found = [self.memory.given(storage, kind) for storage, kind in pairs]
         for at, order in enumerate(self.orders):
             if order is not None:
                 found[at] = found[at].permute(order[1])
+        for at, device in self.elsewhere:
+            found[at] = found[at].to(device)
         return found
 
     def _nested(self, args: list[Any], found: list[torch.Tensor]) -> list[Any]:
@@ -305,19 +324,21 @@ def _writes(node: Node) -> bool:
     return name_of(node) == WRITES and node.args[0].op == "placeholder"
 
 
-def backend_for(fakes: Sequence[Any]) -> Backend:
-    """The backend for tensors on these devices."""
-    kinds = {fake.device.type for fake in fakes if isinstance(fake, torch.Tensor)}
-    if kinds - {"cpu"}:
-        raise UserError(
-            f"there are tensors on {', '.join(sorted(kinds))}, and Weft takes torch's tensors on "
-            "the cpu; move the model and its inputs there",
-            "UnsupportedDevice",
-        )
-    return backend_named(default_backend())
-
-
-_UNUSED: Final = np.zeros((2,), np.int64)
+def home_of(fakes: Sequence[Any]) -> tuple[Backend, Memory]:
+    """The backend for tensors on these devices, and the memory that it has with torch."""
+    devices = {fake.device for fake in fakes if isinstance(fake, torch.Tensor)}
+    others = {str(each) for each in devices if each.type != "cpu"}
+    if not others:
+        found = backend_named(default_backend())
+        return found, HostMemory(found)
+    if others <= {"cuda", "cuda:0"}:
+        found = backend_named("cuda")
+        return found, GpuMemory(found)
+    raise UserError(
+        f"there are tensors on {', '.join(sorted(others))}, and Weft takes torch's tensors on the "
+        "cpu and on cuda:0; move the model and its inputs there",
+        "UnsupportedDevice",
+    )
 
 
 def _seeded() -> Any:

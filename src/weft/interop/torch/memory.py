@@ -8,16 +8,18 @@ tensor is still there: a parameter is wrapped once.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from operator import is_
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from weft.driver.backends import Backend, Storage
 from weft.driver.inputs import in_one_piece
-from weft.interop.torch.dtypes import ours
+from weft.interop.torch.dtypes import THEIRS, ours
+from weft.ptir.types import TensorType
 
 Array = NDArray[Any]
 _PLAIN: Final = {1: "|u1", 2: "<u2"}
@@ -52,8 +54,54 @@ def array_of(tensor: torch.Tensor) -> Array:
     return made if named else made.view(dtype)
 
 
-class Arrays:
-    """The arrays of a call's tensors, as a backend stores them.
+class Memory(Protocol):
+    """Where tensors are that torch and a backend both use."""
+
+    device: str
+    """What torch calls it."""
+
+    def stored(self, array: Array) -> Storage:
+        """An array of the host, as the backend stores it."""
+        ...
+
+    def taken(self, tensor: torch.Tensor) -> tuple[Storage, bool]:
+        """A tensor as the backend stores it, and whether that is the tensor's own memory."""
+        ...
+
+    def given(self, storage: Storage, kind: TensorType) -> torch.Tensor:
+        """A result that nobody else holds, as a tensor of torch."""
+        ...
+
+    def turn(self) -> AbstractContextManager[Any]:
+        """What the backend does inside the `with` block comes after what torch was asked for
+        before, and before what it is asked for afterwards."""
+        ...
+
+
+class HostMemory:
+    """The host's, for backends whose tensors are arrays."""
+
+    device = "cpu"
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def stored(self, array: Array) -> Storage:
+        return self.backend.store(array)
+
+    def taken(self, tensor: torch.Tensor) -> tuple[Storage, bool]:
+        array = current(tensor)
+        return self.backend.store(array), _lies(array, tensor)
+
+    def given(self, storage: Storage, kind: TensorType) -> torch.Tensor:
+        return tensor_of(self.backend.read_storage(storage, kind), THEIRS[kind.dtype])
+
+    def turn(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+class Tensors:
+    """The tensors of a call, as a backend stores them.
 
     Tensors that stay what and where they are from call to call, parameters above all, are known by
     their address and stored once; the others are wrapped in every call. Who stays is learnt: all do
@@ -61,33 +109,33 @@ class Arrays:
     others. What does not lie in order, or not where its dtype wants it, is copied in every call.
     """
 
-    def __init__(self, store: Callable[[Array], Any]) -> None:
-        self._store = store
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
         self._state: _State | None = None
 
     def of(self, tensors: list[torch.Tensor]) -> tuple[list[Any], object, tuple[int, ...]]:
-        """The stored arrays, the holder, and the positions of those that are not its own."""
+        """The stored tensors, the holder, and the positions of those that are not its own."""
         state = self._state
         if state is None or not state.stays(tensors):
-            state = self._state = _State(self._store, tensors, state)
+            state = self._state = _State(self._memory, tensors, state)
         found = state.stored.copy()
         for at in state.moving:
-            found[at] = self._store(_current(tensors[at]))
+            found[at] = self._memory.taken(tensors[at])[0]
         return found, state, state.moving
 
 
 class _State:
     """Which tensors stay, and where they are."""
 
-    def __init__(self, store: Any, tensors: list[torch.Tensor], before: _State | None) -> None:
+    def __init__(self, memory: Memory, tensors: list[torch.Tensor], before: _State | None) -> None:
         moved = set(before.moved(tensors)) if before else set()
-        wrapped = [_current(tensor) for tensor in tensors]
-        moved |= {at for at, each in enumerate(wrapped) if not _lies(each, tensors[at])}
+        wrapped = [memory.taken(tensor) for tensor in tensors]
+        moved |= {at for at, (_, is_own) in enumerate(wrapped) if not is_own}
         self.moving = tuple(sorted(moved))
         self.staying = tuple(at for at in range(len(tensors)) if at not in moved)
         self.tensors = [weakref.ref(tensors[at]) for at in self.staying]
         self.places = [tensors[at].data_ptr() for at in self.staying]
-        self.stored = [None if at in moved else store(each) for at, each in enumerate(wrapped)]
+        self.stored = [None if at in moved else stored for at, (stored, _) in enumerate(wrapped)]
 
     def stays(self, tensors: list[torch.Tensor]) -> bool:
         """Whether all that stay are what and where they were."""
@@ -105,7 +153,7 @@ class _State:
         return found
 
 
-def _current(tensor: torch.Tensor) -> Array:
+def current(tensor: torch.Tensor) -> Array:
     """A tensor's elements as they are now: where they are, if they lie in order."""
     if tensor.is_conj() or tensor.is_neg():
         return np.ascontiguousarray(tensor.resolve_conj().resolve_neg().numpy())

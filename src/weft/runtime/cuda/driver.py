@@ -275,6 +275,16 @@ class Stream:
         place.id = int(self.device.handle)
         call(driver, "cuMemPrefetchAsync", address, count, place, 0, self.handle)
 
+    def follow(self, other: Stream) -> None:
+        """What comes into this stream from now on is done after what the other one has now."""
+        driver = self.device.driver
+        flags = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
+        event = call(driver, "cuEventCreate", flags)
+        call(driver, "cuEventRecord", event, other.handle)
+        call(driver, "cuStreamWaitEvent", self.handle, event, 0)
+        # The driver keeps the event until the streams have passed it.
+        call(driver, "cuEventDestroy", event)
+
     def close(self) -> None:
         """Destroy the stream."""
         call(self.device.driver, "cuStreamDestroy", self.handle)

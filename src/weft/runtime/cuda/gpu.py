@@ -6,7 +6,8 @@ the way to it. What goes wrong is known only then, so all that was asked for sin
 waited is one *era*: if something in it went wrong, none of its results can be relied on.
 
 Memory of other libraries is theirs again when the work that was asked for has been done: they know
-nothing of this stream.
+nothing of this stream. Where one says in which stream it works itself, the two streams wait for
+each other, and the host for neither.
 """
 
 from __future__ import annotations
@@ -98,6 +99,22 @@ class Gpu:
         if self._unchecked.pop(reporter, 0) > 1:
             self.era.fault = self.era.fault or fault
             self.wait()
+
+    def follow(self, stream: int) -> None:
+        """What is asked for from now on comes after what another library's stream has been asked
+        for. What that stream was lent, and has given back, serves again."""
+        with self.lock:
+            self.stream.follow(Stream(self.device, stream))
+            self.pool.come_back(stream)
+
+    def precede(self, stream: int) -> None:
+        """What another library's stream is asked for from now on comes after what was asked for
+        here. Where a program may have something to report, it is waited for."""
+        with self.lock:
+            if self._unchecked:
+                self.wait()
+            else:
+                Stream(self.device, stream).follow(self.stream)
 
     def keep(self, held: object) -> None:
         """Hold something that nobody else holds any more until what was asked for is done."""

@@ -2,7 +2,8 @@
 
 All work of a process on a device is in one stream, in order. So a block may be handed on while work
 that uses it is still to be done: what is put into it comes later. Other libraries work in streams
-of their own: a block that they were lent is handed on when all streams are done.
+of their own: a block that they were lent is handed on when all streams are done, or, if it was lent
+to one stream, when ours follows that one.
 
 Sizes are rounded up, so that blocks of about the same size are the same. When the device has no
 more, idle blocks are freed first; then whoever asked is told who holds what.
@@ -33,6 +34,8 @@ class Block(Memory):
     purpose: str
     is_lent: bool = False
     """Whether other libraries know of it."""
+    stream: int | None = None
+    """The stream that they use it in, where it is only one."""
 
     def free(self) -> None:
         """Give the block back; a second time does nothing."""
@@ -49,21 +52,22 @@ class Pool:
         self.held: Counter[str] = Counter()
         """Bytes in use, by purpose."""
         self._idle: dict[int, list[int]] = {}
-        self._lent: list[tuple[int, int]] = []
-        """Sizes and addresses of blocks that came back and may still be worked on elsewhere."""
+        self._lent: list[tuple[int, int, int | None]] = []
+        """Sizes, addresses and streams of blocks that came back and may still be worked on
+        elsewhere."""
         self._lock = threading.RLock()
 
     @property
     def idle_bytes(self) -> int:
         with self._lock:
-            lent = sum(size for size, _ in self._lent)
+            lent = sum(size for size, *_ in self._lent)
             return lent + sum(size * len(addresses) for size, addresses in self._idle.items())
 
     def take(self, count: int, purpose: str) -> Block:
         """A block of at least so many bytes."""
         size = rounded(count)
         with self._lock:
-            if not self._idle.get(size) and any(found == size for found, _ in self._lent):
+            if not self._idle.get(size) and any(found == size for found, *_ in self._lent):
                 self._call_back()
             idle = self._idle.get(size)
             address = idle.pop() if idle else self._allocate(size, count, purpose)
@@ -75,7 +79,7 @@ class Pool:
         with self._lock:
             self.held[block.purpose] -= block.bytes
             if block.is_lent:
-                self._lent.append((block.bytes, block.address))
+                self._lent.append((block.bytes, block.address, block.stream))
             else:
                 self._idle.setdefault(block.bytes, []).append(block.address)
 
@@ -90,11 +94,22 @@ class Pool:
                 with contextlib.suppress(ExecutionError):
                     call(self.device.driver, "cuMemFree", address)
 
+    def come_back(self, stream: int) -> None:
+        """Our work now follows that of a stream: what it was lent, and gave back, may serve
+        again."""
+        with self._lock:
+            lent, self._lent = self._lent, []
+            for size, address, lent_to in lent:
+                if lent_to == stream:
+                    self._idle.setdefault(size, []).append(address)
+                else:
+                    self._lent.append((size, address, lent_to))
+
     def _call_back(self) -> None:
         """Wait for whatever other libraries do with blocks that they gave back."""
         lent, self._lent = self._lent, []
         self.device.synchronize()
-        for size, address in lent:
+        for size, address, _ in lent:
             self._idle.setdefault(size, []).append(address)
 
     def _allocate(self, size: int, count: int, purpose: str) -> int:

@@ -3,7 +3,8 @@ wrong on the way to it.
 
 Other libraries see the same memory by DLPack or by the CUDA array interface, and their tensors are
 taken over the same way, without a copy. What is handed out is done; what is taken over comes into
-Weft's stream behind the producer's work, and is given back when Weft's work on it is done.
+Weft's stream behind the producer's work, and is given back when Weft's work on it is done. Who says
+in which stream it works (`lent_to`) need not wait for either.
 """
 
 from __future__ import annotations
@@ -74,7 +75,16 @@ class DeviceTensor:
         """From now on others work with the elements, which are there."""
         self._settle()
         if isinstance(self.owner, _Held):
-            self.owner.block.is_lent = True
+            self.owner.block.is_lent, self.owner.block.stream = True, None
+
+    def lent_to(self, stream: int) -> Any:
+        """A capsule of DLPack for somebody who uses the elements in this stream alone, which Weft's
+        work precedes (`Gpu.precede`)."""
+        if isinstance(self.owner, _Held):
+            block = self.owner.block
+            block.stream = None if block.is_lent and block.stream != stream else stream
+            block.is_lent = True
+        return dlpack.exported(self, self.address, self.dtype, self.shape)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack.CUDA, dlpack.DEVICE

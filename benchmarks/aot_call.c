@@ -35,7 +35,7 @@ int main(int count, char **given) {
     weft_tensor *inputs = calloc((size_t)signature->inputs + 1, sizeof *inputs);
     weft_tensor *results = calloc((size_t)signature->results + 1, sizeof *results);
     weft_options options = {
-        sizeof(weft_options), count > 2 ? atoi(given[2]) : 1, 0, NULL, NULL, NULL, 0, 0};
+        sizeof(weft_options), count > 2 ? atoi(given[2]) : 1, 0, NULL, NULL, NULL, 0, 0, NULL};
     double began = now(), first, fastest = 1e9, wanted = count > 3 ? atof(given[3]) : 1, end,
            started;
     F(_program) * program;

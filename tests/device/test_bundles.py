@@ -122,4 +122,4 @@ def test_c_programs_run(tmp_path: Path) -> None:
         )
         assert (done.stdout, done.stderr) == (told, "")
     entry = json.loads((made / "manifest.json").read_text())
-    assert entry["target"]["processor"] == "sm_90a"
+    assert entry["targets"][0]["processor"] == "sm_90a"

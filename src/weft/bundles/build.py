@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from weft.bundles import cubins, manifest
-from weft.bundles.c_source import c_source, kernel_symbol
+from weft.bundles.c_source import c_source, kernel_symbol, linked_symbol
 from weft.bundles.elf import renamed
 from weft.bundles.header import cmake, example, header
-from weft.bundles.layout import Layout, Tensor, stored
+from weft.bundles.layout import Layout, Tensor, constant_places, stored
 from weft.bundles.library import compiler_for, link
 from weft.bundles.model import Model, model_of
-from weft.bundles.processors import features_of, machine_of, required
-from weft.bundles.versions import Ranges, compile_versions
+from weft.bundles.processors import machine_of
+from weft.bundles.variants import Variant, by_machine, targets_of, variants_of
+from weft.bundles.versions import Ranges
 from weft.bundles.weights import write_weights
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation import limits
@@ -28,9 +30,8 @@ from weft.foundation.errors import UserError, WeftError
 from weft.ops.calls import public
 from weft.ptir.codecs import bincode
 from weft.runtime import native
-from weft.runtime.jit import host_cpu, object_code
-from weft.target.known import target_named
-from weft.target.target import Kind, Target
+from weft.runtime.jit import object_code
+from weft.target.target import Target
 
 _C_LIBRARY: Final = frozenset({*native.EXTERNAL, "memcpy", "memmove", "memset", "memcmp"})
 """What machine code calls that is not ours."""
@@ -43,7 +44,7 @@ def build(
     *example: Any,
     out: str | os.PathLike[str],
     name: str | None = None,
-    target: str | Target = "cpu",
+    target: str | Target | Sequence[str | Target] = "cpu",
     sizes: Mapping[str, tuple[int, int]] | None = None,
     shapes: ShapeSet | None = None,
     state: Any = (),
@@ -56,25 +57,34 @@ def build(
     `state` names arguments that stay in an instance: the last of what the function returns are
     their new values; of a program, `{input: result}`. `sizes={"B": (1, 64)}` are the ranges of open
     sizes, and `shapes` says which of them share a program. `target` is `cpu`, a kind of processor,
-    or a GPU (`sm80`, `sm90`), which need not be there. `cc` is a C compiler for the target.
+    or a GPU (`sm80`, `sm90`), which need not be there; or a list of processors, or of GPUs, of
+    which the best that a machine runs is chosen there. `cc` is a C compiler for the target.
     """
-    chosen = target_named(target)
-    if chosen.kind is Kind.GPU:
-        # Machine code for GPUs of that kind, whichever this machine has.
-        chosen = replace(chosen, machine=chosen.name)
+    targets = targets_of(target)
     model = model_of(source, example, name, state, shapes)
-    command = compiler_for(machine_of(chosen), cc)
+    commands = _compilers(targets, cc)
     folder = Path(out)
     _check_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".weft-build-") as unfinished:
         made = Path(unfinished) / "bundle"
         made.mkdir()
-        _write(made, model, chosen, _ranges(sizes), command)
+        _write(made, model, targets, _ranges(sizes), commands)
         if folder.exists():
             shutil.rmtree(folder)
         made.rename(folder)
     return folder
+
+
+def _compilers(targets: Sequence[Target], given: str | None) -> dict[str, list[str]]:
+    """The C compiler for every kind of machine."""
+    machines = dict.fromkeys(map(machine_of, targets))
+    if given is not None and len(machines) > 1:
+        raise UserError(
+            f"cc is one C compiler, and the targets are machines of several kinds: "
+            f"{', '.join(machines)}; leave it out, or build a bundle for each"
+        )
+    return {machine: compiler_for(machine, given) for machine in machines}
 
 
 def _check_free(folder: Path) -> None:
@@ -94,92 +104,101 @@ def _ranges(sizes: Mapping[str, tuple[int, int]] | None) -> Ranges:
     return found
 
 
-def _write(folder: Path, model: Model, target: Target, ranges: Ranges, command: list[str]) -> None:
-    versions = compile_versions(model, target, ranges)
-    tensors = stored(model, versions)
-    code = cubins.write_cubins(folder, versions) if target.kind is Kind.GPU else None
-    features = [] if code else features_of(target, host_cpu()[2])
-    layout = Layout(
-        model,
-        versions,
-        write_weights(folder, tensors),
-        tensors,
-        _built_for(target, code),
-        _builder(),
-        required(machine_of(target), features),
-        limits.current().loop_steps,
-        code,
-    )
+def _write(
+    folder: Path,
+    model: Model,
+    targets: Sequence[Target],
+    ranges: Ranges,
+    commands: Mapping[str, list[str]],
+) -> None:
+    layout = _laid_out(folder, model, variants_of(model, targets, ranges))
     texts = {
         f"{model.name}.h": header(layout),
-        f"{model.name}.c": c_source(layout),
         "example.c": example(layout),
-        "CMakeLists.txt": cmake(model.name),
+        "CMakeLists.txt": cmake(model.name, len(commands) > 1),
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
-    link(folder, model.name, _objects(layout, target), command)
+    for machine, variants in by_machine(layout.variants).items():
+        place = folder / machine if len(commands) > 1 else folder
+        _write_library(place, folder, replace(layout, variants=variants), commands[machine])
     with suppress(WeftError):  # Not every program has a wire form; a bundle runs without it.
         (folder / PROGRAM).write_bytes(bincode.encode(model.program))
-    manifest.write(folder, _content(layout, target, features, folder))
+    manifest.write(folder, _content(layout, folder))
 
 
-def _built_for(target: Target, code: cubins.Cubins | None) -> str:
-    """The machine, in words."""
-    if code is not None:
-        return f"{target.name} ({code.architecture})"
-    return target.machine or f"{machine_of(target)} ({host_cpu()[1]})"
+def _laid_out(folder: Path, model: Model, variants: tuple[Variant, ...]) -> Layout:
+    """Write what all libraries of a bundle share, and say what is where."""
+    tensors = stored(model, variants)
+    return Layout(
+        model,
+        variants,
+        write_weights(folder, tensors),
+        tensors,
+        constant_places(tensors, variants),
+        _builder(),
+        limits.current().loop_steps,
+        cubins.write_cubins(folder, variants) if variants[0].architecture else None,
+    )
 
 
-def _objects(layout: Layout, target: Target) -> dict[str, bytes]:
+def _write_library(place: Path, folder: Path, layout: Layout, command: list[str]) -> None:
+    """The library for one kind of machine."""
+    place.mkdir(exist_ok=True)
+    (place / f"{layout.name}.c").write_text(c_source(layout))
+    header = os.path.relpath(folder, place)
+    link(place, layout.name, _objects(layout), command, header)
+
+
+def _objects(layout: Layout) -> dict[str, bytes]:
     """The machine code of the kernels and of the executor, under names of their own; that of a GPU
     is in a file."""
     if layout.cubins is not None:
         return {}
-    code = None if target.is_here else target.code
-    executor, _ = object_code(native.SOURCE, code)
-    objects = {"executor": executor}
-    for version in layout.versions:
-        objects |= {kernel.symbol: kernel.code for kernel in version.artifact.kernels}
-    return {
-        kernel_symbol(layout.name, symbol): renamed(
-            each, lambda name: kernel_symbol(layout.name, name), _C_LIBRARY
-        )
-        for symbol, each in objects.items()
-    }
+    # The variant that asks for least comes last: what runs any of them runs its executor.
+    least = layout.variants[-1].target
+    executor, _ = object_code(native.SOURCE, None if least.is_here else least.code)
+    name_of = partial(linked_symbol, layout.name)
+    objects = {name_of("executor"): renamed(executor, name_of, _C_LIBRARY)}
+    for variant in layout.variants:
+        name_of = partial(kernel_symbol, layout, variant)
+        for version in variant.compiled.versions:
+            for kernel in version.artifact.kernels:
+                objects[name_of(kernel.symbol)] = renamed(kernel.code, name_of, _C_LIBRARY)
+    return objects
 
 
-def _content(layout: Layout, target: Target, features: list[str], folder: Path) -> dict[str, Any]:
+def _content(layout: Layout, folder: Path) -> dict[str, Any]:
     """What the manifest says."""
-    triple, processor, _ = target.code if target.machine else host_cpu()
-    code = layout.cubins
-    if code is not None:
-        triple, processor = "", code.architecture
-    name = target.name if code else target.machine or "cpu"
-    machine = {"name": name, "machine": machine_of(target), "triple": triple}
     return {
         "format": manifest.FORMAT,
         "abi": manifest.ABI,
         "name": layout.name,
         "made_by": layout.made_by,
-        "target": {**machine, "processor": processor, "features": features},
+        "targets": [
+            {**variant.listed, "programs": _programs(layout.cubins, variant)}
+            for variant in layout.variants
+        ],
         "inputs": [_tensor(layout, tensor) for tensor in layout.inputs],
         "results": [_tensor(layout, tensor) for tensor in layout.results],
         "states": [_tensor(layout, tensor) for tensor in layout.states],
         "sizes": {name: list(span) for name, span in layout.ranges.items()},
-        "programs": [
-            {
-                "sizes": version.sizes,
-                "filled": sorted(version.filled),
-                "steps": len(version.artifact.steps),
-                "kernels": len(version.artifact.kernels),
-                "arena_bytes": version.artifact.arena_bytes,
-                **({"launches": cubins.listed(code, version.artifact)} if code else {}),
-            }
-            for version in layout.versions
-        ],
         "files": manifest.listed(folder),
     }
+
+
+def _programs(code: cubins.Cubins | None, variant: Variant) -> list[dict[str, Any]]:
+    return [
+        {
+            "sizes": version.sizes,
+            "filled": sorted(version.filled),
+            "steps": len(version.artifact.steps),
+            "kernels": len(version.artifact.kernels),
+            "arena_bytes": version.artifact.arena_bytes,
+            **({"launches": cubins.listed(code, version.artifact)} if code else {}),
+        }
+        for version in variant.compiled.versions
+    ]
 
 
 def _tensor(layout: Layout, tensor: Tensor) -> dict[str, Any]:

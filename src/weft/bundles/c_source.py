@@ -16,6 +16,7 @@ from weft.bundles import cubins
 from weft.bundles.c_text import c_array, c_string
 from weft.bundles.layout import Layout, Tensor
 from weft.bundles.manifest import ABI, CODE
+from weft.bundles.variants import Variant
 from weft.bundles.versions import Follower, Version
 from weft.bundles.weights import Weights
 from weft.foundation.errors import InternalError
@@ -66,40 +67,46 @@ def c_source(layout: Layout) -> str:
         *map(runtime_text, ("records.h", f"{home}_kernel.h")),
         *_declared(layout),
         *_signature(layout),
-        *(
-            text
-            for n, version in enumerate(layout.versions)
-            for text in _Version(layout, n, version)
-        ),
-        *_model(layout),
+        *(text for tables in _tables(layout) for text in tables),
+        *_shared(layout),
+        *_models(layout),
         *map(runtime_text, _RUNTIME[home]),
         *(runtime_text(name).replace("@NAME@", layout.name) for name in _API[home]),
     ]
     return "\n\n".join(parts)
 
 
-def kernel_symbol(name: str, symbol: str) -> str:
+def linked_symbol(name: str, symbol: str) -> str:
     """What a function that is linked to a model is called, so that no other has its name."""
     return f"{name}_w_{symbol.removeprefix('weft_')}"
 
 
+def kernel_symbol(layout: Layout, variant: Variant, symbol: str) -> str:
+    """What a kernel is called: variants have kernels of one name, each with code of its own."""
+    return linked_symbol(layout.name, f"{layout.variants.index(variant)}_{symbol}")
+
+
 def _declared(layout: Layout) -> Iterator[str]:
-    """What the machine must have; of a processor, the executor and the kernels."""
+    """What a processor must have, the executor and the kernels; those of a GPU are in a file."""
     if layout.cubins is not None:
-        yield cubins.c_capability(layout.cubins)
         return
-    yield _missing(layout.required)
+    for number, variant in enumerate(layout.variants):
+        yield _missing(number, variant.required)
     for symbol in native.SYMBOLS:
-        yield f"#define {symbol} {kernel_symbol(layout.name, symbol)}"
+        yield f"#define {symbol} {linked_symbol(layout.name, symbol)}"
     yield (
         f"{_HIDDEN} void *weft_pool_new(int64_t);\n{_HIDDEN} void weft_pool_free(void *);\n"
         f"{_HIDDEN} int64_t weft_execute(void *, int64_t, int64_t, int64_t, void *, void *, "
         "int64_t);"
     )
-    symbols = dict.fromkeys(k.symbol for v in layout.versions for k in v.artifact.kernels)
+    symbols = dict.fromkeys(
+        kernel_symbol(layout, variant, kernel.symbol)
+        for variant in layout.variants
+        for version in variant.compiled.versions
+        for kernel in version.artifact.kernels
+    )
     yield "\n".join(
-        f"{_HIDDEN} void {kernel_symbol(layout.name, symbol)}(void *, void *, int64_t, int64_t);"
-        for symbol in symbols
+        f"{_HIDDEN} void {symbol}(void *, void *, int64_t, int64_t);" for symbol in symbols
     )
 
 
@@ -131,9 +138,9 @@ def _type(tensor: Tensor, shape: str) -> str:
     return f"{{{texts}, {numbers}, {shape}}}"
 
 
-def _model(layout: Layout) -> Iterator[str]:
-    weights = layout.weights
-    yield c_array("int64_t", "weight_offsets", map(str, weights.offsets))
+def _shared(layout: Layout) -> Iterator[str]:
+    """What all variants have: the weights, and the sizes that follow from others."""
+    yield c_array("int64_t", "weight_offsets", map(str, layout.weights.offsets))
     sizes = (str(array.nbytes) for array in layout.stored.values())
     yield c_array("int64_t", "weight_bytes", sizes)
     yield c_array("int64_t", "first_states", map(str, layout.first_states))
@@ -144,18 +151,29 @@ def _model(layout: Layout) -> Iterator[str]:
         for n, each in enumerate(layout.followers.values())
     ]
     yield c_array("weft_follower", "followers", followers, "{NULL, 0, 1}")
-    yield c_array(
-        "weft_version",
-        "versions",
-        (_record(layout, n, version) for n, version in enumerate(layout.versions)),
-    )
-    files = ",\n    ".join([_weights(weights), _code(layout.cubins)])
-    yield (
-        f"static const weft_model model = {{\n    &signature,\n    {files},\n"
-        f"    weight_offsets, weight_bytes, {len(layout.stored)}, first_states,\n"
-        f"    followers, {len(layout.followers)}, versions, {len(layout.versions)}, "
-        f"{layout.loop_steps},\n}};"
-    )
+
+
+def _models(layout: Layout) -> Iterator[str]:
+    """The model in all its variants."""
+    first, records = 0, []
+    files = ",\n    ".join([_weights(layout.weights), _code(layout.cubins)])
+    for number, variant in enumerate(layout.variants):
+        own = variant.compiled.versions
+        numbered = enumerate(own, first)
+        listed = (_record(layout, n, version) for n, version in numbered)
+        yield c_array("weft_version", f"versions_{number}", listed)
+        missing = "NULL" if layout.cubins is not None else f"missing_{number}"
+        capability = ", ".join(map(str, variant.capability))
+        records.append(
+            f"{{\n    &signature, {c_string(variant.name)}, {missing}, {{{capability}}},\n"
+            f"    {files},\n"
+            f"    weight_offsets, weight_bytes, {len(layout.stored)}, first_states,\n"
+            f"    followers, {len(layout.followers)}, versions_{number}, {len(own)}, "
+            f"{layout.loop_steps},\n}}"
+        )
+        first += len(own)
+    yield c_array("weft_model", "models", records)
+    yield f"#define WEFT_MODELS {len(records)}"
 
 
 def _weights(weights: Weights) -> str:
@@ -195,11 +213,19 @@ def _record(layout: Layout, number: int, version: Version) -> str:
 # -- what is compiled ----------------------------------------------------------------------------
 
 
+def _tables(layout: Layout) -> Iterator[_Version]:
+    """The tables of all versions, numbered through."""
+    variants = [variant for variant in layout.variants for _ in variant.compiled.versions]
+    for number, (variant, version) in enumerate(zip(variants, layout.versions, strict=True)):
+        yield _Version(layout, variant, number, version)
+
+
 @dataclass
 class _Version:
     """The tables of one compiled program."""
 
     layout: Layout
+    variant: Variant
     number: int
     version: Version
 
@@ -224,12 +250,12 @@ class _Version:
         yield c_array("int32_t", f"results_{number}", map(str, ends))
 
     def _slot(self, slot: BufferSlot) -> str:
-        space, number = self.layout.place(slot, self.number)
+        space, number = self.layout.place(slot, self.version)
         return f"{{{space}, {number}, {slot.offset}}}"
 
     def _kernels(self) -> Iterator[str]:
         for kernel in self.version.artifact.kernels:
-            symbol = kernel_symbol(self.layout.name, kernel.symbol)
+            symbol = kernel_symbol(self.layout, self.variant, kernel.symbol)
             yield f"{{{symbol}, {max(1, kernel.work_items)}, {int(kernel.small)}}}"
 
     def _steps(self, artifact: Artifact) -> Iterator[str]:
@@ -293,7 +319,8 @@ def _numbers(step: Step, arguments: list[int]) -> Sequence[int]:
             raise InternalError(f"the step {step.label} cannot be in a bundle")
 
 
-def _missing(required: Sequence[tuple[str, str]]) -> str:
-    """A function that names what the processor lacks."""
+def _missing(number: int, required: Sequence[tuple[str, str]]) -> str:
+    """A function that names what the processor lacks of a variant."""
     lines = [f"    if (!({test})) return {c_string(what)};" for what, test in required]
-    return "\n".join(["static const char *weft_missing(void) {", *lines, "    return NULL;", "}"])
+    head = f"static const char *missing_{number}(void) {{"
+    return "\n".join([head, *lines, "    return NULL;", "}"])

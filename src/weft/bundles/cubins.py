@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from weft.bundles.c_text import c_array, c_string
 from weft.bundles.manifest import CODE
-from weft.bundles.versions import Version, Versions
+from weft.bundles.variants import Variant
+from weft.bundles.versions import Version
 from weft.runtime.artifact import Artifact, KernelCode, TensorMap
 from weft.runtime.cuda.sections import sections
 
@@ -32,22 +33,14 @@ _SWIZZLES: Final = {16: 0, 32: 1, 64: 2, 128: 3}
 class Cubins:
     """The file, and where in it each cubin begins."""
 
-    architecture: str
-    """Such as `sm_90a`."""
     size: int
     digest: bytes
     offsets: Mapping[bytes, int]
 
-    @property
-    def capability(self) -> tuple[int, int, bool]:
-        """What a GPU must be: its generation, the least of it, and whether it must be just that."""
-        digits = self.architecture.removeprefix("sm_").rstrip("a")
-        return int(digits[:-1]), int(digits[-1]), self.architecture.endswith("a")
 
-
-def write_cubins(folder: Path, versions: Versions) -> Cubins:
+def write_cubins(folder: Path, variants: Sequence[Variant]) -> Cubins:
     """Write the file of all programs of a model."""
-    artifacts = [version.artifact for version in versions.versions]
+    artifacts = [each.artifact for variant in variants for each in variant.compiled.versions]
     offsets: dict[bytes, int] = {}
     parts, end = list[bytes](), 0
     for kernel in (kernel for artifact in artifacts for kernel in artifact.kernels):
@@ -59,7 +52,7 @@ def write_cubins(folder: Path, versions: Versions) -> Cubins:
     # A model whose results are inputs has no kernel; a file that is mapped is not empty.
     data = b"".join(parts) or bytes(_ALIGNMENT)
     (folder / CODE).write_bytes(data)
-    return Cubins(artifacts[0].target, len(data), hashlib.sha256(data).digest(), offsets)
+    return Cubins(len(data), hashlib.sha256(data).digest(), offsets)
 
 
 def listed(cubins: Cubins, artifact: Artifact) -> list[dict[str, Any]]:
@@ -77,12 +70,6 @@ def listed(cubins: Cubins, artifact: Artifact) -> list[dict[str, Any]]:
         }
         for kernel in artifact.kernels
     ]
-
-
-def c_capability(cubins: Cubins) -> str:
-    """What a GPU must be, as the runtime looks at it."""
-    major, minor, exact = cubins.capability
-    return f"static const int32_t weft_capability[] = {{{major}, {minor}, {int(exact)}}};"
 
 
 def c_kernels(cubins: Cubins, number: int, version: Version) -> Iterator[str]:

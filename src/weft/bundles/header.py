@@ -115,7 +115,7 @@ _EXAMPLE: Final = """\
 int main(int count, char **arguments) {{
 {inputs}
 {given}    weft_tensor results[{results}] = {{{{NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, 0}}}};
-    weft_options options = {{sizeof(weft_options), 1, 0, NULL, NULL, NULL, 0, 0}};
+    weft_options options = {{sizeof(weft_options), 1, 0, NULL, NULL, NULL, 0, 0, NULL}};
     weft_error error;
     {name}_program *program = NULL;
     {name}_context *context = NULL;
@@ -136,9 +136,11 @@ int main(int count, char **arguments) {{
 """
 
 
-def cmake(name: str) -> str:
-    """`CMakeLists.txt`: the library as a target, and the example."""
-    return _CMAKE.replace("@NAME@", name)
+def cmake(name: str, several: bool) -> str:
+    """`CMakeLists.txt`: the library as a target, and the example. The libraries for several kinds
+    of machines are in folders of their names."""
+    folder = "${CMAKE_SYSTEM_PROCESSOR}/" if several else ""
+    return _CMAKE.replace("@NAME@", name).replace("@FOLDER@", folder)
 
 
 _CMAKE: Final = """\
@@ -149,11 +151,11 @@ find_package(Threads REQUIRED)
 # target_link_libraries(yours @NAME@), or @NAME@_static for one file.
 add_library(@NAME@ SHARED IMPORTED GLOBAL)
 set_target_properties(@NAME@ PROPERTIES
-  IMPORTED_LOCATION "${CMAKE_CURRENT_SOURCE_DIR}/lib@NAME@.so"
+  IMPORTED_LOCATION "${CMAKE_CURRENT_SOURCE_DIR}/@FOLDER@lib@NAME@.so"
   INTERFACE_INCLUDE_DIRECTORIES "${CMAKE_CURRENT_SOURCE_DIR}")
 add_library(@NAME@_static STATIC IMPORTED GLOBAL)
 set_target_properties(@NAME@_static PROPERTIES
-  IMPORTED_LOCATION "${CMAKE_CURRENT_SOURCE_DIR}/lib@NAME@.a"
+  IMPORTED_LOCATION "${CMAKE_CURRENT_SOURCE_DIR}/@FOLDER@lib@NAME@.a"
   INTERFACE_INCLUDE_DIRECTORIES "${CMAKE_CURRENT_SOURCE_DIR}"
   INTERFACE_LINK_LIBRARIES "Threads::Threads;${CMAKE_DL_LIBS}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from weft.bundles.cubins import Cubins
 from weft.bundles.model import Model
-from weft.bundles.versions import Follower, Ranges, Version, Versions
+from weft.bundles.variants import Variant
+from weft.bundles.versions import Follower, Ranges, Version
 from weft.bundles.weights import Weights
 from weft.foundation.dtypes import DType, Kind
 from weft.foundation.errors import InternalError
@@ -41,7 +42,7 @@ class Tensor:
         return code, 8 if self.dtype.kind is Kind.BOOL else self.dtype.bits
 
 
-def stored(model: Model, versions: Versions) -> dict[str, Array]:
+def stored(model: Model, variants: Sequence[Variant]) -> dict[str, Array]:
     """What the file of weights holds: weights by name, what states begin with unless it is zeros,
     and the constants of the programs."""
     names = _distinct([model.input_names[n] for n in model.weights])
@@ -49,7 +50,7 @@ def stored(model: Model, versions: Versions) -> dict[str, Array]:
     for state in model.states:
         if np.ascontiguousarray(state.first).reshape(-1).view(np.uint8).any():
             found[f"state.{model.input_names[state.input]}"] = state.first
-    for constant in _constants(versions):
+    for constant in _constants(variants):
         found[f"constant.{len(found)}"] = np.frombuffer(constant, _widest(len(constant)))
     return found
 
@@ -64,9 +65,17 @@ def _widest(count: int) -> Any:
     )
 
 
-def _constants(versions: Versions) -> dict[bytes, None]:
+def constant_places(tensors: Mapping[str, Array], variants: Sequence[Variant]) -> dict[bytes, int]:
+    """Which of the stored tensors the constants of programs are: they are the last."""
+    constants = _constants(variants)
+    first = len(tensors) - len(constants)
+    return {data: first + number for number, data in enumerate(constants)}
+
+
+def _constants(variants: Sequence[Variant]) -> dict[bytes, None]:
     """The constants of all programs, each once."""
-    return dict.fromkeys(data for v in versions.versions for data in v.artifact.constants if data)
+    versions = (version for variant in variants for version in variant.compiled.versions)
+    return dict.fromkeys(data for v in versions for data in v.artifact.constants if data)
 
 
 def _distinct(names: list[str]) -> list[str]:
@@ -83,16 +92,16 @@ def _distinct(names: list[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything that the C source of a model says."""
+    """Everything that the C source of a model says: that of a bundle, or of one of its libraries,
+    which has the variants of one kind of machine."""
 
     model: Model
-    compiled: Versions
+    variants: tuple[Variant, ...]
     weights: Weights
     stored: Mapping[str, Array]
-    target: str
+    constants: Mapping[bytes, int]
+    """Which of the stored tensors each constant of a program is."""
     made_by: str
-    required: tuple[tuple[str, str], ...]
-    """What the processor must have: names, and expressions of C that ask for them."""
     loop_steps: int
     cubins: Cubins | None = None
     """The machine code of a GPU; that of processors is in the library."""
@@ -102,16 +111,23 @@ class Layout:
         return self.model.name
 
     @property
+    def target(self) -> str:
+        """What it is built for, in words."""
+        return ", ".join(variant.words for variant in self.variants)
+
+    @cached_property
     def versions(self) -> tuple[Version, ...]:
-        return self.compiled.versions
+        """The programs of all variants, one variant after the other."""
+        return tuple(each for variant in self.variants for each in variant.compiled.versions)
 
     @property
     def ranges(self) -> Ranges:
-        return self.compiled.ranges
+        """Of the model, and so of every variant."""
+        return self.variants[0].compiled.ranges
 
     @property
     def followers(self) -> dict[str, Follower]:
-        return self.compiled.followers
+        return self.variants[0].compiled.followers
 
     @property
     def inputs(self) -> list[Tensor]:
@@ -146,7 +162,7 @@ class Layout:
         )
         return Tensor(name, kind.dtype, shape)
 
-    def place(self, slot: BufferSlot, version: int) -> tuple[str, int]:
+    def place(self, slot: BufferSlot, version: Version) -> tuple[str, int]:
         """Where a buffer of a program is, as the runtime says it."""
         match slot.space:
             case "input":
@@ -154,7 +170,8 @@ class Layout:
             case "output":
                 return "weft_in_output", self.ends.index(slot.number)
             case "constant":
-                return "weft_in_weight", self._constant_places[version][slot.number]
+                data = version.artifact.constants[slot.number]
+                return "weft_in_weight", self.constants.get(data, 0)
             case "arena":
                 return "weft_in_arena", 0
             case "run":
@@ -174,11 +191,3 @@ class Layout:
         count = len(model.input_types)
         told = [("weft_in_told", n) for n in range(max(len(v.told) for v in self.versions))]
         return [*(spaces[number] for number in range(count)), *told]
-
-    @cached_property
-    def _constant_places(self) -> list[list[int]]:
-        """For every version, which of the weights its constants are."""
-        all_constants = _constants(self.compiled)
-        first = len(self.stored) - len(all_constants)
-        places = {data: first + n for n, data in enumerate(all_constants)}
-        return [[places.get(d, 0) for d in v.artifact.constants] for v in self.versions]

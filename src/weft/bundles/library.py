@@ -58,10 +58,14 @@ def compiler_for(machine: str, given: str | None = None) -> list[str]:
     )
 
 
-def link(folder: Path, name: str, objects: Mapping[str, bytes], command: Sequence[str]) -> None:
-    """Compile `name.c` in a folder, and write `libname.so` and `libname.a` of it and of objects."""
+def link(
+    folder: Path, name: str, objects: Mapping[str, bytes], command: Sequence[str], header: str
+) -> None:
+    """Compile `name.c` in a folder, and write `libname.so` and `libname.a` of it and of objects.
+    `header` is the folder of its header, from there."""
     parts = [f"{name}.o", *(f"{symbol}.o" for symbol in objects)]
-    _call([*command, *_COMPILED, "-c", f"{name}.c", "-o", f"{name}.o"], folder)
+    compiled = (*_COMPILED, f"-I{header}")
+    _call([*command, *compiled, "-c", f"{name}.c", "-o", f"{name}.o"], folder)
     try:
         for symbol, code in objects.items():
             (folder / f"{symbol}.o").write_bytes(code)

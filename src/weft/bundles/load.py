@@ -66,6 +66,7 @@ class _Options(ctypes.Structure):
         ("user", ctypes.c_void_p),
         ("verify", ctypes.c_int32),
         ("device", ctypes.c_int32),
+        ("target", ctypes.c_char_p),
     ]
 
 
@@ -104,6 +105,7 @@ _ERROR: Final = ctypes.POINTER(_Error)
 _FUNCTIONS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "signature": (ctypes.POINTER(_Signature), ()),
     "open": (ctypes.c_int, (ctypes.c_char_p, ctypes.POINTER(_Options), _POINTER, _ERROR)),
+    "target": (ctypes.c_char_p, (_POINTER,)),
     "close": (None, (_POINTER,)),
     "context_new": (ctypes.c_int, (_POINTER, _POINTER, _ERROR)),
     "context_free": (None, (_POINTER,)),
@@ -120,25 +122,42 @@ _ON_GPUS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 
 @told_outside
 def load_bundle(
-    folder: str | os.PathLike[str], *, threads: int = 1, verify: bool = True, device: int = 0
+    folder: str | os.PathLike[str],
+    *,
+    threads: int = 1,
+    verify: bool = True,
+    device: int = 0,
+    target: str | None = None,
 ) -> Bundle:
     """A model that `weft.build` wrote, ready to run with so many threads, or on the GPU of a number
     where it is built for one. The code in the folder is run by this process: load what you trust.
     With `verify` every file is compared with its digest; without it the weights are mapped and read
-    when they are used."""
+    when they are used. Of several targets that it is built for the best that this machine runs is
+    chosen, or the one that is named."""
     if type(threads) is not int or not 1 <= threads <= 4096:
         raise UserError(f"threads is {threads!r}; it is a number from 1 to 4096")
     if type(device) is not int or not 0 <= device < 1 << 16:
         raise UserError(f"device is {device!r}; it is the number of a GPU, the first of which is 0")
     found = manifest.read(Path(folder))
-    if found.machine != platform.machine():
-        raise BackendUnavailable(
-            f"the bundle {folder} is for {found.machine}, and this is {platform.machine()}: build "
-            "it for this machine"
-        )
+    _check_target(found, target)
     if verify:
         found.check_files()
-    return Bundle(found, threads, device)
+    return Bundle(found, threads, device, target)
+
+
+def _check_target(found: Manifest, target: str | None) -> None:
+    """There is code for this kind of machine, of the target that is wanted."""
+    if target is not None and target not in found.targets:
+        raise UserError(
+            f"the bundle {found.folder} has no code for {target!r:.40}: it was built for "
+            f"{', '.join(found.targets)}"
+        )
+    wanted = found.targets if target is None else {target: found.targets[target]}
+    if platform.machine() not in wanted.values():
+        raise BackendUnavailable(
+            f"the bundle {found.folder} is for {', '.join(dict.fromkeys(wanted.values()))}, and "
+            f"this is {platform.machine()}: build it for this machine"
+        )
 
 
 class _Code:
@@ -146,7 +165,7 @@ class _Code:
 
     def __init__(self, found: Manifest) -> None:
         try:
-            library = ctypes.CDLL(str(found.library.resolve()))
+            library = ctypes.CDLL(str(found.library(platform.machine()).resolve()))
             functions = _FUNCTIONS | (_ON_GPUS if found.on_gpu else {})
             for name, (result, arguments) in functions.items():
                 function = library[f"{found.name}_{name}"]
@@ -171,6 +190,7 @@ class _Code:
 
     signature: Any
     open: Any
+    target: Any
     close: Any
     context_new: Any
     context_free: Any
@@ -203,10 +223,11 @@ class Bundle:
     """A model with its weights: `bundle(x, y)` gives the list of its results. Any number of threads
     may call it. One with state has it in instances, which `instance()` makes."""
 
-    def __init__(self, found: Manifest, threads: int, device: int = 0) -> None:
+    def __init__(self, found: Manifest, threads: int, device: int, target: str | None) -> None:
         self._manifest = found
         self._code = _Code(found)
         options = _Options(bytes=ctypes.sizeof(_Options), threads=threads, device=device)
+        options.target = None if target is None else target.encode()
         self._program = ctypes.c_void_p()
         error = _Error()
         folder = os.fsencode(found.folder)
@@ -226,6 +247,11 @@ class Bundle:
     @property
     def name(self) -> str:
         return self._manifest.name
+
+    @property
+    def target(self) -> str:
+        """Whose code it runs."""
+        return str(self._code.target(self._program).decode())
 
     @property
     def inputs(self) -> tuple[TensorEntry, ...]:

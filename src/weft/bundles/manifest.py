@@ -23,7 +23,8 @@ CODE: Final = "kernels.cubins"
 """The machine code of a GPU."""
 _MOST_BYTES: Final = 64 << 20
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+_PART: Final = re.compile(r"([A-Za-z0-9_]{1,32}/)?[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+"""A file of a bundle, which may be in the folder of a kind of machine."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -42,7 +43,8 @@ class Manifest:
 
     folder: Path
     name: str
-    machine: str
+    targets: dict[str, str]
+    """What it has code for, and the machine that each needs."""
     inputs: tuple[TensorEntry, ...]
     results: tuple[TensorEntry, ...]
     states: tuple[TensorEntry, ...]
@@ -52,9 +54,10 @@ class Manifest:
     content: dict[str, Any]
     """All that it says."""
 
-    @property
-    def library(self) -> Path:
-        return self.folder / f"lib{self.name}.so"
+    def library(self, machine: str) -> Path:
+        """The library for a kind of machine; those for several are in folders of their names."""
+        several = len(set(self.targets.values())) > 1
+        return (self.folder / machine if several else self.folder) / f"lib{self.name}.so"
 
     @property
     def on_gpu(self) -> bool:
@@ -85,9 +88,12 @@ def digest_of(path: Path) -> str:
 def listed(folder: Path) -> dict[str, dict[str, Any]]:
     """The files of a bundle as its manifest lists them."""
     return {
-        path.name: {"bytes": path.stat().st_size, "sha256": digest_of(path)}
-        for path in sorted(folder.iterdir())
-        if path.name != FILE
+        path.relative_to(folder).as_posix(): {
+            "bytes": path.stat().st_size,
+            "sha256": digest_of(path),
+        }
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != FILE
     }
 
 
@@ -138,10 +144,12 @@ def _parsed(folder: Path, content: dict[str, Any]) -> Manifest:
         _text(n, _PART): (_whole(f["bytes"]), _text(f["sha256"], _DIGEST))
         for n, f in content["files"].items()
     }
-    if f"lib{name}.so" not in files:
-        raise KeyError(name)
-    machine = _text(content["target"]["machine"])
-    return Manifest(folder, name, machine, inputs, results, states, sizes, files, content)
+    targets = {_text(each["name"]): _text(each["machine"]) for each in content["targets"]}
+    found = Manifest(folder, name, targets, inputs, results, states, sizes, files, content)
+    for machine in targets.values():
+        if found.library(machine).relative_to(folder).as_posix() not in files:
+            raise KeyError(machine)
+    return found
 
 
 def _tensor(entry: dict[str, Any]) -> TensorEntry:

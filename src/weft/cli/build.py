@@ -24,7 +24,11 @@ def build_command(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the bundle goes.")],
     target: Annotated[
         str,
-        typer.Option(help=f"cpu, which is this machine, {', '.join(PROCESSORS)}, sm80 or sm90."),
+        typer.Option(
+            metavar="NAME,...",
+            help=f"cpu, which is this machine, {', '.join(PROCESSORS)}, sm80 or sm90; of several "
+            "the best that a machine runs is chosen there.",
+        ),
     ] = "cpu",
     name: Annotated[
         str | None, typer.Option(help="What the functions of its header begin with.")
@@ -60,8 +64,9 @@ def build_command(
         program = with_sizes(program, sizes)
     elif sizes:
         raise UserError("give --sizes or --dynamic; a range of one size is B=4..4")
-    made = build(program, out=out, name=name, target=target, sizes=ranges, state=pairs, cc=cc)
-    total = sum(path.stat().st_size for path in made.iterdir())
+    targets = target.split(",")
+    made = build(program, out=out, name=name, target=targets, sizes=ranges, state=pairs, cc=cc)
+    total = sum(path.stat().st_size for path in made.rglob("*") if path.is_file())
     print(f"wrote {printable(str(made))}, {total:,} bytes")
 
 

@@ -36,7 +36,7 @@ static void *run_often(void *given) {
 }
 
 int main(int count, char **arguments) {
-    weft_options options = {sizeof(weft_options), 0, 0, NULL, NULL, NULL, 1, 0};
+    weft_options options = {sizeof(weft_options), 0, 0, NULL, NULL, NULL, 1, 0, NULL};
     weft_error error = {0, ""};
     added_program *program = NULL;
     added_context *contexts[2] = {NULL, NULL};

@@ -50,7 +50,7 @@ static void *take_nothing(void *user, size_t bytes) {
 static void divide(void) {
     weft_error error;
     counted memory = {0, 0};
-    weft_options options = {sizeof(weft_options), 2, 0, take, give, &memory, 0, 0};
+    weft_options options = {sizeof(weft_options), 2, 0, take, give, &memory, 0, 0, NULL};
     division_program *program;
     division_context *context;
     int32_t x[3] = {6, 7, 8}, y[3] = {1, 7, 2}, z[3] = {0, 0, 0};
@@ -159,7 +159,7 @@ static void *grow(void *given) {
 
 int main(int count, char **folders) {
     weft_error error = {0, ""};
-    weft_options options = {sizeof(weft_options), 1, 0, NULL, NULL, NULL, 1, 0};
+    weft_options options = {sizeof(weft_options), 1, 0, NULL, NULL, NULL, 1, 0, NULL};
     growing_program *program;
     pthread_t threads[4];
     worker workers[4];

@@ -39,7 +39,7 @@ def test_a_program_computes_the_same(
 
 def test_open_sizes_share_programs(classify: Path) -> None:
     bundle, function = weft.load_bundle(classify), models.classifier()
-    programs = bundle._manifest.content["programs"]
+    programs = bundle._manifest.content["targets"][0]["programs"]
     assert [p["sizes"]["B"] for p in programs] == [0, 4, 16, 20]
     assert bundle.sizes == {"B": (0, 20)}
     for count in (0, 1, 3, 4, 5, 16, 17, 20):

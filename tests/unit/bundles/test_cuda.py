@@ -18,7 +18,6 @@ import weft
 from examples.make_programs import mlp
 from tests.unit.bundles import models
 from tests.unit.bundles.test_c import COMPILERS, STRICT, call, needs
-from weft.bundles.cubins import Cubins
 from weft.codegen.gpu import compile as nvrtc
 from weft.driver.code import gpu_linker
 from weft.foundation.errors import Unimplemented
@@ -90,7 +89,8 @@ def test_what_the_driver_is_asked(
     out, told = ended(program, mixture, env=on(driver, log))
     assert (out, told) == ("out0[0] = 0\nout1[0] = 0\n", "")
     said = log.read_text().splitlines()
-    (entry,) = json.loads((mixture / "manifest.json").read_text())["programs"]
+    (target,) = json.loads((mixture / "manifest.json").read_text())["targets"]
+    (entry,) = target["programs"]
     launches = [line.split()[1:] for line in said if line.startswith(("launch ", "early "))]
     wanted = [
         [kernel["symbol"], *map(str, (*kernel["grid"], *kernel["block"], kernel["shared_bytes"]))]
@@ -263,6 +263,45 @@ def test_the_gpu_of_the_builder_does_not_matter(monkeypatch: pytest.MonkeyPatch)
     assert gpu_linker.arch_for(replace(target, machine="sm80")) == "sm_80"
 
 
-def test_machine_code_says_what_runs_it() -> None:
-    for name, wanted in (("sm_90a", (9, 0, True)), ("sm_80", (8, 0, False))):
-        assert Cubins(name, 0, b"", {}).capability == wanted
+@pytest.fixture(scope="module")
+def generations(folder: Path, compiled: None) -> Path:
+    """A model for two generations of GPUs."""
+    out = folder / "generations"
+    return weft.build(models.added(), out=out, name="mixture", target=["sm80", "sm90"])
+
+
+CHOSEN = """
+import sys, weft
+try:
+    print(weft.load_bundle(sys.argv[1], target=sys.argv[2] if len(sys.argv) > 2 else None).target)
+except weft.WeftError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("capability", "named", "told"),
+    [
+        (90, (), "sm90"),
+        (80, (), "sm80"),
+        (89, (), "sm80"),
+        (90, ("sm90",), "sm90"),
+        (90, ("sm80",), "mixture was built for sm80, whose code Fake 0, an SM90, does not run"),
+        (75, (), "mixture was built for sm80 (sm_80), sm90 (sm_90a), whose code Fake 0, an SM75, "),
+    ],
+)
+def test_a_gpu_runs_the_code_of_its_generation(
+    generations: Path, driver: Path, tmp_path: Path, capability: int, named: Any, told: str
+) -> None:
+    env = on(driver, tmp_path / "log", capability=capability)
+    out, wrong = ended(sys.executable, "-c", CHOSEN, generations, *named, env=env)
+    assert out.startswith(told)
+    assert wrong == ""
+
+
+def test_generations_share_a_file_of_code(generations: Path) -> None:
+    content = json.loads((generations / "manifest.json").read_text())
+    assert [target["processor"] for target in content["targets"]] == ["sm_80", "sm_90a"]
+    launches = [target["programs"][0]["launches"][0] for target in content["targets"]]
+    assert launches[0]["offset"] != launches[1]["offset"]
+    assert content["files"]["kernels.cubins"]["bytes"] >= sum(each["bytes"] for each in launches)

@@ -111,7 +111,7 @@ def cut(path: Path) -> None:
             "not what weft.build writes",
         ),
         (
-            lambda p: changed(p, lambda c: c["target"].update(machine="pdp11")),
+            lambda p: changed(p, lambda c: c["targets"][0].update(machine="pdp11")),
             "is for pdp11, and this is",
         ),
     ],

@@ -47,6 +47,7 @@ typedef struct weft_options {
     void *user;
     int32_t verify; /* not 0: the digest of all weights is checked, not only of their table */
     int32_t device; /* the number of the GPU, for models that run on one */
+    const char *target; /* whose code is run, of several; null: the best that the machine runs */
 } weft_options;
 
 /* A tensor of the model. A negative number n in a shape stands for size -1 - n of the signature. */

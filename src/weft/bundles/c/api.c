@@ -6,7 +6,11 @@ const weft_signature *@NAME@_signature(void) {
 
 int @NAME@_open(const char *folder, const weft_options *options, @NAME@_program **program,
                 weft_error *error) {
-    return weft_open(&model, folder, options, (weft_program **)program, error);
+    return weft_open(models, folder, options, (weft_program **)program, error);
+}
+
+const char *@NAME@_target(const @NAME@_program *program) {
+    return program != NULL ? ((const weft_program *)program)->model->target : NULL;
 }
 
 void @NAME@_close(@NAME@_program *program) {
@@ -14,7 +18,13 @@ void @NAME@_close(@NAME@_program *program) {
 }
 
 int64_t @NAME@_context_bytes(void) {
-    return weft_context_bytes(&model);
+    int64_t most = 0, bytes;
+    int32_t n;
+    for (n = 0; n < WEFT_MODELS; n++) {
+        bytes = weft_context_bytes(&models[n]);
+        if (bytes > most) most = bytes;
+    }
+    return most;
 }
 
 int @NAME@_context_new(const @NAME@_program *program, @NAME@_context **context, weft_error *error) {
@@ -26,7 +36,7 @@ void @NAME@_context_free(@NAME@_context *context) {
 }
 
 int @NAME@_results(const weft_tensor *inputs, weft_tensor *results, weft_error *error) {
-    return weft_results(&model, inputs, results, error);
+    return weft_results(models, inputs, results, error);
 }
 
 int @NAME@_run(@NAME@_context *context, const weft_tensor *inputs, weft_tensor *results,

@@ -9,10 +9,14 @@ typedef struct @NAME@_context @NAME@_context; /* one run at a time: make one for
 @API@ int @NAME@_open(const char *folder, const weft_options *options, @NAME@_program **program,
         weft_error *error);
 
+/* The name of the target whose code it runs. */
+@API@ const char *@NAME@_target(const @NAME@_program *program);
+
 /* Close it, after all of its contexts. */
 @API@ void @NAME@_close(@NAME@_program *program);
 
-/* The memory that a context takes, which is all it ever takes: a run allocates nothing. */
+/* The memory that a context takes, which is all it ever takes: a run allocates nothing. Of several
+   targets it is that of the one that takes most. */
 @API@ int64_t @NAME@_context_bytes(void);
 @API@ int @NAME@_context_new(const @NAME@_program *program, @NAME@_context **context,
         weft_error *error);

@@ -112,6 +112,26 @@ static int weft_read_options(const weft_options *given, weft_options *found, wef
     return WEFT_OK;
 }
 
+/* Whether a model is of the target that the options name; where they name none, any is. */
+static int weft_wanted(const weft_model *model, const weft_options *options) {
+    return options->target == NULL || strcmp(options->target, model->target) == 0;
+}
+
+/* That there is code for the target that the options name. */
+static int weft_check_target(const weft_model *all, const weft_options *options,
+                             weft_error *error) {
+    int32_t n;
+    for (n = 0; n < WEFT_MODELS; n++)
+        if (weft_wanted(&all[n], options)) return WEFT_OK;
+    return weft_fail(error, WEFT_MISUSE, "%s has no code for %.40s: it was built for %s",
+                     all->signature->name, options->target, all->signature->target);
+}
+
+/* What the code is for that was wanted, for sentences. */
+static const char *weft_built_for(const weft_model *all, const weft_options *options) {
+    return options->target != NULL ? options->target : all->signature->target;
+}
+
 static void *weft_allocate(const weft_options *options, size_t bytes) {
     return options->allocate != NULL ? options->allocate(options->user, bytes) : malloc(bytes);
 }

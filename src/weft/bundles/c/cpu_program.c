@@ -50,18 +50,33 @@ static void weft_close(weft_program *program) {
     weft_release(&program->options, program);
 }
 
-static int weft_open(const weft_model *model, const char *folder, const weft_options *given,
+/* The first model that this processor runs. */
+static int weft_find(const weft_model *all, const weft_options *options, const weft_model **found,
+                     weft_error *error) {
+    const char *missing = NULL;
+    int32_t n;
+    int failed = weft_check_target(all, options, error);
+    if (failed) return failed;
+    for (n = 0; n < WEFT_MODELS; n++) {
+        if (!weft_wanted(&all[n], options)) continue;
+        missing = all[n].missing();
+        *found = &all[n];
+        if (missing == NULL) return WEFT_OK;
+    }
+    return weft_fail(error, WEFT_WRONG_CPU, "%s was built for %s, and this processor has no %s",
+                     all->signature->name, weft_built_for(all, options), missing);
+}
+
+static int weft_open(const weft_model *all, const char *folder, const weft_options *given,
                      weft_program **made, weft_error *error) {
     weft_options options;
     weft_program *program;
-    const char *missing = weft_missing();
+    const weft_model *model = NULL;
     int failed;
     if (made == NULL) return weft_fail(error, WEFT_MISUSE, "there is no place for the program");
     *made = NULL;
-    if (missing != NULL)
-        return weft_fail(error, WEFT_WRONG_CPU, "%s was built for %s, and this processor has no %s",
-                         model->signature->name, model->signature->target, missing);
     failed = weft_read_options(given, &options, error);
+    if (!failed) failed = weft_find(all, &options, &model, error);
     if (failed) return failed;
     program = weft_allocate(&options, sizeof *program);
     if (program == NULL)

@@ -56,10 +56,24 @@ static void weft_close(weft_program *program) {
     weft_release(&program->options, program);
 }
 
-/* The GPU that the options name, if it runs the code. */
-static int weft_open_device(weft_program *program, weft_error *error) {
+/* The first model that such a GPU runs. */
+static const weft_model *weft_find(const weft_model *all, const weft_options *options, int major,
+                                   int minor) {
+    int32_t n;
+    for (n = 0; n < WEFT_MODELS; n++) {
+        const int32_t *least = all[n].capability;
+        if (weft_wanted(&all[n], options) && major == least[0] && minor >= least[1] &&
+            (!least[2] || minor == least[1]))
+            return &all[n];
+    }
+    return NULL;
+}
+
+/* The GPU that the options name, and the model that it runs. */
+static int weft_open_device(weft_program *program, const weft_model *all, weft_error *error) {
     const weft_driver *driver = &program->driver;
-    const char *name = program->model->signature->name;
+    const char *name = all->signature->name;
+    const weft_model *found;
     int count = 0, major = 0, minor = 0, failed, wanted = program->options.device;
     int status = driver->cuInit(0);
     const char *text = NULL;
@@ -79,11 +93,13 @@ static int weft_open_device(weft_program *program, weft_error *error) {
     driver->cuDeviceGetAttribute(&major, WEFT_MAJOR, program->device);
     driver->cuDeviceGetAttribute(&minor, WEFT_MINOR, program->device);
     driver->cuDeviceGetAttribute(&program->processors, WEFT_PROCESSORS, program->device);
-    if (major != weft_capability[0] || minor < weft_capability[1] ||
-        (weft_capability[2] && minor != weft_capability[1]))
+    found = weft_find(all, &program->options, major, minor);
+    if (found == NULL)
         return weft_fail(error, WEFT_NO_DEVICE,
                          "%s was built for %s, whose code %s, an SM%d%d, does not run", name,
-                         program->model->signature->target, program->device_name, major, minor);
+                         weft_built_for(all, &program->options), program->device_name, major,
+                         minor);
+    program->model = found;
     status = driver->cuDevicePrimaryCtxRetain(&program->context, program->device);
     failed = weft_said(driver, status, "cuDevicePrimaryCtxRetain", error);
     program->retained = !failed;
@@ -184,31 +200,43 @@ static int weft_fill_device(weft_program *program, const char *folder, weft_erro
     return failed;
 }
 
-static int weft_open(const weft_model *model, const char *folder, const weft_options *given,
+/* The kernels of the model that has most. */
+static size_t weft_most_kernels(const weft_model *all) {
+    int64_t most = 0, count;
+    int32_t n;
+    for (n = 0; n < WEFT_MODELS; n++) {
+        count = weft_first_kernel(&all[n], all[n].version_count);
+        if (count > most) most = count;
+    }
+    return (size_t)most;
+}
+
+static int weft_open(const weft_model *all, const char *folder, const weft_options *given,
                      weft_program **made, weft_error *error) {
     weft_options options;
     weft_program *program;
-    size_t kernels = (size_t)weft_first_kernel(model, model->version_count), head, bytes;
+    size_t kernels = weft_most_kernels(all), head, bytes;
     int failed;
     if (made == NULL) return weft_fail(error, WEFT_MISUSE, "there is no place for the program");
     *made = NULL;
     failed = weft_read_options(given, &options, error);
+    if (!failed) failed = weft_check_target(all, &options, error);
     if (failed) return failed;
     head = weft_rounded(sizeof *program);
-    bytes = head + ((size_t)model->weight_count + 2 * kernels + 1) * sizeof(void *);
+    bytes = head + ((size_t)all->weight_count + 2 * kernels + 1) * sizeof(void *);
     program = weft_allocate(&options, bytes);
     if (program == NULL)
         return weft_fail(error, WEFT_NO_MEMORY, "there is no memory for a program");
     memset(program, 0, bytes);
-    program->model = model;
+    program->model = all; /* until the GPU is known */
     program->options = options;
     program->modules = (void **)(void *)((uint8_t *)program + head);
     program->functions = program->modules + kernels;
     program->weight_places = (uint8_t **)(void *)(program->functions + kernels);
     failed =
-        weft_map(&options, folder, &model->weights, options.verify, &program->weights, error);
+        weft_map(&options, folder, &all->weights, options.verify, &program->weights, error);
     if (!failed) failed = weft_load_driver(&program->driver, error);
-    if (!failed) failed = weft_open_device(program, error);
+    if (!failed) failed = weft_open_device(program, all, error);
     if (!failed) failed = weft_fill_device(program, folder, error);
     if (failed) {
         weft_close(program);

@@ -78,8 +78,12 @@ typedef struct weft_file {
     uint8_t table_digest[32], digest[32];
 } weft_file;
 
+/* A model compiled for a target. A library has one or several, those that ask for most first. */
 typedef struct weft_model {
     const weft_signature *signature;
+    const char *target;
+    const char *(*missing)(void); /* what this processor lacks of the target, or null */
+    int32_t capability[3]; /* of a GPU: generation, the least of it, whether it must be just that */
     weft_file weights;
     weft_file code; /* of a GPU */
     const int64_t *weight_offsets;

@@ -351,7 +351,7 @@ class Kernel:
         ranges = self.ranges_of(read)
         return tuple(guard for guard in read.guards if not always(guard, ranges))
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Tensors it reads, in order of first use; locals are its own."""
         names = [let.expr.tensor for let in self.every_let() if isinstance(let.expr, Read)]

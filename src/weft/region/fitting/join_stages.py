@@ -72,6 +72,7 @@ def _makers(module: Module, reader: Kernel) -> Sequence[Kernel]:
         kernel
         for kernel in reversed(module.kernels)
         if kernel.name != reader.name
+        and kernel.outputs[0].tensor in reader.inputs
         and _is_plain(kernel)
         and _stores_axes(_spread(kernel, module.tensors), module.tensors)
         and all(_is_private(module, output.tensor, reader) for output in kernel.outputs)

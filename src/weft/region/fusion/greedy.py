@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from weft.foundation.tally import asked, done
-from weft.poly_view.ir import Access, BlockKind
+from weft.poly_view.ir import BlockKind
 from weft.region.cost import kernel_seconds
-from weft.region.fusion.bounds import PLACED, Bounds
+from weft.region.fusion.bounds import PLACED, Bounds, reads_in_place
 from weft.region.fusion.places import places_of
 from weft.region.fusion.resources import stop_reason
 from weft.region.fusion.signature import Signatures, on_tensors
@@ -165,12 +165,14 @@ class Fusion:
         block, inside = self.view.blocks[name], [*users, *self.closure(users)]
         # The table of a gather is read out of place wherever the gather is computed.
         reads = block.accesses[:1] if block.selected else block.accesses
-        if len(users) != 1 or len(inside) >= SMALL or not all(_in_place(a) for a in reads):
+        if len(users) != 1 or len(inside) >= SMALL or not all(reads_in_place(a) for a in reads):
             return False
         points = math.prod(block.shape)
         return all(
             math.prod(a.size for a in self.view.blocks[reader].axes) == points
-            and all(_in_place(a) for a in self.view.blocks[reader].accesses if a.tensor == name)
+            and all(
+                reads_in_place(a) for a in self.view.blocks[reader].accesses if a.tensor == name
+            )
             for reader in inside
             if name in self.sources[reader]
         )
@@ -180,7 +182,8 @@ class Fusion:
             return False
         closures = {user: self.closure((user,)) for user in users}
         most = max((len(inside) for inside in closures.values()), default=0)
-        return most < LARGEST and self._bounds.is_cheap(name, closures)
+        apart = self.inlined.isdisjoint(self.sources[name])
+        return most < LARGEST and self._bounds.is_cheap(name, closures, apart)
 
     def _try_inline(self, name: str) -> str | None:
         """Why a block cannot or should not be inlined; None where it should."""
@@ -369,9 +372,3 @@ def is_shorter(one: float, other: float) -> bool:
     """Whether one time is shorter than another by more than rounding: equal parts of a program add
     their times up in other orders, and are still cut alike."""
     return one < other * (1 - ROUNDING)
-
-
-def _in_place(access: Access) -> bool:
-    """Whether an access reads along whole axes, each at most once, without guards."""
-    names = [expr.single_axis for expr in access.map if not expr.is_constant]
-    return not access.guards and None not in names and len(set(names)) == len(names)

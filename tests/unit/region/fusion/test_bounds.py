@@ -43,6 +43,17 @@ def table(rows: int) -> Program:
     return made
 
 
+def joined(parts: int, size: int) -> Program:
+    """Multiples of a vector, one after the other."""
+
+    def multiples(x: weft.Tensor) -> weft.Tensor:
+        made: weft.Tensor = weft.concat([x * n for n in range(parts)])
+        return made
+
+    made: Program = jit(multiples).program(weft.ones((size,)))
+    return made
+
+
 def several(seed: int) -> Program:
     return random_program(seed, 25, control_flow=False, dynamic=False).program
 
@@ -51,6 +62,8 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "numbers": lambda: numbers(60, 7),
     "one result": lambda: numbers(120, 1, seed=3),
     "table": lambda: table(5),
+    "joined": lambda: joined(40, 64),
+    "joined, larger than starting a kernel": lambda: joined(12, 20_000),
     **{f"random {seed}": lambda seed=seed: several(seed) for seed in range(8)},  # type: ignore[misc]
 }
 
@@ -85,3 +98,11 @@ def test_a_long_program_of_numbers_takes_few_drafts() -> None:
     with tallied(tally):
         lowered(graph)
     assert tally.done[DRAFTS] < 150
+
+
+def test_joining_many_values_takes_few_drafts() -> None:
+    """Each is computed where it is read, for less than storing it would take."""
+    graph, tally = lower_program(joined(64, 64)), Tally()
+    with tallied(tally):
+        lowered(graph)
+    assert tally.done[DRAFTS] < 200

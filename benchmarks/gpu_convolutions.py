@@ -179,14 +179,14 @@ class Shape:
             flops=self.flops,
         )  # fmt: skip
 
-    def back(self, of: int) -> Line:
+    def back(self, of: int, family: str = "conv") -> Line:
         def in_torch(torch: Any, x: Any, w: Any, g: Any) -> Any:
             return self.back_in_torch(torch, x, w, g, of)
 
         given = (*self.operands, self.tensor(self.places, self.outputs))
         name = f"{('dgrad', 'wgrad')[of]} {self.name}"
         return GradientLine(
-            "conv", name, self.dtype, given, self.product_with, in_torch, flops=self.flops, of=of
+            family, name, self.dtype, given, self.product_with, in_torch, flops=self.flops, of=of
         )
 
 
@@ -221,6 +221,23 @@ def conv_lines() -> Iterator[Line]:
         yield shape.back(1)
     for text in chosen["further"]:
         yield FURTHER[text].line()
+
+
+DEPTHWISE: Final = (
+    Shape(64, (14, 14), 384, 384, 7, groups=384),
+    Shape(64, (56, 56), 96, 96, 7, groups=96),
+    Shape(32, (112, 112), 64, 64, 3, groups=64),
+    Shape(32, (56, 56), 144, 144, 3, 2, groups=144),
+    Shape(64, (28, 28), 192, 192, 3, groups=192),
+    Shape(32, (56, 56), 144, 144, 3, groups=144, first=True),
+)
+"""Convolutions of single channels, whose gradients are timed beside them."""
+
+
+def depthwise_lines() -> Iterator[Line]:
+    """Three passes each."""
+    for shape in DEPTHWISE:
+        yield from (shape.line("depthwise"), shape.back(0, "depthwise"), shape.back(1, "depthwise"))
 
 
 @dataclass(frozen=True)

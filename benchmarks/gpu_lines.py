@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.gpu_attention import attention_lines, attention_training_lines
-from benchmarks.gpu_convolutions import conv_epilogue_lines, conv_lines
+from benchmarks.gpu_convolutions import conv_epilogue_lines, conv_lines, depthwise_lines
 from benchmarks.gpu_gpt2 import gpt2_lines
 from benchmarks.gpu_line import Line, Tensor
 from benchmarks.gpu_products import products_lines
@@ -399,5 +399,6 @@ FAMILIES: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
     "attention_training": attention_training_lines,
     "conv": conv_lines,
     "conv_epilogue": conv_epilogue_lines,
+    "depthwise": depthwise_lines,
     "products": products_lines,
 }

@@ -159,3 +159,33 @@ FIRST_LAYERS: Final[dict[str, Case]] = {
     "1-D": Case(inputs=4, size=(40,), window=(9,), pad=4),
 }
 """Convolutions of few channels, whose filters' gradients are products with their windows."""
+
+_DEPTHWISE: Final = Case(inputs=8, outputs=8, groups=8, size=(6, 9))
+DEPTHWISE: Final[dict[str, tuple[Case, int | None, int]]] = {
+    "3x3": (_DEPTHWISE, None, 7),
+    "7x7": (replace(_DEPTHWISE, window=(7, 7), size=(5, 14), pad=3), None, 14),
+    "stride 2": (replace(_DEPTHWISE, stride=2, size=(9, 11)), None, 4),
+    "odd channels": (replace(_DEPTHWISE, inputs=7, outputs=7, groups=7, size=(5, 13)), None, 8),
+    "37 vectors": (replace(_DEPTHWISE, inputs=148, outputs=148, groups=148, size=(3, 5)), None, 5),
+    "dilated": (replace(_DEPTHWISE, dilation=2, pad=2), None, 7),
+    "channels first": (replace(_DEPTHWISE, layout="first", size=(9, 10)), None, 4),
+    "filters first": (replace(_DEPTHWISE, layout="filters first"), None, 3),
+    "f32, bias": (replace(_DEPTHWISE, dtype="f32", epilogue="bias"), None, 8),
+    "residual": (replace(_DEPTHWISE, epilogue="residual"), None, 8),
+    "two results": (replace(_DEPTHWISE, epilogue="two"), None, 8),
+    "1-D": (replace(_DEPTHWISE, size=(40,), window=(5,), pad=2), None, 11),
+    "3-D": (replace(_DEPTHWISE, size=(3, 4, 5), window=(3, 3, 3), images=1), None, 5),
+    "of the image": (_DEPTHWISE, 0, 6),
+    "of the image, stride 2": (replace(_DEPTHWISE, stride=2), 0, 8),
+    "of the filters": (_DEPTHWISE, 1, 9),
+    "of the filters, stride 2": (replace(_DEPTHWISE, stride=2, size=(9, 9)), 1, 9),
+    "of the filters, 7x7": (replace(_DEPTHWISE, window=(7, 7), pad=3, size=(7, 7)), 1, 7),
+    "of filters that were turned": (replace(_DEPTHWISE, layout="filters first"), 1, 9),
+}
+"""Convolutions of single channels, the parameter whose gradient is taken, and how many places, or
+taps, a thread may take together."""
+
+
+def depthwise(name: str) -> Program:
+    case, of, _ = DEPTHWISE[name]
+    return case.program() if of is None else case.gradient(of)

@@ -13,7 +13,16 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import CASES, COPIED, FIRST_LAYERS, GRADIENTS, PATCHES, Case
+from tests.gpu_convolutions import (
+    CASES,
+    COPIED,
+    DEPTHWISE,
+    FIRST_LAYERS,
+    GRADIENTS,
+    PATCHES,
+    Case,
+    depthwise,
+)
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.ptir import Program
@@ -58,6 +67,14 @@ def test_gradients_of_first_layers_agree(name: str) -> None:
     case = FIRST_LAYERS[name]
     large = replace(case, size=tuple(4 * size for size in case.size), images=64)
     agree(large.gradient(1), 1)
+
+
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_depthwise_convolutions_agree(name: str) -> None:
+    agree(depthwise(name), 1)
+    case, of, _ = DEPTHWISE[name]
+    large = replace(case, size=tuple(3 * size for size in case.size), images=40)
+    agree(large.program() if of is None else large.gradient(of), 2)
 
 
 LAYERS = {

@@ -15,6 +15,7 @@ from typing import Final
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.ir import Header, RowPlan
 from weft.plan.row_costs import BLOCK, HALF_A_UNIT, RowCosts
+from weft.plan.strips import strip_plan
 from weft.region.forms.columns import side_by_side
 from weft.region.forms.widths import length_with_room, tensors_along, vector_bytes
 from weft.region.ir import (
@@ -241,6 +242,9 @@ def gpu_row_plan(
     axis = row_vector_axis(kernel)
     if axis is None or not is_regular(kernel):
         return _single(kernel, tensors, header)
+    strips = strip_plan(kernel, target, header)
+    if strips is not None:
+        return strips
     if not _suits_threads(kernel, tensors, target):
         plan = _across(kernel, tensors, target, header)
         return plan or _single(kernel, tensors, header)

@@ -16,7 +16,7 @@ from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.maps import map as elementwise
 from weft.codegen.gpu.maps import transposed
 from weft.codegen.gpu.products import fma, sm80, sm90
-from weft.codegen.gpu.rows import columns, row
+from weft.codegen.gpu.rows import columns, row, strips
 from weft.codegen.gpu.rows import ring as row_ring
 from weft.codegen.gpu.rows import several as row_several
 from weft.codegen.gpu.template import Job, Template
@@ -32,6 +32,7 @@ TEMPLATES: Final[tuple[Template[Any], ...]] = (
     row_several.TEMPLATE,
     row_ring.TEMPLATE,
     columns.TEMPLATE,
+    strips.TEMPLATE,
     fma.TEMPLATE,
     sm80.TEMPLATE,
     sm90.TEMPLATE,

@@ -26,6 +26,7 @@ from weft.region.forms.columns import (
     summed_columns,
 )
 from weft.region.forms.multiplied import usual_atom
+from weft.region.forms.overlap import overlapping_rows
 from weft.region.forms.problem import find_problem
 from weft.region.forms.thin import FEW, LONG_SIDE, tiles_per_unit
 from weft.region.ir import (
@@ -58,6 +59,12 @@ _SHORTEST: Final = 256
 """Elements of a part, at least."""
 _STRIP_BYTES: Final = 512
 """Of neighbouring columns that a block reduces side by side."""
+_STRIPS: Final = 32
+"""Strips of rows that overlap, of a block, ..."""
+_STRIP_VECTOR: Final = 4
+"""... columns of each, ..."""
+_STRIP_TAPS: Final = 8
+"""... and rows, at most."""
 _NEAR: Final = 1.5
 """How many times more or fewer parts than wanted are about as many."""
 _AROUND: Final = 1.25
@@ -160,11 +167,15 @@ def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:
 def _rows_of_a_block(
     kernel: Kernel, tensors: Mapping[str, Tensor], gone: set[str]
 ) -> tuple[int, int]:
-    """One, or where rows lie side by side as many as a strip of them has; and the bytes of their
-    widest elements."""
+    """One, or where rows lie side by side as many as a strip of them has, where they overlap those
+    of its threads; and the bytes of their widest elements."""
     strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
     reads = [let for let in kernel.body if isinstance(let.expr, Read) and gone & set(let.axes)]
     width = max((let.dtype.storage_bytes for let in reads), default=1)
+    overlapping = overlapping_rows(kernel)
+    if overlapping is not None:
+        taps = kernel.sizes[overlapping.pairs[0].kept]
+        return _STRIPS * _STRIP_VECTOR * min(taps, _STRIP_TAPS), width
     return max(1, min(side_by_side(kernel, gone, strides), _STRIP_BYTES // width)), width
 
 

@@ -19,6 +19,7 @@ PLANS: dict[str, Plan] = {
     "several": RowPlan(HEADER, 4, rows_per_thread=2),
     "ring": RowPlan(HEADER, 4, ring=4, rows_per_thread=2),
     "columns": RowPlan(HEADER, 4, across=True, ring=4),
+    "strips": RowPlan(HEADER, 4, across=True, rows_per_thread=7),
     "fma": MmaPlan(HEADER, TILE, arch="fma"),
     "sm80": MmaPlan(HEADER, TILE, arch="sm80"),
     "sm90": MmaPlan(HEADER, TILE, arch="sm90"),

@@ -56,12 +56,15 @@ def _refusals(kernel: Kernel, plan: RowPlan) -> Iterator[Finding]:
         size = kernel.sizes[kept[-1]]
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
     yield from too_many(row_count(kernel), row_length(kernel))
+    yield from field_refusals(plan)
+
+
+def field_refusals(plan: RowPlan) -> Iterator[Finding]:
+    """Fields that mean nothing for rows side by side."""
     if plan.keep_row:
         yield refuse("KeepRow", "rows side by side are not kept", "use keep_row=false")
     if plan.blocks_per_row != 1:
         yield refuse("PlanField", "rows side by side are not shared by blocks")
-    if plan.rows_per_thread != 1:
-        yield refuse("PlanField", "a thread takes one vector of rows side by side")
     if plan.ring:
         yield refuse("PlanField", "rows side by side do not wait in a ring")
     if plan.accumulators != 1:
@@ -75,11 +78,13 @@ def _reduces(expr: object) -> bool:
 class Columns(Emitter):
     """A vector of neighbouring rows to some threads."""
 
-    def __init__(self, kernel: Kernel, refs: Refs, plan: RowPlan) -> None:
+    def __init__(
+        self, kernel: Kernel, refs: Refs, plan: RowPlan, kept: Sequence[str] | None = None
+    ) -> None:
         super().__init__(kernel, refs)
         self.plan = plan
         self.reduced = reduced_axes(kernel)
-        self.kept = kept_axes(kernel)
+        self.kept = tuple(kept or kept_axes(kernel))
         self.sizes = dict(kernel.sizes)
         self.sizes[self.kept[-1]] //= plan.vector
         self.vectors = prod(self.sizes[name] for name in self.kept)
@@ -265,7 +270,7 @@ class ColumnsTemplate:
     name: Final = "columns"
 
     def takes(self, plan: Plan) -> bool:
-        return isinstance(plan, RowPlan) and plan.across
+        return isinstance(plan, RowPlan) and plan.across and plan.rows_per_thread == 1
 
     def accepts(self, job: Job[RowPlan]) -> list[Finding]:
         return accepts(job.short, job.tensors, job.plan, job.target)

@@ -133,7 +133,7 @@ OTHERS = {
     "ring=5 needs one row a block, whole warps and keep_row": RowPlan(
         HEADER, 4, 1, 32, 1, ring=5, rows_per_thread=2
     ),
-    "a thread takes one vector of rows side by side": RowPlan(
+    "no 2 rows side by side overlap": RowPlan(
         HEADER, 4, 1, 32, 1, keep_row=False, across=True, rows_per_thread=2
     ),
 }

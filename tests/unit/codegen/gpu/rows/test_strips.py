@@ -1,0 +1,115 @@
+"""Strips of rows that overlap, through every stage and on the dialect's interpreter: depthwise
+convolutions and their gradients agree with the reference, elements that rows share are read once,
+faults that were planted are found, and large ones keep all in registers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.gpu_convolutions import Shape
+from tests.example_inputs import inputs_for
+from tests.gpu_convolutions import DEPTHWISE, depthwise
+from tests.gpu_faults import Change, planted, without
+from tests.gpu_instances import template_of
+from tests.gpu_interpreted import InterpretedExecutable
+from tests.gpu_programs import through_stages
+from tests.unit.codegen.gpu.test_machine_code import check
+from weft.codegen.gpu import ir, sass
+from weft.codegen.gpu.interp import Hazard, run
+from weft.codegen.gpu.ir import values, walk
+from weft.driver.reference import ReferenceBackend
+from weft.driver.stages.compilation import Compilation
+from weft.plan import text
+from weft.plan.ir import RowPlan
+
+
+def compiled(name: str, target: str = "sm90", **changes: int) -> Compilation:
+    """A program of the list, with so many rows to a thread in its last kernel of strips."""
+    program, rows = depthwise(name), DEPTHWISE[name][2]
+    plans = json.loads(text.dumps(through_stages(program, target)["plan"]))
+    strips = [plan for plan in plans["plans"] if plan.get("rows_per_thread", 1) > 1]
+    assert strips, "no kernel takes rows that overlap together"
+    strips[-1].update({"rows_per_thread": rows, **changes})
+    return through_stages(program, target, plan=json.dumps(plans))
+
+
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_strips_agree_with_the_reference(name: str) -> None:
+    program = depthwise(name)
+    inputs = inputs_for(program, 3)
+    got = InterpretedExecutable(compiled(name)).execute(inputs)
+    want = ReferenceBackend().compile(program).execute(inputs)
+    for mine, theirs in zip(got, want, strict=True):
+        first, second = (np.asarray(array).astype(np.float64) for array in (mine, theirs))
+        assert np.abs(first - second).max() <= 1e-2 * max(1.0, np.abs(second).max())
+
+
+def _kernel(compilation: Compilation) -> ir.Kernel:
+    (kernel,) = compilation["gpu"].kernels.values()
+    assert isinstance(kernel, ir.Kernel)
+    return kernel
+
+
+def test_what_neighbours_share_is_read_once() -> None:
+    """A strip of seven places and three taps reads nine columns of its image, and the filters once,
+    from shared memory."""
+    statements = list(walk(_kernel(compiled("3x3")).body))
+    assert sum(isinstance(s, values.LoadVector) for s in statements) == 9
+    assert sum(isinstance(s, ir.LoadSharedVector) for s in statements) == 3
+
+
+def a_vector_too_far(statement: ir.Stmt) -> ir.Stmt:
+    if isinstance(statement, values.LoadVector):
+        return replace(statement, offset=statement.offset + 4)
+    return statement
+
+
+FAULTS: dict[str, Change] = {
+    "no meeting": without(ir.SyncThreads),
+    "nothing added up": without(values.Assign),
+    "a vector too far": a_vector_too_far,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_caught(fault: str) -> None:
+    kernel = _kernel(compiled("f32, bias"))
+    program = depthwise("f32, bias")
+    inputs = inputs_for(program, 1)
+    (want,) = ReferenceBackend().compile(program).execute(inputs)
+    found = []
+    for made in (kernel, planted(kernel, FAULTS[fault])):
+        result = np.zeros(want.size, np.float32)
+        given = [*(np.asarray(x).reshape(-1) for x in inputs), result]
+        try:
+            run(made, dict(zip(made.buffers, given, strict=True)))
+        except Hazard:
+            result[:] = np.nan
+        found.append(np.allclose(result, want.reshape(-1), 1e-4, 1e-4))
+    assert found == [True, False]
+
+
+LAYERS = {
+    "7x7": (Shape(64, (14, 14), 384, 384, 7, groups=384), 14),
+    "3x3": (Shape(32, (112, 112), 64, 64, 3, groups=64), 8),
+    "stride 2": (Shape(32, (56, 56), 144, 144, 3, 2, groups=144), 7),
+}
+
+
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
+def test_layers_of_networks_do_not_spill(name: str, target: str) -> None:
+    shape, rows = LAYERS[name]
+    arch = {"sm80": "sm_80", "sm90": "sm_90a"}[target]
+    for line in (shape.line(), shape.back(1)):
+        compilation = through_stages(line.program(), target)
+        first = compilation["plan"].of(next(iter(compilation["gpu"].launches)))
+        assert isinstance(first, RowPlan)
+        assert template_of(first) == "strips"
+        assert line.name.startswith("wgrad") or first.rows_per_thread == rows
+        assert check(compilation, arch) == []

@@ -160,12 +160,20 @@ def _check_target(found: Manifest, target: str | None) -> None:
         )
 
 
+def _spelled(library: Path) -> str:
+    """A path of a library that no file had before it. The system knows what it has loaded by the
+    text of its path, and would take the old library where a bundle was built anew: so the number of
+    the file is spelled in the path, by steps that go nowhere."""
+    steps = ("/." if bit == "1" else "/" for bit in f"{library.stat().st_ino:b}")
+    return f"{library.parent}{''.join(steps)}/{library.name}"
+
+
 class _Code:
     """The functions of a bundle's library."""
 
     def __init__(self, found: Manifest) -> None:
         try:
-            library = ctypes.CDLL(str(found.library(platform.machine()).resolve()))
+            library = ctypes.CDLL(_spelled(found.library(platform.machine()).resolve()))
             functions = _FUNCTIONS | (_ON_GPUS if found.on_gpu else {})
             for name, (result, arguments) in functions.items():
                 function = library[f"{found.name}_{name}"]

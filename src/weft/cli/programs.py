@@ -1,5 +1,5 @@
-"""Program files of every kind: PTIR in its forms, and what is lowered to it: Core IR modules and
-StableHLO text."""
+"""Program files of every kind: PTIR in its forms, and what is lowered to it: Core IR modules,
+StableHLO text, ONNX models and exported programs of torch."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from weft.ptir.files import EXTENSIONS, read_bytes
 
 Shape: TypeAlias = tuple[int, ...]
 Source: TypeAlias = ptir.Program | core_ir.Module
-KINDS: Final = "A PTIR program, a Core IR module, StableHLO text or an ONNX model."
+KINDS: Final = "A program of PTIR, Core IR, StableHLO, ONNX or torch.export (.pt2)."
 ProgramFile: TypeAlias = Annotated[
     Path,
     typer.Argument(metavar="FILE", help=KINDS),
 ]
 ONNX: Final = ".onnx"
+_EXPORTED: Final = ".pt2"
 _FORMS: Final = {
     **EXTENSIONS, EXTENSION: "Core IR", stablehlo.EXTENSION: "StableHLO", ONNX: "ONNX",
 }  # fmt: skip
@@ -49,6 +50,8 @@ def load_source(path: Path, shapes: Callable[[], list[Shape]] | None = None) -> 
         )
     if path.suffix == ONNX:
         return onnx_models().load_program(path)  # type: ignore[no-any-return]
+    if path.suffix == _EXPORTED:
+        return _exported_programs().load_program(path)  # type: ignore[no-any-return]
     if path.suffix == EXTENSION or is_core_ir(data):
         return core_ir.loads(data)
     if path.suffix == stablehlo.EXTENSION or stablehlo.is_stablehlo(data):
@@ -73,6 +76,18 @@ def onnx_models() -> Any:
         raise UserError(
             "an ONNX model is read and written by the package onnx, which is not installed; "
             "pip install 'weft[onnx]'",
+            "PackageMissing",
+        ) from None
+
+
+def _exported_programs() -> Any:
+    """The reader of torch's programs."""
+    try:
+        return work_of("exported")
+    except BackendUnavailable:
+        raise UserError(
+            "a program of torch.export is read by PyTorch, which is not installed; "
+            "pip install 'weft[torch]'",
             "PackageMissing",
         ) from None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -265,20 +263,3 @@ def test_too_many_sizes_that_cannot_be_filled_are_told(folder: Path) -> None:
 def test_only_functions_and_programs_are_built(folder: Path) -> None:
     with pytest.raises(UserError, match="a function, a module or a program, not an int"):
         weft.build(3, out=folder / "no")
-
-
-def test_the_command_line_builds(folder: Path) -> None:
-    b = Builder("scaled")
-    x = b.param("f32", ["?B", 2])
-    weft.ptir.save(b.build(x * 2.0), folder / "scaled.json")
-    command = [sys.executable, "-m", "weft", "build", str(folder / "scaled.json")]
-    out = folder / "scaled"
-    done = subprocess.run(
-        [*command, "--out", str(out), "--dynamic", "B=1..8", "--name", "twice"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"wrote {out}")
-    bundle = weft.load_bundle(out)
-    assert bundle.name == "twice"
-    assert bundle(np.ones((3, 2), np.float32))[0].tolist() == [[2, 2]] * 3

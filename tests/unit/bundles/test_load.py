@@ -166,6 +166,15 @@ def test_a_violation_is_that_of_the_program(folder: Path) -> None:
     assert "models.py:" in found.value.where
 
 
+def test_a_bundle_that_was_built_anew_is_loaded_anew(folder: Path) -> None:
+    """In one process, from one folder, under one name."""
+    x, loaded = np.ones(3, np.float32), []
+    for times in (2.0, 3.0, 3.0):
+        made = weft.build(weft.jit(lambda x, t=times: x * t), x, out=folder / "anew", name="anew")
+        loaded.append(weft.load_bundle(made))
+    assert [bundle(x)[0][0] for bundle in loaded] == [2, 3, 3]
+
+
 def test_options_are_checked(classify: Path) -> None:
     with pytest.raises(UserError, match="threads is 0; it is a number from 1 to 4096"):
         weft.load_bundle(classify, threads=0)

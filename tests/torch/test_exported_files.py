@@ -1,0 +1,76 @@
+"""Files of torch.export on the command line, and as programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from tests.command_line import weft_command
+from weft.foundation.errors import Unimplemented, UserError
+from weft.interop.torch.program import load_program
+
+
+class Scored(torch.nn.Module):  # type: ignore[misc]
+    """Weights, a buffer, a number that is part of the program, and a result that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 3)
+        self.norm = torch.nn.BatchNorm1d(3)
+        self.register_buffer("shift", torch.arange(3.0))
+
+    def forward(self, x: torch.Tensor, scale: int) -> tuple[torch.Tensor, int]:
+        return torch.relu(self.norm(self.layer(x))) * scale + self.shift, scale
+
+
+@pytest.fixture
+def model() -> Any:
+    torch.manual_seed(0)
+    return Scored().eval()
+
+
+@pytest.fixture
+def exported(model: Any, tmp_path: Path) -> Path:
+    sizes = {"x": {0: torch.export.Dim("rows", min=1, max=16)}, "scale": None}
+    found = torch.export.export(model, (torch.zeros(2, 4), 3), dynamic_shapes=sizes)
+    torch.export.save(found, tmp_path / "model.pt2")
+    return tmp_path / "model.pt2"
+
+
+def test_a_file_is_a_program(model: Any, exported: Path) -> None:
+    program = load_program(exported)
+    assert [str(kind) for kind in program.main.parameters] == ["f32[?x_0, 4]"]
+    x = torch.randn(5, 4)
+    (got,) = weft.run(program, [x.numpy()])
+    np.testing.assert_allclose(got, model(x, 3)[0].detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_file_is_built(model: Any, exported: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    for option, value in (("--sizes", "x_0=4"), ("--dynamic", "x_0=1..4")):
+        assert weft_command("build", exported, "--out", out, "--name", "scored", option, value) == 0
+        bundle = weft.load_bundle(out)
+        x = torch.randn(4, 4)
+        want = model(x, 3)[0].detach().numpy()
+        np.testing.assert_allclose(bundle(x.numpy())[0], want, rtol=1e-5, atol=1e-6)
+    assert bundle(np.zeros((3, 4), np.float32))[0].shape == (3, 3)
+
+
+def test_what_is_no_such_file_is_told(exported: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.pt2"
+    for data in (b"", b"PK", exported.read_bytes()[:-100]):
+        bad.write_bytes(data)
+        with pytest.raises(UserError, match=r"is not a program that torch\.export\.save of torch"):
+            load_program(bad)
+
+
+def test_what_a_program_cannot_say_is_told(model: Any, tmp_path: Path) -> None:
+    path = tmp_path / "train.pt2"
+    torch.export.save(torch.export.export(model.train(), (torch.zeros(2, 4), 3)), path)
+    with pytest.raises(Unimplemented, match="writes to it, and a program has results alone"):
+        load_program(path)

@@ -125,6 +125,12 @@ COPIED: Final[dict[str, Case]] = {
     "odd channels": Case(size=(8, 8), inputs=65, outputs=63),
     "groups of few channels": Case(size=(12, 12), inputs=96, outputs=96, groups=3),
     "three channels": Case(size=(20, 20), window=(7, 7), inputs=3, images=6, stride=2, pad=3),
+    "four channels, no zeros around": Case(
+        size=(26, 23), window=(7, 5), inputs=4, images=12, stride=3, pad=0
+    ),
+    "three channels first": Case(
+        size=(19, 20), window=(5, 5), inputs=3, images=10, stride=2, pad=2, layout="first"
+    ),
     "channels first, 1-D": Case(size=(200,), window=(5,), pad=2, layout="first"),
 }
 """Those of which an operand is copied first."""

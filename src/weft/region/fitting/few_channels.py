@@ -5,7 +5,10 @@
 Matrix units take channels by the row of a copy, 64 of them; three would be lost in padding. The
 innermost axis that windows move over is folded into the channels, in a copy of the image, and those
 outside of it while windows do not overlap: what the patches of an image are embedded by becomes a
-product.
+product. Of the next one, where windows move by several rows, so many rows become channels too: the
+copy is as large, and its rows are longer and follow one another.
+
+    t[i, 2*p + r, q, j], r < 7    -->    t[i, p + a, q, k], k = 21*b + j < 42, r = 2*a + b, a < 4
 
 The gradient of their filters sums over places instead: there all taps and channels of a window
 become the columns of a matrix, a row for each place, and the gradient is a product of matrices.
@@ -17,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.foundation.index_expr import Expr, Guard, axis, floordiv, substitute
@@ -52,13 +55,12 @@ def with_folded_windows(
         board = find_board(kernel, roles, side, tensors)
         if board is None or not board.is_summed or kernel.sizes[board.channels] >= FEWEST:
             continue
-        folded = _folded_pairs(board)
-        size = kernel.sizes[board.channels] * math.prod(kernel.sizes[p.tap] for p in folded)
-        if size < FEWEST:
+        fold = _fold(board)
+        if fold.size < FEWEST:
             continue
-        image = _image(board, folded, size, f"{kernel.name}_image")
-        filters = _filters(kernel, roles, other, board, folded, size)
-        made = _folded(kernel, roles, board.channels, size, folded, (image, filters))
+        image = _image(fold, f"{kernel.name}_image")
+        filters = _filters(kernel, roles, other, fold)
+        made = _folded(kernel, roles, fold, (image, filters))
         more = (image.tensor, filters.tensor)
         if suits(made, {**tensors, **{tensor.name: tensor for tensor in more}}):
             return (image.kernel, filters.kernel, made), more
@@ -78,7 +80,7 @@ def with_patches(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         outer = roles.m if side == "lhs" else roles.n
         if set(outer) != {board.channels, *(pair.tap for pair in board.pairs)}:
             continue
-        moved = _digits(board, board.pairs)
+        moved = Fold(board, board.pairs).digits
         reads = [let for let in kernel.body if isinstance(let.expr, Read)]
         if any(set(let.axes) & set(moved) for let in reads if let.name != board.let.name):
             continue
@@ -136,94 +138,127 @@ def _of_patches(
     )
 
 
-def _folded_pairs(board: Board) -> tuple[Pair, ...]:
-    """The innermost axis, and those outside of it whose windows do not overlap."""
+@dataclass(frozen=True)
+class Fold:
+    """Taps of a board that become channels: all of the pairs in `whole`, and of the pair `stepped`
+    as many as it moves by."""
+
+    board: Board
+    whole: tuple[Pair, ...]
+    stepped: Pair | None = None
+
+    @property
+    def size(self) -> int:
+        """The channels there are then."""
+        sizes = self.board.sizes
+        own = sizes[self.board.channels] * math.prod(sizes[pair.tap] for pair in self.whole)
+        return own * (self.stepped.step if self.stepped else 1)
+
+    @property
+    def gone(self) -> set[str]:
+        return {pair.tap for pair in self.whole}
+
+    @property
+    def taps(self) -> dict[str, int]:
+        """What is left of the taps that are folded in part."""
+        if self.stepped is None:
+            return {}
+        tap = self.stepped.tap
+        return {tap: -(-self.board.sizes[tap] // self.stepped.step)}
+
+    @property
+    def digits(self) -> dict[str, Expr]:
+        """Taps and the channel of a folded channel."""
+        found: dict[str, Expr] = {}
+        sizes, rest = self.board.sizes, axis(self.board.channels)
+        for name in (self.board.channels, *(pair.tap for pair in reversed(self.whole))):
+            found[name] = rest % sizes[name]
+            rest = floordiv(rest, sizes[name])
+        if self.stepped is not None:
+            found[self.stepped.tap] = axis(self.stepped.tap) * self.stepped.step + rest
+        return found
+
+
+def _fold(board: Board) -> Fold:
+    """The innermost axis, those outside of it whose windows do not overlap, and a part of the
+    next."""
     count = 1
     while count < len(board.pairs) and all(
         pair.step >= board.sizes[pair.tap] * pair.dilation for pair in board.pairs[-count - 1 :]
     ):
         count += 1
-    return board.pairs[-count:]
-
-
-def _digits(board: Board, folded: Sequence[Pair]) -> dict[str, Expr]:
-    """Taps and the channel of a folded channel."""
-    found: dict[str, Expr] = {}
-    rest = axis(board.channels)
-    for name in (board.channels, *(pair.tap for pair in reversed(folded))):
-        found[name] = rest % board.sizes[name]
-        rest = floordiv(rest, board.sizes[name])
-    return found
+    stepped = board.pairs[-count - 1] if count < len(board.pairs) else None
+    if stepped is not None and (stepped.step == 1 or stepped.dilation > 1):
+        stepped = None
+    return Fold(board, board.pairs[-count:], stepped)
 
 
 def _padded(size: int) -> int:
     return -(-size // LINE) * LINE
 
 
-def _image(board: Board, folded: Sequence[Pair], size: int, name: str) -> Copy:
-    kept = [pair for pair in board.pairs if pair not in folded]
+def _image(fold: Fold, name: str) -> Copy:
+    board, stepped = fold.board, fold.stepped
+    kept = [pair for pair in board.pairs if pair not in fold.whole]
     moved: dict[str, Expr] = {n: e for pair in kept for n, e in pair.on_board.items()}
-    moved |= _digits(board, folded)
+    moved |= fold.digits
+    rest = {pair: replace(pair, step=1) if pair == stepped else pair for pair in kept}
     sizes = {found: board.sizes[found] for found in board.apart}
-    sizes |= {pair.tap: pair.size(board.sizes) for pair in kept}
-    sizes |= {pair.place: board.sizes[pair.place] for pair in folded}
-    sizes[board.channels] = _padded(size)
+    sizes |= {pair.tap: rest[pair].size({**board.sizes, **fold.taps}) for pair in kept}
+    sizes |= {pair.place: board.sizes[pair.place] for pair in fold.whole}
+    sizes[board.channels] = _padded(fold.size)
     guards = [Guard(substitute(g.expr, moved), g.size) for g in board.read.guards]
-    guards.append(Guard(axis(board.channels), size))
+    guards.append(Guard(axis(board.channels), fold.size))
+    if stepped is not None:
+        guards.append(Guard(moved[stepped.tap], stepped.size(board.sizes)))
     index = tuple(substitute(expr, moved) for expr in board.read.index)
     read = Read(board.read.tensor, index, tuple(guards), 0.0)
     place = (
         *map(axis, board.apart),
-        *(pair.expr for pair in kept),
-        *(axis(pair.place) for pair in folded),
+        *(rest[pair].expr for pair in kept),
+        *(axis(pair.place) for pair in fold.whole),
         axis(board.channels),
     )
     return copied(name, board.let, read, sizes, place)
 
 
-def _filters(
-    kernel: Kernel, roles: Roles, side: str, board: Board, folded: Sequence[Pair], size: int
-) -> Copy:
-    let = kernel.let(getattr(roles, side))
+def _filters(kernel: Kernel, roles: Roles, side: str, fold: Fold) -> Copy:
+    let, channels = kernel.let(getattr(roles, side)), fold.board.channels
     assert isinstance(let.expr, Read)
-    gone = {pair.tap for pair in folded}
     outer = roles.m if side == "lhs" else roles.n
     batch = [name for name in roles.batch if name in let.axes]
-    taps = [name for name in roles.k if name not in gone and name != board.channels]
+    taps = [name for name in roles.k if name not in fold.gone and name != channels]
     sizes = {name: kernel.sizes[name] for name in (*batch, *outer, *taps)}
-    sizes[board.channels] = _padded(size)
-    moved = _digits(board, folded)
+    sizes |= fold.taps
+    sizes[channels] = _padded(fold.size)
+    moved = fold.digits
     index = tuple(substitute(expr, moved) for expr in let.expr.index)
     guards = [Guard(substitute(g.expr, moved), g.size) for g in let.expr.guards]
-    guards.append(Guard(axis(board.channels), size))
+    guards.append(Guard(axis(channels), fold.size))
+    guards += [Guard(moved[name], kernel.sizes[name]) for name in fold.taps]
     read = Read(let.expr.tensor, index, tuple(guards), 0.0)
     return copied(f"{kernel.name}_filters", let, read, sizes, tuple(map(axis, sizes)))
 
 
-def _folded(
-    kernel: Kernel,
-    roles: Roles,
-    channels: str,
-    size: int,
-    folded: Sequence[Pair],
-    copies: Sequence[Copy],
-) -> Kernel:
+def _folded(kernel: Kernel, roles: Roles, fold: Fold, copies: Sequence[Copy]) -> Kernel:
     """The kernel without the taps that are folded, which reads the copies."""
-    gone = {pair.tap for pair in folded}
     reads = {copy.read.name: copy.read for copy in copies}
+
+    def left(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name not in fold.gone)
 
     def changed(let: Let) -> Let:
         let = reads.get(let.name, let)
         expr = let.expr
         if isinstance(expr, Reduce):
-            expr = replace(expr, axes=tuple(name for name in expr.axes if name not in gone))
-        return replace(let, expr=expr, axes=tuple(name for name in let.axes if name not in gone))
+            expr = replace(expr, axes=left(expr.axes))
+        return replace(let, expr=expr, axes=left(let.axes))
 
+    sizes = {fold.board.channels: fold.size, **fold.taps}
     axes = tuple(
-        replace(found, size=size) if found.name == channels else found
+        replace(found, size=sizes.get(found.name, found.size))
         for found in kernel.axes
-        if found.name not in gone
+        if found.name not in fold.gone
     )
-    summed = tuple(name for name in roles.k if name not in gone)
     body = tuple(changed(let) for let in kernel.body)
-    return replace(kernel, axes=axes, body=body, roles=replace(roles, k=summed))
+    return replace(kernel, axes=axes, body=body, roles=replace(roles, k=left(roles.k)))

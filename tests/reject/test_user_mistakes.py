@@ -128,6 +128,8 @@ MISTAKES = [
             "x of shape (2, 3) is si32", "f32"),
     Mistake("linear", "DTypeMismatch", lambda: F.linear(t(2, 3), t(4, 3, dtype=weft.float64)),
             "x is f32 and weight is f64", ".astype(weft.float64)"),
+    Mistake("mse_loss", "DTypeMismatch", lambda: F.mse_loss(t(4), t(4, dtype=weft.bool)),
+            "x is f32 and target is i1", "convert target, with .astype(weft.float32)"),
     Mistake("embedding", "DTypeNotSupported", lambda: F.embedding(t(2), t(4, 3)),
             "indices of shape (2,) is f32", "si64"),
     Mistake("cross_entropy", "DTypeNotSupported", lambda: F.cross_entropy(t(4, 10), t(4)),

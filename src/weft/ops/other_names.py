@@ -98,6 +98,7 @@ FUNCTIONS: Final[dict[str, str]] = {
     "cuda": 'the backend "cuda": x.to("cuda"), or weft.set_default_backend("cuda")',
     "device": 'the name of a backend, such as "cpu" or "cuda"',
     "device_put": 'x.to("cuda"), or weft.asarray(array, device="cuda")',
+    "div": "weft.divide",
     "ema": "optim.average(decay), last in optim.chain, and optim.averaged(state, params)",
     "from_numpy": "weft.asarray",
     "functional": "weft.functional",

@@ -33,6 +33,7 @@ wide: Any = weft
         (lambda: wide.optim.ema, "weft.optim has no 'ema'; here it is optim.average(decay)"),
         (lambda: wide.special.gammainc, "'gammainc'; here it is weft.special.igamma"),
         (lambda: wide.Linear, "module 'weft' has no attribute 'Linear'; here it is weft.nn.Linear"),
+        (lambda: wide.div, "module 'weft' has no attribute 'div'; here it is weft.divide"),
         (lambda: wide.tree_map, "has no attribute 'tree_map'; here it is weft.tree.map"),
         (lambda: wide.functional.sofmax, "weft.functional has no 'sofmax'; did you mean softmax?"),
         (lambda: wide.nn.Relu, "weft.nn has no 'Relu'; did you mean ReLU?"),

@@ -59,12 +59,14 @@ def ensure_same_backend(lhs_name: str, lhs: Tensor, rhs_name: str, rhs: Tensor) 
 
 
 def ensure_same_dtype(lhs_name: str, lhs: Tensor, rhs_name: str, rhs: Tensor) -> None:
-    """Both have one dtype."""
+    """Both have one dtype. Nobody is told to round floats to whole numbers or truths."""
     if lhs.dtype is not rhs.dtype:
+        keeps = lhs.dtype.is_float and not rhs.dtype.is_float
+        name, wanted = (rhs_name, lhs.dtype) if keeps else (lhs_name, rhs.dtype)
         raise SpecViolation(
             "DTypeMismatch",
             f"{lhs_name} is {lhs.dtype} and {rhs_name} is {rhs.dtype}",
-            f"convert {lhs_name}, with .astype(weft.{written(rhs.dtype)})",
+            f"convert {name}, with .astype(weft.{written(wanted)})",
         )
 
 

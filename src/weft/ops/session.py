@@ -196,6 +196,15 @@ class Handle(OfTensorType):
     def __iter__(self) -> Iterator[Handle]:
         return iter([self[index] for index in range(self._count())])
 
+    def __bool__(self) -> bool:
+        raise UserError(
+            f"{self!r} has no truth value while the program is being written; "
+            "choose by it with select, or with weft.cond"
+        )
+
+    def __len__(self) -> int:
+        return self._count()
+
     def _count(self) -> int:
         """How many elements a tuple has."""
         kind = self.node.type

@@ -105,3 +105,13 @@ def test_the_mean_over_a_dynamic_dim_counts_when_it_runs(dtype: Any) -> None:
         x = np.arange(rows * 3, dtype=dtype).reshape(rows, 3)
         assert f(x).item() == x.mean()
     assert len(f.versions) == 1
+
+
+def test_python_does_not_decide_by_a_handle() -> None:
+    session = Session.here()
+    handle = session.import_(weft.asarray([1.0, 2.0]))
+    with pytest.raises(weft.UserError, match=r"has no truth value while .*; choose by it with sel"):
+        bool(handle.compare("greater", 0.0))
+    with pytest.raises(weft.UserError, match="is no tuple"):
+        len(handle)
+    assert len(handle.top_k(k=1, axis=0, largest=True, indices_dtype="si32")) == 2

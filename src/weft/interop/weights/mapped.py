@@ -25,6 +25,7 @@ Array = NDArray[Any]
 _MOST_AXES: Final = 64
 _PICKLES: Final = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 """How the files of `torch.save` begin: zip archives of a pickle, or pickles."""
+_NUMPY: Final = {".npz": b"PK\x03\x04", ".npy": b"\x93NUM"}
 _LEGACY: Final = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 
 
@@ -57,8 +58,16 @@ def map_file(path: Path, caller: str = "load") -> memoryview:
 
 
 def refuse_pickle(path: Path, data: memoryview) -> None:
-    """A file of `torch.save` is refused: reading one runs what its author wrote."""
+    """A file of `torch.save` is refused: reading one runs what its author wrote. Arrays of NumPy
+    are none, but have no reader here."""
     beginning = bytes(data[:4])
+    if path.suffix in _NUMPY and beginning in _NUMPY.values():
+        arrays = "dict(arrays)" if path.suffix == ".npz" else '{"x": arrays}'
+        raise UserError(
+            f"[load] {path} holds arrays of NumPy, and weights are read from safetensors and GGUF "
+            f"files. Convert it once: arrays = numpy.load({path.name!r}), then weft.save("
+            f"{path.with_suffix('.safetensors').name!r}, {arrays})"
+        )
     if beginning.startswith(_PICKLES) or (path.suffix in _LEGACY and beginning[:1] == b"\x80"):
         target = path.with_suffix(".safetensors").name
         raise UserError(

@@ -73,6 +73,17 @@ def test_pickles_are_refused_with_the_way_to_convert_them(name: str, tmp_path: P
                 weft.load(path)
 
 
+def test_arrays_of_numpy_are_no_pickles_and_the_way_to_convert_them_works(tmp_path: Path) -> None:
+    np.savez(tmp_path / "many.npz", a=X)
+    np.save(tmp_path / "one.npy", X)
+    for name in ("many.npz", "one.npy"):
+        told = r"holds arrays of NumPy.*numpy\.load\('.*'\), then weft\.save\('.*\.safetensors', "
+        with pytest.raises(UserError, match=told):
+            weft.load(tmp_path / name)
+    weft.save(tmp_path / "many.safetensors", dict(np.load(tmp_path / "many.npz")))
+    np.testing.assert_array_equal(weft.load(tmp_path / "many.safetensors")["a"].numpy(), X)
+
+
 def test_an_index_through_links_into_one_folder_is_read(tmp_path: Path) -> None:
     """As in the caches of hubs: a folder of links into a folder of files."""
     blobs = saved(tmp_path / "blobs", 24)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -127,6 +128,14 @@ NESTS = {
     "an address beyond": (
         "b0[l", "b0[1000 + l", "RoutineMemory", "leaves the 64 elements of the buffer at"
     ),
+    "elements of another row": (
+        "16*p + 8*t", "16*t + 8*p", "RoutineDomain",
+        "b1 at [0] is made of b0[16], which its kernel does not read for it",
+    ),
+    "elements that nobody reads": (
+        "8*t + 4*u]", "4*u]", "RoutineDomain",
+        "b1 at [0] is not made of b0[8], which its kernel reads for it",
+    ),
     "a buffer that is only read": (
         "store b2", "store b0", "RoutineMemory", "the buffer 0 is only read"
     ),
@@ -197,6 +206,16 @@ def test_faults_in_loop_nests_are_refused(name: str) -> None:
     assert caught.value.code == code
     assert why in caught.value.why
     assert caught.value.where
+
+
+def test_reads_that_are_not_followed_are_told() -> None:
+    kept = "load v2 = b2[l + 8*t + 4*u]\n        accumulate a <- v2"
+    nest = by_hand().replace("accumulate a <- v1", kept)
+    with pytest.warns(weft.WeftWarning, match="not known whether it reads the elements.*--check"):
+        weft.compile(row_sums(), overrides={"cpu": nest})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weft.compile(row_sums(), overrides={"cpu": by_hand().replace("exp(v0)", "tanh(v0)")})
 
 
 def test_unrolling_without_end_is_refused() -> None:

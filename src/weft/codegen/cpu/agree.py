@@ -10,6 +10,7 @@ from typing import Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.domain import executed
+from weft.codegen.cpu.reads import Unknown, other_reads, same_loads
 from weft.codegen.cpu.rings import ring_faults
 from weft.codegen.cpu.verify import EMPTY, findings, repetitions
 from weft.foundation.errors import Finding, SpecViolation
@@ -27,8 +28,9 @@ MOST_COUNTED: Final = 4_096
 """Turns of a loop that are looked at one by one."""
 
 
-def agree(read: ir.Routine, made: ir.Routine, kernel: Kernel, refs: Mapping[str, MemRef]) -> None:
-    """Raise where a routine that was read is none of its kernel."""
+def agree(read: ir.Routine, made: ir.Routine, kernel: Kernel, refs: Mapping[str, MemRef]) -> str:
+    """Raise where a routine that was read is none of its kernel. The answer is why it is not known
+    whether it reads the elements that its kernel reads; nothing where it does."""
     found = list(_frame(read, made, kernel)) or list(findings(read)) or list(_work(read, made))
     if not found and kernel.opaque is None:
         found = list(_terms(read, made)) if read.body != made.body else []
@@ -39,6 +41,20 @@ def agree(read: ir.Routine, made: ir.Routine, kernel: Kernel, refs: Mapping[str,
         found = [_wrong(read, "RoutineDomain", why, "leave its loops as they were")]
     if found:
         raise SpecViolation.of(found)
+    return _reads(read, made, kernel) if kernel.opaque is None else ""
+
+
+def _reads(read: ir.Routine, made: ir.Routine, kernel: Kernel) -> str:
+    """Every element of an output is made of the elements that the kernel reads for it."""
+    try:
+        for output in kernel.outputs:
+            why = other_reads(read, made, buffers(kernel).index(output.tensor))
+            if why:
+                hint = "what is computed of which elements is changed in an earlier stage"
+                raise SpecViolation.of([_wrong(read, "RoutineDomain", why, hint)])
+    except Unknown as unknown:
+        return "" if same_loads(read, made) else str(unknown)
+    return ""
 
 
 def _wrong(routine: ir.Routine, code: str, why: str, hint: str = "") -> Finding:

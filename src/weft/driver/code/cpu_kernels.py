@@ -3,6 +3,7 @@ disk."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -19,7 +20,7 @@ from weft.driver.artifact.assembler import Native
 from weft.driver.artifact.kernels import kernel_key
 from weft.driver.code.sources import LLVM
 from weft.foundation import limits
-from weft.foundation.errors import Finding, SpecViolation, Unimplemented
+from weft.foundation.errors import Finding, SpecViolation, Unimplemented, WeftWarning
 from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap
 from weft.plan.ir import REFUSED, PlanSet
@@ -118,7 +119,15 @@ def read_module(text: str, made: CpuCode, module: Module, buffer_map: BufferMap)
         if routine != made.routines[symbol]:
             kernel = kernels[symbol]
             refs = buffer_map.refs_of(buffers(kernel))
-            agree(routine, made.routines[symbol], kernel, refs)
+            unknown = agree(routine, made.routines[symbol], kernel, refs)
+            if unknown:
+                warnings.warn(
+                    f"the CPU routine {symbol} was given, and it is not known whether it reads the "
+                    f"elements that its kernel reads: {unknown}; weft compile --check runs it "
+                    "beside the reference",
+                    WeftWarning,
+                    stacklevel=2,
+                )
     return replace(made, routines={symbol: read[symbol] for symbol in made.routines})
 
 

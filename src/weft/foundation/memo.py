@@ -6,6 +6,7 @@ as long as the process lives has a bound here, and `weft.clear_caches` gives it 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, ParamSpec, TypeVar, cast
@@ -35,3 +36,7 @@ def forget() -> None:
     """Drop every answer; each is worked out again when it is asked for."""
     for forgets in list(_FORGETTING):
         forgets()
+    # Python keeps up to 4,096 names under which attributes were found. NumPy makes those of its own
+    # anew each time, so they end up between everything else, and keep its pages from becoming free.
+    if hasattr(sys, "_clear_type_cache"):
+        sys._clear_type_cache()

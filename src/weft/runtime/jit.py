@@ -99,14 +99,15 @@ def _optimised(text: str, cpu: tuple[str, str, str], level: int) -> tuple[Any, A
         module.verify()
     except RuntimeError as error:
         raise InternalError(f"generated LLVM IR is not valid: {error}") from None
-    passes.inliner.run(module, passes.builder)
+    if "alwaysinline" in text:
+        passes.inliner.run(module, passes.builder)
     for function in module.functions:
         if not function.is_declaration:
             passes.simplifier.run(function, passes.builder)
     return passes.machine, module
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Passes:
     """LLVM's machine for a processor, and its passes: those that simplify one function. What is
     unrolled, in vectors or copied to where it is called is decided by whoever wrote the module;
@@ -116,13 +117,29 @@ class _Passes:
     builder: Any
     inliner: Any
     simplifier: Any
+    modules: int = 0
+    """How many they ran on."""
 
 
-@cache
+_PASSES: Final[dict[tuple[tuple[str, str, str], int], _Passes]] = {}
+_MOST_MODULES: Final = 256
+"""How many modules passes run on before they are made anew. Each run leaves some calls with
+llvmlite's builder that all later runs carry out: after thousands, a module takes ten times as long.
+But of each builder 45 kB stay behind."""
+
+
 def _passes(cpu: tuple[str, str, str], level: int) -> _Passes:
-    """Made once and kept: llvmlite does not give the memory of passes back."""
+    """The passes for a processor, for one more module."""
+    found = _PASSES.get((cpu, level))
+    if found is None or found.modules >= _MOST_MODULES:
+        found = _PASSES[cpu, level] = _new_passes(found.machine if found else None, cpu, level)
+    found.modules += 1
+    return found
+
+
+def _new_passes(machine: Any, cpu: tuple[str, str, str], level: int) -> _Passes:
     triple, name, features = cpu
-    machine = target_of(triple).create_target_machine(
+    machine = machine or target_of(triple).create_target_machine(
         cpu=name, features=features, opt=level, reloc="pic", codemodel="default"
     )
     options = llvm.create_pipeline_tuning_options(speed_level=level)

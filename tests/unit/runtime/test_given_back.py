@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from weft.runtime import jit
+
 RESIDENT = """
 import gc
 import os
@@ -88,3 +90,19 @@ def test_what_is_compiled_and_dropped_leaves_nothing() -> None:
 def test_questions_about_sets_leave_nothing() -> None:
     """It was 7 kB for the three of them: islpy keeps something of what isl takes over."""
     assert measured(ASKED) < 1_000
+
+
+def test_passes_are_made_anew_before_they_become_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run leaves calls with llvmlite's builder that all later runs carry out."""
+    monkeypatch.setattr(jit, "_MOST_MODULES", 3)
+    monkeypatch.setattr(jit, "_PASSES", {})
+    builders, machines, codes = set(), set(), set()
+    kept = []
+    for _ in range(7):
+        codes.add(jit.compile_object("define i32 @f() {\n ret i32 7 }"))
+        (passes,) = jit._PASSES.values()
+        assert passes.modules <= 3
+        kept.append(passes)
+        builders.add(id(passes.builder))
+        machines.add(id(passes.machine))
+    assert (len(builders), len(machines), len(codes)) == (3, 1, 1)

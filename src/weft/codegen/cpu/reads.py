@@ -120,7 +120,7 @@ class _Flow:
 
     def _behind(self, store: _Site, stmt: ir.Store) -> Iterator[tuple[int, Piece]]:
         """The loads from which a store's value comes."""
-        names = {loop.var: loop.var for loop in store.loops}
+        names: Names = {loop.var: loop.var for loop in store.loops}
         todo: list[tuple[_Site, Names]] = [(store, names)]
         seen = {(store.place, tuple(names.items()))}
         while todo:

@@ -162,18 +162,20 @@ static void weft_lay_out(weft_context *context, weft_carver *carver, const weft_
     context->arena = weft_carve(carver, arena);
 }
 
-/* States as they begin. */
-static void weft_reset(weft_context *context) {
+/* States as they begin; where their memory is zeros, those that are zeros are left as they are. */
+static void weft_begin(weft_context *context, int zeros) {
     const weft_model *model = context->program->model;
     int32_t n;
     for (n = 0; n < model->signature->states; n++) {
         size_t bytes = (size_t)weft_bytes(&model->signature->state[n], NULL);
-        if (model->first_states[n] < 0)
-            memset(context->states[n], 0, bytes);
-        else
+        if (model->first_states[n] >= 0)
             memcpy(context->states[n], context->program->weights + model->first_states[n], bytes);
+        else if (!zeros)
+            memset(context->states[n], 0, bytes);
     }
 }
+
+static void weft_reset(weft_context *context) { weft_begin(context, 0); }
 
 static int64_t weft_context_bytes(const weft_model *model) {
     weft_carver carver = {NULL, 0};
@@ -194,6 +196,7 @@ static int weft_context_new(const weft_program *program, weft_context **made, we
     const weft_model *model;
     int64_t bytes, step;
     int32_t n;
+    int own;
     uint8_t *block;
     if (program == NULL || made == NULL)
         return weft_fail(error, WEFT_MISUSE, "there is no program, or no place for its context");
@@ -204,7 +207,9 @@ static int weft_context_new(const weft_program *program, weft_context **made, we
         return weft_fail(error, WEFT_NO_MEMORY,
                          "a context takes %" PRId64 " bytes, over the limit of %" PRIu64, bytes,
                          program->options.memory_limit);
-    block = weft_allocate(&program->options, (size_t)bytes);
+    /* A large block of the C library is zeros that take no memory before they are written. */
+    own = program->options.allocate == NULL;
+    block = own ? calloc(1, (size_t)bytes) : weft_allocate(&program->options, (size_t)bytes);
     if (block == NULL)
         return weft_fail(error, WEFT_NO_MEMORY,
                          "there is no memory for a context of %" PRId64 " bytes", bytes);
@@ -222,7 +227,7 @@ static int weft_context_new(const weft_program *program, weft_context **made, we
         for (step = 0; step < model->versions[n].step_count; step++)
             weft_write_step(context, &model->versions[n], &context->tables[n], step);
     }
-    weft_reset(context);
+    weft_begin(context, own);
     if (program->options.threads > 1) {
         context->pool = weft_pool_new(program->options.threads - 1);
         if (context->pool == NULL) {

@@ -82,6 +82,7 @@ def closer(first: Plan) -> Iterator[Plan]:
         case RowPlan(across=True):
             for threads, kept in product((128, 64, 32), (True, False)):
                 along = replace(first, across=False, threads=threads, rows_per_block=8)
+                along = replace(along, rows_per_thread=1)
                 yield replace(along, keep_row=kept)
         case RowPlan(ring=0, blocks_per_row=1):
             # Rows that were kept are not read again: that would be more bytes, not fewer.

@@ -24,7 +24,8 @@ from weft.codegen.gpu.ir import values, walk
 from weft.driver.reference import ReferenceBackend
 from weft.driver.stages.compilation import Compilation
 from weft.plan import text
-from weft.plan.ir import RowPlan
+from weft.plan.candidates import closer
+from weft.plan.ir import Header, RowPlan
 
 
 def compiled(name: str, target: str = "sm90", **changes: int) -> Compilation:
@@ -113,3 +114,8 @@ def test_layers_of_networks_do_not_spill(name: str, target: str) -> None:
         assert template_of(first) == "strips"
         assert line.name.startswith("wgrad") or first.rows_per_thread == rows
         assert check(compilation, arch) == []
+
+
+def test_plans_whose_rows_lie_along_threads_have_no_strips() -> None:
+    plan = RowPlan(Header("sm90", ""), 4, 128, 1, 1, False, rows_per_thread=7, across=True)
+    assert {found.rows_per_thread for found in closer(plan) if isinstance(found, RowPlan)} == {1}

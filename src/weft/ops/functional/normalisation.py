@@ -282,13 +282,15 @@ def capture_batch_norm(
 ) -> Handle:
     wide = widened(x)
     if mean is None or variance is None:
-        normal = standardised(wide, checked.axes, checked.eps)
-        return _scaled(normal, checked, weight, bias, x.dtype)
+        mean = wide.reduce_mean(checked.axes)
+        centred = wide - _laid(mean, wide, checked.along)
+        variance = (centred * centred).reduce_mean(checked.axes)
+    else:
+        centred = wide - _laid(mean, wide, checked.along)
     # One factor for each channel: what is left for each element are a difference and a product.
     factor = (variance.cast(wide.dtype) + checked.eps).rsqrt()
     if weight is not None:
         factor = factor * weight.cast(wide.dtype)
-    centred = wide - _laid(mean, wide, checked.along)
     normal = centred * _laid(factor, wide, checked.along)
     return _scaled(normal, checked, None, bias, x.dtype)
 

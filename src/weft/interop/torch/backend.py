@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -50,13 +50,11 @@ def weft_backend(
 def _plain_words() -> Iterator[None]:
     """While torch traces, tensors on a GPU must not bring in ops of the libraries that torch would
     call there."""
-    enabled = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = False
-    try:
-        with sdpa_kernel(SDPBackend.MATH) if torch.cuda.is_available() else nullcontext():
-            yield
-    finally:
-        torch.backends.cudnn.enabled = enabled
+    if not torch.cuda.is_available():
+        yield
+        return
+    with torch.backends.cudnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def _compiled(module: GraphModule, fakes: list[Any], settings: Settings) -> Any:

@@ -211,6 +211,33 @@ def test_inputs_need_not_lie_in_order_and_results_lie_as_torchs() -> None:
         torch.testing.assert_close(mine, theirs, check_stride=True)
 
 
+@pytest.mark.parametrize(
+    ("mode", "padding", "corners", "rank"),
+    [
+        ("bilinear", "zeros", False, 2),
+        ("bilinear", "reflection", False, 3),
+        ("nearest", "border", True, 2),
+        ("bicubic", "border", False, 2),
+        ("bicubic", "reflection", True, 2),
+    ],
+)
+def test_images_are_sampled_at_computed_places(
+    mode: str, padding: str, corners: bool, rank: int
+) -> None:
+    def f(x: Any, angle: Any) -> Any:
+        places = torch.nn.functional.affine_grid(angle, x.shape, align_corners=corners)
+        return torch.nn.functional.grid_sample(x, places, mode, padding, align_corners=corners)
+
+    x = torch.randn(2, 3, *(5, 4, 6)[:rank], requires_grad=True)
+    angle = (torch.randn(2, rank, rank + 1) * 0.8).requires_grad_()
+    back = torch.randn_like(f(x, angle))
+    mine, theirs = (
+        (made := function(x, angle), *torch.autograd.grad(made, (x, angle), back))
+        for function in (compiled(f), f)
+    )
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
 def test_random_numbers_follow_torchs_seed() -> None:
     made = compiled(torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Identity()))
     x = torch.ones(1000)

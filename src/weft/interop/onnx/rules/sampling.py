@@ -1,93 +1,25 @@
-"""Sampling at computed places: between the elements of a grid."""
+"""Sampling at computed places."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from itertools import product
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from weft.foundation.dtypes import SI64
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.interop.onnx.rules.convolution import per_axis
-from weft.interop.onnx.rules.elementwise import scalar, widened
+from weft.interop.onnx.rules.elementwise import scalar
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.values import Array, Value, array, tensor, wf
+from weft.interop.sampling import grid_sampled, sampled
 from weft.ops.tensor import Tensor
 
 _MODES: Final = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic"}
 _MODES["nearest"] = "nearest"
 _PADDING: Final = ("zeros", "border", "reflection")
-Taps = list[tuple[Tensor, Tensor | None]]
-"""Places along an axis, each with its weight; None is 1."""
-
-
-def _taps(at: Tensor, mode: str) -> Taps:
-    """The neighbours that count."""
-    if mode == "nearest":
-        return [(at, None)]
-    first = wf.floor(at)
-    t = at - first
-    if mode == "linear":
-        return [(first, 1 - t), (first + 1, t)]
-    a = -0.75
-    weights = [
-        ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a,
-        ((a + 2) * t - (a + 3)) * t * t + 1,
-        ((a + 2) * (1 - t) - (a + 3)) * (1 - t) * (1 - t) + 1,
-        ((a * (2 - t) - 5 * a) * (2 - t) + 8 * a) * (2 - t) - 4 * a,
-    ]
-    return [(first + (index - 1), weight) for index, weight in enumerate(weights)]
-
-
-def _reflected(at: Tensor, low: float, high: float) -> Value:
-    """Places mirrored at the borders until they are between them."""
-    span = high - low
-    if span <= 0:
-        return wf.full_like(at, low)
-    apart = wf.remainder(wf.abs(at - low), scalar(at, 2 * span))
-    return wf.where(apart > span, 2 * span - apart, apart) + low
-
-
-def sampled(
-    x: Tensor, places: Sequence[Tensor], mode: str, padding: str, corners: bool = False
-) -> Value:
-    """x [N, C, sizes...] at places, one tensor [N, Q] for each axis of sizes: [N, C, Q]."""
-    sizes = [int(size) for size in x.shape[2:]]
-    count = math.prod(sizes)
-    flat = x.reshape((*x.shape[:2], count))
-    axes = [_taps(at, mode) for at in places]
-    total: Any = None
-    for combination in product(*axes):
-        index: Any = None
-        weight: Any = None
-        for (at, part), size in zip(combination, sizes, strict=True):
-            kept, inside = _kept(at, size, padding, corners)
-            index = kept if index is None else index * size + kept
-            for factor in (part, inside):
-                if factor is not None:
-                    weight = factor if weight is None else weight * factor
-        where = wf.broadcast_to(wf.expand_dims(index, 1), (*x.shape[:2], index.shape[-1]))
-        value = wf.take_along_axis(flat, where, axis=2)
-        if weight is not None:
-            # What is outside counts for nothing, also where it stands for an infinity.
-            part = wf.expand_dims(weight, 1)
-            value = wf.where(wf.equal(part, 0), scalar(value, 0), value * part.astype(x.dtype))
-        total = value if total is None else total + value
-    return total
-
-
-def _kept(at: Tensor, size: int, padding: str, corners: bool) -> tuple[Tensor, Tensor | None]:
-    """A place that is there, and 0 or 1 for whether it is meant where nothing is around."""
-    if padding == "reflection":
-        low, high = (0.0, size - 1.0) if corners else (-0.5, size - 0.5)
-        return wf.clip(wf.trunc(_reflected(at, low, high)), 0, size - 1).astype(SI64), None
-    kept = wf.clip(at, 0, size - 1).astype(SI64)
-    if padding == "border":
-        return kept, None
-    return kept, wf.logical_and(at >= 0, at <= size - 1).astype(at.dtype)
 
 
 @rule("GridSample")
@@ -95,23 +27,7 @@ def grid_sample(call: Call, x: Tensor, grid: Tensor) -> Value:
     mode = _MODES[call.choice("mode", "linear", _MODES)]
     padding = call.choice("padding_mode", "zeros", _PADDING)
     corners = bool(call.attr("align_corners", 0))
-    if 0 in (x.size, grid.size):
-        return wf.zeros((*x.shape[:2], *grid.shape[1:-1]), dtype=x.dtype)
-    rank, wide = x.ndim - 2, widened(x)
-    rows = grid.reshape((grid.shape[0], -1, rank)).astype(wide.dtype)
-    places = []
-    for axis, size in enumerate(map(int, x.shape[2:])):
-        near = rows[..., rank - 1 - axis]
-        at = (near + 1) / 2 * (size - 1) if corners else ((near + 1) * size - 1) / 2
-        at = wf.round(at) if mode == "nearest" else at
-        low, high = (0.0, size - 1.0) if corners else (-0.5, size - 0.5)
-        if padding == "border":
-            at = wf.where(wf.logical_or(at < low, at > high), wf.clip(at, 0, size - 1), at)
-        elif padding == "reflection":
-            at = _reflected(at, low, high)
-        places.append(at)
-    made = sampled(wide, places, mode, padding, corners)
-    return made.reshape((*x.shape[:2], *grid.shape[1:-1])).astype(x.dtype)
+    return grid_sampled(x, grid, mode, padding, corners, moved=True)
 
 
 # -- regions ---------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
-"""Images in other sizes."""
+"""Images in other sizes, and at computed places."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from weft.foundation.errors import Unimplemented
-from weft.interop.torch.rules.table import F, Rule, rules, w
+from weft.interop.sampling import grid_sampled
+from weft.interop.torch.rules.table import F, Rule, rule, rules, w
 
 
 def _resized(mode: str, spatial: int) -> Rule:
@@ -44,3 +45,26 @@ for _theirs, _mode, _spatial in (
 ):  # fmt: skip
     _made = _resized(_mode, _spatial)
     rules("aten.", **{f"upsample_{_theirs}": _made, f"upsample_{_theirs}_backward": _back(_made)})
+
+
+_MODES: Final = ("linear", "nearest", "cubic")
+_PADDING: Final = ("zeros", "border", "reflection")
+
+
+@rule("aten.grid_sampler_2d", "aten.grid_sampler_3d")
+def grid_sampler(
+    x: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> Any:
+    mode, padding = _MODES[interpolation_mode], _PADDING[padding_mode]
+    return grid_sampled(x, grid, mode, padding, bool(align_corners))
+
+
+@rule("aten.grid_sampler_2d_backward", "aten.grid_sampler_3d_backward")
+def grid_sampler_backward(
+    gradient: Any, x: Any, grid: Any, interpolation_mode: int, padding_mode: int,
+    align_corners: bool, output_mask: Any,
+) -> Any:  # fmt: skip
+    settings = (interpolation_mode, padding_mode, align_corners)
+    _, back = w.vjp(lambda x, grid: grid_sampler(x, grid, *settings), x, grid)
+    found = back(gradient)
+    return [each if wanted else None for each, wanted in zip(found, output_mask, strict=True)]

@@ -6,7 +6,9 @@ Every program is another one, of other sizes and constants, compiled, run and dr
 it is one program, whose machine code comes from the disk. Printed is the memory after every tenth
 of them, once the caches of the process are empty, and how much was left by each program from then
 on. A few hundred kilobytes more or less are Python's: it gives memory back by the megabyte, and
-only those in which nothing is alive.
+only those in which nothing is alive. Of what a program of two kernels leaves about 1.2 kB are
+llvmlite's, which never gives back what it notes with every run of passes (`_MOST_MODULES` in
+`weft.runtime.jit`); no object of Python is left.
 """
 
 from __future__ import annotations

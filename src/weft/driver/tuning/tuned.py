@@ -8,9 +8,9 @@ cluster finds its own. A table that cannot be read is no table.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
 from weft.driver.programs.kept import tuned_key
@@ -75,7 +75,7 @@ def _read(entry: Any) -> Tuned:
 
 def _seconds(fields: Fields, name: str) -> float:
     found = fields.take(name)
-    if type(found) not in (int, float) or not 0 < found < inf:
+    if type(found) not in (int, float) or not 0 < found <= sys.float_info.max:
         fields.fail(f"field {name!r} must be a number over 0")
     return float(found)
 

@@ -44,7 +44,7 @@ class _Draw:
 
     def __call__(self, x: Any) -> Any:
         steps: list[Callable[[Any], Any]] = [self.window, self.window, self.window]
-        steps += [self.point, self.pair, self.padded, self.turned]
+        steps += [self.point, self.pair, self.padded, self.turned, self.pooled, self.pooled]
         self.values = [x]
         for _ in range(self.random.randint(2, 6)):
             self.values.append(self.random.choice(steps)(self.values[-1]))
@@ -89,6 +89,18 @@ class _Draw:
         if len(low) == 3:
             low[0] = high[0] = 0
         return self.window(functional.pad(x, list(zip(low, high, strict=True)), value=1))
+
+    def pooled(self, x: Any) -> Any:
+        """The largest element or the mean of every window, perhaps beyond a border."""
+        border = self.random.randint(0, 1)
+        widths = [self.random.randint(1 + border, 4) for _ in range(2)]
+        if len(x.shape) < 2 or x.shape[-1] + 2 * border - widths[1] < 64 or x.shape[-2] < 4:
+            return self.point(x)
+        images = x.reshape((1,) * (4 - len(x.shape)) + tuple(x.shape))
+        exact = self.dtype is np.int32 or self.random.random() < 0.5
+        pool = functional.max_pool2d if exact else functional.avg_pool2d
+        found = pool(images, tuple(widths), stride=1, padding=border)
+        return found.reshape((*x.shape[:-2], *found.shape[-2:]))
 
     def turned(self, x: Any) -> Any:
         """The columns in the other order, or every second one."""

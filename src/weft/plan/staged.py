@@ -29,11 +29,13 @@ def staged_form(kernel: Kernel) -> Staged:
 
 
 def staged_plan(kernel: Kernel, vector: int, header: Header) -> StagedPlan:
-    """The plan of a kernel with stages, where nobody says more."""
+    """The plan of a kernel with stages, where nobody says more. Each step of a window takes up so
+    many vectors at a time."""
     form = staged_form(kernel)
     edges = tuple(LocalEdge(*pair, RING, depth) for pair, depth in _edges(kernel))
     slide = axis_names(kernel)[form.slide]
-    return StagedPlan(header, vector, 2, {slide: strip_rows(kernel, form)}, slide, edges)
+    unroll = 4 if any(found.reduce for part in kernel.parts for found in part.axes) else 2
+    return StagedPlan(header, vector, unroll, {slide: strip_rows(kernel, form)}, slide, edges)
 
 
 def staged_plans(first: StagedPlan) -> Iterator[StagedPlan]:
@@ -45,7 +47,8 @@ def staged_plans(first: StagedPlan) -> Iterator[StagedPlan]:
 
 def axis_names(kernel: Kernel) -> dict[str, str]:
     """The axes of the results by the names that plans have for them."""
-    return {found.name: f"i{number}" for number, found in enumerate(kernel.axes)}
+    outer = (found.name for found in kernel.axes if not found.reduce)
+    return {name: f"i{number}" for number, name in enumerate(outer)}
 
 
 def _edges(kernel: Kernel) -> Iterator[tuple[tuple[str, str], int]]:

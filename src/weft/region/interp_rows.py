@@ -60,7 +60,7 @@ class _Rows:
         """The rows from `first` to `end` of the results, of one batch."""
         kernel, form = self.kernel, self.form
         for stage, ring, depth in zip(kernel.stages, form.rings, self.depths, strict=True):
-            sizes = {found.name: found.size for found in stage.axes} | {ring.axis: depth}
+            sizes = {found.name: found.size for found in stage.outer} | {ring.axis: depth}
             shape = [1 if name in ring.batch else size for name, size in sizes.items()]
             self.arrays[stage.name] = odd(stage.local.dtype, shape)
         for step in range(first - form.warm_up, end):
@@ -81,7 +81,7 @@ class _Rows:
 
     def _rings(self) -> list[_Held]:
         stages = zip(self.kernel.stages, self.form.rings, self.depths, strict=True)
-        return [_Held(tuple(a.name for a in s.axes), ring, depth) for s, ring, depth in stages]
+        return [_Held(tuple(a.name for a in s.outer), ring, depth) for s, ring, depth in stages]
 
 
 @dataclass(frozen=True)

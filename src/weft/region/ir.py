@@ -59,6 +59,8 @@ from weft.region.form import (
     Map,
     Problem,
     Product,
+    Row,
+    Rows,
     Stream,
     StreamParts,
 )
@@ -292,7 +294,7 @@ class OpaqueCall:
 
 @dataclass(frozen=True)
 class Stage:
-    """`local[axes] <- value`, kept on chip by the kernel that it is part of."""
+    """`local[outer axes] <- value`, kept on chip by the kernel that it is part of."""
 
     local: Tensor
     axes: tuple[KernelAxis, ...]
@@ -303,13 +305,18 @@ class Stage:
     def name(self) -> str:
         return self.local.name
 
+    @property
+    def outer(self) -> tuple[KernelAxis, ...]:
+        """The axes of its local; the others are windows that it reduces."""
+        return tuple(found for found in self.axes if not found.reduce)
+
     @cached_property
     def kernel(self) -> Kernel:
         """The kernel that it would be, were its local in memory."""
-        index = tuple(axis(found.name) for found in self.axes)
+        index = tuple(axis(found.name) for found in self.outer)
         output = Output(self.local.name, self.value, index)
-        name, form = self.local.name, Map(None)
-        return Kernel(name, Pattern.MAP, self.axes, self.body, (output,), form=form)
+        whole = Kernel(self.local.name, Pattern.MAP, self.axes, self.body, (output,))
+        return _as_part(whole)
 
 
 @dataclass(frozen=True)
@@ -365,8 +372,7 @@ class Kernel:
         """The stages as kernels, and what comes after them."""
         if not self.stages:
             return (self,)
-        last = replace(self, pattern=Pattern.MAP, stages=(), form=Map(None))
-        return (*(stage.kernel for stage in self.stages), last)
+        return (*(stage.kernel for stage in self.stages), _as_part(self))
 
     def every_let(self) -> Iterator[Let]:
         """The Lets of all stages and of the body, those inside folds included."""
@@ -383,6 +389,14 @@ class Kernel:
             if found.name == name:
                 return found
         raise KeyError(name)
+
+
+def _as_part(kernel: Kernel) -> Kernel:
+    """A kernel without stages as what it is among the parts of another: a map, or windows that are
+    reduced."""
+    windows = tuple(found.name for found in kernel.axes if found.reduce)
+    form, pattern = (Row(Rows(windows, True)), Pattern.ROW) if windows else (Map(None), Pattern.MAP)
+    return replace(kernel, pattern=pattern, stages=(), form=form)
 
 
 def form_of(kernel: Kernel) -> Form:

@@ -157,11 +157,11 @@ def _stages(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[Finding]:
     own = {stage.name for stage in kernel.stages}
     for stage in kernel.stages:
         where = f"{kernel.name}, stage {stage.name}"
-        names = tuple(found.name for found in stage.axes)
+        names = tuple(found.name for found in stage.outer)
         values = {let.name: let for let in stage.body}
         if stage.name in tensors or stage.name in made:
             yield Finding("RegionName", where, "its local has the name of another tensor")
-        if stage.local.shape != tuple(found.size for found in stage.axes):
+        if stage.local.shape != tuple(found.size for found in stage.outer):
             yield Finding("RegionAxis", where, "its axes are not those of its local")
         if stage.value not in values or values[stage.value].axes != names:
             why = f"{stage.value or 'its value'} does not live over all its axes"

@@ -21,10 +21,10 @@ from weft.plan.from_region import check_plans, plan_module
 from weft.plan.ir import AttentionPlan, LocalEdge, MmaPlan, RowPlan
 from weft.plan.text import dumps, load_plan, loads, plan_to_json
 from weft.plan.verify import verify
-from weft.poly.core import Halo
-from weft.poly_view import analysis
+from weft.poly.core import Halo, LoopAxis, Statement, can_compute_at
 from weft.poly_view.ir import BlockKind, PolyBlock
-from weft.region.ir import Pattern, Reduce
+from weft.region.forms.staged import statement
+from weft.region.ir import Kernel, Pattern, Reduce
 from weft.target.known import target_named
 from weft.tiny.specialise import specialise
 from weft.tiny.text import loads as load_tiny
@@ -57,6 +57,16 @@ def gemm(m: int = 1024, n: int = 768, k: int = 512) -> Lowered:
     return lowered(specialise(load_tiny(EXAMPLE), {"M": m, "N": n, "K": k}), "sm80")
 
 
+def reach(found: Lowered, kernel: Kernel, operand: str, tile: int) -> tuple[bool, Halo]:
+    """Whether an operand could be computed inside a tile of a kernel, and its halo there."""
+    tensor = found.module.tensors[operand]
+    axes = tuple(LoopAxis(f"d{n}", size) for n, size in enumerate(tensor.shape))
+    given = Statement(operand, axes, (), tensor.dtype.storage_bytes)
+    sizes = {axis.name: tile for axis in kernel.axes if not axis.reduce}
+    answer = can_compute_at(given, statement(kernel), sizes)
+    return answer.ok, answer.halo
+
+
 def contraction(found: Lowered) -> PolyBlock:
     return next(b for b in found.scop.blocks if b.kind is BlockKind.CONTRACTION)
 
@@ -66,10 +76,9 @@ def test_gemm_bias_relu() -> None:
     block = contraction(found)
     assert block.attrs is not None
     assert block.attrs.pattern == "matmul"
-    for operand in ("A", "B"):
-        reach = analysis.can_compute_at(found.scop, operand, block.name, {"i0": 128, "i2": 64})
-        assert (reach.ok, reach.halo) == (True, Halo())
     (kernel,) = found.module.kernels
+    for operand in ("A", "B"):
+        assert reach(found, kernel, operand, 128) == (True, Halo())
     assert kernel.pattern is Pattern.MATMUL
     plan = plan_module(found.module, target_named("sm80")).of(kernel.name)
     documented = load_plan(PLAN_7_1)
@@ -111,6 +120,8 @@ def test_conv_3x3_silu() -> None:
     assert block.attrs.pattern == "conv"
     (kernel,) = found.module.kernels
     assert kernel.pattern is Pattern.CONV
+    ok, halo = reach(found, kernel, found.module.inputs[0], 2)
+    assert (ok, set(halo.sides.values())) == (True, {(1, 1)})
     plan = plan_module(found.module, target_named("sm80")).of(kernel.name)
     assert isinstance(plan, MmaPlan)
     verify(plan, target_named("sm80"))

@@ -1,108 +1,16 @@
-"""Poly Core: halos, buffers, groups; the examples of sections 7.1 to 7.3."""
+"""Poly Core: what a tile needs of a producer, how it moves with the tile, and what forbids it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from examples.make_programs import attention
-from tests.unit.tiny.test_text import EXAMPLE
-from weft.foundation.index_expr import Guard, axis, evaluate, param
-from weft.indexbook.from_tiny import build_book
+from weft.foundation.index_expr import axis, evaluate, param
 from weft.poly import core
 from weft.poly.core import LoopAxis, Read, Statement
-from weft.poly_view import analysis
-from weft.poly_view.from_tiny import build_scop
-from weft.poly_view.ir import BlockKind, Scop
-from weft.ptir import Builder, Program
-from weft.tiny.from_ptir import lower_program
-from weft.tiny.ir import Graph
-from weft.tiny.specialise import specialise
-from weft.tiny.text import loads
-
-
-def scop_of(source: Graph | Program) -> Scop:
-    graph = source if isinstance(source, Graph) else lower_program(source)
-    return build_scop(graph, build_book(graph))
-
-
-# -- the examples of the document ----------------------------------------------------------------
-
-
-def test_gemm_bias_relu() -> None:
-    """Section 7.1: pattern matmul, halo 0, sum_k to relu in registers."""
-    scop = scop_of(specialise(loads(EXAMPLE), {"M": 256, "K": 128, "N": 192}))
-    blocks = scop.by_name
-    product = blocks["sum_k"]
-    assert product.kind is BlockKind.CONTRACTION
-    assert product.attrs is not None
-    assert product.attrs.pattern == "matmul"
-    assert (product.attrs.lhs_idx, product.attrs.rhs_idx) == (("i0",), ("i2",))
-    assert product.attrs.reduce_idx == ("i1",)
-    tile = {"i0": 128, "i2": 64}
-    for operand in ("A", "B"):
-        found = analysis.can_compute_at(scop, operand, "sum_k", tile)
-        assert found.ok
-        assert found.halo == core.Halo()
-    chain = ["sum_k", *(b.name for b in scop.blocks if b.name not in ("sum_k", "A", "B"))]
-    assert chain[-1] == "relu"
-    for source, to in pairwise(chain):
-        assert analysis.can_compute_at(scop, source, to, {"i0": 128, "i1": 64}).halo.bytes == 0
-        assert analysis.min_buffer_for_edge(scop, source, to).buffer == "reg"
-    assert analysis.make_fusable_groups(scop) == [chain]
-
-
-def conv_silu(pad: int = 1, stride: int = 1) -> Program:
-    b = Builder()
-    x, w = b.param("f32", [1, 16, 16, 8]), b.param("f32", [72, 4])
-    x = b.tanh(x)
-    patches = b.extract_patches(
-        x, window=[3, 3], strides=[stride, stride], dilation=[1, 1],
-        padding=[(pad, pad), (pad, pad)], pad_value=0.0,
-    )  # fmt: skip
-    return b.build(b.silu(b.dot_general(patches, w, contract=([3], [0]))))
-
-
-def test_conv_3x3_silu() -> None:
-    """Section 7.2: pattern conv, halo (+-1, +-1), a ring in shared memory."""
-    scop = scop_of(conv_silu())
-    product = next(b for b in scop.blocks if b.kind is BlockKind.CONTRACTION)
-    assert product.attrs is not None
-    assert product.attrs.pattern == "conv"
-    source = product.accesses[0].tensor
-    tile = {"i1": 8, "i2": 8, "i3": 4}
-    found = analysis.can_compute_at(scop, source, product.name, tile)
-    assert found.ok
-    assert dict(found.halo.sides) == {"i1": (1, 1), "i2": (1, 1)}
-    assert dict(found.halo.per_axis) == {"i1": 2, "i2": 2}
-    assert found.halo.bytes == (10 * 10 - 8 * 8) * 8 * 4
-    assert found.recompute == pytest.approx(10 * 10 / 64)
-    buffer = analysis.min_buffer_for_edge(scop, source, product.name, tile)
-    assert (buffer.buffer, buffer.depth, buffer.bytes) == ("smem_ring", 2, 2 * 10 * 10 * 8 * 4)
-    small = analysis.min_buffer_for_edge(scop, source, product.name, tile, limit=1000)
-    assert small.buffer == "gmem"
-    after = [e.to for e in scop.edges if e.source == product.name]
-    assert {analysis.min_buffer_for_edge(scop, product.name, to).buffer for to in after} == {"reg"}
-
-
-def test_attention_is_matmul_rows_matmul() -> None:
-    """Section 7.3: both products are matmul, the middle is elementwise and reduce."""
-    scop = scop_of(attention())
-    chain = next(c for c in scop.chains if c.kind == "attention")
-    kinds = [scop.by_name[name].kind for name in chain.blocks]
-    assert [kinds[0], kinds[-1]] == [BlockKind.CONTRACTION] * 2
-    assert set(kinds[1:-1]) == {BlockKind.EWISE, BlockKind.REDUCE}
-    for name in (chain.blocks[0], chain.blocks[-1]):
-        attrs = scop.by_name[name].attrs
-        assert attrs is not None
-        assert attrs.pattern == "matmul"
-    scores, first = chain.blocks[0], chain.blocks[1]
-    assert analysis.can_compute_at(scop, scores, first).halo == core.Halo()
-
 
 # -- halos ---------------------------------------------------------------------------------------
 
@@ -218,7 +126,7 @@ def test_a_run_time_offset_is_no_halo() -> None:
     assert core.can_compute_at(producer(32), moved, {"h": 4}).halo == core.Halo()
 
 
-# -- what forbids it, buffers, groups ------------------------------------------------------------
+# -- what forbids it ----------------------------------------------------------------------------
 
 
 def test_what_cannot_be_computed_inside() -> None:
@@ -233,47 +141,27 @@ def test_what_cannot_be_computed_inside() -> None:
         "p writes into another tensor",
         "c does not read q",
     ]
-    assert core.min_buffer_for_edge(opaque, plain).buffer == "gmem"
 
 
-def test_buffers() -> None:
-    summed = Statement("p", (LoopAxis("d0", 8), LoopAxis("r", 9, True)), (), 4)
-    rows = Statement("c", (LoopAxis("h", 4), LoopAxis("k", 8, True)), (Read("p", (K,)),), 4)
-    assert core.min_buffer_for_edge(producer(8), rows).buffer == "reg"
-    assert core.min_buffer_for_edge(summed, rows).buffer == "smem_ring"
-    both = reads_all([(H, N), (N, H)], h=8, n=8)
-    assert core.min_buffer_for_edge(producer(8, 8), both).buffer == "smem_ring"
-    guarded = Statement("c", (LoopAxis("h", 8),), (Read("p", (H - 1,), (Guard(H - 1, 8),)),), 4)
-    assert core.min_buffer_for_edge(producer(8), guarded).buffer == "smem_ring"
-    turned = consumer((H, K), h=4, k=32)
-    found = core.min_buffer_for_edge(
-        Statement("p", (*producer(4, 32).axes, LoopAxis("r", 2, True)), (), 4), turned, {"h": 4}
-    )
-    assert found == core.MinBuffer("smem_ring", 2, 2 * 4 * 32 * 4, bank_conflict=True)
+# -- how it moves --------------------------------------------------------------------------------
+
+SPANS: dict[str, tuple[list[Any], dict[str, int], tuple[int, int]]] = {
+    "one slice": ([H + 5], {"h": 1}, (5, 5)),
+    "a window": ([H + K - 1], {"h": 1}, (-1, 1)),
+    "a window beside a slice": ([H + K, H + 5], {"h": 1}, (0, 5)),
+    "steps of two": ([2 * H + K], {"h": 2}, (0, 2)),
+}
 
 
-def test_analysis_of_a_whole_view() -> None:
-    b = Builder()
-    x = b.param("f32", [30, 50])
-    scop = scop_of(b.build(b.softmax(x)))
-    facts = analysis.analyze(scop, {block.name: {"i0": 16, "i1": 10} for block in scop.blocks})
-    top = scop.chains[0].blocks[0]
-    assert facts.parallel[top] == ("i0",)
-    assert facts.reductions[top] == ("i1",)
-    assert facts.tails[top] == ("i0",)
-    assert facts.affine
-    edges = {(e.source, e.to, e.access) for e in scop.edges}
-    assert set(facts.true_dependences) == edges
+@pytest.mark.parametrize("what", SPANS)
+def test_what_is_needed_moves_with_the_tile(what: str) -> None:
+    exprs, steps, ends = SPANS[what]
+    reader = reads_all([(e, N) for e in exprs], h=20, n=8, k=3)
+    found = core.can_compute_at(producer(64, 8), reader, {"h": 1, "n": 8})
+    assert found.spans["d0"] == core.Span({"h": steps["h"]}, *ends)
+    assert found.spans["d1"] == core.Span({}, 0, 7)
 
 
-def test_groups_end_at_whole_ops_and_updates() -> None:
-    b = Builder()
-    x = b.param("f32", [4, 6])
-    y = b.exp(b.sort(b.tanh(x), axis=1, descending=False))
-    scop = scop_of(b.build(y))
-    # What comes before, the order, the elements in that order (a gather), and what comes after.
-    assert [len(group) for group in analysis.make_fusable_groups(scop)] == [1, 1, 1, 1]
-    scop = scop_of(attention())
-    updates = {b.name for b in scop.blocks if b.kind is BlockKind.UPDATE}
-    groups = analysis.make_fusable_groups(scop)
-    assert all([name] in groups for name in updates)
+def test_what_no_step_tells_is_uneven() -> None:
+    found = core.can_compute_at(producer(64), reads_all([(H,), (31 + H * -1,)], h=32))
+    assert not found.spans["d0"].even

@@ -95,7 +95,7 @@ class _Local:
         serial = all(len(a.loops) > 1 and a.loops[1].kind is LoopKind.SERIAL for a in accesses)
         if len(steps) > 1 or not serial:
             yield f"{self._name} is not stored and read in one loop over rows"
-        elif any(len(a.stmt.point) != len(self.stage.axes) for a in accesses):
+        elif any(len(a.stmt.point) != len(self.stage.outer) for a in accesses):
             yield f"{self._name} is stored or read at no point of its axes"
         elif any(self._columns(a) & axes_of(self._row(a)) for a in accesses):
             yield f"{self._name} is stored or read in several rows at once"
@@ -108,12 +108,12 @@ class _Local:
         return self._coordinates(access)[self.ring.axis]
 
     def _coordinates(self, access: _Access) -> dict[str, Expr]:
-        names = (found.name for found in self.stage.axes)
+        names = (found.name for found in self.stage.outer)
         return dict(zip(names, access.stmt.point, strict=True))
 
     def _inside(self) -> list[str]:
         outside = {self.ring.axis, *self.ring.batch}
-        return [found.name for found in self.stage.axes if found.name not in outside]
+        return [found.name for found in self.stage.outer if found.name not in outside]
 
     def _columns(self, access: _Access) -> frozenset[str]:
         """The loops of a step that go along a row."""
@@ -135,7 +135,7 @@ class _Local:
             yield f"{address} is not where its point of {self._name} lies, which is {wanted}"
         known = self._coordinates(access)
         ranges = {name: (low, high) for name, low, high in domain.axes}
-        for found in self.stage.axes:
+        for found in self.stage.outer:
             guard = Guard(known[found.name], found.size)
             # Rows are looked at with the loops that say which of them there are.
             if found.name == self.ring.axis or always(guard, ranges) or holds(domain, guard):
@@ -156,7 +156,7 @@ class _Local:
             index = tuple(known[name] for name in self._inside())
             key = tuple(str(id(loop)) for loop in self._row_loops(access))
             rows.setdefault(key, []).append(Piece(domain, index))
-        sizes = {found.name: found.size for found in self.stage.axes}
+        sizes = {found.name: found.size for found in self.stage.outer}
         box = Domain.box({name: sizes[name] for name in self._inside()})
         for pieces in rows.values():
             missing = difference(tuple(pieces), box)

@@ -45,9 +45,9 @@ def lower_staged(
 
 def ring_address(stage: Stage, ring: Ring, depth: int, point: Index) -> Expr:
     """Where a point of a local lies in its ring."""
-    places = dict(zip((found.name for found in stage.axes), point, strict=True))
+    places = dict(zip((found.name for found in stage.outer), point, strict=True))
     outside = {ring.axis, *ring.batch}
-    inside = [found for found in stage.axes if found.name not in outside]
+    inside = [found for found in stage.outer if found.name not in outside]
     strides = row_major(tuple(found.size for found in inside))
     row = linear([places[found.name] for found in inside], strides)
     return (places[ring.axis] % depth) * row_elements(stage, ring) + row
@@ -152,7 +152,7 @@ class _Part(Lowering):
         prefix: str,
     ) -> None:
         named = _prefixed(kernel, prefix)
-        along = next(found.name for found in reversed(kernel.axes))
+        along = next(found.name for found in reversed(kernel.axes) if not found.reduce)
         tile = AxisTiling(nest.plan.unroll, nest.plan.vector)
         super().__init__(named, tensors, refs, Tiling(along, {along: tile}, {}))
         self.nest, self.along = nest, along
@@ -182,7 +182,7 @@ class _Part(Lowering):
         root = Scope(None, kind=SERIAL)
         scope = root
         for found in self.kernel.axes:
-            if found.name not in places and found.name != self.along:
+            if not (found.reduce or found.name in places or found.name == self.along):
                 scope = self._serial(scope, found.name, found.size)
         for tile in outer_segments(self.kernel.sizes[self.along], self.tiling.outer(self.along)):
             inner = Scope(scope, self._name(f"{plain(self.along)}t"), tile.count, SERIAL)

@@ -2,9 +2,9 @@
 
     h = kernel(x);  y = kernel(h)    ->    y = kernel(x), with the stage h
 
-Every point of both is computed by itself, and rows of `h` are computed as the rows of `y` come to
-need them: `h` is never in memory as a whole. That is done where it takes less time by the same
-estimate that chose the kernels.
+Every point of both is computed by itself, or from a small window, and rows of `h` are computed as
+the rows of `y` come to need them: `h` is never in memory as a whole. That is done where it takes
+less time by the same estimate that chose the kernels.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Final
+from typing import Final, TypeVar
 
 from weft.foundation.index_expr import axis
 from weft.region.cost import seconds_apart
 from weft.region.fitting.cutting import needed
 from weft.region.fitting.joining import replaced
-from weft.region.forms.staged import find_staged, local_bytes
+from weft.region.forms.staged import find_staged, local_bytes, slides_alone
 from weft.region.ir import (
     Check,
     Fold,
     Kernel,
+    Let,
     Module,
     Pattern,
     Read,
-    Reduce,
     Stage,
     Tensor,
     Words,
@@ -34,6 +34,8 @@ from weft.region.ir import (
 from weft.region.structure import buffers
 from weft.region.writing.axes import split
 from weft.target.target import Target
+
+T = TypeVar("T")
 
 MOST_STAGES: Final = 8
 """Of one kernel: each is a loop nest of its own, and takes as long to compile as a kernel."""
@@ -81,31 +83,43 @@ def _makers(module: Module, reader: Kernel) -> Sequence[Kernel]:
 
 
 def _is_plain(kernel: Kernel) -> bool:
-    """Whether a kernel computes every point by itself, from places that are known, and reports
-    nothing."""
-    if kernel.pattern not in (Pattern.MAP, Pattern.STAGED) or kernel.params:
+    """Whether a kernel computes every point by itself or from a window, from places that are known,
+    and reports nothing."""
+    if kernel.pattern not in (Pattern.MAP, Pattern.ROW, Pattern.STAGED) or kernel.params:
         return False
-    names = tuple(found.name for found in kernel.axes)
+    names = _outer(kernel)
     whole = all(kernel.let(output.value).axes == names for output in kernel.outputs)
     based = any(output.base is not None for output in kernel.outputs)
     lets = list(kernel.every_let())
-    odd = any(isinstance(let.expr, Reduce | Fold | Check | Words) for let in lets)
+    odd = any(isinstance(let.expr, Fold | Check | Words) for let in lets)
     gathers = any(isinstance(let.expr, Read) and let.expr.places for let in lets)
-    return whole and not (based or odd or gathers)
+    return whole and not (based or odd or gathers) and slides_alone(kernel)
+
+
+def _outer(kernel: Kernel) -> tuple[str, ...]:
+    """The axes of the results of a kernel."""
+    return tuple(found.name for found in kernel.axes if not found.reduce)
 
 
 def _stores_axes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether each axis of all results is an axis of its tensor, in order."""
-    index = tuple(axis(found.name) for found in kernel.axes)
-    shape = tuple(found.size for found in kernel.axes)
-    return all(o.index == index and tensors[o.tensor].shape == shape for o in kernel.outputs)
+    """Whether each axis of all results is an axis of its tensor, in order; those of one element
+    are nobody's."""
+    index = tuple(map(axis, _outer(kernel)))
+    shape = tuple(kernel.sizes[name] for name in _outer(kernel))
+    stored = ((output.index, tensors[output.tensor].shape) for output in kernel.outputs)
+    return all((_long(place, own), _long(own, own)) == (index, shape) for place, own in stored)
+
+
+def _long(along: Sequence[T], shape: Sequence[int]) -> tuple[T, ...]:
+    """What belongs to the axes of a shape that have more than one element."""
+    return tuple(found for found, size in zip(along, shape, strict=True) if size != 1)
 
 
 def _spread(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
     """The kernel with an axis for each axis of its first result, where one goes through several."""
-    left = list(tensors[kernel.outputs[0].tensor].shape)
+    left = [size for size in tensors[kernel.outputs[0].tensor].shape if size != 1]
     made = kernel
-    for found in kernel.axes:
+    for found in (found for found in kernel.axes if not found.reduce):
         sizes = [left.pop(0)] if left else []
         while left and prod(sizes) < found.size:
             sizes.append(left.pop(0))
@@ -159,11 +173,30 @@ def _joined(
 
 def _with_maker(module: Module, maker: Kernel, reader: Kernel) -> Kernel:
     """The reader with a stage for each result of the maker, each with what it needs of its body."""
-    made = []
+    made, shapes = [], {o.tensor: module.tensors[o.tensor].shape for o in maker.outputs}
     for output in maker.outputs:
         names = needed((output.value,), maker)
         body = tuple(let for let in maker.body if let.name in names)
-        local = replace(module.tensors[output.tensor], role="local")
-        made.append(Stage(local, maker.axes, body, output.value))
-    stages = (*maker.stages, *made, *reader.stages)
-    return replace(reader, pattern=Pattern.STAGED, stages=stages, form=None)
+        shape = shapes[output.tensor]
+        found = module.tensors[output.tensor]
+        local = replace(found, shape=_long(shape, shape), role="local")
+        used = {name for let in body for name in let.axes}
+        axes = tuple(a for a in maker.axes if not a.reduce or a.name in used)
+        made.append(Stage(local, axes, body, output.value))
+    inner = (replace(stage, body=_reading(stage.body, shapes)) for stage in reader.stages)
+    stages = (*maker.stages, *made, *inner)
+    body = _reading(reader.body, shapes)
+    return replace(reader, pattern=Pattern.STAGED, body=body, stages=stages, form=None)
+
+
+def _reading(body: tuple[Let, ...], shapes: Mapping[str, tuple[int, ...]]) -> tuple[Let, ...]:
+    """Lets that read tensors of these shapes as locals, which have no axes of one element."""
+    found = []
+    for let in body:
+        read = let.expr
+        if isinstance(read, Read) and read.tensor in shapes:
+            short = replace(read, index=_long(read.index, shapes[read.tensor]))
+            found.append(replace(let, expr=short))
+        else:
+            found.append(let)
+    return tuple(found)

@@ -29,6 +29,11 @@ def find_form(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Form:
     """What a kernel is that is right in all else."""
     if kernel.opaque is not None:
         return Whole(type(kernel.opaque.op).__name__)
+    if kernel.pattern is Pattern.STAGED:
+        staged = find_staged(kernel)
+        if isinstance(staged, str):
+            raise InternalError(f"the stages of kernel {kernel.name} do not slide: {staged}")
+        return staged
     strides = {name: row_major(tensors[name].shape) for name in buffers(kernel)}
     rows = find_rows(kernel, strides)
     if kernel.roles is not None:
@@ -46,9 +51,4 @@ def find_form(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Form:
         if streamed is None:
             raise InternalError(f"kernel {kernel.name} is called stream, but its body is none")
         return Stream(rows, streamed)
-    if kernel.pattern is Pattern.STAGED:
-        found_rows = find_staged(kernel)
-        if isinstance(found_rows, str):
-            raise InternalError(f"the stages of kernel {kernel.name} do not slide: {found_rows}")
-        return found_rows
     return Map(find_crossing(kernel, strides)) if kernel.pattern is Pattern.MAP else Row(rows)

@@ -6,23 +6,29 @@ a local is the hull of all reads, composed through all stages between: a chain o
 three rows needs seven rows of the first. Of these only as many are alive at once as lie between the
 newest row and the oldest that somebody still reads, and a ring of so many rows holds them.
 
-Inside of a row anything may be read. Along `slide` a read moves with its reader, `i + 2`, and along
-the axes outside of it, the batch, it stays where its reader is.
+What a row of one part needs of a local is Poly Core's to say. Inside of a row anything may be read.
+Along `slide` rows move with their reader, `i + 2` or a window `i + k`, and along the axes outside
+of it, the batch, a reader stays where it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Final
 
-from weft.foundation.index_expr import Expr, axes_of, axis
+from weft.foundation.index_expr import coefficient
+from weft.poly.core import LoopAxis, Span, Statement, can_compute_at
+from weft.poly.core import Read as StatementRead
 from weft.region.form import Ring, Staged
-from weft.region.ir import Kernel, KernelAxis, Read, Reduce, Stage
+from weft.region.ir import Fold, Kernel, Let, Read, Reduce, Stage, walk
 
 SHORTEST: Final = 64
 """Elements of a row, at least, for which it is worth going from stage to stage."""
+WIDEST: Final = 256
+"""Elements of a window that is reduced, at most: its sum is taken one after the other."""
 _PIECES: Final = 16
 """Pieces that a few threads share evenly."""
 _ROWS_PER_WARM_UP: Final = 8
@@ -32,12 +38,16 @@ _ROWS_PER_WARM_UP: Final = 8
 def find_staged(kernel: Kernel) -> Staged | str:
     """How the stages of a kernel slide, or why they cannot: along the innermost axis whose rows are
     long enough."""
+    refused = next(filter(None, map(_refusal, kernel.parts)), None)
+    if refused is not None:
+        return refused
     why = "results have one axis alone"
-    for place in range(len(kernel.axes) - 2, -1, -1):
-        if prod(found.size for found in kernel.axes[place + 1 :]) < SHORTEST:
+    outer = [found for found in kernel.axes if not found.reduce]
+    for place in range(len(outer) - 2, -1, -1):
+        if prod(found.size for found in outer[place + 1 :]) < SHORTEST:
             why = f"rows have fewer than {SHORTEST} elements"
             continue
-        names = [found.name for found in kernel.axes]
+        names = [found.name for found in outer]
         found = _along(kernel, names[place], tuple(names[:place]))
         if isinstance(found, Staged):
             return found
@@ -45,15 +55,45 @@ def find_staged(kernel: Kernel) -> Staged | str:
     return why
 
 
+def slides_alone(kernel: Kernel) -> bool:
+    """Whether each part of a kernel can be computed row by row, wherever its rows are needed."""
+    return not any(map(_refusal, kernel.parts))
+
+
+def _refusal(part: Kernel) -> str | None:
+    """Why a part is not computed row by row: what it reduces are no small windows."""
+    stored = {found.name for found in part.axes if not found.reduce}
+    reductions = [let.expr for let in part.body if isinstance(let.expr, Reduce | Fold)]
+    if any(isinstance(expr, Fold) or stored & set(expr.axes) for expr in reductions):
+        return f"{part.name} has reductions along its rows"
+    if any(prod(part.sizes[name] for name in expr.axes) > WIDEST for expr in reductions):
+        return f"{part.name} reduces more than {WIDEST} elements at a time"
+    if reductions and not all(map(partial(_lies_along, part), walk(part.body))):
+        return f"{part.name} reduces along what lies side by side"
+    return None
+
+
+def _lies_along(part: Kernel, let: Let) -> bool:
+    """Whether what is read of a window lies side by side for results that do: lanes run along the
+    last axis of the results."""
+    windows = {found.name for found in part.axes if found.reduce}
+    if not isinstance(let.expr, Read) or not windows.intersection(let.axes):
+        return True
+    along = next((found.name for found in reversed(part.axes) if not found.reduce), "")
+    last = next((expr for expr in reversed(let.expr.index) if not expr.is_constant), None)
+    return last is not None and coefficient(last, along) == 1
+
+
 @dataclass
 class _Reads:
-    """Where readers of one local stand: its axis and batch, and how far the rows lie from the row
-    of the results that are computed in the same step."""
+    """Where readers of one local stand: its axis and batch, and how far the first, the last and the
+    oldest row that they read lie from the row of the results that are computed in the same step."""
 
     batch: tuple[str, ...] = ()
     axis: str = ""
     lows: list[int] = field(default_factory=list)
     highs: list[int] = field(default_factory=list)
+    oldest: list[int] = field(default_factory=list)
 
 
 def _along(kernel: Kernel, slide: str, batch: tuple[str, ...]) -> Staged | str:
@@ -61,14 +101,14 @@ def _along(kernel: Kernel, slide: str, batch: tuple[str, ...]) -> Staged | str:
     if not kernel.stages:
         return "there are none"
     found = {stage.name: _Reads() for stage in kernel.stages}
-    axes = {stage.name: stage.axes for stage in kernel.stages}
-    why = _look(kernel, _Reads(batch, slide, [0], [0]), axes, found)
+    locals_of = {stage.name: _local(stage) for stage in kernel.stages}
+    why = _look(kernel.parts[-1], _Reads(batch, slide, [0], [0]), locals_of, found)
     for stage in reversed(kernel.stages):
         here = found[stage.name]
         if why is None and not here.lows:
             why = f"nobody reads {stage.name}"
         if why is None:
-            why = _look(stage.kernel, here, axes, found)
+            why = _look(stage.kernel, here, locals_of, found)
     if why is not None:
         return why
     rings = tuple(_ring(stage.name, found[stage.name]) for stage in kernel.stages)
@@ -77,63 +117,73 @@ def _along(kernel: Kernel, slide: str, batch: tuple[str, ...]) -> Staged | str:
 
 def _ring(name: str, reads: _Reads) -> Ring:
     high = max(reads.highs)
-    depth = high - min(reads.highs) + 1
+    depth = high - min(reads.oldest) + 1
     return Ring(name, reads.batch, reads.axis, min(reads.lows), high, depth)
 
 
+def statement(part: Kernel, element_bytes: int = 0) -> Statement:
+    """A part as Poly Core sees it."""
+    reads = [let.expr for let in walk(part.body) if isinstance(let.expr, Read)]
+    return Statement(
+        part.name,
+        tuple(LoopAxis(found.name, found.size, found.reduce) for found in part.axes),
+        tuple(StatementRead(read.tensor, read.index) for read in reads if not read.places),
+        element_bytes,
+        tuple((param.name, param.low, param.high) for param in part.params),
+        affine=part.opaque is None and not any(read.places for read in reads),
+        pinned=any(output.base is not None for output in part.outputs),
+    )
+
+
+def _local(stage: Stage) -> Statement:
+    return statement(stage.kernel, stage.local.dtype.storage_bytes)
+
+
 def _look(
-    reader: Kernel,
-    at: _Reads,
-    axes: Mapping[str, Sequence[KernelAxis]],
-    found: dict[str, _Reads],
+    reader: Kernel, at: _Reads, locals_of: Mapping[str, Statement], found: dict[str, _Reads]
 ) -> str | None:
     """Note what one part reads of the locals; why that does not slide, where it does not."""
-    if any(isinstance(let.expr, Reduce) for let in reader.body):
-        return f"{reader.name} has reductions"
-    for let in reader.body:
-        if not isinstance(let.expr, Read) or let.expr.tensor not in found:
-            continue
-        name = let.expr.tensor
-        place = _place(let.expr, at, axes[name])
+    known = statement(reader)
+    cut = {at.axis, *at.batch}
+    tile = {a.name: 1 if a.name in cut else a.size for a in known.outer}
+    for name in dict.fromkeys(read.source for read in known.reads if read.source in found):
+        allowed = can_compute_at(locals_of[name], known, tile)
+        if not allowed.ok:
+            return allowed.why
+        place = _place(allowed.spans, at)
         if isinstance(place, str):
             return f"{reader.name} reads {name} {place}"
-        batch, own, offset = place
+        batch, own, span = place
         here = found[name]
         if here.axis and (here.axis, here.batch) != (own, batch):
             return f"{name} is read along several axes"
         here.axis, here.batch = own, batch
-        here.lows.append(min(at.lows) + offset)
-        here.highs.append(max(at.highs) + offset)
+        here.lows.append(min(at.lows) + span.low)
+        here.highs.append(max(at.highs) + span.high)
+        here.oldest.append(max(at.highs) + span.low)
     return None
 
 
-def _place(
-    read: Read, at: _Reads, axes: Sequence[KernelAxis]
-) -> tuple[tuple[str, ...], str, int] | str:
-    """The batch and the axis along which a local is read, and how far from the reader's row."""
-    if read.places:
-        return "where data says"
-    slides: list[tuple[str, int]] = []
+def _place(spans: Mapping[str, Span], at: _Reads) -> tuple[tuple[str, ...], str, Span] | str:
+    """The batch and the axis along which a local is read, and its rows for one of the reader's."""
+    slides: list[tuple[str, Span]] = []
     batch: dict[str, str] = {}
-    for expr, own in zip(read.index, axes, strict=True):
-        used = axes_of(expr)
-        if at.axis in used:
-            if _offset(expr, at.axis) is None:
-                return f"at {expr}, which does not move as its rows do"
-            slides.append((own.name, expr.constant))
-        elif used & set(at.batch):
-            single = expr.single_axis
-            if single is None or single.name in batch:
-                return f"at {expr}, in other parts of the batch"
-            batch[single.name] = own.name
+    for own, span in spans.items():
+        if not span.even:
+            return f"along {own}, which does not move as its rows do"
+        if at.axis in span.steps:
+            if dict(span.steps) != {at.axis: 1}:
+                return f"along {own}, which does not move as its rows do"
+            slides.append((own, span))
+        elif span.steps:
+            ((name, step), *more) = span.steps.items()
+            if more or step != 1 or span.low or span.high or name in batch:
+                return f"along {own} in other parts of the batch"
+            batch[name] = own
     if len(slides) != 1 or set(batch) != set(at.batch):
         return "not row by row"
-    ((own_axis, offset),) = slides
-    return tuple(batch[name] for name in at.batch), own_axis, offset
-
-
-def _offset(expr: Expr, name: str) -> int | None:
-    return expr.constant if expr - expr.constant is axis(name) else None
+    ((own_axis, rows),) = slides
+    return tuple(batch[name] for name in at.batch), own_axis, rows
 
 
 def strip_rows(kernel: Kernel, form: Staged) -> int:
@@ -156,4 +206,4 @@ def local_bytes(kernel: Kernel, form: Staged) -> int:
 def row_elements(stage: Stage, ring: Ring) -> int:
     """The elements of one row of a local."""
     outside = {ring.axis, *ring.batch}
-    return prod(found.size for found in stage.axes if found.name not in outside)
+    return prod(found.size for found in stage.outer if found.name not in outside)

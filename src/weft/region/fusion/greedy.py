@@ -23,7 +23,7 @@ from weft.foundation.tally import asked, done
 from weft.poly_view.ir import BlockKind
 from weft.region.cost import kernel_seconds
 from weft.region.fusion.bounds import PLACED, Bounds, reads_in_place
-from weft.region.fusion.places import places_of
+from weft.region.fusion.places import meet, places_of
 from weft.region.fusion.resources import stop_reason
 from weft.region.fusion.signature import Signatures, on_tensors
 from weft.region.ir import Kernel, Tensor
@@ -103,8 +103,9 @@ class Fusion:
         worth = [name for name in inside if self._is_work(name)]
         if not worth:
             return set()
-        found = places_of(self.view.blocks, self._places, root, inside)
-        return {name for name in worth if len(found.get(name, ())) > 1}
+        blocks, params = self.view.blocks, self.view.params
+        found = places_of(blocks, self._places, root, inside)
+        return {n for n in worth if meet(found.get(n, ()), blocks[n], blocks[root], params)}
 
     def _is_work(self, name: str) -> bool:
         """Whether it takes anything to compute a block again."""

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from weft import functional
 from weft.foundation.errors import SpecViolation
 from weft.region import text
 from weft.region.cost import seconds_apart
@@ -91,6 +92,45 @@ def test_a_batch_stays_outside() -> None:
     _, kernel, form = staged(images, (3, 20, 80))
     assert form.batch == (kernel.axes[0].name,)
     assert [ring.batch for ring in form.rings] == [(kernel.stages[0].axes[0].name,)]
+
+
+def pooled(x: Any) -> Any:
+    return functional.avg_pool2d(
+        functional.max_pool2d(weft.tanh(x), 3, stride=1, padding=1), (2, 3), stride=1
+    )
+
+
+def test_windows_are_stages() -> None:
+    """The hull of a window is Poly Core's; axes of one element are in no local."""
+    _, kernel, form = staged(pooled, (1, 2, 20, 80))
+    reach = [(ring.low, ring.high, ring.depth) for ring in form.rings]
+    assert reach == [(-1, 2, 3), (0, 1, 2)]
+    assert [stage.local.shape for stage in kernel.stages] == [(2, 20, 80), (2, 20, 80)]
+    assert [len(stage.axes) for stage in kernel.stages] == [3, 5]
+
+
+def test_windows_mean_what_they_mean_apart() -> None:
+    module, kernel, form = staged(pooled, (1, 2, 20, 80))
+    values = image(1, 2, 20, 80)
+    arrays = {module.inputs[0]: values}
+    depths = [ring.depth for ring in form.rings]
+    played = run_rows(kernel, module.tensors, arrays, 7, depths)[module.outputs[0]]
+    wanted = pooled(weft.tensor(values)).numpy()
+    np.testing.assert_allclose(played, wanted, rtol=1e-6, atol=1e-6)
+    assert text.loads(text.dumps(module)) == module
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: weft.sum(weft.tanh(x[:, 1:] * x[:, :-1]), axis=2)[:, :70] * 2.0,
+        lambda x: functional.softmax(x[:, 1:] + weft.tanh(x[:, :-1]), axis=-1)[:, 1:],
+        lambda x: functional.max_pool2d(weft.tanh(x[:, 1:] * x[:, :-1]), 2),
+    ],
+    ids=["a sum of neighbours", "a softmax", "a stride"],
+)
+def test_reductions_that_are_no_windows_are_kernels(function: Any) -> None:
+    assert not any(kernel.stages for kernel in module_of(function, (3, 90, 80)).kernels)
 
 
 def test_fewer_bytes_are_fewer_microseconds() -> None:

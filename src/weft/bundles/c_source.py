@@ -173,7 +173,7 @@ def _models(layout: Layout) -> Iterator[str]:
         )
         first += len(own)
     yield c_array("weft_model", "models", records)
-    yield f"#define WEFT_MODELS {len(records)}"
+    yield f"enum {{ model_count = {len(records)} }};"
 
 
 def _weights(weights: Weights) -> str:

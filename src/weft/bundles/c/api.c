@@ -20,7 +20,7 @@ void @NAME@_close(@NAME@_program *program) {
 int64_t @NAME@_context_bytes(void) {
     int64_t most = 0, bytes;
     int32_t n;
-    for (n = 0; n < WEFT_MODELS; n++) {
+    for (n = 0; n < model_count; n++) {
         bytes = weft_context_bytes(&models[n]);
         if (bytes > most) most = bytes;
     }

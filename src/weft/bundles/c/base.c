@@ -121,7 +121,7 @@ static int weft_wanted(const weft_model *model, const weft_options *options) {
 static int weft_check_target(const weft_model *all, const weft_options *options,
                              weft_error *error) {
     int32_t n;
-    for (n = 0; n < WEFT_MODELS; n++)
+    for (n = 0; n < model_count; n++)
         if (weft_wanted(&all[n], options)) return WEFT_OK;
     return weft_fail(error, WEFT_MISUSE, "%s has no code for %.40s: it was built for %s",
                      all->signature->name, options->target, all->signature->target);

@@ -57,7 +57,7 @@ static int weft_find(const weft_model *all, const weft_options *options, const w
     int32_t n;
     int failed = weft_check_target(all, options, error);
     if (failed) return failed;
-    for (n = 0; n < WEFT_MODELS; n++) {
+    for (n = 0; n < model_count; n++) {
         if (!weft_wanted(&all[n], options)) continue;
         missing = all[n].missing();
         *found = &all[n];

@@ -60,7 +60,7 @@ static void weft_close(weft_program *program) {
 static const weft_model *weft_find(const weft_model *all, const weft_options *options, int major,
                                    int minor) {
     int32_t n;
-    for (n = 0; n < WEFT_MODELS; n++) {
+    for (n = 0; n < model_count; n++) {
         const int32_t *least = all[n].capability;
         if (weft_wanted(&all[n], options) && major == least[0] && minor >= least[1] &&
             (!least[2] || minor == least[1]))
@@ -204,7 +204,7 @@ static int weft_fill_device(weft_program *program, const char *folder, weft_erro
 static size_t weft_most_kernels(const weft_model *all) {
     int64_t most = 0, count;
     int32_t n;
-    for (n = 0; n < WEFT_MODELS; n++) {
+    for (n = 0; n < model_count; n++) {
         count = weft_first_kernel(&all[n], all[n].version_count);
         if (count > most) most = count;
     }

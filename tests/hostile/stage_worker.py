@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -39,7 +40,7 @@ from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import generator_for
 from weft.driver.stages.opaque import run_opaque
 from weft.foundation import limits
-from weft.foundation.errors import InternalError, SpecViolation, WeftError
+from weft.foundation.errors import InternalError, SpecViolation, WeftError, WeftWarning
 from weft.ptir import Program
 from weft.ptir.sizes import check_memory
 from weft.region.interp import run_module
@@ -259,6 +260,7 @@ def _too_long(*_: Any) -> None:
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     signal.signal(signal.SIGPROF, _too_long)
+    warnings.simplefilter("ignore", WeftWarning)
     for case in sys.stdin.read().splitlines():
         print(json.dumps(asdict(outcome(case))), flush=True)
 

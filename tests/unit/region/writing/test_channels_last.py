@@ -20,8 +20,6 @@ from weft.region.ir import Module, Pattern, Tensor
 from weft.region.writing import channels_last
 from weft.testing.compare import compare
 
-Tree = Any
-
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,12 +27,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "_WORTH", 1)
 
 
-def random(*shape: int, seed: int = 0) -> weft.Tensor:
+def random(*shape: int, seed: int = 0) -> Any:
     numbers = np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
     return weft.asarray(numbers * 0.25).astype(weft.bfloat16)
 
 
-def program_of(function: Callable[..., Tree], *arguments: Any) -> Program:
+def program_of(function: Callable[..., Any], *arguments: Any) -> Any:
     return weft.jit(function).program(*arguments)
 
 

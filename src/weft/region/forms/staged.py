@@ -62,9 +62,9 @@ def slides_alone(kernel: Kernel) -> bool:
 
 def _refusal(part: Kernel) -> str | None:
     """Why a part is not computed row by row: what it reduces are no small windows."""
-    stored = {found.name for found in part.axes if not found.reduce}
+    windows = {found.name for found in part.axes if found.reduce}
     reductions = [let.expr for let in part.body if isinstance(let.expr, Reduce | Fold)]
-    if any(isinstance(expr, Fold) or stored & set(expr.axes) for expr in reductions):
+    if any(isinstance(expr, Fold) or not windows.issuperset(expr.axes) for expr in reductions):
         return f"{part.name} has reductions along its rows"
     if any(prod(part.sizes[name] for name in expr.axes) > WIDEST for expr in reductions):
         return f"{part.name} reduces more than {WIDEST} elements at a time"

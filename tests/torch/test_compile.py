@@ -238,6 +238,19 @@ def test_images_are_sampled_at_computed_places(
     torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
+def test_norms_of_layers_in_narrow_floats_train() -> None:
+    """Torch keeps their statistics as narrow as the layer on a CPU, wide on a GPU."""
+    layer = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.LayerNorm(16)).bfloat16()
+    x = torch.randn(8, 16).bfloat16()
+    grads = []
+    for function in (layer, compiled(layer)):
+        layer.zero_grad()
+        function(x).float().square().mean().backward()
+        grads.append([p.grad.clone() for p in layer.parameters()])
+    for mine, theirs in zip(grads[1], grads[0], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=5e-2, atol=5e-2)
+
+
 def test_random_numbers_follow_torchs_seed() -> None:
     made = compiled(torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Identity()))
     x = torch.ones(1000)

@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import weft
 from tests.command_line import weft_command
 from weft.foundation.errors import Unimplemented, UserError
-from weft.interop.torch.program import load_program
+
+torch = pytest.importorskip("torch")
+
+from weft.interop.torch.program import load_program  # noqa: E402
+
+Model: Any = torch.nn.Module
 
 
-class Scored(torch.nn.Module):  # type: ignore[misc]
+class Scored(Model):  # type: ignore[misc]
     """Weights, a buffer, a number that is part of the program, and a result that is no tensor."""
 
     def __init__(self) -> None:
@@ -24,7 +28,7 @@ class Scored(torch.nn.Module):  # type: ignore[misc]
         self.norm = torch.nn.BatchNorm1d(3)
         self.register_buffer("shift", torch.arange(3.0))
 
-    def forward(self, x: torch.Tensor, scale: int) -> tuple[torch.Tensor, int]:
+    def forward(self, x: Any, scale: int) -> tuple[Any, int]:
         return torch.relu(self.norm(self.layer(x))) * scale + self.shift, scale
 
 

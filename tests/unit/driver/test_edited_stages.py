@@ -208,7 +208,9 @@ def test_faults_in_loop_nests_are_refused(name: str) -> None:
     assert caught.value.where
 
 
-def test_reads_that_are_not_followed_are_told() -> None:
+def test_reads_that_are_not_followed_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It is told where it is compiled, and not again where it comes from the disk.
+    monkeypatch.setenv("WEFT_CACHE", "off")
     kept = "load v2 = b2[l + 8*t + 4*u]\n        accumulate a <- v2"
     nest = by_hand().replace("accumulate a <- v1", kept)
     with pytest.warns(weft.WeftWarning, match="not known whether it reads the elements.*--check"):

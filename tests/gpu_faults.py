@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.scalar import Lit, Name, Op, Scalar
 
 Change = Callable[[ir.Stmt], "ir.Stmt | None"]
@@ -62,3 +63,17 @@ def _rewritten(node: Any, changes: dict[Scalar, Scalar]) -> Any:
         return node
     parts = {f.name: getattr(node, f.name) for f in fields(node)}
     return replace(node, **{name: _rewritten(part, changes) for name, part in parts.items()})
+
+
+def a_vector_too_far(statement: ir.Stmt) -> ir.Stmt:
+    if isinstance(statement, values.LoadVector):
+        return replace(statement, offset=statement.offset + 4)
+    return statement
+
+
+OF_COLUMNS: dict[str, Change] = {
+    "no meeting": without(ir.SyncThreads),
+    "nothing added up": without(values.Assign),
+    "a vector too far": a_vector_too_far,
+}
+"""Faults of kernels that take rows side by side."""

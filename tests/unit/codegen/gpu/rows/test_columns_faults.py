@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from tests.gpu_faults import Change, planted, without
+from tests.gpu_faults import OF_COLUMNS, planted
 from tests.gpu_programs import through_stages
-from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Hazard, run
-from weft.codegen.gpu.ir import values
 from weft.ptir import Builder
 
 
-def a_vector_too_far(statement: ir.Stmt) -> ir.Stmt:
-    if isinstance(statement, values.LoadVector):
-        return replace(statement, offset=statement.offset + 4)
-    return statement
-
-
-FAULTS: dict[str, Change] = {
-    "no meeting": without(ir.SyncThreads),
-    "nothing added up": without(values.Assign),
-    "a vector too far": a_vector_too_far,
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", OF_COLUMNS)
 def test_planted_faults_are_caught(fault: str) -> None:
     b = Builder()
     program = b.build(b.reduce_sum(b.param("f32", [70, 24]), [0]))
     (kernel,) = through_stages(program, "sm90")["gpu"].kernels.values()
-    broken = planted(kernel, FAULTS[fault])
+    broken = planted(kernel, OF_COLUMNS[fault])
     assert broken != kernel
     x = np.random.default_rng(7).integers(1, 100, (70, 24)).astype(np.float32)
     found = []

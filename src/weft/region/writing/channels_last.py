@@ -18,12 +18,15 @@ from typing import Final, TypeVar
 from weft.foundation.dtypes import BF16, F16
 from weft.foundation.index_expr import axes_of
 from weft.poly_view.ir import Access, BlockKind, PolyBlock, Scop
-from weft.region.fitting.boards import FEWEST, LINE
 from weft.target.target import Target
 
 _T = TypeVar("_T")
 _WORTH: Final = 1 << 22
 """Products of a convolution from which the order of its images matters."""
+_LINE: Final = 8
+"""16-bit elements of a line of memory."""
+_FEWEST: Final = 16
+"""Channels of an image; fewer are no line of their own."""
 _KINDS: Final = (BlockKind.EWISE, BlockKind.REDUCE, BlockKind.MOVEMENT, BlockKind.CONTRACTION)
 _IN_ORDER: Final = frozenset({"iota", "words", "check"})
 """What counts the elements of a block in the order of its axes."""
@@ -100,7 +103,7 @@ class _Images:
         product sums over its channels and its places as they lie."""
         block, places = self.scop.by_name[name], self.channels[name]
         count = math.prod(block.shape[place] for place in places)
-        if name in self.fixed or block.fn in _IN_ORDER or count < FEWEST or count % LINE:
+        if name in self.fixed or block.fn in _IN_ORDER or count < _FEWEST or count % _LINE:
             return False
         summed = [_summed_places(*read) for read in self.readers.get(name, ())]
         return all(found <= places or not found & places for found in summed)

@@ -15,6 +15,9 @@ from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemente
 
 DEEPEST: Final = 256
 """How deep brackets may nest: MLIR's parser calls itself once for each, on a stack that ends."""
+_QUANTISED: Final = "!quant."
+_LOADING: Final = "builtin.module(vhlo-legalize-to-stablehlo)"
+_IN_FLOATS: Final = "builtin.module(func.func(stablehlo-legalize-quantized-op-to-qdq))"
 _PLACE: Final = re.compile(r":(\d+):(\d+)")
 _NESTING: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|[\[({<]|->|[\])}>]')
 
@@ -55,14 +58,31 @@ def bindings() -> Bindings:
     return Bindings(ir, stablehlo, context)
 
 
+@cache
+def _quantised_types() -> Any:
+    """The class of pass managers, once the types `!quant.uniform` are known. jaxlib registers them
+    nowhere; a pass that can make them loads them, whatever it runs on."""
+    mlir = bindings()
+    managers = importlib.import_module("jaxlib.mlir.passmanager").PassManager
+    mlir.stablehlo.register_stablehlo_passes()
+    empty = mlir.ir.Module.parse("module {}", context=mlir.context)
+    managers.parse(_LOADING, context=mlir.context).run(empty.operation)
+    return managers
+
+
 def parse_module(text: str) -> Any:
-    """The module in `text`, which MLIR's verifier has accepted."""
+    """The module in `text`, which MLIR's verifier has accepted. What computes with quantised
+    tensors is said in floats, between `uniform_dequantize` and `uniform_quantize`."""
     mlir = bindings()
     _refuse_deep_nesting(text)
+    managers = _quantised_types() if _QUANTISED in text else None
     try:
-        return mlir.ir.Module.parse(text, context=mlir.context)
+        module = mlir.ir.Module.parse(text, context=mlir.context)
+        if managers is not None:
+            managers.parse(_IN_FLOATS, context=mlir.context).run(module.operation)
     except mlir.ir.MLIRError as error:
         raise _violation(error) from None
+    return module
 
 
 def parse_attribute(text: str) -> Any:

@@ -24,6 +24,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import Unimplemented
 from weft.interop.stablehlo.bindings import bindings
 from weft.interop.stablehlo.dense import DTYPES, read_dense
+from weft.interop.stablehlo.quantised import Quantised, read_quantised
 from weft.ptir.types import TensorType
 
 DIALECTS: Final = ("stablehlo.", "mhlo.", "chlo.")
@@ -51,10 +52,12 @@ class MlirText(str):
 
 @dataclass(frozen=True)
 class HloTensor:
-    """A tensor type; a dim that is known only at run time is None."""
+    """A tensor type; a dim that is known only at run time is None. A quantised tensor has the dtype
+    of its whole numbers."""
 
     dtype: DType
     dims: tuple[int | None, ...]
+    quantised: Quantised | None = None
 
     @property
     def is_static(self) -> bool:
@@ -205,13 +208,16 @@ def read_type(kind: Any, where: str) -> HloType:
         return HloTuple(tuple(read_type(element, where) for element in elements))
     if not isinstance(kind, ir.RankedTensorType):
         raise Unimplemented(str(kind)[:_MOST_NAME], f"the type has no counterpart in PTIR; {where}")
-    dtype = DTYPES.get(str(kind.element_type))
+    element = str(kind.element_type)
+    quantised = read_quantised(element)
+    dtype = DTYPES.get(element) if quantised is None else quantised.storage
     if dtype is None:
         raise Unimplemented(
-            f"element type {str(kind.element_type)[:_MOST_NAME]}", f"PTIR does not have it; {where}"
+            f"element type {element[:_MOST_NAME]}", f"PTIR does not have it; {where}"
         )
     missing = ir.ShapedType.get_dynamic_size()
-    return HloTensor(dtype, tuple(None if dim == missing else int(dim) for dim in kind.shape))
+    dims = tuple(None if dim == missing else int(dim) for dim in kind.shape)
+    return HloTensor(dtype, dims, quantised)
 
 
 # -- attributes ----------------------------------------------------------------------------------

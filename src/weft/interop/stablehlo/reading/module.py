@@ -23,6 +23,7 @@ from weft.interop.stablehlo.reading.einsum import EINSUM
 from weft.interop.stablehlo.reading.elementwise import ELEMENTWISE
 from weft.interop.stablehlo.reading.indexing import INDEXING
 from weft.interop.stablehlo.reading.normalisation import NORMALISATION
+from weft.interop.stablehlo.reading.quantisation import QUANTISATION, check_quantised
 from weft.interop.stablehlo.reading.random_bits import RANDOM_BITS
 from weft.interop.stablehlo.reading.reductions import REDUCTIONS
 from weft.interop.stablehlo.reading.refused import REFUSED
@@ -65,6 +66,7 @@ LOWERINGS: Final[Mapping[str, Lowering]] = {
     **CONTROL,
     **CALLS,
     **RANDOM_BITS,
+    **QUANTISATION,
     **COLLECTIVES,
 }
 """Every operation that can be read, by its name without the dialect."""
@@ -349,6 +351,7 @@ class _Walk:
             reason = REFUSED.get(op.name, "it is none of the operations that Weft knows")
             raise Unimplemented(f"stablehlo.{op.name}", f"{reason}; {op.place}")
         site = Site(self, b, op, [env[number] for number in op.operands], env)
+        check_quantised(site, [self.kinds[number] for number in op.operands])
         first = len(b._types)
         self.reading.append(op)
         found = self._lowered(lower, site)

@@ -7,7 +7,6 @@ from typing import Final
 
 _EFFECTS: Final = "it has an effect besides its result, or orders such effects, and PTIR is pure"
 _ASYNC: Final = "it starts or awaits work in the background, and a program has an order already"
-_QUANTISED: Final = "PTIR has no quantised element types; byteir.quantize takes scales as operands"
 _INSIDE: Final = "it belongs to the inside of XLA's compiler"
 
 REFUSED: Final[Mapping[str, str]] = {
@@ -20,7 +19,6 @@ REFUSED: Final[Mapping[str, str]] = {
         _EFFECTS,
     ),
     **dict.fromkeys(("async_start", "async_update", "async_done"), _ASYNC),
-    **dict.fromkeys(("uniform_quantize", "uniform_dequantize"), _QUANTISED),
     **dict.fromkeys(("bitcast", "domain", "fusion", "_asin_acos_kernel"), _INSIDE),
     "minimum_broadcast_shapes": "its results are shapes, which are no values of PTIR",
     "ragged_dot": "the sizes of its groups are known only at run time",

@@ -10,6 +10,7 @@ import pytest
 
 import weft
 from tests.command_line import weft_command
+from weft.bundles.model import model_of
 from weft.foundation.errors import Unimplemented, UserError
 
 torch = pytest.importorskip("torch")
@@ -63,6 +64,28 @@ def test_a_file_is_built(model: Any, exported: Path, tmp_path: Path) -> None:
         want = model(x, 3)[0].detach().numpy()
         np.testing.assert_allclose(bundle(x.numpy())[0], want, rtol=1e-5, atol=1e-6)
     assert bundle(np.zeros((3, 4), np.float32))[0].shape == (3, 3)
+    assert [entry.name for entry in (*bundle.inputs, *bundle.results)] == ["x", "out0"]
+
+
+class Named(Model):  # type: ignore[misc]
+    """Results by name, and nested."""
+
+    def forward(self, image: Any, rest: dict[str, Any]) -> dict[str, Any]:
+        return {"scores": image + rest["bias"], "all": [image, 3, (image * 2,)]}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # Of torch, to itself.
+def test_tensors_have_the_names_of_the_model(tmp_path: Path) -> None:
+    x = torch.zeros(2)
+    found = torch.export.export(Named(), (x, {"bias": x}))
+    torch.export.save(found, tmp_path / "named.pt2")
+    program = load_program(tmp_path / "named.pt2")
+    assert program.input_names == ("image", "rest_bias")
+    assert program.result_names == ("scores", "all", "all")
+    given = np.zeros(2, np.float32)
+    read = model_of(weft.torch.from_exported(found), [given, {"bias": given}], None, (), None)
+    assert read.input_names == ("image", "rest_bias")
+    assert [name for _, name in read.results] == ["scores", "all", "all_2"]
 
 
 def test_what_is_no_such_file_is_told(exported: Path, tmp_path: Path) -> None:

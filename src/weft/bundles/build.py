@@ -26,7 +26,7 @@ from weft.bundles.versions import Ranges
 from weft.bundles.weights import write_weights
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation import limits
-from weft.foundation.errors import UserError, WeftError
+from weft.foundation.errors import UserError, WeftError, clipped
 from weft.ops.calls import public
 from weft.ptir.codecs import bincode
 from weft.runtime import native
@@ -48,7 +48,7 @@ def build(
     sizes: Mapping[str, tuple[int, int]] | None = None,
     shapes: ShapeSet | None = None,
     state: Any = (),
-    cc: str | None = None,
+    cc: str | Mapping[str, str] | None = None,
 ) -> Path:
     """Write a bundle: `source`, a function under `jit` with an example of its arguments or a
     program, compiled for a target, with its weights, a header and a library.
@@ -58,7 +58,8 @@ def build(
     their new values; of a program, `{input: result}`. `sizes={"B": (1, 64)}` are the ranges of open
     sizes, and `shapes` says which of them share a program. `target` is `cpu`, a kind of processor,
     or a GPU (`sm80`, `sm90`), which need not be there; or a list of processors, or of GPUs, of
-    which the best that a machine runs is chosen there. `cc` is a C compiler for the target.
+    which the best that a machine runs is chosen there. `cc` is a C compiler for the target; for
+    several kinds of machines `{"aarch64": "clang --target=aarch64-linux-gnu"}`.
     """
     targets = targets_of(target)
     model = model_of(source, example, name, state, shapes)
@@ -76,15 +77,24 @@ def build(
     return folder
 
 
-def _compilers(targets: Sequence[Target], given: str | None) -> dict[str, list[str]]:
+def _compilers(
+    targets: Sequence[Target], given: str | Mapping[str, str] | None
+) -> dict[str, list[str]]:
     """The C compiler for every kind of machine."""
     machines = dict.fromkeys(map(machine_of, targets))
-    if given is not None and len(machines) > 1:
-        raise UserError(
-            f"cc is one C compiler, and the targets are machines of several kinds: "
-            f"{', '.join(machines)}; leave it out, or build a bundle for each"
-        )
-    return {machine: compiler_for(machine, given) for machine in machines}
+    listed = ", ".join(machines)
+    if isinstance(given, str):
+        if len(machines) > 1:
+            raise UserError(
+                f"cc is one C compiler, and the targets are machines of several kinds: {listed}; "
+                f"say which it is for, as in cc={{{list(machines)[-1]!r}: {clipped(given, 80)!r}}}"
+            )
+        given = dict.fromkeys(machines, given)
+    named = dict(given or {})
+    odd = [machine for machine in named if machine not in machines]
+    if odd:
+        raise UserError(f"cc has a C compiler for {odd[0]!r:.40}; the targets run on {listed}")
+    return {machine: compiler_for(machine, named.get(machine)) for machine in machines}
 
 
 def _check_free(folder: Path) -> None:
@@ -147,7 +157,8 @@ def _write_library(place: Path, folder: Path, layout: Layout, command: list[str]
     place.mkdir(exist_ok=True)
     (place / f"{layout.name}.c").write_text(c_source(layout))
     header = os.path.relpath(folder, place)
-    link(place, layout.name, _objects(layout), command, header)
+    machine = layout.variants[0].machine
+    link(place, layout.name, machine, _objects(layout), command, header)
 
 
 def _objects(layout: Layout) -> dict[str, bytes]:

@@ -59,13 +59,19 @@ def compiler_for(machine: str, given: str | None = None) -> list[str]:
 
 
 def link(
-    folder: Path, name: str, objects: Mapping[str, bytes], command: Sequence[str], header: str
+    folder: Path,
+    name: str,
+    machine: str,
+    objects: Mapping[str, bytes],
+    command: Sequence[str],
+    header: str,
 ) -> None:
-    """Compile `name.c` in a folder, and write `libname.so` and `libname.a` of it and of objects.
-    `header` is the folder of its header, from there."""
+    """Compile `name.c` in a folder for a kind of machine, and write `libname.so` and `libname.a` of
+    it and of objects. `header` is the folder of its header, from there."""
     parts = [f"{name}.o", *(f"{symbol}.o" for symbol in objects)]
     compiled = (*_COMPILED, f"-I{header}")
     _call([*command, *compiled, "-c", f"{name}.c", "-o", f"{name}.o"], folder)
+    _check_object(folder / f"{name}.o", machine, shlex.join(command))
     try:
         for symbol, code in objects.items():
             (folder / f"{symbol}.o").write_bytes(code)
@@ -78,6 +84,15 @@ def link(
         for part in parts:
             (folder / part).unlink(missing_ok=True)
     _check(folder / f"lib{name}.so", name)
+
+
+def _check_object(path: Path, machine: str, command: str) -> None:
+    try:
+        made = Elf(path.read_bytes()).machine
+    except OSError:
+        made = "nothing"
+    if made != machine:
+        raise UserError(f"the C compiler {command!r} writes code for {made}, not for {machine}")
 
 
 def _check(library: Path, name: str) -> None:

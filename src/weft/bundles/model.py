@@ -9,6 +9,7 @@ Models of other frameworks come as modules.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -132,9 +133,22 @@ def _of_program(
         shape = kind.static_shape if kind.is_static else ()
         states.append(State(number, result, np.zeros(shape, kind.dtype.numpy)))
     kept = {each.result for each in states}
-    results = tuple((n, f"out{n}") for n in range(len(outputs)) if n not in kept)
-    names = tuple(f"in{n}" for n in range(len(inputs)))
+    ends = _words(program.result_names, "out", len(outputs))
+    results = tuple((n, ends[n]) for n in range(len(outputs)) if n not in kept)
+    names = _words(program.input_names, "in", len(inputs))
     return Model(program.entry, program, names, results, {}, tuple(states), shapes)
+
+
+def _words(named: Sequence[str], prefix: str, count: int) -> tuple[str, ...]:
+    """Names as C has them, of which no two are equal, for so many tensors: those that the program's
+    source gave them, or numbers."""
+    found: dict[str, None] = {}
+    for number, name in enumerate(named if len(named) == count else [""] * count):
+        word = re.sub(r"\W", "_", name, flags=re.ASCII).strip("_") or f"{prefix}{number}"
+        word = f"{prefix}_{word}" if word[0].isdecimal() else word
+        others = (f"{word}_{again}" for again in itertools.count(2))
+        found[next(each for each in itertools.chain([word], others) if each not in found)] = None
+    return tuple(found)
 
 
 # -- functions under jit -------------------------------------------------------------------------
@@ -168,15 +182,24 @@ def _of_callable(
     source: Any, example: Sequence[Any], state: Names, shapes: ShapeSet | None
 ) -> Model:
     """A function or a module, such as one that was read from ONNX or exported by torch: as it is
-    under jit. A module that has names for its inputs gives them."""
+    under jit. A module that has names for its inputs and results gives them."""
     found = _of_function(Jitted(source), example, state, shapes)
     if not isinstance(source, Module):
         return found
-    named, names = getattr(source, "inputs", ()), found.input_names
+    names, results = found.input_names, found.results
     count = len(names) - len(found.weights)
-    if isinstance(named, tuple) and len(named) == count and not found.states:
-        names = (*map(str, named), *names[count:])
-    return replace(found, name=type(source).__name__.lower(), input_names=names)
+    inputs, ends = getattr(source, "input_names", ()), getattr(source, "result_names", ())
+    if _are_names(inputs, count) and not found.states:
+        names = (*_words(inputs, "in", count), *names[count:])
+    if _are_names(ends, len(results)):
+        words = _words(ends, "out", len(results))
+        results = tuple((n, word) for (n, _), word in zip(results, words, strict=True))
+    return replace(found, name=type(source).__name__.lower(), input_names=names, results=results)
+
+
+def _are_names(value: Any, count: int) -> bool:
+    is_tuple = isinstance(value, tuple) and len(value) == count
+    return is_tuple and all(isinstance(name, str) for name in value)
 
 
 def _inside(value: Any, inside: bool = False) -> Iterator[bool]:

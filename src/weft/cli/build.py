@@ -9,12 +9,15 @@ from typing import Annotated, Final
 import typer
 
 from weft.bundles.build import build
+from weft.bundles.elf import MACHINES
 from weft.cli.compile import with_sizes
 from weft.cli.programs import ProgramFile, load_program
 from weft.cli.report import printable
 from weft.foundation.errors import UserError
 from weft.target.cpu import PROCESSORS
 
+_UNNAMED: Final = "main"
+"""What the entry of a program is called where its source has no name for it."""
 _RANGE: Final = re.compile(r"(\w+)=([0-9]{1,15})\.\.([0-9]{1,15})", re.ASCII)
 _PAIR: Final = re.compile(r"([0-9]{1,9})=([0-9]{1,9})", re.ASCII)
 
@@ -47,7 +50,12 @@ def build_command(
         ),
     ] = "",
     cc: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="A C compiler for the target.")
+        list[str] | None,
+        typer.Option(
+            metavar="[MACHINE=]COMMAND",
+            help="A C compiler for the target, or for one kind of machine of several, such as "
+            "aarch64=...; repeatable.",
+        ),
     ] = None,
 ) -> None:
     """Compile FILE into a bundle: a folder that C, C++ and Python run without the compiler."""
@@ -65,9 +73,38 @@ def build_command(
     elif sizes:
         raise UserError("give --sizes or --dynamic; a range of one size is B=4..4")
     targets = target.split(",")
-    made = build(program, out=out, name=name, target=targets, sizes=ranges, state=pairs, cc=cc)
+    given = name or (None if program.entry != _UNNAMED else _stem(file))
+    made = build(
+        program,
+        out=out,
+        name=given,
+        target=targets,
+        sizes=ranges,
+        state=pairs,
+        cc=_compilers(cc or []),
+    )
     total = sum(path.stat().st_size for path in made.rglob("*") if path.is_file())
     print(f"wrote {printable(str(made))}, {total:,} bytes")
+
+
+def _compilers(given: list[str]) -> str | dict[str, str] | None:
+    """One C compiler, or one for each kind of machine."""
+    found = {}
+    for text in given:
+        machine, equals, command = text.partition("=")
+        if equals and machine in MACHINES.values():
+            found[machine] = command
+        elif len(given) > 1:
+            raise UserError(f"{text!r} is not a C compiler for one kind of machine: aarch64={text}")
+        else:
+            return text
+    return found or None
+
+
+def _stem(file: Path) -> str | None:
+    """The name of a file as one of C, if it can be."""
+    word = re.sub(r"\W", "_", file.stem, flags=re.ASCII).strip("_")
+    return word[:64] if word[:1].isalpha() and not word.lower().startswith("weft") else None
 
 
 def _matched(pattern: re.Pattern[str], text: str, what: str) -> list[re.Match[str]]:

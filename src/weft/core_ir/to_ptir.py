@@ -117,7 +117,8 @@ class _Lowering:
             tuple(value.operand.id for value in results if isinstance(value.operand, Ref)),
         )
         locations = {(function.label, value_id): place for value_id, place in self.places.items()}
-        return Program(ENTRY, (function,), (), locations)
+        names = tuple(str(op.attributes.get("name", "")) for op in self.module.inputs)
+        return Program(ENTRY, (function,), (), locations, input_names=names)
 
     def _result(self, value_id: int) -> Value:
         value = self.values[value_id]

@@ -15,7 +15,9 @@ other symbols by the instruction whose declared output mentions them first.
 
 Everything here is immutable. `locations` maps a value to the line of the user's code that made it;
 it is a side table, outside equality and outside every wire form. `call_fields` is another: what the
-custom call that a value was read from said besides its meaning, for those who write it again.
+custom call that a value was read from said besides its meaning, for those who write it again. And
+`input_names` and `result_names` are what the model that a program was read from calls its tensors;
+they are empty where nothing has named them.
 """
 
 from __future__ import annotations
@@ -172,6 +174,8 @@ class Program:
     call_fields: Mapping[ValueKey, Mapping[str, Any]] = field(
         default_factory=dict, compare=False, repr=False
     )
+    input_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    result_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @cached_property
     def regions_by_id(self) -> dict[int, Region]:

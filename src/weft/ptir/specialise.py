@@ -113,7 +113,14 @@ class _Specialiser:
         function = replace(main, parameters=parameters, body=body, results=results, hints=hints)
         self._note_lines(main, main.label)
         regions = tuple(self.regions.values())
-        return Program(main.name, (function,), regions, self.locations)
+        return replace(
+            self.program,
+            entry=main.name,
+            functions=(function,),
+            regions=regions,
+            locations=self.locations,
+            call_fields={},
+        )
 
     def region(self, region_id: int) -> Region:
         return self.made[region_id]

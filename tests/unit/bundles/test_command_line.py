@@ -11,6 +11,8 @@ import pytest
 import weft
 from tests.command_line import weft_command
 from tests.unit.bundles import models
+from weft import core_ir
+from weft.bundles.model import model_of
 from weft.interop import stablehlo
 from weft.ptir import Builder
 from weft.ptir.types import symbols_of
@@ -20,6 +22,13 @@ func.func @main(%x: tensor<?x2xf32>) -> tensor<?x2xf32> {
   %y = stablehlo.add %x, %x : tensor<?x2xf32>
   return %y : tensor<?x2xf32>
 }
+"""
+
+CORE = """
+%0 = Input () {name=left} : tensor<f32[2]>
+%1 = Input () {name=right} : tensor<f32[2]>
+%2 = Add (%0, %1) : tensor<f32[2]>
+outputs: %2
 """
 
 
@@ -65,6 +74,7 @@ def test_stablehlo(folder: Path, tmp_path: Path) -> None:
         assert weft_command("build", source, "--out", out, option, value) == 0
         assert twice(out, 4)
     assert twice(out, 3)
+    assert weft.load_bundle(out).name == "model"  # The file's: the program has none.
 
 
 def test_onnx(folder: Path, tmp_path: Path) -> None:
@@ -72,10 +82,15 @@ def test_onnx(folder: Path, tmp_path: Path) -> None:
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
     two = onnx.numpy_helper.from_array(np.eye(2, dtype=np.float32) * 2, "w")
     graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [
+            helper.make_node("MatMul", ["x.1", "w"], ["y"]),
+            helper.make_node("Identity", ["y"], ["y/0"]),
+            helper.make_node("Identity", ["y"], ["y.0"]),
+            helper.make_node("Identity", ["y"], ["0"]),
+        ],
         "doubled",
-        [helper.make_tensor_value_info("x", kind, ["N", 2])],
-        [helper.make_tensor_value_info("y", kind, ["N", 2])],
+        [helper.make_tensor_value_info("x.1", kind, ["N", 2])],
+        [helper.make_tensor_value_info(n, kind, ["N", 2]) for n in ("y", "y/0", "y.0", "0")],
         [two],
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
@@ -85,7 +100,18 @@ def test_onnx(folder: Path, tmp_path: Path) -> None:
         assert weft_command("build", source, "--out", out, option, value) == 0
         assert twice(out, 4)
     assert twice(out, 3)
-    assert weft.load_bundle(out).name == "doubled"
+    bundle = weft.load_bundle(out)
+    assert bundle.name == "doubled"
+    assert [entry.name for entry in bundle.inputs] == ["x_1"]
+    assert [entry.name for entry in bundle.results] == ["y", "y_0", "y_0_2", "out_0"]
+    read = model_of(weft.onnx.load(source), [np.zeros((4, 2), np.float32)], None, (), None)
+    assert read.input_names[:1] == ("x_1",)
+    assert [name for _, name in read.results] == ["y", "y_0", "y_0_2", "out_0"]
+
+
+def test_the_names_of_a_core_ir_module() -> None:
+    program = core_ir.to_ptir(core_ir.loads(CORE))
+    assert model_of(program, (), None, (), None).input_names == ("left", "right")
 
 
 @pytest.mark.parametrize(

@@ -84,3 +84,12 @@ def test_a_failing_compiler_is_told(folder: Path) -> None:
         weft.build(models.same(), out=folder / "failed", cc="false")
     assert not (folder / "failed").exists()
     assert library.compiler_for(platform.machine(), "cc -m64") == ["cc", "-m64"]
+
+
+@pytest.mark.parametrize(("command", "made"), [("cc", platform.machine()), ("true", "nothing")])
+def test_a_compiler_for_the_wrong_machine_is_told(
+    folder: Path, tmp_path: Path, command: str, made: str
+) -> None:
+    (tmp_path / "x.c").write_text("int x_number;\n")
+    with pytest.raises(UserError, match=f"'{command}' writes code for {made}, not for vax"):
+        library.link(tmp_path, "x", "vax", {}, [command], ".")

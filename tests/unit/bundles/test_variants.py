@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,22 @@ def test_machines_have_folders(folder: Path) -> None:
         weft.load_bundle(made, target=OTHER)
 
 
+def test_each_machine_has_a_compiler(folder: Path, tmp_path: Path) -> None:
+    """One that is named for a kind of machine makes its library; the others are found."""
+    try:
+        other = shlex.join(compiler_for(machine_of(target_named(OTHER))))
+    except BackendUnavailable as error:
+        pytest.skip(str(error))
+    named, noted = tmp_path / "named", tmp_path / "noted"
+    named.write_text(f'#!/bin/sh\necho called >> {noted}\nexec {other} "$@"\n')
+    named.chmod(0o755)
+    compilers = {machine_of(target_named(OTHER)): str(named)}
+    targets = (models.PORTABLE, OTHER)
+    made = weft.build(models.same(), out=folder / "compilers", target=targets, cc=compilers)
+    assert noted.read_text() == "called\n" * 2
+    assert len(list(made.glob("*/libsame.so"))) == 2
+
+
 def test_mistakes_are_told(both: Path, folder: Path) -> None:
     with pytest.raises(UserError, match=r"has no code for 'vax': it was built for cpu, "):
         weft.load_bundle(both, target="vax")
@@ -124,8 +141,13 @@ def test_mistakes_are_told(both: Path, folder: Path) -> None:
     ):
         with pytest.raises(UserError, match=why):
             weft.build(models.same(), out=folder / "no", target=targets)
-    with pytest.raises(UserError, match="cc is one C compiler, and the targets are machines of"):
-        weft.build(models.same(), out=folder / "no", target=("cpu", OTHER), cc="gcc")
+    other = machine_of(target_named(OTHER))
+    for compiler, why in (
+        ("cc", f"machines of several kinds: .* as in cc=.'{other}': 'cc'."),
+        ({"vax": "cc"}, "cc has a C compiler for 'vax'; the targets run on "),
+    ):
+        with pytest.raises(UserError, match=why):
+            weft.build(models.same(), out=folder / "no", target=("cpu", OTHER), cc=compiler)
     assert not (folder / "no").exists()
 
 

@@ -63,6 +63,8 @@ class Model(Module):
         """The names of what it gives, in order."""
         return self.network.graph.outputs
 
+    input_names, result_names = inputs, outputs
+
     @property
     def wanted(self) -> list[Input]:
         """The inputs that have no default."""

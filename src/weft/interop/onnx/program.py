@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from weft.foundation.dims import Dim, Symbol
@@ -49,7 +50,7 @@ def to_program(model: Model, sizes: Mapping[str, int] | None = None) -> Program:
             error.code, error.why, "give the sizes of open axes: to_program(model, {'batch': 4})"
         ) from None
     verify(found.program)
-    return found.program
+    return replace(found.program, input_names=names, result_names=model.outputs)
 
 
 def load_program(path: str | os.PathLike[str]) -> Program:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    OutputKind,
+    TensorArgument,
+)
 from torch.utils import _pytree as torch_tree
 
 from weft.foundation.dims import Symbol
@@ -49,6 +54,16 @@ class TorchModule(Part):
             raise failed.error from None
         return source.finish(self, given, results)
 
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What the tensors among its arguments are called, in order."""
+        return tuple(self.source.tensors)
+
+    @property
+    def result_names(self) -> tuple[str, ...]:
+        """What the tensors among its results are called, in order."""
+        return tuple(self.source.result_names())
+
     def __repr__(self) -> str:
         count = sum(tensor.size or 0 for tensor in self.parameters())
         return f"{self.source.name}({count:,} parameters, from torch)"
@@ -79,6 +94,15 @@ class Source:
         }
         own = [s for s in self.signature.input_specs if s.kind is InputKind.USER_INPUT]
         self.names = [spec.arg.name for spec in own]
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors among the arguments, by name."""
+        return {
+            spec.arg.name: fake
+            for spec, fake in zip(self.signature.input_specs, self.fakes, strict=True)
+            if spec.kind is InputKind.USER_INPUT and isinstance(fake, torch.Tensor)
+        }
 
     # -- in --------------------------------------------------------------------------------------
 
@@ -205,6 +229,19 @@ class Source:
             else:
                 raise Unimplemented(str(spec.kind), "a result of this kind")
         return _plain(torch_tree.tree_unflatten(flat, self.spec.out_spec))
+
+    def result_names(self) -> Iterator[str]:
+        """What the tensors among the results are called: by the keys and attributes that lead to
+        each, or by its number."""
+        spec = self.spec.out_spec
+        nested = torch_tree.tree_unflatten(range(spec.num_leaves), spec)
+        paths = [path for path, _ in torch_tree.tree_flatten_with_path(nested)[0]]
+        specs = self.signature.output_specs
+        results = [each.arg for each in specs if each.kind is OutputKind.USER_OUTPUT]
+        kept = (n for n, arg in enumerate(results) if isinstance(arg, TensorArgument))
+        for number, leaf in enumerate(kept):
+            keys = [str(getattr(key, "key", getattr(key, "name", ""))) for key in paths[leaf]]
+            yield "_".join(filter(None, keys)) or f"out{number}"
 
 
 def _write(name: str, argument: Any, value: Tensor) -> None:

@@ -6,6 +6,7 @@ import os
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,17 +65,20 @@ def to_program(exported: ExportedProgram) -> Program:
     if found.captured:
         raise Unimplemented("a tensor of the exported program", "it is made outside of its graph")
     verify(found.program)
-    return found.program
+    return replace(
+        found.program,
+        input_names=module.input_names,
+        result_names=module.result_names,
+    )
 
 
 def _kinds(source: Source) -> list[TensorType]:
     """The types of the tensors among the arguments."""
     names: dict[Any, str] = {}
     kinds = []
-    for spec, fake in zip(source.signature.input_specs, source.fakes, strict=True):
-        if spec.kind is InputKind.USER_INPUT and isinstance(fake, torch.Tensor):
-            dims = [_dim(spec.arg.name, axis, fake, names) for axis in range(fake.ndim)]
-            kinds.append(TensorType(OURS[fake.dtype], tuple(dims)))
+    for name, fake in source.tensors.items():
+        dims = [_dim(name, axis, fake, names) for axis in range(fake.ndim)]
+        kinds.append(TensorType(OURS[fake.dtype], tuple(dims)))
     return kinds
 
 

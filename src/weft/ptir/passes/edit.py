@@ -268,12 +268,12 @@ def with_bodies(program: Program, bodies: Iterable[Body], lines: Mapping[ValueKe
     """The program with other bodies; what is known of values that are gone is dropped."""
     found = list(bodies)
     alive = {(body.label, i.id) for body in found for i in body.body}
-    return Program(
-        program.entry,
-        tuple(body for body in found if isinstance(body, Function)),
-        tuple(body for body in found if isinstance(body, Region)),
-        {key: line for key, line in lines.items() if key in alive},
-        {key: fields for key, fields in program.call_fields.items() if key in alive},
+    return replace(
+        program,
+        functions=tuple(body for body in found if isinstance(body, Function)),
+        regions=tuple(body for body in found if isinstance(body, Region)),
+        locations={key: line for key, line in lines.items() if key in alive},
+        call_fields={key: fields for key, fields in program.call_fields.items() if key in alive},
     )
 
 

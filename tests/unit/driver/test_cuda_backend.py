@@ -59,6 +59,21 @@ def test_a_counted_loop_waits_for_nothing(gpu: Machine, backend: MachineBackend)
     np.testing.assert_allclose(stacked.numpy(), want[1], rtol=1e-6)
 
 
+def test_a_counted_loop_of_few_turns_is_one_graph_that_copies_no_slices(
+    gpu: Machine, backend: MachineBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = Builder()
+    x = b.param("f32", [5, 32])
+    loop = b.scan(lambda r, c, v: [c * 0.5 + v, c], [b.constant(np.ones(32, np.float32))], [x])
+    program = b.build(loop)
+    before = gpu.graph_launches
+    agrees(backend, program, [numbers(5, 32)])
+    assert gpu.graph_launches == before + 1
+    monkeypatch.setenv("WEFT_MAX_LOOP_STEPS", "4")
+    with pytest.raises(ExecutionError, match="ran 4 region calls without ending"):
+        weft.run(program, [numbers(5, 32)], backend=backend)
+
+
 def test_random_numbers_differ_from_turn_to_turn_as_they_should(backend: MachineBackend) -> None:
     b = Builder()
     x = b.param("f32", [3, 8])

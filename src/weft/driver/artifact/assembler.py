@@ -122,13 +122,14 @@ def build_artifact(
     host_call: HostCalls,
     bodies: Mapping[Use, CompiledBody] | None = None,
     units: Mapping[Use, Unit] | None = None,
+    written_out: int = 0,
 ) -> Artifact:
     """The steps over compiled kernels. `bodies` has every region after those that it runs itself;
-    `units` is what became of them."""
+    `units` is what became of them. Counted loops that are at most so many steps are written out."""
     assembler = Assembler(host_call)
     done: dict[Use, AssembledBody] = {}
     regions = {} if unit.program is None else unit.program.regions_by_id
-    control = ControlFlow(done, regions)
+    control = ControlFlow(done, regions, written_out)
     numbers: dict[int, int] = {}
     for use, body in (bodies or {}).items():
         number = numbers.setdefault(use.region, len(numbers) + 1)

@@ -6,6 +6,9 @@ in wherever it is used, with slots of the surroundings in their place. Its memor
 the arena of the body around it; the frames of ops that follow one another are the same memory. Loop
 carries lie in the buffers of the op's own results, which begin as its operands. After a body has
 run, what it made is copied there, unless it is there already; stacked outputs are copied first.
+
+A counted loop of few steps is written out, turn after turn: a turn then reads its slices and the
+carries where they lie, and writes what it makes where it belongs, and hardly anything is copied.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from weft.driver.artifact.steps import StepList, aligned, moved
+from weft.driver.artifact.steps import ALIGNMENT, StepList, aligned, moved
 from weft.driver.stages.bodies import CompiledBody, Use, carried
 from weft.foundation.errors import InternalError
 from weft.ptir.ir import Region
@@ -47,6 +50,12 @@ class AssembledBody:
     results: tuple[TensorType, ...]
     places: tuple[BufferSlot, ...]
     """Where each result lies: an output, or a parameter that was passed on or updated in place."""
+    passed: Mapping[int, int]
+    """Results that are parameters, which the body only reads: which ones."""
+
+    def keeps(self, number: int) -> bool:
+        """Whether a carry is the same in every turn."""
+        return self.passed.get(number) == number
 
 
 def assemble_body(
@@ -70,6 +79,7 @@ def assemble_body(
         tuple(body.parameters),
         tuple(body.results),
         tuple(by_result.get(place, place) for place in places),
+        body.passed,
     )
 
 
@@ -83,6 +93,8 @@ class ControlFlow:
 
     bodies: Mapping[Use, AssembledBody]
     regions: Mapping[int, Region]
+    written_out: int = 0
+    """The most steps that the turns of a counted loop may become."""
     counters: int = 0
 
     def expand(
@@ -145,51 +157,54 @@ class _Site:
     def branch(self, op: Cond) -> None:
         predicate, *arguments = self.operands
         bodies = [self.control.bodies[Use(region)] for region in op.regions]
-        targets = [self._result(n, kind) for n, kind in enumerate(bodies[0].results)]
+        targets = {n: self._result(n, kind) for n, kind in enumerate(bodies[0].results)}
         frame = self.top
         flag = self.steps.number(predicate)
         skip = self.steps.append(JumpUnless(flag, 0, self.label))
-        self._put(bodies[0], arguments, frame, targets)
+        self.put(bodies[0], arguments, frame, targets)
         end = self.steps.append(Jump(0, self.label))
         self.steps.aim(skip, self.steps.here)
-        self._put(bodies[1], arguments, frame, targets)
+        self.put(bodies[1], arguments, frame, targets)
         self.steps.aim(end, self.steps.here)
 
     def loop(self, op: While) -> None:
         cond = self.control.bodies[Use(op.cond_region)]
         body = self.control.bodies[Use(op.body_region, len(self.operands))]
         carries = self._carries(body.parameters)
-        flag = self._memory(1)
+        flag = self.memory(1)
         frame, head = self.top, self.steps.here
-        made = self._put(cond, carries, frame)
+        made = self.put(cond, carries, frame)
         self.steps.copy(made[0], flag, 1, self.label)
-        self._replace(carries, made[1:], body.parameters)
+        self.settle(carries, made[1:], body.parameters)
         leave = self.steps.append(JumpUnless(self.steps.number(flag), 0, self.label))
-        self._replace(carries, self._put(body, carries, frame), body.parameters)
+        self.settle(carries, self.put(body, carries, frame), body.parameters)
         self.steps.append(Jump(head, self.label))
         self.steps.aim(leave, self.steps.here)
 
     def scan(self, op: Scan, count: int, length: int) -> None:
         """`count` carries, then inputs of which each turn sees one slice."""
         body = self.control.bodies[Use(op.body_region, count)]
-        carries = self._carries(body.parameters[:count])
-        slices = [self._memory(kind.bytes) for kind in body.parameters[count:]]
+        carries = self._carries(body.parameters[:count], body)
+        if length * (len(body.steps) + len(body.results)) <= self.control.written_out:
+            _WrittenOut(self, body, carries).run(length)
+            return
+        slices = [self.memory(kind.bytes) for kind in body.parameters[count:]]
         counter = self.control.counter()
         self.steps.append(Reset(counter, self.label))
         head = self.steps.append(Leave(counter, length, 0, self.label))
         for source, target in zip(self.operands[count:], slices, strict=True):
             self._move(source, target, target.bytes, counter, source_step=target.bytes)
-        made = self._put(body, [*carries, *slices], self.top)
+        made = self.put(body, [*carries, *slices], self.top)
         for n, kind in enumerate(body.results[count:], count):
             if n in self.results:
                 self._move(made[n], self.results[n], kind.bytes, counter, target_step=kind.bytes)
-        self._replace(carries, made[:count], body.parameters[:count])
+        self.settle(carries, made[:count], body.parameters[:count])
         self.steps.append(Again(counter, head, self.label))
         self.steps.aim(head, self.steps.here)
 
     # -- memory ----------------------------------------------------------------------------------
 
-    def _memory(self, size: int) -> BufferSlot:
+    def memory(self, size: int) -> BufferSlot:
         """Memory of the frame that nothing else of the op uses."""
         found = BufferSlot("arena", 0, self.top, size)
         self.top = aligned(self.top + max(size, 1))
@@ -198,14 +213,20 @@ class _Site:
     def _result(self, number: int, kind: TensorType) -> BufferSlot:
         """Where a result goes, also one that nobody reads."""
         if number not in self.results:
-            self.results[number] = self._memory(kind.bytes)
+            self.results[number] = self.memory(kind.bytes)
         return self.results[number]
 
-    def _carries(self, kinds: Sequence[TensorType]) -> list[BufferSlot]:
-        """The results that a loop carries, holding its operands."""
+    def _carries(
+        self, kinds: Sequence[TensorType], body: AssembledBody | None = None
+    ) -> list[BufferSlot]:
+        """The results that a loop carries, holding its operands; where the body of a counted loop
+        keeps one that nobody reads, the operand itself."""
         found = []
         for number, kind in enumerate(kinds):
             begun = number in self.results
+            if body is not None and body.keeps(number) and not begun:
+                found.append(self.operands[number])
+                continue
             found.append(self._result(number, kind))
             if not begun:
                 self.steps.copy(self.operands[number], found[-1], kind.bytes, self.label)
@@ -226,7 +247,7 @@ class _Site:
             step = CopyBuffer(*ends, size, self.label, counter, source_step, target_step)
             self.steps.append(step)
 
-    def _replace(
+    def settle(
         self, carries: Sequence[BufferSlot], made: Sequence[BufferSlot], kinds: Sequence[TensorType]
     ) -> None:
         """New carries for old ones, all at once: what lies in a carry that is overwritten is put
@@ -240,22 +261,23 @@ class _Site:
         aside: dict[BufferSlot, BufferSlot] = {}
         for source, _, size in moves:
             if source in overwritten and source not in aside:
-                aside[source] = self._memory(size)
+                aside[source] = self.memory(size)
                 self.steps.copy(source, aside[source], size, self.label)
         for source, target, size in moves:
             self.steps.copy(aside.get(source, source), target, size, self.label)
 
     # -- bodies ----------------------------------------------------------------------------------
 
-    def _put(
+    def put(
         self,
         body: AssembledBody,
         inputs: Sequence[BufferSlot],
         frame: int,
-        targets: Sequence[BufferSlot] | None = None,
+        targets: Mapping[int, BufferSlot] | None = None,
     ) -> list[BufferSlot]:
-        """The steps of a body, with its memory from `frame` on and its results in `targets`, or
-        wherever it makes them; where its results then are."""
+        """The steps of a body, with its memory from `frame` on; where its results then are: in
+        `targets`, by result, or wherever it makes them."""
+        targets = targets or {}
         outputs = self._outputs(body, frame, targets)
         slots = [_bound(slot, inputs, outputs, frame) for slot in body.slots]
         self.steps.append(Enter(body.number, self.label, self.where))
@@ -264,26 +286,114 @@ class _Site:
         for step in body.steps:
             self.steps.append(moved(step, numbers, by))
         made = [_bound(place, inputs, outputs, frame) for place in body.places]
-        if targets is not None:
-            for place, target, kind in zip(made, targets, body.results, strict=True):
-                self.steps.copy(place, target, kind.bytes, self.label)
+        for n, target in targets.items():
+            self.steps.copy(made[n], target, body.results[n].bytes, self.label)
+            made[n] = target
         return made
 
     def _outputs(
-        self, body: AssembledBody, frame: int, targets: Sequence[BufferSlot] | None
+        self, body: AssembledBody, frame: int, targets: Mapping[int, BufferSlot]
     ) -> dict[int, BufferSlot]:
         """The memory of what a body computes, by result."""
         end = aligned(frame + body.arena)
         found = {}
         for n, place in enumerate(body.places):
-            if _is_output(place):
+            if _is_output(place) and n in targets:
+                found[n] = targets[n]
+            elif _is_output(place):
                 found[n] = BufferSlot("arena", 0, end, place.bytes)
-                if targets is not None:
-                    found[n] = targets[n]
-                else:
-                    end = aligned(end + max(place.bytes, 1))
+                end = aligned(end + max(place.bytes, 1))
         self.top = max(self.top, end)
         return found
+
+
+class _WrittenOut:
+    """The turns of a counted loop, one after the other.
+
+    A scanned input is read, and a stacked output written, where its stack has it. What a turn makes
+    of a carry goes to memory that no carry lies in, and the next turn reads it there; a carry that
+    is stacked as a turn finds it goes to the stack right away. No two carries share memory: a body
+    may overwrite those that it does not pass on.
+    """
+
+    def __init__(self, site: _Site, body: AssembledBody, carries: list[BufferSlot]) -> None:
+        self.site, self.body, self.carries = site, body, carries
+        self.count = count = len(carries)
+        self.slices = [
+            None if _fits(kind) else site.memory(kind.bytes) for kind in body.parameters[count:]
+        ]
+        """Memory for slices that kernels could not read where they lie."""
+        self.spare = {
+            n: [carries[n], site.memory(body.results[n].bytes)]
+            for n in range(count)
+            if not body.keeps(n)
+        }
+        """Memory of a carry, all of it alike."""
+        self.stacked = {
+            body.passed[n]: n
+            for n in range(len(body.results) - 1, count - 1, -1)
+            if n in site.results and body.passed.get(n, count) < count and _fits(body.results[n])
+        }
+        """Carries that are stacked as a turn finds them: by which result."""
+
+    def run(self, length: int) -> None:
+        site, body, count = self.site, self.body, self.count
+        held, frame = self.carries, site.top
+        for turn in range(length):
+            slices = [self._slice(n, turn) for n in range(count, len(body.parameters))]
+            targets = self._targets(held, turn, last=turn + 1 == length)
+            made = site.put(body, [*held, *slices], frame, targets)
+            for n in range(count, len(body.results)):
+                if n in site.results:
+                    stack = self._piece(site.results[n], body.results[n], turn)
+                    site.steps.copy(made[n], stack, stack.bytes, site.label)
+            held = made[:count]
+        site.settle(self.carries, held, body.parameters[:count])
+
+    def _slice(self, number: int, turn: int) -> BufferSlot:
+        """A scanned input as one turn reads it."""
+        site, own = self.site, self.slices[number - self.count]
+        piece = self._piece(site.operands[number], self.body.parameters[number], turn)
+        if own is None:
+            return piece
+        site.steps.copy(piece, own, piece.bytes, site.label)
+        return own
+
+    def _piece(self, stack: BufferSlot, kind: TensorType, turn: int) -> BufferSlot:
+        return replace(stack, offset=stack.offset + turn * kind.bytes, bytes=kind.bytes)
+
+    def _targets(
+        self, held: Sequence[BufferSlot], turn: int, *, last: bool
+    ) -> dict[int, BufferSlot]:
+        """Where a turn that finds the carries somewhere leaves its results; it leaves the others
+        where it makes them."""
+        site, body = self.site, self.body
+        found = {
+            n: self._piece(site.results[n], kind, turn)
+            for n, kind in enumerate(body.results)
+            if n >= self.count and n in site.results and _is_output(body.places[n]) and _fits(kind)
+        }
+        taken = set[BufferSlot]()
+        for n, spare in self.spare.items():
+            place = body.places[n]
+            updated = place.space == "input" and n not in body.passed and place not in taken
+            taken.add(place)
+            if updated:
+                continue
+            if n in self.stacked and not last:
+                found[n] = self._piece(site.results[self.stacked[n]], body.results[n], turn + 1)
+                continue
+            free = next((slot for slot in spare if slot not in held), None)
+            if free is None:
+                free = site.memory(body.results[n].bytes)
+                spare.append(free)
+            found[n] = free
+        return found
+
+
+def _fits(kind: TensorType) -> bool:
+    """Whether each piece of a stack lies as kernels expect their tensors to."""
+    return kind.bytes % ALIGNMENT == 0
 
 
 def _bound(
@@ -292,10 +402,17 @@ def _bound(
     """A slot of a body as one of the body around it."""
     match slot.space:
         case "input":
-            return inputs[slot.number]
+            return _within(inputs[slot.number], slot)
         case "output":
-            return outputs[slot.number]
+            return _within(outputs[slot.number], slot)
         case "arena":
             return replace(slot, offset=slot.offset + frame)
         case _:
             return slot
+
+
+def _within(whole: BufferSlot, part: BufferSlot) -> BufferSlot:
+    """Part of a parameter or a result, in the memory that this one has."""
+    if not part.offset:
+        return whole
+    return replace(whole, offset=whole.offset + part.offset, bytes=part.bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
@@ -36,6 +36,9 @@ from weft.runtime.cuda.race import seconds_alone
 from weft.target.target import Target
 
 Array = NDArray[Any]
+WRITTEN_OUT: Final = 8192
+"""The most steps that a counted loop is written out as: they go to the device as one graph, which
+asks the host for nothing between two turns. A node takes some 20 us to record."""
 
 
 def _build(compilation: Compilation, signature: Signature, state: Sequence[Array]) -> Built:
@@ -49,7 +52,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         use: replace(_unit(body.compilation, made, notes, program, body.region), guards=guards)
         for use, body in bodies.items()
     }
-    artifact = build_artifact(unit, arch, host_call, bodies, units)
+    artifact = build_artifact(unit, arch, host_call, bodies, units, WRITTEN_OUT)
     artifact = with_declared_types(artifact, compilation.program)
     runner = link(artifact, signature, state)
     symbols = symbols_of(unit, units)

@@ -65,13 +65,14 @@ class Resident:
     def _turning(self) -> tuple[list[Section], Turns | None]:
         """What goes to the device as one piece, with branches and loops where it can turn."""
         steps = self.artifact.steps
-        found = sections(steps, turning=can_turn(self.gpu.device))
+        quiet = {n for n in range(self.artifact.bodies) if ("run", n) not in self.fixed}
+        found = sections(steps, turning=can_turn(self.gpu.device), quiet=quiet)
         if not any(section.turns for section in found):
             return found, None
         try:
             turns = load_turns(self.gpu.device, self.gpu.pool, self.artifact.bodies)
         except DriverError:
-            return sections(steps, turning=False), None
+            return sections(steps, turning=False, quiet=quiet), None
         self._returns.append(turns.close)
         return found, turns
 
@@ -129,8 +130,7 @@ class Resident:
             case Launch():
                 return self.launch(step, number, stream, follows=follows)
             case Enter(body=body):
-                self.enter(body, 0, stream)
-                return True
+                return self.enter(body, 0, stream)
         raise InternalError(f"the step {step.label} is no work for the device")
 
     def put_straight(self, numbers: Iterable[int], stream: Stream) -> Iterator[int]:
@@ -184,9 +184,9 @@ class Resident:
             if space == "run":
                 self.gpu.stream.upload(memory.address, words)
 
-    def enter(self, body: int, before: int, stream: Stream) -> None:
+    def enter(self, body: int, before: int, stream: Stream) -> bool:
         """A body is entered that was entered so often before; where the device counts, it knows
-        better."""
+        better. Whether the device has anything to do."""
         memory = self.fixed.get(("run", body))
         # The upper half of the second number.
         word = None if memory is None else memory.address + _RUN_BYTES - 4
@@ -194,6 +194,7 @@ class Resident:
             self.turns.put_enter(stream, body, word)
         elif word is not None:
             stream.set_word(word, before)
+        return self.turns is not None or word is not None
 
     # -- errors ----------------------------------------------------------------------------------
 

@@ -10,12 +10,13 @@ Branches and loops are recognised in the list of steps by their jumps:
     loop:   head: ...;  jump unless f to end;  ...;  jump to head;  end:
 
 A branch or loop in which anything is the host's, or moves with the turns of a counted loop, is the
-host's too; what lies inside it may still be the device's.
+host's too; what lies inside it may still be the device's. That a body is entered is no work for the
+device where no random numbers depend on it: `quiet` are those bodies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -71,15 +72,20 @@ class Section:
         """Whether there is a branch or a loop."""
         return any(not isinstance(part, int) for part in self.parts)
 
+    def entered(self, steps: Sequence[Step]) -> list[Enter]:
+        """The bodies that are entered whatever happens, and which the host counts."""
+        found = (steps[part] for part in self.parts if isinstance(part, int))
+        return [step for step in found if isinstance(step, Enter)]
 
-def is_straight(step: Step) -> bool:
+
+def is_straight(step: Step, quiet: Container[int] = ()) -> bool:
     """Whether a step is the same work for the device in every turn of every run."""
     if isinstance(step, CopyBuffer):
         return not (step.source_step or step.target_step)
-    return isinstance(step, Launch)
+    return isinstance(step, Launch) or (isinstance(step, Enter) and step.body in quiet)
 
 
-def sections(steps: Sequence[Step], *, turning: bool) -> list[Section]:
+def sections(steps: Sequence[Step], *, turning: bool, quiet: Container[int] = ()) -> list[Section]:
     """The longest sections of a program; with branches and loops only where the device is able to
     turn."""
     constructs = _Constructs(steps).found() if turning else {}
@@ -89,17 +95,23 @@ def sections(steps: Sequence[Step], *, turning: bool) -> list[Section]:
         for number, step in enumerate(steps)
         if isinstance(step, Jump | JumpUnless | Leave | Again) and number not in inside
     }
-    return list(_sections(steps, constructs, targets))
+    return list(_sections(steps, constructs, targets, quiet))
 
 
 def _sections(
-    steps: Sequence[Step], constructs: dict[int, tuple[Part, int]], targets: set[int]
+    steps: Sequence[Step],
+    constructs: dict[int, tuple[Part, int]],
+    targets: set[int],
+    quiet: Container[int],
 ) -> Iterator[Section]:
     first, parts, number = 0, list[Part](), 0
     while number <= len(steps):
-        ends = number == len(steps) or not (number in constructs or is_straight(steps[number]))
+        ends = number == len(steps) or not (
+            number in constructs or is_straight(steps[number], quiet)
+        )
         if (ends or number in targets) and parts:
-            yield Section(first, number, tuple(parts))
+            if any(not isinstance(part, int) or _works(steps[part]) for part in parts):
+                yield Section(first, number, tuple(parts))
             parts.clear()
         if not parts:
             first = number
@@ -111,6 +123,10 @@ def _sections(
         else:
             parts.append(number)
             number += 1
+
+
+def _works(step: Step) -> bool:
+    return not isinstance(step, Enter)
 
 
 class _Constructs:

@@ -56,6 +56,7 @@ class Walk:
         while position < len(self.steps):
             stretch = self.stretches.at(position)
             if stretch is not None:
+                self._count(stretch.entered)
                 self.stretches.replay(stretch)
                 position = stretch.section.last
             else:
@@ -97,8 +98,8 @@ class Walk:
                 self.resident.copy(step, self.counters[counter], self.resident.gpu.stream)
             case HostCall():
                 self._call(step)
-            case Enter(body=body, told=told):
-                self._enter(body, told)
+            case Enter():
+                self._enter(step)
             case Jump(target=target):
                 return target
             case JumpUnless(buffer=buffer, target=target):
@@ -114,12 +115,16 @@ class Walk:
                 self.resident.put(position)
         return position + 1
 
-    def _enter(self, body: int, label: str) -> None:
-        if self.bodies >= self.most_bodies:
-            raise endless(label)
-        self.resident.enter(body, self.entered[body], self.resident.gpu.stream)
-        self.entered[body] += 1
-        self.bodies += 1
+    def _enter(self, step: Enter) -> None:
+        self._count([step])
+        self.resident.enter(step.body, self.entered[step.body], self.resident.gpu.stream)
+        self.entered[step.body] += 1
+
+    def _count(self, entered: Sequence[Enter]) -> None:
+        """So many bodies are entered."""
+        self.bodies += len(entered)
+        if entered and self.bodies > self.most_bodies:
+            raise endless(entered[0].told)
 
     def _holds(self, buffer: int) -> bool:
         """Whether the i1 in a buffer is true. What went wrong before it was made comes first."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from weft.foundation.errors import ExecutionError
-from weft.runtime.artifact import Artifact, CopyBuffer, JumpUnless, Launch, Step
+from weft.runtime.artifact import Artifact, CopyBuffer, Enter, JumpUnless, Launch, Step
 from weft.runtime.cuda.driver import Stream
 from weft.runtime.cuda.flow import Turns
 from weft.runtime.cuda.graphs import (
@@ -50,6 +50,7 @@ class Stretch:
 
     section: Section
     touched: tuple[Place, ...]
+    entered: Sequence[Enter] = ()
     graphs: OrderedDict[tuple[int, ...], _Recorded] = field(default_factory=OrderedDict)
 
 
@@ -58,8 +59,10 @@ class Stretches:
 
     def __init__(self, resident: Resident) -> None:
         self.resident = resident
+        artifact = resident.artifact
         found = [
-            Stretch(section, _touched(resident.artifact, section)) for section in resident.sections
+            Stretch(section, _touched(artifact, section), section.entered(artifact.steps))
+            for section in resident.sections
         ]
         self.by_step = {stretch.section.first: stretch for stretch in found}
         self._release = weakref.finalize(self, _give_up, [stretch.graphs for stretch in found])

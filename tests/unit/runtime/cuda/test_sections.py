@@ -68,3 +68,10 @@ def test_a_branch_within_a_counted_loop_is_a_section_of_its_own() -> None:
         steps.append(step)
     steps.append(Again(0, 1, ""))
     assert sections(steps, turning=True) == [Section(3, 9, (Branch(3, 5, (4, 5), (7, 8)),))]
+
+
+def test_entering_a_body_that_draws_nothing_ends_no_section() -> None:
+    steps: list[Step] = [LAUNCH, Enter(1, "a"), LAUNCH, Enter(2, "b"), LAUNCH, HOST, Enter(1, "a")]
+    (first, second) = sections(steps, turning=True, quiet={1})
+    assert (first, second) == (Section(0, 3, (0, 1, 2)), Section(4, 5, (4,)))
+    assert first.entered(steps) == [steps[1]]

@@ -270,7 +270,8 @@ class Ending:
         if self.case == "bias+residual+relu":
             y = y + more[1]
         if self.case == "bias+silu":
-            return b.silu(y)
+            # In f32, as torch's is and as `weft.silu` is.
+            return b.cast(b.silu(b.cast(y, "f32")), self.shape.dtype)
         made = b.emit("maximum", y, b.full(shape, 0.0, self.shape.dtype))
         assert isinstance(made, Value)
         return made

@@ -32,6 +32,10 @@ class Library:
     """Equal parts along the last axis."""
     join: Callable[[list[Any], int], Any]
     attention: Callable[[Any, Any, Any, bool], Any]
+    cached: Callable[[Any, Any, Any], Any]
+    """A cache [batch, heads, length, size] with a row of every head put in at a position."""
+    seen: Callable[[Any, Any, Any, Any], Any]
+    """Attention of one query a head to the rows of its caches up to a position."""
     mean: Callable[[Any, tuple[int, ...]], Any]
     constant: Callable[[Any, Any], Any]
     """An array as a tensor of the type and place of another tensor."""
@@ -40,6 +44,11 @@ class Library:
 class _Module(wn.Module):
     def __call__(self, *args: Any) -> Any:
         return self.forward(*args)  # type: ignore[attr-defined]
+
+
+def _seen_in_weft(q: Any, k: Any, v: Any, position: Any) -> Any:
+    mask = weft.arange(k.shape[2], dtype=weft.int32) <= position
+    return wf.attention(q, k, v, mask[None, None, None, :])
 
 
 WEFT = Library(
@@ -51,6 +60,8 @@ WEFT = Library(
     parts=lambda x, count: weft.split(x, count, axis=-1),
     join=lambda parts, axis: weft.concat(parts, axis=axis),
     attention=lambda q, k, v, causal: wf.attention(q, k, v, causal=causal),
+    cached=wf.update_cache,
+    seen=_seen_in_weft,
     mean=lambda x, axes: weft.mean(x, axis=axes),
     constant=lambda array, like: weft.asarray(array).astype(like.dtype),
 )
@@ -58,6 +69,14 @@ WEFT = Library(
 
 def torch_library(torch: Any) -> Library:
     functional = torch.nn.functional
+
+    def seen(q: Any, k: Any, v: Any, position: Any) -> Any:
+        mask = torch.arange(k.shape[2], device=k.device) <= position
+        grouped = q.shape[1] != k.shape[1]
+        return functional.scaled_dot_product_attention(
+            q, k, v, mask[None, None, None, :], enable_gqa=grouped
+        )
+
     return Library(
         nn=torch.nn,
         functional=functional,
@@ -69,6 +88,8 @@ def torch_library(torch: Any) -> Library:
         attention=lambda q, k, v, causal: functional.scaled_dot_product_attention(
             q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]
         ),
+        cached=lambda cache, new, position: cache.index_copy_(2, position.long().reshape(1), new),
+        seen=seen,
         mean=lambda x, axes: x.mean(axes),
         constant=lambda array, like: torch.from_numpy(array).to(like.device, like.dtype),
     )
@@ -101,8 +122,18 @@ def transformer_block(lib: Library, width: int, heads: int, causal: bool) -> Any
         def forward(self, x: Any) -> Any:
             parts = lib.parts(self.qkv(self.ln_1(x)), 3)
             q, k, v = (_heads(lib, part, width // heads) for part in parts)
-            x = x + self.proj(_joined(lib, lib.attention(q, k, v, causal)))
+            return self.rest(x, lib.attention(q, k, v, causal))
+
+        def rest(self, x: Any, mixed: Any) -> Any:
+            x = x + self.proj(_joined(lib, mixed))
             return x + self.out(functional.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+        def next(self, x: Any, position: Any, cache: Any) -> Any:
+            """Of one more row: the result, and the caches of keys and values with it."""
+            parts = lib.parts(self.qkv(self.ln_1(x)), 3)
+            q, k, v = (_heads(lib, part, width // heads) for part in parts)
+            k, v = lib.cached(cache[0], k, position), lib.cached(cache[1], v, position)
+            return self.rest(x, lib.seen(q, k, v, position)), (k, v)
 
     return Block()
 
@@ -123,6 +154,14 @@ def gpt2(lib: Library, layers: int, width: int, heads: int, vocabulary: int, con
             for block in self.blocks:
                 x = block(x)
             return self.ln_f(x) @ lib.permute(self.wte.weight, (1, 0))
+
+        def next(self, tokens: Any, position: Any, caches: Any) -> Any:
+            """The scores of what follows one more token of each text, and the caches with it."""
+            x, kept = self.wte(tokens) + self.wpe.weight[position].reshape((1, 1, -1)), []
+            for block, cache in zip(self.blocks, caches, strict=True):
+                x, more = block.next(x, position, cache)
+                kept.append(more)
+            return self.ln_f(x) @ lib.permute(self.wte.weight, (1, 0)), kept
 
     return GPT2()
 
@@ -153,7 +192,7 @@ def vit(lib: Library, layers: int, width: int, heads: int, side: int, patch: int
 def _rotated(lib: Library, x: Any, angles: Any) -> Any:
     """Positions as turns of pairs, the halves of a head being the pairs."""
     first, second = lib.parts(x, 2)
-    cos, sin = (lib.constant(part, x) for part in angles)
+    cos, sin = angles
     return lib.join([first * cos - second * sin, second * cos + first * sin], -1)
 
 
@@ -177,12 +216,26 @@ def llama_block(lib: Library, width: int, heads: int, key_heads: int, hidden: in
             self.down = linear(hidden, width)
 
         def forward(self, x: Any) -> Any:
-            y, angles = self.norm_1(x), _angles(x.shape[1], size)
+            angles = [lib.constant(part, x) for part in _angles(x.shape[1], size)]
+            q, k, v = self.parts(x, angles)
+            return self.rest(x, lib.attention(q, k, v, True))
+
+        def parts(self, x: Any, angles: Any) -> Any:
+            y = self.norm_1(x)
             q, k = (_rotated(lib, _heads(lib, part(y), size), angles) for part in (self.q, self.k))
-            mixed = lib.attention(q, k, _heads(lib, self.v(y), size), True)
+            return q, k, _heads(lib, self.v(y), size)
+
+        def rest(self, x: Any, mixed: Any) -> Any:
             x = x + self.o(_joined(lib, mixed))
             y = self.norm_2(x)
             return x + self.down(functional.silu(self.gate(y)) * self.up(y))
+
+        def next(self, x: Any, position: Any, cache: Any) -> Any:
+            """Of one more row: the result, and the caches of keys and values with it."""
+            table = [lib.constant(part, x) for part in _angles(cache[0].shape[2], size)]
+            q, k, v = self.parts(x, [part[position].reshape((1, -1)) for part in table])
+            k, v = lib.cached(cache[0], k, position), lib.cached(cache[1], v, position)
+            return self.rest(x, lib.seen(q, k, v, position)), (k, v)
 
     return Block()
 
@@ -205,6 +258,14 @@ def llama(
             for block in self.blocks:
                 x = block(x)
             return self.norm(x) @ lib.permute(self.embed.weight, (1, 0))
+
+        def next(self, tokens: Any, position: Any, caches: Any) -> Any:
+            """The scores of what follows one more token of each text, and the caches with it."""
+            x, kept = self.embed(tokens), []
+            for block, cache in zip(self.blocks, caches, strict=True):
+                x, more = block.next(x, position, cache)
+                kept.append(more)
+            return self.norm(x) @ lib.permute(self.embed.weight, (1, 0)), kept
 
     return Llama()
 

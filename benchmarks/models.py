@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -57,6 +58,22 @@ class Case:
     """The arrays of a call, the labels last where it trains; True asks for small ones."""
     trains: bool = False
     images: bool = False
+    cache: Callable[[bool], Caches] | None = None
+    """Of a model that generates: the caches of what was read before; a call is one more token."""
+
+
+@dataclass(frozen=True)
+class Caches:
+    """Keys and values [batch, heads, length, size] of so many layers."""
+
+    layers: int
+    shape: tuple[int, int, int, int]
+
+    def arrays(self) -> Iterator[tuple[Any, Any]]:
+        rng = np.random.default_rng(1)
+        for _ in range(self.layers):
+            k, v = (rng.standard_normal(self.shape, np.float32) for _ in range(2))
+            yield k, v
 
 
 @dataclass
@@ -98,6 +115,14 @@ def _small_gpt2(lib: zoo.Library) -> Any:
     return zoo.gpt2(lib, 2, 32, 4, 64, 32)
 
 
+def _llama(lib: zoo.Library) -> Any:
+    return zoo.llama(lib, 16, 2048, 32, 8, 8192, 128_256)
+
+
+def _small_llama(lib: zoo.Library) -> Any:
+    return zoo.llama(lib, 2, 32, 4, 2, 48, 64)
+
+
 def _text(name: str, make: Make, tiny: Make, sizes: tuple[int, int, int], trains: bool) -> Case:
     def data(small: bool) -> list[Any]:
         return _tokens(2, 16, 64, trains) if small else _tokens(*sizes, trains)
@@ -122,11 +147,12 @@ def cases() -> Iterator[Case]:
     for batch, length in ((1, 512), (8, 2048)):
         yield _text(
             f"llama 1B forward b{batch} s{length}",
-            lambda lib: zoo.llama(lib, 16, 2048, 32, 8, 8192, 128_256),
-            lambda lib: zoo.llama(lib, 2, 32, 4, 2, 48, 64),
+            _llama,
+            _small_llama,
             (batch, length, 128_256),
             False,
         )
+    yield from _generating()
     for kind, batch in (("forward", 64), ("training", 32)):
         yield _seen(
             f"vit-b/16 {kind} b{batch}",
@@ -158,6 +184,34 @@ def cases() -> Iterator[Case]:
     )
 
 
+def _generating() -> Iterator[Case]:
+    """One more token of each text, with caches of a thousand tokens and more."""
+
+    def data(batch: int, vocabulary: int, small: bool) -> list[Any]:
+        (tokens,) = _tokens(batch, 1, 64 if small else vocabulary, False)
+        return [tokens, np.int32(7 if small else 1000)]
+
+    def caches(full: Caches, tiny: Caches, small: bool) -> Caches:
+        return tiny if small else full
+
+    for batch in (1, 16):
+        yield Case(
+            f"gpt2 generation b{batch}",
+            _gpt2,
+            _small_gpt2,
+            partial(data, batch, 50_257),
+            cache=partial(caches, Caches(12, (batch, 12, 1024, 64)), Caches(2, (batch, 4, 16, 8))),
+        )
+    for batch in (1, 16):
+        yield Case(
+            f"llama 1B generation b{batch}",
+            _llama,
+            _small_llama,
+            partial(data, batch, 128_256),
+            cache=partial(caches, Caches(16, (batch, 8, 2048, 64)), Caches(2, (batch, 2, 16, 8))),
+        )
+
+
 # -- the two sides -------------------------------------------------------------------------------
 
 
@@ -177,6 +231,34 @@ class Weft:
     def forward(self) -> Callable[[], Any]:
         call = weft.jit(lambda model, *data: model(*data))
         return lambda: call(self.model, *self.data)
+
+    def call(self, case: Case, caches: Caches | None) -> Callable[[], Any]:
+        if caches is not None:
+            return self.generation(caches)
+        return self.training() if case.trains else self.forward()
+
+    def generation(self, caches: Caches) -> Callable[[], Any]:
+        home, (tokens, position) = weft.default_backend(), self.data
+        typed = next(iter(self.model.state_dict().values())).dtype
+        kept: Any = [
+            tuple(weft.asarray(part).astype(typed).to(home) for part in pair)
+            for pair in caches.arrays()
+        ]
+        length = caches.shape[2]
+
+        def stepped(model: Any, tokens: Any, position: Any, kept: Any) -> Any:
+            scores, kept = model.next(tokens, position, kept)
+            following = weft.argmax(scores, axis=-1).astype(tokens.dtype)
+            return scores, following, (position + 1) % length, kept
+
+        step = weft.jit(stepped, donate=("kept",))
+
+        def call() -> Any:
+            nonlocal tokens, position, kept
+            scores, tokens, position, kept = step(self.model, tokens, position, kept)
+            return scores
+
+        return call
 
     def training(self) -> Callable[[], Any]:
         optimiser = optim.AdamW(1e-4)
@@ -219,6 +301,29 @@ def torch_call(case: Case, model: Any, data: list[Any]) -> Callable[[], Any]:
     return call
 
 
+def torch_generation(model: Any, data: list[Any], caches: Caches, mode: str) -> Callable[[], Any]:
+    """One more token in every call; the caches are written where they are."""
+    tokens, position = data
+    dtype, device = next(model.parameters()).dtype, tokens.device
+    kept = [tuple(torch.from_numpy(p).to(device, dtype) for p in pair) for pair in caches.arrays()]
+    length = caches.shape[2]
+
+    def stepped(tokens: Any, position: Any) -> Any:
+        scores, _ = model.next(tokens, position, kept)
+        return scores, scores.argmax(-1), (position + 1) % length
+
+    step = stepped if mode == "eager" else torch.compile(stepped, mode=MODES[mode])
+
+    def call() -> Any:
+        nonlocal tokens, position
+        with torch.inference_mode():
+            scores, tokens, position = step(tokens, position)
+            tokens, position = tokens.clone(), position.clone()
+        return scores
+
+    return call
+
+
 def candidates(case: Case, options: argparse.Namespace) -> Iterator[Candidate]:
     """Ours first, then the peers, each with a model of its own."""
     make = case.tiny if options.tiny else case.make
@@ -228,8 +333,9 @@ def candidates(case: Case, options: argparse.Namespace) -> Iterator[Candidate]:
     theirs = make(library).to(options.device, dtype)
     weights = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
     ours = Weft(case, make(zoo.WEFT), weights, data)
-    yield Candidate("weft", ours.training() if case.trains else ours.forward(), np.asarray)
-    tensors = [torch.from_numpy(d).to(options.device) for d in data]
+    caches = case.cache(options.tiny) if case.cache else None
+    yield Candidate("weft", ours.call(case, caches), np.asarray)
+    tensors = [torch.as_tensor(d).to(options.device) for d in data]
     if case.images:
         tensors[0] = tensors[0].to(dtype, memory_format=torch.channels_last)
     for peer in options.peers.split(","):
@@ -237,6 +343,10 @@ def candidates(case: Case, options: argparse.Namespace) -> Iterator[Candidate]:
         model.load_state_dict(weights)
         model = model.to(memory_format=torch.channels_last) if case.images else model
         model.train(case.trains)
+        if caches is not None:
+            call = torch_generation(model, tensors, caches, peer)
+            yield Candidate(f"torch {peer}", call, _read)
+            continue
         if peer != "eager":
             model = torch.compile(model, mode=MODES[peer])
         yield Candidate(f"torch {peer}", torch_call(case, model, tensors), _read)

@@ -16,9 +16,11 @@ import weft
 
 torch = pytest.importorskip("torch")
 from torch._dynamo.exc import BackendCompilerFailed  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from weft.interop.torch import memory  # noqa: E402
 from weft.interop.torch.backend import weft_backend  # noqa: E402
+from weft.interop.torch.compiled import CompiledGraph, Settings  # noqa: E402
 from weft.interop.torch.memory import array_of  # noqa: E402
 
 Model: Any = torch.nn.Module
@@ -364,3 +366,33 @@ def test_what_was_compiled_is_told_and_written(tmp_path: Path, capsys: Any) -> N
 def test_a_position_out_of_range_is_told_with_the_models_line() -> None:
     with pytest.raises(weft.WeftError, match=r"test_compile.py.* outside"):
         compiled(lambda x, at: x[at] * 2)(torch.ones(3), torch.tensor([5]))
+
+
+def test_tensors_are_taken_as_they_lie_and_views_of_them_are_not_computed() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return x @ w.T, w.T, w.unsqueeze(0).transpose(1, 2)
+
+    x, w = torch.randn(5, 3), torch.randn(7, 3)
+    graph = make_fx(f, tracing_mode="fake")(x.T.contiguous().T, w)
+    made = CompiledGraph(graph, Settings())
+    assert made.lying == [(1, 0), None]
+    assert made.memory.taken(x.T.contiguous().T, (1, 0))[1]
+    assert len(made.wanted) == 1
+    product, *views = made([x.T.contiguous().T, w])
+    torch.testing.assert_close(product, x @ w.T)
+    for mine, theirs in zip(views, f(x, w)[1:], strict=True):
+        assert mine.data_ptr() == w.data_ptr()
+        torch.testing.assert_close(mine, theirs, check_stride=True)
+
+
+def test_what_a_graph_writes_to_is_not_shown_as_it_was() -> None:
+    def f(x: Any) -> Any:
+        before = x.T.clone()
+        shown = x.T
+        x.add_(1)
+        return before, shown * 1
+
+    x = torch.randn(2, 3)
+    y = x.clone()
+    for mine, theirs in zip(compiled(f)(x), f(y), strict=True):
+        torch.testing.assert_close(mine, theirs)

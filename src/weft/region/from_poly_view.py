@@ -158,31 +158,42 @@ class _Lowering:
         return name
 
     def _outputs(self) -> None:
+        layouts = contraction_layouts(self.blocks, set(self.sources) | self._shaped())
         for name, access, axes in self.scop.outputs:
             shape = self.scop.shapes.get(name, tuple(a.size for a in axes))
-            held = self.blocks.get(access.tensor)
-            if held is not None and self._is_block(held, access, axes, shape):
+            held, layout = self.blocks.get(access.tensor), layouts.get(access.tensor)
+            # Where a contraction wants the block in another order, it is the output in that order.
+            orders = (None, layout.order) if layout else (None,)
+            fitting = (o for o in orders if held and self._is_block(held, access, axes, shape, o))
+            order = next(fitting, ())
+            if held is not None and order != ():
                 block, source = held, access.tensor
             else:
-                source = self._copy_name(name)
+                source, order = self._copy_name(name), None
                 dtype = self._dtype(access.tensor)
                 block = PolyBlock(source, BlockKind.MOVEMENT, axes, dtype, (access,), None)
                 self.blocks[source] = block
             tensor = Tensor(self._free_name(name), block.dtype, shape, "output")
-            self.sources[source] = Source(tensor, block.shape)
+            self.sources[source] = Source(tensor, block.shape, order)
             self.outputs.append(tensor.name)
             self.must[source] = "it is an output"
 
     def _is_block(
-        self, block: PolyBlock, access: Access, axes: tuple[IterAxis, ...], shape: tuple[int, ...]
+        self,
+        block: PolyBlock,
+        access: Access,
+        axes: tuple[IterAxis, ...],
+        shape: tuple[int, ...],
+        order: tuple[int, ...] | None,
     ) -> bool:
-        """Whether an output can be the tensor of a block: no other output is, its elements lie the
-        same way, and no op that is carried whole wants them under another shape."""
-        if block.name in self.sources or not _is_whole(access, axes, block):
+        """Whether an output can be the tensor of a block, with its atoms in an order: no other
+        output is, its elements lie the same way, and no op that is carried whole wants them under
+        another shape."""
+        if block.name in self.sources or not _is_whole(access, axes, block, order):
             return False
         if BlockKind.OPAQUE in (block.kind, *self.readers.get(block.name, ())):
-            return shape == _shape(block)
-        return makes_up(shape, block.shape)
+            return order is None and shape == _shape(block)
+        return makes_up(shape, [block.shape[k] for k in order] if order else block.shape)
 
     def _copy_name(self, name: str) -> str:
         while name in self.blocks or name in self.sources:
@@ -321,15 +332,22 @@ def _shape(block: PolyBlock) -> tuple[int, ...]:
     return sizes if makes_up(sizes, block.shape) else block.shape
 
 
-def _is_whole(access: Access, axes: tuple[IterAxis, ...], block: PolyBlock) -> bool:
-    """Whether an output is a block as it lies in memory."""
+def _is_whole(
+    access: Access,
+    axes: tuple[IterAxis, ...],
+    block: PolyBlock,
+    order: tuple[int, ...] | None,
+) -> bool:
+    """Whether an output is a block as it lies in memory, with its atoms in an order."""
     if access.guards or access.widen is not None:
         return False
     shape = tuple(found.size for found in axes)
     if math.prod(shape) != math.prod(block.shape):
         return False
     own = linear([axis(found.name) for found in axes], row_major(shape))
-    return own is linear(access.map, row_major(block.shape))
+    places = order or tuple(range(len(block.shape)))
+    sizes = tuple(block.shape[k] for k in places)
+    return own is linear([access.map[k] for k in places], row_major(sizes))
 
 
 def _tensors(kernel: Kernel) -> set[str]:

@@ -34,6 +34,7 @@ from weft.interop.torch.dtypes import ours
 from weft.interop.torch.gpu_memory import GpuMemory
 from weft.interop.torch.interpret import WRITES, NodeFailed, carry_out, name_of
 from weft.interop.torch.lines import shown
+from weft.interop.torch.lying import Order, back, in_order, order_of, shown_by, views_from
 from weft.interop.torch.memory import HostMemory, Memory, Tensors
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.context import backend_named
@@ -98,7 +99,9 @@ class Version:
                 made = self.compiled.execute(given, holder=holder, data=moving)
                 return made, self.compiled.results
             kinds = [each.node.tensor for each in self.traced.captured]
-            shapes = [*(tuple(tensor.shape) for tensor in tensors), KEY.static_shape]
+            orders = self.tensors.orders
+            pairs = zip(tensors, orders, strict=True)
+            shapes = [*(in_order(each.shape, o) for each, o in pairs), KEY.static_shape]
             shapes += [kind.static_shape for kind in kinds]
             return self.compiled.execute(given, shapes)
 
@@ -121,8 +124,12 @@ class CompiledGraph:
         written = [node for node in nodes if node.op == "call_function" and _writes(node)]
         self.kept |= {node: self.kept[node.args[0]] for node in written}
         self.copies = [(self.kept[node.args[0]], node.args[1]) for node in written]
+        self.views = {} if written else self._views()
+        """Results that are inputs seen another way, with the ops that show them."""
         self.wanted = [each for each in self.results if self._is_computed(each)]
-        self.orders = [_order(node) for node in self.wanted]
+        self.orders = [order_of(node.meta["val"]) for node in self.wanted]
+        self.lying = [order_of(fakes[at]) for at in self.tensors]
+        """How the tensors that come in lie."""
         self.versions: dict[Any, Version] = {}
         self._open: Version | None = None
         """The program for all sizes, where there is one; else `_closed` says why not."""
@@ -140,8 +147,13 @@ class CompiledGraph:
         return (
             isinstance(value, Node)
             and value not in self.kept
+            and value not in self.views
             and isinstance(value.meta.get("val"), torch.Tensor)
         )
+
+    def _views(self) -> dict[Node, list[Node]]:
+        nodes = (node for node in self.results if isinstance(node, Node))
+        return {node: views for node in nodes if (views := views_from(node))}
 
     # -- compiling -------------------------------------------------------------------------------
 
@@ -163,7 +175,7 @@ class CompiledGraph:
         try:
             traced, draws = self.trace([opened(fake) for fake in fakes])
             program = _Open(self, traced.program)
-            shapes = [tuple(inputs[at].shape) for at in self.tensors] + [KEY.static_shape]
+            shapes = [*self._shapes([inputs[at] for at in self.tensors]), KEY.static_shape]
             shapes += [each.node.tensor.static_shape for each in traced.captured]
             program.clusters.fit(shapes)
         except (NodeFailed, WeftError) as error:
@@ -175,11 +187,19 @@ class CompiledGraph:
 
     def _version(self, compiled: Prepared | ByShape, traced: Trace, draws: bool) -> Version:
         unused = self.memory.stored(np.zeros(KEY.static_shape, np.int64))
-        return Version(compiled, traced, draws, Tensors(self.memory), unused)
+        tensors = Tensors(self.memory, self.lying)
+        return Version(compiled, traced, draws, tensors, unused)
+
+    def _shapes(self, tensors: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Those of the program's inputs."""
+        pairs = zip(tensors, self.lying, strict=True)
+        return [in_order(tensor.shape, order) for tensor, order in pairs]
 
     def trace(self, inputs: Sequence[Any], lost: Any = ()) -> tuple[Trace, bool]:
         """The graph as a program for inputs like these, and whether it draws random numbers."""
-        kinds = [_kind(inputs[at]) for at in self.tensors]
+        given = [inputs[at] for at in self.tensors]
+        pairs = zip(given, self._shapes(given), strict=True)
+        kinds = [_kind(tensor.dtype, shape) for tensor, shape in pairs]
         drawn: list[int] = []
         roots = [*self.wanted, *(source for _, source in self.copies)]
 
@@ -187,8 +207,8 @@ class CompiledGraph:
             *tensors, key = given
             mode = Mode(training=True, key=key)
             values = list(inputs)
-            for at, tensor in zip(self.tensors, tensors, strict=True):
-                values[at] = tensor
+            for at, tensor, order in zip(self.tensors, tensors, self.lying, strict=True):
+                values[at] = tensor if order is None else tensor.permute_dims(back(order))
             with within_mode(mode):
                 found = carry_out(self.module, values, roots, lost)
             drawn.append(mode.drawn)
@@ -256,7 +276,7 @@ class CompiledGraph:
         found = [self.memory.given(storage, kind) for storage, kind in pairs]
         for at, order in enumerate(self.orders):
             if order is not None:
-                found[at] = found[at].permute(order[1])
+                found[at] = found[at].permute(back(order))
         for at, device in self.elsewhere:
             found[at] = found[at].to(device)
         return found
@@ -269,6 +289,9 @@ class CompiledGraph:
                 results.append(each)
             elif each in self.kept:
                 results.append(args[self.kept[each]])
+            elif each in self.views:
+                views = self.views[each]
+                results.append(shown_by(views, args[self.kept[views[0].args[0]]]))
             elif isinstance(each.meta.get("val"), torch.Tensor):
                 results.append(next(supply))
             else:
@@ -347,9 +370,9 @@ def _seeded() -> Any:
     return np.array([seed, 0], np.int64)
 
 
-def _kind(value: Any) -> TensorType:
-    sizes = (size if isinstance(size, Symbol) else int(size) for size in value.shape)
-    return TensorType(ours(value.dtype), tuple(sizes))
+def _kind(dtype: torch.dtype, shape: Sequence[Any]) -> TensorType:
+    sizes = (size if isinstance(size, Symbol) else int(size) for size in shape)
+    return TensorType(ours(dtype), tuple(sizes))
 
 
 def opened(fake: Any) -> Any:
@@ -375,17 +398,5 @@ def _named(module: GraphModule) -> Callable[..., Any]:
     return forward
 
 
-def _order(node: Node) -> tuple[list[int], list[int]] | None:
-    """How the axes of a result lie in memory, where torch says that they do not lie in order."""
-    fake = node.meta["val"]
-    if fake.layout is not torch.strided or fake.is_contiguous() or not fake.numel():
-        return None
-    strides = fake.stride()
-    order = sorted(range(fake.ndim), key=lambda axis: -int(strides[axis]))
-    if order == list(range(fake.ndim)):
-        return None
-    return order, [order.index(axis) for axis in range(fake.ndim)]
-
-
-def _ordered(x: Tensor, order: tuple[list[int], list[int]] | None) -> Tensor:
-    return x if order is None else x.permute_dims(tuple(order[0]))
+def _ordered(x: Tensor, order: Order) -> Tensor:
+    return x if order is None else x.permute_dims(order)

@@ -16,6 +16,7 @@ import torch
 
 from weft.driver.backends import Storage
 from weft.interop.torch.dtypes import ours
+from weft.interop.torch.lying import Order, lying
 from weft.interop.torch.memory import Array, current
 from weft.ptir.types import TensorType
 
@@ -34,8 +35,9 @@ class GpuMemory:
     def stored(self, array: Array) -> Storage:
         return self.backend.store(array)
 
-    def taken(self, tensor: torch.Tensor) -> tuple[Storage, bool]:
+    def taken(self, tensor: torch.Tensor, order: Order) -> tuple[Storage, bool]:
         """A tensor that is on the GPU stays where it is; one of the host is copied there."""
+        tensor = lying(tensor, order)
         kind = TensorType(ours(tensor.dtype), tuple(tensor.shape))
         if not tensor.numel():
             return self.stored(np.empty(kind.static_shape, kind.dtype.numpy)), True

@@ -8,6 +8,7 @@ tensor is still there: a parameter is wrapped once.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import is_
 from typing import Any, Final, Protocol
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from weft.driver.backends import Backend, Storage
 from weft.driver.inputs import in_one_piece
 from weft.interop.torch.dtypes import THEIRS, ours
+from weft.interop.torch.lying import Order, lying
 from weft.ptir.types import TensorType
 
 Array = NDArray[Any]
@@ -64,8 +66,9 @@ class Memory(Protocol):
         """An array of the host, as the backend stores it."""
         ...
 
-    def taken(self, tensor: torch.Tensor) -> tuple[Storage, bool]:
-        """A tensor as the backend stores it, and whether that is the tensor's own memory."""
+    def taken(self, tensor: torch.Tensor, order: Order) -> tuple[Storage, bool]:
+        """A tensor as the backend stores it, with its axes as they lie, and whether that is the
+        tensor's own memory."""
         ...
 
     def given(self, storage: Storage, kind: TensorType) -> torch.Tensor:
@@ -89,8 +92,8 @@ class HostMemory:
     def stored(self, array: Array) -> Storage:
         return self.backend.store(array)
 
-    def taken(self, tensor: torch.Tensor) -> tuple[Storage, bool]:
-        array = current(tensor)
+    def taken(self, tensor: torch.Tensor, order: Order) -> tuple[Storage, bool]:
+        array = current(lying(tensor, order))
         return self.backend.store(array), _lies(array, tensor)
 
     def given(self, storage: Storage, kind: TensorType) -> torch.Tensor:
@@ -106,10 +109,12 @@ class Tensors:
     Tensors that stay what and where they are from call to call, parameters above all, are known by
     their address and stored once; the others are wrapped in every call. Who stays is learnt: all do
     until one moves. `holder` is the same as long as only tensors at the positions `moving` are
-    others. What does not lie in order, or not where its dtype wants it, is copied in every call.
+    others. What does not lie as its order says, or not where its dtype wants it, is copied in every
+    call.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, orders: Sequence[Order]) -> None:
+        self.orders = orders
         self._memory = memory
         self._state: _State | None = None
 
@@ -117,19 +122,25 @@ class Tensors:
         """The stored tensors, the holder, and the positions of those that are not its own."""
         state = self._state
         if state is None or not state.stays(tensors):
-            state = self._state = _State(self._memory, tensors, state)
+            state = self._state = _State(self._memory, tensors, self.orders, state)
         found = state.stored.copy()
         for at in state.moving:
-            found[at] = self._memory.taken(tensors[at])[0]
+            found[at] = self._memory.taken(tensors[at], self.orders[at])[0]
         return found, state, state.moving
 
 
 class _State:
     """Which tensors stay, and where they are."""
 
-    def __init__(self, memory: Memory, tensors: list[torch.Tensor], before: _State | None) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        tensors: list[torch.Tensor],
+        orders: Sequence[Order],
+        before: _State | None,
+    ) -> None:
         moved = set(before.moved(tensors)) if before else set()
-        wrapped = [memory.taken(tensor) for tensor in tensors]
+        wrapped = [memory.taken(*each) for each in zip(tensors, orders, strict=True)]
         moved |= {at for at, (_, is_own) in enumerate(wrapped) if not is_own}
         self.moving = tuple(sorted(moved))
         self.staying = tuple(at for at in range(len(tensors)) if at not in moved)

@@ -49,9 +49,13 @@ _OF_ELEMENTS: Final = (Read, Const, AxisIndex, Unary, Cast, Binary, Select, Redu
 
 def suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
     """Whether warpgroups can multiply what the attention multiplies: 16-bit rows that the copy
-    engine can read, and nothing beside that is not computed of single elements."""
+    engine can read, one result for its values, and nothing beside that is not computed of single
+    elements."""
     found = find_attention(kernel)
     if found is None or kernel.params:
+        return False
+    stored = [set(kernel.let(output.value).axes) for output in kernel.outputs]
+    if sum(bool(axes & set(found.value)) for axes in stored) != 1:
         return False
     if not all(isinstance(let.expr, _OF_ELEMENTS) for let in kernel.body):
         return False

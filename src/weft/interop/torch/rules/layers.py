@@ -28,11 +28,9 @@ def _(x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     mean = w.mean(wide, axis=axes, keepdims=True)
     apart = wide - mean
     spread = w.rsqrt(w.mean(apart * apart, axis=axes, keepdims=True) + eps)
-    if eps < 0:
-        made = apart * spread
-        made = made if weight is None else made * weight
-        return cast(made if bias is None else made + bias, x.dtype), mean, spread
-    return F.layer_norm(x, tuple(normalized_shape), weight, bias, eps), mean, spread
+    made = apart * spread
+    made = made if weight is None else made * weight
+    return cast(made if bias is None else made + bias, x.dtype), mean, spread
 
 
 @rule("aten.layer_norm")

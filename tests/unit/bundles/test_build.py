@@ -104,7 +104,7 @@ def test_a_model_of_onnx_is_built(folder: Path) -> None:
     x = np.arange(-4, 4, dtype=np.float32).reshape(2, 4)
     bundle = weft.load_bundle(weft.build(model, x, out=folder / "net", name="net"))
     assert [entry.name for entry in bundle.inputs] == ["pixels"]
-    assert [entry.name for entry in bundle.results] == ["out['y']"]
+    assert [entry.name for entry in bundle.results] == ["y"]
     assert bundle(x)[0].tolist() == np.maximum(x[:, :3] * 2, 0).tolist()
 
 

@@ -1,33 +1,26 @@
-/* Runs a bundle many times and says, in one line of JSON: seconds from the start of main to the
-   first result, seconds of a call, and the most memory that was resident.
+/* Runs a bundle many times and says what `aot_measure.h` says.
 
    cc -DMODEL=name -DHEADER='"name.h"' aot_call.c libname.a -lpthread; ./a.out FOLDER THREADS
    SECONDS */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "aot_measure.h"
 #include HEADER
 
 #define JOIN(a, b) a##b
 #define NAMED(a, b) JOIN(a, b)
 #define F(what) NAMED(MODEL, what)
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
+typedef struct run {
+    F(_context) * context;
+    weft_tensor *inputs, *results;
+} run;
 
-/* The most bytes of this process that were resident. */
-static long resident(void) {
-    char line[256];
-    long found = 0;
-    FILE *file = fopen("/proc/self/status", "r");
-    while (file && fgets(line, sizeof line, file)) sscanf(line, "VmHWM: %ld kB", &found);
-    if (file) fclose(file);
-    return found * 1024;
+static void call(void *given) {
+    run *all = given;
+    F(_run)(all->context, all->inputs, all->results, 0, NULL);
 }
 
 int main(int count, char **given) {
@@ -36,12 +29,10 @@ int main(int count, char **given) {
     weft_tensor *results = calloc((size_t)signature->results + 1, sizeof *results);
     weft_options options = {
         sizeof(weft_options), count > 2 ? atoi(given[2]) : 1, 0, NULL, NULL, NULL, 0, 0, NULL};
-    double began = now(), first, fastest = 1e9, wanted = count > 3 ? atof(given[3]) : 1, end,
-           started;
+    double began = now();
     F(_program) * program;
-    F(_context) * context;
+    run all = {NULL, inputs, results};
     weft_error error;
-    long calls = 0, batch = 1, i;
     int n, axis;
     for (n = 0; n < signature->inputs; n++) {
         const weft_type *type = &signature->input[n];
@@ -59,24 +50,13 @@ int main(int count, char **given) {
         inputs[n].shape = shape;
     }
     if (F(_open)(count > 1 ? given[1] : ".", &options, &program, &error) ||
-        F(_context_new)(program, &context, &error) ||
-        F(_run)(context, inputs, results, 0, &error)) {
+        F(_context_new)(program, &all.context, &error) ||
+        F(_run)(all.context, inputs, results, 0, &error)) {
         fprintf(stderr, "%s\n", error.text);
         return 1;
     }
-    first = now() - began;
-    end = now() + wanted;
-    while (now() < end) {
-        started = now();
-        for (i = 0; i < batch; i++) F(_run)(context, inputs, results, 0, NULL);
-        started = now() - started;
-        calls += batch;
-        if (started / (double)batch < fastest) fastest = started / (double)batch;
-        if (started < 0.005 && batch < 1000000) batch *= 2;
-    }
-    printf("{\"first\": %.6f, \"call\": %.9f, \"calls\": %ld, \"resident\": %ld}\n", first, fastest,
-           calls, resident());
-    F(_context_free)(context);
+    measure(now() - began, count > 3 ? atof(given[3]) : 1, call, &all);
+    F(_context_free)(all.context);
     F(_close)(program);
     return 0;
 }

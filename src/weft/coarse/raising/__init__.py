@@ -12,7 +12,10 @@ right ones.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weft.coarse.raising.attention import attention
+from weft.coarse.raising.convolution import convolution
 from weft.coarse.raising.elements import gelu
 from weft.coarse.raising.matched import Matched, Pattern
 from weft.coarse.raising.norms import l2_norm, layer_norm
@@ -41,25 +44,35 @@ PATTERNS: dict[str, Pattern] = {
     "l2_norm": l2_norm,
 }
 """What is looked for at every instruction, in this order."""
+FOR_OTHERS: dict[str, Pattern] = {
+    "convolution": convolution,
+    "layer_norm": layer_norm,
+    "log_softmax": log_softmax,
+    "softmax": softmax,
+    "gelu": gelu,
+}
+"""What other formats have an op for."""
 
 
-def raise_program(program: Program, log: PassLog | None = None) -> Program:
+def raise_program(
+    program: Program, log: PassLog | None = None, patterns: Mapping[str, Pattern] = PATTERNS
+) -> Program:
     """The program with every formula replaced that is a coarse op. It is verified first."""
     verify(program)
     kept_log = PassLog() if log is None else log
     # A scale such as sqrt(64) is a number then; larger constants say more as they are.
     folded = fold(cse(program, kept_log), kept_log, max_elements=1)
     merged = dce(folded, kept_log)
-    raised = edit_bodies(merged, lambda editor: _raise_body(editor, kept_log), kept_log)
+    raised = edit_bodies(merged, lambda editor: _raise_body(editor, kept_log, patterns), kept_log)
     return program if raised is merged else dce(raised, kept_log)
 
 
-def _raise_body(editor: Editor, log: PassLog) -> bool:
+def _raise_body(editor: Editor, log: PassLog, patterns: Mapping[str, Pattern]) -> bool:
     """Replace what is found in one body; whether there was anything."""
     view, changed = View(editor.body), False
     for original in editor.body.body:
         instruction = editor.resolved(original)
-        if not _raised(editor, view, original, instruction, log):
+        if not _raised(editor, view, original, instruction, log, patterns):
             editor.keep(instruction)
         else:
             changed = True
@@ -67,12 +80,13 @@ def _raise_body(editor: Editor, log: PassLog) -> bool:
 
 
 def _raised(
-    editor: Editor, view: View, original: Instruction, instruction: Instruction, log: PassLog
-) -> bool:
+    editor: Editor, view: View, original: Instruction, instruction: Instruction, log: PassLog,
+    patterns: Mapping[str, Pattern],
+) -> bool:  # fmt: skip
     kind = original.output
     if not isinstance(kind, TensorType) or not kind.dtype.is_float:
         return False
-    for name, pattern in PATTERNS.items():
+    for name, pattern in patterns.items():
         matched = pattern(view, original)
         if matched is not None and _stands_alone(editor, view, matched, original.id):
             emitter = Emitter(editor)

@@ -3,6 +3,7 @@ or ONNX Runtime, they give what the program gives."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,51 @@ def test_a_network_keeps_the_operators_that_onnx_has() -> None:
     assert len(model.graph.initializer) >= len(net.state_dict())
     (found,) = load(model.SerializeToString())(x).values()
     close(found.numpy(), net(weft.asarray(x)).numpy(), 1e-4)
+
+
+class Windows(nn.Module):
+    """Convolutions of one group and of several, with strides, padding and dilation, and pools."""
+
+    def __init__(self) -> None:
+        self.first = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.apart = nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=8, bias=False)
+        self.grouped = nn.Conv2d(8, 16, (1, 3), groups=4)
+        self.line = nn.Conv1d(16, 4, 3, padding=1)
+
+    def __call__(self, x: Any) -> Any:
+        x = F.max_pool2d(self.apart(self.first(x)), 3, stride=2, padding=1)
+        x = F.avg_pool2d(self.grouped(x), 2)
+        return F.softmax(self.line(x.reshape((x.shape[0], 16, -1))), axis=1)
+
+
+def test_windows_are_convolutions_and_pools_of_onnx(tmp_path: Path) -> None:
+    """Nothing is turned on the way: the weights are initialisers as they were."""
+    nn.manual_seed(0)
+    net, x = Windows(), np.random.default_rng(0).standard_normal((2, 3, 17, 17), np.float32)
+    model = export(net, tmp_path / "net.onnx", example=[x])
+    kinds = Counter(node.op_type for node in model.graph.node)
+    assert (kinds["Conv"], kinds["MaxPool"], kinds["AveragePool"], kinds["Softmax"]) == (4, 1, 1, 1)
+    assert not kinds.keys() & {"Gather", "MatMul", "Transpose", "Expand", "Pad"}
+    wanted = net(weft.asarray(x)).numpy()
+    (found,) = load(model.SerializeToString())(x).values()
+    close(found.numpy(), wanted, 1e-5)
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
+    close(session.run(None, {"input_0": x})[0], wanted, 1e-5)
+
+
+def test_an_open_batch_goes_through_a_convolution() -> None:
+    b = Builder()
+    image, weight = b.param("f32", ["?N", 5, 5, 2]), b.param("f32", [18, 3])
+    patches = b.emit(
+        "extract_patches", image, window=(3, 3), strides=(1, 1), dilation=(1, 1),
+        padding=((1, 1), (1, 1)), pad_value=0.0,
+    )  # fmt: skip
+    program = b.build(b.emit("dot_general", patches, weight, contract_lhs=(3,), contract_rhs=(0,)))
+    model = export(program)
+    assert "Conv" in {node.op_type for node in model.graph.node}
+    rng = np.random.default_rng(0)
+    check(program, [rng.standard_normal(s, np.float32) for s in ((4, 5, 5, 2), (18, 3))])
 
 
 def test_a_model_goes_out_as_it_came_in() -> None:

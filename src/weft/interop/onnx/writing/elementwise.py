@@ -36,6 +36,7 @@ _COMPARED: Final = {
 
 
 def _plain(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
+    x = page.unrepeated(x, out.shape) if len(x) > 1 else x
     if x[0].dtype is I1 and op.mnemonic in _LOGIC:
         return page.op(_LOGIC[op.mnemonic], *x, like=out)
     if op.mnemonic == "stop_gradient":
@@ -58,6 +59,7 @@ def _rsqrt(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
 def _compare(page: Page, op: Compare, x: list[Edge], out: TensorType) -> Edge:
     name = str(op.op)
     same = name in ("equal", "not_equal")
+    x = page.unrepeated(x, out.shape)
     given = [page.cast(each, SI32) if each.dtype is I1 and not same else each for each in x]
     if name == "not_equal":
         return page.op("Not", page.op("Equal", *given, like=out), like=out)
@@ -65,7 +67,8 @@ def _compare(page: Page, op: Compare, x: list[Edge], out: TensorType) -> Edge:
 
 
 def _select(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
-    return page.where(x[0], x[1], x[2], out)
+    pred, a, b = page.unrepeated(x, out.shape)
+    return page.where(pred, a, b, out)
 
 
 def _clamp(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:

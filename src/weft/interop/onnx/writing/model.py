@@ -14,7 +14,7 @@ from typing import Any, Final
 import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, helper
 
-from weft.coarse.raising import raise_program
+from weft.coarse.raising import FOR_OTHERS, raise_program
 from weft.foundation.dtypes import SI64
 from weft.foundation.errors import Unimplemented, UserError, brief
 from weft.interop.onnx.model import Model
@@ -92,8 +92,8 @@ def _model(
     outputs: Sequence[str] | None,
 ) -> ModelProto:  # fmt: skip
     """A model; weights are arrays for the last parameters of the program."""
-    program = raise_program(program)
-    program = decompose(program, keep=[cls for cls in DECOMPOSITIONS if _kept(cls, program)])
+    program = raise_program(_simple(program), patterns=FOR_OTHERS)
+    program = _simple(program)
     page, function = Page(), program.main
     kinds = [leaf for kind in function.parameters for leaf in leaves(kind)]
     stored = kinds[len(kinds) - len(weights) :]
@@ -135,6 +135,11 @@ def _read(node: NodeProto) -> set[str]:
     inner = [each.g for each in node.attribute if each.type == AttributeProto.GRAPH]
     found = set(node.input).union(*(_read(each) for graph in inner for each in graph.node))
     return found.union(*({each.name for each in graph.output} for graph in inner))
+
+
+def _simple(program: Program) -> Program:
+    """The program in ops that are operators of ONNX, or a few of them."""
+    return decompose(program, keep=[cls for cls in DECOMPOSITIONS if _kept(cls, program)])
 
 
 def _kept(cls: type[Op], program: Program) -> bool:

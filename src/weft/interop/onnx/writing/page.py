@@ -107,6 +107,9 @@ class Page:
         self.constants: list[TensorProto] = [] if outer is None else outer.constants
         self._known: dict[Any, Edge] = {} if outer is None else outer._known
         self._sizes: dict[Symbol, tuple[Edge, int]] = {} if outer is None else dict(outer._sizes)
+        self._turned: dict[str, tuple[Edge, tuple[int, ...]]] = {}
+        self._repeated: dict[str, Edge] = {}
+        self._shaped: dict[str, Edge] = {}
         self.line: str = "" if outer is None else outer.line
 
     def fresh(self, word: str = "v") -> str:
@@ -208,8 +211,15 @@ class Page:
         return self.op("Cast", x, like=x.type.with_dtype(dtype), to=number_of(dtype), **more)
 
     def reshape(self, x: Edge, shape: Sequence[Dim]) -> Edge:
+        """What has another shape already gets the last one at once."""
+        x = self._shaped.get(x.name, x)
         if x.shape == tuple(shape):
             return x
+        found = self._reshape(x, shape)
+        self._shaped[found.name] = x
+        return found
+
+    def _reshape(self, x: Edge, shape: Sequence[Dim]) -> Edge:
         kind = x.type.with_shape(tuple(shape))
         unknown = [dim for dim in shape if isinstance(dim, Symbol) and dim not in self._sizes]
         if len(unknown) == 1 and 0 not in shape:
@@ -218,15 +228,30 @@ class Page:
         return self.op("Reshape", x, self.sizes(shape), like=kind, allowzero=1)
 
     def transpose(self, x: Edge, perm: Sequence[int]) -> Edge:
+        """What is turned already is turned once, or not at all where that undoes it."""
+        if x.name in self._turned:
+            x, first = self._turned[x.name]
+            perm = [first[axis] for axis in perm]
         if list(perm) == list(range(len(perm))):
             return x
         kind = x.type.with_shape(tuple(x.shape[axis] for axis in perm))
-        return self.op("Transpose", x, like=kind, perm=list(perm))
+        found = self.op("Transpose", x, like=kind, perm=list(perm))
+        self._turned[found.name] = (x, tuple(perm))
+        return found
 
     def expand(self, x: Edge, shape: Sequence[Dim]) -> Edge:
         if x.shape == tuple(shape):
             return x
-        return self.op("Expand", x, self.sizes(shape), like=x.type.with_shape(tuple(shape)))
+        found = self.op("Expand", x, self.sizes(shape), like=x.type.with_shape(tuple(shape)))
+        self._repeated[found.name] = x
+        return found
+
+    def unrepeated(self, x: Sequence[Edge], shape: Sequence[Dim]) -> list[Edge]:
+        """The operands of an elementwise operator as they were before they were repeated, as far as
+        the operator does that itself: one of them has the whole shape."""
+        small = [self._repeated.get(each.name, each) for each in x]
+        whole = any(each.shape == tuple(shape) for each in small)
+        return small if whole else [*x[:1], *small[1:]]
 
     def where(self, pred: Edge, a: Edge, b: Edge, like: TensorType) -> Edge:
         return self.op("Where", pred, a, b, like=like)

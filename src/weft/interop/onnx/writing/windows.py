@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,6 +23,9 @@ from weft.ptir.ops.normalisation import LayerNorm
 from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
 from weft.ptir.ops.window import ExtractPatches, ReduceWindow
 from weft.ptir.types import Dim, TensorType
+
+_MOST_POOLED: Final = 3
+"""How many axes ONNX's pools have windows on."""
 
 
 def _windows(
@@ -71,8 +75,40 @@ def _grown(x: Edge, low: Sequence[int], high: Sequence[int]) -> list[Dim]:
     return found
 
 
+def _pooled(page: Page, op: ReduceWindow, x: Edge, out: TensorType) -> Edge | None:
+    """The windows of f32 by ONNX's pools, where they lie along one to three axes of at least three:
+    those come last. A sum is a mean times the number of its elements."""
+    moved = [k for k, size in enumerate(op.window_dims) if size > 1 or op.strides[k] > 1]
+    still = [k for k in range(out.rank) if k not in moved]
+    name = {"max": "MaxPool", "sum": "AveragePool"}.get(str(op.reduce))
+    inside = all(max(op.padding[k]) < op.window_dims[k] for k in moved)
+    plain = not any(max(op.padding[k]) for k in still) and set(op.base_dilation) == {1}
+    if name is None or x.dtype is not F32 or not 1 <= len(moved) <= _MOST_POOLED:
+        return None
+    if not (inside and plain) or not 1 <= len(still) <= 2:
+        return None
+    window, dilation = ([each[k] for k in moved] for each in (op.window_dims, op.window_dilation))
+    pads = [op.padding[k][end] for end in (0, 1) for k in moved]
+    more = {"count_include_pad": 1} if name == "AveragePool" else {}
+    order = [*still, *moved]
+    lead: tuple[Dim, ...] = (1,) * (2 - len(still))
+    given = page.transpose(x, order)
+    found = page.op(
+        name, page.reshape(given, (*lead, *given.shape)),
+        like=out.with_shape((*lead, *(out.shape[k] for k in order))), kernel_shape=window,
+        strides=[op.strides[k] for k in moved], pads=pads, dilations=dilation, **more,
+    )  # fmt: skip
+    if more:
+        found = page.op("Mul", found, page.full(math.prod(window), F32), like=found.type)
+    found = page.reshape(found, found.shape[len(lead) :])
+    return page.transpose(found, [order.index(k) for k in range(out.rank)])
+
+
 def _reduce_window(page: Page, op: ReduceWindow, x: list[Edge], out: TensorType) -> Edge:
     kind, given = str(op.reduce), x[0]
+    pooled = _pooled(page, op, given, out)
+    if pooled is not None:
+        return pooled
     if kind == "sum" and given.dtype.is_integer and given.dtype.bits < 32:
         raise Unimplemented("reduce_window", f"ONNX has no sum of {given.dtype} that wraps")
     if kind == "sum" and given.dtype.is_float and given.dtype.bits < 32:

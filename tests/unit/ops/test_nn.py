@@ -224,6 +224,40 @@ def test_batch_norm_by_the_batch_and_by_what_was_seen() -> None:
     np.testing.assert_allclose(layer(weft.asarray(x)).numpy(), by_seen, rtol=1e-4, atol=1e-5)
 
 
+def by_definition(x: weft.Tensor, weight: weft.Tensor, bias: weft.Tensor) -> Any:
+    """A batch norm whose gradient is that of mean and variance."""
+    centred = x - weft.mean(x, axis=(0, 2), keepdims=True)
+    spread = weft.mean(centred * centred, axis=(0, 2), keepdims=True)
+    normal = centred / weft.sqrt(spread + 1e-5)
+    return normal * weight.reshape((3, 1)) + bias.reshape((3, 1))
+
+
+def test_the_gradient_of_batch_norm_is_that_of_its_definition() -> None:
+    """The second one and tangents too, and where parameters are absent."""
+    x, weight, bias = (weft.asarray(numbers(*shape)) for shape in ((8, 3, 4), (3,), (3,)))
+
+    def rule(x: weft.Tensor, weight: weft.Tensor, bias: weft.Tensor) -> Any:
+        return (F.batch_norm(x, None, None, weight, bias) ** 3).sum()
+
+    def plain(x: weft.Tensor, weight: weft.Tensor, bias: weft.Tensor) -> Any:
+        return (by_definition(x, weight, bias) ** 3).sum()
+
+    def second(loss: Callable[..., Any]) -> Callable[..., Any]:
+        return weft.grad(lambda *given: (weft.grad(loss)(*given) ** 2).sum(), argnums=(0, 1))
+
+    def tangent(loss: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given: weft.jvp(loss, given, given)[1:]
+
+    for derived in (lambda loss: weft.grad(loss, argnums=(0, 1, 2)), second, tangent):
+        found, wanted = (derived(loss)(x, weight, bias) for loss in (rule, plain))
+        for got, right in zip(found, wanted, strict=True):
+            scale = float(np.abs(right.numpy()).max())
+            np.testing.assert_allclose(got.numpy(), right.numpy(), rtol=1e-3, atol=1e-4 * scale)
+    bare = weft.grad(lambda x: (F.batch_norm(x) ** 3).sum())(x)
+    ones, zeros = weft.ones((3,)), weft.zeros((3,))
+    np.testing.assert_allclose(bare.numpy(), weft.grad(plain)(x, ones, zeros).numpy(), atol=1e-3)
+
+
 @pytest.mark.parametrize("shape", [(1, 3), (1, 3, 1)])
 def test_one_value_a_channel_has_no_unbiased_variance(shape: tuple[int, ...]) -> None:
     layer = nn.BatchNorm(3)

@@ -16,7 +16,8 @@ from weft.ops.array.elementwise import maximum
 from weft.ops.array.manipulation import sliding_window
 from weft.ops.array.norms import vector_norm
 from weft.ops.array.statistics import mean
-from weft.ops.functional.capture import capture, widened
+from weft.ops.custom_rules import custom_vjp
+from weft.ops.functional.capture import capture, capture_several, widened
 from weft.ops.functional.checks import (
     Checked,
     ensure_axis_in_bounds,
@@ -275,24 +276,93 @@ def capture_batch_norm(
     s: Session,
     checked: NormChecked,
     x: Handle,
-    mean: Handle | None,
-    variance: Handle | None,
+    mean: Handle,
+    variance: Handle,
     weight: Handle | None,
     bias: Handle | None,
 ) -> Handle:
+    """By statistics that are given."""
     wide = widened(x)
-    if mean is None or variance is None:
-        mean = wide.reduce_mean(checked.axes)
-        centred = wide - _laid(mean, wide, checked.along)
-        variance = (centred * centred).reduce_mean(checked.axes)
-    else:
-        centred = wide - _laid(mean, wide, checked.along)
-    # One factor for each channel: what is left for each element are a difference and a product.
-    factor = (variance.cast(wide.dtype) + checked.eps).rsqrt()
-    if weight is not None:
-        factor = factor * weight.cast(wide.dtype)
-    normal = centred * _laid(factor, wide, checked.along)
-    return _scaled(normal, checked, None, bias, x.dtype)
+    centred = wide - _laid(mean, wide, checked.along)
+    return _by_factor(checked, centred, _scale(variance, wide, checked), weight, bias, x.dtype)
+
+
+def capture_batch_norm_by_batch(
+    s: Session, checked: NormChecked, x: Handle, weight: Handle | None, bias: Handle | None
+) -> tuple[Handle, ...]:
+    """By the statistics of the batch; and these: the mean, and what centred numbers are multiplied
+    with before the weight."""
+    wide = widened(x)
+    mean = wide.reduce_mean(checked.axes)
+    centred = wide - _laid(mean, wide, checked.along)
+    scale = _scale((centred * centred).reduce_mean(checked.axes), wide, checked)
+    return _by_factor(checked, centred, scale, weight, bias, x.dtype), mean, scale
+
+
+def _scale(variance: Handle, wide: Handle, checked: NormChecked) -> Handle:
+    return (variance.cast(wide.dtype) + checked.eps).rsqrt()
+
+
+def _by_factor(
+    checked: NormChecked,
+    centred: Handle,
+    scale: Handle,
+    weight: Handle | None,
+    bias: Handle | None,
+    dtype: DType,
+) -> Handle:
+    """One factor for each channel: what is left for each element are a difference and a product."""
+    factor = scale if weight is None else scale * weight.cast(centred.dtype)
+    normal = centred * _laid(factor, centred, checked.along)
+    return _scaled(normal, checked, None, bias, dtype)
+
+
+def capture_batch_norm_gradient(
+    s: Session,
+    checked: NormChecked,
+    cotangent: Handle,
+    x: Handle,
+    mean: Handle,
+    scale: Handle,
+    weight: Handle | None,
+) -> tuple[Handle, ...]:
+    """The cotangents of x, the weight and the bias, from two sums over each channel: of the
+    cotangents, and of their products with centred numbers. That all centred numbers of a channel
+    have the sum 0 spares a third."""
+    wide, axes = widened(x), checked.axes
+    given = cotangent.cast(wide.dtype)
+
+    def laid(parameter: Handle) -> Handle:
+        return _laid(parameter, wide, checked.along)
+
+    centred = wide - laid(mean)
+    product = given * centred
+    along = product.reduce_mean(axes) * scale * scale
+    factor = scale if weight is None else scale * weight.cast(wide.dtype)
+    by_x = laid(factor) * (given - laid(given.reduce_mean(axes)) - centred * laid(along))
+    return by_x.cast(x.dtype), product.reduce_sum(axes) * scale, given.reduce_sum(axes)
+
+
+def _by_batch(x: Tensor, weight: Tensor | None, bias: Tensor | None, checked: NormChecked) -> Any:
+    return _by_batch_forward(x, weight, bias, checked)[0]
+
+
+def _by_batch_forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, checked: NormChecked
+) -> tuple[Tensor, Any]:
+    made, *statistics = capture_several(capture_batch_norm_by_batch, checked, x, weight, bias)
+    return made, (x, *statistics, weight, bias)
+
+
+def _by_batch_backward(checked: NormChecked, kept: Any, cotangent: Tensor) -> tuple[Any, ...]:
+    x, mean, scale, weight, bias = kept
+    found = capture_several(capture_batch_norm_gradient, checked, cotangent, x, mean, scale, weight)
+    by_x, by_weight, by_bias = found
+    return by_x, None if weight is None else by_weight, None if bias is None else by_bias
+
+
+_BY_BATCH = custom_vjp(_by_batch, nondiff_argnums=3)
+_BY_BATCH.defvjp(_by_batch_forward, _by_batch_backward)
 
 
 @functional
@@ -308,9 +378,11 @@ def batch_norm(
     """Normalise each channel, by the running statistics where they are given (inference) and else
     by those of the batch (training)."""
     checked = check_batch_norm(x, running_mean, running_var, weight, bias, eps, axis)
-    return capture(
-        capture_batch_norm, checked, ensure_tensor("x", x), running_mean, running_var, weight, bias
-    )
+    tensor = ensure_tensor("x", x)
+    if running_mean is None:
+        made: Tensor = _BY_BATCH(tensor, weight, bias, checked)
+        return made
+    return capture(capture_batch_norm, checked, tensor, running_mean, running_var, weight, bias)
 
 
 @functional

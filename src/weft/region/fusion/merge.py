@@ -100,10 +100,22 @@ class _Merger:
 
     def run(self) -> None:
         for number in sorted(self.groups, reverse=True):
-            for other in self._candidates(number) if number in self.groups else ():
-                self._try(number, other)
+            self._grow(number)
         for number in self.groups:
             self._drop_unread(number)
+
+    def _grow(self, number: int) -> None:
+        """Merge others into a group; on a GPU, where every kernel less is a launch less, then those
+        that read what only these have read."""
+        tried, once = set[int](), self.fusion.target.kind is not Kind.GPU
+        while number in self.groups:
+            size, fresh = len(self.groups[number]), self._candidates(number)
+            for other in fresh:
+                if other not in tried:
+                    self._try(number, other)
+            tried.update(fresh)
+            if once or len(self.groups[number]) == size:
+                return
 
     def in_order(self) -> list[Group]:
         """The groups, each after those that it needs."""

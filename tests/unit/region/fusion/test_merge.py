@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.gpu_programs import through_stages
 from tests.lowered import lowered
 from weft.ptir import Builder, Program, vjp
 from weft.region.ir import Pattern
@@ -38,3 +39,14 @@ def test_what_one_pass_gives_is_right() -> None:
     expected = weft.run(program, inputs, backend="reference")
     for got, wanted in zip(weft.run(program, inputs, backend="cpu"), expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_sums_of_one_tensor_share_a_kernel_whatever_follows_each_of_them() -> None:
+    """What follows a sum joins it first; only then is it seen that both read one tensor."""
+    b = Builder("sums")
+    x, y = b.param("f32", [300, 64]), b.param("f32", [300, 64])
+    p, q = b.param("f32", [64]), b.param("f32", [64])
+    one, two = b.reduce_sum(x * y, [0]), b.reduce_sum(y, [0])
+    program = b.build(one, two, b.exp(one) * p, b.exp(two) * q)
+    made = through_stages(program, "sm90")["region"].kernels
+    assert [kernel.pattern for kernel in made].count(Pattern.ROW) == 1

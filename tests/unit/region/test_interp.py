@@ -24,7 +24,7 @@ from weft.region.ir import (
     Pattern,
     Tensor,
 )
-from weft.region.writing.folds import welford
+from weft.region.writing.folds import moments
 
 Array = NDArray[Any]
 
@@ -82,20 +82,26 @@ def test_a_fold_may_be_cut_anywhere(parts: int) -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5, 30])
-def test_welford_is_mean_and_squared_distance(parts: int) -> None:
+def test_moments_are_the_sum_and_squared_distances_from_the_mean(parts: int) -> None:
     axes = (KernelAxis("i", 3), KernelAxis("j", 17, reduce=True))
     body = kernels.body_over(axes)
     x = body.plain("x", F32, "i", "j")
-    mean, m2 = welford(body, x, ("j",))
+    total, m2 = moments(body, x, ("j",), 17)
     outputs = tuple(
-        Output(name, value, kernels.identity("i")) for name, value in (("mean", mean), ("m2", m2))
+        Output(name, value, kernels.identity("i")) for name, value in (("total", total), ("m2", m2))
     )
-    kernel = Kernel("welford", Pattern.ROW, axes, tuple(body.lets), outputs)
+    kernel = Kernel("moments", Pattern.ROW, axes, tuple(body.lets), outputs)
     tensors = [Tensor("x", F32, (3, 17), "input")]
-    tensors += [Tensor(name, F32, (3,), "output") for name in ("mean", "m2")]
-    given, found = played(kernels.module_of(kernel, tensors=tensors), fold_parts=parts)
-    np.testing.assert_allclose(found["mean"], given["x"].mean(1), rtol=1e-5)
+    tensors += [Tensor(name, F32, (3,), "output") for name in ("total", "m2")]
+    module = kernels.module_of(kernel, tensors=tensors)
+    given, found = played(module, fold_parts=parts)
+    np.testing.assert_allclose(found["total"], given["x"].sum(1), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found["m2"], given["x"].var(1) * 17, rtol=1e-5)
+    far = (given["x"] + 1e3).astype(np.float32)
+    found = run_module(module, {"x": far}, fold_parts=parts)
+    np.testing.assert_allclose(found["m2"], far.astype(float).var(1) * 17, rtol=1e-4)
+    same = np.full((3, 17), 1e25, np.float32)
+    assert not run_module(module, {"x": same}, fold_parts=parts)["m2"].any()
 
 
 def test_an_empty_part_of_a_fold_changes_nothing() -> None:

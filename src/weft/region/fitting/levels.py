@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import axis
-from weft.region.fitting.cutting import needed, reduced, reductions
+from weft.region.fitting.cutting import needed, reduced
 from weft.region.forms.columns import side_by_side
 from weft.region.ir import (
     Check,
@@ -37,6 +37,7 @@ from weft.region.ir import (
     row_major,
     walk,
 )
+from weft.region.writing.folds import with_moments
 from weft.target.target import Kind, Target
 
 _KEPT: Final = 1 << 18
@@ -58,22 +59,50 @@ def one_level_each(
     nobody_keeps = _few_and_long(kernel, target) or _long_columns(kernel, known)
     if not nobody_keeps or not _can_be_apart(kernel):
         return (kernel,), ()
+    kernel = with_moments(kernel)
     levels = _levels(kernel)
     last = max(levels.values()) + _stores_rows(kernel)
     if last == 1:
         return (kernel,), ()
-    before = [let for let in reductions(kernel) if levels[let.name] < last]
+    before = [let for let in _handed_on(kernel, levels) if levels[let.name] < last]
     tensors = {let.name: _tensor(kernel, let) for let in before}
-    made = []
+    made, done = [], set[Output]()
     for level in range(1, last):
-        here = [let for let in before if levels[let.name] == level]
         outputs = tuple(
-            Output(tensors[let.name].name, let.name, tuple(map(axis, let.axes))) for let in here
+            Output(tensors[let.name].name, let.name, tuple(map(axis, let.axes)))
+            for let in before
+            if levels[let.name] == level
         )
+        own = [
+            o for o in kernel.outputs if o.base is None and _is_of(o.value, level, kernel, levels)
+        ]
+        done.update(own)
         earlier = {n: found for n, found in tensors.items() if levels[n] < level}
-        made.append(_level(kernel, f"{kernel.name}_level{level}", outputs, earlier))
-    made.append(_level(kernel, kernel.name, kernel.outputs, tensors))
+        made.append(_level(kernel, f"{kernel.name}_level{level}", (*outputs, *own), earlier))
+    rest = tuple(output for output in kernel.outputs if output not in done)
+    made.append(_level(kernel, kernel.name, rest, tensors))
     return tuple(made), tuple(tensors.values())
+
+
+def _handed_on(kernel: Kernel, levels: Mapping[str, int]) -> list[Let]:
+    """What later kernels need of the reductions of a level: what follows them and is one for each
+    row, as far as it goes."""
+    wanted = {output.value for output in kernel.outputs if output.base is not None}
+    for let in kernel.body:
+        level = levels[let.name]
+        near = _is_of(let.name, level, kernel, levels)
+        wanted.update(n for n in operands(let) if not near or levels[n] != level)
+    return [
+        let
+        for let in kernel.body
+        if let.name in wanted and _is_of(let.name, levels[let.name], kernel, levels)
+    ]
+
+
+def _is_of(name: str, level: int, kernel: Kernel, levels: Mapping[str, int]) -> bool:
+    """Whether a value is one for each row, and known after the reductions of a level."""
+    gone = {found.name for found in reduced(kernel)}
+    return 0 < levels[name] == level and gone.isdisjoint(kernel.let(name).axes)
 
 
 def _few_and_long(kernel: Kernel, target: Target) -> bool:

@@ -6,12 +6,24 @@ cut among lanes, threads or blocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from weft.foundation.dtypes import DType
-from weft.region.ir import Binary, Carry, Fold, Kernel, Let, Reduce, Tensor, Unary
+from weft.foundation.dtypes import F32, DType
+from weft.region.ir import (
+    Binary,
+    Carry,
+    Cast,
+    Const,
+    Fold,
+    Kernel,
+    Let,
+    Reduce,
+    Tensor,
+    Unary,
+)
 from weft.region.row_reads import row_bytes
 from weft.region.writing.build import Body
 
@@ -106,23 +118,26 @@ def _axes(let: Let) -> tuple[str, ...]:
     return let.expr.axes if isinstance(let.expr, Reduce) else ()
 
 
-def welford(body: Body, x: str, axes: Sequence[str]) -> tuple[str, str]:
-    """The mean of `x` over `axes` and the sum of squared distances from it, in one pass.
+def moments(body: Body, x: str, axes: Sequence[str], count: int) -> tuple[str, str]:
+    """The sum of `x` over `axes`, `count` points, and the sum of squared distances from the mean,
+    in one pass.
 
-    A partial result is (count, mean, m2); merging follows Chan's formula. The count is a float:
-    exact as long as a row has fewer elements than the dtype has integers.
+    A partial result has its first element as `pivot`, and sums of distances from it and of their
+    squares: what these lose to one another where they are subtracted is little, since a pivot is
+    as far from the mean as elements are. Merging, which is rare, moves the pivot to the mean by
+    Chan's formula. Counts are floats, exact as long as a row has fewer elements than the dtype has
+    integers.
     """
     dtype = body.dtype(x)
     rows = tuple(name for name in body.known[x][1] if name not in axes)
     number = len(body.lets)
-    names = (f"n{number}", f"mean{number}", f"m2{number}")
+    stems = ("count", "pivot", "shift", "squares", "total")
+    names = tuple(f"{stem}{number}" for stem in stems)
 
     step = body.inside(f"step{number}_")
-    for name in names:
+    for name in (*names, x):
         step.known[name] = (dtype, rows)
-    step.known[x] = (dtype, rows)
-    one, zero = step.const(1.0, dtype), step.const(0.0, dtype)
-    following = _merge_moments(step, names, (one, x, zero))
+    following = _with_element(step, names, x)
 
     merge = body.inside(f"merge{number}_")
     left, right = (tuple(f"{name}.{side}" for name in names) for side in ("a", "b"))
@@ -133,20 +148,120 @@ def welford(body: Body, x: str, axes: Sequence[str]) -> tuple[str, str]:
     carries = tuple(
         Carry(name, dtype, rows, 0.0, following[n], merged[n]) for n, name in enumerate(names)
     )
-    mean, m2 = (
+    shift, squares, total = (
         body.let(dtype, rows, Fold(tuple(axes), carries, tuple(step.lets), tuple(merge.lets), name))
-        for name in names[1:]
+        for name in names[2:]
     )
-    return mean, m2
+    each = body.const(1.0 / count, dtype)
+    lost = body.binary("mul", shift, body.binary("mul", shift, each))
+    zero = body.const(0.0, dtype)
+    return total, body.binary("max", body.binary("sub", squares, lost), zero)
 
 
-def _merge_moments(body: Body, left: Sequence[str], right: Sequence[str]) -> tuple[str, str, str]:
-    (n_a, mean_a, m2_a), (n_b, mean_b, m2_b) = left, right
-    dtype = body.dtype(mean_a)
+def _with_element(body: Body, carried: Sequence[str], x: str) -> tuple[str, ...]:
+    count, pivot, shift, squares, total = carried
+    dtype = body.dtype(x)
+    zero, one = body.const(0.0, dtype), body.const(1.0, dtype)
+    pivot = body.select(body.binary("eq", count, zero), x, pivot)
+    distance = body.binary("sub", x, pivot)
+    return (
+        body.binary("add", count, one),
+        pivot,
+        body.binary("add", shift, distance),
+        body.binary("add", squares, body.binary("mul", distance, distance)),
+        body.binary("add", total, x),
+    )
+
+
+def _merge_moments(body: Body, left: Sequence[str], right: Sequence[str]) -> tuple[str, ...]:
+    (n_a, *_, total_a), (n_b, *_, total_b) = left, right
+    dtype = body.dtype(n_a)
+    one, zero = body.const(1.0, dtype), body.const(0.0, dtype)
     count = body.binary("add", n_a, n_b)
-    one = body.const(1.0, dtype)
-    weight = body.binary("div", n_b, body.binary("max", count, one))
+    by_a, by_b, by_count = _reciprocals(body, [n_a, n_b, count], one)
+    mean_a, m2_a = _about_mean(body, left, by_a)
+    mean_b, m2_b = _about_mean(body, right, by_b)
+    weight = body.binary("mul", n_b, by_count)
     delta = body.binary("sub", mean_b, mean_a)
-    mean = body.binary("add", mean_a, body.binary("mul", delta, weight))
-    spread = body.binary("mul", body.binary("mul", delta, delta), body.binary("mul", n_a, weight))
-    return count, mean, body.binary("add", body.binary("add", m2_a, m2_b), spread)
+    # Of a part without elements the first factor is zero, however large the distance is.
+    spread = body.binary("mul", body.binary("mul", body.binary("mul", n_a, weight), delta), delta)
+    return (
+        count,
+        body.binary("add", mean_a, body.binary("mul", delta, weight)),
+        body.binary("mul", count, zero),
+        body.binary("add", body.binary("add", m2_a, m2_b), spread),
+        body.binary("add", total_a, total_b),
+    )
+
+
+def _reciprocals(body: Body, counts: Sequence[str], one: str) -> list[str]:
+    """Of three counts, 1 in place of 0, by one division: it takes as long as all else together."""
+    a, b, c = (body.binary("max", count, one) for count in counts)
+    others = [body.binary("mul", x, y) for x, y in ((b, c), (a, c), (a, b))]
+    whole = body.binary("div", one, body.binary("mul", a, others[0]))
+    return [body.binary("mul", whole, other) for other in others]
+
+
+def _about_mean(body: Body, side: Sequence[str], by_count: str) -> tuple[str, str]:
+    """The mean of a partial result, and its squared distances from that."""
+    _, pivot, shift, squares, _ = side
+    moved = body.binary("mul", shift, by_count)
+    lost = body.binary("mul", shift, moved)
+    return body.binary("add", pivot, moved), body.binary("sub", squares, lost)
+
+
+def with_moments(kernel: Kernel) -> Kernel:
+    """The kernel with sums and squared distances from the mean of narrow floats from one pass.
+
+    s = sum(x), m2 = sum((x - s / n)²)   ->   (s, m2) = fold
+    """
+    body = list(kernel.body)
+    for found in kernel.body:
+        lets = {let.name: let for let in body}
+        pair = _distances(found, lets, kernel.sizes)
+        if pair is None:
+            continue
+        x, total = pair
+        scratch = Body([axis.name for axis in kernel.axes], prefix=f"{total.name}_")
+        scratch.known = {let.name: (let.dtype, let.axes) for let in body}
+        axes = _axes(total)
+        made = moments(scratch, x, axes, math.prod(kernel.sizes[name] for name in axes))
+        exprs = {let.name: let.expr for let in scratch.lets}
+        changed = dict(zip((total.name, found.name), (exprs[name] for name in made), strict=True))
+        more = [let for let in scratch.lets if let.name not in made]
+        at = body.index(total)
+        body = [
+            replace(let, expr=changed.get(let.name, let.expr))
+            for let in (*body[:at], *more, *body[at:])
+        ]
+    return replace(kernel, body=tuple(body))
+
+
+def _distances(
+    found: Let, lets: Mapping[str, Let], sizes: Mapping[str, int]
+) -> tuple[str, Let] | None:
+    """For `sum((x - sum(x) / n)²)` over one set of axes, with x narrow floats in a wider dtype: x,
+    and its sum."""
+    if not isinstance(found.expr, Reduce) or found.expr.fn != "sum":
+        return None
+    square = lets[found.expr.value].expr
+    same = isinstance(square, Binary) and square.fn == "mul" and square.lhs == square.rhs
+    centred = lets[square.lhs].expr if isinstance(square, Binary) and same else None
+    if not isinstance(centred, Binary) or centred.fn != "sub" or not _is_widened(centred.lhs, lets):
+        return None
+    mean, axes = lets[centred.rhs].expr, found.expr.axes
+    if not isinstance(mean, Binary) or mean.fn != "mul":
+        return None
+    total, each = lets[mean.lhs], lets[mean.rhs].expr
+    points = math.prod(sizes[name] for name in axes)
+    share = each.value if isinstance(each, Const) and isinstance(each.value, float) else 0.0
+    fits = math.isclose(share * points, 1.0, rel_tol=1e-6)
+    is_sum = total.expr == Reduce("sum", axes, centred.lhs) and total.dtype is found.dtype
+    return (centred.lhs, total) if fits and is_sum else None
+
+
+def _is_widened(name: str, lets: Mapping[str, Let]) -> bool:
+    """Whether a value is a float of 16 bits or fewer in a wider dtype."""
+    cast = lets[name].expr
+    source = lets[cast.x].dtype if isinstance(cast, Cast) else None
+    return source is not None and source.is_float and source.bits <= 16 and lets[name].dtype is F32

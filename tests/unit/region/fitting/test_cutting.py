@@ -14,7 +14,7 @@ from tests.gpu_programs import TARGETS, through_stages
 from weft.ptir import Builder, Program
 from weft.region.fitting import levels
 from weft.region.interp import run_module
-from weft.region.ir import Fold, Kernel, Pattern
+from weft.region.ir import Fold, Kernel, Pattern, Unary
 from weft.testing.compare import compare
 
 PRIME = 10007
@@ -160,3 +160,40 @@ def test_rows_that_a_cluster_keeps_stay_in_one_kernel() -> None:
 
 def test_many_long_rows_stay_in_one_kernel() -> None:
     assert len(kernels(argmax(132, 300_000), "sm90")) == 1
+
+
+# -- channels of a batch -------------------------------------------------------------------------
+
+
+def batch_norm(dtype: str, *shape: int) -> Program:
+    """Over all axes but the last; mean and variance are results too."""
+    b = Builder()
+    x, weight = b.param(dtype, list(shape)), b.param("f32", [shape[-1]])
+    wide, axes = b.cast(x, "f32"), list(range(len(shape) - 1))
+    each = 1 / float(np.prod(shape[:-1]))
+    mean = b.reduce_sum(wide, axes) * each
+    centred = wide - b.broadcast_to(mean, shape)
+    spread = b.reduce_sum(centred * centred, axes) * each
+    factor = b.rsqrt(spread) * weight
+    return b.build(b.cast(centred * b.broadcast_to(factor, shape), dtype), mean, spread)
+
+
+def test_statistics_of_channels_are_read_once() -> None:
+    program = batch_norm("bf16", 8, 150, 32)
+    made = kernels(program, "sm90")
+    assert [kernel.pattern for kernel in made] == [Pattern.ROW, Pattern.ROW, Pattern.MAP]
+    parts, merged, last = made
+    assert len(parts.outputs) == 5
+    assert all(
+        isinstance(let.expr, Fold) for let in map(parts.let, (o.value for o in parts.outputs))
+    )
+    # What is one for each channel is computed once, where the parts are merged.
+    assert len(merged.outputs) == 4
+    assert not any(isinstance(let.expr, Unary) for let in last.body)
+    agree(program, "sm90")
+
+
+def test_statistics_of_wide_floats_are_taken_from_distances() -> None:
+    made = kernels(batch_norm("f32", 8, 150, 32), "sm90")
+    assert not any(isinstance(let.expr, Fold) for kernel in made for let in kernel.body)
+    assert len(made) == 5

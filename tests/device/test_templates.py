@@ -56,7 +56,7 @@ def test_places_that_are_not_there_are_reported() -> None:
     places = np.zeros(test_gather.COUNT, np.int64)
     assert (executable.run([table, places])[0] == 1).all()
     places[5], places[7] = -1, test_gather.ROWS
-    with pytest.raises(SpecViolation, match=r"GatherIndexOutOfBounds.*at element 320"):
+    with pytest.raises(SpecViolation, match=r"GatherIndexOutOfBounds.*at element 5 "):
         executable.run([table, places])
 
 

@@ -12,7 +12,7 @@ from math import prod
 from typing import Final
 
 from weft.foundation.axes import inverse, normalise_axis
-from weft.foundation.dims import static
+from weft.foundation.dims import Shape, static
 from weft.foundation.dtypes import I1, SI64, UI32
 from weft.foundation.whole_ops import Order, Scatter
 from weft.ptir.ops import indexing, ordering
@@ -69,19 +69,20 @@ def _dynamic_update_slice(
 # -- reading -------------------------------------------------------------------------------------
 
 
-def _gathered(x: Value, index: Value, axis: int) -> Value:
-    """`x` read at checked places. An axis without elements has none to read: every index is a
-    violation, and zeros stand for what is not there. Numbers that count along the axis are the
-    places themselves."""
+def _gathered(x: Value, index: Value, axis: int, shape: Shape) -> Value:
+    """`x` read at checked places, which are repeated to `shape`. An axis without elements has none
+    to read: every index is a violation, and zeros stand for what is not there. Numbers that count
+    along the axis are the places themselves."""
     size = static(x.shape[axis])
-    if 0 in index.shape:
-        return build.splat(0, x.dtype, index.shape)
-    checked = build.check(index, Rule.INSIDE, _GATHER, size)
+    if 0 in shape:
+        return build.splat(0, x.dtype, shape)
+    # Checked before they are repeated: a violation then names the place among the indices.
+    checked = build.expand(build.check(index, Rule.INSIDE, _GATHER, size), shape)
     if size and isinstance(x, Iota) and x.axis == axis:
         return build.cast(checked, x.dtype)
     if size:
         return Gather(x, checked, axis)
-    zeros = build.splat(0, x.dtype, index.shape)
+    zeros = build.splat(0, x.dtype, shape)
     return Where(build.binary(Fn.LT, checked, 0), zeros, zeros)
 
 
@@ -91,8 +92,8 @@ def _take(op: indexing.Take, args: Sequence[Value], output: TensorType) -> Value
     if window is not None:
         return build.reshape(window, output.shape)
     rows = build.reshape(indices, (prod(_sizes(indices)), *(1,) * (len(x.shape) - 1)))
-    index = build.expand(rows, (rows.shape[0], *x.shape[1:]))
-    return build.reshape(_gathered(x, index, 0), output.shape)
+    shape = (rows.shape[0], *x.shape[1:])
+    return build.reshape(_gathered(x, rows, 0, shape), output.shape)
 
 
 def _window(x: Value, indices: Value) -> Value | None:
@@ -120,7 +121,7 @@ def _counts_up(indices: Value) -> bool:
 
 def _gather(op: indexing.Gather, args: Sequence[Value], output: TensorType) -> Value:
     x, indices = args
-    return _gathered(x, indices, normalise_axis(op.axis, output.rank))
+    return _gathered(x, indices, normalise_axis(op.axis, output.rank), indices.shape)
 
 
 # -- writing -------------------------------------------------------------------------------------

@@ -55,3 +55,12 @@ def test_run_after_one_that_failed_is_right() -> None:
     why(program, [ROWS, np.array([0, 1, -1], np.int32)])
     assert weft.run(program, [ROWS, np.array([5, 0, 1], np.int32)])[0].tolist() == [5.0, 0.0, 1.0]
     assert "index 8 at element 0" in why(program, [ROWS, np.array([8, 1, -1], np.int32)])
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_the_place_is_one_of_the_indices_whatever_is_read_there(backend: str) -> None:
+    b = Builder()
+    program = b.build(b.take(b.param("f32", [4, 5, 3]), b.param("si64", [2, 3])))
+    told = why(program, [np.ones((4, 5, 3), np.float32), np.array([[1, 2, 3], [0, 9, 1]])], backend)
+    place = {"cpu": "the index 9 at element 4", "reference": "index 9 at [1, 1] of the indices"}
+    assert told.startswith(f"{place[backend]} is outside [0, 4)")

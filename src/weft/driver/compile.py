@@ -287,6 +287,8 @@ class Executable(Compiled):
         found = kept.load(key, self.target, concrete, self.signature, self.state)
         watch.note("disk")
         built = found.built or self._build(compilation, watch)
+        for sentence in built.warned:
+            compilation.warn(sentence)
         if found.built is None:
             kept.save(key, concrete, built)
         if found.note:

@@ -1,6 +1,6 @@
 """An artifact as bytes: JSON, and after it the machine code and the constants as they are.
 
-    magic, length of the JSON, JSON {blobs: lengths, symbols, notes, lines, artifact}, blobs
+    magic, length of the JSON, JSON {blobs: lengths, symbols, notes, warned, lines, artifact}, blobs
 
 A record is written under its name with its fields in order, bytes as the number of a blob. What
 reads it has been written by the same version of Weft, which is what the keys of the cache are for;
@@ -32,13 +32,14 @@ _RECORDS: Final = {
 
 @dataclass(frozen=True)
 class Packed:
-    """An artifact, the symbol of each of its kernels by name, what there is to say about it, and
-    the values of the program that each of the user's lines in it wrote."""
+    """An artifact, the symbol of each of its kernels by name, what there is to say about it, what
+    users are warned of, and the values of the program that each of the user's lines in it wrote."""
 
     artifact: Artifact
     symbols: Mapping[str, str]
     notes: tuple[str, ...] = ()
     lines: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    warned: tuple[str, ...] = ()
 
 
 def pack(whole: Packed) -> bytes:
@@ -49,6 +50,7 @@ def pack(whole: Packed) -> bytes:
         "blobs": [len(blob) for blob in blobs],
         "symbols": dict(whole.symbols),
         "notes": list(whole.notes),
+        "warned": list(whole.warned),
         "lines": dict(whole.lines),
         "artifact": written,
     }
@@ -68,10 +70,10 @@ def unpack(data: bytes) -> Packed | None:
         symbols = dict(head["symbols"])
         words = tuple[str, ...]
         _read(words, [*symbols, *symbols.values()], [])
-        notes = _read(words, head["notes"], [])
+        notes, warned = (_read(words, head[name], []) for name in ("notes", "warned"))
         values = tuple[tuple[str, int], ...]
         lines = {line: _read(values, wrote, []) for line, wrote in head["lines"].items()}
-        return Packed(artifact, symbols, notes, lines)
+        return Packed(artifact, symbols, notes, lines, warned)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return None
 

@@ -43,7 +43,9 @@ def example() -> Artifact:
 
 def test_what_is_packed_is_the_artifact_again() -> None:
     lines = {"a.py:3": (("@main", 4), ("region 0", 0))}
-    whole = Packed(example(), {"map0": "k_0", "é": '"'}, ("k_0 takes 8 registers", ""), lines)
+    whole = Packed(
+        example(), {"map0": "k_0", "é": '"'}, ("k_0 takes 8 registers", ""), lines, ("it",)
+    )
     assert unpack(pack(whole)) == whole
 
 

@@ -70,7 +70,8 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     artifact = build_artifact(unit, machine, host_call, bodies, units)
     artifact = with_declared_types(artifact, compilation.program)
     runner = link(artifact, signature, state)
-    return Built(runner, artifact, symbols_of(unit, units), made.compiled, made.reused)
+    symbols, warned = symbols_of(unit, units), compilation.warned
+    return Built(runner, artifact, symbols, made.compiled, made.reused, warned=warned)
 
 
 def _unit(compilation: Compilation, made: Objects, program: Program, body: Body) -> Unit:
@@ -124,7 +125,7 @@ GENERATOR = Generator(
             verify=unchecked,
             render=lambda code: text.print_routines(list(code.routines.values())),
             parse=lambda source, c: cpu_kernels.read_module(
-                source, _lower(c), c["region"], c["memory"]
+                source, _lower(c), c["region"], c["memory"], c.warn
             ),
         ),
         Stage(

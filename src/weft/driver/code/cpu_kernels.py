@@ -3,8 +3,7 @@ disk."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -20,7 +19,7 @@ from weft.driver.artifact.assembler import Native
 from weft.driver.artifact.kernels import kernel_key
 from weft.driver.code.sources import LLVM
 from weft.foundation import limits
-from weft.foundation.errors import Finding, SpecViolation, Unimplemented, WeftWarning
+from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap
 from weft.plan.ir import REFUSED, PlanSet
@@ -106,7 +105,13 @@ def _lower_whole(
         code.routines[symbol] = routine
 
 
-def read_module(text: str, made: CpuCode, module: Module, buffer_map: BufferMap) -> CpuCode:
+def read_module(
+    text: str,
+    made: CpuCode,
+    module: Module,
+    buffer_map: BufferMap,
+    warn: Callable[[str], None],
+) -> CpuCode:
     """The routines that somebody wrote, in place of those that were made; each is one of the
     kernel that it stands for."""
     read = {routine.name: routine for routine in parse_routines(text)}
@@ -121,12 +126,10 @@ def read_module(text: str, made: CpuCode, module: Module, buffer_map: BufferMap)
             refs = buffer_map.refs_of(buffers(kernel))
             unknown = agree(routine, made.routines[symbol], kernel, refs)
             if unknown:
-                warnings.warn(
+                warn(
                     f"the CPU routine {symbol} was given, and it is not known whether it reads the "
                     f"elements that its kernel reads: {unknown}; weft compile --check runs it "
-                    "beside the reference",
-                    WeftWarning,
-                    stacklevel=2,
+                    "beside the reference"
                 )
     return replace(made, routines={symbol: read[symbol] for symbol in made.routines})
 

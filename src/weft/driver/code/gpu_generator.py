@@ -56,7 +56,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     artifact = with_declared_types(artifact, compilation.program)
     runner = link(artifact, signature, state)
     symbols = symbols_of(unit, units)
-    return Built(runner, artifact, symbols, made.compiled, made.reused, notes)
+    return Built(runner, artifact, symbols, made.compiled, made.reused, notes, compilation.warned)
 
 
 def _unit(
@@ -97,7 +97,7 @@ def _lower(compilation: Compilation) -> GpuModule:
 
 def _wait_for_one_another(read: GpuModule, made: GpuModule, compilation: Compilation) -> None:
     gpu_kernels.check_module(read, compilation["region"], compilation.target)
-    check_edited(read, made, compilation["region"])
+    check_edited(read, made, compilation["region"], compilation.warn)
 
 
 def _given(compilation: Compilation) -> set[str]:

@@ -7,8 +7,7 @@ spent, and what was not looked at is said.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Hazard, Spent, Timing, run
 from weft.codegen.gpu.ir.module import GpuModule
-from weft.foundation.errors import InternalError, SpecViolation, WeftWarning
+from weft.foundation.errors import InternalError, SpecViolation
 from weft.region.ir import Module, Tensor
 from weft.region.structure import buffers
 
@@ -35,7 +34,9 @@ _BROKEN: Final = (
 """What the interpreter raises where a kernel makes no sense to it."""
 
 
-def check_edited(read: GpuModule, made: GpuModule, module: Module) -> None:
+def check_edited(
+    read: GpuModule, made: GpuModule, module: Module, warn: Callable[[str], None]
+) -> None:
     """Refuse kernels that differ from those that were made, and in which threads do not wait for
     one another; warn of those of which that is not known."""
     tensors = _tensors(read, module)
@@ -44,11 +45,9 @@ def check_edited(read: GpuModule, made: GpuModule, module: Module) -> None:
             continue
         unknown = _why_unknown(symbol, kernel, tensors[symbol])
         if unknown:
-            warnings.warn(
+            warn(
                 f"the GPU kernel {symbol} was given, and it is not known whether its threads wait "
-                f"for one another wherever they must: {unknown}",
-                WeftWarning,
-                stacklevel=2,
+                f"for one another wherever they must: {unknown}"
             )
 
 

@@ -105,8 +105,8 @@ def load(
     except (WeftError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
         # What is wrong with more than the entry is told when the program is compiled.
         return missing
-    reused, notes = len(artifact.kernels), list(found.notes)
-    return Found(Built(linked, artifact, found.symbols, compiled=0, reused=reused, notes=notes))
+    reused, said = len(artifact.kernels), (list(found.notes), list(found.warned))
+    return Found(Built(linked, artifact, found.symbols, 0, reused, *said))
 
 
 def _given(program: Program, signature: Signature) -> Given:
@@ -127,7 +127,8 @@ def save(key: str | None, program: Program, built: Built) -> None:
     if key is None or sum(map(len, built.artifact.constants)) > MOST_BYTES:
         return
     lines = _lines_of(built.artifact, program)
-    data = packing.pack(Packed(built.artifact, built.symbols, tuple(built.notes), lines))
+    notes, warned = tuple(built.notes), tuple(built.warned)
+    data = packing.pack(Packed(built.artifact, built.symbols, notes, lines, warned))
     if len(data) <= MOST_BYTES:
         cache.save(key, data)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from weft.driver.signature import Signature
 from weft.driver.stages.levels import DEFAULT_LEVEL
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, WeftWarning
 from weft.foundation.tally import Tally
 from weft.ptir.ir import Program, ValueKey
 from weft.ptir.passes.log import PassLog
@@ -34,6 +35,8 @@ class Compilation:
     """What was worked out, and what was known already."""
     bodies: dict[str, Compilation] = field(default_factory=dict)
     """The bodies of branches and loops, compiled like programs of their own."""
+    warned: list[str] = field(default_factory=list)
+    """What the user was warned of: it is kept with the program, to be told again."""
     algorithm_sets: Mapping[ValueKey, tuple[str, ...]] | None = None
     """The algorithms that ops allow for the contractions they were decomposed into, once known."""
 
@@ -43,6 +46,12 @@ class Compilation:
 
     def __getitem__(self, stage: str) -> Any:
         return self.values[stage]
+
+    def warn(self, sentence: str) -> None:
+        """Warn the user of something about this program."""
+        if sentence not in self.warned:
+            self.warned.append(sentence)
+            warnings.warn(sentence, WeftWarning, stacklevel=2)
 
     def text(self, stage: str) -> str:
         """The dump of a stage that has run."""

@@ -70,6 +70,8 @@ class Built:
     compiled: int
     reused: int
     notes: list[str] = field(default_factory=list)
+    warned: list[str] = field(default_factory=list)
+    """What the user is warned of whenever it is made or found."""
 
 
 @dataclass(frozen=True)

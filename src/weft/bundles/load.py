@@ -120,6 +120,32 @@ _ON_GPUS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 """What a bundle for a GPU has beside."""
 
 
+def _fits(own: _Signature, found: Manifest) -> bool:
+    """Whether a library takes and gives what a manifest says: memory is made by its word."""
+    sides = (
+        (own.inputs, own.input, found.inputs),
+        (own.results, own.result, found.results),
+        (own.states, own.state, found.states),
+    )
+    return own.abi == manifest.ABI and all(
+        count == len(entries)
+        and all(_is_of(entry, types[number]) for number, entry in enumerate(entries))
+        for count, types, entries in sides
+    )
+
+
+def _is_of(entry: TensorEntry, own: _Type) -> bool:
+    """Whether a tensor of a manifest is of a type, in whose shape open sizes are negative."""
+    return (
+        own.dtype == entry.dtype.encode()
+        and own.ndim == len(entry.shape)
+        and all(
+            own.shape[axis] < 0 if isinstance(size, str) else own.shape[axis] == size
+            for axis, size in enumerate(entry.shape)
+        )
+    )
+
+
 @told_outside
 def load_bundle(
     folder: str | os.PathLike[str],
@@ -185,11 +211,7 @@ class _Code:
                 "DamagedBundle",
             ) from None
         self.signature_of: _Signature = self.signature().contents
-        sides = (found.inputs, found.results, found.states)
-        own = self.signature_of
-        if own.abi != manifest.ABI or (own.inputs, own.results, own.states) != tuple(
-            map(len, sides)
-        ):
+        if not _fits(self.signature_of, found):
             raise UserError(
                 f"the library of the bundle {found.folder} is not the one that its manifest "
                 "describes",

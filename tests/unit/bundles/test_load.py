@@ -106,6 +106,20 @@ def cut(path: Path) -> None:
         (lambda p: changed(p, lambda c: c.update(name="other")), "not what weft.build writes"),
         (lambda p: changed(p, lambda c: c.pop("inputs")), "not what weft.build writes"),
         (lambda p: changed(p, lambda c: c["inputs"].pop()), "is not the one that its manifest"),
+        *(
+            (
+                lambda p, side=side, said=said: changed(p, lambda c: c[side][0].update(said)),
+                "is not the one that its manifest",
+            )
+            for side, said in (
+                ("results", {"dtype": "si8"}),
+                ("inputs", {"dtype": "f16"}),
+                ("inputs", {"dtype": "nonsense"}),
+                ("inputs", {"shape": [5, "B"]}),
+                ("results", {"shape": [1, 9]}),
+                ("results", {"shape": [45]}),
+            )
+        ),
         (
             lambda p: changed(p, lambda c: c["files"].update({"../a": c["files"]["mixture.h"]})),
             "not what weft.build writes",

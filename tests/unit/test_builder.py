@@ -149,10 +149,11 @@ def test_mistakes_of_the_caller_are_told_in_a_sentence() -> None:
     rejected(
         lambda b, x: b.build(x[0]), "<%0 : f32[2, 3]> is not a tuple; slice tensors with b.slice"
     )
-    rejected(lambda b, x: list(x), "<%0 : f32[2, 3]> is not a tuple and cannot be unpacked")
+    for asked in (list, len):
+        rejected(lambda b, x: asked(x), "<%0 : f32[2, 3]> is not a tuple and cannot be unpacked")  # noqa: B023
     rejected(
         lambda b, x: 1 if x < 0 else 2,
-        "<%2 : i1[2, 3]> has no truth value while the program is being built; "
+        "<%2 : i1[2, 3]> has no truth value while the program is being written; "
         "use b.select or b.cond to choose by it",
     )
     rejected(lambda b, x: b.cast(x, "si8") + 300, "the value 300 is not representable in si8")

@@ -58,7 +58,7 @@ _OPERATORS: Final = frozenset(
     f"__{name}__"
     for name in (
         "init", "lt", "le", "gt", "ge", "eq", "ne", "neg", "abs", "invert", "getitem", "iter",
-        "bool", "int", "float", "complex", "index", "len",
+        "bool", "int", "float", "complex", "index", "round", "array", "len",
     )
 )  # fmt: skip
 """The methods with underscores that users call by writing something else."""

@@ -34,7 +34,8 @@ from weft.ptir import library
 from weft.ptir.literal import literal
 from weft.ptir.op import SPELLINGS, Op
 from weft.ptir.schema import USIZES
-from weft.ptir.types import OfTensorType, TensorType, TupleType, ValueType
+from weft.ptir.types import TensorType, TupleType, ValueType
+from weft.ptir.written import Written
 
 Like: TypeAlias = "Handle | Number"
 
@@ -121,7 +122,10 @@ class Session:
         if isinstance(operand, Tensor):
             raise UserError("a tensor is no operand of a session; make a handle of it with import_")
         if not isinstance(operand, Number):
-            raise UserError(f"a handle or a number is wanted here, not {brief(operand)}")
+            raise UserError(
+                f"a handle or a number is wanted here, not {brief(operand)}; "
+                "make one of an array with literal(array, dtype)"
+            )
         model = next((o for o in operands if isinstance(o, Handle)), None)
         if model is None:
             raise UserError(
@@ -157,10 +161,13 @@ class Session:
 
 
 @told_methods
-class Handle(OfTensorType):
+class Handle(Written):
     """A value of a session. Every op is a method: `x.exp()`, `x.add(y)`, `x.sort(axis=0, ...)`."""
 
     __slots__ = ("node", "session")
+
+    CHOOSING = "choose by it with select, or with weft.cond"
+    READING = "export it, and read the tensor"
 
     def __init__(self, session: Session, node: Node) -> None:
         self.session = session
@@ -195,12 +202,6 @@ class Handle(OfTensorType):
 
     def __iter__(self) -> Iterator[Handle]:
         return iter([self[index] for index in range(self._count())])
-
-    def __bool__(self) -> bool:
-        raise UserError(
-            f"{self!r} has no truth value while the program is being written; "
-            "choose by it with select, or with weft.cond"
-        )
 
     def __len__(self) -> int:
         return self._count()

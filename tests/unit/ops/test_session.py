@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -115,3 +117,34 @@ def test_python_does_not_decide_by_a_handle() -> None:
     with pytest.raises(weft.UserError, match="is no tuple"):
         len(handle)
     assert len(handle.top_k(k=1, axis=0, largest=True, indices_dtype="si32")) == 2
+
+
+NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "complex": complex,
+    "round": round,
+    "index": range,
+    "floor": math.floor,
+    "array": np.asarray,
+}
+
+
+@pytest.mark.parametrize("asked", NUMBERS.values(), ids=NUMBERS)
+def test_python_is_told_that_there_are_no_numbers_yet(asked: Callable[[Any], Any]) -> None:
+    handle = Session.here().import_(weft.asarray([1.0, 2.0]))
+    value = weft.ptir.Builder().param("f32", [2])
+    for written, how in ((handle, "export it, and read"), (value, "build the program and run it")):
+        with pytest.raises(
+            weft.UserError, match=rf"has no numbers while .* written; {how}"
+        ) as said:
+            asked(written)
+        assert (said.value.where or "").startswith("test_session.py:")
+
+
+def test_arrays_beside_handles_are_told() -> None:
+    handle = Session.here().import_(weft.asarray([1.0, 2.0]))
+    with pytest.raises(weft.UserError, match="make one of an array with literal"):
+        np.ones(2, np.float32) + handle
+    with pytest.raises(weft.UserError, match="is not a tuple"):
+        len(weft.ptir.Builder().param("f32", [2]))

@@ -12,7 +12,8 @@ from weft.foundation.calls import told_methods
 from weft.foundation.errors import UserError
 from weft.ptir.ir import ElementRef, Operand, Ref
 from weft.ptir.literal import TensorLiteral
-from weft.ptir.types import OfTensorType, TensorType, TupleType, ValueType
+from weft.ptir.types import TensorType, TupleType, ValueType
+from weft.ptir.written import Written
 
 Number: TypeAlias = bool | int | float | complex
 Like: TypeAlias = "Value | Number | Sequence[Any] | np.ndarray[Any, Any] | TensorLiteral"
@@ -32,15 +33,15 @@ class Body(Protocol):
 
 @told_methods
 @dataclass(frozen=True, eq=False)
-class Value(OfTensorType):
+class Value(Written):
     """A value of the program under construction: an operand with its type."""
+
+    CHOOSING = "use b.select or b.cond to choose by it"
+    READING = "build the program and run it"
 
     builder: Body
     operand: Operand
     type: ValueType
-
-    __array_ufunc__ = None
-    """NumPy leaves operators with an array on the left to the methods below."""
 
     @property
     def tensor(self) -> TensorType:
@@ -67,15 +68,12 @@ class Value(OfTensorType):
 
     def __iter__(self) -> Iterator[Value]:
         """The elements of a tuple, for unpacking."""
+        return iter([self[index] for index in range(len(self))])
+
+    def __len__(self) -> int:
         if not isinstance(self.type, TupleType):
             raise UserError(f"{self!r} is not a tuple and cannot be unpacked")
-        return iter([self[index] for index in range(len(self.type.elements))])
-
-    def __bool__(self) -> bool:
-        raise UserError(
-            f"{self!r} has no truth value while the program is being built; "
-            "use b.select or b.cond to choose by it"
-        )
+        return len(self.type.elements)
 
     def _binary(self, name: str, other: Like, *, swap: bool = False, **attrs: Any) -> Value:
         right = self.builder.like(other, self)

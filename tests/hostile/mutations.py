@@ -58,11 +58,7 @@ def mutant(seed: int) -> bytes:
     """A golden file with one to three kinds of damage; the same for the same seed."""
     rng = random.Random(seed)
     form = rng.choice(["bincode", "json", "text"])
-    data = rng.choice(originals(form))
-    for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        damage = rng.choice(_DAMAGE[form])
-        data = damage(rng, data)
-    return data
+    return damaged(rng, rng.choice(originals(form)), form)
 
 
 # -- bytes -----------------------------------------------------------------------------------------
@@ -246,8 +242,8 @@ _DAMAGE: dict[str, list[Damage]] = {
 }
 
 
-def damaged(rng: random.Random, data: bytes) -> bytes:
-    """Bytes with one to three kinds of damage."""
+def damaged(rng: random.Random, data: bytes, form: str = "bincode") -> bytes:
+    """Bytes, JSON or a text with one to three kinds of damage."""
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        data = rng.choice(_DAMAGE["bincode"])(rng, data)
+        data = rng.choice(_DAMAGE[form])(rng, data)
     return data

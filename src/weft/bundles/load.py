@@ -168,6 +168,8 @@ def load_bundle(
     _check_target(found, target)
     if verify:
         found.check_files()
+    else:
+        found.check_library(platform.machine())
     return Bundle(found, threads, device, target)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,18 +67,28 @@ class Manifest:
 
     def check_files(self) -> None:
         """Every file is there, and is what it was when the bundle was built."""
-        for name, (size, digest) in self.files.items():
-            path = self.folder / name
-            try:
-                found = path.stat().st_size
-                same = found == size and digest_of(path) == digest
-            except OSError as error:
-                raise _damaged(self.folder, f"{name} cannot be read: {error.strerror}") from None
-            if not same:
-                told = (
-                    f"it has {found} bytes, not {size}" if found != size else "its digest differs"
-                )
-                raise _damaged(self.folder, f"{name} is not the file that was built: {told}")
+        for name, (_, digest) in self.files.items():
+            self._check_length(name)
+            if digest_of(self.folder / name) != digest:
+                raise self._changed(name, "its digest differs")
+
+    def check_library(self, machine: str) -> None:
+        """The library for a kind of machine is whole: the system ends a process that loads one
+        which was cut off."""
+        self._check_length(self.library(machine).relative_to(self.folder).as_posix())
+
+    def _check_length(self, name: str) -> None:
+        wanted, _ = self.files[name]
+        try:
+            with (self.folder / name).open("rb") as file:
+                found = os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise _damaged(self.folder, f"{name} cannot be read: {error.strerror}") from None
+        if found != wanted:
+            raise self._changed(name, f"it has {found} bytes, not {wanted}")
+
+    def _changed(self, name: str, how: str) -> UserError:
+        return _damaged(self.folder, f"{name} is not the file that was built: {how}")
 
 
 def digest_of(path: Path) -> str:

@@ -104,7 +104,12 @@ static void divide(void) {
     division_close(program);
     CHECK(memory.blocks == 0);
 
-    options.memory_limit = 64;
+    options.memory_limit = (uint64_t)division_context_bytes(); /* is just enough */
+    CHECK(division_open(NULL, &options, &program, &error) == WEFT_OK);
+    CHECK(division_context_new(program, &context, &error) == WEFT_OK);
+    division_context_free(context);
+    division_close(program);
+    options.memory_limit--;
     CHECK(division_open(NULL, &options, &program, &error) == WEFT_OK);
     CHECK(division_context_new(program, &context, &error) == WEFT_NO_MEMORY && context == NULL);
     division_close(program);

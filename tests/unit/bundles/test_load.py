@@ -156,6 +156,14 @@ def test_unchecked_weights_of_another_model_are_told(copy: Path) -> None:
         weft.load_bundle(copy, verify=False)
 
 
+def test_an_unchecked_library_that_was_cut_off_is_told(copy: Path) -> None:
+    """The system would end the process that loads it."""
+    library = copy / "libmixture.so"
+    library.write_bytes(library.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"libmixture.so is not the file .* it has 1000 bytes, not"):
+        weft.load_bundle(copy, verify=False)
+
+
 @pytest.mark.parametrize(
     ("inputs", "why"),
     [

@@ -181,7 +181,8 @@ static int64_t weft_context_bytes(const weft_model *model) {
     weft_carver carver = {NULL, 0};
     weft_carve(&carver, sizeof(weft_context));
     weft_lay_out(NULL, &carver, model);
-    return (int64_t)(carver.used + WEFT_ALIGNMENT);
+    /* In front of the context stands where its memory begins. */
+    return (int64_t)(carver.used + WEFT_ALIGNMENT + sizeof(void *));
 }
 
 static void weft_context_free(weft_context *context) {
@@ -202,7 +203,7 @@ static int weft_context_new(const weft_program *program, weft_context **made, we
         return weft_fail(error, WEFT_MISUSE, "there is no program, or no place for its context");
     *made = NULL;
     model = program->model;
-    bytes = weft_context_bytes(model) + (int64_t)sizeof(void *);
+    bytes = weft_context_bytes(model);
     if (program->options.memory_limit && (uint64_t)bytes > program->options.memory_limit)
         return weft_fail(error, WEFT_NO_MEMORY,
                          "a context takes %" PRId64 " bytes, over the limit of %" PRIu64, bytes,
@@ -213,7 +214,6 @@ static int weft_context_new(const weft_program *program, weft_context **made, we
     if (block == NULL)
         return weft_fail(error, WEFT_NO_MEMORY,
                          "there is no memory for a context of %" PRId64 " bytes", bytes);
-    /* In front of the context stands where its memory begins. */
     carver.base = block + sizeof(void *);
     carver.base += (WEFT_ALIGNMENT - (uintptr_t)carver.base % WEFT_ALIGNMENT) % WEFT_ALIGNMENT;
     context = weft_carve(&carver, sizeof *context);

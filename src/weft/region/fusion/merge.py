@@ -4,7 +4,7 @@ Two kernels are candidates when one reads what the other stores, or when both re
 are merged if no third kernel stands between them, neither has to wait for the other, the result is
 a kernel of a known shape within the machine's limits, at least one read disappears, and the
 estimate is lower. Where there are very many kernels of one number each on a CPU, they are put
-together first.
+together first; kernels of short vectors on a GPU, last.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from weft.region.fusion.bounds import PLACED
 from weft.region.fusion.greedy import LARGEST, Fusion
 from weft.region.fusion.order import Order, Traffic
 from weft.region.fusion.resources import stop_reason
-from weft.region.ir import Kernel, Read
+from weft.region.ir import Kernel, Pattern, Read
 from weft.region.writing.emit import Emitter, Root, Stop, View
 from weft.target.target import Kind
 
 Group: TypeAlias = tuple[Root, ...]
+LONGEST = 1 << 15
+"""Elements of vectors that a GPU reads and writes in less time than it takes to start a kernel."""
 MANY = 32
 """From so many numbers on, kernels compute several that have nothing to do with one another."""
 
@@ -101,6 +103,7 @@ class _Merger:
     def run(self) -> None:
         for number in sorted(self.groups, reverse=True):
             self._grow(number)
+        self._gather_vectors()
         for number in self.groups:
             self._drop_unread(number)
 
@@ -116,6 +119,35 @@ class _Merger:
             tried.update(fresh)
             if once or len(self.groups[number]) == size:
                 return
+
+    def _gather_vectors(self) -> None:
+        """On a GPU, vectors of one length that have nothing to do with one another, as those of an
+        optimiser, are computed by a few kernels: each takes longer to start than all of its work.
+        """
+        if self.fusion.target.kind is not Kind.GPU:
+            return
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for number in sorted(self.groups, reverse=True):
+            if self._is_vector(number):
+                lead = self.fusion.view.blocks[self.groups[number][0].block]
+                alike.setdefault(lead.shape, []).append(number)
+        for numbers in alike.values():
+            left = numbers
+            while left:
+                first, *rest = left
+                left = [other for other in rest if not self._try(first, other, related=False)]
+
+    def _is_vector(self, number: int) -> bool:
+        """Whether a group computes vectors, element by element."""
+        blocks, group = self.fusion.view.blocks, self.groups[number]
+        shapes = {blocks[root.block].shape for root in group}
+        sizes = [size for shape in shapes for size in shape if size > 1]
+        if len(shapes) > 1 or len(sizes) != 1 or sizes[0] > LONGEST:
+            return False
+        try:
+            return self.fusion.kernel(group)[0].pattern is Pattern.MAP
+        except Stop:
+            return False
 
     def in_order(self) -> list[Group]:
         """The groups, each after those that it needs."""
@@ -193,17 +225,19 @@ class _Merger:
 
     # -- merging ---------------------------------------------------------------------------------
 
-    def _try(self, number: int, other: int) -> None:
+    def _try(self, number: int, other: int, *, related: bool = True) -> bool:
+        """Whether two groups are one now: of related ones, if that saves a read."""
         if other not in self.groups or self.order.is_between(number, other):
-            return
+            return False
         if other in self._awaited(self.groups[number]):
-            return
-        roots = self._merged(self.groups[number], self.groups[other])
+            return False
+        roots = self._merged(self.groups[number], self.groups[other], related)
         if roots is None:
-            return
+            return False
         first, second = self.groups[number][0].block, self.groups[other][0].block
         self.fusion.notes.append(f"{second} is stored by the kernel of {first}")
         self._join(number, other, roots)
+        return True
 
     def _join(self, number: int, other: int, roots: Group) -> None:
         """One group in the place of two."""
@@ -234,7 +268,7 @@ class _Merger:
             del self.home[root.block]
             fusion.notes.append(f"{root.block} is not stored after all: nobody else reads it")
 
-    def _merged(self, group: Group, other: Group) -> Group | None:
+    def _merged(self, group: Group, other: Group, related: bool) -> Group | None:
         fusion = self.fusion
         try:
             roots = (*group, *self._places(group, other))
@@ -243,7 +277,8 @@ class _Merger:
         except Stop:
             return None
         stops = [stop_reason(p, kernel, fusion.tensors, fusion.target) for p, _ in parts]
-        shares = _read_count(kernel) < sum(_read_count(part) for part, _ in parts)
+        reads = sum(_read_count(part) for part, _ in parts)
+        shares = not related or _read_count(kernel) < reads
         if any(stops) or not shares or seconds >= sum(time for _, time in parts):
             return None
         return roots

@@ -9,6 +9,8 @@ import weft
 from tests.gpu_programs import through_stages
 from tests.lowered import lowered
 from weft.ptir import Builder, Program, vjp
+from weft.region.fusion.merge import LONGEST
+from weft.region.interp import run_module
 from weft.region.ir import Pattern
 from weft.tiny.from_ptir import lower_program
 
@@ -50,3 +52,24 @@ def test_sums_of_one_tensor_share_a_kernel_whatever_follows_each_of_them() -> No
     program = b.build(one, two, b.exp(one) * p, b.exp(two) * q)
     made = through_stages(program, "sm90")["region"].kernels
     assert [kernel.pattern for kernel in made].count(Pattern.ROW) == 1
+
+
+def several_vectors(length: int) -> Program:
+    """Two that share nothing, and one of another length."""
+    b = Builder("vectors")
+    x, y, z = (b.param("f32", [n]) for n in (length, length, length + 1))
+    return b.build(b.exp(x), b.log(y), b.exp(z))
+
+
+def test_short_vectors_that_share_nothing_are_one_kernel_on_a_gpu() -> None:
+    program = several_vectors(300)
+    module = through_stages(program, "sm90")["region"]
+    stored = [len(k.outputs) for k in module.kernels if k.pattern is Pattern.MAP]
+    assert sorted(stored) == [1, 2]
+    given = [np.linspace(0.5, 1.5, n, dtype=np.float32) for n in (300, 300, 301)]
+    made = run_module(module, dict(zip(module.inputs, given, strict=True)))
+    expected = weft.run(program, given, backend="reference")
+    for name, wanted in zip(module.outputs, expected, strict=True):
+        np.testing.assert_allclose(made[name], wanted, rtol=1e-5)
+    long = through_stages(several_vectors(LONGEST + 1), "sm90")["region"].kernels
+    assert all(len(k.outputs) == 1 for k in long if k.pattern is Pattern.MAP)

@@ -157,7 +157,7 @@ def gpt2(lib: Library, layers: int, width: int, heads: int, vocabulary: int, con
 
         def next(self, tokens: Any, position: Any, caches: Any) -> Any:
             """The scores of what follows one more token of each text, and the caches with it."""
-            x, kept = self.wte(tokens) + self.wpe.weight[position].reshape((1, 1, -1)), []
+            x, kept = self.wte(tokens) + self.wpe.weight[position.reshape((1, 1))], []
             for block, cache in zip(self.blocks, caches, strict=True):
                 x, more = block.next(x, position, cache)
                 kept.append(more)
@@ -233,7 +233,7 @@ def llama_block(lib: Library, width: int, heads: int, key_heads: int, hidden: in
         def next(self, x: Any, position: Any, cache: Any) -> Any:
             """Of one more row: the result, and the caches of keys and values with it."""
             table = [lib.constant(part, x) for part in _angles(cache[0].shape[2], size)]
-            q, k, v = self.parts(x, [part[position].reshape((1, -1)) for part in table])
+            q, k, v = self.parts(x, [part[position.reshape((1,))] for part in table])
             k, v = lib.cached(cache[0], k, position), lib.cached(cache[1], v, position)
             return self.rest(x, lib.seen(q, k, v, position)), (k, v)
 

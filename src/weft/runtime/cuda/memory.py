@@ -5,8 +5,10 @@ that uses it is still to be done: what is put into it comes later. Other librari
 of their own: a block that they were lent is handed on when all streams are done, or, if it was lent
 to one stream, when ours follows that one.
 
-Sizes are rounded up, so that blocks of about the same size are the same. When the device has no
-more, idle blocks are freed first; then whoever asked is told who holds what.
+Sizes are rounded up, so that blocks of about the same size are the same. Of several idle ones the
+first in memory is handed out: a loop that takes and gives back the same sizes meets the same
+addresses in every turn, for which its graphs are ready. When the device has no more, idle blocks
+are freed first; then whoever asked is told who holds what.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import contextlib
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final
 
 from weft.foundation.errors import ExecutionError, ResourceExceeded
@@ -52,6 +55,7 @@ class Pool:
         self.held: Counter[str] = Counter()
         """Bytes in use, by purpose."""
         self._idle: dict[int, list[int]] = {}
+        """Addresses by size, each list a heap."""
         self._lent: list[tuple[int, int, int | None]] = []
         """Sizes, addresses and streams of blocks that came back and may still be worked on
         elsewhere."""
@@ -70,7 +74,7 @@ class Pool:
             if not self._idle.get(size) and any(found == size for found, *_ in self._lent):
                 self._call_back()
             idle = self._idle.get(size)
-            address = idle.pop() if idle else self._allocate(size, count, purpose)
+            address = heappop(idle) if idle else self._allocate(size, count, purpose)
             self.held[purpose] += size
         return Block(self.device, address, size, self, purpose)
 
@@ -81,7 +85,7 @@ class Pool:
             if block.is_lent:
                 self._lent.append((block.bytes, block.address, block.stream))
             else:
-                self._idle.setdefault(block.bytes, []).append(block.address)
+                self._rest(block.bytes, block.address)
 
     def trim(self) -> None:
         """Free every idle block."""
@@ -101,7 +105,7 @@ class Pool:
             lent, self._lent = self._lent, []
             for size, address, lent_to in lent:
                 if lent_to == stream:
-                    self._idle.setdefault(size, []).append(address)
+                    self._rest(size, address)
                 else:
                     self._lent.append((size, address, lent_to))
 
@@ -110,7 +114,10 @@ class Pool:
         lent, self._lent = self._lent, []
         self.device.synchronize()
         for size, address, _ in lent:
-            self._idle.setdefault(size, []).append(address)
+            self._rest(size, address)
+
+    def _rest(self, size: int, address: int) -> None:
+        heappush(self._idle.setdefault(size, []), address)
 
     def _allocate(self, size: int, count: int, purpose: str) -> int:
         try:

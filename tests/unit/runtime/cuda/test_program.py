@@ -282,3 +282,18 @@ def test_a_failing_driver_is_a_sentence(gpu: Machine, monkeypatch: pytest.Monkey
     monkeypatch.setattr(gpu, "cuGetErrorString", lambda status: (0, b"an illegal address"), False)
     with pytest.raises(ExecutionError, match="cuGraphLaunch failed: an illegal address"):
         executable.run([ones, ones])
+
+
+def test_a_loop_that_takes_the_same_sizes_meets_the_same_addresses(gpu: Machine) -> None:
+    device, pool = open_gpu().device, open_gpu().pool
+
+    def turn(freed: list[int]) -> list[int]:
+        with device.current():
+            blocks = [pool.take(4096, "tensors") for _ in freed]
+        addresses = [block.address for block in blocks]
+        for number in freed:
+            blocks[number].free()
+        return addresses
+
+    first = turn([2, 0, 3, 1])
+    assert turn([1, 3, 2, 0]) == turn([0, 2, 1, 3]) == sorted(first)

@@ -228,3 +228,29 @@ def test_tensors_that_weft_does_not_hold_are_told(make: Any, said: str) -> None:
     with pytest.raises(weft.UserError) as found:
         weft.torch.from_tensor(make())
     assert said in str(found.value)
+
+
+class Asserting(Model):  # type: ignore[misc]
+    """An assertion about the data, as in XLM."""
+
+    def forward(self, x: Any) -> Any:
+        torch._check((x > 0).sum().item() <= x.numel())
+        return x * 2
+
+
+def test_what_only_an_assertion_reads_is_left_out() -> None:
+    x = torch.randn(3, 4)
+    found = weft.torch.from_module(Asserting(), x)(x)
+    np.testing.assert_array_equal(found.numpy(), (x * 2).numpy())
+
+
+class Choosing(Model):  # type: ignore[misc]
+    """Rows whose number depends on the data."""
+
+    def forward(self, x: Any) -> Any:
+        return x[torch.nonzero(x[:, 0] > 0)[:, 0]]
+
+
+def test_sizes_that_depend_on_data_say_what_to_write() -> None:
+    with pytest.raises(weft.Unimplemented, match=r"aten\.nonzero.*depends on the data: keep the"):
+        weft.torch.from_module(Choosing(), torch.randn(3, 4))

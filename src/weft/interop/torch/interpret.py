@@ -33,6 +33,13 @@ IGNORED: Final = frozenset(
     )
 )  # fmt: skip
 """Checks of what the call has checked already, or that torch makes of its own work."""
+INSTEAD: Final = {
+    "aten.nonzero.default": "how large its result is depends on the data: keep the mask, and write "
+    "torch.where(mask, a, b) or a product with it",
+    "aten._local_scalar_dense.default": "a number of a tensor would decide what is computed: use "
+    "the tensor itself in the place of .item()",
+}
+"""What to write in the place of ops that nobody can compile, by their names."""
 UNHEARD: Final = frozenset(
     (
         "device",
@@ -113,8 +120,23 @@ _NESTED: Final = "wrap_with_set_grad_enabled"
 
 def missing(module: GraphModule) -> list[Node]:
     """The nodes that there is no rule for, in parts of the graph too."""
-    parts = (m for m in module.modules() if isinstance(m, GraphModule))
-    return [node for part in parts for node in part.graph.nodes if not is_known(node)]
+    found = []
+    for part in module.modules():
+        if isinstance(part, GraphModule):
+            idle = _only_checked(part)
+            found += [node for node in part.graph.nodes if node not in idle and not is_known(node)]
+    return found
+
+
+def _only_checked(module: GraphModule) -> set[Node]:
+    """Checks, and what nothing else uses: the number that an assertion of the model reads."""
+    found: set[Node] = set()
+    for node in reversed(module.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if name_of(node) in IGNORED or (node.users and all(each in found for each in node.users)):
+            found.add(node)
+    return found
 
 
 def check_known(module: GraphModule) -> None:
@@ -130,7 +152,8 @@ def _told(lost: dict[str, list[str]]) -> str:
     parts = []
     for name, lines in list(lost.items())[:20]:
         places = ", ".join(sorted({line for line in lines if line})[:3])
-        parts.append(f"{name}, {len(lines)} times" + (f", at {places}" if places else ""))
+        told = f"{name}, {len(lines)} times" + (f", at {places}" if places else "")
+        parts.append(told + (f" ({INSTEAD[name]})" if name in INSTEAD else ""))
     more = f"; and {len(lost) - 20} more" if len(lost) > 20 else ""
     return (
         f"the graph has ops that Weft has no rule for: {'; '.join(parts)}{more}; give one with "
@@ -148,6 +171,7 @@ def carry_out(
     nodes give. Nodes that are `lost` give zeros: somebody else carries them out."""
     given = iter(inputs)
     values: dict[Node, Any] = {}
+    idle = _only_checked(module)
     for node in module.graph.nodes:
         if node.op == "placeholder":
             values[node] = next(given)
@@ -155,6 +179,8 @@ def carry_out(
             values[node] = _attribute(module, node)
         elif node.op == "output":
             return _filled(node.args[0] if wanted is None else list(wanted), values)
+        elif node in idle:
+            values[node] = None
         elif node in lost:
             values[node] = _stand_in(node.meta.get("val"))
         elif name_of(node) != WRITES:
@@ -193,8 +219,6 @@ def _attribute(module: GraphModule, node: Node) -> Any:
 def _result(node: Node, values: dict[Node, Any]) -> Any:
     name = name_of(node)
     args, more = _filled(node.args, values), _filled(node.kwargs, values)
-    if name in IGNORED:
-        return None
     if name == _NESTED:
         return carry_out(args[1], args[2:])
     if is_arithmetic(node):

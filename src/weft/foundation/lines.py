@@ -70,6 +70,17 @@ class _Layer(threading.local):
 LAYER = _Layer()
 
 
+@contextmanager
+def inside_layer(name: str) -> Iterator[None]:
+    """Lines name a layer of this name, inside the one that is being called."""
+    path = LAYER.path
+    LAYER.path = f"{path}.{name}"
+    try:
+        yield
+    finally:
+        LAYER.path = path
+
+
 def is_inside(frame: FrameType) -> bool:
     """Whether the function of a frame is Weft's own. Methods that a dataclass is given come from no
     file: what they belong to says it."""

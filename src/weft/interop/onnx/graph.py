@@ -41,10 +41,14 @@ class Node:
     proto: NodeProto | None = None
     """As it stands in the file: for operators that are functions of their own description."""
 
+    @property
+    def label(self) -> str:
+        """Its name, or that of what it gives first, as it can be printed."""
+        return clean(self.name or next(iter(filter(None, self.outputs)), ""))
+
     def __str__(self) -> str:
         kind = self.op if not self.domain else f"{self.domain}.{self.op}"
-        name = self.name or next(iter(filter(None, self.outputs)), "")
-        return f"{clean(kind)} {clean(name)!r}" if name else clean(kind)
+        return f"{clean(kind)} {self.label!r}" if self.label else clean(kind)
 
 
 @dataclass(frozen=True, eq=False)

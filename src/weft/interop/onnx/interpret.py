@@ -18,6 +18,7 @@ from weft.foundation.errors import (
     placed,
 )
 from weft.foundation.limits import current
+from weft.foundation.lines import inside_layer
 from weft.interop.onnx.functions import Name, body_of, check_arity, is_described, schema_function
 from weft.interop.onnx.graph import Graph, Node, malformed
 from weft.interop.onnx.rules import RULES
@@ -68,7 +69,8 @@ class Interpreter:
             try:
                 if outer is not None or self.active:
                     self._count()
-                made = self.apply(node, scope)
+                with inside_layer(node.label):
+                    made = self.apply(node, scope)
             except WeftError as error:
                 raise _told(error, node) from None
             except _MISFITS as error:

@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 import weft
 from tests import onnx_models as m
 from tests.command_line import weft_command
+from weft.foundation.lines import Place
 from weft.interop.onnx import load, to_program
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
@@ -33,6 +34,13 @@ def test_a_program_has_open_dims_and_its_weights(folder: Path) -> None:
     assert [str(kind) for kind in program.main.parameters] == ["f32[?batch, 3]"]
     wanted = next(iter(ReferenceEvaluator(m.perceptron()).run(None, {"x": X})))
     np.testing.assert_allclose(weft.run(program, [X])[0], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_instructions_have_the_names_of_their_nodes() -> None:
+    """Profiles and errors show them as layers."""
+    program = to_program(load(m.perceptron().SerializeToString()))
+    layers = [place.layer for place in program.locations.values() if isinstance(place, Place)]
+    assert list(dict.fromkeys(layers)) == ["first", "act", "second"]
 
 
 def test_sizes_close_dims_and_what_needs_them_says_so() -> None:

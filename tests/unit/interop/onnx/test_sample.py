@@ -11,6 +11,8 @@ import pytest
 from tests.scores.onnx_suite import loaded, run_case
 
 SAMPLE = """
+adagrad: adagrad_multiple
+adam: adam_multiple
 add: add_bcast
 argmax: argmax_keepdims_example
 attention: attention_4d_causal
@@ -47,6 +49,7 @@ lstm: lstm_with_peepholes lstm_batchwise
 matmulinteger: matmulinteger
 maxunpool: maxunpool_export_with_output_shape
 mod: mod_mixed_sign_float64
+momentum: nesterov_momentum
 nonmaxsuppression: nonmaxsuppression_suppress_by_IOU
 nonzero: nonzero_example
 onehot: onehot_negative_indices

@@ -13,6 +13,7 @@ from weft.interop.onnx.rules import (
     pooling,
     products,
     quantisation,
+    random,
     recurrent,
     reduction,
     resizing,
@@ -21,13 +22,14 @@ from weft.interop.onnx.rules import (
     shapes,
     signals,
     sizes,
+    training,
 )
 from weft.interop.onnx.table import RULES
 
 __all__ = ["RULES"]
 FAMILIES = (
     activation, attention, control, convolution, elementwise, indexing, normalisation, pooling,
-    products, quantisation, recurrent, reduction, resizing, sampling, sequences, shapes,
-    signals, sizes,
+    products, quantisation, random, recurrent, reduction, resizing, sampling, sequences, shapes,
+    signals, sizes, training,
 )  # fmt: skip
 """The modules that hold rules, which are filled in when they are imported."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from weft.foundation.dtypes import F32
-from weft.foundation.errors import Unimplemented
+from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.rules.elementwise import widened
+from weft.interop.onnx.rules.random import key_of
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
 from weft.interop.onnx.values import Array, Value, axis_in, wf
@@ -90,9 +89,13 @@ def lrn(call: Call, x: Tensor) -> Value:
 def dropout(
     call: Call, x: Tensor, ratio: Array | None = None, training: Array | None = None
 ) -> tuple[Tensor, ...]:
-    """In training it would draw random numbers: which ones is not said, so nobody can agree."""
+    """In training an element stays where a number of f32 drawn from [0, 1) is at least the ratio,
+    and is divided by the chance that it does."""
     part = call.attr("ratio", 0.5) if ratio is None else float(ratio.reshape(()))
     learning = training is not None and bool(np.any(training))
-    if learning and part and not math.isclose(part, 0.0):
-        raise Unimplemented("Dropout", "training draws random numbers that the model does not name")
+    if not 0 <= part < 1:
+        raise SpecViolation("MalformedModel", f"the ratio {part} is not in [0, 1)")
+    if learning and part:
+        kept = wf.random.uniform(key_of(call), x.shape) >= part
+        return wf.where(kept, x / (1.0 - part), wf.zeros_like(x)), kept
     return x, wf.ones(x.shape, dtype=wf.bool) if call.version >= 10 else x

@@ -215,6 +215,9 @@ class _Lowering:
                 for access in block.accesses:
                     if access.tensor in self.blocks:
                         self.must.setdefault(access.tensor, why)
+            for access in block.accesses:
+                if access.tensor in block.after and access.tensor in self.blocks:
+                    self.must.setdefault(access.tensor, "what reads it waits for it")
             for source in dependencies(self.view, name):
                 if source in self.blocks:
                     self.must.setdefault(source, "an index or an update needs it in memory")

@@ -184,19 +184,25 @@ def _spread(x: Value, at: int, count: int) -> Value:
 
 _MOST_CHOICES = 32
 """Values that one choice by index is among, at most."""
+_GROUP = 8
+"""How many of more than those are put together first."""
 
 
 def concat(values: Sequence[Value], along: int) -> Value:
     """Values one after the other: a choice by index among the values, each padded to the whole.
 
     Many values are put together in groups first, and those groups then: a choice among hundreds is
-    longer than what one kernel holds, and groups of the same shapes are written out once.
+    longer than what one kernel holds. What reads a group waits for it, so that it is stored: groups
+    of the same shapes are one kernel, which is cut where the choice changes.
     """
     parts = [v for v in values if v.shape[along] != 0] or list(values[:1])
-    while len(parts) > _MOST_CHOICES:
-        groups = range(0, len(parts), _MOST_CHOICES)
-        parts = [_chosen(parts[n : n + _MOST_CHOICES], along) for n in groups]
-    return _chosen(parts, along)
+    if len(parts) <= _MOST_CHOICES:
+        return _chosen(parts, along)
+    while len(parts) > 1:
+        groups = range(0, len(parts), _GROUP)
+        joined = (_chosen(parts[n : n + _GROUP], along) for n in groups)
+        parts = [barrier(group, group) for group in joined]
+    return parts[0]
 
 
 def _chosen(parts: Sequence[Value], along: int) -> Value:

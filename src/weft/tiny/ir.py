@@ -269,7 +269,7 @@ class DynamicShrink(Derived):
 @node
 class Barrier(Derived):
     """`x`, for what may be computed only after `after` is. It is another value than `x`: what is
-    computed from both is computed twice."""
+    computed from both is computed twice. Behind itself, `x` is stored before it is read."""
 
     x: Value
     after: Value

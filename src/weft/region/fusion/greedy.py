@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from weft.foundation.dtypes import I1
 from weft.foundation.tally import asked, done
 from weft.poly_view.ir import BlockKind
 from weft.region.cost import kernel_seconds
@@ -204,11 +205,21 @@ class Fusion:
             stop = stop_reason(old, new, self.tensors, self.target)
             if stop is not None:
                 return stop
+        if self._is_border(name):
+            return None
         spent = sum(seconds for _, seconds in after)
         stored = sum(seconds for _, seconds in before) + self._storing(name, len(users))
         if not is_shorter(spent, stored):
             return f"computing it {len(users)} times takes {spent - stored:.2g} s longer"
         return None
+
+    def _is_border(self, name: str) -> bool:
+        """Whether a block says on which side of a place an element is: a counter compared with a
+        number. Where loops are cut at that place it takes nothing, and nowhere much."""
+        fns = [
+            self.view.blocks[source].fn for source in self.sources[name] if source in self.readers
+        ]
+        return sorted(fns) == ["const", "iota"] and self.view.blocks[name].dtype is I1
 
     def _storing(self, name: str, users: int) -> float:
         """The time it takes to store a block that several kernels read: a kernel of its own, or

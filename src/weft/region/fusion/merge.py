@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TypeAlias
 
-from weft.foundation.index_expr import Expr
+from weft.foundation.index_expr import Expr, axis, substitute
 from weft.poly_view.ir import BlockKind
 from weft.region.fusion.bounds import PLACED
 from weft.region.fusion.greedy import LARGEST, Fusion
@@ -60,6 +60,7 @@ class _Merger:
         self.home = {root.block: n for n, group in self.groups.items() for root in group}
         self.reads = {n: self._reads(group) for n, group in self.groups.items()}
         self.order = Order({n: self._before(group, n) for n, group in self.groups.items()})
+        self._readings: dict[Group, frozenset[object]] = {}
         self.readers: dict[str, set[int]] = {}
         for n, names in self.reads.items():
             for name in names:
@@ -227,7 +228,9 @@ class _Merger:
 
     def _try(self, number: int, other: int, *, related: bool = True) -> bool:
         """Whether two groups are one now: of related ones, if that saves a read."""
-        if other not in self.groups or self.order.is_between(number, other):
+        if other not in self.groups or (related and not self._may_share(number, other)):
+            return False
+        if self.order.is_between(number, other):
             return False
         if other in self._awaited(self.groups[number]):
             return False
@@ -282,6 +285,30 @@ class _Merger:
         if any(stops) or not shares or seconds >= sum(time for _, time in parts):
             return None
         return roots
+
+    def _may_share(self, number: int, other: int) -> bool:
+        """Whether a read could disappear where two groups become one. Slices of one tensor are read
+        apart; hundreds of them would be drafted pair by pair only to find that out."""
+        group, earlier = self.groups[number], self.groups[other]
+        if not self.reads[number].isdisjoint(root.block for root in earlier):
+            return True
+        try:
+            return not self._reading(group).isdisjoint(self._reading(earlier))
+        except Stop:
+            return False
+
+    def _reading(self, group: Group) -> frozenset[object]:
+        """What a group reads where, whatever its axes are called: an axis is known by its size. A
+        read at places that data names is known by its tensor."""
+        if group not in self._readings:
+            kernel, _ = self.fusion.kernel(group)
+            sizes = {name: axis(f"of {size}") for name, size in kernel.sizes.items()}
+            reads = [let.expr for let in kernel.body if isinstance(let.expr, Read)]
+            self._readings[group] = frozenset(
+                (one.tensor, *(() if one.places else (substitute(e, sizes) for e in one.index)))
+                for one in reads
+            )
+        return self._readings[group]
 
     def _places(self, group: Group, other: Group) -> list[Root]:
         """The roots of `other` placed on the axes of `group`: where it reads them, or position by

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from examples.gpt import Shape, build_gpt
 from tests.lowered import lowered
+from weft.foundation.dtypes import I1
 from weft.ptir import Builder, Program
 from weft.region.ir import Pattern, Unary, walk
 from weft.tiny.from_ptir import lower_program
@@ -48,3 +49,14 @@ def test_a_layer_of_a_transformer_is_seven_kernels_and_computes_nothing_twice() 
     ]
     per_layer = [(row, "rsqrt"), (attention, "exp"), (row, "rsqrt"), (product, "erf")]
     assert functions == [*per_layer * 2, (row, "rsqrt")]
+
+
+def test_hundreds_of_joined_tensors_are_a_few_kernels_of_stored_groups() -> None:
+    """Groups of equal shapes are one kernel, and no kernel chooses among many."""
+    b = Builder("joined")
+    parts = [b.param("f32", [64]) for _ in range(256)]
+    whole = b.concat(parts, axis=0)
+    module = lowered(lower_program(b.build(b.exp(whole)))).module
+    assert len(module.kernels) == 32 + 4 + 2
+    assert max(len(kernel.inputs) for kernel in module.kernels) == 8
+    assert not [t for t in module.tensors.values() if t.dtype is I1]

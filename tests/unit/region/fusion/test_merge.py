@@ -8,7 +8,9 @@ import pytest
 import weft
 from tests.gpu_programs import through_stages
 from tests.lowered import lowered
+from weft.foundation.tally import Tally, tallied
 from weft.ptir import Builder, Program, vjp
+from weft.region.fusion.greedy import DRAFTS
 from weft.region.fusion.merge import LONGEST
 from weft.region.interp import run_module
 from weft.region.ir import Pattern
@@ -73,3 +75,16 @@ def test_short_vectors_that_share_nothing_are_one_kernel_on_a_gpu() -> None:
         np.testing.assert_allclose(made[name], wanted, rtol=1e-5)
     long = through_stages(several_vectors(LONGEST + 1), "sm90")["region"].kernels
     assert all(len(k.outputs) == 1 for k in long if k.pattern is Pattern.MAP)
+
+
+def test_slices_of_one_tensor_are_told_apart_without_drafts() -> None:
+    """Pairs of kernels that read other places are not drafted as one; those that read one are."""
+    b = Builder("parts")
+    y = b.reduce_sum(b.param("f32", [40 * 64, 8]), axes=[1])
+    parts = [b.exp(b.slice(y, [64 * n], [64])) for n in range(40)]
+    twice = [f(b.slice(y, [7], [64])) for f in (b.exp, b.tanh)]
+    tally = Tally()
+    with tallied(tally):
+        module = lowered(lower_program(b.build(*parts, *twice))).module
+    assert tally.done[DRAFTS] < 200
+    assert [len(kernel.outputs) for kernel in module.kernels].count(2) == 1

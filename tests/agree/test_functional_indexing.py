@@ -139,7 +139,7 @@ def test_cumsum_sort_tile_clip_where() -> None:
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
 @pytest.mark.parametrize(
     ("shape", "widths"),
-    [((5,), 2), ((3, 4), (1, 2)), ((3, 4), ((0, 2), (3, 0))), ((2, 3, 4), 1), ((4,), 0)],
+    [((5,), 2), ((5,), (1, 2)), ((3, 4), ((0, 2), (3, 0))), ((2, 3, 4), 1), ((4,), 0)],
 )
 def test_pad(shape: Shape, widths: Any, mode: Any) -> None:
     x = data(shape)
@@ -151,6 +151,23 @@ def test_pad_with_a_value() -> None:
     x = np.arange(3)
     found = F.pad(weft.asarray(x), (1, 2), value=-7)
     np.testing.assert_array_equal(found.numpy(), np.pad(x, (1, 2), constant_values=-7))
+
+
+@pytest.mark.parametrize(
+    ("widths", "meant"),
+    [
+        ((1, 2), "[(0, 0), (1, 2)] to read them as PyTorch does, or [(1, 2), (1, 2)] as NumPy"),
+        ((1, 2, 3, 4), "[(3, 4), (1, 2)] to read them as PyTorch does"),
+        ((1, 2, 3), "give a number, or a pair (low, high) for every axis"),
+    ],
+)
+def test_flat_widths_of_several_axes_are_refused_with_what_they_could_mean(
+    widths: Any, meant: str
+) -> None:
+    with pytest.raises(WeftError) as caught:
+        F.pad(weft.zeros((3, 4)), widths)
+    assert f"the widths {widths} do not say how to pad x (3, 4)" in str(caught.value)
+    assert meant in str(caught.value)
 
 
 def test_nothing_can_be_padded_only_by_a_value() -> None:

@@ -61,18 +61,18 @@ def check_pad(x: Any, widths: Any, mode: Any, value: Any) -> PadChecked:
 
 
 def _widths(widths: Any, x: Tensor) -> tuple[tuple[int, int], ...]:
-    """One number, one pair, or a pair for every axis."""
+    """One number, a pair for every axis, or for a tensor of one axis that pair alone."""
     given: Any = widths
     if isinstance(given, int):
         given = [(given, given)] * x.ndim
-    elif isinstance(given, Sequence) and len(given) == 2 and all(isinstance(w, int) for w in given):
-        given = [tuple(given)] * x.ndim
+    elif _is_pair(given) and x.ndim == 1:
+        given = [given]
     right = isinstance(given, Sequence) and len(given) == x.ndim
     if not right or not all(map(_is_pair, given)):
         raise SpecViolation(
             "InvalidAttributeValue",
             f"the widths {widths!r} do not say how to pad x {listed(x.shape)}",
-            "give a number, a pair (low, high), or a pair for every axis",
+            _pairs_meant(widths, x.ndim),
         )
     found = tuple((int(low), int(high)) for low, high in given)
     for axis, (low, high) in enumerate(found):
@@ -84,6 +84,19 @@ def _widths(widths: Any, x: Tensor) -> tuple[tuple[int, int], ...]:
                 "cut off fewer elements",
             )
     return found
+
+
+def _pairs_meant(widths: Any, rank: int) -> str:
+    """What to give. A flat list is what PyTorch takes, for the last axis first; a pair alone NumPy
+    would take for every axis."""
+    plain = "give a number, or a pair (low, high) for every axis"
+    flat = isinstance(widths, Sequence) and all(isinstance(width, int) for width in widths)
+    if not flat or len(widths) % 2 or not 0 < len(widths) <= 2 * rank:
+        return plain
+    pairs = list(zip(widths[::2], widths[1::2], strict=True))[::-1]
+    torch = [(0, 0)] * (rank - len(pairs)) + pairs
+    numpy = f", or {pairs * rank} as NumPy does" if len(pairs) == 1 else ""
+    return f"{plain}: {torch} to read them as PyTorch does{numpy}"
 
 
 def _is_pair(value: Any) -> bool:
@@ -143,8 +156,9 @@ def pad(
     """x with more elements at both ends of its axes: a value, or with `mode` the elements mirrored
     at the edge (reflect), the edge repeated (edge), or those of the other end (wrap).
 
-    `widths` is a number, a pair (low, high), or a pair for every axis, as in NumPy; one under 0
-    takes elements away."""
+    `widths` is a number, or a pair (low, high) for every axis, first axis first; for x of one axis
+    that pair alone will do. A width under 0 takes elements away. A pair for x of several axes is
+    refused: PyTorch would pad the last one, NumPy all of them."""
     checked = check_pad(x, widths, mode, value)
     return capture(capture_pad, checked, ensure_tensor("x", x))
 

@@ -50,6 +50,7 @@ from weft.runtime.artifact import (
 from weft.runtime.blocks import ALIGNMENT, BLOCKS, LARGE
 from weft.runtime.jit import Library
 from weft.runtime.threads import Call, thread_count
+from weft.runtime.watching import watched
 
 Array = NDArray[Any]
 _PIECES, _GRAB = 4, 5
@@ -431,25 +432,13 @@ class Program:
         return found
 
     def _watched(self, workspace: _Workspace, *how: int) -> int:
-        """A native call with long kernels, made by another thread: Python acts on signals in its
-        main thread alone, and not while that one is in a native call. After Ctrl-C the kernels are
-        told to stop; those that update something in place only by a second one."""
-        found: list[int] = []
-        call = workspace.call
-        thread = threading.Thread(target=lambda: found.append(call.execute(*how)), daemon=True)
-        thread.start()
-        try:
-            thread.join()
-        except BaseException:
-            try:
-                workspace.state[native.STOP_WORD] = self.pauses
-                thread.join()
-            except BaseException:
-                workspace.state[native.STOP_WORD] = 1
-                thread.join()
-                raise
-            raise
-        return found[0]
+        """A native call with long kernels. After Ctrl-C the kernels are told to stop; those that
+        update something in place only by a second one."""
+
+        def stop(urgent: bool) -> None:
+            workspace.state[native.STOP_WORD] = urgent or self.pauses
+
+        return watched(partial(workspace.call.execute, *how), stop)
 
     def _output(self, spec: TensorSpec, slot: BufferSlot) -> Callable[[Sequence[Array]], Array]:
         """A function from the inputs of a run to the memory of an output: fresh, or what its buffer

@@ -1,8 +1,8 @@
 """Which line of the user's code an instruction comes from.
 
 Recording must cost next to nothing, since every captured instruction does it: a `Line` keeps the
-code object, the position in its bytecode and the layer of the model that was being called, and
-becomes a `Place`, a file and a number, when it is shown.
+code object, the position in its bytecode, the layer of the model and the function of Weft's that
+were being called, and becomes a `Place`, a file and a number, when it is shown.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ _PROCESS = {"has a user": True}
 class Place(str):
     """A line as people read it, `gpt.py:31`, which knows the whole name of its file, and the layer
     that was called when it was written, `blocks[3].attn`. Two places are the same only where all of
-    that is."""
+    that is. The function that the line called, `cross_entropy`, is for sentences alone."""
 
-    __slots__ = ("file", "layer", "number")
+    __slots__ = ("file", "function", "layer", "number")
 
     file: str
     number: int
     layer: str
+    function: str
 
-    def __new__(cls, file: str, number: int, layer: str = "") -> Self:
+    def __new__(cls, file: str, number: int, layer: str = "", function: str = "") -> Self:
         made = super().__new__(cls, f"{Path(file).name}:{number}")
-        made.file, made.number, made.layer = file, number, layer
+        made.file, made.number, made.layer, made.function = file, number, layer, function
         return made
 
     def __getnewargs__(self) -> tuple[str, int, str]:  # type: ignore[override]
@@ -54,17 +55,19 @@ class Place(str):
     __hash__ = str.__hash__
 
 
-Line: TypeAlias = tuple[CodeType, int, str] | Place
-"""A place in the user's code: the code object, the offset of an instruction in it, and the layer;
-or the place itself, where it is known already."""
+Line: TypeAlias = tuple[CodeType, int, str, str] | Place
+"""A place in the user's code: the code object, the offset of an instruction in it, the layer and
+the function; or the place itself, where it is known already."""
 
 
 class _Layer(threading.local):
-    """The layer of a model that is being called, in this thread."""
+    """What is being called in this thread: the layer of a model, and a functional op."""
 
     module: object = None
     path: str = ""
     """What the modules around it call it: `.blocks[3].attn`."""
+    function: str = ""
+    """The op that the user called, whichever it calls itself."""
 
 
 LAYER = _Layer()
@@ -102,7 +105,7 @@ def user_line() -> Line | None:
         if inside is None:
             inside = is_inside(frame)
         if not inside:
-            return (code, frame.f_lasti, LAYER.path)
+            return (code, frame.f_lasti, LAYER.path, LAYER.function)
         frame = frame.f_back
     return None
 
@@ -135,7 +138,7 @@ def failing_line(error: BaseException) -> Line | None:
     at = error.__traceback__
     while at is not None:
         if not is_inside(at.tb_frame):
-            found = (at.tb_frame.f_code, at.tb_lasti, "")
+            found = (at.tb_frame.f_code, at.tb_lasti, "", "")
         at = at.tb_next
     return found
 
@@ -155,11 +158,11 @@ def shown(line: Line | None) -> str:
 
 
 @lru_cache(maxsize=1 << 14)
-def _place(line: tuple[CodeType, int, str], file: str) -> Place:
-    code, offset, layer = line
+def _place(line: tuple[CodeType, int, str, str], file: str) -> Place:
+    code, offset, layer, function = line
     number = code.co_firstlineno
     for start, end, found in code.co_lines():
         if start <= offset < end and found is not None:
             number = found
             break
-    return Place(file, number, layer.removeprefix("."))
+    return Place(file, number, layer.removeprefix("."), function)

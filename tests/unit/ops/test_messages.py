@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft import functional as F
 from weft import nn
 from weft.foundation.dtypes import ALL
 from weft.foundation.errors import SpecViolation, UserError
@@ -236,3 +237,16 @@ def test_dtypes_equal_the_numpy_types_that_they_are() -> None:
         assert hash(dtype) == hash(dtype.numpy)
         assert dtype in {dtype.numpy}
         assert [other for other in ALL if other == dtype.numpy] == [dtype]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_what_fails_in_a_run_names_the_function_that_was_called(traced: bool) -> None:
+    """Not the op that it came to."""
+    rows, classes = weft.ones((2, 3)), weft.asarray([1, 7])
+    for name in ("cross_entropy", "nll_loss"):
+        call = getattr(F, name)
+        made = weft.jit(call) if traced else call
+        with pytest.raises(weft.SpecViolation, match=rf": \[{name}\] .*index 7 at "):
+            F.relu(made(rows, classes)).numpy()
+    with pytest.raises(weft.SpecViolation, match=r": \[take\] .*index 7"):
+        F.relu(rows[classes]).numpy()

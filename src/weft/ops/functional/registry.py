@@ -27,7 +27,7 @@ import numpy as np
 
 from weft.foundation.calls import told
 from weft.foundation.errors import UserError
-from weft.foundation.lines import user_line
+from weft.foundation.lines import LAYER, user_line
 from weft.ops.autocast import autocast_dtype, cast_operands
 from weft.ops.calls import MISTAKES, PYTHON_ERRORS, explained, public, refused
 from weft.ops.functional.timing import fastest
@@ -128,6 +128,8 @@ def functional(function: F) -> F:
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        around = LAYER.function
+        LAYER.function = around or name
         try:
             narrow = autocast_dtype()
             if narrow is not None:
@@ -143,6 +145,8 @@ def functional(function: F) -> F:
             raise explained(name, error, user_line()) from None
         except PYTHON_ERRORS as error:
             raise refused(function, args, kwargs, error) from None
+        finally:
+            LAYER.function = around
 
     return call  # type: ignore[return-value]
 

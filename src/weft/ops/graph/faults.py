@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from weft.foundation.errors import Finding, InternalError, SpecViolation, WeftError
+from weft.foundation.lines import Place
 from weft.foundation.tracebacks import ending_outside
 from weft.ptir.ir import Program, ValueKey
 
@@ -33,4 +34,5 @@ def _told(finding: Finding, lines: Mapping[ValueKey, str]) -> Finding:
         return finding
     number, op, body, line = found.groups()
     place = lines.get((body, int(number))) or line or finding.where
-    return Finding(finding.code, place, f"[{op}] {finding.why}", finding.hint)
+    called = place.function if isinstance(place, Place) and place.function else op
+    return Finding(finding.code, place, f"[{called}] {finding.why}", finding.hint)

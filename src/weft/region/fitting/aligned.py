@@ -5,6 +5,9 @@ whose rows do, padded with zeros:
 
     a[m, k], k odd    -->    t[m, q] = k-th element where q < k, else 0;  then t instead of a
 
+So is one whose contracted axes lie in another order, or apart: rows that the other operand has one
+after the other must be that here, too.
+
 Copies of 8-bit operands lie along k, as their matrix instructions want it; those of 8-bit floats
 are f16 where their own instruction would lose digits that the result shows, or there is none.
 """
@@ -20,6 +23,7 @@ from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Expr, Guard, axis, coefficient, linear
 from weft.region.forms.alignment import ROW, is_aligned
 from weft.region.forms.multiplied import multiplies_reads, usual_atom
+from weft.region.forms.runs import longest_run
 from weft.region.ir import (
     Cast,
     Kernel,
@@ -69,7 +73,9 @@ class _Wanted:
         assert kernel.roles is not None
         self.warpgroups = target.has("wgmma")
         self.atom = usual_atom(kernel, "sm90" if self.warpgroups else "sm80")
-        self.k = tuple(name for name in kernel.roles.k if kernel.sizes[name] > 1)
+        self.sizes, self.batch = kernel.sizes, kernel.roles.batch
+        own = {*kernel.roles.k}
+        self.k = tuple(a.name for a in kernel.axes if a.name in own and a.size > 1)
         dtypes = {kernel.let(name).dtype for name in (kernel.roles.lhs, kernel.roles.rhs)}
         floats = kernel.let(kernel.roles.contraction).dtype is F32 and multiplies_reads(kernel)
         self.widened = floats and dtypes <= {*TINY} and self.atom is None
@@ -90,7 +96,22 @@ class _Wanted:
             return True
         if self.atom is not None and self.atom.along_k:
             return not even or not (self.k and coefficient(address, self.k[-1]) == 1)
-        return self.warpgroups and let.dtype in (BF16, F16) and not even
+        if not self.warpgroups or let.dtype not in (BF16, F16):
+            return False
+        return not even or (self.atom is not None and self.is_apart(let, address))
+
+    def is_apart(self, let: Let, address: Expr) -> bool:
+        """Whether contracted axes do not follow one another in memory."""
+        return {*self.k} <= {*let.axes} and bool(longest_run(self.k, [address], self.sizes)[0])
+
+    def order(self, let: Let, address: Expr) -> list[str]:
+        """The axes of a copy, outermost first."""
+        last = self.last(let, address)
+        rest = [a for a in let.axes if a != last]
+        if self.is_apart(let, address):
+            # What is summed over next to one another, and so are rows.
+            rest.sort(key=lambda a: (a not in self.batch, (a in self.k) == (last in self.k)))
+        return [*rest, last]
 
     def dtype(self, let: Let) -> DType:
         return F16 if self.widened else let.dtype
@@ -109,8 +130,8 @@ def _copied(
     read, sizes = let.expr, kernel.sizes
     assert isinstance(read, Read)
     address = linear(read.index, row_major(tensors[read.tensor].shape))
-    last, dtype = wanted.last(let, address), wanted.dtype(let)
-    order = [a for a in let.axes if a != last] + [last]
+    order, dtype = wanted.order(let, address), wanted.dtype(let)
+    last = order[-1]
     line = ROW // dtype.storage_bytes
     padded = -(-sizes[last] // line) * line
     axes = [KernelAxis(a, padded if a == last else sizes[a]) for a in order]

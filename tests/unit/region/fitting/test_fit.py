@@ -7,6 +7,7 @@ import pytest
 from tests.gpu_programs import through_stages
 from weft.foundation.whole_ops import Collected, Gathered
 from weft.ptir import Builder, Program
+from weft.region.form import Product
 from weft.region.ir import Kernel, Pattern
 
 
@@ -43,3 +44,19 @@ def test_other_numbers_are(start: float) -> None:
 def test_zeros_that_others_read_are_written_for_them() -> None:
     kind, _ = combining(scatter_onto(0.0, twice=True))
     assert kind is Collected
+
+
+def test_an_operand_whose_contracted_axes_lie_in_another_order_is_copied() -> None:
+    """The gradient of a layer behind a recurrence: steps come first on one side, sequences on the
+    other. Matrix instructions want what is summed over as one axis."""
+    b = Builder()
+    hidden, slopes = b.param("bf16", [32, 16, 64]), b.param("bf16", [512, 128])
+    turned = b.reshape(b.transpose(hidden, [1, 0, 2]), [512, 64])
+    kernels = through_stages(b.build(b.transpose(turned, [1, 0]) @ slopes), "sm90")[
+        "region"
+    ].kernels
+    copy, product = kernels
+    assert copy.pattern is Pattern.MAP
+    assert isinstance(product.form, Product)
+    assert product.form.problem is not None
+    assert set(product.form.problem.axes.k) == set(product.roles.k)

@@ -88,3 +88,18 @@ def test_slices_of_one_tensor_are_told_apart_without_drafts() -> None:
         module = lowered(lower_program(b.build(*parts, *twice))).module
     assert tally.done[DRAFTS] < 200
     assert [len(kernel.outputs) for kernel in module.kernels].count(2) == 1
+
+
+def test_a_step_of_a_recurrence_is_one_kernel_on_a_gpu() -> None:
+    """Gates and what is kept of them are read by one another, in a chain of kernels that take
+    hardly more than their start."""
+    b = Builder("cell")
+    gates, cell = b.param("bf16", [16, 256]), b.param("bf16", [16, 64])
+    parts = [b.cast(b.slice(gates, [0, 64 * n], [16, 64]), "f32") for n in range(3)]
+    opened = [b.reciprocal(b.exp(-part) + 1.0) for part in parts]
+    enters, stays, shown = (b.cast(part, "bf16") for part in opened)
+    new = b.tanh(b.slice(gates, [0, 192], [16, 64]))
+    after = stays * cell + enters * new
+    program = b.build(shown * b.tanh(after), after, new, *opened, *(-part for part in parts))
+    kernels = through_stages(program, "sm90")["region"].kernels
+    assert [kernel.pattern for kernel in kernels] == [Pattern.MAP]

@@ -287,9 +287,10 @@ def main() -> None:
             print(load(url, options.load, options.clients))
             print(server.metrics.text(), end="")
         else:
-            print(f"serving {server.bundle.name} at {url}; Ctrl-C stops it")
-            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
             try:
+                # A shell that starts it in the background has Ctrl-C ignored, not SIGTERM.
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
+                print(f"serving {server.bundle.name} at {url}; Ctrl-C stops it", flush=True)
                 running.join()
             except KeyboardInterrupt:
                 print("answering what is there, and ending")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -17,6 +19,8 @@ import pytest
 
 import weft
 from examples import serve
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +87,22 @@ def test_what_waits_is_answered_before_the_end(bundle: Any) -> None:
     answers = [batcher.submit([x]) for _ in range(30)]
     batcher.stop()
     assert all(np.allclose(answer.result(0)[0], bundle(x)[0], rtol=1e-4) for answer in answers)
+
+
+def test_one_in_the_background_ends_when_it_is_told(bundle: Any) -> None:
+    """Shells start what they put into the background with Ctrl-C ignored."""
+    served = f"{sys.executable} -m examples.serve --port 0 --bundle {bundle._manifest.folder}"
+    with subprocess.Popen(
+        ["sh", "-c", f"trap '' INT; exec {served}"], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline().startswith("serving classify at http://127.0.0.1:")
+        try:
+            server.terminate()
+            rest, _ = server.communicate(timeout=60)
+        finally:
+            server.kill()
+    assert (server.returncode, rest) == (0, "answering what is there, and ending\n")
 
 
 def test_a_bundle_without_batches_is_told(tmp_path: Path) -> None:

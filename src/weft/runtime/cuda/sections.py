@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from weft.runtime.artifact import (
     Again,
@@ -30,6 +30,9 @@ from weft.runtime.artifact import (
     Leave,
     Step,
 )
+
+LONGEST: Final = 1024
+"""The most parts of a section: what a graph takes to be made ready grows with its nodes."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ def _sections(
         ends = number == len(steps) or not (
             number in constructs or is_straight(steps[number], quiet)
         )
-        if (ends or number in targets) and parts:
+        if (ends or number in targets or len(parts) == LONGEST) and parts:
             if any(not isinstance(part, int) or _works(steps[part]) for part in parts):
                 yield Section(first, number, tuple(parts))
             parts.clear()

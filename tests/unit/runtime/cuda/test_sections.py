@@ -16,7 +16,7 @@ from weft.runtime.artifact import (
     Reset,
     Step,
 )
-from weft.runtime.cuda.sections import Branch, Loop, Section, sections
+from weft.runtime.cuda.sections import LONGEST, Branch, Loop, Section, sections
 
 LAUNCH = Launch(0, (), "launch")
 HOST = HostCall("call", (), (), "host")
@@ -75,3 +75,8 @@ def test_entering_a_body_that_draws_nothing_ends_no_section() -> None:
     (first, second) = sections(steps, turning=True, quiet={1})
     assert (first, second) == (Section(0, 3, (0, 1, 2)), Section(4, 5, (4,)))
     assert first.entered(steps) == [steps[1]]
+
+
+def test_long_programs_are_several_sections() -> None:
+    found = sections([LAUNCH] * (LONGEST + 3), turning=True)
+    assert [(s.first, s.last) for s in found] == [(0, LONGEST), (LONGEST, LONGEST + 3)]

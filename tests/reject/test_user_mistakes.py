@@ -195,7 +195,7 @@ MISTAKES = [
     Mistake("einsum", "InvalidAttributeValue", lambda: F.einsum("ij,jk", t(2, 3)),
             "subscripts is 'ij,jk'", "2 operands, but 1 are given: (2, 3)"),
     Mistake("pad", "InvalidAttributeValue", lambda: F.pad(t(2, 3), ((1, 1),)),
-            "((1, 1),) do not say how to pad x (2, 3)", "a pair for every axis"),
+            "((1, 1),) do not say how to pad x (2, 3)", "a pair (low, high) for every axis"),
     Mistake("pad", "InvalidAttributeValue", lambda: F.pad(t(2, 3), 5, "reflect"),
             "axis 0 of x (2, 3) cannot be padded by (5, 5)", "at most 1"),
     Mistake("dropout", "InvalidAttributeValue", lambda: F.dropout(t(2), 1.5, seed=0),

@@ -10,6 +10,7 @@ together first; kernels of short vectors on a GPU, last.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from weft.foundation.index_expr import Expr, axis, substitute
@@ -279,12 +280,30 @@ class _Merger:
             parts = [fusion.kernel(part) for part in (group, other)]
         except Stop:
             return None
+        if kernel.roles is not None and self._has_strangers(group, other, parts):
+            return None
         stops = [stop_reason(p, kernel, fusion.tensors, fusion.target) for p, _ in parts]
         reads = sum(_read_count(part) for part, _ in parts)
         shares = not related or _read_count(kernel) < reads
         if any(stops) or not shares or seconds >= sum(time for _, time in parts):
             return None
         return roots
+
+    def _has_strangers(
+        self, group: Group, other: Group, parts: Sequence[tuple[Kernel, float]]
+    ) -> bool:
+        """Whether maps would be computed beside a contraction of which they are not made: its
+        registers hold its sums, and those of other tensors are a kernel of their own."""
+        pairs = list(zip((group, other), parts, strict=True))
+        maps = [roots for roots, (kernel, _) in pairs if kernel.pattern is Pattern.MAP]
+        if len(maps) != 1:
+            return False
+        made = {root.block for roots, _ in pairs if roots is not maps[0] for root in roots}
+        left = list(maps[0])
+        while found := [root for root in left if not made.isdisjoint(self._reads((root,)))]:
+            made.update(root.block for root in found)
+            left = [root for root in left if root not in found]
+        return bool(left)
 
     def _may_share(self, number: int, other: int) -> bool:
         """Whether a read could disappear where two groups become one. Slices of one tensor are read

@@ -292,8 +292,8 @@ class _Merger:
     def _has_strangers(
         self, group: Group, other: Group, parts: Sequence[tuple[Kernel, float]]
     ) -> bool:
-        """Whether maps would be computed beside a contraction of which they are not made: its
-        registers hold its sums, and those of other tensors are a kernel of their own."""
+        """Whether several maps would be computed beside a contraction of which they are not made:
+        its registers hold its sums, and those of other tensors are a kernel of their own."""
         pairs = list(zip((group, other), parts, strict=True))
         maps = [roots for roots, (kernel, _) in pairs if kernel.pattern is Pattern.MAP]
         if len(maps) != 1:
@@ -303,7 +303,7 @@ class _Merger:
         while found := [root for root in left if not made.isdisjoint(self._reads((root,)))]:
             made.update(root.block for root in found)
             left = [root for root in left if root not in found]
-        return bool(left)
+        return bool(left) and len(group) + len(other) > 2
 
     def _may_share(self, number: int, other: int) -> bool:
         """Whether a read could disappear where two groups become one. Slices of one tensor are read

@@ -305,7 +305,8 @@ def test_select_takes_the_dtype_of_its_branches() -> None:
 def test_an_array_on_the_left_is_one_literal() -> None:
     b = Builder()
     x = b.param("f32", [2, 2])
-    program = b.build(np.full((2, 2), 3, np.float32) - x)
+    threes: Any = np.full((2, 2), 3, np.float32)
+    program = b.build(threes - x)
     assert len(program.main.body) == 1
     assert weft.run(program, [np.ones((2, 2), np.float32)])[0].tolist() == [[2, 2], [2, 2]]
 

@@ -17,7 +17,6 @@ import contextlib
 import threading
 from collections import Counter
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from typing import Final
 
 from weft.foundation.errors import ExecutionError, ResourceExceeded
@@ -55,7 +54,6 @@ class Pool:
         self.held: Counter[str] = Counter()
         """Bytes in use, by purpose."""
         self._idle: dict[int, list[int]] = {}
-        """Addresses by size, each list a heap."""
         self._lent: list[tuple[int, int, int | None]] = []
         """Sizes, addresses and streams of blocks that came back and may still be worked on
         elsewhere."""
@@ -74,7 +72,9 @@ class Pool:
             if not self._idle.get(size) and any(found == size for found, *_ in self._lent):
                 self._call_back()
             idle = self._idle.get(size)
-            address = heappop(idle) if idle else self._allocate(size, count, purpose)
+            address = min(idle) if idle else self._allocate(size, count, purpose)
+            if idle:
+                idle.remove(address)
             self.held[purpose] += size
         return Block(self.device, address, size, self, purpose)
 
@@ -85,7 +85,7 @@ class Pool:
             if block.is_lent:
                 self._lent.append((block.bytes, block.address, block.stream))
             else:
-                self._rest(block.bytes, block.address)
+                self._idle.setdefault(block.bytes, []).append(block.address)
 
     def trim(self) -> None:
         """Free every idle block."""
@@ -105,7 +105,7 @@ class Pool:
             lent, self._lent = self._lent, []
             for size, address, lent_to in lent:
                 if lent_to == stream:
-                    self._rest(size, address)
+                    self._idle.setdefault(size, []).append(address)
                 else:
                     self._lent.append((size, address, lent_to))
 
@@ -114,10 +114,7 @@ class Pool:
         lent, self._lent = self._lent, []
         self.device.synchronize()
         for size, address, _ in lent:
-            self._rest(size, address)
-
-    def _rest(self, size: int, address: int) -> None:
-        heappush(self._idle.setdefault(size, []), address)
+            self._idle.setdefault(size, []).append(address)
 
     def _allocate(self, size: int, count: int, purpose: str) -> int:
         try:

@@ -142,6 +142,8 @@ class _Merger:
     def _is_vector(self, number: int) -> bool:
         """Whether a group computes vectors, element by element."""
         blocks, group = self.fusion.view.blocks, self.groups[number]
+        if any(blocks[root.block].kind is BlockKind.UPDATE for root in group):
+            return False
         shapes = {blocks[root.block].shape for root in group}
         sizes = [size for shape in shapes for size in shape if size > 1]
         if len(shapes) > 1 or len(sizes) != 1 or sizes[0] > LONGEST:
@@ -234,6 +236,8 @@ class _Merger:
         if self.order.is_between(number, other):
             return False
         if other in self._awaited(self.groups[number]):
+            return False
+        if not related and self.order.are_neighbours(number, other):
             return False
         roots = self._merged(self.groups[number], self.groups[other], related)
         if roots is None:

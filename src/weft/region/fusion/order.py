@@ -55,6 +55,10 @@ class Order:
         """Whether a third group stands between the two: it needs one and is needed by the other."""
         return self._needs(number, other) or self._needs(other, number)
 
+    def are_neighbours(self, number: int, other: int) -> bool:
+        """Whether one of the two needs the other, with nothing between them."""
+        return other in self.before[number] or number in self.before[other]
+
     def _needs(self, last: int, first: int) -> bool:
         """Whether a group needs another one by way of a third."""
         stack = [n for n in self.before[last] if n != first]

@@ -9,9 +9,10 @@ import weft
 
 torch = pytest.importorskip("torch")
 from benchmarks.model_zoo import WEFT, torch_library  # noqa: E402
-from benchmarks.models import Case, cases  # noqa: E402
+from benchmarks.models import Case, Weft, cases, torch_generation  # noqa: E402
 
-CASES = {case.name.split()[0]: case for case in cases() if not case.trains}
+CASES = {case.name.split()[0]: case for case in cases() if not case.trains and not case.cache}
+GENERATING = {case.name: case for case in cases() if case.cache}
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -25,3 +26,15 @@ def test_the_same_model_on_both_sides(case: Case) -> None:
     with torch.no_grad():
         wanted = theirs(*map(torch.from_numpy, data)).numpy()
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", GENERATING.values(), ids=list(GENERATING))
+def test_the_same_tokens_on_both_sides(case: Case) -> None:
+    torch.manual_seed(0)
+    theirs = case.tiny(torch_library(torch)).eval()
+    weights = {name: w.clone() for name, w in theirs.state_dict().items()}
+    data, caches = case.data(True), case.cache(True) if case.cache else None
+    mine = Weft(case, case.tiny(WEFT), weights, data).call(case, caches)
+    other = torch_generation(theirs, [torch.as_tensor(d) for d in data], caches, "eager")
+    for _ in range(3):
+        np.testing.assert_allclose(np.asarray(mine()), other().numpy(), rtol=1e-4, atol=1e-4)

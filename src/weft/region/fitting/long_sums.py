@@ -89,6 +89,8 @@ def in_parts(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
 ) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
     """The kernels that take a kernel's place, and the tensors between them."""
+    if 0 in kernel.sizes.values():
+        return (kernel,), ()
     kernels, between = one_level_each(kernel, tensors, target)
     known = {**tensors, **{tensor.name: tensor for tensor in between}}
     made: list[Kernel] = []

@@ -73,3 +73,11 @@ def test_parts_are_read_in_whole_vectors(dtype: str) -> None:
 
 def test_short_sums_stay_whole() -> None:
     assert len(kernels("f32", (256,), 0)) == 1
+
+
+def test_a_sum_of_no_elements_side_by_side_is_not_cut() -> None:
+    """Nothing is stored along an axis of size 0."""
+    b = Builder("nothing")
+    x = b.param("f32", [3, 0, 5000, 19])
+    made = through_stages(b.build(b.reduce_sum(x, [2, 3])), "sm90")["region"].kernels
+    assert len(made) <= 1

@@ -33,7 +33,8 @@ def test_the_same_tokens_on_both_sides(case: Case) -> None:
     torch.manual_seed(0)
     theirs = case.tiny(torch_library(torch)).eval()
     weights = {name: w.clone() for name, w in theirs.state_dict().items()}
-    data, caches = case.data(True), case.cache(True) if case.cache else None
+    assert case.cache is not None
+    data, caches = case.data(True), case.cache(True)
     mine = Weft(case, case.tiny(WEFT), weights, data).call(case, caches)
     other = torch_generation(theirs, [torch.as_tensor(d) for d in data], caches, "eager")
     for _ in range(3):

@@ -194,22 +194,19 @@ def _generating() -> Iterator[Case]:
     def caches(full: Caches, tiny: Caches, small: bool) -> Caches:
         return tiny if small else full
 
-    for batch in (1, 16):
-        yield Case(
-            f"gpt2 generation b{batch}",
-            _gpt2,
-            _small_gpt2,
-            partial(data, batch, 50_257),
-            cache=partial(caches, Caches(12, (batch, 12, 1024, 64)), Caches(2, (batch, 4, 16, 8))),
-        )
-    for batch in (1, 16):
-        yield Case(
-            f"llama 1B generation b{batch}",
-            _llama,
-            _small_llama,
-            partial(data, batch, 128_256),
-            cache=partial(caches, Caches(16, (batch, 8, 2048, 64)), Caches(2, (batch, 2, 16, 8))),
-        )
+    for name, make, tiny, vocabulary, layers, shape in (
+        ("gpt2", _gpt2, _small_gpt2, 50_257, 12, (12, 1024, 64)),
+        ("llama 1B", _llama, _small_llama, 128_256, 16, (8, 2048, 64)),
+    ):
+        small = (4, 16, 8) if make is _gpt2 else (2, 16, 8)
+        for batch in (1, 16):
+            yield Case(
+                f"{name} generation b{batch}",
+                make,
+                tiny,
+                partial(data, batch, vocabulary),
+                cache=partial(caches, Caches(layers, (batch, *shape)), Caches(2, (batch, *small))),
+            )
 
 
 # -- the two sides -------------------------------------------------------------------------------

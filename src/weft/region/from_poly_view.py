@@ -101,9 +101,9 @@ class _Lowering:
     def run(self) -> Iterator[tuple[str, Module]]:
         """The choices to choose from, and what they are called."""
         self._inputs()
-        self._outputs()
-        self._stored()
         layouts = contraction_layouts(self.blocks, set(self.sources) | self._shaped())
+        self._outputs(layouts)
+        self._stored()
         for name, block in self.blocks.items():
             if name not in self.sources:
                 self._source(name, block, layouts.get(name))
@@ -157,19 +157,19 @@ class _Lowering:
         self.taken.add(name)
         return name
 
-    def _outputs(self) -> None:
-        layouts = contraction_layouts(self.blocks, set(self.sources) | self._shaped())
+    def _outputs(self, layouts: Mapping[str, Layout]) -> None:
+        """Outputs are the tensors of blocks, as they are or in the order that a contraction wants
+        them in, or copies of blocks."""
         for name, access, axes in self.scop.outputs:
             shape = self.scop.shapes.get(name, tuple(a.size for a in axes))
             held, layout = self.blocks.get(access.tensor), layouts.get(access.tensor)
-            # Where a contraction wants the block in another order, it is the output in that order.
-            orders = (None, layout.order) if layout else (None,)
-            fitting = (o for o in orders if held and self._is_block(held, access, axes, shape, o))
-            order = next(fitting, ())
-            if held is not None and order != ():
+            order = None
+            if held is not None and self._is_block(held, access, axes, shape, None):
                 block, source = held, access.tensor
+            elif held and layout and self._is_block(held, access, axes, shape, layout.order):
+                block, source, order = held, access.tensor, layout.order
             else:
-                source, order = self._copy_name(name), None
+                source = self._copy_name(name)
                 dtype = self._dtype(access.tensor)
                 block = PolyBlock(source, BlockKind.MOVEMENT, axes, dtype, (access,), None)
                 self.blocks[source] = block

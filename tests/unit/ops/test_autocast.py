@@ -97,9 +97,10 @@ def test_master_weights_and_their_gradients_stay_wide() -> None:
             return weft.mean(m(ROWS).astype("f32") ** 2)
 
     narrow = weft.grad(loss)(model)
+    # Of all of them: a single one may be a sum that nearly cancels.
+    bound = 0.03 * max(np.abs(each.numpy()).max() for each in wide.parameters())
     for mine, right in zip(narrow.parameters(), wide.parameters(), strict=True):
         assert mine.dtype is weft.float32
-        bound = 0.03 * np.abs(right.numpy()).max()
         np.testing.assert_allclose(mine.numpy(), right.numpy(), atol=bound)
         assert (mine.numpy() != right.numpy()).any()
 

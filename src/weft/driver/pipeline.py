@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from weft.driver.legalise import without_composites
@@ -42,7 +41,7 @@ from weft.plan.algorithms import refuse_others
 from weft.plan.completion import completed_plans
 from weft.plan.from_region import check_plans, same_kernels
 from weft.plan.ir import PlanSet
-from weft.plan.schedule import GIVEN, is_schedule, planned
+from weft.plan.schedule import read_plans
 from weft.poly_view import agree as poly_view_agree
 from weft.poly_view import text as poly_view_text
 from weft.poly_view import verify as poly_view_verify
@@ -82,12 +81,8 @@ def _chosen_plans(compilation: Compilation) -> PlanSet:
 
 
 def _read_plans(text: str, compilation: Compilation) -> PlanSet:
-    """Plans as JSON, all of them, or some in the plan language."""
-    if is_schedule(text):
-        read = planned(text, _chosen_plans(compilation), compilation.target.name)
-    else:
-        read = plan_text.loads(text)
-        read = replace(read, origins=dict.fromkeys(read.plans, GIVEN))
+    """Plans as JSON, all of them or one, or some in the plan language."""
+    read = read_plans(text, lambda: _chosen_plans(compilation), compilation.target.name)
     return completed_plans(read, compilation["region"])
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from weft.plan.edges import completed_edges, edge_refusals, local_edges
 from weft.plan.ir import CacheRead, LocalEdge, MmaPlan, Plan, PlanSet, Vectorize
 from weft.plan.text import told
+from weft.region.form import Problem
 from weft.region.forms.multiplied import operand_bytes
 from weft.region.ir import Kernel, Module, Pattern, epilogue_of, problem_of
 
@@ -26,6 +27,7 @@ BOUND: Final[Mapping[str, str]] = {
     "m.o": "block.y", "n.o": "block.x", "m.i.o": "warp.y", "n.i.o": "warp.x",
 }  # fmt: skip
 """Who takes which part of a contraction in the SM80 template."""
+_TAILS: Final = ("m.i.i", "n.i.i", "k.i.i")
 _GPU: Final = ("fma", "sm80", "sm90")
 _PIECE: Final = 16
 """Bytes of one copy of the SM80 template."""
@@ -57,14 +59,37 @@ def completed(plan: Plan, kernel: Kernel) -> Plan:
 
 def _completed_on_gpu(plan: MmaPlan, kernel: Kernel) -> MmaPlan:
     ordered = sorted(plan.cache, key=lambda cached: cached.tensor)
-    tails = sorted(plan.predicate_tail, key=lambda tail: "mnk".find(tail[:1]))
-    plan = replace(plan, cache=tuple(ordered) or CACHED, predicate_tail=tuple(tails))
-    if plan.arch in ("sm80", "sm90"):
-        plan = replace(plan, layout_hints={**HINTS, **plan.layout_hints})
-    if plan.arch == "sm80":
-        bound = dict(BOUND) if plan.bind in ({}, BOUND) else plan.bind
-        plan = replace(plan, bind=bound, vectorize=plan.vectorize or pieces(kernel))
-    return plan
+    plan = replace(plan, cache=tuple(ordered) or CACHED)
+    if plan.arch not in ("sm80", "sm90"):
+        return plan
+    plan = replace(plan, layout_hints={**HINTS, **plan.layout_hints})
+    problem = problem_of(kernel)
+    if problem is not None and not plan.operand_layouts:
+        plan = replace(plan, operand_layouts=problem.layouts)
+    tails = () if problem is None else _tails(plan, problem)
+    if set(tails) <= set(plan.predicate_tail) <= set(_TAILS) or not plan.predicate_tail:
+        # What cannot happen may be said as well; the copy engine of SM90 guards every end.
+        plan = replace(plan, predicate_tail=() if plan.arch == "sm90" else tails)
+    if plan.arch == "sm90":
+        return _without_echo(plan, kernel)
+    bound = dict(BOUND) if plan.bind in ({}, BOUND) else plan.bind
+    return replace(plan, bind=bound, vectorize=plan.vectorize or pieces(kernel))
+
+
+def _tails(plan: MmaPlan, problem: Problem) -> tuple[str, ...]:
+    """The axes whose last tile is not whole."""
+    rows, columns = (problem.n, problem.m) if plan.swap_ab else (problem.m, problem.n)
+    sizes = zip(_TAILS, (rows, columns, problem.k), plan.tile, strict=True)
+    return tuple(name for name, size, step in sizes if step > 0 and size % step)
+
+
+def _without_echo(plan: MmaPlan, kernel: Kernel) -> MmaPlan:
+    """An SM90 plan that says how its template does everything, or not, says the same: blocks have
+    tiles and warpgroups parts of them, pieces have 16 bytes, and tiles end where the copy engine
+    finds the end of a matrix."""
+    bind = {} if plan.bind == BOUND else plan.bind
+    vectorize = None if plan.vectorize == pieces(kernel) else plan.vectorize
+    return replace(plan, bind=bind, vectorize=vectorize)
 
 
 def false_claims(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:

@@ -31,6 +31,7 @@ from typing import Any, Final, NoReturn
 from weft.foundation.errors import SpecViolation, clipped
 from weft.foundation.whole_numbers import read_whole
 from weft.plan.ir import CacheRead, Header, LocalEdge, MmaPlan, Vectorize
+from weft.plan.unsaid import following
 
 CODE: Final = "PlanSyntax"
 LOOPS: Final = ("m.o", "n.o", "k.o", "m.i.o", "n.i.o", "k.i.o", "m.i.i", "n.i.i", "k.i.i")
@@ -77,7 +78,7 @@ def _extended(plan: MmaPlan) -> Iterator[str]:
     yield f"cluster {plan.cluster[0]} {plan.cluster[1]}"
     yield f"order {plan.order}"
     yield f"batch {plan.batch}"
-    yield from (f"layout {t} {s}" for t, s in zip("AB", plan.operand_layouts, strict=True))
+    yield from (f"layout {t} {s}" for t, s in zip("AB", plan.operand_layouts, strict=False))
     yield f"split_k {plan.split_k}"
     yield f"swap_ab {_flag(plan.swap_ab)}"
     yield f"roles {plan.roles}"
@@ -154,8 +155,8 @@ class _Draft:
             values["operand_layouts"] = tuple(self.layouts.get(t, "row") for t in "AB")
         for name in _LISTS:
             values[name] = tuple(values.get(name, ()))
-        tile = (self.tile["m"], self.tile["n"], self.tile["k"])
-        return MmaPlan(header, tile, **values)
+        values["tile"] = (self.tile["m"], self.tile["n"], self.tile["k"])
+        return MmaPlan(header, **following(values))
 
     # Words
 

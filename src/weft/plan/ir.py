@@ -83,8 +83,9 @@ class MmaPlan:
     cluster: tuple[int, int] = (1, 1)
     order: str = "grouped:8"
     """Tile order: rows, grouped:N (bands of N rows of tiles, or of all there are), or hilbert."""
-    operand_layouts: tuple[str, str] = ("row", "row")
-    """Layout of A and B as stored: row (last axis contiguous) or col."""
+    operand_layouts: tuple[str, ...] = ("row", "row")
+    """Layout of A and B as stored: row (last axis contiguous) or col; empty where a text leaves it
+    to the kernel."""
     split_k: int = 1
     swap_ab: bool = False
     roles: str = "cooperative"

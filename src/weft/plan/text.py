@@ -2,11 +2,11 @@
 
 A plan is one object with `kind` (mma, map, row, attention, staged), `target` and `kernel`, and the
 fields of its kind. An mma plan has the fields of document 2's section 12.5, written as there
-(`"warp_tile": "64x64"`), and beside them cluster, order, batch, operand_layouts, split_k, swap_ab,
-roles, deferred_epilogue, consumers, in_flight, store_buffers, registers and precision. Fields that
-are left out have their defaults, so an object with the document's fields alone is a plan; unknown
-fields are errors. Fields that mean nothing on the plan's target are written only where somebody set
-them.
+(`"warp_tile": "64x64"`, `"arch": "sm80|sm90"`), and beside them cluster, order, batch,
+operand_layouts, split_k, swap_ab, roles, deferred_epilogue, consumers, in_flight, store_buffers,
+registers and precision. Fields that are left out follow from the others (`plan.unsaid`) or have
+their defaults, so an object with the document's fields alone is a plan; unknown fields are errors.
+Fields that mean nothing on the plan's target are written only where somebody set them.
 
 The plans of a module are `{"plans": [...], "kernels": {name: key}}`.
 """
@@ -37,6 +37,7 @@ from weft.plan.ir import (
     effective_fields,
     idle_fields,
 )
+from weft.plan.unsaid import algorithms, following, one_of, template_of
 
 Json: TypeAlias = dict[str, Any]
 KINDS: Final[Mapping[str, type[Plan]]] = {
@@ -94,6 +95,8 @@ def plan_to_json(plan: Plan) -> Json:
     kind = next(name for name, cls in KINDS.items() if isinstance(plan, cls))
     document: Json = {"kind": kind, "target": plan.header.target, "kernel": plan.header.kernel}
     for name in (*effective_fields(plan), *idle_fields(plan)):
+        if name == "operand_layouts" and not getattr(plan, name):
+            continue
         document[name] = _WRITERS.get(name, _plain)(getattr(plan, name))
     return document
 
@@ -191,18 +194,19 @@ _WRITERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 # -- reading -------------------------------------------------------------------------------------
 
 
-def plan_from_json(document: Any) -> Plan:
-    """The plan that a JSON object describes. It is read, not verified."""
+def plan_from_json(document: Any, target: str = "") -> Plan:
+    """The plan that a JSON object describes, for a target where it names none, or several. It is
+    read, not verified."""
     with reading(document, "plan") as fields:
-        return plan_of_fields(fields)
+        return plan_of_fields(fields, target)
 
 
-def plan_of_fields(fields: Fields) -> Plan:
+def plan_of_fields(fields: Fields, target: str = "") -> Plan:
     """A plan from the fields of an object."""
     kind = fields.text("kind", "mma")
     if kind not in KINDS:
         fields.fail(f"{kind!r} is not a kind of plan; the kinds are {', '.join(KINDS)}")
-    header = Header(_read_target(fields), fields.text("kernel", ""))
+    header = Header(_read_target(fields) or target, fields.text("kernel", ""))
     match kind:
         case "mma":
             return _read_mma(fields, header)
@@ -259,7 +263,7 @@ def _read_mma(fields: Fields, header: Header) -> MmaPlan:
         "tile": _triple(fields, "tile"),
         "bind": _table(fields, "bind", (str,)),
         "layout_hints": _table(fields, "layout_hints", (bool, str)),
-        "algo_choice": _table(fields, "algo_choice", (str,)),
+        "algo_choice": algorithms(_table(fields, "algo_choice", (str,))),
         "predicate_tail": fields.texts("predicate_tail", ()),
         "epilogue": fields.texts("epilogue", ()),
         "vectorize": _read_vectorize(fields),
@@ -273,12 +277,10 @@ def _read_mma(fields: Fields, header: Header) -> MmaPlan:
     for name in ("cluster", "operand_layouts", "registers"):
         if name in rest and len(rest[name]) != 2:
             fields.fail(f"field {name!r} must have two entries")
-    arch = rest.get("arch", MmaPlan.arch)
+    arch = rest["arch"] = one_of(rest.get("arch", template_of(header.target)), header.target)
     # The other templates are called by their targets; multiply-adds are for any GPU.
     target = header.target or ("" if arch == "fma" else arch)
-    if target == "cpu":
-        rest.setdefault("roles", "single")
-    return MmaPlan(Header(target, header.kernel), **special, **rest)
+    return MmaPlan(Header(target, header.kernel), **following({**special, **rest}))
 
 
 def _triple(fields: Fields, name: str) -> tuple[int, int, int]:

@@ -13,8 +13,9 @@ from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.tally import counted
 from weft.plan.images import IMAGE
 from weft.plan.ir import AttentionPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
-from weft.plan.sum_parts import SPLITTING, contradiction
+from weft.plan.sum_parts import contradiction
 from weft.plan.text import told
+from weft.plan.unsaid import is_algorithm
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED, SPLIT
 from weft.target.target import CLUSTERS, Kind, Target
@@ -28,11 +29,6 @@ _PRECISIONS: Final = (FULL, PROMOTED, SPLIT)
 _ARCHITECTURES: Final = ("cpu", "fma", "sm80", "sm90")
 _ROLES: Final = ("cooperative", "pingpong", "single")
 _BUFFERS: Final = ("reg", "smem_ring", "gmem")
-_ALGORITHMS: Final = {
-    "matmul": re.compile(rf"implicit_gemm|{SPLITTING.pattern}"),
-    "conv": re.compile(r"implicit_gemm|winograd_3x3|fft_conv"),
-    "attention": re.compile(r"streaming_softmax_2pass|online_softmax"),
-}
 
 
 def verify(plan: Plan, target: Target, element_bytes: int = 2) -> None:
@@ -95,7 +91,7 @@ def _stages(stages: int) -> Iterator[Finding]:
 
 
 def _algorithm(key: str, value: str) -> Iterator[Finding]:
-    if key not in _ALGORITHMS or _ALGORITHMS[key].fullmatch(value) is None:
+    if not is_algorithm(key, value):
         yield _wrong(RANGE, f"algo_choice.{key}={value} is not an algorithm")
 
 

@@ -17,6 +17,7 @@ from weft.codegen.gpu.ir import walk
 from weft.foundation.errors import SpecViolation
 from weft.memory.from_region import assign_buffers
 from weft.plan.algorithms import algorithm_of
+from weft.plan.completion import completed
 from weft.plan.from_region import check_plans, plan_module
 from weft.plan.ir import AttentionPlan, LocalEdge, MmaPlan, RowPlan
 from weft.plan.text import dumps, load_plan, loads, plan_to_json
@@ -47,8 +48,7 @@ PLAN_7_1 = """
   "arch": "sm80",
   "layout_hints": {"A_swizzle": true, "B_swizzle": true, "C_stride": "row"},
   "algo_choice": {"matmul": "implicit_gemm"},
-  "local_edges": [{"from": "sum_k", "to": "relu", "buffer": "reg"}],
-  "roles": "single"
+  "local_edges": [{"from": "sum_k", "to": "relu", "buffer": "reg"}]
 }
 """
 
@@ -81,7 +81,7 @@ def test_gemm_bias_relu() -> None:
         assert reach(found, kernel, operand, 128) == (True, Halo())
     assert kernel.pattern is Pattern.MATMUL
     plan = plan_module(found.module, target_named("sm80")).of(kernel.name)
-    documented = load_plan(PLAN_7_1)
+    documented = completed(load_plan(PLAN_7_1), kernel)
     written = plan_to_json(plan) | {"kernel": ""}
     assert written == plan_to_json(documented)
 

@@ -92,7 +92,7 @@ def _reach(problem: Problem, strides: Strides) -> int:
 def stored_refusals(plan: MmaPlan, a: Operand, b: Operand) -> Iterator[Finding]:
     """Operands that do not lie as the plan says."""
     stored = ("row" if a.major is Major.K else "col", "col" if b.major is Major.K else "row")
-    if plan.operand_layouts != stored:
+    if plan.operand_layouts not in ((), stored):
         said = told(plan, "operand_layouts")
         yield refuse("Layouts", f"{said}, but they are stored as {json.dumps(stored)}")
 

@@ -84,6 +84,7 @@ def test_the_example_of_the_document() -> None:
     assert (values["C0"].dtype, values["C0"].shape) == (F16, (m, n))
     assert isinstance(values["bias_mn"], Expand)
     assert isinstance(values["bias_mn"].x, Reshape)
+    assert '"A": {"dtype": "f16", "shape": ["M", "K"]}' in dumps(graph)
 
 
 def test_the_example_computes_what_it_says() -> None:
@@ -262,7 +263,7 @@ REJECTED = {
     ),
     "a type that is wrong": (
         {"op": "Unary", "name": "n", "fn": "exp", "inputs": ["x"], "outputs": ["w"]},
-        "E1104 ShapeMismatch: 'w' is fp32[2, 3], but 'values' says fp32[7]",
+        "E1104 ShapeMismatch: 'w' is f32[2, 3], but 'values' says f32[7]",
     ),
     "an input without a type": (
         {"op": "Unary", "name": "n", "fn": "exp", "inputs": ["q"], "outputs": ["y"]},

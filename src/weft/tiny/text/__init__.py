@@ -1,8 +1,9 @@
 """Tiny as JSON, both ways without loss: document 2's section 12.1, extended.
 
-A document is `{"ops": [...], "values": {name: {"dtype", "shape"}}}`. Dtypes are written as in the
-document (fp16, bf16, fp32) and read under either name. A size is a number, or a string: a name for
-a symbol, digits for a number. Beside the document's fields there are
+A document is `{"ops": [...], "values": {name: {"dtype", "shape"}}}`. Dtypes are written as in
+every other stage (f16, bf16, f32) and read under the document's names (fp16, fp32) too. A size is a
+number, or a string: a name for a symbol, digits for a number. Beside the document's fields there
+are
 
 - `inputs` and `outputs` (`{result name: value name}`). Without them every value that no op makes is
   an input, and every value that no op reads is a result under its own name;

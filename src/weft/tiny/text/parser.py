@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weft.foundation import numeric
 from weft.foundation.dims import Dim, Shape, Symbol, static
-from weft.foundation.dtypes import BY_NAME, DType
+from weft.foundation.dtypes import BY_NAME, F16, F32, F64, DType
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.foundation.index_text import parse_index
 from weft.foundation.json_fields import Fields, parse, reading
@@ -46,12 +46,13 @@ from weft.tiny.ir import (
     Where,
     Words,
 )
-from weft.tiny.text.printer import DTYPE_NAMES, Codec, write_dtype, write_shape
+from weft.tiny.text.printer import Codec, write_shape
 from weft.tiny.verify import BROADCAST, GRAPH, SHAPE
 
 LONGEST_DIM: Final = 1_000
 """How many characters the size or the name of a dim may have."""
-_READ: Final = {**BY_NAME, **{name: dtype for dtype, name in DTYPE_NAMES.items()}}
+_READ: Final = {**BY_NAME, "fp16": F16, "fp32": F32, "fp64": F64}
+"""Dtypes by name, the document's own names included."""
 
 
 def loads(text: str, decode_op: Codec | None = None) -> Graph:
@@ -182,8 +183,8 @@ class _Reader:
     def _check(self, name: str, value: Value) -> None:
         dtype, shape = self.types[name]
         if dtype is not value.dtype or shape != value.shape:
-            found = f"{write_dtype(value.dtype)}{write_shape(value.shape)}"
-            wanted = f"{write_dtype(dtype)}{write_shape(shape or ())}"
+            found = f"{value.dtype}{write_shape(value.shape)}"
+            wanted = f"{dtype}{write_shape(shape or ())}"
             raise SpecViolation(SHAPE, f"{name!r} is {found}, but 'values' says {wanted}")
 
     def _reduce(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dims import Shape, Symbol
-from weft.foundation.dtypes import F16, F32, F64, DType
 from weft.foundation.errors import Unimplemented
 from weft.foundation.json_fields import write_scalar
 from weft.tiny.ir import (
@@ -47,9 +46,6 @@ Json: TypeAlias = dict[str, Any]
 Codec: TypeAlias = Callable[[Any], Any]
 """Writes the op of an `Opaque`; its counterpart reads it back."""
 
-DTYPE_NAMES: Final = {F16: "fp16", F32: "fp32", F64: "fp64"}
-"""The document's names of dtypes that have another one elsewhere."""
-
 
 def dumps(graph: Graph, encode_op: Codec | None = None) -> str:
     """The graph as JSON text, one op and one value on a line."""
@@ -79,7 +75,7 @@ def to_json(graph: Graph, encode_op: Codec | None = None) -> Json:
         "ops": ops,
         "values": {
             names.get(v, getattr(v, "name", "")): {
-                "dtype": write_dtype(v.dtype),
+                "dtype": v.dtype.name,
                 "shape": write_shape(v.shape),
             }
             for v in (*values, *unused)
@@ -103,11 +99,6 @@ def _names(graph: Graph, values: Sequence[Value]) -> dict[Value, str]:
             names[value] = name
             taken.add(name)
     return names
-
-
-def write_dtype(dtype: DType) -> str:
-    """The document's name of a dtype."""
-    return DTYPE_NAMES.get(dtype, dtype.name)
 
 
 def write_shape(shape: Shape) -> list[int | str]:
@@ -139,18 +130,18 @@ def _form(value: Value, encode: Codec | None) -> tuple[str, Json, Json]:
         case Unary(fn=fn):
             return "Unary", {"fn": str(fn)}, {}
         case Cast(dtype=dtype):
-            return "Unary", {"fn": "cast"}, {"dtype": write_dtype(dtype)}
+            return "Unary", {"fn": "cast"}, {"dtype": dtype.name}
         case Binary(fn=fn):
             return "Binary", {"fn": str(fn)}, {}
         case Where():
             return "Binary", {"fn": "where"}, {}
         case Reduce(fn=reduce_fn, acc=acc):
-            return "Reduce", {"fn": str(reduce_fn)}, {"acc": write_dtype(acc)}
+            return "Reduce", {"fn": str(reduce_fn)}, {"acc": acc.name}
         case Const(value=scalar, dtype=dtype):
-            attrs = {"value": write_scalar(scalar), "dtype": write_dtype(dtype)}
+            attrs = {"value": write_scalar(scalar), "dtype": dtype.name}
             return "Leaf", {"kind": "const"}, attrs
         case Iota(axis=axis, dtype=dtype, shape=shape):
-            attrs = {"axis": axis, "dtype": write_dtype(dtype), "new_shape": write_shape(shape)}
+            attrs = {"axis": axis, "dtype": dtype.name, "new_shape": write_shape(shape)}
             return "Leaf", {"kind": "iota"}, attrs
         case Gather(axis=axis):
             return "Gather", {}, {"axis": axis}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from weft.driver.stages.links import Links
+from weft.explorer.listings import cuda_names
 
 Marks: TypeAlias = dict[int, list[int]]
 """Line to marks; lines that are about nothing are left out."""
@@ -24,10 +25,26 @@ _USED: Final = re.compile(r'\s*"(\w+)": "(\w+)"')
 _ROUTINE: Final = re.compile(r"(?:routine |kernel |(?:;|//) ==== kernel )(\w+)")
 
 
+_LET: Final = re.compile(r'\s*\{"(?:let|yield)": \[?"(\w+)')
+_STATEMENT: Final = re.compile(
+    r"\s*(?:(?:load|let|init|finish|accumulate|current|assign|check|words)\w* (\w+)"
+    r"|store .*\] = (\w+))"
+)
+
+
 def marks_of(stage: str, lines: Sequence[str], links: Links) -> Marks:
     """The marks of every line of a stage."""
     found = _READERS.get(stage, _of_routines)(lines, _Names(links))
     return {number: marks for number, marks in found.items() if marks}
+
+
+def names_of(stage: str, lines: Sequence[str]) -> Mapping[int, str]:
+    """What the lines of kernels and routines are about, as those call it."""
+    if stage == "gpu":
+        return cuda_names(lines)
+    pattern = {"region": _LET, "cpu": _STATEMENT}.get(stage)
+    matches = enumerate(map(pattern.match, lines)) if pattern else ()
+    return {number: next(filter(None, match.groups())) for number, match in matches if match}
 
 
 class _Names:

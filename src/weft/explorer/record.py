@@ -6,7 +6,7 @@ page shows it as text and never as markup.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,22 +16,19 @@ from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import pipeline
 from weft.driver.stages.links import Links, links_of
 from weft.driver.stages.origins import kernel_origins
-from weft.explorer.marks import marks_of
+from weft.explorer.codes import codes_of, resources_of
+from weft.explorer.marks import marks_of, names_of
 from weft.explorer.nests import nest_of
 from weft.explorer.plans import explained
 from weft.foundation.errors import WeftError
 from weft.foundation.lines import Place
-from weft.foundation.tally import counted
 from weft.plan.usage import estimate
 from weft.region.cost import kernel_seconds, kernel_work
 from weft.region.ir import Kernel
-from weft.runtime.jit import assembly
-from weft.target.target import Kind, Target
+from weft.target.target import Target
 
 Json = dict[str, Any]
 _EDITABLE: Final = ("frontend", "tiny", "indexbook", "poly_view", "region", "memory", "plan")
-_MOST_LINES: Final = 3000
-"""Lines of LLVM IR, and of machine code, after which no other routine is begun."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +75,11 @@ def _record(
     target = compilation.target
     kernels = _kernels(compilation, links, measured)
     costly = sorted(kernels, key=lambda kernel: -(kernel["seconds"] or kernel["estimate"]))
-    codes = _codes(compilation, links, [kernel["routine"] for kernel in costly], options.full)
-    made = {code["name"] for code in codes}
-    names = [name for name in compilation.values if name not in made]
-    stages = [_stage(name, compilation, links, edit) for name in names] + codes
+    codes = codes_of(compilation, [kernel["routine"] for kernel in costly], options.full)
+    stages = [
+        _stage(name, compilation, links, edit) for name in compilation.values if name not in codes
+    ]
+    stages += [_text(name, listing.lines, links, listing.names) for name, listing in codes.items()]
     taken = {**times, **{k: v for k, v in compilation.seconds.items() if k not in times}}
     return {
         "name": name,
@@ -106,58 +104,22 @@ def _stage(name: str, compilation: Compilation, links: Links, edit: bool) -> Jso
     except WeftError as error:
         text = f"(this stage has no text here: {error})"
     lines = text.rstrip("\n").split("\n")
-    return _text(name, lines, links, edit and name in _EDITABLE)
+    return _text(name, lines, links, names_of(name, lines), edit and name in _EDITABLE)
 
 
-def _text(name: str, lines: list[str], links: Links, edit: bool = False) -> Json:
-    """A text with its marks: from line to line, and what these are about."""
+def _text(
+    name: str, lines: list[str], links: Links, names: Mapping[int, str], edit: bool = False
+) -> Json:
+    """A text with its marks: from line to line, and what these are about; inside a kernel also what
+    it calls that."""
     spans: list[list[Any]] = []
     for number, marks in sorted(marks_of(name, lines, links).items()):
-        if spans and spans[-1][1] == number and spans[-1][2] == marks:
+        about = [marks, names[number]] if number in names else [marks]
+        if spans and spans[-1][1] == number and spans[-1][2:] == about:
             spans[-1][1] = number + 1
         else:
-            spans.append([number, number + 1, marks])
+            spans.append([number, number + 1, *about])
     return {"name": name, "text": lines, "marks": spans, "edit": edit}
-
-
-def _codes(
-    compilation: Compilation, links: Links, dearest: Sequence[str], full: bool
-) -> list[Json]:
-    """LLVM IR and machine code of a CPU's routines, dearest first: as much as a page has room for,
-    or all of it."""
-    sources = getattr(compilation.values.get("llvm"), "sources", None)
-    target = compilation.target
-    if sources is None or target.kind is not Kind.CPU:
-        return []
-    cpu = None if target.is_here else target.code
-    ordered = {symbol: sources[symbol] for symbol in dearest if symbol in sources}
-    room = None if full else _MOST_LINES
-    readable = (
-        (symbol, filter(_is_code, assembly(source, cpu).expandtabs(8).split("\n")))
-        for symbol, source in ordered.items()
-    )
-    printed = ((symbol, source.rstrip("\n").split("\n")) for symbol, source in ordered.items())
-    return [
-        _text("llvm", _fitting(printed, len(ordered), room), links),
-        _text("asm", _fitting(readable, len(ordered), room), links),
-    ]
-
-
-def _fitting(parts: Iterable[tuple[str, Iterable[str]]], count: int, room: int | None) -> list[str]:
-    """Routines one after the other until there is no room for more."""
-    lines: list[str] = []
-    for number, (symbol, text) in enumerate(parts):
-        if room is not None and len(lines) >= room:
-            left = counted(count - number, "routine")
-            lines.append(f"; {left} of cheaper kernels left out: weft explore --full has them")
-            break
-        lines += [f"; ==== kernel {symbol}", *text]
-    return lines
-
-
-def _is_code(line: str) -> bool:
-    word = line.strip()
-    return bool(word) and (not word.startswith((".", "#")) or word.startswith(".LBB"))
 
 
 def _values(links: Links) -> list[list[Any]]:
@@ -177,6 +139,7 @@ def _values(links: Links) -> list[list[Any]]:
 
 def _kernels(compilation: Compilation, links: Links, measured: Measured) -> list[Json]:
     module, plans = compilation["region"], compilation["plan"]
+    taken = resources_of(compilation)
     origins = kernel_origins(compilation)
     writers: dict[str, str] = {o.tensor: k.name for k in module.kernels for o in k.outputs}
     found = []
@@ -200,6 +163,8 @@ def _kernels(compilation: Compilation, links: Links, measured: Measured) -> list
                 "fields": [] if plan is None else explained(plan),
                 "key": link.plan,
                 "nest": nest_of(kernel),
+                "inside": {let: list(ids) for let, ids in link.inside.items()},
+                "takes": taken.get(link.routine, {}),
                 "reads": list(kernel.inputs),
                 "writes": [output.tensor for output in kernel.outputs],
                 "after": sorted({writers[n] for n in kernel.inputs if n in writers}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from weft import nn
 from weft.cli.main import app
 from weft.driver.compile import compile_program
 from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.inside import values_inside
 from weft.driver.stages.links import Links, links_of
 from weft.explorer.marks import marks_of
 from weft.explorer.nests import nest_of
 from weft.explorer.plans import MEANINGS, explained
 from weft.plan.ir import AttentionPlan, Header, MapPlan, MmaPlan, Plan, RowPlan
+from weft.region.ir import Let, Unary
 
 
 class Net(nn.Module):
@@ -55,7 +58,8 @@ def test_coarse_ops_keep_their_name(links: Links) -> None:
     ids = {i.id for i in links.program.main.body}
     named = {i.op.mnemonic: i.id for i in links.program.main.body}
     assert {n for found in links.kernels.values() for n in found.values} <= ids
-    assert {n for found in links.tiny.values() for n in found} <= ids
+    known = ids | set(links.program.main.parameter_ids)
+    assert {n for found in links.tiny.values() for n in found} <= known
     assert any("gelu" in name or "erf" in name for name in named)
 
 
@@ -64,6 +68,44 @@ def test_every_kernel_has_a_plan_and_a_routine(links: Links, compilation: Compil
     for found in links.kernels.values():
         assert found.plan in compilation["plan"].plans
         assert found.routine in compilation["cpu"].routines
+
+
+def test_values_inside_kernels_are_traced_to_instructions(
+    links: Links, compilation: Compilation
+) -> None:
+    """Kernels count their values from 0; which instruction each is follows from what it does."""
+    mnemonics = {i.id: i.op.mnemonic for i in links.program.main.body}
+    seen = set()
+    for kernel in compilation["region"].kernels:
+        inside = links.kernels[kernel.name].inside
+        assert set(inside) == {let.name for let in kernel.body}
+        for let in kernel.body:
+            ids = inside[let.name]
+            if isinstance(let.expr, Unary):
+                assert [mnemonics[number] for number in ids] == [let.expr.fn]
+                seen.add(let.expr.fn)
+    assert {"exp", "erf"} <= seen
+
+
+def test_what_a_kernel_does_otherwise_is_not_claimed(compilation: Compilation) -> None:
+    """A kernel that somebody edited has only those values that it still has."""
+    module, scop = compilation["region"], compilation["poly_view"]
+    (kernel,) = (k for k in module.kernels if any(_is_exp(let) for let in k.body))
+    body = tuple(
+        replace(let, expr=replace(let.expr, fn="tanh")) if _is_exp(let) else let
+        for let in kernel.body
+    )
+    edited = replace(module, kernels=(replace(kernel, body=body),))
+    before = values_inside(module, scop)[kernel.name]
+    after = values_inside(edited, scop)[kernel.name]
+    (exp,) = (let.name for let in kernel.body if _is_exp(let))
+    assert exp in before
+    assert exp not in after
+    assert after.items() <= before.items()
+
+
+def _is_exp(let: Let) -> bool:
+    return isinstance(let.expr, Unary) and let.expr.fn == "exp"
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,16 @@ def emit_module(
     return "\n".join([*head, *sorted(declared.values()), *called, *functions, "!0 = !{}", ""])
 
 
+def statements_by_line(
+    routine: ir.Routine, features: frozenset[str] = frozenset()
+) -> dict[int, ir.Stmt]:
+    """The statement that each line of a routine's function is there for; its first line is 0."""
+    emitter = _Emitter(routine, features)
+    emitter.function()
+    first = 2 + len(emitter.code.entry)
+    return {first + at: stmt for start, end, stmt in emitter.written for at in range(start, end)}
+
+
 def _called(name: str, function: str, text: str) -> str:
     """A function with whether it is copied to where it is called. One that is long, or called from
     many places as the last step of an unrolled tile does, is not: compiling the copies takes longer
@@ -89,6 +99,8 @@ class _Emitter:
         self.dtypes: dict[str, DType] = {}
         self.accumulators: dict[str, _Accumulator] = {}
         self.pointers: list[str] = []
+        self.written: list[tuple[int, int, ir.Stmt]] = []
+        """Statements with the lines that were written for each: from, and to before."""
         self.looks = looks_of(routine)
         """Loops in which a long routine looks whether it shall stop, and after how many turns."""
 
@@ -117,9 +129,11 @@ class _Emitter:
 
     def _body(self, body: tuple[ir.Stmt, ...]) -> None:
         for stmt in body:
+            start = len(self.code.lines)
             match stmt:
                 case ir.For():
                     self._for(stmt)
+                    continue
                 case ir.Load():
                     self._load(stmt)
                 case ir.LoadRun():
@@ -149,6 +163,7 @@ class _Emitter:
                     self._merge(stmt)
                 case ir.Store():
                     self._store(stmt)
+            self.written.append((start, len(self.code.lines), stmt))
 
     def _for(self, loop: ir.For) -> None:
         indices = self.indices

@@ -61,6 +61,8 @@ class Cubin:
     code: bytes
     log: str
     report: Report
+    ptx: str = ""
+    """What it was assembled from, where somebody wants to read it."""
 
 
 @cache
@@ -80,14 +82,16 @@ def _nvrtc() -> Any:
     return nvrtc
 
 
-def compile_cuda(source: str, arch: str) -> Cubin:
-    """Compile one source file."""
+def compile_cuda(source: str, arch: str, *, to_read: bool = False) -> Cubin:
+    """Compile one source file; `to_read` keeps the PTX, and the lines of the source that it and the
+    machine code come from."""
     nvrtc = _nvrtc()
     if arch not in ARCHITECTURES:
         raise InternalError(f"there is no architecture {arch}")
     program = _check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     try:
-        options = [option.encode() for option in (f"-arch={arch}", *_OPTIONS)]
+        wanted = (f"-arch={arch}", *_OPTIONS, *(("-lineinfo",) if to_read else ()))
+        options = [option.encode() for option in wanted]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -95,9 +99,10 @@ def compile_cuda(source: str, arch: str) -> Cubin:
         size = _check(nvrtc.nvrtcGetCUBINSize(program))
         code = b"\0" * size
         _check(nvrtc.nvrtcGetCUBIN(program, code))
+        ptx = _ptx(nvrtc, program) if to_read else ""
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return Cubin(arch, code, log, read_log(log))
+    return Cubin(arch, code, log, read_log(log), ptx)
 
 
 def _check(answer: tuple[Any, ...]) -> Any:
@@ -112,6 +117,12 @@ def _text(nvrtc: Any, program: Any) -> str:
     log: bytes = b"\0" * size
     _check(nvrtc.nvrtcGetProgramLog(program, log))
     return log.rstrip(b"\0").decode(errors="replace")
+
+
+def _ptx(nvrtc: Any, program: Any) -> str:
+    text: bytes = b"\0" * _check(nvrtc.nvrtcGetPTXSize(program))
+    _check(nvrtc.nvrtcGetPTX(program, text))
+    return text.rstrip(b"\0").decode(errors="replace")
 
 
 def read_log(log: str) -> Report:

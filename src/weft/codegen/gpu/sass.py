@@ -51,19 +51,24 @@ class Instruction:
 
 def disassemble(cubin: bytes) -> tuple[Instruction, ...]:
     """The instructions of a cubin, in order."""
+    return parse(listing(cubin))
+
+
+def listing(cubin: bytes) -> str:
+    """A cubin as the disassembler writes it, with the lines of the source where it knows them."""
     tool = _tool("nvdisasm")
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         done = subprocess.run(  # noqa: S603 - the tool is ours, the argument a file of ours
-            [tool, "--print-code", "--no-dataflow", file.name],
+            [tool, "--print-code", "--print-line-info-inline", "--no-dataflow", file.name],
             capture_output=True,
             text=True,
             check=False,
         )
     if done.returncode:
         raise ExecutionError(f"nvdisasm failed: {done.stderr.strip()}")
-    return parse(done.stdout)
+    return done.stdout
 
 
 def parse(listing: str) -> tuple[Instruction, ...]:

@@ -14,9 +14,10 @@ from typing import Any
 
 from weft.driver.legalise import without_composites
 from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.inside import values_inside
 from weft.foundation.lines import Place
 from weft.ptir.ir import Program
-from weft.tiny.ir import topological, value_ids
+from weft.tiny.ir import Input, value_ids
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class KernelLinks:
     """The key of its plan; nothing where the host carries it out."""
     routine: str = ""
     """The symbol of its code."""
+    inside: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """The instructions that the values in it come from, by the names that it has for them; its code
+    has the same names."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,12 @@ class Links:
             if isinstance(place, Place)
         }
         kernels = {
-            name: {"values": list(found.values), "plan": found.plan, "routine": found.routine}
+            name: {
+                "values": list(found.values),
+                "plan": found.plan,
+                "routine": found.routine,
+                "inside": {let: list(ids) for let, ids in found.inside.items()},
+            }
             for name, found in self.kernels.items()
         }
         return {
@@ -70,11 +79,15 @@ def links_of(compilation: Compilation) -> Links:
     program: Program = compilation["frontend"]
     before = _taken_apart(program)
     graph, module = compilation["tiny"], compilation["region"]
-    values = topological(tuple(value for _, value in graph.outputs))
+    given = {f"in{at}": (number,) for at, number in enumerate(program.main.parameter_ids)}
     tiny = {
-        name: _traced(graph.origin.get(value, ()), before)
-        for value, name in value_ids(values).items()
+        name: given[value.name]
+        if isinstance(value, Input) and value.name in given
+        else _traced(graph.origin.get(value, ()), before)
+        for value, name in value_ids(graph.values).items()
     }
+    inside = values_inside(module, compilation["poly_view"])
+    known = {**tiny, **given}
     plans = compilation["plan"].kernels
     symbols = _symbols(compilation)
     kernels = {
@@ -82,6 +95,7 @@ def links_of(compilation: Compilation) -> Links:
             _traced(module.origin.get(kernel.name, ()), before),
             plans.get(kernel.name, ""),
             symbols.get(kernel.name, ""),
+            {let: ids for let, name in inside[kernel.name].items() if (ids := known.get(name, ()))},
         )
         for kernel in module.kernels
     }

@@ -35,9 +35,10 @@ const showSeconds = (s) => {
 const showMs = (ms) => showSeconds(ms / 1e3);
 const showShare = (x) => `${(100 * x).toFixed(x < 0.0995 ? 1 : 0)} %`;
 
-// Time as colour, from calm to hot, beside the dearest kernel; a bar or a number always stands by.
-const heat = (share) => {
-  const x = Math.min(1, Math.max(0, share / index().most)) ** 0.8;
+// Time as colour, from calm to hot, beside the dearest kernel or what else is dearest; a bar or a
+// number always stands by.
+const heat = (share, most = index().most) => {
+  const x = Math.min(1, Math.max(0, share / most)) ** 0.8;
   const hue = 205 - 190 * x;
   const dark = isDark();
   return `hsl(${hue} ${dark ? 55 : 70}% ${dark ? 24 + 14 * x : 88 - 22 * x}%)`;

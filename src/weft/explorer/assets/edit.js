@@ -18,7 +18,7 @@ const openEditor = (pane, stage) => {
   pane.scroller.hidden = true;
   pane.root.append(box);
   area.focus();
-  const at = stage.text.findIndex((_, n) => isLit(marksOf(stage).get(n)));
+  const at = stage.text.findIndex((_, n) => litness(marksOf(stage).get(n)));
   if (at > 0) area.scrollTop = at * ROW - 60;
   area.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(); event.stopPropagation(); });
 

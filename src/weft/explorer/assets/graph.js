@@ -81,6 +81,7 @@ const graphView = () => {
   let plan = { edges: [], lane: [], width: 0 };
   let cursor = 0;
   let drawn = "";
+  let most = 1;
   const folded = new Set();
   const canvas = el("canvas", { class: "graph" });
   const spacer = el("div", { class: "spacer" });
@@ -102,6 +103,7 @@ const graphView = () => {
   const layout = () => {
     rows = graphRows(items, folded);
     plan = graphLanes(items, rows);
+    most = rows.reduce((top, row) => (row.item != null || row.folded ? Math.max(top, shareOf(row)) : top), 1e-9);
     spacer.style.height = `${rows.length * GRAPH_ROW + 20}px`;
     cursor = Math.min(cursor, rows.length - 1);
     painting.ask();
@@ -153,7 +155,7 @@ const graphView = () => {
       const sub = row.folded ? "" : items[row.item].sub;
       pen.font = row.folded ? `600 ${FONT}` : MONO;
       const w = Math.max(90, right - x);
-      pen.fillStyle = heat(share); rounded(pen, x, y - 10, w, 20, 5); pen.fill();
+      pen.fillStyle = heat(share, most); rounded(pen, x, y - 10, w, 20, 5); pen.fill();
       pen.strokeStyle = chosen ? inks.mark : inks.line; pen.lineWidth = chosen ? 2 : 1; pen.stroke();
       pen.fillStyle = inks.text;
       const shown = fitted(pen, label, w - 16);

@@ -69,7 +69,7 @@ const cardOf = (at) => {
   const moved = seconds ? kernel.bytes / seconds : 0;
   const open = (stage) => () => { select({ kernels: [at] }, { pin: true }); show("code"); views.get("code").openStage(stage); };
   const source = kernel.place ? el("button", { class: "link", onclick: open(SOURCE) }, kernel.place) : el("span", {}, "no line is known");
-  const code = p.stages.at(-1).name;
+  const codes = p.stages.map((stage) => stage.name).slice(-2);
   const others = [...new Set(kernel.lines)].filter((line) => line !== kernel.place);
   return [
     el("h2", {}, kernel.name, " ", el("small", {}, kernel.pattern)),
@@ -81,12 +81,13 @@ const cardOf = (at) => {
       fact("estimated", showSeconds(kernel.estimate)),
       fact("arithmetic", `${showCount(kernel.flops)} ops`, speed ? `${showCount(speed)}op/s` : ""),
       fact("memory", showBytes(kernel.bytes), moved ? `${showBytes(moved)}/s` : ""),
-      fact("units busy", showShare(kernel.occupancy), kernel.routine ? "" : "on the host")),
+      fact("units busy", showShare(kernel.occupancy), kernel.routine ? "" : "on the host"),
+      ...takenFacts(kernel.takes)),
     rooflineOf(kernel, seconds),
-    el("p", { class: "jump" }, ["frontend", "region", "plan", code].filter((name) => p.stages.some((s) => s.name === name))
+    el("p", { class: "jump" }, ["frontend", "region", "plan", ...codes].filter((name) => p.stages.some((s) => s.name === name))
       .map((name) => el("button", { onclick: open(name) }, `${name} →`))),
     el("h3", {}, "What it computes"),
-    el("pre", { class: "nest" }, kernel.nest.split("\n").map((line) => [...coloured(line), "\n"]).flat()),
+    el("div", { class: "nest" }, kernel.nest.split("\n").map((line) => nestLine(line, at))),
     el("h3", {}, "Why it ends here"),
     el("p", {}, endsBecause(kernel)),
     kernel.fields.length > 0 && el("h3", {}, `Plan: ${kernel.plan}`),
@@ -103,6 +104,27 @@ const cardOf = (at) => {
     notesOn(kernel.name),
   ];
 };
+
+// A line of the nest; one that sets a value leads to that value in every stage.
+const nestLine = (line, at) => {
+  const kernel = program().kernels[at];
+  const name = /^\s*(\w+)(?:\[.*\])? \+?= /.exec(line)?.[1];
+  const values = kernel.inside[name] || [];
+  const { byId } = index();
+  if (!values.length) return el("div", {}, el("code", {}, coloured(line)));
+  const from = values.map((id) => byId.get(id)).filter(Boolean).map((value) => `%${value[0]} ${value[1]}${value[3] ? ` ${baseName(value[3])}:${value[4]}` : ""}`).join(", ");
+  return el("div", {
+    class: "linked", title: `${name} is ${from}: click for its code`,
+    onclick: () => { if (String(getSelection())) return; select({ values, kernels: [at], names: [name] }, { pin: true }); show("code"); },
+  }, el("code", {}, coloured(line)), el("span", { class: "from" }, from));
+};
+
+// What a kernel takes of a GPU, as its compiler says.
+const takenFacts = (takes) => (takes.threads ? [
+  fact("blocks", takes.blocks.toLocaleString("en"), `of ${takes.threads} threads`),
+  fact("registers", `${takes.registers} a thread`, takes.spilled ? `${showBytes(takes.spilled)} spilled` : "nothing spilled"),
+  fact("shared memory", showBytes(takes.shared), takes.stack ? `${showBytes(takes.stack)} of stack` : ""),
+] : []);
 
 const endsBecause = (kernel) => {
   if (kernel.why) return `Its result goes through memory: ${kernel.why}.`;

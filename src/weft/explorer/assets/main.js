@@ -1,14 +1,20 @@
 // The page itself: head, strip, search, views.
 
+// What machine code is called, for a CPU and for a GPU.
+const CODES = ["asm", "sass"];
+
 const stripOf = () => {
   const p = program();
   const most = Math.max(...p.times.map(([, ms]) => ms), 0.001);
   const lines = new Map(p.stages.map((stage) => [stage.name, stage.text.length]));
-  return p.times.map(([name, ms]) => el("button", {
-    class: "stage", disabled: !lines.has(name), title: lines.has(name) ? `Open ${name}` : `${name} has no text`,
-    onclick: () => { show("code"); views.get("code").openStage(name); },
-  }, el("b", {}, name), el("span", { class: "ms" }, ms >= 0.05 ? showMs(ms) : "–"),
-    el("small", {}, lines.has(name) ? `${showCount(lines.get(name))} lines` : ""), el("i", { "--share": (ms / most).toFixed(3) })));
+  return p.times.map(([name, ms]) => {
+    const stage = lines.has(name) ? name : name === "machine code" ? CODES.find((code) => lines.has(code)) : null;
+    return el("button", {
+      class: "stage", disabled: !stage, title: stage ? `Open ${stage}` : `${name}: a step that has no text`,
+      onclick: () => { show("code"); views.get("code").openStage(stage); },
+    }, el("b", {}, name === "machine code" ? stage || "machine" : name), el("span", { class: "ms" }, ms >= 0.05 ? showMs(ms) : "–"),
+      el("small", {}, stage ? `${showCount(lines.get(stage))} lines` : ""), el("i", { "--share": (ms / most).toFixed(3) }));
+  });
 };
 
 const found = (query) => {
@@ -28,7 +34,7 @@ const found = (query) => {
 const searchBox = () => {
   const results = el("div", { class: "results", role: "listbox" });
   results.hidden = true;
-  const input = el("input", { type: "search", placeholder: "Search: kernel, op, %id, file.py:12, layer   /", "aria-label": "Search" });
+  const input = el("input", { type: "search", placeholder: "Search  (key /)", title: "A kernel, an op, %7, file.py:12, a layer", "aria-label": "Search" });
   let hits = [];
   let at = 0;
   const draw = () => {
@@ -59,7 +65,7 @@ const show = (name) => {
 };
 const switchTo = (at) => {
   state.at = at;
-  state.values = new Set(); state.kernels = new Set(); state.pinned = false;
+  state.values = new Set(); state.kernels = new Set(); state.names = new Set(); state.pinned = false;
   state.wantedPanes = state.panes.map((pane) => pane.stage);
   drawHead();
   show(state.view);

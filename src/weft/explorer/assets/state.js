@@ -1,5 +1,6 @@
-// What is shown and what is selected. A selection is a set of instructions and a set of kernels;
-// everything on the page is lit by it, and the address after # has it.
+// What is shown and what is selected. A selection is a set of instructions, a set of kernels, and
+// names that these kernels have for values inside them; everything on the page is lit by it, and the
+// address after # has it.
 
 const state = {
   data: null,
@@ -7,6 +8,7 @@ const state = {
   view: "kernels",
   values: new Set(),
   kernels: new Set(),
+  names: new Set(),
   pinned: false,
   panes: [],
   other: null,
@@ -57,10 +59,11 @@ const index = (p = program()) => {
   return p.index;
 };
 
-const select = ({ values = [], kernels = [] }, { pin = false, scroll = true, from = null } = {}) => {
+const select = ({ values = [], kernels = [], names = [] }, { pin = false, scroll = true, from = null } = {}) => {
   const { kernelsOf } = index();
   state.values = new Set(values);
   state.kernels = new Set(kernels);
+  state.names = new Set(names);
   if (state.values.size) {
     for (const id of state.values) for (const at of kernelsOf.get(id) || []) state.kernels.add(at);
   } else {
@@ -74,15 +77,24 @@ const select = ({ values = [], kernels = [] }, { pin = false, scroll = true, fro
 const letGo = () => { state.pinned = false; select({}, { scroll: false }); remember(); };
 const hover = (what, from) => { if (!state.pinned) select(what, { scroll: true, from }); };
 
-// Marks of a line: instructions, or -1 - n for kernel n.
-const fromMarks = (marks) => ({
-  values: marks.filter((mark) => mark >= 0),
-  kernels: marks.filter((mark) => mark < 0).map((mark) => -1 - mark),
-});
-const isLit = (marks) => {
-  if (!marks) return false;
-  const plain = marks.some((mark) => mark >= 0);
-  return marks.some((mark) => (mark >= 0 ? state.values.has(mark) : !plain && state.kernels.has(-1 - mark)));
+// What a line is about, from its marks: instructions, or -1 - n for kernel n; and what that kernel
+// calls it, from which follow the instructions where they are known.
+const aboutOf = (marks, name) => {
+  const kernels = marks.filter((mark) => mark < 0).map((mark) => -1 - mark);
+  const values = new Set(marks.filter((mark) => mark >= 0));
+  if (name) for (const at of kernels) for (const id of program().kernels[at].inside[name] || []) values.add(id);
+  return { values: [...values], kernels, names: name ? [name] : [] };
+};
+
+const LIT = 2;
+const NEAR = 1;
+// How much a line belongs to the selection: it is about it, or about a kernel that computes it.
+const litness = (about) => {
+  if (!about) return 0;
+  const inside = about.kernels.some((at) => state.kernels.has(at));
+  if (about.values.some((id) => state.values.has(id)) && (inside || !about.kernels.length)) return LIT;
+  if (!inside) return 0;
+  return about.names.some((name) => state.names.has(name)) ? LIT : NEAR;
 };
 
 const remember = () => {

@@ -24,11 +24,14 @@ const coloured = (text) => {
   return parts;
 };
 
-// Marks by line, from spans of lines that are about the same.
+// What each line is about, from spans of lines that are about the same.
 const marksOf = (stage) => {
   if (!stage.map) {
     stage.map = new Map();
-    for (const [from, to, marks] of stage.marks) for (let at = from; at < to; at += 1) stage.map.set(at, marks);
+    for (const [from, to, marks, name] of stage.marks) {
+      const about = aboutOf(marks, name);
+      for (let at = from; at < to; at += 1) stage.map.set(at, about);
+    }
   }
   return stage.map;
 };
@@ -82,7 +85,7 @@ class Pane {
       const { byPlace } = index();
       this.lines.forEach((_, at) => {
         const found = byPlace.get(`${this.file}\n${at + 1}`);
-        if (found) this.marks.set(at, found);
+        if (found) this.marks.set(at, { values: found, kernels: [], names: [] });
       });
     } else {
       const stage = program().stages.find((each) => each.name === this.stage);
@@ -125,9 +128,9 @@ class Pane {
     const marks = this.marks.get(at);
     const { byLine, total } = index();
     const share = this.stage === SOURCE ? (byLine.get(`${this.file}\n${at + 1}`) || 0) / total : 0;
-    const lit = isLit(marks);
+    const lit = litness(marks);
     const row = el("div", {
-      class: `row${marks ? " linked" : ""}${lit ? " lit" : ""}${at === this.cursor ? " cursor" : ""}`,
+      class: `row${marks ? " linked" : ""}${["", " near", " lit"][lit]}${at === this.cursor ? " cursor" : ""}`,
       role: "option", "aria-selected": lit ? "true" : "false", "data-at": at, "--y": `${at * ROW}px`,
     },
       el("span", { class: "gutter" }, String(at + 1)),
@@ -148,7 +151,7 @@ class Pane {
     if (at === this.last || state.pinned) return;
     this.last = at;
     const marks = at >= 0 ? this.marks.get(at) : null;
-    hover(marks ? fromMarks(marks) : {}, this);
+    hover(marks || {}, this);
   }
 
   clicked(event) {
@@ -156,7 +159,7 @@ class Pane {
     const at = this.atEvent(event);
     const marks = at >= 0 ? this.marks.get(at) : null;
     this.cursor = at;
-    if (marks) select(fromMarks(marks), { pin: true, from: this });
+    if (marks) select(marks, { pin: true, from: this });
     else letGo();
   }
 
@@ -167,10 +170,10 @@ class Pane {
       this.cursor = Math.max(0, Math.min(this.lines.length - 1, this.cursor + step));
       this.into(this.cursor);
       const marks = this.marks.get(this.cursor);
-      select(marks ? fromMarks(marks) : {}, { from: this });
+      select(marks || {}, { from: this });
     } else if (event.key === "Enter") {
       const marks = this.marks.get(this.cursor);
-      if (marks) select(fromMarks(marks), { pin: true, from: this });
+      if (marks) select(marks, { pin: true, from: this });
     }
   }
 
@@ -183,9 +186,13 @@ class Pane {
   reveal() {
     if (!state.values.size && !state.kernels.size) return;
     if (this.stage === SOURCE) this.openFile();
+    let first = -1;
     for (let at = 0; at < this.lines.length; at += 1) {
-      if (isLit(this.marks.get(at))) { this.into(at); break; }
+      const lit = litness(this.marks.get(at));
+      if (lit === LIT) { first = at; break; }
+      if (lit && first < 0) first = at;
     }
+    if (first >= 0) this.into(first);
   }
 
   openFile() {
@@ -210,7 +217,7 @@ const codeView = () => {
   };
   const opened = () => {
     const names = program().stages.map((stage) => stage.name);
-    const code = names.includes("asm") ? "asm" : names.at(-1);
+    const code = CODES.find((name) => names.includes(name)) || names.at(-1);
     const wanted = state.wantedPanes?.length ? state.wantedPanes : [SOURCE, "frontend", "region", code];
     const room = innerWidth >= 1700 ? 4 : 3;
     const first = state.wantedPanes?.length ? wanted : wanted.filter((name) => room > 3 || name !== "region");
@@ -251,5 +258,6 @@ const inWords = () => {
   const what = ids.length === 1 && value ? `%${value[0]} ${value[1]} ${value[2]}` : `${ids.length} instructions`;
   const isFolded = ids.length === 1 && p.folded[ids[0]];
   const where = names ? (isFolded ? `became the index map of ${names}${more}` : `computed by ${names}${more}`) : "no kernel of its own";
-  return `${what} · ${where}${value && value[5] && ids.length === 1 ? ` · ${value[5]}` : ""}`;
+  const called = [...state.names].map((name) => name.replace("$", "")).join(", ");
+  return `${called ? `${called} inside · ` : ""}${what} · ${where}${value && value[5] && ids.length === 1 ? ` · ${value[5]}` : ""}`;
 };

@@ -1,0 +1,90 @@
+"""The code of a program's kernels, dearest first: as much as a page has room for, or all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from weft.driver.code.gpu_kernels import compile_sources
+from weft.driver.code.gpu_linker import arch_for
+from weft.driver.stages.compilation import Compilation
+from weft.explorer.listings import Listing, assembly_listing, gpu_listings, llvm_listing
+from weft.foundation.errors import WeftError
+from weft.foundation.tally import counted
+from weft.target.target import Kind
+
+MOST_LINES: Final = 3000
+"""Lines of one kind of code after which no other routine is begun."""
+Json: TypeAlias = dict[str, Any]
+
+
+def codes_of(compilation: Compilation, dearest: Iterable[str], full: bool) -> dict[str, Listing]:
+    """LLVM IR and machine code of a CPU's routines; CUDA, PTX and SASS of a GPU's kernels."""
+    stage = "llvm" if compilation.target.kind is Kind.CPU else "cu"
+    sources = getattr(compilation.values.get(stage), "sources", None)
+    if sources is None:
+        return {}
+    symbols = [symbol for symbol in dict.fromkeys(dearest) if symbol in sources]
+    make = _of_cpu if compilation.target.kind is Kind.CPU else _of_gpu
+    return _fitting(symbols, lambda symbol: make(compilation, symbol), full)
+
+
+def _of_cpu(compilation: Compilation, symbol: str) -> dict[str, Listing]:
+    target = compilation.target
+    routine = compilation["cpu"].routines[symbol]
+    ir = llvm_listing(compilation["llvm"].sources[symbol], routine, target.features)
+    cpu = None if target.is_here else target.code
+    return {"llvm": ir, "asm": assembly_listing(ir, symbol, cpu)}
+
+
+def _of_gpu(compilation: Compilation, symbol: str) -> dict[str, Listing]:
+    source = compilation["cu"].sources[symbol]
+    try:
+        made = gpu_listings(source, arch_for(compilation.target))
+    except WeftError as error:
+        lines = source.rstrip("\n").split("\n")
+        return {"cu": Listing(lines), "ptx": Listing([f"; there is none: {error}"])}
+    return {"cu": made.cuda, "ptx": made.ptx, "sass": made.sass}
+
+
+def _fitting(
+    symbols: Sequence[str], make: Callable[[str], Mapping[str, Listing]], full: bool
+) -> dict[str, Listing]:
+    """Routines one after the other, until there is no room for more."""
+    found: dict[str, Listing] = {}
+    for number, symbol in enumerate(symbols):
+        if not full and any(len(listing.lines) >= MOST_LINES for listing in found.values()):
+            left = counted(len(symbols) - number, "routine")
+            for listing in found.values():
+                listing.lines.append(
+                    f"; {left} of cheaper kernels left out: weft explore --full has them"
+                )
+            break
+        for stage, listing in make(symbol).items():
+            whole = found.setdefault(stage, Listing())
+            whole.lines.append(f"; ==== kernel {symbol}")
+            whole.extend(listing)
+    return found
+
+
+def resources_of(compilation: Compilation) -> dict[str, Json]:
+    """What every distinct kernel of a GPU takes, by symbol; nothing where none can be compiled."""
+    module, sources = compilation.values.get("gpu"), compilation.values.get("cu")
+    if module is None or sources is None:
+        return {}
+    try:
+        reports = compile_sources(sources, arch_for(compilation.target)).cubins
+    except WeftError:
+        return {}
+    return {
+        symbol: {
+            "blocks": kernel.grid,
+            "threads": kernel.threads,
+            "registers": reports[symbol].report.registers,
+            "spilled": reports[symbol].report.spilled_bytes,
+            "stack": reports[symbol].report.stack_bytes,
+            "shared": kernel.shared_bytes,
+        }
+        for symbol, kernel in module.kernels.items()
+        if symbol in reports
+    }

@@ -1,0 +1,95 @@
+"""Code to be read: what every line is about, and that reading it changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import weft
+from weft.codegen.gpu import sass
+from weft.driver.compile import compile_program
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.links import links_of
+from weft.explorer.codes import codes_of, resources_of
+from weft.explorer.listings import VARIABLE, assembly_listing, cuda_names, llvm_listing
+from weft.explorer.marks import names_of
+from weft.runtime.jit import assembly
+
+
+def compiled(target: str) -> Compilation:
+    def rows(x: Any) -> Any:
+        return weft.exp(x - weft.max(x, axis=1, keepdims=True))
+
+    program = weft.jit(rows).program(weft.ones((16, 64)))
+    (cluster,) = compile_program(program, target).clusters.values()
+    return cluster.compilation
+
+
+@pytest.fixture(scope="module")
+def cpu() -> Compilation:
+    return compiled("cpu")
+
+
+def test_every_instruction_of_a_cpu_is_about_a_value(cpu: Compilation) -> None:
+    (kernel,) = cpu["region"].kernels
+    lets = {let.name for let in kernel.body}
+    codes = codes_of(cpu, cpu["cpu"].routines, full=True)
+    assert list(codes) == ["llvm", "asm"]
+    for listing in codes.values():
+        assert {"v0"} < set(listing.names.values()) <= lets
+    (link,) = links_of(cpu).kernels.values()
+    (exp,) = (name for name, ids in link.inside.items() if ids == (max(link.values),))
+    assert exp in codes["llvm"].names.values()
+    assert exp in codes["asm"].names.values()
+    statements = names_of("cpu", cpu.text("cpu").split("\n"))
+    assert set(statements.values()) <= lets
+
+
+def test_lines_of_machine_code_do_not_change_it(cpu: Compilation) -> None:
+    ((symbol, source),) = cpu["llvm"].sources.items()
+    listing = llvm_listing(source, cpu["cpu"].routines[symbol], cpu.target.features)
+    made = assembly_listing(listing, symbol, None).lines
+    plain = [line.split("#")[0].rstrip() for line in assembly(source).expandtabs(8).split("\n")]
+    assert [line.split("#")[0].rstrip() for line in made if not line.startswith(".L")] == [
+        line for line in plain if line.strip() and not line.strip().startswith(".")
+    ]
+
+
+def test_code_that_somebody_wrote_is_shown_without_claims(cpu: Compilation) -> None:
+    ((symbol, source),) = cpu["llvm"].sources.items()
+    edited = source.replace("!0 = !{}", "; mine\n!0 = !{}")
+    listing = llvm_listing(edited, cpu["cpu"].routines[symbol], cpu.target.features)
+    assert listing.names == {}
+    assert assembly_listing(listing, symbol, None).lines
+
+
+def test_variables_are_the_same_in_the_dialect_and_in_cuda() -> None:
+    dialect = ["  let row = number", "  v12, v13 : f32 = load_vector(buffer=0)", "  sync_threads()"]
+    cuda = [
+        "  int row = number;",
+        "  float v12 = held[0];",
+        "  acc17 = v12;",
+        "  const int lane = 3;",
+    ]
+    assert cuda_names(dialect) == {0: f"{VARIABLE}row", 1: f"{VARIABLE}v12"}
+    assert [name[1:] for name in cuda_names(cuda).values()] == ["row", "v12", "acc17", "lane"]
+
+
+@pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
+def test_a_gpu_has_ptx_and_machine_code() -> None:
+    gpu = compiled("sm90")
+    (symbol,) = gpu["cu"].sources
+    codes = codes_of(gpu, [symbol], full=False)
+    assert list(codes) == ["cu", "ptx", "sass"]
+    assert any("ld.global" in line for line in codes["ptx"].lines)
+    assert any("LDG" in line for line in codes["sass"].lines)
+    set_in_cuda = set(codes["cu"].names.values())
+    for stage in ("ptx", "sass"):
+        assert set(codes[stage].names.values()) <= set_in_cuda
+        assert codes[stage].names
+    assert set(names_of("gpu", gpu.text("gpu").split("\n")).values()) & set_in_cuda
+    taken = resources_of(gpu)[symbol]
+    assert taken["registers"] > 0
+    assert taken["spilled"] == 0
+    assert taken["threads"] * taken["blocks"] >= 16

@@ -2,8 +2,9 @@
 
     python -m tests.random.stages [--first SEED] [--count N]
 
-Each program runs with its own plans and with plans whose strips, vectors and depths are drawn, and
-is compared with the reference; its kernels with stages are played row by row besides.
+Each program runs with its own plans and with plans whose strips, vectors, depths and places of
+stages are drawn, and is compared with the reference; its kernels with stages are played row by row
+besides.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 import weft
 from weft import functional
 from weft.plan.ir import StagedPlan
-from weft.plan.staged import depths_of, strip_of
+from weft.plan.staged import depths_of, first_stages, strip_of
 from weft.plan.text import loads
 from weft.ptir import Program
 from weft.region.interp import run_kernel
@@ -122,16 +123,25 @@ def make_program(seed: int) -> Program:
 
 
 def drawn_plans(text: str, module: Module, seed: int) -> str:
-    """The plans of a module with other strips, vectors and depths."""
+    """The plans of a module with other strips, vectors, depths and places of stages."""
     draw, plans = random.Random(seed), json.loads(text)
     for plan in plans["plans"]:
         if plan["kind"] != "staged":
             continue
         plan["vector"], plan["unroll"] = draw.choice((1, 2, 4, 8)), draw.randint(1, 3)
         plan["tile"] = {plan["slide"]: draw.randint(1, 50)}
-        more = {edge["from"]: draw.choice((0, 0, 1, 3)) for edge in plan["local_edges"]}
+        stages = list(dict.fromkeys(edge["from"] for edge in plan["local_edges"]))
+        more = {stage: draw.choice((0, 0, 1, 3)) for stage in stages}
+        early = sorted(stages)[: draw.choice((0, 0, 1, len(stages)))]
         for edge in plan["local_edges"]:
             edge["depth"] += more[edge["from"]]
+            if edge["from"] in early:
+                del edge["depth"]
+        plan["compute_at"] = [
+            {"stage": stage, "at": plan["slide"] + (".o" if stage in early else "")}
+            for stage in stages
+            if stage in early or draw.random() < 0.5
+        ]
         if draw.random() < 0.2:
             del plan["local_edges"]
     return json.dumps(plans)
@@ -175,7 +185,7 @@ def _kernel(
     if plan is None:
         return run_kernel(kernel, module.tensors, found)
     strip, depths = strip_of(kernel, plan), depths_of(kernel, plan)
-    return run_rows(kernel, module.tensors, found, strip, depths)
+    return run_rows(kernel, module.tensors, found, strip, depths, first_stages(plan))
 
 
 def compare(seed: int, got: Any, wanted: Any) -> None:

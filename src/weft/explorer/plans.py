@@ -49,6 +49,9 @@ MEANINGS: Final = {
     "tile_q": "Queries that are worked on at once.",
     "tile_kv": "Keys and values that are worked on at once.",
     "algo": "One pass over the keys with running sums, or two passes.",
+    "slide": "The axis that stages move along, row by row.",
+    "compute_at": "Stages whose rows of a strip are all computed first.",
+    "store_at": "Where stages are kept.",
     "register_tile": "Keys by queries that registers hold at once.",
 }
 

@@ -165,6 +165,14 @@ class AttentionPlan:
 
 
 @dataclass(frozen=True)
+class StageAt:
+    """A stage, and the loop inside of which it is computed, or kept."""
+
+    stage: str
+    at: str
+
+
+@dataclass(frozen=True)
 class StagedPlan:
     """Stages that follow one another row by row (CPU). Axes and stages are called by their place
     (`plan.staged`)."""
@@ -177,6 +185,10 @@ class StagedPlan:
     slide: str = "i0"
     local_edges: tuple[LocalEdge, ...] = ()
     """How many rows of each stage are kept for those who read it; what is left out is derived."""
+    compute_at: tuple[StageAt, ...] = ()
+    """Stages that are computed at the strip, all their rows first, not row by row."""
+    store_at: tuple[StageAt, ...] = ()
+    """Where stages are kept: at the strip, all of them."""
 
 
 Plan: TypeAlias = MmaPlan | MapPlan | RowPlan | AttentionPlan | StagedPlan

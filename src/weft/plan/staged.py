@@ -1,7 +1,8 @@
 """Plans of kernels with stages: how many rows a piece computes, and how many rows rings hold.
 
 A plan calls axes and stages by their place: the axes of the results are `i0`, `i1`, ..., the stages
-`s0`, `s1`, ..., and what comes after them `body`.
+`s0`, `s1`, ..., and what comes after them `body`. With `i0` the axis that slides, a stage is
+computed at a row, `i0`, as late as can be, or at a strip, `i0.o`: all its rows before the results.
 """
 
 from __future__ import annotations
@@ -70,8 +71,24 @@ def strip_of(kernel: Kernel, plan: StagedPlan) -> int:
 def depths_of(kernel: Kernel, plan: StagedPlan) -> list[int]:
     """Rows that the ring of each stage holds: what its edges say, or the fewest."""
     given = {edge.source: edge.depth for edge in plan.local_edges if edge.depth is not None}
-    rings = staged_form(kernel).rings
-    return [given.get(f"s{number}", ring.depth) for number, ring in enumerate(rings)]
+    least = least_depths(kernel, plan)
+    return [given.get(f"s{number}", depth) for number, depth in enumerate(least)]
+
+
+def least_depths(kernel: Kernel, plan: StagedPlan) -> list[int]:
+    """Rows of each stage that are alive at a time: those that a step of the results has left to
+    read, or all of a strip's."""
+    rings, strip, early = staged_form(kernel).rings, strip_of(kernel, plan), first_stages(plan)
+    return [
+        strip + ring.high - ring.low if number in early else ring.depth
+        for number, ring in enumerate(rings)
+    ]
+
+
+def first_stages(plan: StagedPlan) -> frozenset[int]:
+    """The stages whose rows are computed before those of any later stage."""
+    strip = f"{plan.slide}.o"
+    return frozenset(int(found.stage[1:]) for found in plan.compute_at if found.at == strip)
 
 
 def staged_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
@@ -88,14 +105,46 @@ def staged_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
         given = ", ".join(plan.tile) or "no axis"
         yield f"tile has a size for {given}; rows are whole, and strips are cut along {slide}"
         return
-    known = dict(_edges(kernel))
+    places = list(_place_refusals(kernel, plan))
+    yield from places or _edge_refusals(kernel, plan)
+    if not places:
+        yield from _too_large(kernel, plan, form)
+
+
+def _place_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
+    """Places where a stage cannot be computed, or is not kept."""
+    row, strip = plan.slide, f"{plan.slide}.o"
+    names = {f"s{number}" for number in range(len(kernel.stages))}
+    for what, found in (("compute_at", plan.compute_at), ("store_at", plan.store_at)):
+        for each in found:
+            if each.stage not in names:
+                yield f"{what} {each.stage} {each.at}: the stages are {', '.join(sorted(names))}"
+            elif what == "store_at" and each.at != strip:
+                yield f"{what} {each.stage} {each.at}: rings live as long as a strip, {strip}"
+            elif each.at not in (row, strip):
+                there = f"at a row, {row}, or at a strip, {strip}"
+                yield f"{what} {each.stage} {each.at}: stages are computed {there}"
+        if len({each.stage for each in found}) < len(found):
+            yield f"{what} names a stage twice"
+    known = all(each.stage in names for each in plan.compute_at)
+    early = first_stages(plan) if known else frozenset()
+    for (source, to), _ in _edges(kernel):
+        if to != BODY and int(to[1:]) in early and int(source[1:]) not in early:
+            yield f"compute_at {to} {strip}: it reads {source}, which is computed at {row}"
+
+
+def _edge_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
+    least_of = {f"s{number}": depth for number, depth in enumerate(least_depths(kernel, plan))}
+    known = {pair for pair, _ in _edges(kernel)}
     depths: dict[str, int] = {}
     for edge in plan.local_edges:
-        least, what = known.get((edge.source, edge.to)), f"the edge {edge.source} to {edge.to}"
-        depth = edge.depth if edge.depth is not None else least
-        if least is None or depth is None:
+        what = f"the edge {edge.source} to {edge.to}"
+        if (edge.source, edge.to) not in known:
             yield f"{what}: {edge.to} reads no stage {edge.source}"
-        elif edge.buffer == "gmem":
+            continue
+        least = least_of[edge.source]
+        depth = edge.depth if edge.depth is not None else least
+        if edge.buffer == "gmem":
             yield f"{what} goes through memory where the region has a kernel for {edge.source}"
         elif edge.buffer != RING:
             yield f"{what} is kept in a {RING}, not in {edge.buffer}"
@@ -103,7 +152,6 @@ def staged_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
             yield f"{what} has depth {depth}; {least} rows are alive at a time"
         elif depths.setdefault(edge.source, depth) != depth:
             yield f"the edges of {edge.source} have the depths {depths[edge.source]} and {depth}"
-    yield from _too_large(kernel, plan, form)
 
 
 def _too_large(kernel: Kernel, plan: StagedPlan, form: Staged) -> Iterator[str]:

@@ -32,6 +32,7 @@ from weft.plan.ir import (
     Plan,
     PlanSet,
     RowPlan,
+    StageAt,
     StagedPlan,
     Vectorize,
     effective_fields,
@@ -47,6 +48,10 @@ KINDS: Final[Mapping[str, type[Plan]]] = {
     "attention": AttentionPlan,
     "staged": StagedPlan,
 }
+
+
+_UNSAID: Final = ("operand_layouts", "compute_at", "store_at")
+"""Fields that are not written where they say nothing."""
 
 
 def dumps(plans: PlanSet) -> str:
@@ -95,7 +100,7 @@ def plan_to_json(plan: Plan) -> Json:
     kind = next(name for name, cls in KINDS.items() if isinstance(plan, cls))
     document: Json = {"kind": kind, "target": plan.header.target, "kernel": plan.header.kernel}
     for name in (*effective_fields(plan), *idle_fields(plan)):
-        if name == "operand_layouts" and not getattr(plan, name):
+        if name in _UNSAID and not getattr(plan, name):
             continue
         document[name] = _WRITERS.get(name, _plain)(getattr(plan, name))
     return document
@@ -183,11 +188,17 @@ def _write_edges(value: tuple[LocalEdge, ...]) -> list[Json]:
     ]
 
 
+def _write_places(value: tuple[StageAt, ...]) -> list[Json]:
+    return [{"stage": found.stage, "at": found.at} for found in value]
+
+
 _WRITERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "warp_tile": _write_warp_tile,
     "cache": _write_cache,
     "vectorize": _write_vectorize,
     "local_edges": _write_edges,
+    "compute_at": _write_places,
+    "store_at": _write_places,
 }
 
 
@@ -224,9 +235,16 @@ def plan_of_fields(fields: Fields, target: str = "") -> Plan:
 def _read_staged(fields: Fields, header: Header) -> StagedPlan:
     with reading(fields.take("tile"), f"{fields.where}.tile") as sizes:
         tile = {name: sizes.whole(name) for name in sizes.names}
-    edges = fields.items("local_edges", _read_edge) if fields.has("local_edges") else ()
+    lists: Mapping[str, Callable[[Fields], Any]] = {
+        "local_edges": _read_edge, "compute_at": _read_at, "store_at": _read_at,
+    }  # fmt: skip
+    given = {name: fields.items(name, read) for name, read in lists.items() if fields.has(name)}
     slide, unroll = fields.text("slide"), fields.whole("unroll", 1)
-    return StagedPlan(header, fields.whole("vector"), unroll, tile, slide, edges)
+    return StagedPlan(header, fields.whole("vector"), unroll, tile, slide, **given)
+
+
+def _read_at(fields: Fields) -> StageAt:
+    return StageAt(fields.text("stage"), fields.text("at"))
 
 
 def _read_target(fields: Fields) -> str:

@@ -5,7 +5,7 @@ What a ring does not hold any more, or does not hold yet, is NaN or another odd 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,13 +25,15 @@ def run_rows(
     arrays: Mapping[str, Array],
     strip: int,
     depths: Sequence[int],
+    early: Collection[int] = (),
 ) -> dict[str, Array]:
     """The tensors that a kernel with stages writes, computed in strips of so many rows, with rings
-    of these depths."""
+    of these depths; the `early` stages have all rows of a strip computed before the others."""
     form = form_of(kernel)
     if not isinstance(form, Staged):
         raise InternalError(f"kernel {kernel.name} has no stages")
-    rows = _Rows(kernel, form, kernel.with_locals(tensors), dict(arrays), tuple(depths))
+    known = kernel.with_locals(tensors)
+    rows = _Rows(kernel, form, known, dict(arrays), tuple(depths), frozenset(early))
     for output in kernel.outputs:
         rows.arrays[output.tensor] = odd(tensors[output.tensor].dtype, tensors[output.tensor].shape)
     total = kernel.sizes[form.slide]
@@ -55,6 +57,7 @@ class _Rows:
     tensors: Mapping[str, Tensor]
     arrays: dict[str, Array]
     depths: tuple[int, ...]
+    early: frozenset[int]
 
     def piece(self, batch: tuple[int, ...], first: int, end: int) -> None:
         """The rows from `first` to `end` of the results, of one batch."""
@@ -63,14 +66,24 @@ class _Rows:
             sizes = {found.name: found.size for found in stage.outer} | {ring.axis: depth}
             shape = [1 if name in ring.batch else size for name, size in sizes.items()]
             self.arrays[stage.name] = odd(stage.local.dtype, shape)
-        for step in range(first - form.warm_up, end):
-            for stage, ring in zip(kernel.stages, form.rings, strict=True):
-                row = step + ring.high
-                inside = 0 <= row < stage.kernel.sizes[ring.axis]
-                if inside and row >= first + ring.low:
-                    self._part(stage.kernel, {ring.axis: row, **_zipped(ring.batch, batch)})
+        late = [number for number in range(len(kernel.stages)) if number not in self.early]
+        for together in (*([number] for number in sorted(self.early)), [*late, len(form.rings)]):
+            for step in range(first - form.warm_up, end):
+                for number in together:
+                    self._step(number, step, first, batch)
+
+    def _step(self, number: int, step: int, first: int, batch: tuple[int, ...]) -> None:
+        """What one step does for a part: a row of it, if the piece needs one."""
+        kernel, form = self.kernel, self.form
+        if number == len(form.rings):
             if step >= first:
                 self._part(kernel.parts[-1], {form.slide: step, **_zipped(form.batch, batch)})
+            return
+        stage, ring = kernel.stages[number], form.rings[number]
+        row = step + ring.high
+        inside = 0 <= row < stage.kernel.sizes[ring.axis]
+        if inside and row >= first + ring.low:
+            self._part(stage.kernel, {ring.axis: row, **_zipped(ring.batch, batch)})
 
     def _part(self, part: Kernel, at: dict[str, int]) -> None:
         rings = dict(zip((ring.local for ring in self.form.rings), self._rings(), strict=True))

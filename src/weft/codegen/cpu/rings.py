@@ -1,11 +1,12 @@
 """The proof that stages hand on what is read of them.
 
-All stores and loads of a local stand in one loop over steps, with rows that are told by the step:
+All stores of a local stand in one loop over steps, and loads in the same one, or in later ones,
+with rows that are told by the step:
 
 1. A point that is stored or loaded lies at its place in the ring.
 2. What is stored in step t is row `t + high`, whole; in a step stores come before loads.
-3. What is loaded in step t is one of the newest `depth` rows, so that no later row has taken its
-   place.
+3. What is loaded is one of the newest `depth` rows that were stored until step t, or until the end
+   of their loop, so that no later row has taken its place.
 4. A row that a piece loads was stored by that piece.
 
 Points, rows and steps are read off the loops and statements, not off the kernel's form, so that the
@@ -90,8 +91,9 @@ class _Local:
         yield from found
 
     def _frame(self, accesses: Sequence[_Access]) -> Iterator[str]:
-        """Everything stands in one loop over steps, and names its point."""
-        steps = {id(a.loops[1]) for a in accesses if len(a.loops) > 1}
+        """Everything stands in loops over steps, one for all stores, and names its point."""
+        stores = [a for a in accesses if isinstance(a.stmt, ir.Store)]
+        steps = {id(a.loops[1]) for a in stores if len(a.loops) > 1}
         serial = all(len(a.loops) > 1 and a.loops[1].kind is LoopKind.SERIAL for a in accesses)
         if len(steps) > 1 or not serial:
             yield f"{self._name} is not stored and read in one loop over rows"
@@ -169,7 +171,8 @@ class _Local:
             if access.place < last:
                 yield f"{self._name} is read before the row of the same step is stored"
                 return
-            step = axis(access.loops[1].var)
+            loop, made = access.loops[1], stores[0].loops[1] if stores else None
+            step = axis(loop.var) if made is None or loop is made else made.stop - 1
             age = Guard(step + self.ring.high - self._row(access), self.depth)
             domain = executed(self._row_loops(access))
             ranges = {name: (low, high) for name, low, high in domain.axes}

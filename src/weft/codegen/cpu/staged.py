@@ -6,6 +6,7 @@
           its row t + high, tile by tile, into a ring of `depth` rows
         the results of row t
 
+Stages that the plan has computed at the strip have such a loop each before that of the others.
 Row r of a local lies at `r mod depth` in its ring. Whether a row is needed is told by a loop that
 turns once or not at all. A row of a stage is made by the code that a kernel of its own would have.
 """
@@ -13,7 +14,7 @@ turns once or not at all. A row of a stage is made by the code that a kernel of 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from weft.codegen.cpu import ir
@@ -25,7 +26,7 @@ from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, Guard, Index, axis, constant, linear, substitute
 from weft.memory.ir import MemRef
 from weft.plan.ir import StagedPlan
-from weft.plan.staged import depths_of, strip_of
+from weft.plan.staged import depths_of, first_stages, strip_of
 from weft.region.form import Ring, Staged
 from weft.region.forms.staged import row_elements
 from weft.region.ir import Kernel, Let, Output, Read, Stage, Tensor, form_of, row_major
@@ -85,18 +86,25 @@ class _Nest:
         rows = self.kernel.sizes[self.form.slide]
         strips = -(-rows // self.strip)
         pieces = strips * math.prod(self.kernel.sizes[b] for b in self.form.batch)
-        piece, time = self.name("piece"), self.name("t")
+        piece = self.name("piece")
         first = (axis(piece) % strips if self.form.batch else axis(piece)) * self.strip
         batch = self._batch(axis(piece) // strips)
-        body = [
-            s for number in range(len(self.parts)) for s in self._row(number, time, first, batch)
-        ]
-        over = rows % self.strip
         start, stop = first - self.form.warm_up, first + self.strip
-        loop = ir.For(time, start, stop, 1, SERIAL, tuple(body), rows if over else None)
-        nest = ir.For(piece, constant(0), constant(pieces), 1, PARALLEL, (loop,))
+        loops = []
+        for together in self._steps():
+            time = self.name("t")
+            body = tuple(s for number in together for s in self._row(number, time, first, batch))
+            end = rows if rows % self.strip else None
+            loops.append(ir.For(time, start, stop, 1, SERIAL, body, end))
+        nest = ir.For(piece, constant(0), constant(pieces), 1, PARALLEL, tuple(loops))
         args = self.parts[-1].buffer_args()
         return ir.Routine(name, args, pieces, (nest,), (), self._scratch())
+
+    def _steps(self) -> Iterator[list[int]]:
+        """The parts that go through the rows of a strip together."""
+        early = first_stages(self.plan)
+        yield from ([number] for number in sorted(early))
+        yield [number for number in range(len(self.parts)) if number not in early]
 
     def _batch(self, flat: Expr) -> tuple[Expr, ...]:
         found, below = [], 1

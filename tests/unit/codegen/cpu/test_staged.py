@@ -64,6 +64,25 @@ def test_a_plan_is_obeyed(program: Program, compiled: Executable) -> None:
     np.testing.assert_allclose(edited.run([x])[0], compiled.run([x])[0], rtol=1e-6)
 
 
+def test_a_stage_is_computed_at_the_strip(program: Program, compiled: Executable) -> None:
+    """All its rows come first, and its ring holds all of them."""
+    at = [{"stage": "s0", "at": "i0.o"}, {"stage": "s1", "at": "i0"}]
+    text = plan_with(compiled, tile={"i0": 6}, local_edges=[], compute_at=at)
+    edited = weft.compile(program, "cpu", overrides={"plan": text})
+    by_row = weft.compile(
+        program, "cpu", overrides={"plan": plan_with(compiled, tile={"i0": 6}, local_edges=[])}
+    )
+    assert f"scratch f32[{(6 + 4) * 78}]" in edited.stages["cpu"]
+    assert edited.stages["cpu"].count("serial t_") == by_row.stages["cpu"].count("serial t_") + 1
+    assert json.loads(edited.stages["plan"])["plans"][0]["compute_at"] == at
+    x = image(20, 80)
+    np.testing.assert_array_equal(edited.run([x])[0], by_row.run([x])[0])
+    short = re.sub(r"(serial t_2 in \S+ - 4\.\.6\*piece_1 \+ )6", r"\g<1>5", edited.stages["cpu"])
+    assert short != edited.stages["cpu"]
+    with pytest.raises(SpecViolation, match="when the ring of 10 rows does not hold it"):
+        weft.compile(program, "cpu", overrides={"plan": text, "cpu": short})
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
@@ -86,6 +105,23 @@ def test_a_plan_is_obeyed(program: Program, compiled: Executable) -> None:
         (
             {"local_edges": [{"from": "s0", "to": "s1", "buffer": "smem_ring", "depth": 99999}]},
             "its rings take",
+        ),
+        (
+            {"compute_at": [{"stage": "s0", "at": "i0.o"}]},
+            "the edge s0 to s1 has depth 3; 20 rows are alive at a time",
+        ),
+        (
+            {"compute_at": [{"stage": "s1", "at": "i0.o"}]},
+            "compute_at s1 i0.o: it reads s0, which is computed at i0",
+        ),
+        (
+            {"compute_at": [{"stage": "s0", "at": "i1"}]},
+            "compute_at s0 i1: stages are computed at a row, i0, or at a strip, i0.o",
+        ),
+        ({"compute_at": [{"stage": "s7", "at": "i0"}]}, "the stages are s0, s1"),
+        (
+            {"store_at": [{"stage": "s0", "at": "i0"}]},
+            "store_at s0 i0: rings live as long as a strip, i0.o",
         ),
     ],
     ids=lambda value: None if isinstance(value, dict) else str(value)[:30],

@@ -36,7 +36,7 @@ EXTENSIONS = [
     "svd", "lu", "triangular_solve", "rng_state", "philox_bits", "philox_uniform", "philox_normal",
     "make_tuple", "barrier", "bitcast", "custom_gradient", "callback",
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute",
-    "collective_broadcast", "mesh_rank", "mark_varying", "assert_same",
+    "collective_broadcast", "mesh_rank", "mark_varying", "assert_same", "reshard",
 ]  # fmt: skip
 
 

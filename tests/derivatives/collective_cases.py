@@ -21,6 +21,7 @@ for shape in ((2, 3), (4,), (1, 2, 5)):
         ("collective_broadcast", ALONE, 1),
         ("mark_varying", {"classes": [0]}, 1),
         ("assert_same", {"classes": [0]}, 1),
+        ("reshard", {"axes": ["data"] * len(shape)}, 1),
     ):
         case(
             op,

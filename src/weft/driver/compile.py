@@ -44,6 +44,7 @@ from weft.foundation.errors import ResourceExceeded, UserError, WeftWarning
 from weft.foundation.forks import no_fork
 from weft.foundation.progress import at, compiling
 from weft.foundation.tally import counted
+from weft.ptir.exchanges import exchanges
 from weft.ptir.ir import Program
 from weft.ptir.sizes import check_memory, check_results
 from weft.ptir.specialise import bind_shapes, is_static, specialise
@@ -108,6 +109,7 @@ class Cluster:
         lines += [_named(names) for names in alike.values()]
         hosts = (step for step in built.artifact.steps if isinstance(step, HostCall))
         lines += [f"{step.label} runs on the host: {host_op(step.call)}" for step in hosts]
+        lines += exchanges(self.compilation.program)
         return [*lines, *pipeline().report(self.compilation), *built.notes]
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.foundation.mesh import Mesh
 from weft.foundation.ranks import Meeting, world_of
 from weft.ops.array.creation import asarray, zeros
-from weft.ops.mesh.mesh import Mesh
 from weft.ops.mesh.sharded import Sharded, is_sharded, shard
 from weft.ops.pytree import flatten, unflatten
 from weft.ops.tensor import Tensor

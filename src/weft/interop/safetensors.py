@@ -21,6 +21,7 @@ from safetensors.numpy import save as write
 
 from weft.foundation.dtypes import DType, Kind, as_dtype
 from weft.foundation.errors import UserError
+from weft.foundation.mesh import Mesh
 from weft.interop.checkpoints import (
     Piece,
     pieces,
@@ -34,7 +35,6 @@ from weft.interop.tree_form import RESERVED, form_of, leaves_like, parsed, tree_
 from weft.interop.weights.files import found_in, index_of, read, read_index, read_metadata
 from weft.interop.weights.safetensors import DTYPES
 from weft.ops.calls import public
-from weft.ops.mesh.mesh import Mesh
 from weft.ops.nn.module import Module
 from weft.ops.pytree import flatten, map_leaves, unflatten
 from weft.ops.tensor import Tensor, from_array

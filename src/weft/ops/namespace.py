@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from weft.driver.backends import default_backend
 from weft.driver.programs.shape_sets import ShapeSet
+from weft.foundation.mesh import Mesh
 from weft.foundation.tracebacks import ending_outside
 from weft.ops import data, debug, functional, nn, optim, random, tree
 from weft.ops.array import (
@@ -81,7 +82,8 @@ from weft.ops.mesh.collectives import (
     rank,
     reduce_scatter,
 )
-from weft.ops.mesh.mesh import Mesh, mesh
+from weft.ops.mesh.mesh import mesh
+from weft.ops.mesh.parallel import parallel, reshard
 from weft.ops.mesh.sharded import Sharded, replicate, shard
 from weft.ops.mesh.spmd import spmd
 from weft.ops.other_names import function_advice
@@ -151,6 +153,7 @@ __all__ = [
     "mesh",
     "nn",
     "optim",
+    "parallel",
     "profile",
     "pure_callback",
     "pytree",
@@ -161,6 +164,7 @@ __all__ = [
     "reduce_scatter",
     "register_pytree",
     "replicate",
+    "reshard",
     "scan",
     "set_default_backend",
     "shard",

@@ -20,6 +20,7 @@ from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor
 from weft.ops.traced_numbers import Numbers
 from weft.ops.tracing import Captured, Trace
+from weft.ptir.exchanges import exchanges
 from weft.ptir.types import TensorType
 
 
@@ -193,7 +194,7 @@ class Version:
         if self.replacements:
             text += f"; {self.replaced}, without compiling again (in {self.replacements} calls)"
         clusters = self.compiled.clusters.explain() if isinstance(self.compiled, ByShape) else []
-        return "\n  ".join([text, *clusters])
+        return "\n  ".join([text, *clusters, *exchanges(self.traced.program)])
 
 
 def reason_for(

@@ -251,8 +251,8 @@ def _first_operands(op: custom.CustomGradient, args: Sequence[Value], output: Va
     return args[0] if op.results == 1 else tuple(args[: op.results])
 
 
-def _operand(op: collective.Claim, args: Sequence[Value], output: ValueType) -> Tree:
-    """What a program says of its ranks changes no value."""
+def _operand(op: Op, args: Sequence[Value], output: ValueType) -> Tree:
+    """What a program says of its ranks changes no value, nor what it says of their parts."""
     return args[0]
 
 
@@ -268,6 +268,7 @@ ROWS: Final[Rows] = {
     callback.Callback: "a Python function, which the host calls",
     collective.MarkVarying: _operand,
     collective.AssertSame: _operand,
+    collective.Reshard: _operand,
     **dict.fromkeys(
         (collective.AllReduce, collective.AllGather, collective.ReduceScatter, collective.AllToAll,
          collective.CollectivePermute, collective.CollectiveBroadcast, collective.Rank),

@@ -309,6 +309,7 @@ COMPLEX_ROWS: Final[Mapping[type[Op], ComplexRow]] = {
     elementwise.StopGradient: _same,
     collective.MarkVarying: _same,
     collective.AssertSame: _same,
+    collective.Reshard: _same,
     scheduling.Barrier: _barrier,
     fns.IsNan: _tested(is_nan, Fn.MAX),
     fns.IsInf: _tested(is_infinite, Fn.MAX),

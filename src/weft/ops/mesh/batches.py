@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.errors import UserError
+from weft.foundation.mesh import Mesh, Over
 from weft.ops.calls import public
 from weft.ops.data.batches import Samples, batches, samples_of
-from weft.ops.mesh.mesh import Mesh, Over
 from weft.ops.mesh.sharded import Sharded
 from weft.ops.pytree import map_leaves
 

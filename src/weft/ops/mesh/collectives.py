@@ -8,9 +8,10 @@ from typing import Any
 
 from weft.foundation.errors import UserError, brief
 from weft.foundation.lines import shown, user_line
+from weft.foundation.mesh import Mesh, Over
 from weft.ops.array.creation import asarray
 from weft.ops.calls import public
-from weft.ops.mesh.mesh import Mesh, Over, mesh_in_force
+from weft.ops.mesh.mesh import mesh_in_force
 from weft.ops.pytree import flatten, unflatten
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from weft.foundation.calls import told_methods
 from weft.foundation.errors import UserError, a_type
+from weft.foundation.mesh import Mesh, Over, Split
 from weft.foundation.ranks import Meeting, world_of
 from weft.ops.array.creation import asarray
 from weft.ops.calls import public
-from weft.ops.mesh.mesh import Mesh, Over, Split
 from weft.ops.pytree import flatten, leaf_names, register_pytree, unflatten
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor

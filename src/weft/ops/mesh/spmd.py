@@ -22,11 +22,12 @@ from weft.driver.ranks import SimulatedProgram
 from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.foundation.lines import shown, user_line
+from weft.foundation.mesh import Mesh, Split
 from weft.ops.calls import check_function, explained, public
 from weft.ops.graph.context import current
 from weft.ops.home import at_home
 from weft.ops.jit import jit
-from weft.ops.mesh.mesh import Mesh, Split, on_mesh
+from weft.ops.mesh.mesh import on_mesh
 from weft.ops.mesh.sharded import Sharded, is_sharded, part_of, splits_of
 from weft.ops.parameters import Parameters
 from weft.ops.pytree import Structure, flatten, unflatten
@@ -36,6 +37,7 @@ from weft.ops.state import assign, places
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.traced_function import arguments_of
 from weft.ops.tracing import Trace, trace
+from weft.ptir.exchanges import exchanges
 from weft.ptir.ops.callback import Callback
 from weft.ptir.types import TensorType
 
@@ -55,21 +57,32 @@ def spmd(mesh: Mesh, *, split: Mapping[str, Split] | None = None) -> Callable[..
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         check_function("spmd", function)
-        made = _simulated if mesh.simulated else _real
-        return made(mesh, splits, function)
+        return on_ranks(mesh, splits, function)
 
     return decorate
+
+
+def on_ranks(
+    mesh: Mesh,
+    splits: Mapping[str, Split],
+    function: Callable[..., Any],
+    *,
+    dressed: bool = False,
+) -> Callable[..., Any]:
+    """The function, called by every rank on its parts; `dressed` ones are all `Sharded`."""
+    made = _simulated if mesh.simulated else _real
+    return made(mesh, splits, function, dressed)
 
 
 # -- on ranks that are processes -----------------------------------------------------------------
 
 
 def _real(
-    mesh: Mesh, splits: Mapping[str, Split], function: Callable[..., Any]
+    mesh: Mesh, splits: Mapping[str, Split], function: Callable[..., Any], dressed: bool
 ) -> Callable[..., Any]:
     @wraps(function)
     def local(*args: Any, **kwargs: Any) -> Any:
-        whole = _Given(mesh, splits, function, args, kwargs)
+        whole = _Given(mesh, splits, function, args, kwargs, dressed)
         with on_mesh(mesh):
             return _called(mesh, function, whole.own())
 
@@ -96,8 +109,9 @@ class _Given:
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        dressed: bool,
     ) -> None:
-        self.mesh = mesh
+        self.mesh, self.dressed = mesh, dressed
         leaves, self.structure = flatten((args, kwargs), is_sharded)
         self.leaves = [_plain(leaf) for leaf in leaves]
         names = Parameters(function, "").leaf_names(self.structure)
@@ -133,36 +147,43 @@ class _Given:
         if not kind.split:
             return leaf
         session = Session.here()
-        handle = session.import_(_bare(leaf))
+        handle = session.import_(bare(leaf))
         if not kind.is_part:
             handle = part_of(session, handle, self.mesh, kind.split)
         part = session.export(_marked(session, handle, self.mesh, kind.split))
-        return Sharded(part, self.mesh, kind.split) if isinstance(leaf, Sharded) else part
+        return self._shown(part, leaf, kind)
+
+    def _shown(self, part: Any, leaf: Any, kind: _Leaf) -> Any:
+        """A part as the function gets it."""
+        if is_sharded(leaf) or (self.dressed and kind.split):
+            return Sharded(part, self.mesh, kind.split)
+        return part
 
     def tensors(self) -> list[tuple[Tensor, _Leaf]]:
         """The tensors among the arguments, and how each is split."""
-        bare = [_bare(leaf) for leaf in self.leaves]
-        return [(x, k) for x, k in zip(bare, self.kinds, strict=True) if isinstance(x, Tensor)]
+        own = map(bare, self.leaves)
+        return [(x, k) for x, k in zip(own, self.kinds, strict=True) if isinstance(x, Tensor)]
 
     def filled(self, parts: Sequence[Tensor]) -> Any:
         """The arguments with one rank's parts in the place of their tensors."""
         supply, session = iter(parts), Session.here()
         made = []
         for leaf, kind in zip(self.leaves, self.kinds, strict=True):
-            part = next(supply) if isinstance(_bare(leaf), Tensor) else leaf
+            part = next(supply) if isinstance(bare(leaf), Tensor) else leaf
             if kind.split:
                 marked = _marked(session, session.import_(part), self.mesh, kind.split)
                 part = session.export(marked)
-            made.append(Sharded(part, self.mesh, kind.split) if is_sharded(leaf) else part)
+            made.append(self._shown(part, leaf, kind))
         return unflatten(self.structure, made)
 
 
-def _bare(leaf: Any) -> Any:
+def bare(leaf: Any) -> Any:
+    """The tensor of a `Sharded` value; anything else as it is."""
     return leaf.value if isinstance(leaf, Sharded) else leaf
 
 
 def _plain(leaf: Any) -> Any:
-    found = arguments_of((_bare(leaf),), {}).leaves[0]
+    found = arguments_of((bare(leaf),), {}).leaves[0]
     value = found if isinstance(found, Tensor) else found.value
     return Sharded(value, leaf.mesh, leaf.split) if isinstance(leaf, Sharded) else value
 
@@ -185,7 +206,7 @@ def _called(mesh: Mesh, function: Callable[..., Any], given: Any) -> Any:
     """The function on one rank's arguments; what it returns is checked."""
     result = function(*given[0], **given[1])
     leaves, structure = flatten(result, is_sharded)
-    tensors = [(leaf, x) for leaf in leaves if isinstance(x := _bare(leaf), Tensor)]
+    tensors = [(leaf, x) for leaf in leaves if isinstance(x := bare(leaf), Tensor)]
     classes = classes_of_nodes([tensor._node for _, tensor in tensors])
     for (leaf, tensor), own in zip(tensors, classes, strict=True):
         split = leaf.split.values() if isinstance(leaf, Sharded) else ()
@@ -206,7 +227,7 @@ def _called(mesh: Mesh, function: Callable[..., Any], given: Any) -> Any:
 
 
 def _simulated(
-    mesh: Mesh, splits: Mapping[str, Split], function: Callable[..., Any]
+    mesh: Mesh, splits: Mapping[str, Split], function: Callable[..., Any], dressed: bool
 ) -> Callable[..., Any]:
     known: dict[Any, _Program] = {}
 
@@ -215,7 +236,7 @@ def _simulated(
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = _Given(mesh, splits, function, args, kwargs)
+            given = _Given(mesh, splits, function, args, kwargs, dressed)
             key = given.structure, tuple(map(_key, given.leaves)), tuple(map(str, given.kinds))
             found = known.get(key)
             if found is None:
@@ -226,11 +247,16 @@ def _simulated(
             raise explained("spmd", error, user_line()) from None
         return found(given, (args, kwargs))
 
+    def explain() -> str:
+        lines = [line for program in known.values() for line in program.explain()]
+        return "\n".join(lines) or "nothing traced yet: the function has not been called"
+
+    call.__dict__["explain"] = explain
     return call
 
 
 def _key(leaf: Any) -> Any:
-    value = _bare(leaf)
+    value = bare(leaf)
     return value.type if isinstance(value, Tensor) else (type(value), repr(value))
 
 
@@ -263,6 +289,12 @@ class _Program:
         supply = iter(made)
         leaves = [next(supply) if o is None else o.value for o in self.trace.outputs]
         return unflatten(self.trace.structure, leaves)
+
+    def explain(self) -> list[str]:
+        """What was traced, and what its ranks exchange."""
+        count = len(self.trace.program.main.body)
+        said = f"traced for {self.mesh} ({count} instructions)"
+        return [said, *(f"  {line}" for line in exchanges(self.trace.program))]
 
     def _run(self, inputs: Sequence[Array], splits: Sequence[Split]) -> list[Array]:
         """The results as a whole: of each rank's parts, or rank 0's where all are the same."""

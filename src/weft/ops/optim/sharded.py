@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.foundation.errors import UserError, a_type
+from weft.foundation.mesh import Mesh, Over, Split
 from weft.ops.calls import public
 from weft.ops.mesh.collectives import all_gather, all_reduce, reduce_scatter
-from weft.ops.mesh.mesh import Mesh, Over, Split
 from weft.ops.mesh.sharded import Sharded, part_of, shard
 from weft.ops.optim.optimiser import ByParameter, Optimiser, Parameter
 from weft.ops.rank_classes import classes_of_nodes

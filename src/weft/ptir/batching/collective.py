@@ -15,6 +15,7 @@ from weft.ptir.ops.collective import (
     CollectivePermute,
     MarkVarying,
     ReduceScatter,
+    Reshard,
 )
 from weft.ptir.term import Term
 
@@ -22,6 +23,11 @@ from weft.ptir.term import Term
 @batches(AllReduce, CollectivePermute, CollectiveBroadcast, MarkVarying, AssertSame)
 def elementwise(b: Batching) -> Term:
     return b.emit(b.op, b.operands[0])
+
+
+@batches(Reshard)
+def reshard(b: Batching) -> Term:
+    return b.emit(Reshard(("", *attributes(b, Reshard).axes)), b.operands[0])
 
 
 @batches(AllGather)

@@ -26,7 +26,7 @@ from weft.foundation.partitions import (
 )
 from weft.foundation.ranks import Meeting, World, world_of
 from weft.ptir.op import Array, EvalContext, Op, Scope, extension_op, op_base
-from weft.ptir.rules import invalid_attribute
+from weft.ptir.rules import invalid_attribute, length_is
 from weft.ptir.schema import USIZES, Choice, Isize, ListOf, String, Usize, WireEnum, attr
 from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import Symbol, TensorType, ValueType, multiply_dims
@@ -443,6 +443,30 @@ def _check_numbers(what: str, name: str, numbers: Sequence[int], below: int) -> 
         raise invalid_attribute(f"{name} has a number for each rank, and there is none")
     if max(numbers) >= below:
         raise invalid_attribute(f"the {what} of {name} lie between 0 and {below - 1}")
+
+
+@extension_op("reshard")
+class Reshard(Op):
+    """The operand. `axes` has an entry for each of its axes: the axes of a mesh, with commas
+    between them, over which that axis is to be split, or nothing. It is a wish to whoever splits
+    the program over a mesh (`weft.parallel`); alone it computes nothing."""
+
+    operands = ("x",)
+    dtypes = {"x": ANY}
+
+    axes: tuple[str, ...] = attr(ListOf(String()))
+
+    def infer(self, *types: TensorType) -> TensorType:
+        (x,) = types
+        length_is(self.axes, x.rank, "axes")
+        return x
+
+    def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
+        return args[0]
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        """The cotangent is split in the same way."""
+        return (at.cotangent.reshard(axes=self.axes),)
 
 
 @op_base

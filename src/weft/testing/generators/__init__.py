@@ -40,6 +40,7 @@ NOT_GENERATED: dict[type[Op], str] = {
             collective.Rank,
             collective.MarkVarying,
             collective.AssertSame,
+            collective.Reshard,
         ),
         "a program for several ranks needs as many to run it",
     ),

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from weft.foundation.mesh import Mesh
 from weft.interop.stablehlo.reading.reductions import (
     folded_in_order,
     identity_of,
@@ -21,7 +22,6 @@ from weft.interop.stablehlo.reading.reductions import (
 )
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.interop.stablehlo.records import MESHES, RANKS
-from weft.ops.mesh.mesh import Mesh
 from weft.ptir.builder import Value
 
 Groups: TypeAlias = list[list[int]]

@@ -24,6 +24,7 @@ _OPS: Mapping[str, Mapping[str, Any]] = {
     "collective_broadcast": _ALONE,
     "mark_varying": {"classes": [0]},
     "assert_same": {"classes": [0]},
+    "reshard": {},
 }
 _CUT = ("reduce_scatter", "all_to_all")
 """They cut an axis into parts, whose size is known."""
@@ -44,7 +45,8 @@ def cases() -> Iterator[Case]:
 def _alone(op: str, dtype: DType, shape: Shape, dynamic: bool = False) -> Trial:
     x = sample(dtype, shape, "x")
     dims = [[3 if op in _CUT else "?A", "?B"]] if dynamic else None
-    build = program([x], lambda b, value: b.emit(op, value, **_OPS[op]), dims=dims)
+    more = {"axes": [""] * len(shape)} if op == "reshard" else {}
+    build = program([x], lambda b, value: b.emit(op, value, **_OPS[op], **more), dims=dims)
     return trial(build, [x], exactly(x))
 
 

@@ -111,6 +111,10 @@ def normal(seed: int, stream: int, execution: int, count: int, dtype: DType) -> 
     even_count = count + count % 2
     pairs = uniform(seed, stream, execution, even_count, dtype).astype(np.float64).reshape(-1, 2)
     radius = np.sqrt(-2.0 * np.log1p(-pairs[:, 0]))
-    angle = (2.0 * np.pi) * pairs[:, 1]
-    result = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-    return numeric.round_float(result.reshape(-1)[:count], dtype)
+    # Both are sines of at most a quarter turn, found without rounding: where one is near 0, so is
+    # its angle, which then has its full precision. So 0 is 0, whatever the sine.
+    past_half = pairs[:, 1] - 0.5
+    size = np.abs(past_half)
+    turns = [size - 0.25, -np.copysign(np.minimum(size, 0.5 - size), past_half)]
+    waves = np.sin(np.stack(turns, axis=1) * (2.0 * np.pi))
+    return numeric.round_float((radius[:, None] * waves).reshape(-1)[:count], dtype)

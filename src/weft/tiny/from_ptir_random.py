@@ -71,9 +71,14 @@ def _normal(state: Value, count: int, dtype: DType) -> Value:
     )
     spread = Unary(Fn.LOG1P, Unary(Fn.NEG, first))
     radius = Unary(Fn.SQRT, build.binary(Fn.MUL, spread, -2.0))
-    # The cosine is the sine a quarter turn further on.
+    # Both are sines of at most a quarter turn, found without rounding: where one is near 0, so is
+    # its angle, which then has its full precision.
+    past_half = build.binary(Fn.SUB, second, 0.5)
+    size = Unary(Fn.ABS, past_half)
+    rest = Unary(Fn.NEG, build.binary(Fn.SUB, size, 0.5))
+    sine = Unary(Fn.NEG, Binary(Fn.COPYSIGN, Binary(Fn.MIN, size, rest), past_half))
     even = build.binary(Fn.EQ, Iota(SI32, pairs.shape, len(lead) + 1), 0)
-    turns = Where(even, build.binary(Fn.ADD, second, 0.25), second)
+    turns = Where(even, build.binary(Fn.SUB, size, 0.25), sine)
     wave = Unary(Fn.SIN, build.binary(Fn.MUL, turns, 2.0 * math.pi))
     drawn = build.reshape(Binary(Fn.MUL, radius, wave), (*lead, 2 * half))
     return build.cast(build.shrink(drawn, (*zeros, 0), (*lead, count)), dtype)

@@ -15,7 +15,7 @@ from weft.foundation import philox
 from weft.foundation.errors import SpecViolation, UserError, WeftError
 from weft.ops.graph.cache import PROGRAMS
 
-COUNT = 20_000
+COUNT, MANY = 20_000, 100_000
 
 
 def on(backend: str, draw: Callable[[], Any]) -> Any:
@@ -80,6 +80,7 @@ EXACT: dict[str, Callable[[Any], Any]] = {
     "uniform": lambda key: random.uniform(key, (3, 7)),
     "uniform-f16": lambda key: random.uniform(key, 9, "float16"),
     "uniform-between": lambda key: random.uniform(key, (3, 7), low=-2.5, high=1e3),
+    "uniform-f64": lambda key: random.uniform(key, 5000, "float64", low=-2.5, high=3.1),
     "randint": lambda key: random.randint(key, (3, 7), -5, 100),
     "randint-int8": lambda key: random.randint(key, 9, -128, 128, "int8"),
     "randint-uint64": lambda key: random.randint(key, 9, 1, 2**64, "uint64"),
@@ -105,23 +106,52 @@ def test_backends_make_the_same_bits(name: str) -> None:
 
 
 NEAR: dict[str, Callable[[Any, str], Any]] = {
-    "normal": lambda key, dtype: random.normal(key, (1000,), dtype),
-    "exponential": lambda key, dtype: random.exponential(key, (1000,), dtype),
-    "gumbel": lambda key, dtype: random.gumbel(key, (1000,), dtype),
-    "laplace": lambda key, dtype: random.laplace(key, (1000,), dtype),
+    "normal": lambda key, dtype: random.normal(key, MANY, dtype),
+    "exponential": lambda key, dtype: random.exponential(key, MANY, dtype),
+    "gumbel": lambda key, dtype: random.gumbel(key, MANY, dtype),
+    "laplace": lambda key, dtype: random.laplace(key, MANY, dtype),
+    "truncated": lambda key, dtype: random.truncated_normal(key, shape=MANY, dtype=dtype),
+    "tail": lambda key, dtype: random.truncated_normal(key, 3.0, 6.0, COUNT, dtype),
 }
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def ulps_apart(a: Any, b: Any) -> Any:
+    """How many floats lie between two of a dtype, which may be bfloat16."""
+    integer = np.dtype(f"int{8 * a.itemsize}")
+    found, wanted = (x.view(integer).astype(object if a.itemsize == 8 else int) for x in (a, b))
+    most = np.iinfo(integer).max
+    steps = [np.where(x < 0, -(x & most), x) for x in (found, wanted)]
+    return np.abs(steps[0] - steps[1])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 @pytest.mark.parametrize("name", NEAR)
 def test_backends_agree_to_a_few_ulp(name: str, dtype: str) -> None:
     draw = NEAR[name]
     found, wanted = (
         on(backend, lambda: draw(random.key(2), dtype)) for backend in ("cpu", "reference")
     )
-    # Near a zero of a sine or a logarithm, what it is taken of has the precision of the dtype.
-    room = 4 * np.spacing(np.maximum(np.abs(wanted), 4.0).astype(wanted.dtype))
-    assert np.all(np.abs(found - wanted) <= room)
+    assert np.isfinite(wanted.astype(np.float64)).all()
+    assert ulps_apart(found, wanted).max() <= 4
+
+
+def test_gumbel_floats_are_right_where_the_inner_logarithm_is_near_one() -> None:
+    found = on("cpu", lambda: random.gumbel(random.key(2), MANY))
+    top = reference(lambda: random.bits(random.key(2), MANY)) >> 9
+    exact = -np.log(-np.log((2.0 * top + 1.0) * 2.0**-24))
+    small = np.abs(exact) < 1e-3
+    assert small.sum() > 20
+    assert np.all(
+        np.abs(found - exact)[small] <= 4 * np.spacing(np.abs(exact[small]).astype(np.float32))
+    )
+
+
+def test_normal_floats_are_zero_where_their_angle_says_so() -> None:
+    for backend in ("cpu", "reference"):
+        drawn = on(backend, lambda: random.normal(random.key(3), MANY, "bfloat16"))
+        sizes = np.abs(drawn.astype(np.float64))
+        assert 0 < (sizes == 0).sum() < MANY / 64
+        assert sizes[sizes > 0].min() > 1e-4
 
 
 # -- distributions ---------------------------------------------------------------------------------
@@ -348,6 +378,10 @@ def test_only_public_names_are_shown() -> None:
 
 BY_TRIAL: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "truncated": (lambda key: random.truncated_normal(key, shape=COUNT), stats.truncnorm(-2, 2)),
+    "one-sided": (
+        lambda key: random.truncated_normal(key, 12.0, np.inf, COUNT),
+        stats.truncnorm(12, np.inf),
+    ),
     "truncated-tail": (
         lambda key: random.truncated_normal(key, 3.0, 4.0, COUNT),
         stats.truncnorm(3, 4),

@@ -58,9 +58,12 @@ def uniform(
     if isinstance(low, int | float) and isinstance(high, int | float) and (low, high) == (0, 1):
         return unit
     start, end = (fitting(bound, dims).astype(wanted) for bound in (low, high))
-    # In f64 the product is exact, so that it does not matter whether it is rounded before the sum.
     first, wide = start.astype(F64), unit.astype(F64)
-    found = (first + (end.astype(F64) - first) * wide).astype(wanted)
+    span = end.astype(F64) - first
+    # A backend may add a product before it is rounded. That makes no difference where it is exact,
+    # as it is of narrower floats; a quotient is always rounded first.
+    part = span / (1.0 / wide) if wanted is F64 else span * wide
+    found = (first + part).astype(wanted)
     inside = where(found < end, found, nextafter(end, start))
     return where(start < end, inside, start)
 

@@ -2,16 +2,18 @@
 
 `erfcx`, the complement without its decay, is a polynomial in `(x - 4) / (x + 4)` for all x from 0
 on, divided by `1 + 2x`: interpolated at Chebyshev nodes, relative error below 2e-15. The inverses
-are M. Wichura's rational functions (algorithm AS 241, 1988), relative error below 1e-15.
+are M. Wichura's rational functions (algorithm AS 241, 1988), relative error below 1e-15: of each a
+line is taken out that is most of it, so that the rounding of the ratio counts for little.
 """
 
 from __future__ import annotations
 
 import math
 
-from weft.ops.array.special.formulas import choose, computed, polynomial
+from weft.ops.array.special.formulas import choose, computed, of_pair, polynomial
 from weft.ops.recipes import recorded
 from weft.ops.session import Handle
+from weft.ops.tensor import Tensor
 
 _TAIL = (
     1.232995118625553, -0.1396211168405565, 0.015379652102601435, 0.06809705425414868,
@@ -22,28 +24,24 @@ _TAIL = (
     -1.6986432716190447e-08, -6.925499036401301e-09, 1.69337293824124e-09,
 )  # fmt: skip
 _CENTRE = (
-    (3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3,
-     1.3731693765509461125e4, 4.5921953931549871457e4, 6.7265770927008700853e4,
-     3.3430575583588128105e4, 2.5090809287301226727e3),
-    (1.0, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3,
-     2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4,
-     5.2264952788528545610e3),
+    (0.8871328727963667, 27.358341137782098, 253.62343157640666, 246.20371194758334,
+     -7112.5318224166185, -31003.968573223076, -38392.138755716725, -10557.157268402014),
+    (1.0, 42.31333070160091, 687.1870074920579, 5394.196021424751, 21213.794301586597,
+     39307.89580009271, 28729.085735721943, 5226.495278852854),
 )  # fmt: skip
 _SIDE = (
-    (1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0,
-     3.64784832476320460504e0, 1.27045825245236838258e0, 2.41780725177450611770e-1,
-     2.27238449892691845833e-2, 7.74545014278341407640e-4),
-    (1.0, 2.05319162663775882187e0, 1.67638483018380384940e0, 6.89767334985100004550e-1,
-     1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4,
-     1.05075007164441684324e-9),
+    (0.17343711074968357, 0.5638483128593468, 0.5942287437742984, 0.27106191075612385,
+     0.05067727944036828, 0.0006264273317099283, -0.0007586471167799194, -4.684701190854989e-05,
+     -1.5761251074666253e-09),
+    (1.0, 2.053191626637759, 1.6763848301838038, 0.6897673349851, 0.14810397642748008,
+     0.015198666563616457, 0.0005475938084995345, 1.0507500716444169e-09),
 )  # fmt: skip
 _END = (
-    (6.65790464350110377720e0, 5.46378491116411436990e0, 1.78482653991729133580e0,
-     2.96560571828504891230e-1, 2.65321895265761230930e-2, 1.24266094738807843860e-3,
-     2.71155556874348757815e-5, 2.01033439929228813265e-7),
-    (1.0, 5.99832206555887937690e-1, 1.36929880922735805310e-1, 1.48753612908506148525e-2,
-     7.86869131145613259100e-4, 1.84631831751005468180e-5, 1.42151175831644588870e-7,
-     2.04426310338993978564e-15),
+    (0.15790464350110378, 0.12737556855084278, 0.03252351699541969, 0.0030340196115431744,
+     3.420831853187806e-05, -8.474119271894175e-06, -3.492527696778501e-07,
+     -3.3088886164704553e-09, -2.9386282111230383e-15),
+    (1.0, 0.599832206555888, 0.1369298809227358, 0.014875361290850615, 0.0007868691311456133,
+     1.8463183175100548e-05, 1.421511758316446e-07, 2.0442631033899397e-15),
 )  # fmt: skip
 
 
@@ -123,20 +121,27 @@ def erfinv(x: Handle, /) -> Handle:
     return computed(lambda y: _quantile(y * 0.5, (1.0 - y.abs()) * 0.5) * math.sqrt(0.5), x)
 
 
+def normal_quantile(from_half: Tensor, rest: Tensor) -> Tensor:
+    """`ndtri(1/2 + from_half)` in f64, of shares that are exact to their last bit near a half and
+    near 0 or 1: `rest` is the smaller share, below or above."""
+    return of_pair(_quantile, from_half, rest)
+
+
 def _quantile(from_half: Handle, rest: Handle) -> Handle:
     """The number that a share `1/2 + from_half` of a normal variable lies below; `rest` is the
     smaller share, below it or above."""
     centre = from_half.abs().compare("less_equal", 0.425)
     q = choose(centre, from_half, 0.0)
-    inner = q * _ratio(_CENTRE, 0.180625 - q * q)
+    inner = q * (2.5 + _ratio(_CENTRE, 0.180625 - q * q))
     end = rest.compare("equal", 0.0)
     share = choose(centre.bitwise_or(end), 0.05, rest)
     depth = (-share.log()).sqrt()
     side = depth.compare("less_equal", 5.0)
+    near, deep = choose(side, depth - 1.6, 0.0), choose(side, 0.0, depth - 5.0)
     outer = choose(
         side,
-        _ratio(_SIDE, choose(side, depth - 1.6, 0.0)),
-        _ratio(_END, choose(side, 0.0, depth - 5.0)),
+        near * 1.5 + (1.25 + _ratio(_SIDE, near)),
+        deep * 1.4375 + (6.5 + _ratio(_END, deep)),
     )
     # A logarithm is infinite there as well, and so is its slope.
     outer = choose(end, -choose(end, rest, 1.0).log(), outer)

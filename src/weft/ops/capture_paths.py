@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
+from functools import cache, partial, reduce
 from itertools import islice
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -122,29 +122,38 @@ def ways_to(tensors: Sequence[ref[Tensor]], function: Callable[..., Any]) -> Way
     """The ways by which a function reaches these tensors."""
     wanted = {id(tensor()): tensor for tensor in tensors}
     found = Ways()
-    if not wanted:
-        return found
+    for way, value in reached_by(function) if wanted else ():
+        if isinstance(value, Tensor) and id(value) in wanted:
+            found.add(way, wanted[id(value)])
+    return found
+
+
+def reached_by(function: Any, most: int = _MOST_STEPS) -> Iterator[tuple[tuple[Step, ...], Any]]:
+    """What a function or a class reaches, the nearest first, each with a way to it."""
     functions: set[int] = set()
     queue: deque[tuple[Any, tuple[Step, ...], tuple[int, ...]]] = deque([(function, (), ())])
-    left = _MOST_STEPS
-    while queue and left:
+    left = most
+    while queue:
         holder, way, above = queue.popleft()
         for step in _steps(holder, functions):
             left -= 1
             if not left:
-                break
+                return
             value = _tried(step, holder)
-            if isinstance(value, Tensor):
-                if id(value) in wanted:
-                    found.add((*way, step), wanted[id(value)])
-            elif not isinstance(value, _PLAIN) and id(value) not in above and len(way) < _DEEPEST:
+            yield (*way, step), value
+            if not isinstance(value, _ENDS) and id(value) not in above and len(way) < _DEEPEST:
                 queue.append((value, (*way, step), (*above, id(value))))
-    return found
+
+
+def written(way: Sequence[Step]) -> str:
+    """A way as Python writes it."""
+    return reduce(_joined, (step.text for step in way), "")
 
 
 # -- the steps that Python objects offer -----------------------------------------------------------
 
 _PLAIN = (str, bytes, int, float, complex, type(None))
+_ENDS = (Tensor, *_PLAIN)
 
 
 def _steps(holder: Any, functions: set[int]) -> Iterator[Step]:
@@ -205,18 +214,26 @@ def _from_namespace(space: type | ModuleType) -> Iterator[Step]:
 def _from_instance(holder: Any) -> Iterator[Step]:
     """The attributes of an instance, those of its class, and what the class's functions use."""
     names = dict.fromkeys(_attributes(holder))
-    computed = set()
+    computed: set[str] = set()
     for base in type(holder).__mro__:
-        slots = () if base in Holder.__mro__ else vars(base).get("__slots__", ())
-        names.update(dict.fromkeys([slots] if isinstance(slots, str) else slots))
-        for name, value in vars(base).items():
-            if isinstance(value, Tensor):
-                names[name] = None
-            elif isinstance(value, property):
-                computed.add(name)  # reading it would run code of the user
+        more, read = (_offered_for_ever if _is_foreign(base.__module__) else _offered)(base)
+        names.update(dict.fromkeys(more))
+        computed.update(read)
     plain = (name for name in names if name[:2] != "__" and name not in computed)
     yield from (Step(object.__getattribute__, name, f".{name}") for name in plain)
     yield Step(_class, None, "")
+
+
+def _offered(base: type) -> tuple[list[str], list[str]]:
+    """The names of slots and tensors in a class, and those that would run code of the user."""
+    slots = () if base in Holder.__mro__ else vars(base).get("__slots__", ())
+    held = list(vars(base).items())
+    tensors = [name for name, value in held if isinstance(value, Tensor)]
+    computed = [name for name, value in held if isinstance(value, property)]
+    return [*([slots] if isinstance(slots, str) else slots), *tensors], computed
+
+
+_offered_for_ever = cache(_offered)
 
 
 def _names(code: CodeType) -> set[str]:

@@ -3,39 +3,47 @@ the program and are the same in every call. Whoever draws them is told."""
 
 from __future__ import annotations
 
-import inspect
 import random
 import sys
+import threading
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from weft.foundation.errors import WeftWarning
 from weft.foundation.lines import place_of, user_line
+from weft.ops.capture_paths import reached_by, written
+from weft.ops.pytree import Structure
 
-_PYTHON = "Python's random module"
-_NUMPY = "numpy.random"
+_MOST_STEPS: Final = 1_000
+"""How many things are looked at from a function: fewer than tracing it looks at."""
+Source: TypeAlias = tuple[str, Callable[[], Any]]
+"""A generator in words, and what changes with every number that it draws."""
 
 
 class FrozenNumbers:
     """Around the trace of a function: a warning where it drew from a generator that is seen to have
-    moved, of the process or one that the function names."""
+    moved: of the process, one that the function reaches, or one that it made without a seed. One
+    that is made with a seed draws the same numbers in every call, traced or not."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], arguments: Structure) -> None:
         self.function = function
-        self.named = _generators(inspect.unwrap(function))
-        self.before = _states(self.named)
+        self.sources = _sources(function, arguments)
 
     def __enter__(self) -> None:
-        pass
+        _SEEDS.watch()
+        self.before = [state() for _, state in self.sources]
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        after = _states(self.named) if kind is None else self.before
-        moved = [name for name, state in self.before.items() if after[name] != state]
-        if moved:
-            _warn(self.function, moved)
+        after = [state() for _, state in self.sources]
+        _SEEDS.leave()
+        pairs = zip(self.sources, self.before, after, strict=True)
+        moved = dict.fromkeys(name for (name, _), old, new in pairs if old != new)
+        if moved and kind is None:
+            _warn(self.function, list(moved))
 
 
 def _warn(function: Callable[..., Any], moved: list[str]) -> None:
@@ -51,17 +59,61 @@ def _warn(function: Callable[..., Any], moved: list[str]) -> None:
     )
 
 
-def _states(named: dict[str, Any]) -> dict[str, Any]:
-    """What each generator will draw next."""
-    found: dict[str, Any] = {_PYTHON: random.getstate()}
+# -- generators that are there before ------------------------------------------------------------
+
+
+def _sources(function: Any, arguments: Structure) -> list[Source]:
+    """Where numbers may come from: the generators of the process, those that a function reaches
+    from where it was written, and those that its arguments have as settings."""
+    found: list[Source] = [("Python's random module", random.getstate)]
+    found.append(("a generator without a seed", _SEEDS.taken))
     if "numpy.random" in sys.modules:
-        found[_NUMPY] = _comparable(np.random.get_state(legacy=False))
-    for name, generator in named.items():
-        if isinstance(generator, random.Random):
-            found[name] = generator.getstate()
-        else:
-            found[name] = _comparable(generator.bit_generator.state)
+        found.append(("numpy.random", lambda: _comparable(np.random.get_state(legacy=False))))
+    kinds: dict[type, None] = {}
+    for value in _settings(arguments, kinds):
+        if _is_own(value):
+            found.append(("a generator in its arguments", partial(_state, value)))
+    for root in (function, *kinds):
+        for way, value in reached_by(root, _MOST_STEPS):
+            if _is_own(value):
+                name = written(way)
+                found.append((f"self{name}" if name[0] in ".[" else name, partial(_state, value)))
     return found
+
+
+def _settings(arguments: Structure, kinds: dict[type, None]) -> Iterator[Any]:
+    """What the containers in the arguments have besides leaves; `kinds` gets their classes."""
+    for child in arguments.children:
+        if child.kind is not None:
+            kinds[child.kind] = None
+            yield from _flat(child.rest)
+            yield from _settings(child, kinds)
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
+
+
+def _is_own(value: Any) -> bool:
+    """Whether it is a generator, and not that of the process."""
+    if isinstance(value, random.Random):
+        return not isinstance(value, random.SystemRandom) and value is not random._inst
+    if "numpy.random" not in sys.modules:
+        return False
+    return isinstance(value, np.random.Generator | np.random.RandomState)
+
+
+def _state(generator: Any) -> Any:
+    """What a generator will draw next."""
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return _comparable(generator.get_state(legacy=False))
+    return _comparable(generator.bit_generator.state)
 
 
 def _comparable(state: Any) -> Any:
@@ -70,20 +122,66 @@ def _comparable(state: Any) -> Any:
     return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
-def _generators(function: Any) -> dict[str, Any]:
-    """The generators that a function names: variables around it, and of its module."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return {}
-    cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
-    reached = {name: _content(cell) for name, cell in cells}
-    reached |= {name: function.__globals__.get(name) for name in code.co_names}
-    kinds = (random.Random, np.random.Generator)
-    return {name: value for name, value in reached.items() if isinstance(value, kinds)}
+# -- generators that are made while a function is traced -----------------------------------------
 
 
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
+class _Seeds:
+    """How often a thread took a seed from the system. It counts only while something is traced.
+
+    Generators cannot be watched, but one without a seed asks for it: NumPy's by way of `secrets`,
+    which reads `random._urandom`, Python's by `Random.seed`."""
+
+    def __init__(self) -> None:
+        self.here = threading.local()
+        self.lock = threading.Lock()
+        self.watching = 0
+
+    def taken(self) -> int:
+        return getattr(self.here, "taken", 0)
+
+    def watch(self) -> None:
+        with self.lock:
+            self.watching += 1
+            if self.watching == 1:
+                self.before = (getattr(random, "_urandom", None), random.Random.seed)
+                _put(self._noting_bytes(self.before[0]), self._noting_seed(self.before[1]))
+
+    def leave(self) -> None:
+        with self.lock:
+            self.watching -= 1
+            if not self.watching:
+                _put(*self.before)
+
+    def _noting_bytes(self, urandom: Any) -> Any:
+        def noting(count: int) -> Any:
+            self._note()
+            return urandom(count)
+
+        return noting
+
+    def _noting_seed(self, seed: Any) -> Any:
+        @wraps(seed)
+        def noting(generator: random.Random, a: Any = None, *rest: Any, **named: Any) -> Any:
+            if a is None:
+                self._note()
+            return seed(generator, a, *rest, **named)
+
+        return noting
+
+    def _note(self) -> None:
+        frame = sys._getframe(2)
+        while frame.f_back is not None and frame.f_globals.get("__name__") in _BETWEEN:
+            frame = frame.f_back
+        # Names of temporary files are random, and nobody computes with them.
+        if frame.f_globals.get("__name__") != "tempfile":
+            self.here.taken = self.taken() + 1
+
+
+def _put(urandom: Any, seed: Any) -> None:
+    if urandom is not None:
+        random._urandom = urandom  # type: ignore[attr-defined]
+    random.Random.seed = seed  # type: ignore[method-assign]
+
+
+_BETWEEN: Final = frozenset({"random", "secrets"})
+_SEEDS: Final = _Seeds()

@@ -441,7 +441,7 @@ class Jitted:
             for index, argument in enumerate(key.arguments)
         ]
         fill = partial(unflatten, key.structure)
-        with FrozenNumbers(self.function):
+        with FrozenNumbers(self.function, key.structure):
             return trace(self.function, kinds, fill, call, traced, home.backend)
 
     # -- looking in ------------------------------------------------------------------------------

@@ -34,7 +34,9 @@ DRAWN = {
     "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal",
     "rand_like", "randint", "randint_like", "randn", "randn_like", "uniform", "empty", "empty_like",
     "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
-    "nn.functional.dropout", "nn.functional.rrelu", "nn.functional.alpha_dropout",
+    "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d",
+    "nn.functional.rrelu", "nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout",
+    "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
 }  # fmt: skip
 """Ops whose elements are random, or nobody's: shapes and dtypes are compared."""
 
@@ -51,6 +53,7 @@ def main(argv: list[str]) -> int:
     logging.disable(logging.CRITICAL)
     outcomes: dict[str, str] = {}
     for name, op in ops():
+        leave_seeds_out()
         if given.only in name:
             started = time.perf_counter()
             outcomes[name] = outcome(name, op, given.samples)
@@ -58,6 +61,17 @@ def main(argv: list[str]) -> int:
             if outcomes[name] != "right" or seconds > 10:
                 print(f"{name}: {outcomes[name]} ({seconds:.0f} s)", flush=True)
     return report(outcomes, given.update, whole=not given.only)
+
+
+def leave_seeds_out() -> None:
+    """The list sets the seed inside of its random ops, which no compiler gets through; what is
+    asked here is whether the op itself is compiled."""
+    listed = sys.modules["torch.testing._internal.common_methods_invocations"]
+    listed.wrapper_set_seed = unseeded  # type: ignore[attr-defined]
+
+
+def unseeded(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
 
 
 def outcome(name: str, op: Any, samples: int) -> str:

@@ -265,6 +265,32 @@ def test_random_numbers_follow_torchs_seed() -> None:
     assert set(first.tolist()) == {0.0, 2.0}
 
 
+def drawn_in_place(x: Any) -> list[Any]:
+    attempts, logs, wide = (torch.empty_like(x) for _ in range(3))
+    return [attempts.geometric_(0.25), logs.log_normal_(1.0, 0.5), wide.cauchy_(3.0, 0.5)]
+
+
+def test_numbers_of_other_kinds_are_drawn() -> None:
+    torch.manual_seed(0)
+    attempts, logs, wide = compiled(drawn_in_place)(torch.empty(4000))
+    assert attempts.min() == 1
+    assert torch.equal(attempts, attempts.round())
+    assert 3.7 < attempts.mean() < 4.3
+    assert 0.9 < logs.log().mean() < 1.1
+    assert 2.9 < wide.median() < 3.1
+
+
+def test_slopes_that_are_drawn() -> None:
+    torch.manual_seed(0)
+    made = compiled(lambda x: torch.nn.functional.rrelu(x, 0.1, 0.3, training=True))
+    x = torch.cat([torch.ones(10), -torch.ones(500)]).requires_grad_()
+    found = made(x)
+    found.sum().backward()
+    assert torch.equal(found[:10], x[:10])
+    assert -0.3 <= found[10:].min() < -0.28 < -0.12 < found[10:].max() <= -0.1
+    torch.testing.assert_close(x.grad[10:], -found[10:].detach())
+
+
 def test_dropout_is_the_same_on_the_way_back() -> None:
     made = compiled(lambda x: torch.nn.functional.dropout(x, 0.5))
     x = torch.ones(100, requires_grad=True)
@@ -313,14 +339,30 @@ def test_an_encoder_layer_that_torch_runs_as_one_op(norm_first: bool, masked: st
 
 
 def test_a_matrix_without_an_inverse_is_told_as_torch_tells_it() -> None:
-    made = torch.compile(lambda x: torch.linalg.inv(x) + 0, backend=weft_backend)
-    found = made(torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
+    def f(x: Any) -> Any:
+        return torch.linalg.inv(x) + 0
+
+    found = compiled(f)(torch.tensor([[2.0, 0.0], [1.0, 1.0]]))
     torch.testing.assert_close(found, torch.tensor([[0.5, 0.0], [-0.5, 1.0]]))
+    told_as_torch_tells_it(f, torch.zeros(2, 2), "singular")
+
+
+def test_a_matrix_without_factors_is_told_as_torch_tells_it() -> None:
+    def f(x: Any) -> Any:
+        return torch.linalg.cholesky(x) + 0
+
+    found = compiled(f)(torch.eye(2) * 4)
+    torch.testing.assert_close(found, torch.eye(2) * 2)
+    told_as_torch_tells_it(f, -torch.eye(2), "positive-definite")
+
+
+def told_as_torch_tells_it(function: Any, bad: Any, words: str) -> None:
+    """With torch's error, where torch's own compiler does not leave the check out."""
     try:
-        torch.compile(lambda x: torch.linalg.inv(x) + 0, backend="aot_eager")(torch.zeros(2, 2))
+        torch.compile(function, backend="aot_eager")(bad)
     except RuntimeError:
-        with pytest.raises(RuntimeError, match="singular"):
-            made(torch.zeros(2, 2))
+        with pytest.raises(RuntimeError, match=words):
+            compiled(function)(bad)
 
 
 def test_results_of_rank_0_and_of_every_dtype() -> None:

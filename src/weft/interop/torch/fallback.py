@@ -14,7 +14,14 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from weft.foundation.errors import Unimplemented, WeftError, WeftWarning, clipped
 from weft.interop.torch.compiled import CompiledGraph, Settings, Shaped
-from weft.interop.torch.interpret import NodeFailed, is_arithmetic, missing, name_of, sized
+from weft.interop.torch.interpret import (
+    NodeFailed,
+    is_arithmetic,
+    is_report,
+    missing,
+    name_of,
+    sized,
+)
 from weft.interop.torch.lines import shown
 
 Call = Callable[[list[Any]], Any]
@@ -32,7 +39,9 @@ def compiled(module: GraphModule, fakes: Sequence[Any], settings: Settings) -> C
     except WeftError as error:
         _tell(f"a graph of {len(module.graph.nodes)} ops runs in torch: {error}", settings)
         return _in_torch(module)
-    _tell(_named(lost), settings)
+    told = {node: why for node, why in lost.items() if not is_report(node)}
+    if told:
+        _tell(_named(told), settings)
     return _parted(module, lost, settings)
 
 

@@ -114,8 +114,15 @@ _BY_DEVICE: Final = frozenset(["aten.native_layer_norm.default"])
 """Ops whose later results are wide on a GPU and narrow on a CPU: they get what torch says."""
 WRITES: Final = "aten.copy_.default"
 """A result written back into an input, at the end of a graph."""
+_REPORT: Final = "aten._linalg_check_errors"
 _NESTED: Final = "wrap_with_set_grad_enabled"
 """A part of a graph that was written under `torch.no_grad()`."""
+
+
+def is_report(node: Node) -> bool:
+    """Whether a node raises torch's own error for a matrix that has no inverse, or no factors: it
+    computes nothing, and is left to torch without a word."""
+    return name_of(node) == "with_effects" and str(node.args[1]).startswith(_REPORT)
 
 
 def missing(module: GraphModule) -> list[Node]:

@@ -34,7 +34,7 @@ def load_program(path: str | os.PathLike[str]) -> Program:
     if not zipfile.is_zipfile(path):
         raise UserError(f"{told}: it is no archive, or is cut off", "NotExported")
     try:
-        with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        with warnings.catch_warnings(action="ignore"):
             found = torch.export.load(path)
     except Exception as error:
         why = clipped(str(error).partition("\n")[0], 200)
@@ -46,7 +46,7 @@ def to_program(exported: ExportedProgram) -> Program:
     """A program that takes the tensors among the arguments in order, and gives those among the
     results; weights are constants of it. An open axis is called by the first argument that has it
     and by its number: `x_0`."""
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # Of torch, to itself.
+    with warnings.catch_warnings(action="ignore"):  # Of torch, to itself.
         module = from_exported(exported)
     source: Source = module.source
     kinds = _kinds(source)

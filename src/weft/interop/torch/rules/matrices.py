@@ -44,14 +44,8 @@ rules(
     addbmm=_plus(lambda a, b: w.sum(a @ b, axis=0)),
     addr=_plus(_outer),
     linear=lambda x, weight, bias=None: w.functional.linear(x, weight, bias),
-    linalg_cholesky_ex=lambda x, upper=False, check_errors=False: (_lower(x, upper), _fine(x)),
     cholesky=lambda x, upper=False: _lower(x, upper),
 )
-
-
-def _fine(x: Any) -> Any:
-    """The report of a factorisation that went well, for each matrix."""
-    return w.zeros(x.shape[:-2], dtype=SI32)
 
 
 def _report(found: Any, count: int) -> Any:
@@ -144,6 +138,12 @@ def _(x: Any) -> Any:
 @rule("aten._linalg_det")
 def _(x: Any) -> Any:
     return L.det(x), None, None
+
+
+@rule("aten.linalg_cholesky_ex")
+def _(x: Any, upper: bool = False, check_errors: bool = False) -> Any:
+    found = _lower(x, upper)
+    return found, _report(found, x.ndim - 2)
 
 
 @rule("aten.linalg_inv_ex")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from weft.foundation.dtypes import F32, I1, SI64, DType
@@ -65,6 +66,30 @@ def _choices(x: Any, count: int, replacement: bool = False, **_: Any) -> Any:
     return cast(w.functional.top_k(logs + noise, count, -1)[1], SI64)
 
 
+def _waited(x: Any, p: float, **_: Any) -> Any:
+    """How many attempts with a chance of p it takes to succeed."""
+    if p == 1:
+        return w.ones_like(x)
+    left = 1.0 - R.uniform(_key("geometric"), x.shape)
+    return cast(w.maximum(w.ceil(w.log(left) / math.log1p(-p)), 1.0), x.dtype)
+
+
+@rule("aten.rrelu_with_noise_functional")
+def _(
+    x: Any, noise: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, **_: Any
+) -> Any:
+    if not training:
+        return w.where(x > 0, x, x * ((lower + upper) / 2)), noise
+    slopes = cast(R.uniform(_key("rrelu"), x.shape), x.dtype) * (upper - lower) + lower
+    slopes = w.where(x > 0, w.ones_like(x), slopes)
+    return x * slopes, slopes
+
+
+@rule("aten.rrelu_with_noise_backward")
+def _(slope: Any, x: Any, noise: Any, lower: float, upper: float, training: bool, *_: Any) -> Any:
+    return slope * (noise if training else w.where(x > 0, 1.0, (lower + upper) / 2))
+
+
 rules(
     "aten.",
     rand=lambda size, dtype=None, **_: _uniform(size, dtype),
@@ -79,6 +104,11 @@ rules(
     exponential=lambda x, lambd=1.0, **_: (
         cast(R.exponential(_key("exponential"), x.shape), x.dtype) / lambd
     ),
+    log_normal=lambda x, mean=1.0, std=2.0, **_: w.exp(_normal(x.shape, x.dtype) * std + mean),
+    cauchy=lambda x, median=0.0, sigma=1.0, **_: (
+        w.tan((_uniform(x.shape, x.dtype) - 0.5) * math.pi) * sigma + median
+    ),
+    geometric=_waited,
     multinomial=_choices,
 )
 rules(

@@ -3,6 +3,7 @@
     python -m examples.llama                                          random weights, a small model
     python -m examples.llama --weights DIR --prompt "Once upon a time"   a published model
     python -m examples.llama --weights model.gguf --prompt 1 450 4996
+    python -m examples.llama --weights model.gguf --packed            its few bits stay few
 
 DIR has config.json, the safetensors files and tokenizer.json, as Llama 2, 3 and 3.2 are published.
 Parameters have the names of those files: `with_weights(model, torch_model.state_dict())`. Prompts
@@ -110,8 +111,11 @@ class Llama(nn.Module):
 
 def generate(model: Llama, prompt: list[int], count: int) -> list[int]:
     """The prompt and the likeliest tokens after it: one program for the prompt, one for the rest,
-    which keep keys and values in place."""
-    step = weft.jit(lambda model, new, at, caches: model(new, at, caches), donate="caches")
+    which keep keys and values in place. Packed weights become floats inside of them."""
+    kind = model.norm.weight.dtype
+    step = weft.jit(
+        lambda model, new, at, caches: nn.unpacked(model, kind)(new, at, caches), donate="caches"
+    )
     written, new = list(prompt), list(prompt)
     caches = model.empty_caches(len(prompt) + count)
     while len(written) < len(prompt) + count:
@@ -131,10 +135,11 @@ def main() -> None:
     parser.add_argument("--prompt", nargs="+", default=["1", "2", "3"], help="text, or tokens")
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--dtype", choices=["f32", "bf16", "f16"], default="f32")
+    parser.add_argument("--packed", action="store_true", help="keep the few bits of a GGUF file")
     options = parser.parse_args()
     found, model = None, Llama(Config())
     if options.weights is not None:
-        model, found = published(Llama, options.weights, options.dtype)
+        model, found = published(Llama, options.weights, options.dtype, options.packed)
     if found is None or all(word.isdecimal() for word in options.prompt):
         print(model, *generate(model, [int(token) for token in options.prompt], options.count))
     else:

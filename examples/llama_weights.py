@@ -69,14 +69,14 @@ def _vocabulary(model: Published) -> int:
     name = "model.embed_tokens.weight"
     if name not in model.weights:
         raise UserError(f"the weights have no {name}; they are no Llama's")
-    return model.weights[name].type.static_shape[0]
+    return int(model.weights[name].shape[0])
 
 
 def _slower(model: Published, turning: dict[str, Any], head: int, base: float) -> tuple[float, ...]:
     """Of Llama 3: features that turn less than once in the old context turn slower by a factor,
     those that turn often as before, and those in between by something in between."""
     if "rope_freqs.weight" in model.weights:
-        return tuple(map(float, model.weights["rope_freqs.weight"].numpy()))
+        return tuple(map(float, nn.unpacked(model.weights["rope_freqs.weight"]).numpy()))
     kind = turning.get("rope_type", turning.get("type", "default"))
     if kind == "default":
         return ()
@@ -101,9 +101,12 @@ def turned(x: Any, places: Any, config: Config) -> Any:
 
 
 def with_weights(model: M, weights: Mapping[str, Any]) -> M:
-    """The model with weights under the published names: arrays, or tensors of torch or of Weft.
-    Without an output layer it is the embedding."""
-    found = {name.removeprefix("model."): weft.asarray(array) for name, array in weights.items()}
+    """The model with weights under the published names: arrays, tensors of torch or of Weft, or
+    packed ones. Without an output layer it is the embedding."""
+    found = {
+        name.removeprefix("model."): x if isinstance(x, nn.Packed) else weft.asarray(x)
+        for name, x in weights.items()
+    }
     named = {name: t for name, t in found.items() if "rotary_emb" not in name}
     named.pop("rope_freqs.weight", None)
     if "embed_tokens.weight" not in named:
@@ -111,9 +114,11 @@ def with_weights(model: M, weights: Mapping[str, Any]) -> M:
     return model.with_state({"lm_head.weight": named["embed_tokens.weight"], **named})
 
 
-def published(make: Callable[[Config], M], path: Path, dtype: str) -> tuple[M, Published]:
+def published(
+    make: Callable[[Config], M], path: Path, dtype: str, packed: bool = False
+) -> tuple[M, Published]:
     """The model that a folder or a GGUF file holds."""
-    found = read(path, dtype)
+    found = read(path, dtype, packed)
     with nn.unfilled():
         model = make(config_of(found)).map(lambda x: x.astype(dtype))
     return with_weights(model, found.weights), found

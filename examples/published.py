@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import weft
+from weft import nn
 from weft.foundation.errors import UserError
 
-Weights = dict[str, weft.Tensor]
+Weights = dict[str, Any]
+"""Tensors, or `nn.Packed`."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,12 @@ class Published:
         return default
 
 
-def read(path: Path, dtype: str | None = None) -> Published:
-    """A folder, a file in such a folder, or a GGUF file; floats are cast to the dtype."""
+def read(path: Path, dtype: str | None = None, packed: bool = False) -> Published:
+    """A folder, a file in such a folder, or a GGUF file; floats are cast to the dtype, and weights
+    of few bits stay packed where that is wanted."""
     folder = path if path.is_dir() else path.parent
     tokeniser = folder / "tokenizer.json"
-    weights, config = weft.load(path, dtype=dtype), folder / "config.json"
+    weights, config = weft.load(path, dtype=dtype, packed=packed), folder / "config.json"
     if "token_embd.weight" in weights:
         facts = weft.load_metadata(path)
         found, weights = _config_of(facts), _renamed(weights, facts)
@@ -123,16 +126,21 @@ def _renamed(weights: Weights, facts: dict[str, Any]) -> Weights:
     return found
 
 
-def _laid_out(kind: str, part: str, tensor: weft.Tensor, facts: dict[str, Any]) -> weft.Tensor:
+def _laid_out(kind: str, part: str, weight: Any, facts: dict[str, Any]) -> Any:
     """A weight as the safetensors files lay it out. Llama's queries and keys turn pairs of
-    neighbours in GGUF, and of halves there; the linear layers of GPT-2 are turned around."""
+    neighbours in GGUF, and of halves there; the linear layers of GPT-2 are turned around, and a
+    packed one, whose groups lie along its rows, is unpacked for it."""
     if kind == "llama" and part in ("attn_q", "attn_k"):
         heads = facts["llama.attention.head_count"]
         shared = facts.get("llama.attention.head_count_kv", heads)
         count = heads if part == "attn_q" else shared
-        rows, width = tensor.type.static_shape
-        pairs = weft.reshape(tensor, (count, rows // count // 2, 2, width))
-        halves: weft.Tensor = weft.reshape(pairs.swapaxes(1, 2), (rows, width))
-        return halves
-    linear = part in ("attn_qkv", "attn_output", "ffn_up", "ffn_down") and tensor.ndim == 2
-    return tensor.T if kind == "gpt2" and linear else tensor
+        return weft.tree.map(lambda x: _in_halves(x, count), weight)
+    linear = part in ("attn_qkv", "attn_output", "ffn_up", "ffn_down") and len(weight.shape) == 2
+    return nn.unpacked(weight).T if kind == "gpt2" and linear else weight
+
+
+def _in_halves(rows: weft.Tensor, heads: int) -> weft.Tensor:
+    count, width = rows.type.static_shape
+    pairs = weft.reshape(rows, (heads, count // heads // 2, 2, width))
+    halves: weft.Tensor = weft.reshape(pairs.swapaxes(1, 2), (count, width))
+    return halves

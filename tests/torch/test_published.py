@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from examples import gpt2_generate, llama
 from examples.llama_weights import config_of, published
 from examples.published import Published, read
 from tests import gguf_files
+from weft import nn
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -77,8 +79,8 @@ def pairs(weight: Any, heads: int) -> Any:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, width)
 
 
-def as_gguf(model: Any) -> bytes:
-    """The weights of transformers' Llama under the names of GGUF."""
+def as_gguf(model: Any, packed: Callable[[Any], Any] = lambda weight: weight) -> bytes:
+    """The weights of transformers' Llama under the names of GGUF, matrices as `packed` has them."""
     names = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
     names |= {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
     names |= {f"{x}_proj": f"attn_{x}" for x in "qkv"} | {"o_proj": "attn_output"}
@@ -89,7 +91,7 @@ def as_gguf(model: Any) -> bytes:
         layer = f"blk.{parts[2]}." if "layers" in parts else ""
         if parts[-2] in ("q_proj", "k_proj"):
             array = pairs(array, 4 if parts[-2] == "q_proj" else 2)
-        tensors[f"{layer}{names[parts[-2]]}.weight"] = array
+        tensors[f"{layer}{names[parts[-2]]}.weight"] = packed(array) if array.ndim == 2 else array
     facts: dict[str, Any] = {"general.architecture": "llama", "llama.embedding_length": 32}
     facts |= {"llama.block_count": 2, "llama.feed_forward_length": 64}
     facts |= {"llama.attention.head_count": 4, "llama.attention.head_count_kv": 2}
@@ -103,6 +105,32 @@ def test_the_same_llama_as_gguf(tmp_path: Path) -> None:
     model, _ = published(llama.Llama, tmp_path / "model.gguf", "f32")
     found = model(weft.asarray(np.array([TOKENS], np.int32))).numpy()
     np.testing.assert_allclose(found, scores(theirs), rtol=3e-5, atol=3e-5)
+
+
+def in_bytes(weight: Any) -> tuple[int, tuple[int, ...], bytes]:
+    """A weight in blocks of 32 whole numbers of 8 bits under a scale (Q8_0)."""
+    blocks = weight.reshape(-1, 32)
+    scales = np.maximum(np.abs(blocks).max(1, keepdims=True) / 127, 1e-6).astype(np.float16)
+    codes = np.round(blocks / scales.astype(np.float32)).astype(np.int8)
+    raw = np.hstack([scales.view(np.uint8), codes.view(np.uint8)])
+    return 8, weight.shape, raw.tobytes()
+
+
+def test_a_llama_that_stays_packed(tmp_path: Path) -> None:
+    """Its scores are those of the same weights in floats, and close to those before rounding."""
+    theirs = a_llama()
+    path = tmp_path / "model.gguf"
+    path.write_bytes(as_gguf(theirs, in_bytes))
+    model, _ = published(llama.Llama, path, "f32", packed=True)
+    plain, _ = published(llama.Llama, path, "f32")
+    kept = model.layers[0].self_attn.q_proj.weight
+    assert isinstance(kept, nn.Packed)
+    assert kept.nbytes < 32 * 32 * 2
+    tokens = weft.asarray(np.array([TOKENS], np.int32))
+    found = nn.unpacked(model)(tokens).numpy()
+    np.testing.assert_allclose(found, plain(tokens).numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, scores(theirs), rtol=0.1, atol=0.1)
+    assert llama.generate(model, TOKENS, 4) == llama.generate(plain, TOKENS, 4)
 
 
 def test_a_gpt2(tmp_path: Path) -> None:

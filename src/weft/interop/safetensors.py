@@ -220,22 +220,22 @@ def _drop_shards(target: Path) -> None:
 
 
 @public
-def load(path: Pathlike, like: Any = None, *, dtype: Any = None) -> Any:
+def load(path: Pathlike, like: Any = None, *, dtype: Any = None, packed: bool = False) -> Any:
     """What was saved: the tensors by name of a module or plain file, or the container. Objects in
     it, such as modules, are dicts of their tensors by name. With `like`, a container of the same
     structure, it is that with everything from the file in it. A file is safetensors, an index of
-    such files, or GGUF, whose blocks of few bits become float32; a folder holds one of them. Floats
-    are cast to `dtype` where one is given. What is split in `like` is split so in the result, also
+    such files, or GGUF, whose blocks of few bits become float32, or with `packed` stay what they
+    are (`nn.Packed`); a folder holds one of them. Floats are cast to `dtype` where one is given.
+    What is split in `like` is split so in the result, also
     where it was saved on another mesh, or whole."""
     if like is not None:
-        return split_again(like, _loaded(path, wanted_wholes(like), dtype))
-    return _loaded(path, None, dtype)
+        return split_again(like, _loaded(path, wanted_wholes(like), dtype, packed))
+    return _loaded(path, None, dtype, packed)
 
 
-def _loaded(path: Pathlike, like: Any, dtype: Any) -> Any:
+def _loaded(path: Pathlike, like: Any, dtype: Any, packed: bool) -> Any:
     source = found_in(Path(path))
-    arrays, texts = read(source, _float(dtype))
-    tensors = {name: from_array(array) for name, array in arrays.items()}
+    tensors, texts = read(source, _float(dtype), packed)
     form = parsed(texts[_TREE], str(source)) if _TREE in texts else None
     if like is None:
         return tensors if form is None else tree_of(form, tensors, str(source))

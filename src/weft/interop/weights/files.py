@@ -1,4 +1,4 @@
-"""The arrays of a file of weights, of all shards of an index, or of the one that a folder holds.
+"""The tensors of a file of weights, of all shards of an index, or of the one that a folder holds.
 
 An index names files of its own folder. Where it is a link, as in the caches of hubs, the shards
 may be links into the folder it leads to; a name or a link that leads elsewhere is refused.
@@ -17,9 +17,11 @@ import numpy as np
 
 from weft.foundation.dtypes import BY_NAME, DType, Kind, as_dtype
 from weft.foundation.errors import UserError
-from weft.interop.weights.gguf import MAGIC, read_gguf
+from weft.interop.weights.gguf import MAGIC, Gguf, read_gguf
 from weft.interop.weights.mapped import Array, map_file, refuse_pickle
 from weft.interop.weights.safetensors import read_safetensors, read_texts
+from weft.ops.nn.packed import Packed
+from weft.ops.tensor import from_array
 
 _INDEX: Final = ".index.json"
 _PARTS: Final = "weft.parts."
@@ -52,21 +54,35 @@ def found_in(path: Path, caller: str = "load") -> Path:
     raise UserError(f"[{caller}] {path} is a folder without a file of weights, safetensors or GGUF")
 
 
-def read(path: Path, dtype: DType | None) -> tuple[dict[str, Array], dict[str, str]]:
-    """The arrays by name, and the texts beside them; floats are cast to `dtype` if there is one."""
+def read(
+    path: Path, dtype: DType | None, packed: bool = False
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The tensors by name, and the texts beside them; floats are cast to `dtype` if there is one.
+    Blocks of few bits become floats, unless they are to stay `packed`."""
     if path.name.endswith(_INDEX):
         arrays, texts = _read_shards(path)
     else:
         data = map_file(path)
         if data[:4].tobytes() == MAGIC:
-            file = read_gguf(path, data)
-            wide = "f32" if dtype is None else dtype.name
-            arrays, texts = {name: file.array(name, wide) for name in file.entries}, {}
-        else:
-            arrays, texts = read_safetensors(path)
+            return _of_gguf(read_gguf(path, data), dtype, packed), {}
+        arrays, texts = read_safetensors(path)
     typed = {name: _typed(name, array, texts) for name, array in arrays.items()}
     _join_parts(typed, texts, path)
-    return {name: _cast(array, dtype) for name, array in typed.items()}, texts
+    return {name: from_array(_cast(array, dtype)) for name, array in typed.items()}, texts
+
+
+def _of_gguf(file: Gguf, dtype: DType | None, packed: bool) -> dict[str, Any]:
+    wide = "f32" if dtype is None else dtype.name
+    found: dict[str, Any] = {}
+    for name, entry in file.entries.items():
+        groups = file.groups(name) if packed else None
+        if groups is None or entry.blocks is None:
+            found[name] = from_array(_cast(file.array(name, wide), dtype))
+        else:
+            lows = None if groups.lows is None else from_array(groups.lows)
+            parts = from_array(groups.codes), from_array(groups.scales), lows
+            found[name] = Packed(*parts, zero=-(entry.blocks.lowest or 0))
+    return found
 
 
 def _join_parts(arrays: dict[str, Array], texts: Mapping[str, str], path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import UserError
-from weft.interop.weights.gguf_blocks import BLOCKS, UNREAD, BlockType
+from weft.interop.weights.gguf_blocks import BLOCKS, UNREAD, BlockType, Groups
 from weft.interop.weights.mapped import Array, Place, array_at, check_places, checked_shape
 
 MAGIC: Final = b"GGUF"
@@ -69,6 +69,16 @@ class Gguf:
             return array_at(self.data, entry.start, BY_NAME[_PLAIN[entry.kind]], entry.shape)
         raw = self.data[entry.start : entry.start + entry.size]
         return entry.blocks.elements_of(raw, BY_NAME[dtype].numpy).reshape(entry.shape)
+
+    def groups(self, name: str) -> Groups | None:
+        """The few bits of a tensor in blocks, row by row, with their scales; None for others."""
+        entry = self.entries[name]
+        if entry.blocks is None or not math.prod(entry.shape):
+            return None
+        found = entry.blocks.groups_of(self.data[entry.start : entry.start + entry.size])
+        rows = entry.shape[:-1]
+        lows = None if found.lows is None else found.lows.reshape(*rows, -1)
+        return Groups(found.codes.reshape(*rows, -1), found.scales.reshape(*rows, -1), lows)
 
 
 def read_gguf(path: Path, data: memoryview) -> Gguf:

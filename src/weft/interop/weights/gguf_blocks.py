@@ -1,14 +1,15 @@
 """What the blocks of GGUF mean: a few elements that share scales, and how they are packed.
 
-A block type is a function from raw blocks [n, bytes] to elements [n, elements] in f32. In all of
-them `d` is a scale in f16. Elements of 4 bits are the low halves of bytes first, then the high
-halves; what does not fit into those stands in planes of 1 or 2 bits beside them.
+A block type is a function from raw blocks [n, bytes] to whole numbers, and to the scales by which
+they become elements. In all of them `d` is a scale in f16. Numbers of 4 bits are the low halves of
+bytes first, then the high halves; what does not fit into those stands in planes of 1 or 2 bits
+beside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,22 +22,70 @@ _AT_ONCE: Final = 1 << 14
 
 
 @dataclass(frozen=True)
+class Groups:
+    """The elements `codes * scales - lows` of blocks: codes [n, elements] that are whole numbers,
+    scales and lows [n, groups], each for its share of a block."""
+
+    codes: Array
+    scales: Array
+    lows: Array | None = None
+
+    @property
+    def elements(self) -> Array:
+        grouped = self.codes.reshape(*self.scales.shape, -1).astype(np.float32)
+        found: Array = grouped * self.scales[:, :, None]
+        if self.lows is not None:
+            found = found - self.lows[:, :, None]
+        return found.reshape(len(self.codes), -1)
+
+
+@dataclass(frozen=True)
 class BlockType:
-    """A way to pack elements."""
+    """A way to pack elements. The smallest of the codes that fit into 4 bits is `lowest`; where
+    that is None they need 8."""
 
     name: str
     elements: int
     bytes: int
-    unpack: Callable[[Raw], Array]
+    unpack: Callable[[Raw], Groups]
+    lowest: int | None = None
 
     def elements_of(self, data: memoryview, dtype: Any) -> Array:
         """The elements of blocks one after the other."""
-        raw = np.frombuffer(data, np.uint8).reshape(-1, self.bytes)
+        raw = self._raw(data)
         found = np.empty((len(raw), self.elements), dtype)
+        for start, groups in self._in_turn(raw):
+            found[start : start + _AT_ONCE] = groups.elements
+        return found.reshape(-1)
+
+    def groups_of(self, data: memoryview) -> Groups:
+        """The same elements as whole numbers of few bits with their scales: codes in int8, or two
+        in a byte, of each group the first half in the low halves of its bytes."""
+        parts = [self._packed(groups) for _, groups in self._in_turn(self._raw(data))]
+        lows = [part.lows for part in parts if part.lows is not None]
+        return Groups(
+            np.concatenate([part.codes for part in parts]),
+            np.concatenate([part.scales for part in parts]),
+            np.concatenate(lows) if lows else None,
+        )
+
+    def _raw(self, data: memoryview) -> Raw:
+        return np.frombuffer(data, np.uint8).reshape(-1, self.bytes)
+
+    def _in_turn(self, raw: Raw) -> Iterator[tuple[int, Groups]]:
+        """Some blocks after the other."""
         with np.errstate(all="ignore"):  # a scale may be anything, infinite too
             for start in range(0, len(raw), _AT_ONCE):
-                found[start : start + _AT_ONCE] = self.unpack(raw[start : start + _AT_ONCE])
-        return found.reshape(-1)
+                yield start, self.unpack(raw[start : start + _AT_ONCE])
+
+    def _packed(self, groups: Groups) -> Groups:
+        if self.lowest is None:
+            return replace(groups, codes=groups.codes.astype(np.int8))
+        codes = (groups.codes - self.lowest).astype(np.uint8)
+        size = self.elements // groups.scales.shape[1]
+        halves = codes.reshape(len(codes), -1, 2, size // 2)
+        bytes_ = halves[:, :, 0] | halves[:, :, 1] << np.uint8(4)
+        return replace(groups, codes=bytes_.reshape(len(codes), -1))
 
 
 # -- parts -----------------------------------------------------------------------------------------
@@ -67,67 +116,59 @@ def _planes(raw: Raw, group: int, bits: int) -> NDArray[np.uint8]:
     return ((grouped >> shifts) & np.uint8((1 << bits) - 1)).reshape(len(raw), -1)
 
 
-def _by_group(codes: Array, scales: Array, lows: Array | None = None) -> Array:
-    """Codes [n, elements] times scales [n, groups] less lows, each for its share of a block."""
-    grouped = codes.reshape(len(codes), scales.shape[1], -1).astype(np.float32)
-    found: Array = grouped * scales[:, :, None]
-    return (found if lows is None else found - lows[:, :, None]).reshape(len(codes), -1)
-
-
 # -- 32 elements -----------------------------------------------------------------------------------
 
 
-def _q4_0(raw: Raw) -> Array:
-    return _half(raw, 0) * (_nibbles(raw[:, 2:]).astype(np.float32) - 8)
+def _q4_0(raw: Raw) -> Groups:
+    return Groups(_nibbles(raw[:, 2:]).astype(np.int8) - np.int8(8), _half(raw, 0))
 
 
-def _q4_1(raw: Raw) -> Array:
-    return _half(raw, 0) * _nibbles(raw[:, 4:]).astype(np.float32) + _half(raw, 2)
+def _q4_1(raw: Raw) -> Groups:
+    return Groups(_nibbles(raw[:, 4:]), _half(raw, 0), -_half(raw, 2))
 
 
-def _q5_0(raw: Raw) -> Array:
+def _q5_0(raw: Raw) -> Groups:
     codes = _nibbles(raw[:, 6:]) | _fifth_bits(raw[:, 2:6])
-    return _half(raw, 0) * (codes.astype(np.float32) - 16)
+    return Groups(codes.astype(np.int8) - np.int8(16), _half(raw, 0))
 
 
-def _q5_1(raw: Raw) -> Array:
+def _q5_1(raw: Raw) -> Groups:
     codes = _nibbles(raw[:, 8:]) | _fifth_bits(raw[:, 4:8])
-    return _half(raw, 0) * codes.astype(np.float32) + _half(raw, 2)
+    return Groups(codes, _half(raw, 0), -_half(raw, 2))
 
 
-def _q8_0(raw: Raw) -> Array:
-    return _half(raw, 0) * raw[:, 2:].view(np.int8).astype(np.float32)
+def _q8_0(raw: Raw) -> Groups:
+    return Groups(raw[:, 2:].view(np.int8), _half(raw, 0))
 
 
 _CURVE: Final = np.array(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
 )
 """What the 16 codes of IQ4 stand for."""
 
 
-def _iq4_nl(raw: Raw) -> Array:
-    values: Array = _CURVE[_nibbles(raw[:, 2:])]
-    return _half(raw, 0) * values
+def _iq4_nl(raw: Raw) -> Groups:
+    return Groups(_CURVE[_nibbles(raw[:, 2:])], _half(raw, 0))
 
 
 # -- 256 elements ----------------------------------------------------------------------------------
 
 
-def _q2_k(raw: Raw) -> Array:
+def _q2_k(raw: Raw) -> Groups:
     scales, codes = raw[:, :16], _planes(raw[:, 16:80], 32, 2)
     steps = _half(raw, 80) * (scales & np.uint8(15)).astype(np.float32)
     lows = _half(raw, 82) * (scales >> np.uint8(4)).astype(np.float32)
-    return _by_group(codes, steps, lows)
+    return Groups(codes, steps, lows)
 
 
-def _q3_k(raw: Raw) -> Array:
+def _q3_k(raw: Raw) -> Groups:
     high = _planes(raw[:, :32], 32, 1)
     codes = _planes(raw[:, 32:96], 32, 2).astype(np.int8) - 4 * (high ^ np.uint8(1)).astype(np.int8)
     packed = raw[:, 96:108]
     low = _nibbles(packed[:, :8], 8)
     top = _planes(packed[:, 8:], 4, 2)
     scales = (low | top << np.uint8(4)).astype(np.float32) - 32
-    return _by_group(codes, _half(raw, 108) * scales)
+    return Groups(codes, _half(raw, 108) * scales)
 
 
 def _six_bits(packed: Raw) -> tuple[Array, Array]:
@@ -139,44 +180,44 @@ def _six_bits(packed: Raw) -> tuple[Array, Array]:
     return np.hstack(scales).astype(np.float32), np.hstack(lows).astype(np.float32)
 
 
-def _with_lows(raw: Raw, codes: Array) -> Array:
+def _with_lows(raw: Raw, codes: Array) -> Groups:
     scales, lows = _six_bits(raw[:, 4:16])
-    return _by_group(codes, _half(raw, 0) * scales, _half(raw, 2) * lows)
+    return Groups(codes, _half(raw, 0) * scales, _half(raw, 2) * lows)
 
 
-def _q4_k(raw: Raw) -> Array:
+def _q4_k(raw: Raw) -> Groups:
     return _with_lows(raw, _nibbles(raw[:, 16:], 32))
 
 
-def _q5_k(raw: Raw) -> Array:
+def _q5_k(raw: Raw) -> Groups:
     return _with_lows(raw, _nibbles(raw[:, 48:], 32) | _planes(raw[:, 16:48], 32, 1) << np.uint8(4))
 
 
-def _q6_k(raw: Raw) -> Array:
+def _q6_k(raw: Raw) -> Groups:
     low, high = _nibbles(raw[:, :128], 64), _planes(raw[:, 128:192], 32, 2)
     codes = (low | high << np.uint8(4)).astype(np.int8) - np.int8(32)
     scales = raw[:, 192:208].view(np.int8).astype(np.float32)
-    return _by_group(codes, _half(raw, 208) * scales)
+    return Groups(codes, _half(raw, 208) * scales)
 
 
-def _iq4_xs(raw: Raw) -> Array:
+def _iq4_xs(raw: Raw) -> Groups:
     top = np.ascontiguousarray(raw[:, 2:4]).view("<u2").astype(np.uint16)
     high = (top >> np.arange(0, 16, 2, dtype=np.uint16)) & np.uint16(3)
     low = (raw[:, 4:8, None] >> np.array([0, 4], np.uint8)) & np.uint8(15)
     scales = (low.reshape(len(raw), 8) | high.astype(np.uint8) << np.uint8(4)).astype(np.float32)
     codes = _CURVE[_nibbles(raw[:, 8:])]
-    return _by_group(codes, _half(raw, 0) * (scales - 32))
+    return Groups(codes, _half(raw, 0) * (scales - 32))
 
 
 BLOCKS: Final[dict[int, BlockType]] = {
-    2: BlockType("Q4_0", 32, 18, _q4_0),
-    3: BlockType("Q4_1", 32, 20, _q4_1),
+    2: BlockType("Q4_0", 32, 18, _q4_0, lowest=-8),
+    3: BlockType("Q4_1", 32, 20, _q4_1, lowest=0),
     6: BlockType("Q5_0", 32, 22, _q5_0),
     7: BlockType("Q5_1", 32, 24, _q5_1),
     8: BlockType("Q8_0", 32, 34, _q8_0),
-    10: BlockType("Q2_K", 256, 84, _q2_k),
-    11: BlockType("Q3_K", 256, 110, _q3_k),
-    12: BlockType("Q4_K", 256, 144, _q4_k),
+    10: BlockType("Q2_K", 256, 84, _q2_k, lowest=0),
+    11: BlockType("Q3_K", 256, 110, _q3_k, lowest=-4),
+    12: BlockType("Q4_K", 256, 144, _q4_k, lowest=0),
     13: BlockType("Q5_K", 256, 176, _q5_k),
     14: BlockType("Q6_K", 256, 210, _q6_k),
     20: BlockType("IQ4_NL", 32, 18, _iq4_nl),

@@ -64,6 +64,7 @@ from weft.ops.nn.normalisation import (
     RMSNorm,
     SpectralNorm,
 )
+from weft.ops.nn.packed import Packed, unpacked
 from weft.ops.nn.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
@@ -142,6 +143,7 @@ __all__ = [
     "MultiHeadAttention",
     "NLLLoss",
     "PReLU",
+    "Packed",
     "PixelShuffle",
     "RMSNorm",
     "ReLU",
@@ -165,6 +167,7 @@ __all__ = [
     "next_key",
     "training",
     "unfilled",
+    "unpacked",
 ]
 
 

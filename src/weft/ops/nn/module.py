@@ -25,6 +25,7 @@ from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.foundation.tracebacks import ending_outside
 from weft.ops.calls import public
 from weft.ops.nn.layers import told_by_layer
+from weft.ops.nn.packed import Packed
 from weft.ops.other_names import module_advice
 from weft.ops.pytree import Structure, exact, flatten, leaf_names, map_leaves, register_pytree
 from weft.ops.state import Holder, attributes, blank, keep_apart, tells
@@ -78,7 +79,8 @@ class Module(Holder):
     @public
     def with_state(self: M, state: Mapping[str, Any], *, strict: bool = True) -> M:
         """A module like this one with the tensors of a `state_dict`. Unless `strict` is off, every
-        name must be there and no other; shapes and dtypes must be the same."""
+        name must be there and no other; shapes and dtypes must be the same. In the place of a
+        tensor of floats may be one of few bits (`nn.Packed`)."""
         own = self.state_dict()
         if not isinstance(state, Mapping):
             raise UserError(f"a state is tensors by name, not {a_type(state)}")
@@ -124,7 +126,11 @@ def learnt(structure: Structure) -> list[bool]:
     return found
 
 
-def _fitting(name: str, given: Any, own: Tensor) -> Tensor:
+def _fitting(name: str, given: Any, own: Tensor) -> Tensor | Packed:
+    if isinstance(given, Packed) and given.shape == own.shape and own.dtype.is_float:
+        return given
+    if isinstance(given, Packed):
+        raise UserError(f"{name} is {given!r}, but the module has {own.type}")
     if not isinstance(given, Tensor):
         raise UserError(f"{name} is {a_type(given)}, not a tensor")
     if given.type != own.type:
@@ -147,7 +153,7 @@ def _dotted(name: str) -> str:
 
 
 def _is_child(value: Any) -> bool:
-    if isinstance(value, Tensor | Module):
+    if isinstance(value, Tensor | Module | Packed):
         return True
     if isinstance(value, tuple):
         return any(map(_is_child, value))

@@ -13,6 +13,7 @@ import pytest
 
 import weft
 from tests import gguf_files
+from weft import nn
 from weft.foundation.errors import UserError
 from weft.interop.weights.gguf_blocks import BLOCKS
 
@@ -83,3 +84,64 @@ def test_types_that_are_not_read_are_named(tmp_path: Path) -> None:
     path.write_bytes(gguf_files.file({"x": (12, (128,), bytes(72))}))
     with pytest.raises(UserError, match="'x' has rows that are no whole blocks of 256"):
         weft.load(path)
+
+
+# -- few bits that stay few ------------------------------------------------------------------------
+
+FOUR_BITS = {"Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K"}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_packed_weights_are_the_same_numbers(name: str, tmp_path: Path) -> None:
+    kind, elements, size, halves, _ = KNOWN[name]
+    raw = gguf_files.blocks(size, 6, halves)
+    path = tmp_path / "x.gguf"
+    path.write_bytes(gguf_files.file({"x": (kind, (3, 2 * elements), raw.tobytes())}))
+    packed = weft.load(path, packed=True)["x"]
+    assert isinstance(packed, nn.Packed)
+    assert packed.shape == (3, 2 * elements)
+    bits = 4 if name in FOUR_BITS else 8
+    assert packed.codes.nbytes == 6 * elements * bits // 8
+    assert f"{bits} bits" in repr(packed)
+    whole = weft.load(path)["x"].numpy()
+    np.testing.assert_array_equal(nn.unpacked(packed).numpy(), whole)
+    halved = nn.unpacked(packed, "f16").numpy()
+    np.testing.assert_array_equal(halved, whole.astype(np.float16))
+
+
+@pytest.mark.usefixtures("default_backend")
+def test_a_module_holds_packed_weights(tmp_path: Path) -> None:
+    raw = gguf_files.blocks(18, 8, [0]).tobytes()
+    bias = np.arange(8, dtype=np.float32)
+    path = tmp_path / "x.gguf"
+    path.write_bytes(gguf_files.file({"weight": (2, (8, 32), raw), "bias": bias}))
+    layer = nn.Linear(32, 8)
+    packed = weft.load(path, like=layer, packed=True)
+    assert packed.weight.nbytes == 8 * (16 + 4)
+    assert [x.shape for x in packed.parameters()] == [(8, 16), (8, 1), (8,)]
+    x = np.ones((2, 32), np.float32)
+    found = weft.jit(lambda layer, x: nn.unpacked(layer)(x))(packed, x)
+    expected = weft.load(path, like=layer)(weft.asarray(x))
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
+    weft.save(tmp_path / "again.safetensors", packed)
+    again = weft.load(tmp_path / "again.safetensors", like=packed)
+    np.testing.assert_array_equal(again.weight.codes.numpy(), packed.weight.codes.numpy())
+
+
+def test_packed_weights_of_another_shape_are_told(tmp_path: Path) -> None:
+    raw = gguf_files.blocks(18, 8, [0]).tobytes()
+    path = tmp_path / "x.gguf"
+    path.write_bytes(gguf_files.file({"weight": (2, (8, 32), raw)}))
+    with pytest.raises(weft.WeftError, match=r"weight is Packed\(shape=\(8, 32\), 4 bits\)"):
+        weft.load(path, like=nn.Linear(32, 4, bias=False), packed=True)
+    with pytest.raises(UserError, match="weights of few bits become floats, not si32"):
+        nn.unpacked(weft.load(path, packed=True), "si32")
+
+
+def test_plain_and_empty_tensors_are_not_packed(tmp_path: Path) -> None:
+    plain = np.ones((2, 3), np.float32)
+    path = tmp_path / "x.gguf"
+    path.write_bytes(gguf_files.file({"x": plain, "y": (2, (0, 32), b"")}))
+    found = weft.load(path, packed=True)
+    assert [found[name].shape for name in "xy"] == [(2, 3), (0, 32)]
+    assert nn.unpacked(found) == found

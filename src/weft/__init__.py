@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from weft.driver.compile import compile_program as compile  # noqa: A004
     from weft.driver.compile import explain
     from weft.driver.execute import run
+    from weft.driver.tuning.farm import tune_program as tune
     from weft.foundation.errors import (
         ExecutionError,
         InternalError,
@@ -43,6 +44,7 @@ _HOMES = {
     "load_metadata": ("weft.interop.safetensors", "load_metadata"),
     "run": ("weft.driver.execute", "run"),
     "save": ("weft.interop.safetensors", "save"),
+    "tune": ("weft.driver.tuning.farm", "tune_program"),
     "ExecutionError": (_ERRORS, "ExecutionError"),
     "InternalError": (_ERRORS, "InternalError"),
     "ResourceExceeded": (_ERRORS, "ResourceExceeded"),
@@ -78,6 +80,7 @@ __all__ = [
     "ptir",
     "run",
     "save",
+    "tune",
 ]
 
 

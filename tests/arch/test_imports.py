@@ -73,6 +73,7 @@ HOMES: dict[str, set[str]] = {
     "jaxlib": {"interop"},
     "safetensors": {"interop"},
     "mpi4py": {"runtime"},
+    "distributed": {"driver.tuning"},
     "hypothesis": {"testing"},
     "typer": {"cli"},
     "rich": {"cli", "testing"},

@@ -41,6 +41,14 @@ def tune_command(
     again: Annotated[
         bool, typer.Option("--again", help="Measure what was tuned before, too.")
     ] = False,
+    farm: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Let the workers of a Dask scheduler measure, as in tcp://host:8786; they are "
+            "machines like this one.",
+        ),
+    ] = "",
     level: Annotated[
         int, typer.Option("-O", metavar="LEVEL", help="How kernels are fused, as in compile.")
     ] = DEFAULT_LEVEL,
@@ -50,6 +58,8 @@ def tune_command(
     Compiles on this machine use them from then on. Ctrl-C keeps what was found.
     """
     _check_asked(file, gpu, shapes, data)
+    if farm and file is None:
+        raise UserError("--farm measures the kernels of a program: name one in place of --shapes")
     check_level(level)
     if log is not None:
         check_writable(log)
@@ -57,7 +67,7 @@ def tune_command(
     if file is None:
         work.tune_shapes(shapes, data, log, again=again)
     else:
-        work.tune_file(file, sizes, log, gpu=gpu, again=again, level=level)
+        work.tune_file(file, sizes, log, gpu=gpu, again=again, level=level, farm=farm)
 
 
 def _check_asked(file: Path | None, gpu: bool, shapes: str, data: Path | None) -> None:

@@ -19,8 +19,9 @@ from weft.driver.cuda import target_of_device
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.tuning import measure
+from weft.driver.tuning.farm import dask_executor, tune_on
 from weft.driver.tuning.products import Product, product_named
-from weft.driver.tuning.tune import Trial, Tuning, tune
+from weft.driver.tuning.tune import Trial, Tuning
 from weft.driver.tuning.tune_products import FormFile, tune_products
 from weft.foundation.errors import UserError
 from weft.foundation.tally import counted
@@ -36,14 +37,17 @@ GOOD: Final = 0.7
 
 
 def tune_file(
-    file: Path, sizes: str, log: Path | None, *, gpu: bool, again: bool, level: int
+    file: Path, sizes: str, log: Path | None, *, gpu: bool, again: bool, level: int, farm: str = ""
 ) -> None:
     """Measure plans for the kernels of a program."""
     program = _program(file, sizes)
     target = _target(gpu)
+    workers = dask_executor(farm) if farm else None
     with _bar() as bar:
         compilation = Compilation(program, target, make_signature(program), opt_level=level)
-        tuning = tune(compilation, bar.show, bar.start, again=lambda kernels: again)
+        tuning = tune_on(compilation, workers, again=again, watch=bar.show, begin=bar.start)
+    for note in tuning.notes:
+        complain(note)
     _tell(printable(str(file)), tuning, log, target)
 
 

@@ -8,9 +8,9 @@ measured again, in whatever process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from weft.driver.stages.algorithms import chosen_plans
 from weft.driver.stages.bodies import parts_of
@@ -64,6 +64,8 @@ class Tuning:
     measured: list[Measurement] = field(default_factory=list)
     known: int = 0
     """Classes that were tuned before."""
+    notes: list[str] = field(default_factory=list)
+    """What did not go as it should, in sentences."""
     interrupted: bool = False
     is_kept: bool = True
     """Whether the next compile finds what was found: the disk may be full."""
@@ -110,12 +112,21 @@ def _is_legal(
     return not generator_for(target).accepts(kernel, module, buffer_map, plan, target)
 
 
+Taken: TypeAlias = tuple[int, Measurement | None]
+"""The place of a plan among those of its class, and its measurement; None: it cannot be built."""
+Races: TypeAlias = Callable[
+    [Sequence[KernelClass], Target], Iterator[tuple[KernelClass, Iterable[Taken]]]
+]
+"""Who measures the plans of kernels, in whatever order."""
+
+
 def tune(
     compilation: Compilation,
     watch: Callable[[Trial], None] = lambda trial: None,
     begin: Callable[[Tuning], None] = lambda tuning: None,
     *,
     again: Callable[[KernelClass], bool] = lambda kernels: False,
+    races: Races | None = None,
 ) -> Tuning:
     """Tune a program that has gone through no stage yet. Stopped by Ctrl-C, it keeps what it has
     found; `again` says what is to be measured even where it was tuned before."""
@@ -127,63 +138,90 @@ def tune(
     tuning.found = {c.key: table[c.key] for c in done}
     tuning.classes = [c for c in tuning.classes if c not in done]
     begin(tuning)
-    for kernels in tuning.classes:
-        try:
-            for trial in _Race(kernels, target, tuning).run():
+    at_hand: KernelClass | None = None
+    try:
+        for kernels, race in (races or _here)(tuning.classes, target):
+            at_hand = kernels
+            for trial in _Race(kernels, tuning).seen(race):
                 watch(trial)
-        except KeyboardInterrupt:
-            tuning.interrupted = True
-        if kernels.key in tuning.found:
-            # Another process may have tuned something else in the meantime.
-            table = tuned.load(target) | {kernels.key: tuning.found[kernels.key]}
-            tuning.is_kept = tuned.save(target, table) and tuning.is_kept
-        if tuning.interrupted:
-            break
+            _keep(kernels, target, tuning)
+    except KeyboardInterrupt:
+        tuning.interrupted = True
+        if at_hand is not None:
+            _keep(at_hand, target, tuning)
     return tuning
+
+
+def _here(
+    classes: Sequence[KernelClass], target: Target
+) -> Iterator[tuple[KernelClass, Iterable[Taken]]]:
+    """This process measures, one kernel after the other."""
+    return ((c, raced(c.kernel, c.module, c.plans, target)) for c in classes)
+
+
+def _keep(kernels: KernelClass, target: Target, tuning: Tuning) -> None:
+    """What was found for a class, in the table; another process may have tuned something else in
+    the meantime."""
+    if kernels.key in tuning.found:
+        table = tuned.load(target) | {kernels.key: tuning.found[kernels.key]}
+        tuning.is_kept = tuned.save(target, table) and tuning.is_kept
+
+
+def raced(kernel: Kernel, module: Module, plans: Sequence[Plan], target: Target) -> Iterator[Taken]:
+    """The plans of a kernel, measured one after the other; the winner runs once more beside the
+    first choice, because what won by chance does not win twice."""
+    times: dict[int, float] = {}
+    for place, plan in enumerate(plans):
+        line = _measured(kernel, module, plan, target)
+        yield place, line
+        if line is not None:
+            times[place] = line.actual
+        elif place == 0:
+            return
+    best = _best(times)
+    for place in (0, best) if best else ():
+        yield place, _measured(kernel, module, plans[place], target)
+
+
+def _measured(kernel: Kernel, module: Module, plan: Plan, target: Target) -> Measurement | None:
+    try:
+        return measure(kernel, module, plan, target)
+    except WeftError:
+        return None
+
+
+def _best(times: Mapping[int, float]) -> int:
+    return min(times, key=lambda place: (times[place], place))
 
 
 @dataclass
 class _Race:
-    """The plans of one class, measured one after the other; what is best so far is in `tuning` all
-    the time."""
+    """What is known of the plans of one class; what is best so far is in `tuning` all the time."""
 
     kernels: KernelClass
-    target: Target
     tuning: Tuning
     times: dict[int, float] = field(default_factory=dict)
 
-    def run(self) -> Iterator[Trial]:
-        count = len(self.kernels.plans)
-        for place in range(count):
-            line = self._take(place)
+    def seen(self, race: Iterable[Taken]) -> Iterator[Trial]:
+        """A trial for each plan that was measured for the first time."""
+        count, done = len(self.kernels.plans), 0
+        for place, line in race:
+            again, done = place < done, max(done, place + 1)
             if line is not None:
-                self._note(place + 1)
-                yield Trial(self.kernels, place + 1, line, self.times[self.best])
-            elif place == 0:
-                return
-        if self.best:
-            # What won by chance does not win twice.
-            for place in (0, self.best):
-                self._take(place)
-        self._note(count)
+                self._take(place, line)
+                self._note(done)
+                if not again:
+                    yield Trial(self.kernels, done, line, self.times[_best(self.times)])
+        if self.times:
+            self._note(count)
 
-    @property
-    def best(self) -> int:
-        return min(self.times, key=lambda place: (self.times[place], place))
-
-    def _take(self, place: int) -> Measurement | None:
-        kernels = self.kernels
-        try:
-            line = measure(kernels.kernel, kernels.module, kernels.plans[place], self.target)
-        except WeftError:
-            return None
+    def _take(self, place: int, line: Measurement) -> None:
         self.tuning.measured.append(line)
         before = self.times.get(place, 0.0)
         self.times[place] = max(before, line.actual) if place else line.actual
-        return line
 
     def _note(self, points: int) -> None:
-        plans, best = self.kernels.plans, self.best
+        plans, best = self.kernels.plans, _best(self.times)
         self.tuning.times[self.kernels.key] = self.times
         self.tuning.found[self.kernels.key] = Tuned(
             plans[best], self.times[best], self.times[0], points, len(plans)

@@ -140,6 +140,26 @@ def test_a_line_of_source_leads_to_its_machine_code(browser: Browser, tour: Path
     assert not browser.texts(".row.lit")
 
 
+def test_a_value_inside_a_kernel_is_lit_in_its_machine_code(browser: Browser, tour: Path) -> None:
+    """The exponential of the softmax alone: one statement of its kernel, and a part of the code."""
+    browser.open(tour)
+    browser.run("weft.show('code')")
+    browser.run("weft.state.panes[0].show('region')")
+    browser.settle()
+    lines = browser.run("weft.state.panes[0].lines")
+    at = next(n for n, line in enumerate(lines) if '"exp"' in line)
+    browser.run(f"weft.state.panes[0].into({at})")
+    browser.settle()
+    browser.run(f"""document.querySelector(".pane .row[data-at='{at}'] code").click()""")
+    browser.settle()
+    lit = [browser.texts(f".pane:nth-child({n}) .row.lit code") for n in (1, 2, 3)]
+    assert len(lit[0]) == 1
+    assert [line.split(" = ")[1].partition("(")[0] for line in lit[1]] == ["exp"]
+    assert lit[2]
+    assert browser.texts(".pane:nth-child(3) .row.near code")
+    assert "inside" in browser.texts(".told")[0]
+
+
 def test_hovering_lights_and_arrows_move(browser: Browser, tour: Path) -> None:
     browser.open(tour)
     browser.run("weft.show('code')")
@@ -204,7 +224,8 @@ def test_names_never_become_markup(browser: Browser, tmp_path: Path) -> None:
     for value in found[0]["values"]:
         value[1:6] = [EVIL, EVIL, "", 0, EVIL]
     for kernel in found[0]["kernels"]:
-        kernel.update(name=EVIL, op=EVIL, layer=EVIL, place=EVIL, nest=EVIL, why=EVIL)
+        kernel.update(name=EVIL, op=EVIL, layer=EVIL, place=EVIL, nest=EVIL)
+        kernel["choices"] = [{"kind": "stored", "name": EVIL, "ids": [], "why": EVIL}]
     found[0]["stages"][0]["text"] = [EVIL] * 40
     path = tmp_path / "evil.html"
     path.write_text(page(found, EVIL))

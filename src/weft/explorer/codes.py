@@ -13,7 +13,7 @@ from weft.foundation.errors import WeftError
 from weft.foundation.tally import counted
 from weft.target.target import Kind
 
-MOST_LINES: Final = 3000
+MOST_LINES: Final = 2000
 """Lines of one kind of code after which no other routine is begun."""
 Json: TypeAlias = dict[str, Any]
 

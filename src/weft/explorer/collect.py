@@ -104,6 +104,15 @@ def _measured(
     return Measured(seconds, spans)
 
 
+def _steadier(one: Measured, other: Measured) -> Measured:
+    """The faster of two times for each kernel: what a machine did besides only ever adds to it."""
+    if one.seconds.keys() != other.seconds.keys():
+        return one
+    least = {name: min(time, other.seconds[name]) for name, time in one.seconds.items()}
+    spans = min(one.spans, other.spans, key=lambda spans: sum(time for _, _, time in spans))
+    return Measured(least, spans)
+
+
 class Watcher:
     """Sees every program that is compiled or run, and times its runs."""
 
@@ -111,6 +120,7 @@ class Watcher:
         self.seen: dict[int, Prepared] = {}
         self.kinds: dict[int, str] = {}
         self.profiles: dict[int, Profile] = {}
+        self.runs: dict[int, int] = {}
 
     def compiled(
         self, kind: str, source: Program, made: Prepared, log: PassLog, seconds: float
@@ -122,6 +132,7 @@ class Watcher:
         self.seen[id(compiled)] = compiled
         found = Profile()
         results = profiled(compiled, inputs, seed, found)
+        self.runs[id(compiled)] = self.runs.get(id(compiled), 0) + 1
         best = self.profiles.get(id(compiled))
         if best is None or _total(found) < _total(best):
             self.profiles[id(compiled)] = found
@@ -148,6 +159,8 @@ class Watcher:
         steps = [(span.name, span.seconds) for span in profile.spans] if profile else []
         is_whole = len(steps) == len(executable.artifact.steps)
         measured = _measured(steps, steps, executable) if is_whole else Measured()
+        if is_whole and self.runs[id(made)] < _TURNS:
+            measured = _steadier(measured, run_of(executable))
         return Shown(name, executable, measured)
 
 

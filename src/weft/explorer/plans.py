@@ -58,9 +58,13 @@ MEANINGS: Final = {
 
 def explained(plan: Plan) -> list[list[Any]]:
     """Every field that has an effect on the plan's target: name, value, meaning."""
+    return [[name, text, MEANINGS.get(name, "")] for name, text in shown_fields(plan).items()]
+
+
+def shown_fields(plan: Plan) -> dict[str, str]:
+    """The same fields, name and value."""
     values = plan_to_json(plan)
-    shown = [name for name in effective_fields(plan) if name in values]
-    return [[name, _short(values[name]), MEANINGS.get(name, "")] for name in shown]
+    return {name: _short(values[name]) for name in effective_fields(plan) if name in values}
 
 
 def _short(value: Any) -> str:

@@ -16,6 +16,7 @@ from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import pipeline
 from weft.driver.stages.links import Links, links_of
 from weft.driver.stages.origins import kernel_origins
+from weft.explorer.choices import choices_of, races_of
 from weft.explorer.codes import codes_of, resources_of
 from weft.explorer.marks import marks_of, names_of
 from weft.explorer.nests import nest_of
@@ -89,6 +90,7 @@ def _record(
         "stages": stages,
         "values": _values(links),
         "kernels": kernels,
+        "races": races_of(compilation),
         "memory": _memory(compilation),
         "machine": _machine(target),
         "spans": [list(span) for span in measured.spans],
@@ -141,6 +143,7 @@ def _kernels(compilation: Compilation, links: Links, measured: Measured) -> list
     module, plans = compilation["region"], compilation["plan"]
     taken = resources_of(compilation)
     origins = kernel_origins(compilation)
+    choices = choices_of(compilation, links.tiny)
     writers: dict[str, str] = {o.tensor: k.name for k in module.kernels for o in k.outputs}
     found = []
     for kernel in module.kernels:
@@ -168,7 +171,7 @@ def _kernels(compilation: Compilation, links: Links, measured: Measured) -> list
                 "reads": list(kernel.inputs),
                 "writes": [output.tensor for output in kernel.outputs],
                 "after": sorted({writers[n] for n in kernel.inputs if n in writers}),
-                "why": module.stops.get(kernel.name, ""),
+                "choices": choices[kernel.name],
                 "seconds": measured.seconds.get(kernel.name, 0.0),
                 **_work(kernel, compilation, plan),
             }

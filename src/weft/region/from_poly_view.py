@@ -259,6 +259,8 @@ class _Lowering:
             self._chains(computed),
             tuple(fusion.notes),
             stops,
+            {**fusion.refusals, **fusion.must},
+            tuple(fusion.weighed.values()),
         )
 
     def _chains(self, computed: Mapping[str, tuple[str, ...]]) -> tuple[Chain, ...]:

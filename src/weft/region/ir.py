@@ -506,6 +506,20 @@ class Chain:
 
 
 @dataclass(frozen=True)
+class Weighed:
+    """A choice that was made when values were put into kernels, with what it was estimated at."""
+
+    value: str
+    """A block of Poly-View."""
+    together: float
+    """Seconds of all kernels concerned if it is computed where it is read, or, with another value
+    beside it, if both are stored by one kernel."""
+    apart: float
+    """The same if it goes through memory, or if each is stored by a kernel of its own."""
+    beside: str = ""
+
+
+@dataclass(frozen=True)
 class Module:
     """The kernels of a program, in order."""
 
@@ -520,3 +534,7 @@ class Module:
     """What the choice of kernels decided and why, a sentence each."""
     stops: dict[str, str] = field(default_factory=dict, compare=False)
     """Kernel of a contraction to why what follows it is computed by other kernels."""
+    stored: dict[str, str] = field(default_factory=dict, compare=False)
+    """Blocks that go through memory to why they do."""
+    weighed: tuple[Weighed, ...] = field(default=(), compare=False)
+    """What the estimates said where a choice was left to them."""

@@ -9,12 +9,12 @@ const el = (tag, props = {}, ...children) => {
     else if (name.startsWith("--")) made.style.setProperty(name, value);
     else if (value !== false && value != null) made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child != null && child !== false));
+  made.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
   return made;
 };
 
 const clear = (node, ...children) => {
-  node.replaceChildren(...children.flat().filter((child) => child != null && child !== false));
+  node.replaceChildren(...children.flat(Infinity).filter((child) => child != null && child !== false));
   return node;
 };
 

@@ -2,56 +2,88 @@
 
 const MOST_ROWS = 400;
 
+const MANY_KERNELS = 30;
+
+// A row for each kernel, or for all that are carried out by the same code.
+const kernelRows = (together) => {
+  const p = program();
+  const { time } = index();
+  const rows = new Map();
+  p.kernels.forEach((kernel, at) => {
+    const key = together && kernel.routine ? kernel.routine : at;
+    if (!rows.has(key)) rows.set(key, { kernels: [], seconds: 0 });
+    const row = rows.get(key);
+    row.kernels.push(at);
+    row.seconds += time(kernel);
+  });
+  for (const row of rows.values()) row.kernels.sort((a, b) => time(p.kernels[b]) - time(p.kernels[a]));
+  return [...rows.values()].sort((a, b) => b.seconds - a.seconds);
+};
+
+// blocks[0].up and blocks[7].up are blocks[*].up.
+const commonLayer = (layers) => {
+  const shared = new Set(layers.map((layer) => layer.replace(/\[\d+\]/g, "[*]")));
+  return new Set(layers).size === 1 ? layers[0] : shared.size === 1 ? [...shared][0] : [...shared].slice(0, 3).join(", ");
+};
+
 const kernelsView = () => {
+  const together = el("input", { type: "checkbox", onchange: () => { asked = together.checked; draw(); } });
+  const bar = el("label", { class: "together" }, together, "kernels with the same code together");
   const list = el("div", { class: "kernel-list", role: "listbox", tabindex: 0, "aria-label": "Kernels, dearest first" });
   const card = el("div", { class: "card", tabindex: 0 });
   const root = el("div", { class: "view kernels" }, list, card);
+  let asked = null;
   let order = [];
   let rows = [];
 
   const draw = () => {
     const p = program();
-    const { time, total, measured } = index();
-    order = p.kernels.map((_, at) => at).sort((a, b) => time(p.kernels[b]) - time(p.kernels[a]));
+    const { total, measured } = index();
+    together.checked = asked ?? p.kernels.length > MANY_KERNELS;
+    order = kernelRows(together.checked);
+    const most = order.length ? order[0].seconds / total : 1;
     const head = el("div", { class: "kernel head" },
       el("span", {}, measured ? "measured" : "estimated"), el("span", {}, "kernel"), el("span", {}, "ops"),
       el("span", {}, "line"), el("span", {}, "layer"));
-    rows = order.slice(0, MOST_ROWS).map((at) => {
-      const kernel = p.kernels[at];
-      const share = time(kernel) / total;
-      return el("div", { class: "kernel", role: "option", "data-at": at, onclick: () => select({ kernels: [at] }, { pin: true, from: root }) },
-        el("span", { class: "share", "--share": share.toFixed(4), "--heat": heat(share) },
-          el("b", {}, showShare(share)), " ", el("i", {}, showSeconds(time(kernel)))),
-        el("span", { class: "name" }, kernel.name),
+    rows = order.slice(0, MOST_ROWS).map((row, n) => {
+      const kernels = row.kernels.map((at) => p.kernels[at]);
+      const [kernel] = kernels;
+      const share = row.seconds / total;
+      const layer = commonLayer(kernels.map((each) => each.layer));
+      return el("div", { class: "kernel", role: "option", "data-at": n, onclick: () => choose(n) },
+        el("span", { class: "share", "--share": share.toFixed(4), "--heat": heat(share, most) },
+          el("b", {}, showShare(share)), " ", el("i", {}, showSeconds(row.seconds))),
+        el("span", { class: "name" }, kernel.name, kernels.length > 1 && el("small", {}, ` ×${kernels.length}`)),
         el("span", { class: "ops", title: kernel.op }, kernel.op),
-        el("span", { class: "place" }, kernel.place),
-        el("span", { class: "layer", title: kernel.layer }, kernel.layer));
+        el("span", { class: "place" }, [...new Set(kernels.map((each) => each.place))].slice(0, 2).join(", ")),
+        el("span", { class: "layer", title: layer }, layer));
     });
     const left = order.length - rows.length;
-    clear(list, head, rows, left > 0 && el("p", { class: "hint" }, `… and ${left} cheaper ones; search finds them`),
+    clear(list, p.kernels.length > 1 && bar, head, rows, left > 0 && el("p", { class: "hint" }, `… and ${left} cheaper ones; search finds them`),
       !order.length && el("p", { class: "hint" }, "This program has no kernels: nothing is left to compute."));
     lit();
   };
 
+  const has = (row) => row.kernels.some((at) => state.kernels.has(at));
+  const choose = (n) => select({ kernels: order[n].kernels.slice(0, 1) }, { pin: true, from: root });
   const lit = () => {
-    const chosen = state.kernels.size ? order.find((at) => state.kernels.has(at)) : order[0];
-    for (const row of rows) {
-      const is = Number(row.dataset.at) === chosen;
-      row.classList.toggle("lit", state.kernels.has(Number(row.dataset.at)));
-      row.setAttribute("aria-selected", is ? "true" : "false");
-    }
+    const row = state.kernels.size ? order.find(has) : order[0];
+    rows.forEach((each, n) => {
+      each.classList.toggle("lit", has(order[n]));
+      each.setAttribute("aria-selected", order[n] === row ? "true" : "false");
+    });
+    const chosen = row?.kernels.find((at) => state.kernels.has(at)) ?? row?.kernels[0];
     clear(card, chosen == null ? [] : cardOf(chosen));
   };
 
   list.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (!step) return;
+    if (!step || event.target !== list || !order.length) return;
     event.preventDefault();
-    const now = order.findIndex((at) => state.kernels.has(at));
-    const next = order[Math.max(0, Math.min(order.length - 1, now + step))];
-    if (next == null) return;
-    select({ kernels: [next] }, { pin: true });
-    rows.find((row) => Number(row.dataset.at) === next)?.scrollIntoView({ block: "nearest" });
+    const now = state.kernels.size ? order.findIndex(has) : -1;
+    const next = Math.max(0, Math.min(order.length - 1, now + step));
+    choose(next);
+    rows[next]?.scrollIntoView({ block: "nearest" });
   });
   onSelect(() => { if (state.view === "kernels") lit(); });
   return { root, title: "Kernels", opened: draw };
@@ -88,11 +120,12 @@ const cardOf = (at) => {
       .map((name) => el("button", { onclick: open(name) }, `${name} →`))),
     el("h3", {}, "What it computes"),
     el("div", { class: "nest" }, kernel.nest.split("\n").map((line) => nestLine(line, at))),
-    el("h3", {}, "Why it ends here"),
-    el("p", {}, endsBecause(kernel)),
+    el("h3", {}, "Why it is one kernel"),
+    choicesOf(kernel),
     kernel.fields.length > 0 && el("h3", {}, `Plan: ${kernel.plan}`),
     kernel.fields.length > 0 && el("table", { class: "plan" }, kernel.fields.map(([name, value, meaning]) =>
-      el("tr", {}, el("th", {}, name), el("td", {}, el("code", {}, value)), el("td", { class: "soft" }, meaning)))),
+      el("tr", {}, el("th", {}, name), el("td", {}, el("code", {}, value), el("div", { class: "soft" }, meaning))))),
+    raceOf(kernel),
     el("h3", {}, `Its ${kernel.values.length} instruction${kernel.values.length === 1 ? "" : "s"}`),
     el("ul", { class: "ids" }, kernel.values.slice(0, 60).map((id) => {
       const value = byId.get(id);
@@ -126,13 +159,37 @@ const takenFacts = (takes) => (takes.threads ? [
   fact("shared memory", showBytes(takes.shared), takes.stack ? `${showBytes(takes.stack)} of stack` : ""),
 ] : []);
 
-const endsBecause = (kernel) => {
-  if (kernel.why) return `Its result goes through memory: ${kernel.why}.`;
-  const p = program();
-  const readers = p.kernels.filter((other) => other.after.includes(kernel.name)).map((other) => other.name);
-  if (!readers.length) return "Nothing in this program reads what it writes: it is a result.";
-  const some = readers.slice(0, 4).join(", ");
-  return `${kernel.writes.join(", ")} is read by ${some}${readers.length > 4 ? ` and ${readers.length - 4} more` : ""}; computing it again there, or merging the loops, was estimated to cost more than going through memory, or the loops do not fit together.`;
+// Why a kernel begins and ends where it does: each choice with the price of what was not chosen.
+const choicesOf = (kernel) => {
+  const { byId } = index();
+  const named = (choice) => {
+    const value = byId.get(choice.ids.at(-1));
+    return el("b", {}, value ? `%${value[0]} ${value[1]}` : choice.name);
+  };
+  const priced = (choice, chosen, other, words) => (choice.apart ? [` ${showSeconds(choice[chosen])}; ${words} ${showSeconds(choice[other])}`] : []);
+  const said = {
+    stored: (choice) => ["The result ", named(choice), ` goes through memory: ${choice.why}.`, ...priced(choice, "apart", "together", "computed where it is read:")],
+    inside: (choice) => [named(choice), " is computed here:", ...priced(choice, "together", "apart", "if it went through memory:")],
+    refused: (choice) => ["Not one kernel with ", el("b", {}, choice.name), ":", ...priced(choice, "apart", "together", "as one:")],
+  };
+  const lines = kernel.choices.map((choice) => el("li", {}, said[choice.kind](choice)));
+  return lines.length
+    ? [el("ul", { class: "choices" }, lines), kernel.choices.some((choice) => choice.apart) && el("p", { class: "soft" }, "Times are estimates of all kernels that a choice concerns.")]
+    : [el("p", {}, "Nothing was left to choose: what it reads is given, or stored for other reasons.")];
+};
+
+// Other plans that this kernel would take, with what was measured where it was tuned.
+const raceOf = (kernel) => {
+  const race = program().races[kernel.key];
+  if (!race || (!race.told && !race.others.length)) return null;
+  const row = ([changed, seconds]) => el("tr", {}, el("td", { class: "num" }, showSeconds(seconds)),
+    el("td", {}, el("code", {}, changed.map(([name, value]) => `${name} ${value}`).join(", ") || "the same")));
+  return [
+    el("h3", {}, "Other plans for it"),
+    race.told && el("p", {}, `${race.told}.`),
+    race.others.length > 0 && el("table", { class: "plan race" }, el("tr", {}, el("td", { class: "num" }, el("b", {}, showSeconds(kernel.estimate))), el("td", {}, "the plan it has, estimated")), race.others.map(row)),
+    !race.told && el("p", { class: "soft" }, "Estimates order plans roughly; weft tune measures them."),
+  ];
 };
 
 const notesOn = (name) => {

@@ -7,7 +7,10 @@ const stripOf = () => {
   const p = program();
   const most = Math.max(...p.times.map(([, ms]) => ms), 0.001);
   const lines = new Map(p.stages.map((stage) => [stage.name, stage.text.length]));
-  return p.times.map(([name, ms]) => {
+  const timed = new Set(p.times.map(([name]) => name));
+  const code = !timed.has("machine code") && CODES.some((each) => lines.has(each)) ? [["machine code", 0]] : [];
+  const untimed = p.stages.map((stage) => stage.name).filter((name) => !timed.has(name) && !CODES.includes(name)).map((name) => [name, 0]);
+  return [...p.times, ...untimed, ...code].map(([name, ms]) => {
     const stage = lines.has(name) ? name : name === "machine code" ? CODES.find((code) => lines.has(code)) : null;
     return el("button", {
       class: "stage", disabled: !stage, title: stage ? `Open ${stage}` : `${name}: a step that has no text`,

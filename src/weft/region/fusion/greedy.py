@@ -27,7 +27,7 @@ from weft.region.fusion.bounds import PLACED, Bounds, reads_in_place
 from weft.region.fusion.places import meet, places_of
 from weft.region.fusion.resources import stop_reason
 from weft.region.fusion.signature import Signatures, on_tensors
-from weft.region.ir import Kernel, Tensor
+from weft.region.ir import Kernel, Tensor, Weighed
 from weft.region.writing.assemble import assemble, draft
 from weft.region.writing.emit import Root, Stop, View
 from weft.target.target import Kind, Target
@@ -59,6 +59,8 @@ class Fusion:
     notes: list[str] = field(default_factory=list)
     refusals: dict[str, str] = field(default_factory=dict)
     """Why blocks that could have been inlined are stored."""
+    weighed: dict[tuple[str, str], Weighed] = field(default_factory=dict)
+    """What estimates decided: by block, or by two that could have been stored by one kernel."""
     one_place: bool = False
     """Whether blocks that a kernel would read at several places are stored."""
 
@@ -84,7 +86,7 @@ class Fusion:
 
     def afresh(self, *, one_place: bool = False) -> Fusion:
         """The choice from the beginning, with what is known of kernels already."""
-        made = replace(self, inlined=set(), notes=[], refusals={}, one_place=one_place)
+        made = replace(self, inlined=set(), notes=[], refusals={}, weighed={}, one_place=one_place)
         made._known, made._drafts, made._finished = self._known, self._drafts, self._finished
         return made
 
@@ -140,10 +142,14 @@ class Fusion:
             self.notes.append(f"{name} is stored: a kernel reads it at several places")
             return
         why = None if self._surely(name) else self._try_inline(name)
+        known = self.weighed.get((name, ""))
         if why is None:
             self.inlined.add(name)
         elif not self._roll_back(name, why):
             self.refusals[name] = why
+            self.weighed.pop((name, ""), None)
+            if known is not None:
+                self.weighed[name, ""] = known
             self.notes.append(f"{name} is stored: {why}")
 
     def _surely(self, name: str) -> bool:
@@ -209,6 +215,7 @@ class Fusion:
             return None
         spent = sum(seconds for _, seconds in after)
         stored = sum(seconds for _, seconds in before) + self._storing(name, len(users))
+        self.weighed[name, ""] = Weighed(name, spent, stored)
         if not is_shorter(spent, stored):
             return f"computing it {len(users)} times takes {spent - stored:.2g} s longer"
         return None

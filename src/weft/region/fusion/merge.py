@@ -19,7 +19,7 @@ from weft.region.fusion.bounds import PLACED
 from weft.region.fusion.greedy import LARGEST, Fusion
 from weft.region.fusion.order import Order, Traffic
 from weft.region.fusion.resources import stop_reason
-from weft.region.ir import Kernel, Pattern, Read
+from weft.region.ir import Kernel, Pattern, Read, Weighed
 from weft.region.writing.emit import Emitter, Root, Stop, View
 from weft.target.target import Kind
 
@@ -289,9 +289,11 @@ class _Merger:
         stops = [stop_reason(p, kernel, fusion.tensors, fusion.target) for p, _ in parts]
         reads = sum(_read_count(part) for part, _ in parts)
         shares = not related or _read_count(kernel) < reads
-        if any(stops) or not shares or seconds >= sum(time for _, time in parts):
+        if any(stops) or not shares:
             return None
-        return roots
+        pair, apart = (group[0].block, other[0].block), sum(time for _, time in parts)
+        fusion.weighed[pair] = Weighed(pair[0], seconds, apart, pair[1])
+        return roots if seconds < apart else None
 
     def _has_strangers(
         self, group: Group, other: Group, parts: Sequence[tuple[Kernel, float]]

@@ -1,0 +1,130 @@
+"""What was chosen for a program's kernels and what else there was, with the price of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.generators import generator_for
+from weft.driver.stages.inside import values_inside
+from weft.driver.tuning import tuned
+from weft.explorer.plans import shown_fields
+from weft.plan.candidates import candidates
+from weft.plan.ir import Plan
+from weft.plan.usage import estimate
+from weft.plan.verify import findings
+from weft.region.ir import Kernel, Module, Weighed
+
+Json: TypeAlias = dict[str, Any]
+_MOST: Final = 8
+"""Choices of one kind that a card has, those that mattered most."""
+
+
+# -- which values are one kernel -----------------------------------------------------------------
+
+
+def choices_of(
+    compilation: Compilation, ids: Mapping[str, tuple[int, ...]]
+) -> dict[str, list[Json]]:
+    """For every kernel, why its results go through memory, what was put into it instead of going
+    through memory, and with which kernels it could have been one. `ids` are the instructions of
+    values by name."""
+    module, scop = compilation["region"], compilation["poly_view"]
+    owners = {name: access.tensor for name, access, _ in scop.outputs}
+    inside = values_inside(module, scop)
+    written = {
+        kernel.name: [owners.get(o.tensor, o.tensor) for o in kernel.outputs]
+        for kernel in module.kernels
+    }
+    homes = {value: name for name, values in written.items() for value in values}
+    found = {}
+    for name, values in written.items():
+        held = set(inside[name].values()) - set(values)
+        made = _stored(values, module, ids) + _taken_in(held, module, ids)
+        found[name] = made + _refused(name, homes, module)
+    return found
+
+
+def _stored(values: list[str], module: Module, ids: Mapping[str, tuple[int, ...]]) -> list[Json]:
+    prices = {w.value: w for w in module.weighed if not w.beside}
+    return [
+        _choice("stored", value, ids, prices.get(value), why=module.stored.get(value, ""))
+        for value in dict.fromkeys(values)
+        if value in module.stored
+    ]
+
+
+def _taken_in(held: set[str], module: Module, ids: Mapping[str, tuple[int, ...]]) -> list[Json]:
+    known = [w for w in module.weighed if not w.beside and w.value in held]
+    free = [w for w in known if w.value not in module.stored]
+    free.sort(key=lambda w: w.together - w.apart)
+    return [_choice("inside", w.value, ids, w) for w in free[:_MOST]]
+
+
+def _refused(name: str, homes: Mapping[str, str], module: Module) -> list[Json]:
+    """Kernels that this one was not made one with, nearest to it first."""
+    best: dict[str, Weighed] = {}
+    for w in module.weighed:
+        pair = (homes.get(w.value), homes.get(w.beside))
+        if name not in pair or None in pair or pair[0] == pair[1]:
+            continue
+        other = str(pair[1] if pair[0] == name else pair[0])
+        if other not in best or w.together < best[other].together:
+            best[other] = w
+    ranked = sorted(best.items(), key=lambda item: item[1].together - item[1].apart)
+    return [_choice("refused", other, {}, w) for other, w in ranked[:_MOST]]
+
+
+def _choice(
+    kind: str,
+    name: str,
+    ids: Mapping[str, tuple[int, ...]],
+    price: Weighed | None,
+    why: str = "",
+) -> Json:
+    costs = {"together": price.together, "apart": price.apart} if price is not None else {}
+    return {"kind": kind, "name": name, "ids": list(ids.get(name, ())), "why": why, **costs}
+
+
+# -- plans ---------------------------------------------------------------------------------------
+
+
+def races_of(compilation: Compilation) -> dict[str, Json]:
+    """For every plan, by key, the others that its kernels would take and the estimate of each, and
+    what was measured where it was tuned."""
+    module, plans, table = (
+        compilation["region"],
+        compilation["plan"],
+        tuned.load(compilation.target),
+    )
+    first: dict[str, Kernel] = {}
+    for kernel in module.kernels:
+        first.setdefault(plans.kernels.get(kernel.name, ""), kernel)
+    return {
+        key: {
+            "told": str(table[key]) if key in table and table[key].plan == plan else "",
+            "others": _others(first[key], plan, compilation),
+        }
+        for key, plan in plans.plans.items()
+        if key in first
+    }
+
+
+def _others(kernel: Kernel, plan: Plan, compilation: Compilation) -> list[list[Any]]:
+    """Which fields differ in other plans, and their seconds."""
+    module, target = compilation["region"], compilation.target
+    accepts = generator_for(target).accepts
+    now = shown_fields(plan)
+    found: list[list[Any]] = []
+    for other in candidates(kernel, target, plan)[1:]:
+        if next(findings(other, target), None) is not None:
+            continue
+        if accepts(kernel, module, compilation["memory"], other, target):
+            continue
+        fields = shown_fields(other)
+        changed = [[name, fields[name]] for name in fields if now.get(name) != fields[name]]
+        seconds = estimate(kernel, module.tensors, other, target, target.limits.units).seconds
+        found.append([changed, seconds if math.isfinite(seconds) else 0.0])
+    return sorted(found, key=lambda row: row[1])[:_MOST]

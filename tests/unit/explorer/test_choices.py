@@ -1,0 +1,69 @@
+"""Why kernels are what they are: each choice comes with the price of what was not chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import weft
+from weft.driver.compile import compile_program
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.links import links_of
+from weft.explorer.choices import choices_of, races_of
+from weft.explorer.plans import shown_fields
+
+
+@pytest.fixture(scope="module")
+def compilation() -> Compilation:
+    def rows(x: Any, w: Any) -> Any:
+        y = x @ w
+        return weft.exp(y - weft.max(y, axis=1, keepdims=True))
+
+    program = weft.jit(rows).program(weft.ones((64, 128)), weft.ones((128, 96)))
+    (cluster,) = compile_program(program, "cpu").clusters.values()
+    return cluster.compilation
+
+
+def test_what_goes_through_memory_says_why_and_what_does_not_what_it_saves(
+    compilation: Compilation,
+) -> None:
+    links = links_of(compilation)
+    found = choices_of(compilation, links.tiny)
+    assert set(found) == set(links.kernels)
+    (product,) = (name for name in found if name.startswith("matmul"))
+    (row,) = (name for name in found if name.startswith("row"))
+    stored = [choice for choice in found[product] if choice["kind"] == "stored"]
+    assert [choice["ids"] for choice in stored] == [list(links.kernels[product].values)]
+    assert "kernels of their own" in stored[0]["why"]
+    inside = [choice for choice in found[row] if choice["kind"] == "inside"]
+    assert inside
+    for choice in inside:
+        assert choice["together"] < choice["apart"]
+        assert set(choice["ids"]) <= set(links.kernels[row].values)
+
+
+def test_kernels_that_stayed_apart_are_told_with_both_prices() -> None:
+    """Two maps over one large tensor: one kernel for both is weighed against two."""
+
+    def two(x: Any) -> Any:
+        return weft.exp(x), weft.sum(weft.tanh(x), axis=1)
+
+    program = weft.jit(two).program(weft.ones((32, 64)))
+    (cluster,) = compile_program(program, "cpu").clusters.values()
+    module = cluster.compilation["region"]
+    pairs = [w for w in module.weighed if w.beside]
+    one = len(module.kernels) == 1
+    assert all((w.together < w.apart) == one for w in pairs)
+
+
+def test_other_plans_have_their_fields_and_estimates(compilation: Compilation) -> None:
+    plans = compilation["plan"].plans
+    for key, race in races_of(compilation).items():
+        own = shown_fields(plans[key])
+        assert race["told"] == ""
+        assert race["others"] == sorted(race["others"], key=lambda row: row[1])
+        for changed, seconds in race["others"]:
+            assert seconds > 0
+            assert changed
+            assert all(own.get(name) != value for name, value in changed)

@@ -70,7 +70,10 @@ def tokeniser_of(model: Published) -> Any:
         from tokenizers import Tokenizer  # noqa: PLC0415
     except ModuleNotFoundError:
         raise UserError("texts need `pip install tokenizers`; or give token numbers") from None
-    return Tokenizer.from_file(str(model.tokeniser))
+    try:
+        return Tokenizer.from_file(str(model.tokeniser))
+    except Exception as error:  # the package has no narrower one
+        raise UserError(f"cannot read {model.tokeniser}: {error}") from None
 
 
 # -- GGUF ------------------------------------------------------------------------------------------

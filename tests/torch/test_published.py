@@ -13,7 +13,7 @@ import pytest
 import weft
 from examples import gpt2_generate, llama
 from examples.llama_weights import config_of, published
-from examples.published import Published, read
+from examples.published import Published, read, tokeniser_of
 from tests import gguf_files
 from weft import nn
 
@@ -160,6 +160,14 @@ def test_text_in_and_text_out(
     llama.main()
     expected = " ".join(f"w{token}" for token in likeliest(theirs, 3))
     assert capsys.readouterr().out.strip() == expected
+
+
+def test_a_tokeniser_that_is_damaged_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    path = tmp_path / "tokenizer.json"
+    path.write_text("{")
+    with pytest.raises(weft.UserError, match=r"cannot read .*tokenizer\.json: EOF"):
+        tokeniser_of(Published({}, {}, path))
 
 
 def test_models_of_another_kind_are_told(tmp_path: Path) -> None:

@@ -82,8 +82,9 @@ def _chosen_plans(compilation: Compilation) -> PlanSet:
 
 def _read_plans(text: str, compilation: Compilation) -> PlanSet:
     """Plans as JSON, all of them or one, or some in the plan language."""
-    read = read_plans(text, lambda: _chosen_plans(compilation), compilation.target.name)
-    return completed_plans(read, compilation["region"])
+    module, target = compilation["region"], compilation.target.name
+    read = read_plans(text, lambda: _chosen_plans(compilation), module, target)
+    return completed_plans(read, module)
 
 
 def _read_kernels(text: str, compilation: Compilation) -> Module:

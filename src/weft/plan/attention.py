@@ -136,6 +136,14 @@ def stream_registers(columns: int, products: int, widths: Sequence[int]) -> int:
     return products * columns // 2 + weights + sums + _SPARE_REGISTERS
 
 
+def gpu_consumers(plan: AttentionPlan, *, by_queries: bool) -> AttentionPlan:
+    """A plan whose consumers, queries and registers fit together: by its queries, or consumers."""
+    consumers = plan.tile_q // _QUERIES_EACH if by_queries else plan.consumers
+    registers = _REGISTERS.get(consumers, plan.registers)
+    queries = plan.tile_q if by_queries else _QUERIES_EACH * consumers
+    return replace(plan, tile_q=queries, consumers=max(1, consumers), registers=registers)
+
+
 def gpu_attention_plans(kernel: Kernel, first: AttentionPlan) -> Iterator[AttentionPlan]:
     """Other blocks, and other depths of the rings."""
     for consumers, keys, stages in product((2, 3), (64, 80, 96, 128, 160, 176), (2, 3)):

@@ -9,7 +9,7 @@
     vectorize = 'vectorize' axis int
     predicate_tail = 'predicate_tail' axis+            epilogue = 'epilogue' op+
     algo_choice = 'algo_choice' key value              key = matmul | conv | attention
-    fuse, unroll                                       read and refused: see below
+    fuse, unroll, compute_at, store_at, parallel, slide          read and refused: see below
   extended with
     target NAME · kernel KEY · arch NAME · warp_tile RxC · cluster int int · order NAME · batch int
     layout A|B row|col · split_k int · swap_ab bool · roles NAME · consumers int · in_flight int
@@ -18,7 +18,8 @@
 
 An axis is `[a-z][a-z0-9.]*`. `fuse` and `unroll` belong to the grammar but say nothing that the
 template could do otherwise: tiles of a matrix instruction are not fused, and everything inside a
-tile is always unrolled, because accumulators are registers.
+tile is always unrolled, because accumulators are registers. Stages and rows that slide belong to
+other kernels, whose plans are edited by the same words (`plan.words`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,16 @@ from typing import Any, Final, NoReturn
 
 from weft.foundation.errors import SpecViolation, clipped
 from weft.foundation.whole_numbers import read_whole
-from weft.plan.ir import CacheRead, Header, LocalEdge, MmaPlan, Vectorize
+from weft.plan.ir import (
+    CacheRead,
+    Header,
+    LocalEdge,
+    MmaPlan,
+    Plan,
+    Vectorize,
+    effective_fields,
+    idle_fields,
+)
 from weft.plan.unsaid import following
 
 CODE: Final = "PlanSyntax"
@@ -46,9 +56,32 @@ _LISTS: Final = ("cache", "predicate_tail", "epilogue", "local_edges")
 # -- printing ------------------------------------------------------------------------------------
 
 
-def print_plan(plan: MmaPlan) -> str:
+def print_plan(plan: Plan) -> str:
     """The plan as statements; reading them gives an equal plan."""
-    return "".join(f"{line};\n" for line in _statements(plan))
+    lines = _statements(plan) if isinstance(plan, MmaPlan) else _fields(plan)
+    return "".join(f"{line};\n" for line in lines)
+
+
+def _fields(plan: Plan) -> Iterator[str]:
+    """Plans of other kernels than products: a statement for each field."""
+    if plan.header.kernel:
+        yield f"kernel {plan.header.kernel}"
+    yield f"target {plan.header.target}"
+    for name in (*effective_fields(plan), *idle_fields(plan)):
+        value = getattr(plan, name)
+        match value:
+            case bool():
+                yield f"{name} {_flag(value)}"
+            case int() | str():
+                yield f"{name} {value}"
+            case dict():
+                yield from (f"split {axis} {size}" for axis, size in value.items())
+            case _ if name == "local_edges":
+                yield from map(_edge, value)
+            case _ if name in ("compute_at", "store_at"):
+                yield from (f"{name} {found.stage} {found.at}" for found in value)
+            case _:
+                yield f"{name} {' '.join(map(str, value))}"
 
 
 def _statements(plan: MmaPlan) -> Iterator[str]:
@@ -90,9 +123,12 @@ def _extended(plan: MmaPlan) -> Iterator[str]:
     yield f"precision {plan.precision}"
     for name, value in plan.layout_hints.items():
         yield f"layout_hint {name} {_flag(value) if isinstance(value, bool) else value}"
-    for edge in plan.local_edges:
-        depth = "" if edge.depth is None else f" depth={edge.depth}"
-        yield f"local_edge {edge.source} {edge.to} {edge.buffer}{depth}"
+    yield from map(_edge, plan.local_edges)
+
+
+def _edge(edge: LocalEdge) -> str:
+    depth = "" if edge.depth is None else f" depth={edge.depth}"
+    return f"local_edge {edge.source} {edge.to} {edge.buffer}{depth}"
 
 
 def _flag(value: bool) -> str:
@@ -126,39 +162,13 @@ def parse_plan(text: str, defaults: Mapping[str, Any] | None = None) -> MmaPlan:
 
 
 @dataclass
-class _Draft:
-    """A plan under construction. Statements that say one thing may stand once."""
+class Words:
+    """The statement at hand, and how its words are read."""
 
     statement: int = 0
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    tile: dict[str, int] = field(default_factory=dict)
-    layouts: dict[str, str] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)
 
-    def fail(self, why: str) -> NoReturn:
-        raise SpecViolation(CODE, why, where=f"statement {self.statement}")
-
-    def once(self, name: str, value: Any) -> None:
-        if name in self.values:
-            self.fail(f"{name} is given twice")
-        self.values[name] = value
-
-    def plan(self) -> MmaPlan:
-        self.statement += 1
-        missing = [axis for axis in "mnk" if axis not in self.tile]
-        if missing:
-            self.fail(f"no statement splits {missing[0]}")
-        values = {**self.defaults, **self.values}
-        arch = values.get("arch", MmaPlan.arch)
-        header = Header(values.pop("target", arch), values.pop("kernel", ""))
-        if self.layouts:
-            values["operand_layouts"] = tuple(self.layouts.get(t, "row") for t in "AB")
-        for name in _LISTS:
-            values[name] = tuple(values.get(name, ()))
-        values["tile"] = (self.tile["m"], self.tile["n"], self.tile["k"])
-        return MmaPlan(header, **following(values))
-
-    # Words
+    def fail(self, why: str, hint: str = "") -> NoReturn:
+        raise SpecViolation(CODE, why, hint, where=f"statement {self.statement}")
 
     def counted(self, words: Sequence[str], count: int) -> Sequence[str]:
         if len(words) != count:
@@ -195,6 +205,43 @@ class _Draft:
             self.fail(f"{name}= is needed where {word!r} stands")
         return value
 
+    def edge(self, words: Sequence[str]) -> LocalEdge:
+        if len(words) not in (3, 4):
+            self.fail("from, to, a buffer and perhaps depth= are needed")
+        depth = self.whole(self.option(words[3], "depth")) if len(words) == 4 else None
+        source, to, buffer = (self.name(word) for word in words[:3])
+        return LocalEdge(source, to, buffer, depth)
+
+
+@dataclass
+class _Draft(Words):
+    """A plan under construction. Statements that say one thing may stand once."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    tile: dict[str, int] = field(default_factory=dict)
+    layouts: dict[str, str] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def once(self, name: str, value: Any) -> None:
+        if name in self.values:
+            self.fail(f"{name} is given twice")
+        self.values[name] = value
+
+    def plan(self) -> MmaPlan:
+        self.statement += 1
+        missing = [axis for axis in "mnk" if axis not in self.tile]
+        if missing:
+            self.fail(f"no statement splits {missing[0]}")
+        values = {**self.defaults, **self.values}
+        arch = values.get("arch", MmaPlan.arch)
+        header = Header(values.pop("target", arch), values.pop("kernel", ""))
+        if self.layouts:
+            values["operand_layouts"] = tuple(self.layouts.get(t, "row") for t in "AB")
+        for name in _LISTS:
+            values[name] = tuple(values.get(name, ()))
+        values["tile"] = (self.tile["m"], self.tile["n"], self.tile["k"])
+        return MmaPlan(header, **following(values))
+
 
 Reader = Callable[[_Draft, Sequence[str]], None]
 
@@ -211,7 +258,8 @@ def _split(draft: _Draft, words: Sequence[str]) -> None:
 def _reorder(draft: _Draft, words: Sequence[str]) -> None:
     loops = [draft.axis(word) for word in words]
     if tuple(loops) != LOOPS:
-        draft.fail(f"the template's loops have one order: {' '.join(LOOPS)}")
+        hint = "order says which tiles come first: rows, grouped:N or hilbert"
+        draft.fail(f"the template's loops have one order: {' '.join(LOOPS)}", hint)
 
 
 def _bind(draft: _Draft, words: Sequence[str]) -> None:
@@ -260,12 +308,14 @@ def _algo_choice(draft: _Draft, words: Sequence[str]) -> None:
 def _fuse(draft: _Draft, words: Sequence[str]) -> None:
     if len(words) != 4 or words[2] != "->":
         draft.fail("fuse is written: fuse axis axis -> axis")
-    draft.fail("tiles of a matrix instruction are not fused")
+    hint = "leave it out: blocks number the tiles of both axes as one, in the order of order"
+    draft.fail("tiles of a matrix instruction are not fused", hint)
 
 
 def _unroll(draft: _Draft, words: Sequence[str]) -> None:
     draft.axis(draft.counted(words, 2)[0])
-    draft.fail("everything inside a tile is always unrolled")
+    hint = "warp_tile says how much that is"
+    draft.fail("everything inside a tile is always unrolled", hint)
 
 
 def _warp_tile(draft: _Draft, words: Sequence[str]) -> None:
@@ -289,11 +339,14 @@ def _layout_hint(draft: _Draft, words: Sequence[str]) -> None:
 
 
 def _local_edge(draft: _Draft, words: Sequence[str]) -> None:
-    if len(words) not in (3, 4):
-        draft.fail("from, to, a buffer and perhaps depth= are needed")
-    depth = draft.whole(draft.option(words[3], "depth")) if len(words) == 4 else None
-    source, to, buffer = (draft.name(word) for word in words[:3])
-    draft.values.setdefault("local_edges", []).append(LocalEdge(source, to, buffer, depth))
+    draft.values.setdefault("local_edges", []).append(draft.edge(words))
+
+
+def _refused(why: str, hint: str) -> Reader:
+    def statement(draft: _Draft, words: Sequence[str]) -> None:
+        draft.fail(why, hint)
+
+    return statement
 
 
 def _one(name: str, read: Callable[[_Draft, str], Any]) -> Reader:
@@ -346,4 +399,20 @@ STATEMENTS: Final[Mapping[str, Reader]] = {
     "precision": _one("precision", _text),
     "layout_hint": _layout_hint,
     "local_edge": _local_edge,
+    "compute_at": _refused(
+        "a product has no stages: its factors are copied where they are multiplied",
+        "cache_read says where copies wait; what comes before is a kernel of the region stage",
+    ),
+    "store_at": _refused(
+        "a product has no stages: its sums stay in registers until they are stored",
+        "cache_read says where copies of factors wait",
+    ),
+    "parallel": _refused(
+        "all tiles of m and n are computed at once already, and sums over k are not",
+        "split says how large tiles are, and split_k cuts sums",
+    ),
+    "slide": _refused(
+        "the rows of a product do not overlap, so that nothing is left of one for the next",
+        "order says which tiles come first",
+    ),
 }

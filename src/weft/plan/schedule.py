@@ -9,7 +9,7 @@ Kernels that nobody names keep the plan that was chosen.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from weft.foundation.errors import SpecViolation
@@ -17,19 +17,25 @@ from weft.foundation.json_fields import parse
 from weft.plan import text as plan_text
 from weft.plan.dsl import STATEMENTS, parse_plan, statements_of
 from weft.plan.ir import Header, MmaPlan, Plan, PlanSet
+from weft.plan.words import edited
+from weft.region.form import Whole
+from weft.region.ir import Kernel, Module, form_of
 
 CODE: Final = "PlanKernel"
+_FIELDS: Final = frozenset(
+    known.name for kind in plan_text.KINDS.values() for known in fields(kind)
+) - {"header"}
 GIVEN: Final = "as given"
 """Where plans come from that somebody wrote."""
 
 
-def read_plans(text: str, choose: Callable[[], PlanSet], target: str) -> PlanSet:
+def read_plans(text: str, choose: Callable[[], PlanSet], module: Module, target: str) -> PlanSet:
     """The plans of a module that a text describes: all of them, or some, the others as chosen."""
     if is_schedule(text):
-        return planned(text, choose(), target)
+        return planned(text, choose(), module, target)
     document = parse(text, "plan file")
     if isinstance(document, dict) and "plans" not in document and "kernels" not in document:
-        return _with_one(document, choose(), target)
+        return _with_one(document, choose(), module, target)
     read = plan_text.loads(text)
     return replace(read, origins=dict.fromkeys(read.plans, GIVEN))
 
@@ -37,25 +43,31 @@ def read_plans(text: str, choose: Callable[[], PlanSet], target: str) -> PlanSet
 def is_schedule(text: str) -> bool:
     """Whether a text is in the plan language, and not JSON."""
     words = next(iter(statements_of(text)), "").split()
-    return bool(words) and words[0] in STATEMENTS
+    return bool(words) and words[0] in {*STATEMENTS, *_FIELDS}
 
 
-def planned(text: str, chosen: PlanSet, target: str) -> PlanSet:
-    """The plans that were chosen, with those of a text in their place."""
+def planned(text: str, chosen: PlanSet, module: Module, target: str) -> PlanSet:
+    """The plans that were chosen, with those of a text in their place: products are planned anew,
+    plans of other kernels are changed."""
     plans: dict[str, Plan] = {}
     for name, program in _programs(text):
-        key = _key(name, chosen, program)
+        key = _key(name, chosen, module, program)
         if key in plans:
             raise SpecViolation(CODE, f"the structure of kernel {name} is planned twice")
-        plan = _parsed(name, program, target)
+        plan = _parsed(name, program, chosen.plans[key], _kernel(key, chosen, module), target)
         plans[key] = replace(plan, header=Header(plan.header.target, key))
     return _replaced(chosen, plans)
 
 
-def _with_one(document: dict[str, Any], chosen: PlanSet, target: str) -> PlanSet:
+def _kernel(key: str, chosen: PlanSet, module: Module) -> tuple[Kernel, Module]:
+    found = next(k for k in module.kernels if chosen.kernels.get(k.name) == key)
+    return found, module
+
+
+def _with_one(document: dict[str, Any], chosen: PlanSet, module: Module, target: str) -> PlanSet:
     """The plans that were chosen, with one of JSON in the place of its kernel's."""
     plan = plan_text.plan_from_json(document, target)
-    key = _key(plan.header.kernel, chosen, "the plan")
+    key = _key(plan.header.kernel, chosen, module, "the plan")
     return _replaced(chosen, {key: replace(plan, header=Header(plan.header.target, key))})
 
 
@@ -65,7 +77,7 @@ def _replaced(chosen: PlanSet, plans: dict[str, Plan]) -> PlanSet:
     return replace(chosen, plans=every, origins=origins, own=chosen.own - plans.keys())
 
 
-def _key(name: str, chosen: PlanSet, what: str) -> str:
+def _key(name: str, chosen: PlanSet, module: Module, what: str) -> str:
     """The key of a kernel; where nobody names one, of the only one, or of the only product."""
     there = ", ".join(chosen.kernels) or "none"
     if not name:
@@ -77,6 +89,12 @@ def _key(name: str, chosen: PlanSet, what: str) -> str:
         hint = f"write kernel NAME before the statements for it; the kernels are {there}"
         raise SpecViolation(CODE, f"{first!r} is for no kernel", hint)
     key = chosen.kernels.get(name, name)
+    whole = next((kernel for kernel in module.kernels if kernel.name == name), None)
+    if key not in chosen.plans and whole is not None:
+        form = form_of(whole)
+        op = form.op if isinstance(form, Whole) else "one op"
+        why = f"kernel {name} is {op}, which is carried out whole: it has no loops to plan"
+        raise SpecViolation(CODE, why, f"leave it out; those with plans are {there}")
     if key not in chosen.plans:
         raise SpecViolation(CODE, f"there is no kernel {name}; those with plans are {there}")
     return key
@@ -98,9 +116,15 @@ def _programs(text: str) -> list[tuple[str, str]]:
     return [(name, ";".join(statements)) for name, statements in found]
 
 
-def _parsed(name: str, program: str, target: str) -> Plan:
+def _parsed(name: str, program: str, chosen: Plan, at: tuple[Kernel, Module], target: str) -> Plan:
+    kernel, module = at
     try:
-        return parse_plan(program, {"target": target, "arch": target})
+        if isinstance(chosen, MmaPlan):
+            defaults: dict[str, Any] = {"target": target, "arch": chosen.arch}
+            if chosen.arch == "fma":
+                defaults["warp_tile"] = chosen.warp_tile
+            return parse_plan(program, defaults)
+        return edited(chosen, kernel, module.tensors, program)
     except SpecViolation as error:
         where = f"kernel {name}, {error.where}" if name else error.where
         raise SpecViolation(error.code, error.why, error.hint, where) from None

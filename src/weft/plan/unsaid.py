@@ -37,6 +37,9 @@ def following(values: Mapping[str, Any]) -> dict[str, Any]:
     found.setdefault("roles", "cooperative" if arch == "sm90" else "single")
     if arch in _MATRIX:
         found.setdefault("operand_layouts", ())
+    if arch == "cpu":
+        # Without packing, a tile is what registers hold.
+        found.setdefault("warp_tile", tuple(found["tile"][:2]))
     if arch == "sm90":
         found.setdefault("consumers", _consumers(found))
         found.setdefault("registers", MmaPlan.registers if found["consumers"] == 2 else (0, 0))

@@ -77,7 +77,7 @@ def kernel_of(found: Lowered) -> Kernel:
 def plans_of(found: Lowered, text: str, target: str) -> PlanSet:
     module = found.module
     chosen = plan_module(module, target_named(target))
-    return completed_plans(read_plans(text, lambda: chosen, target), module)
+    return completed_plans(read_plans(text, lambda: chosen, module, target), module)
 
 
 def built(found: Lowered, plans: PlanSet, target: str) -> ir.Kernel:

@@ -322,6 +322,10 @@ REFUSED = {
     "fuse m.o n.o -> t": "tiles of a matrix instruction are not fused",
     "unroll k.i 4": "everything inside a tile is always unrolled",
     "pipeline m.o stages=2": "the template pipelines k.i, not m.o",
+    "compute_at A k.i": "a product has no stages: its factors are copied where they are",
+    "store_at A k.i": "a product has no stages: its sums stay in registers",
+    "parallel m.o": "all tiles of m and n are computed at once already",
+    "slide m": "the rows of a product do not overlap",
 }
 
 

@@ -9,9 +9,10 @@ PYTEST := $(BIN)/python -m pytest -n auto
 EXAMPLES ?= 100
 BACKEND ?= reference
 SHARD ?= 1/1
+FIRST ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test example-c runtime-wheel test-full test-random test-torch test-mpi test-browser test-array-api test-tinygrad test-opinfo test-onnx sanitize check lint types imports format docs bench clean
+.PHONY: help setup run test example-c runtime-wheel test-full test-random test-plans test-torch test-mpi test-browser test-array-api test-tinygrad test-opinfo test-onnx sanitize check lint types imports format docs bench clean
 
 help: ## list what make can do
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,9 +52,13 @@ runtime-wheel: setup ## write the wheel weft-runtime, which runs bundles without
 test-full: setup ## all tests and random programs, the long ones too: six hours of one core
 	@$(PYTEST)
 	@$(MAKE) --no-print-directory test-random
+	@$(MAKE) --no-print-directory test-plans
 
 test-random: setup ## 100,000 random programs on the cpu backend: SHARD=I/N; goes on where it stopped
 	@$(BIN)/python -m tests.random --shard $(SHARD) --resume build/random-$(subst /,-of-,$(SHARD)).jsonl
+
+test-plans: setup ## 20,000 random programs with stages, in random plans, compiled and played row by row: FIRST=SEED
+	@$(BIN)/python -m tests.random.stages --first $(FIRST)
 
 test-torch: setup ## compare with PyTorch, which this installs into .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0

@@ -15,6 +15,7 @@ import pytest
 import weft
 from tests.mesh_gpt import trained as gpt
 from tests.mpi.exchanges import trained
+from tests.mpi.parallel import trained as whole
 
 pytest.importorskip("mpi4py")
 HERE = Path(__file__).parent
@@ -35,6 +36,13 @@ def launched(
 def test_every_exchange_on_every_dtype_and_training() -> None:
     alone = ",".join(map(str, trained(weft.mesh(data=1))))
     done = launched("exchanges.py", alone)
+    assert done.returncode == 0, done.stderr
+    assert sorted(re.findall(r"right \d", done.stdout)) == ["right 0", "right 1"]
+
+
+def test_a_function_for_whole_tensors_on_two_ranks() -> None:
+    alone = json.dumps(whole(weft.mesh(data=1, model=1)))
+    done = launched("parallel.py", alone, timeout="200")
     assert done.returncode == 0, done.stderr
     assert sorted(re.findall(r"right \d", done.stdout)) == ["right 0", "right 1"]
 

@@ -122,10 +122,14 @@ def make_program(seed: int) -> Program:
     return found
 
 
-def drawn_plans(text: str, module: Module, seed: int) -> str:
-    """The plans of a module with other strips, vectors, depths and places of stages."""
+def drawn_plans(text: str, seed: int) -> str:
+    """The plans of a module with other vectors, sums, strips, depths and places of stages."""
     draw, plans = random.Random(seed), json.loads(text)
     for plan in plans["plans"]:
+        if plan["kind"] == "row":
+            plan["vector"], plan["accumulators"] = draw.choice((1, 2, 4, 8)), draw.randint(1, 4)
+        elif plan["kind"] == "map" and plan["block"] == 1:
+            plan["vector"], plan["unroll"] = draw.choice((1, 2, 4, 8)), draw.randint(1, 5)
         if plan["kind"] != "staged":
             continue
         plan["vector"], plan["unroll"] = draw.choice((1, 2, 4, 8)), draw.randint(1, 3)
@@ -161,11 +165,10 @@ def check(seed: int) -> int:
     module = cluster.compilation["region"]
     count = sum(len(kernel.stages) for kernel in module.kernels)
     compare(seed, first.run(inputs), wanted)
-    if count:
-        text = drawn_plans(first.stages["plan"], module, seed)
-        again = weft.compile(program, "cpu", overrides={"plan": text})
-        compare(seed, again.run(inputs), wanted)
-        compare(seed, _played(module, text, inputs), wanted)
+    text = drawn_plans(first.stages["plan"], seed)
+    again = weft.compile(program, "cpu", overrides={"plan": text})
+    compare(seed, again.run(inputs), wanted)
+    compare(seed, _played(module, text, inputs), wanted)
     return count
 
 

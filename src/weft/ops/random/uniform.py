@@ -25,6 +25,8 @@ _HALF: Final = 1 << 63
 
 def float_dtype(dtype: Any) -> DType:
     """The dtype to draw: a float; None means the default one."""
+    if isinstance(dtype, int):
+        raise UserError(f"dtype is {dtype}; several sizes are one shape, such as (2, {dtype})")
     wanted = DEFAULT_FLOAT if dtype is None else dtype_named(dtype)
     if wanted not in SAMPLED:
         raise SpecViolation(
@@ -81,6 +83,9 @@ def open_uniform(key: Tensor, shape: Shape, dtype: DType) -> Tensor:
 def bernoulli(key: Tensor, p: Any = 0.5, shape: Any = None) -> Tensor:
     """Booleans that are true with probability `p`, a number or a tensor; the shape is that of `p`
     unless it is given."""
+    plain = p if isinstance(p, list | tuple) else [p]
+    if any(type(each) in (int, float) and not 0 <= each <= 1 for each in plain):
+        raise UserError(f"p is {p}; chances lie between 0 and 1, and a shape is given as shape=")
     dims = asarray(p).shape if shape is None else sizes("shape", shape)
     chance = fitting(p, dims)
     wanted = chance.dtype if chance.dtype in (F32, F64) else F32

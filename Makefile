@@ -38,7 +38,7 @@ $(RUNNABLE): pyproject.toml
 	@touch $@
 
 run: $(RUNNABLE) ## train a small GPT on the documentation: its curve, a sample, and where the time went
-	@$(BIN)/python -m examples.char_gpt
+	@$(BIN)/python -m examples.text_gpt
 
 test: setup ## the fast tests
 	@$(PYTEST) -m 'not slow'

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
 import threading
@@ -23,6 +24,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 import weft
 from weft import nn
 
+MEASURED = 20
+"""After so many steps it is said how long a run will take."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -85,7 +88,8 @@ def train(
 ) -> bool:
     """Up to `steps` steps, or until the budget of seconds is used. `step(model, state, *batch)`
     answers the next model and state and the loss. The clock starts after the first step, which
-    compiles. False: it was interrupted; the checkpoint holds what was reached."""
+    compiles; how long it will take is said when some steps were measured. False: it was
+    interrupted; the checkpoint holds what was reached."""
     columns = (TextColumn("step {task.fields[step]}"), BarColumn())
     extra = (TextColumn("loss {task.fields[loss]:.4f}"), TimeRemainingColumn())
     with Progress(*columns, *extra, transient=True) as progress:
@@ -105,6 +109,9 @@ def train(
                     part = (run.step - first) / max(1, steps - first)
                     used = max(part, (run.seconds - before) / budget)
                     progress.update(task, completed=used, step=run.step, loss=run.losses[-1])
+                    if run.step - first == MEASURED and used < 1.0:
+                        left = (now - started) / (MEASURED - 1) * (steps - first)
+                        progress.console.print(estimate(steps - first, min(left, budget)))
                     if run.step % every == 0:
                         run.save()
         except KeyboardInterrupt:
@@ -113,6 +120,12 @@ def train(
             return False
     run.save()
     return True
+
+
+def estimate(steps: int, seconds: float) -> str:
+    """How long a run will take, in words."""
+    long = f"{math.ceil(seconds / 60)} min" if seconds > 90 else f"{math.ceil(seconds)} s"
+    return f"{steps:,} steps: about {long}; Ctrl-C keeps what was reached"
 
 
 @contextmanager

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import weft
-from examples.char_gpt import CharGPT, Sizes, Text, documentation, make_step
+from examples.documentation import Text, documentation
 from examples.gpt2_generate import GPT2, Config, generate
+from examples.text_gpt import Sizes, TextGPT, make_step
 from weft import nn, optim
 from weft.driver.compile import compile_program
 from weft.runtime.artifact import HostCall
@@ -26,17 +27,17 @@ def losses(backend: str) -> list[float]:
     with weft.graph(backend=backend):
         text = Text(documentation()[:20000])
         nn.manual_seed(3)
-        model = CharGPT(len(text.characters), SIZES)
+        model = TextGPT(len(text.words), SIZES)
         optimiser = optim.AdamW(3e-3, weight_decay=0.1)
         state, step = optimiser.init(model), make_step(optimiser)
-        found, batches = [], text.batches(SIZES, 1)
+        found, batches = [], text.batches(SIZES.batch, SIZES.context, 1)
         for _ in range(STEPS):
             model, state, loss = step(model, state, *next(batches))
             found.append(loss)
         return [float(loss.numpy()) for loss in found]
 
 
-def test_a_character_model_learns_as_on_the_cpu() -> None:
+def test_a_text_model_learns_as_on_the_cpu() -> None:
     got, want = losses("cuda"), losses("cpu")
     np.testing.assert_allclose(got[:5], want[:5], rtol=2e-3)
     np.testing.assert_allclose(got, want, rtol=5e-2)
@@ -44,7 +45,7 @@ def test_a_character_model_learns_as_on_the_cpu() -> None:
 
 
 def test_a_training_step_leaves_nothing_to_the_host() -> None:
-    model = CharGPT(40, SIZES)
+    model = TextGPT(40, SIZES)
     optimiser = optim.AdamW(3e-3)
     text = np.zeros((SIZES.batch, SIZES.context), np.int32)
     program = make_step(optimiser).program(model, optimiser.init(model), text, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,21 @@ from rich.console import Console
 from rich.progress import Progress
 
 import weft
-from examples import char_gpt, digits, gpt2_generate
+from examples import digits, gpt2_generate, text_gpt
 from examples.digits_conv import DigitsConv
 from examples.digits_mlp import DigitsMLP
+from examples.documentation import Text, documentation
 from examples.make_programs import WRITTEN, mlp, text_of
-from examples.training import Run, show_curve, smoothed, sparkline, step_count, told, train
+from examples.training import (
+    Run,
+    estimate,
+    show_curve,
+    smoothed,
+    sparkline,
+    step_count,
+    told,
+    train,
+)
 from tests.example_inputs import inputs_for
 from weft import nn, optim
 
@@ -99,18 +110,18 @@ def test_the_conv_net_learns(tmp_path: Path) -> None:
     assert np.mean(run.losses[-5:]) < np.mean(run.losses[:5]) - 0.1
 
 
-def test_the_character_gpt_learns_and_writes(tmp_path: Path) -> None:
+def test_the_gpt_learns_and_writes(tmp_path: Path) -> None:
     nn.manual_seed(0)
-    sizes = char_gpt.Sizes(context=16, width=16, heads=2, layers=1, batch=8)
-    text = char_gpt.Text("the weft goes through the warp, and the warp holds the weft. " * 40)
-    model = char_gpt.CharGPT(len(text.characters), sizes)
+    sizes = text_gpt.Sizes(context=16, width=16, heads=2, layers=1, batch=8)
+    text = Text("the weft goes through the warp, and the warp holds the weft. " * 40)
+    model = text_gpt.TextGPT(len(text.words), sizes)
     optimiser = optim.AdamW(1e-2)
     run = Run(model, optimiser.init(model), tmp_path)
-    assert train(run, char_gpt.make_step(optimiser), text.batches(sizes, 0), 40)
+    assert train(run, text_gpt.make_step(optimiser), text.batches(8, 16, 0), 40)
     assert np.mean(run.losses[-5:]) < run.losses[0] / 2
-    written = char_gpt.sample(run.model, text, sizes, 12)
-    assert len(written) == 12
-    assert set(written) <= set(text.characters)
+    written = text_gpt.sample(run.model, text, 16, 12)
+    assert len(written) >= 12
+    assert set(written) <= set("".join(text.words))
 
 
 def test_an_interruption_keeps_what_was_reached(tmp_path: Path) -> None:
@@ -181,30 +192,38 @@ def test_a_checkpoint_is_one_file(tmp_path: Path) -> None:
     assert (again.losses, again.seconds) == ([2.5], 1.5)
 
 
-def test_a_model_keeps_its_characters_when_the_text_changes(tmp_path: Path) -> None:
-    assert char_gpt.known_characters(tmp_path) == ""
+def test_a_model_keeps_its_words_when_the_text_changes(tmp_path: Path) -> None:
+    assert text_gpt.known_words(tmp_path) == []
     optimiser = optim.SGD(0.1)
-    text = char_gpt.Text("the weft and the warp " * 5)
-    sizes = char_gpt.Sizes(context=4, width=4, heads=1, layers=1, batch=1)
-    model = char_gpt.CharGPT(len(text.characters), sizes)
-    Run(model, optimiser.init(model), tmp_path, notes={"characters": text.characters}).save()
-    known = char_gpt.known_characters(tmp_path)
-    assert known == text.characters
-    other = char_gpt.Text("xxxxx the weft", known)
-    assert other.characters == text.characters
-    assert other.decode(other.numbers) == "      the weft"
+    text = Text("the weft and the warp " * 5)
+    assert " weft" in text.words
+    sizes = text_gpt.Sizes(context=4, width=4, heads=1, layers=1, batch=1)
+    model = text_gpt.TextGPT(len(text.words), sizes)
+    notes = {"words": json.dumps(text.words)}
+    Run(model, optimiser.init(model), tmp_path, notes=notes).save()
+    known = text_gpt.known_words(tmp_path)
+    assert known == text.words
+    other = Text("the xx weft wrap and", known)
+    assert other.words == text.words
+    assert other.decode(other.numbers) == "the weft and"
+
+
+def test_how_long_a_run_takes_is_said_in_words() -> None:
+    assert estimate(3000, 12.2) == "3,000 steps: about 13 s; Ctrl-C keeps what was reached"
+    assert estimate(3000, 130.0) == "3,000 steps: about 3 min; Ctrl-C keeps what was reached"
 
 
 def test_the_gpt_reads_sentences() -> None:
-    text = char_gpt.documentation()
+    text = documentation()
     assert set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789 .,:;'()-")
-    assert len(text) > 100_000
+    assert len(text) > 50_000
     assert "  " not in text
-    assert "print(" not in text
+    assert text.startswith("weft is a deep-learning compiler")
+    assert len(Text(text).words) < 4_000
 
 
 def test_the_rate_falls_to_nothing_with_the_last_step_and_begins_again() -> None:
-    rate = char_gpt.pace(24, 0.1, rise=4)
+    rate = text_gpt.pace(24, 0.1, rise=4)
     rates = [float(rate(weft.asarray(step))) for step in range(48)]
     assert max(rates) == pytest.approx(0.1)
     assert rates.index(max(rates)) in (3, 4)

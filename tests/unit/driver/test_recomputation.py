@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from examples.char_gpt import CharGPT, Sizes
+from examples.text_gpt import Sizes, TextGPT
 from weft import functional as F
 from weft import nn
 from weft.driver.buffers import plan_buffers
@@ -110,8 +110,8 @@ def test_a_checkpointed_gpt_takes_half_of_the_memory() -> None:
     def loss(model: Any, text: Any) -> Any:
         return F.cross_entropy(model(text[:, :-1]), text[:, 1:])
 
-    plain = CharGPT(30, sizes)
-    less = CharGPT(30, sizes)
+    plain = TextGPT(30, sizes)
+    less = TextGPT(30, sizes)
     wrapped: list[Any] = [Checkpointed(block) for block in less.blocks]
     less.blocks = wrapped
     before, after = (arena_bytes(joint(loss, model, text)) for model in (plain, less))

@@ -13,6 +13,7 @@ import argparse
 import json
 import random
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 import weft
 from weft import functional
+from weft.foundation.errors import WeftWarning
 from weft.plan.ir import StagedPlan
 from weft.plan.staged import depths_of, first_stages, strip_of
 from weft.plan.text import loads
@@ -118,7 +120,10 @@ def cut(x: Any, start: list[int], sizes: list[int]) -> Any:
 
 def make_program(seed: int) -> Program:
     made = _Draw(seed)
-    found: Program = weft.jit(made).program(weft.tensor(np.zeros(made.shape, made.dtype)))
+    with warnings.catch_warnings():
+        # What is drawn here is the program, once.
+        warnings.simplefilter("ignore", WeftWarning)
+        found: Program = weft.jit(made).program(weft.tensor(np.zeros(made.shape, made.dtype)))
     return found
 
 

@@ -40,10 +40,10 @@ NOT_GENERATED: dict[type[Op], str] = {
             collective.Rank,
             collective.MarkVarying,
             collective.AssertSame,
-            collective.Reshard,
         ),
         "a program for several ranks needs as many to run it",
     ),
+    collective.Reshard: "it names axes of a mesh, and a program alone has none",
 }
 """Ops without a generator, and why."""
 

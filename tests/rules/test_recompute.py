@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,8 @@ import numpy as np
 import pytest
 
 import weft
+from weft import functional as F
+from weft import nn
 from weft.foundation.errors import UserError
 from weft.ptir import Builder, Program, Value, optimise, verify
 from weft.ptir.gradient import gradient, vjp
@@ -169,6 +173,35 @@ def test_it_can_be_differentiated_again() -> None:
     wanted, found = (weft.run(vjp(p, 0), given, backend="reference") for p in (program, after))
     for a, c in zip(wanted, found, strict=True):
         np.testing.assert_allclose(a, c, rtol=1e-12)
+
+
+class _Branches(nn.Module):
+    """Two convolutions with batch norms, added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = [nn.Conv2d(16, 32, 1, bias=False) for _ in range(2)]
+        self.norms = [nn.BatchNorm(32) for _ in range(2)]
+
+    def __call__(self, x: Any) -> Any:
+        one, other = (norm(conv(x)) for conv, norm in zip(self.convs, self.norms, strict=True))
+        return F.relu(one + other)
+
+
+def test_what_runs_again_waits_for_what_it_is_computed_with() -> None:
+    """Not for a cast that says again what the forward part has: it would be stored to be waited
+    for, and statistics would take two passes over it."""
+    model = _Branches().map(lambda x: x.astype("bf16"))
+    images = weft.zeros((8, 16, 32, 32), dtype="bf16")
+
+    def step(model: Any, x: Any) -> Any:
+        with nn.training():
+            return weft.value_and_grad(lambda m: weft.mean(m(x).astype("f32") ** 2))(model)
+
+    region = weft.compile(weft.jit(step).program(model, images), "sm90").stages["region"]
+    kept = re.findall(r'"f32", "shape": \[([\d, ]+)\], "role": "internal"', region)
+    assert kept
+    assert max(math.prod(map(int, shape.split(", "))) for shape in kept) < 8 * 32 * 32 * 32
 
 
 def test_nothing_to_gain_is_no_change() -> None:

@@ -144,6 +144,18 @@ class _Rewrite:
         """The newest value that is computed from parameters."""
         for instruction in border.forward:
             self._note(instruction)
+        self.ahead = {*border.function.parameter_ids, *(i.id for i in border.forward)}
+        """Values of the forward part. What the backward part makes of these alone tells nothing of
+        how far it has come, and may be equal to a forward value."""
+        self.so_far: dict[int, Operand] = {}
+        """Values of the backward part that tell how far it has come."""
+        self.readers: dict[int, list[Instruction]] = {}
+        for instruction in border.backward:
+            for value_id in instruction.uses:
+                self.readers.setdefault(value_id, []).append(instruction)
+        for instruction in self.division.again:
+            for value_id in instruction.uses:
+                self.readers.setdefault(value_id, []).append(instruction)
 
     def program(self, log: PassLog) -> Program:
         border = self.border
@@ -153,7 +165,9 @@ class _Rewrite:
             else:
                 operands = tuple(map(self._copied, instruction.operands))
                 self.body.append(replace(instruction, operands=operands))
-                self._note(instruction)
+                if not self.ahead.issuperset(instruction.uses):
+                    self._note(instruction)
+                    self._come_to(instruction)
         before = border.function
         after: Function = with_settled_hints(before, replace(before, body=tuple(self.body)), log)
         others = [f for f in border.program.functions if f.name != before.name]
@@ -165,8 +179,14 @@ class _Rewrite:
         else:
             self.last = _first_tensor(instruction) or self.last
 
+    def _come_to(self, instruction: Instruction) -> None:
+        value = _first_tensor(instruction)
+        if value is not None and instruction.id not in self.known:
+            self.so_far[instruction.id] = value
+
     def _run_again(self, instruction: Instruction) -> None:
-        operands = tuple(map(self._late, instruction.operands))
+        waited = self._met_by(instruction) or self.last
+        operands = tuple(self._late(operand, waited) for operand in instruction.operands)
         made = self._append(replace(instruction, operands=operands), instruction.id)
         self.copies[instruction.id] = made
 
@@ -187,7 +207,22 @@ class _Rewrite:
         copy = self.copies[operand.id]
         return Ref(copy) if isinstance(operand, Ref) else ElementRef(copy, operand.index)
 
-    def _late(self, operand: Operand) -> Operand:
+    def _met_by(self, instruction: Instruction) -> Operand | None:
+        """The value of the backward part that what runs again is first computed with: waiting for
+        it costs nothing, where waiting for the newest one would keep kernels apart that read the
+        same tensors."""
+        stack, seen = [instruction], {instruction.id}
+        while stack:
+            for reader in self.readers.get(stack.pop(0).id, ()):
+                met = [self.so_far[i] for i in reader.uses if i in self.so_far]
+                if met:
+                    return met[-1]
+                if reader.id not in seen:
+                    seen.add(reader.id)
+                    stack.append(reader)
+        return None
+
+    def _late(self, operand: Operand, waited: Operand | None) -> Operand:
         """The operand for an instruction that runs again: a copy, or a kept value behind a
         barrier."""
         if isinstance(operand, TensorLiteral) or operand.id in self.copies:
@@ -197,7 +232,7 @@ class _Rewrite:
         if not isinstance(kind, TensorType):
             return operand
         if slot not in self.barriers:
-            after = operand if self.last is None else self.last
+            after = operand if waited is None else waited
             waiting = Instruction(0, Barrier(), (operand, after), kind)
             self.barriers[slot] = self._append(waiting, operand.id)
         return Ref(self.barriers[slot])

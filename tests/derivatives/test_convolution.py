@@ -13,6 +13,7 @@ import pytest
 import weft
 from weft import functional as F
 from weft.ptir import Builder, Program, TensorType, gradient, vjp
+from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.window import ExtractPatches
 
 
@@ -41,12 +42,13 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.parametrize("window", [1, 3])
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_the_cotangent_of_the_input(setting: tuple[int, ...]) -> None:
+def test_the_cotangent_of_the_input(setting: tuple[int, ...], window: int) -> None:
     spatial, stride, pad, dilation, groups = setting
     source = np.random.default_rng(setting)
     x = source.standard_normal((2, 4, *(8, 7, 6)[:spatial]))
-    w = source.standard_normal((6, 4 // groups, *[3] * spatial))
+    w = source.standard_normal((6, 4 // groups, *[window] * spatial))
     conv, name = getattr(F, f"conv{spatial}d"), f"conv{spatial}d"
     shape = conv(weft.tensor(x), weft.tensor(w), None, stride, pad, dilation, groups).shape
     g = source.standard_normal(shape)
@@ -87,6 +89,16 @@ def test_no_tensor_of_patches_is_stored(form: Any, stride: int) -> None:
     kept = re.findall(r'"shape": \[([\d, ]*)\], "role": "internal"', text)
     sizes = [math.prod(int(n) for n in shape.split(", ")) for shape in kept if shape]
     assert max(sizes, default=0) <= 2 * 16 * 16 * 12
+
+
+def test_windows_of_one_element_multiply_no_zeros() -> None:
+    """What lies apart in the image is multiplied before the zeros come between."""
+    b = Builder()
+    x, w = b.param("f32", [2, 16, 16, 8]), b.param("f32", [1, 1, 8, 12])
+    y = b.emit("weft.conv", x, w, layout="NHWC", stride=[2, 2], pad=[0] * 4)
+    back = vjp(b.build(y), [0])
+    products = [i.output for i in back.main.body if isinstance(i.op, DotGeneral)]
+    assert [kind.shape for kind in products if isinstance(kind, TensorType)] == [(2, 8, 8, 8)]
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -64,6 +64,12 @@ def back_to_image(
     parts = turned.reshape((*window, share, groups, outputs // groups))
     parts = parts.transpose((*range(count), count + 2, count + 1, count))
     turned = parts.reshape((*window, outputs // groups, groups * share))
+    if set(window) == {1}:
+        # Elements apart from one another meet no others in their windows: the product first, of
+        # what is there, and the zeros between after it.
+        board, around = _board(taken, times_kernel(g, turned, groups, accum, image.dtype), image)
+        low, high = zip((0, 0), *around, (0, 0), strict=True)
+        return board.pad(low, high)
     board, around = _board(taken, g, image)
     patches = board.extract_patches(
         window=tuple(window), strides=(1,) * count, dilation=taken.dilation, padding=around,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from tests.gpu_convolutions import Case
 from tests.gpu_programs import through_stages
-from weft.ptir import Program
+from weft.ptir import Builder, Program
 from weft.region.ir import Kernel, Module
 
 
@@ -61,5 +63,15 @@ def test_the_gradient_of_filters_is_cut_into_parts_of_some_images() -> None:
 
 
 def test_rows_with_zeros_between_them_are_copied_before_they_are_multiplied() -> None:
+    b = Builder()
+    x, w = b.param("bf16", [2, 16, 16, 64]), b.param("bf16", [64, 64])
+    spread = b.emit("pad", x, low=[0] * 4, high=[0] * 4, interior=[0, 1, 1, 0], pad_value=0.0)
+    program = b.build(b.dot_general(spread, w, contract=([3], [0])))
+    assert "matmul0_operand0_copy" in names(program)
+
+
+def test_the_gradient_of_one_pixel_a_window_multiplies_what_is_there() -> None:
     program = Case(size=(32, 32), window=(1, 1), stride=2, pad=0).gradient(0)
-    assert "matmul2_operand0_copy" in names(program)
+    products = [k for k in module_of(program).kernels if k.roles]
+    assert [math.prod(axis.size for axis in k.axes) for k in products] == [2 * 256 * 64 * 64] * 2
+    assert not any(name.endswith("_copy") for name in names(program))

@@ -9,11 +9,12 @@ the sequence between them) is stored with them together, innermost:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from weft.foundation.dims import static
 from weft.poly_view.ir import Access, BlockKind, PolyBlock
+from weft.region.writing.emit import makes_up
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,34 @@ class Layout:
     order: tuple[int, ...]
     together: int
 
-    def shape(self, atoms: tuple[int, ...]) -> tuple[int, ...]:
-        sizes = [atoms[place] for place in self.order]
-        kept = len(sizes) - self.together
-        return (*sizes[:kept], math.prod(sizes[kept:]))
+    def shape(self, block: PolyBlock) -> tuple[int, ...]:
+        """Of the tensor. Atoms of one axis of the value that follow one another are one axis too,
+        as in tensors without a layout: kernels that hand it on see the same axes."""
+        kept, dims = len(self.order) - self.together, _dims(block)
+        sizes: list[int] = []
+        for number, place in enumerate(self.order):
+            before = self.order[number - 1] if 0 < number < kept else None
+            follows = before is not None and place == before + 1 and dims[place] == dims[before]
+            if follows or number > kept:
+                sizes[-1] *= block.shape[place]
+            else:
+                sizes.append(block.shape[place])
+        return tuple(sizes)
+
+
+def _dims(block: PolyBlock) -> list[int]:
+    """Which axis of a block's value each of its atoms is part of; each is one where that is not so
+    simple."""
+    sizes = tuple(static(size) for size in block.value.shape)
+    if not makes_up(sizes, block.shape):
+        return list(range(len(block.shape)))
+    dims: list[int] = []
+    for number, size in enumerate(sizes):
+        extent = 1
+        while extent != size:
+            extent *= block.shape[len(dims)]
+            dims.append(number)
+    return [*dims, *range(len(sizes), len(sizes) + len(block.shape) - len(dims))]
 
 
 def contraction_layouts(

@@ -275,9 +275,10 @@ class Fusion:
         return self.kernel((Root(name),))[1]
 
     def _roll_back(self, name: str, why: str) -> bool:
-        """Store a reader that was inlined before, so that this block can be inlined into it, which
-        it cannot be where that reader is read; `why` says so."""
-        for reader in [found for found in self.readers[name] if found in self.inlined]:
+        """Store a block that was inlined before, so that this one can be inlined into it, which it
+        cannot be where that block is read; `why` says so."""
+        best: tuple[float, str] | None = None
+        for reader in self._followers(name):
             users = self.roots_using(reader)
             try:
                 with self._supposing(stored=[reader]):
@@ -289,13 +290,30 @@ class Fusion:
                 now = self._seconds(*users, name)
             except Stop:
                 continue
-            if is_shorter(then, now):
-                self.inlined.discard(reader)
-                self.inlined.add(name)
-                self.refusals[reader] = why
-                self.notes.append(f"{reader} is stored after all: {name} is computed with it")
-                return True
-        return False
+            if is_shorter(then, now) and (best is None or is_shorter(then - now, best[0])):
+                best = then - now, reader
+        if best is None:
+            return False
+        reader = best[1]
+        self.inlined.discard(reader)
+        self.inlined.add(name)
+        self.refusals[reader] = why
+        self.notes.append(f"{reader} is stored after all: {name} is computed with it")
+        return True
+
+    def _followers(self, name: str) -> Iterator[str]:
+        """What reads a block and is inlined, and what takes fewer bytes and is made of that alone:
+        a sum that is scaled and rounded is best stored rounded."""
+        for reader in self.readers[name]:
+            here: str | None = reader
+            least = math.inf
+            while here is not None and here in self.inlined:
+                block = self.view.blocks[here]
+                size = math.prod(block.shape) * block.dtype.storage_bytes
+                if size < least:
+                    least = size
+                    yield here
+                (here,) = self.readers[here] if len(self.readers[here]) == 1 else (None,)
 
     @contextmanager
     def _supposing(self, inlined: Sequence[str] = (), stored: Sequence[str] = ()) -> Iterator[None]:

@@ -21,6 +21,7 @@ from tests.browser.driver import BROWSER, DRIVER, Browser
 from weft.explorer.collect import of_program, records
 from weft.explorer.page import page
 from weft.explorer.serve import Server, Session
+from weft.explorer.traces import records_of_trace
 from weft.ptir.ir import Program
 
 pytestmark = pytest.mark.skipif(
@@ -264,6 +265,20 @@ def test_ten_thousand_nodes_keep_up(browser: Browser, tmp_path: Path) -> None:
     print(f"10,000 nodes: opened in {opened} ms, frames {frames[15]:.1f} ms (median)")
     # Many times the budget of 16 ms: the machine may be busy with something else.
     assert frames[15] < 200
+    assert not browser.errors()
+
+
+def test_a_saved_profile_opens(browser: Browser, tmp_path: Path) -> None:
+    args = {"program": "@net", "op": "exp", "file": "net.py", "line": "net.py:3", "layer": "up"}
+    event = {"cat": "weft", "pid": 1, "name": "map0", "ts": 5, "dur": 2, "args": args}
+    path = tmp_path / "trace.html"
+    path.write_text(page(records_of_trace([event], "it"), "trace"))
+    browser.open(path)
+    for view in ("code", "graph", "memory", "timeline", "compare", "kernels"):
+        browser.run(f"weft.show('{view}')")
+        browser.settle()
+    assert "net.py:3" in browser.texts(".kernel .place")
+    assert browser.texts(".card h2")[0].startswith("map0")
     assert not browser.errors()
 
 

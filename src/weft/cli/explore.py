@@ -18,6 +18,7 @@ from weft.explorer.collect import Shown, of_program, records, watched
 from weft.explorer.page import page
 from weft.explorer.record import Options
 from weft.explorer.serve import Server, Session
+from weft.explorer.traces import events_in, records_of_trace
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
 from weft.ptir.specialise import is_static
@@ -27,7 +28,9 @@ from weft.target.known import target_named
 def explore_command(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="A program, a Python script, or a bundle."),
+        typer.Argument(
+            metavar="FILE", help="A program, a Python script, a bundle, or a profile's trace."
+        ),
     ],
     args: Annotated[
         list[str] | None,
@@ -56,17 +59,23 @@ def explore_command(
     code, times.
 
     The page is one file that opens from disk. A script is run, and every program that it compiles
-    is on the page. With --serve a plan, or any other stage, can be edited on the page and is
-    compiled again.
+    is on the page; a trace of weft profile has its times alone. With --serve a plan, or any other
+    stage, can be edited on the page and is compiled again.
     """
     path = out or Path(f"{file.name.partition('.')[0]}.html")
     if not serve:
         check_writable(path)
-    shown = _shown(file, args or [], target.split(","), level.split(","), sizes, run)
-    if serve:
-        _serve(shown, file.name, port)
-        return
-    found, _ = records(shown, Options(full=full))
+    events = events_in(file)
+    if events is not None:
+        if serve:
+            raise UserError(f"{file} is a profile: it has no stages that could be edited")
+        found = records_of_trace(events, str(file))
+    else:
+        shown = _shown(file, args or [], target.split(","), level.split(","), sizes, run)
+        if serve:
+            _serve(shown, file.name, port)
+            return
+        found, _ = records(shown, Options(full=full))
     text = page(found, file.name)
     write(text, path)
     kilobytes = -(-len(text) // 1000)

@@ -82,13 +82,14 @@ def asset(name: str) -> str:
 
 
 def sources_of(programs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The lines of every file that instructions come from, where it is there and is text."""
+    """The lines of every Python file that instructions come from, where it is there and is text."""
     names = {value[3] for program in programs for value in program["values"] if value[3]}
     found = {}
     for name in sorted(names):
         path = Path(name)
         try:
-            if path.is_file() and path.stat().st_size <= MOST_SOURCE:
+            # A profile may come from a stranger, and name whatever it likes.
+            if path.suffix == ".py" and path.is_file() and path.stat().st_size <= MOST_SOURCE:
                 found[name] = path.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError, ValueError):
             continue

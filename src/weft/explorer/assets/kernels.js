@@ -107,7 +107,7 @@ const cardOf = (at) => {
     el("h2", {}, kernel.name, " ", el("small", {}, kernel.pattern)),
     el("p", { class: "where" }, source, kernel.layer ? [" in ", el("b", {}, kernel.layer)] : null, alike > 0 ? ` · ${alike} more like it` : ""),
     others.length > 0 && el("p", { class: "soft" }, `also from ${others.slice(0, 6).join(", ")}`),
-    el("div", { class: "facts" },
+    !p.stages.length ? el("div", { class: "facts" }, fact("share of the time", showShare(seconds / total)), fact("measured", showSeconds(kernel.seconds))) : el("div", { class: "facts" },
       fact("share of the time", showShare(seconds / total)),
       fact(measured ? "measured" : "not measured", showSeconds(kernel.seconds)),
       fact("estimated", showSeconds(kernel.estimate)),
@@ -115,6 +115,20 @@ const cardOf = (at) => {
       fact("memory", showBytes(kernel.bytes), moved ? `${showBytes(moved)}/s` : ""),
       fact("units busy", showShare(kernel.occupancy), kernel.routine ? "" : "on the host"),
       ...takenFacts(kernel.takes)),
+    ...(p.stages.length ? detailsOf(kernel, at, seconds, open, codes) : []),
+    el("h3", {}, `Its ${kernel.values.length} instruction${kernel.values.length === 1 ? "" : "s"}`),
+    el("ul", { class: "ids" }, kernel.values.slice(0, 60).map((id) => {
+      const value = byId.get(id);
+      return value && el("li", {}, el("button", { class: "link", onclick: () => { select({ values: [id] }, { pin: true }); show("code"); } },
+        `%${id} ${value[1]}`), ` ${value[2]}`, el("span", { class: "soft" }, value[3] ? ` ${baseName(value[3])}:${value[4]} ${value[5]}` : ""));
+    })),
+  ];
+};
+
+// What only a compiled program has, and no saved profile.
+const detailsOf = (kernel, at, seconds, open, codes) => {
+  const p = program();
+  return [
     rooflineOf(kernel, seconds),
     el("p", { class: "jump" }, ["frontend", "region", "plan", ...codes].filter((name) => p.stages.some((s) => s.name === name))
       .map((name) => el("button", { onclick: open(name) }, `${name} →`))),
@@ -126,12 +140,6 @@ const cardOf = (at) => {
     kernel.fields.length > 0 && el("table", { class: "plan" }, kernel.fields.map(([name, value, meaning]) =>
       el("tr", {}, el("th", {}, name), el("td", {}, el("code", {}, value), el("div", { class: "soft" }, meaning))))),
     raceOf(kernel),
-    el("h3", {}, `Its ${kernel.values.length} instruction${kernel.values.length === 1 ? "" : "s"}`),
-    el("ul", { class: "ids" }, kernel.values.slice(0, 60).map((id) => {
-      const value = byId.get(id);
-      return value && el("li", {}, el("button", { class: "link", onclick: () => { select({ values: [id] }, { pin: true }); show("code"); } },
-        `%${id} ${value[1]}`), ` ${value[2]}`, el("span", { class: "soft" }, value[3] ? ` ${baseName(value[3])}:${value[4]} ${value[5]}` : ""));
-    })),
     el("h3", {}, "Memory"),
     el("p", {}, "reads ", el("code", {}, kernel.reads.join(", ") || "nothing"), ", writes ", el("code", {}, kernel.writes.join(", "))),
     notesOn(kernel.name),

@@ -89,8 +89,8 @@ class Pane {
       });
     } else {
       const stage = program().stages.find((each) => each.name === this.stage);
-      this.lines = stage.text;
-      this.marks = marksOf(stage);
+      this.lines = stage ? stage.text : ["There is no text: its files are not here."];
+      this.marks = stage ? marksOf(stage) : new Map();
     }
     this.note.textContent = isSource ? (this.files.hidden ? baseName(this.file) : "") : `${this.lines.length.toLocaleString("en")} lines`;
     const widest = this.lines.reduce((most, line) => Math.max(most, line.length), 0);
@@ -223,7 +223,7 @@ const codeView = () => {
     const first = state.wantedPanes?.length ? wanted : wanted.filter((name) => room > 3 || name !== "region");
     state.panes = [];
     clear(box);
-    first.forEach(add);
+    (names.length ? first : [SOURCE]).forEach(add);
   };
   const less = el("button", { title: "One pane less", onclick: () => { if (state.panes.length > 1) { state.panes.pop().root.remove(); remember(); } } }, "−");
   const more = el("button", { title: "One pane more", onclick: () => { if (state.panes.length < 5) { add("plan"); remember(); } } }, "+");

@@ -1,0 +1,73 @@
+"""Profiles that were saved open in the explorer, whoever wrote them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import weft
+from tests.unit.explorer.test_page import EVIL, data_of
+from weft.cli.main import app
+from weft.explorer.page import page
+from weft.explorer.traces import events_in, records_of_trace
+from weft.foundation.errors import UserError
+
+
+def explore(*args: object) -> Any:
+    return CliRunner().invoke(app, ["explore", *map(str, args)])
+
+
+def test_a_saved_profile_becomes_a_page(tmp_path: Path) -> None:
+    trace, out = tmp_path / "trace.json", tmp_path / "page.html"
+    with weft.graph(backend="cpu"), weft.profile(trace, show=False) as found:
+        weft.jit(lambda x, w: weft.exp(x @ w))(weft.ones((8, 16)), weft.ones((16, 4))).numpy()
+    assert explore(trace, "-o", out).exit_code == 0
+    data = data_of(out.read_text())
+    kernels = [kernel for program in data["programs"] for kernel in program["kernels"]]
+    assert {span.name for span in found.spans} == {kernel["name"] for kernel in kernels}
+    assert all(kernel["seconds"] > 0 for kernel in kernels)
+    assert any(kernel["file"] == __file__ and kernel["line"] for kernel in kernels)
+    assert __file__ in data["sources"]
+    assert data["programs"][0]["spans"][0][1] == 0
+    served = explore(trace, "--serve")
+    assert served.exit_code == 1
+    assert "no stages" in str(served.exception)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [None, 3, {"cat": "weft"}, {"cat": "weft", "pid": 1, "ts": 1, "dur": -1, "args": {}},
+     {"cat": "weft", "pid": 1, "ts": "1", "dur": 1, "args": {}},
+     {"cat": "other", "pid": 1, "ts": 1, "dur": 1, "args": {}}],
+)  # fmt: skip
+def test_a_trace_without_kernels_is_refused(event: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="without kernels of Weft"):
+        records_of_trace([event], "it")
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"traceEvents": [event]}))
+    assert explore(file, "-o", tmp_path / "page.html").exit_code == 1
+
+
+def test_a_trace_of_a_stranger_is_data_and_reads_no_other_files(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("hidden")
+    args = {"program": EVIL, "op": 3, "file": str(secret), "line": f"{EVIL}:7", "layer": EVIL}
+    event = {"cat": "weft", "pid": 1, "name": EVIL, "ts": 5, "dur": 2, "args": args}
+    (record,) = records_of_trace([event], "it")
+    text = page([record], "a page")
+    assert "alert(" not in text
+    assert data_of(text)["sources"] == {}
+    assert record["kernels"][0]["line"] == 7
+    assert record["kernels"][0]["op"] == ""
+
+
+def test_other_files_are_no_traces(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    assert events_in(file) is None
+    for text in ("", "[", "[1]", '{"traceEvents": 3}', "[" * 100_000):
+        file.write_text(text)
+        assert events_in(file) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -59,7 +60,15 @@ def scalar_normal(seed: int, stream: int, execution: int, index: int, dtype: DTy
     u1 = scalar_uniform(seed, stream, execution, index - index % 2, dtype)
     u2 = scalar_uniform(seed, stream, execution, index - index % 2 + 1, dtype)
     radius = math.sqrt(-2 * math.log(1 - u1))
-    return radius * (math.sin(2 * math.pi * u2) if index % 2 else math.cos(2 * math.pi * u2))
+    return radius * sine_of_turns(Fraction(u2) + (0 if index % 2 else Fraction(1, 4)))
+
+
+def sine_of_turns(turns: Fraction) -> float:
+    """The sine of exactly so many turns: from the nearest quarter on."""
+    quarters = round(turns * 4)
+    rest = 2 * math.pi * float(turns - Fraction(quarters, 4))
+    waves = (math.sin(rest), math.cos(rest), -math.sin(rest), -math.cos(rest))
+    return waves[quarters % 4]
 
 
 @pytest.mark.parametrize(("counter", "key", "output"), KNOWN)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import DType
@@ -43,12 +42,8 @@ _OPERATIONS: Final[Mapping[str, int]] = {
     "logaddexp": 60, "floor": 4, "ceil": 4, "trunc": 3, "round": 4,
 }  # fmt: skip
 """Operations of functions that are more than one instruction."""
-_PHILOX: Final = 400
+PHILOX: Final = 400
 """What one random word costs where its neighbours are not wanted: no vector unit multiplies so."""
-
-
-_SEEN: Final = 0.25
-"""Of the shorter of computing and moving, what is not hidden behind the longer one."""
 _FREE: Final = (Read, Const, Cast, AxisIndex)
 """What costs no operation."""
 
@@ -62,16 +57,6 @@ def kernel_seconds(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
     """The time of one kernel, its launch included."""
     work = kernel_work(kernel, tensors, target)
     return time_estimate(target, work) + target.rates.launch_seconds
-
-
-def seconds_apart(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> float:
-    """The time of one kernel where a part of what it moves is not hidden behind what it computes:
-    what decides between kernels that move much and those that compute much. One core took 13.6 ms
-    for stencils that compute for 3.4 ms and move for 11.9 ms, by the rates of the machine."""
-    work = kernel_work(kernel, tensors, target)
-    computing, moving = replace(work, bytes=0), Work(bytes=work.bytes)
-    hidden = min(time_estimate(target, part) for part in (computing, moving))
-    return time_estimate(target, work) + _SEEN * hidden + target.rates.launch_seconds
 
 
 def nanoseconds(seconds: float) -> int:
@@ -180,7 +165,7 @@ def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target)
         case Select() | Check():
             return _vector(points, let.dtype, target)
         case Words():
-            return _vector(points * _PHILOX, let.dtype, target)
+            return _vector(points * PHILOX, let.dtype, target)
         case Reduce(axes=axes, value=value):
             count = points * points_of(kernel, axes)
             if kernel.roles is not None and kernel.roles.contraction == let.name:

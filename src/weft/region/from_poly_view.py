@@ -22,7 +22,7 @@ from weft.foundation.dims import static
 from weft.foundation.dtypes import UI8, DType
 from weft.foundation.index_expr import axis, linear
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
-from weft.region.cost import seconds_apart
+from weft.region.cost import kernel_seconds
 from weft.region.fitting.fit import fit
 from weft.region.fitting.join_attention import join_attention
 from weft.region.fitting.join_stages import join_stages
@@ -69,7 +69,7 @@ def _cheapest(choices: Mapping[str, Module], target: Target) -> Module:
     if len(choices) == 1:
         return next(iter(choices.values()))
     times = {
-        what: 1e6 * sum(seconds_apart(kernel, module.tensors, target) for kernel in module.kernels)
+        what: 1e6 * sum(kernel_seconds(kernel, module.tensors, target) for kernel in module.kernels)
         for what, module in choices.items()
     }
     module = choices[min(times, key=times.__getitem__)]

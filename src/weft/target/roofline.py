@@ -6,15 +6,15 @@
     occ           = min(1, cta_per_SM * warps_per_CTA / max warps)
     pipeline_eff  = 1 - 1/stages
     time          = max(FLOPs / (peak * occ * eff), Bytes / (bandwidth * occ))
-    delta         = max(dFLOPs / (peak * occ * eff), dBytes / (bandwidth * occ))
-                    + d occ time + penalties - saved bytes / bandwidth
 
-A time below zero for `delta` means that fusing pays.
+What fusing saves is the time of the kernels without it less that of those with it. On a CPU, the
+slower of computing and moving does not hide all of the other.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.target.target import Limits, Target
@@ -98,44 +98,17 @@ FULL = Usage()
 
 
 def time_estimate(target: Target, work: Work, usage: Usage = FULL) -> float:
-    """`time_est`: the slower of computing and moving."""
+    """`time_est`: computing and moving, together."""
     computing = (work.matrix_seconds + work.vector_seconds) / (usage.occupancy * usage.efficiency)
     moving = work.bytes / (target.rates.bandwidth * usage.occupancy)
-    return max(computing, moving)
+    return together(target, (computing, moving))
 
 
-@dataclass(frozen=True)
-class Penalties:
-    """What fusing costs beside work: `fanout_penalty + layout_penalty`, in seconds."""
-
-    fanout: float = 0.0
-    layout: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return self.fanout + self.layout
-
-
-NONE = Penalties()
-
-
-def delta_time(
-    target: Target,
-    extra: Work,
-    saved_bytes: int,
-    usage: Usage = FULL,
-    *,
-    occupancy_seconds: float = 0.0,
-    penalties: Penalties = NONE,
-) -> float:
-    """`Δtime` of a fusion: negative where it pays."""
-    spent = time_estimate(target, extra, usage)
-    return spent + occupancy_seconds + penalties.total - saved_bytes / target.rates.bandwidth
-
-
-def occupancy_seconds(seconds: float, before: float, after: float) -> float:
-    """`Δocc_time`: how much longer a kernel of `seconds` takes at another occupancy."""
-    return seconds * (before / after - 1.0) if after < before else 0.0
+def together(target: Target, parts: Sequence[float]) -> float:
+    """The time of what is done at once: that of the busiest part, and what it leaves to be seen of
+    the others."""
+    busiest = max(parts)
+    return busiest + target.rates.seen * (sum(parts) - busiest)
 
 
 def waves(tiles: int, slots: int) -> int:

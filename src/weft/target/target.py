@@ -57,6 +57,9 @@ class Rates:
     bandwidth: float = 0.0
     launch_seconds: float = 0.0
     """What starting one kernel inside a program costs."""
+    seen: float = 0.0
+    """Of computing and moving, how much of the shorter the longer does not hide: nothing where
+    thousands of threads take turns."""
 
 
 @dataclass(frozen=True)

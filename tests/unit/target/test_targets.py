@@ -10,7 +10,7 @@ from weft.foundation.dtypes import BF16, F32, F64, SI8
 from weft.foundation.errors import UserError
 from weft.target import cpu, roofline
 from weft.target.known import NAMES, target_named
-from weft.target.roofline import Penalties, Usage, Work
+from weft.target.roofline import Usage, Work
 from weft.target.sm80 import SM80
 from weft.target.sm90 import SM90
 from weft.target.target import Kind
@@ -132,22 +132,16 @@ def test_time_is_the_slower_of_computing_and_moving() -> None:
     assert roofline.time_estimate(SM90, moving, usage) == pytest.approx(20e-6)
 
 
+def test_a_cpu_does_not_hide_all_of_the_shorter_part() -> None:
+    target = cpu.describe("aarch64", frozenset(), 2, ())
+    moved = round(4e-3 * target.rates.bandwidth)
+    work = Work(vector_seconds=2e-3, bytes=moved)
+    assert roofline.time_estimate(target, work) == pytest.approx(4e-3 + 0.25 * 2e-3)
+    assert roofline.together(target, (1e-3, 4e-3, 3e-3)) == pytest.approx(5e-3)
+
+
 def test_work_adds_up() -> None:
     assert Work(1.0, 2.0, 3) + Work(0.5, 0.5, 1) == Work(1.5, 2.5, 4)
-
-
-def test_a_fusion_pays_when_it_saves_more_than_it_costs() -> None:
-    extra = Work(vector_seconds=1e-6)
-    saved = 8_600_000
-    assert roofline.delta_time(SM90, extra, saved) == pytest.approx(1e-6 - 2e-6)
-    penalties = Penalties(fanout=0.75e-6, layout=0.5e-6)
-    found = roofline.delta_time(SM90, extra, saved, occupancy_seconds=1e-6, penalties=penalties)
-    assert found == pytest.approx(1e-6 + 1e-6 + 1.25e-6 - 2e-6)
-
-
-def test_lower_occupancy_costs_time() -> None:
-    assert roofline.occupancy_seconds(1e-6, 0.5, 0.25) == pytest.approx(1e-6)
-    assert roofline.occupancy_seconds(1e-6, 0.25, 0.5) == 0.0
 
 
 def test_waves() -> None:

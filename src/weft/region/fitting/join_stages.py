@@ -15,7 +15,7 @@ from math import prod
 from typing import Final, TypeVar
 
 from weft.foundation.index_expr import axis
-from weft.region.cost import seconds_apart
+from weft.region.cost import kernel_seconds
 from weft.region.fitting.cutting import needed
 from weft.region.fitting.joining import replaced
 from weft.region.forms.staged import find_staged, local_bytes, slides_alone
@@ -158,8 +158,8 @@ def _joined(
         return None, f"is stored: as a stage it would not slide: {form}"
     if (size := local_bytes(kernel, form)) > MOST_BYTES:
         return None, f"is stored: rings would take {size:,} bytes, over {MOST_BYTES:,}"
-    before = 1e6 * sum(seconds_apart(k, module.tensors, target) for k in (maker, reader))
-    after = 1e6 * seconds_apart(kernel, module.tensors, target)
+    before = 1e6 * sum(kernel_seconds(k, module.tensors, target) for k in (maker, reader))
+    after = 1e6 * kernel_seconds(kernel, module.tensors, target)
     if after >= before:
         return None, f"is stored: {before:.1f} µs; as a stage it would be {after:.1f} µs"
     halos = ", ".join(

@@ -13,7 +13,7 @@ import weft
 from weft import functional
 from weft.foundation.errors import SpecViolation
 from weft.region import text
-from weft.region.cost import seconds_apart
+from weft.region.cost import kernel_seconds
 from weft.region.form import Ring, Staged
 from weft.region.interp import run_module
 from weft.region.interp_rows import run_rows
@@ -137,8 +137,8 @@ def test_fewer_bytes_are_fewer_microseconds() -> None:
     """Where no row is computed again by many pieces, a stage takes less than storing it."""
     module, kernel, _ = staged(twice, (600, 600))
     target, known = target_named("cpu"), kernel.with_locals(module.tensors)
-    apart = sum(seconds_apart(part, known, target) for part in kernel.parts)
-    assert seconds_apart(kernel, module.tensors, target) < apart
+    apart = sum(kernel_seconds(part, known, target) for part in kernel.parts)
+    assert kernel_seconds(kernel, module.tensors, target) < apart
 
 
 def test_the_notes_say_what_the_other_choice_would_take() -> None:

@@ -83,5 +83,5 @@ def _check_asked(file: Path | None, gpu: bool, shapes: str, data: Path | None) -
 def log_command(
     file: Annotated[Path, typer.Argument(metavar="CSV", help="A log of measurements.")],
 ) -> None:
-    """Say how well the estimates in a log put kernels in the order of their measured times."""
+    """Say how well the estimates in a log order the plans of each kernel."""
     work_of("tuning").tell_log(file)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.tuning import measure
 from weft.driver.tuning.farm import dask_executor, tune_on
+from weft.driver.tuning.measure import Ranking
 from weft.driver.tuning.products import Product, product_named
 from weft.driver.tuning.tune import Trial, Tuning
 from weft.driver.tuning.tune_products import FormFile, tune_products
@@ -32,8 +34,10 @@ from weft.runtime.cuda.gpu import open_gpu
 from weft.target.known import target_named
 from weft.target.target import Kind, Target
 
-GOOD: Final = 0.7
+GOOD: Final = 0.6
 """The least rank correlation at which estimates are good for choosing."""
+DIFFERENT: Final = 1.15
+"""Times of the slowest plan over the fastest one's, from which on their order says something."""
 
 
 def tune_file(
@@ -176,11 +180,33 @@ def _report(name: str, tuning: Tuning, where: str) -> None:
 
 
 def tell_log(file: Path) -> None:
-    """Say how well the estimates in a log put kernels in the order of their measured times."""
+    """Say how well the estimates in a log put the plans of each kernel in the order of their
+    measured times."""
     lines = measure.read(file)
-    found = measure.rank_correlation(lines)
-    verdict = "good enough to choose by" if found >= GOOD else f"below {GOOD}"
+    found = measure.rankings(lines)
+    if found:
+        _tell_rankings(found)
+    what = f"{printable(str(file))}: {counted(len(lines), 'measurement')}, rank correlation of "
+    telling = [ranking.correlation for ranking in found if ranking.spread > DIFFERENT]
+    if not telling:
+        alone = measure.rank_correlation(measure.first_plans(lines))
+        print(f"{what}estimate and actual {alone:.2f} between kernels, each by its first plan")
+        return
+    median = statistics.median(telling)
+    verdict = "good enough to choose by" if median >= GOOD else f"below {GOOD}"
     print(
-        f"{printable(str(file))}: {counted(len(lines), 'measurement')}, rank correlation of "
-        f"estimate and actual {found:.2f}, {verdict}"
+        f"{what}estimate and actual within a kernel {median:.2f}, the median of "
+        f"{counted(len(telling), 'kernel')} whose plans differ by more than "
+        f"{100 * (DIFFERENT - 1):.0f} %: {verdict}"
     )
+
+
+def _tell_rankings(found: Sequence[Ranking]) -> None:
+    table = new_table()
+    table.add_column("kernel", no_wrap=True)
+    for title in ("plans", "slowest / fastest", "rank correlation"):
+        table.add_column(title, justify="right")
+    for ranking in found:
+        told = f"{ranking.spread:.2f}", f"{ranking.correlation:.2f}"
+        table.add_row(ranking.kernel, str(ranking.plans), *told)
+    print_table(table)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from weft.driver.compile import Cluster
 from weft.driver.stages.bodies import parts_of
 from weft.driver.stages.compilation import Compilation
-from weft.driver.stages.generators import pipeline
+from weft.driver.stages.generators import generator_for, pipeline
 from weft.driver.stages.links import Links, links_of
 from weft.driver.stages.origins import kernel_origins
 from weft.explorer.choices import choices_of, races_of
@@ -23,7 +23,7 @@ from weft.explorer.nests import nest_of
 from weft.explorer.plans import explained
 from weft.foundation.errors import WeftError
 from weft.foundation.lines import Place
-from weft.plan.usage import estimate
+from weft.plan.ir import Plan
 from weft.region.cost import kernel_seconds, kernel_work
 from weft.region.ir import Kernel
 from weft.target.target import Target
@@ -146,9 +146,12 @@ def _kernels(compilation: Compilation, links: Links, measured: Measured) -> list
     choices = choices_of(compilation, links.tiny)
     writers: dict[str, str] = {o.tensor: k.name for k in module.kernels for o in k.outputs}
     found = []
+    guessed: dict[str, Json] = {}
     for kernel in module.kernels:
         origin, link = origins[kernel.name], links.kernels[kernel.name]
         plan = plans.plans.get(link.plan)
+        if plan is None or link.plan not in guessed:
+            guessed[link.plan] = _work(kernel, compilation, plan)
         place = origin.places[0] if origin.places else ""
         found.append(
             {
@@ -173,20 +176,20 @@ def _kernels(compilation: Compilation, links: Links, measured: Measured) -> list
                 "after": sorted({writers[n] for n in kernel.inputs if n in writers}),
                 "choices": choices[kernel.name],
                 "seconds": measured.seconds.get(kernel.name, 0.0),
-                **_work(kernel, compilation, plan),
+                **guessed[link.plan],
             }
         )
     return found
 
 
-def _work(kernel: Kernel, compilation: Compilation, plan: Any) -> Json:
+def _work(kernel: Kernel, compilation: Compilation, plan: Plan | None) -> Json:
     """Operations, bytes and the estimate, before anything runs."""
-    target, tensors = compilation.target, compilation["region"].tensors
-    work = kernel_work(kernel, tensors, target)
-    seconds, busy = kernel_seconds(kernel, tensors, target), 1.0
+    target, module = compilation.target, compilation["region"]
+    work = kernel_work(kernel, module.tensors, target)
+    seconds, busy = kernel_seconds(kernel, module.tensors, target), 1.0
     if plan is not None:
-        pieces = _pieces(kernel.name, compilation)
-        guess = estimate(kernel, tensors, plan, target, pieces)
+        estimate = generator_for(target).estimate
+        guess = estimate(kernel, module, compilation["memory"], plan, target)
         seconds, busy = guess.seconds, guess.usage.occupancy
     return {
         "flops": work.operations,
@@ -205,13 +208,6 @@ def _ceiling(kernel: Kernel, compilation: Compilation) -> float:
     dtype = compilation["region"].tensors[kernel.outputs[0].tensor].dtype
     target = compilation.target
     return target.matrix_rate(dtype) if kernel.roles is not None else target.vector_rate(dtype)
-
-
-def _pieces(name: str, compilation: Compilation) -> int:
-    code = compilation.values.get("cpu")
-    if code is None or name not in code.symbols:
-        return compilation.target.limits.units
-    return int(code.routines[code.symbols[name]].pieces)
 
 
 def _memory(compilation: Compilation) -> Json:

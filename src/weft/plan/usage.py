@@ -1,9 +1,5 @@
-"""How well a kernel uses its machine under a plan: `occ` and the efficiency of document 2's
-section 6, which its estimate of the time divides by.
-
-On a GPU both follow from section 5's formulas. On a CPU the *units* are cores: occupancy is the
-share of them that have a piece to work on, and efficiency is how much of a vector, and of the two
-units that multiply, the inner loop keeps busy.
+"""How well a kernel uses a GPU under a plan: `occ` and the efficiency of document 2's sections 5
+and 6, which its estimate of the time divides by. A CPU's loops say more (`codegen.cpu.price`).
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from weft.region.forms.multiplied import operand_bytes
 from weft.region.ir import Kernel, Tensor
 from weft.target import roofline
 from weft.target.roofline import Usage, Work
-from weft.target.target import Kind, Target
+from weft.target.target import Target
 
 
 @dataclass(frozen=True)
@@ -30,25 +26,15 @@ class Estimate:
     seconds: float
 
 
-def estimate(
-    kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan, target: Target, pieces: int
-) -> Estimate:
-    """The time of a kernel that is cut into so many pieces."""
+def estimate(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan, target: Target) -> Estimate:
+    """The time of a kernel on a GPU."""
     work = kernel_work(kernel, tensors, target)
-    usage = usage_of(kernel, plan, target, pieces)
+    usage = _usage(plan, target, operand_bytes(kernel) if kernel.roles is not None else 2)
     seconds = roofline.time_estimate(target, work, usage) + target.rates.launch_seconds
     return Estimate(work, usage, seconds)
 
 
-def usage_of(kernel: Kernel, plan: Plan, target: Target, pieces: int) -> Usage:
-    """Occupancy and efficiency of a plan."""
-    if target.kind is Kind.GPU:
-        return _on_gpu(plan, target, operand_bytes(kernel) if kernel.roles is not None else 2)
-    busy = roofline.quantisation(pieces, target.limits.units)
-    return Usage(busy, _efficiency(kernel, plan, target))
-
-
-def _on_gpu(plan: Plan, target: Target, element_bytes: int) -> Usage:
+def _usage(plan: Plan, target: Target, element_bytes: int) -> Usage:
     if not isinstance(plan, MmaPlan):
         return roofline.FULL
     limits = target.limits
@@ -62,15 +48,3 @@ def _on_gpu(plan: Plan, target: Target, element_bytes: int) -> Usage:
     # One block of specialised warps keeps matrix units as busy as many small ones.
     busy = roofline.occupancy(limits, max(1, blocks), limits.warps_per_unit)
     return Usage(busy, roofline.pipeline_efficiency(plan.stages))
-
-
-def _efficiency(kernel: Kernel, plan: Plan, target: Target) -> float:
-    """The share of multiplications and additions among what the inner loop issues."""
-    lanes = max(1, target.limits.vector_bits // 32)
-    if not isinstance(plan, MmaPlan):
-        width = getattr(plan, "vector", lanes)
-        return min(1.0, max(1, width) / lanes)
-    width = plan.vectorize.width if plan.vectorize else 1
-    rows, vectors = plan.warp_tile[0], max(1, plan.warp_tile[1] // width)
-    products = rows * vectors
-    return min(1.0, width / lanes) * products / (products + rows / width + vectors)

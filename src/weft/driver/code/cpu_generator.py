@@ -11,7 +11,8 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from weft.codegen.cpu import text
-from weft.codegen.cpu.compile import accepts
+from weft.codegen.cpu.compile import accepts, lower
+from weft.codegen.cpu.price import price
 from weft.driver.artifact.assembler import Unit, build_artifact, symbols_of
 from weft.driver.artifact.kernels import with_declared_types
 from weft.driver.code import cpu_kernels
@@ -28,9 +29,13 @@ from weft.foundation.errors import Finding
 from weft.memory.ir import BufferMap
 from weft.plan.from_region import plan_module
 from weft.plan.ir import Plan, PlanSet
+from weft.plan.usage import Estimate
 from weft.ptir.ir import Body, Program
+from weft.region.cost import kernel_work
 from weft.region.ir import Kernel, Module
+from weft.region.structure import buffers
 from weft.runtime import executor
+from weft.target.roofline import Usage, quantisation
 from weft.target.target import Target
 
 Array = NDArray[Any]
@@ -97,6 +102,17 @@ def _accepts(
     return accepts(kernel, module.tensors, plan)
 
 
+def _estimate(
+    kernel: Kernel, module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+) -> Estimate:
+    """The price of the loops that a plan makes."""
+    refs = buffer_map.refs_of(buffers(kernel))
+    routine = lower(kernel, module.tensors, refs, plan, kernel.name)
+    usage = Usage(quantisation(routine.pieces, target.limits.units))
+    work = kernel_work(kernel, module.tensors, target)
+    return Estimate(work, usage, price(routine, target).seconds)
+
+
 def _clock(built: Built, inputs: Sequence[Array]) -> float:
     """The median of native calls that carry the steps out many times, so that a call itself is
     nothing."""
@@ -141,6 +157,7 @@ GENERATOR = Generator(
     choose_plans=_choose_plans,
     build=_build,
     accepts=_accepts,
+    estimate=_estimate,
     clock=_clock,
     settle=unchecked,
 )  # fmt: skip

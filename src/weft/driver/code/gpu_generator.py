@@ -29,6 +29,7 @@ from weft.driver.stages.opaque import host_call
 from weft.foundation.errors import Finding, InternalError, UserError
 from weft.memory.ir import BufferMap
 from weft.plan.ir import Plan
+from weft.plan.usage import Estimate, estimate
 from weft.ptir.ir import Body, Program
 from weft.region.ir import Kernel, Module
 from weft.runtime.cuda.gpu import open_gpu
@@ -125,6 +126,12 @@ def _accepts(
     return templates.accepts(kernel, module.tensors, buffer_map.refs, plan, target)
 
 
+def _estimate(
+    kernel: Kernel, module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+) -> Estimate:
+    return estimate(kernel, module.tensors, plan, target)
+
+
 def _clock(built: Built, inputs: Sequence[Array]) -> float:
     return seconds_alone(open_gpu(), built.artifact, inputs)
 
@@ -150,6 +157,7 @@ GENERATOR = Generator(
     choose_plans=choose_plans,
     build=_build,
     accepts=_accepts,
+    estimate=_estimate,
     clock=_clock,
     settle=lambda c: _cubins(c, arch_for(c.target)),
 )  # fmt: skip

@@ -26,6 +26,7 @@ from weft.target.target import Kind, Target
 if TYPE_CHECKING:
     from weft.memory.ir import BufferMap
     from weft.plan.ir import Plan, PlanSet
+    from weft.plan.usage import Estimate
     from weft.region.from_poly_view import Fuse
     from weft.region.ir import Kernel, Module
 
@@ -86,6 +87,8 @@ class Generator:
     """Machine code and a runner, after all stages."""
     accepts: Callable[[Kernel, Module, BufferMap, Plan, Target], list[Finding]]
     """Why a kernel cannot be carried out by a plan; nothing where it can."""
+    estimate: Callable[[Kernel, Module, BufferMap, Plan, Target], Estimate]
+    """What a kernel should take by a plan."""
     clock: Callable[[Built, Sequence[Array]], float]
     """The seconds that all kernels of a program take, the median of some measurements."""
     settle: Callable[[Compilation], object]

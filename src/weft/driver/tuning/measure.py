@@ -1,7 +1,9 @@
 """Measuring kernels, one at a time: estimates beside what it took, as document 2's log has them.
 
 The log is a CSV file that grows: kernel, pattern, FLOPs, Bytes, occ, estimate, actual, plan; times
-in seconds. How well estimates order kernels is their rank correlation with the measured times.
+in seconds. How well estimates order the plans of a kernel is their rank correlation with the times
+that were measured; kernels are not mixed, for a large one takes longer than a small one by any
+estimate.
 """
 
 from __future__ import annotations
@@ -11,18 +13,18 @@ import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
 from weft.driver.stages.bodies import parts_of
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import generator_for
-from weft.driver.tuning.alone import build_alone, some_data
+from weft.driver.tuning.alone import build_alone, module_of, some_data
 from weft.foundation.errors import SpecViolation, UserError
+from weft.memory.from_region import assign_buffers
 from weft.plan.ir import Plan
 from weft.plan.text import plan_to_json
-from weft.plan.usage import estimate
 from weft.region.ir import Kernel, Module
 from weft.target.target import Target
 
@@ -41,19 +43,21 @@ class Measurement:
     plan: str
 
 
+_LEAST_PLANS: Final = 3
+"""Of a kernel, to put into an order."""
 COLUMNS: Final = tuple(found.name for found in fields(Measurement))
 
 
 def measure(kernel: Kernel, module: Module, plan: Plan, target: Target) -> Measurement:
     """Build a kernel by a plan and take its time."""
-    built = build_alone(kernel, module, plan, target)
+    built, generator = build_alone(kernel, module, plan, target), generator_for(target)
     inputs = [some_data(spec, number) for number, spec in enumerate(built.artifact.inputs)]
     try:
-        seconds = generator_for(target).clock(built, inputs)
+        seconds = generator.clock(built, inputs)
     except SpecViolation:
         raise UserError(f"{kernel.name} cannot be measured on numbers made up for it") from None
-    (code, *_) = built.artifact.kernels
-    guess = estimate(kernel, module.tensors, plan, target, code.work_items)
+    alone = module_of(kernel, module)
+    guess = generator.estimate(kernel, alone, assign_buffers(alone), plan, target)
     work = guess.work
     return Measurement(
         kernel.name,
@@ -134,6 +138,61 @@ def rank_correlation(lines: Sequence[Measurement]) -> float:
             "a rank correlation needs measurements that differ, in estimate and in time"
         )
     return statistics.correlation(guessed, taken)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How well estimates order the plans of one kernel."""
+
+    kernel: str
+    plans: int
+    spread: float
+    """The longest time over the shortest."""
+    correlation: float
+
+
+def rankings(lines: Sequence[Measurement]) -> list[Ranking]:
+    """The kernels of a log that were measured by three plans at least."""
+    kernels: dict[tuple[str, str], dict[str, list[Measurement]]] = {}
+    for line in lines:
+        plans = kernels.setdefault((line.kernel, _structure(line)), {})
+        plans.setdefault(line.plan, []).append(line)
+    return [
+        _ranking(name, [_typical(taken) for taken in plans.values()])
+        for (name, _), plans in kernels.items()
+        if len(plans) >= _LEAST_PLANS
+    ]
+
+
+def _structure(line: Measurement) -> str:
+    """The key of the kernel that a plan is for: names come again in other programs."""
+    try:
+        return str(json.loads(line.plan)["kernel"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _typical(taken: Sequence[Measurement]) -> Measurement:
+    """Of a plan that was measured several times, the time in the middle."""
+    return replace(taken[0], actual=statistics.median(line.actual for line in taken))
+
+
+def _ranking(kernel: str, plans: Sequence[Measurement]) -> Ranking:
+    times = [line.actual for line in plans]
+    spread = max(times) / max(min(times), 1e-12)
+    try:
+        found = rank_correlation(plans)
+    except UserError:
+        found = 0.0
+    return Ranking(kernel, len(plans), spread, found)
+
+
+def first_plans(lines: Sequence[Measurement]) -> list[Measurement]:
+    """Of every kernel the plan that was measured first."""
+    found: dict[tuple[str, str], Measurement] = {}
+    for line in lines:
+        found.setdefault((line.kernel, _structure(line)), line)
+    return list(found.values())
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

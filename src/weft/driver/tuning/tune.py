@@ -100,8 +100,20 @@ def _classes(part: Compilation) -> Iterator[KernelClass]:
         plans = candidates(alike[0], target, first)
         legal = [p for p in plans if _is_legal(alike[0], module, buffer_map, p, target)]
         if legal:
-            most = MOST_POINTS[target.kind]
-            yield KernelClass(key, alike[0], module, len(alike), tuple(legal[:most]))
+            likely = _likeliest(alike[0], module, buffer_map, legal, target)
+            yield KernelClass(key, alike[0], module, len(alike), tuple(likely))
+
+
+def _likeliest(
+    kernel: Kernel, module: Module, buffer_map: BufferMap, plans: Sequence[Plan], target: Target
+) -> list[Plan]:
+    """The plans to measure: the first choice, then those of the lowest price. Plans for a GPU come
+    in the order of a model of their own."""
+    first, *rest = plans
+    if target.kind is Kind.CPU:
+        estimate = generator_for(target).estimate
+        rest.sort(key=lambda plan: estimate(kernel, module, buffer_map, plan, target).seconds)
+    return [first, *rest][: MOST_POINTS[target.kind]]
 
 
 def _is_legal(

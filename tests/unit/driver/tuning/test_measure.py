@@ -11,7 +11,15 @@ from scipy.stats import spearmanr
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
-from weft.driver.tuning.measure import Measurement, append, measure_program, rank_correlation, read
+from weft.driver.tuning.measure import (
+    Measurement,
+    append,
+    first_plans,
+    measure_program,
+    rank_correlation,
+    rankings,
+    read,
+)
 from weft.foundation.errors import UserError
 from weft.ptir import Builder, Program
 from weft.target.known import target_named
@@ -75,6 +83,29 @@ def test_a_log_that_is_not_there(tmp_path: Path) -> None:
 def test_too_little_to_correlate(lines: list[Measurement]) -> None:
     with pytest.raises(UserError, match="needs measurements that differ"):
         rank_correlation(lines)
+
+
+def taken(kernel: str, key: str, number: int, estimate: float, actual: float) -> Measurement:
+    plan = f'{{"kind": "map", "kernel": "{key}", "vector": {number}}}'
+    return Measurement(kernel, "map", 10, 20, 0.5, estimate, actual, plan)
+
+
+def test_plans_are_ordered_within_their_kernel() -> None:
+    """Two kernels of one name, the larger of which is estimated the wrong way round: mixed, the
+    correlation would be 0.6."""
+    small = [taken("map0", "a", n, 1.0 + n, 1.0 + n) for n in range(4)]
+    large = [taken("map0", "b", n, 100.0 - n, 100.0 + 10 * n) for n in range(4)]
+    again = taken("map0", "a", 3, 4.0, 6.0)
+    found = rankings([*small, *large, again, taken("map1", "c", 0, 1.0, 1.0)])
+    assert [(r.kernel, r.plans) for r in found] == [("map0", 4), ("map0", 4)]
+    assert [r.correlation for r in found] == pytest.approx([1.0, -1.0])
+    assert [r.spread for r in found] == pytest.approx([5.0, 1.3])
+    assert len(first_plans([*small, *large])) == 2
+
+
+def test_equal_estimates_order_nothing() -> None:
+    (found,) = rankings([taken("map0", "a", n, 1.0, 1.0 + n) for n in range(3)])
+    assert found.correlation == 0.0
 
 
 def kernels_of_many_sizes() -> Program:

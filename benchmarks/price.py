@@ -1,0 +1,172 @@
+"""How well the price orders the plans of a kernel, kernel by kernel, on this machine's CPU.
+
+    python -m benchmarks.price LOG.csv [--kernels "softmax;exp"] [--rounds N]
+
+Every plan that the tuner would try is built; plans take turns on one core, and the least processor
+time of all rounds counts: a clock on the wall also tells who else was at work. `weft log LOG.csv`
+prints the same table again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import weft
+from benchmarks.fusion_programs import blur, jacobi4, step, unsharp
+from weft.cli.tuning import tell_log
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.generators import generator_for
+from weft.driver.tuning import measure
+from weft.driver.tuning.alone import build_alone, module_of, some_data
+from weft.driver.tuning.measure import Measurement
+from weft.driver.tuning.tune import KernelClass, classes_of
+from weft.memory.from_region import assign_buffers
+from weft.plan.text import plan_to_json
+from weft.ptir import Builder, Program
+from weft.runtime import executor
+from weft.target.known import target_named
+
+_AT_ONCE: Final = 1.5e-3
+"""Seconds that are measured at once, about: so short that nobody else comes between often."""
+
+
+def built(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[], Program]:
+    def make() -> Program:
+        b = Builder("priced")
+        return b.build(function(b, *(b.param("f32", list(shape)) for shape in shapes)))
+
+    return make
+
+
+def traced(function: Callable[[Any], Any], size: int) -> Callable[[], Program]:
+    return lambda: weft.jit(function).program(weft.tensor(np.zeros((size, size), np.float32)))
+
+
+def product(m: int, n: int, k: int) -> Callable[[], Program]:
+    return built(lambda b, x, y: x @ y, (m, k), (k, n))
+
+
+def across(m: int, n: int, k: int) -> Callable[[], Program]:
+    return built(lambda b, x, y: x @ b.transpose(y, perm=[1, 0]), (m, k), (n, k))
+
+
+def attention(causal: bool, *shape: int) -> Callable[[], Program]:
+    def function(b: Builder, q: Any, k: Any, v: Any) -> Any:
+        return b.emit("weft.attention", q, k, v, causal=causal)[0]
+
+    return built(function, shape, shape, shape)
+
+
+def norm(b: Builder, x: Any, scale: Any, shift: Any) -> Any:
+    return b.layer_norm(x, scale, shift, epsilon=1e-5, feature_axis=-1)
+
+
+SQUARE: Final = (512, 512)
+KERNELS: Final[dict[str, Callable[[], Program]]] = {
+    "256x256x256": product(256, 256, 256),
+    "512x512x512": product(512, 512, 512),
+    "384x640x320": product(384, 640, 320),
+    "96x96x96": product(96, 96, 96),
+    "64x64x1024": product(64, 64, 1024),
+    "1024x64x64": product(1024, 64, 64),
+    "16x512x512": product(16, 512, 512),
+    "200x300x100": product(200, 300, 100),
+    "4x1024x768 NT": across(4, 1024, 768),
+    "8x512x512 NT": across(8, 512, 512),
+    "8*64x64x64": built(lambda b, x, y: x @ y, (8, 64, 64), (8, 64, 64)),
+    "gelu of a product": built(lambda b, x, y: b.gelu(x @ y), (256, 128), (128, 512)),
+    "exp": built(lambda b, x: b.exp(x), SQUARE),
+    "gelu": built(lambda b, x: b.gelu(x), SQUARE),
+    "tanh, times": built(lambda b, x, y: b.tanh(x) * y + x, (300, 700), (300, 700)),
+    "sum with a transpose": built(
+        lambda b, x, y: b.transpose(x, perm=[1, 0]) + y, (600, 800), (800, 600)
+    ),
+    "sums of columns": built(lambda b, x: b.reduce_sum(x, axes=[0]), (1024, 256)),
+    "softmax": built(lambda b, x: b.softmax(x, axis=1), SQUARE),
+    "softmax, short rows": built(lambda b, x: b.softmax(x, axis=1), (2048, 64)),
+    "softmax of columns": built(lambda b, x: b.softmax(x, axis=0), (256, 512)),
+    "layer norm": built(norm, (512, 768), (768,), (768,)),
+    "greatest exponential": built(lambda b, x: b.reduce_max(b.exp(x), axes=[1]), (512, 1024)),
+    "blur": traced(blur, 600),
+    "one step": traced(step, 900),
+    "four steps": traced(lambda x: jacobi4(None, x), 700),
+    "unsharp": traced(lambda x: unsharp(None, x), 700),
+    "attention": attention(False, 2, 4, 256, 64),
+    "causal attention": attention(True, 1, 8, 256, 32),
+    # Not looked at while the constants of the price were chosen:
+    "300x1000x200": product(300, 1000, 200),
+    "32x2048x256": product(32, 2048, 256),
+    "tanh of a product": built(lambda b, x, y: b.tanh(x @ y), (128, 700), (700, 192)),
+    "6x640x900 NT": across(6, 640, 900),
+    "silu, times": built(lambda b, x, y: b.silu(x) * y, SQUARE, SQUARE),
+    "logarithm": built(lambda b, x: b.log(x * x + x * x), (256, 777)),
+    "log-sum-exp": built(lambda b, x: b.log(b.reduce_sum(b.exp(x), axes=[1])), (700, 300)),
+    "variance of columns": built(lambda b, x: b.reduce_sum(x * x, axes=[0]), (333, 512)),
+    "transpose, exp": built(lambda b, x: b.exp(b.transpose(x, perm=[1, 0])), (512, 640)),
+    "softmax, 1000": built(lambda b, x: b.softmax(x + x, axis=1), (256, 1000)),
+    "longer attention": attention(False, 1, 4, 512, 32),
+}
+
+
+def seconds(program: executor.Program, inputs: list[Any]) -> float:
+    started = time.process_time()
+    program.run(inputs, threads=1)
+    return time.process_time() - started
+
+
+def repeated(artifact: Any, inputs: list[Any]) -> tuple[executor.Program, int]:
+    """A program that carries out a kernel so often that a call itself is nothing."""
+    once = executor.Program(artifact)
+    taken = min(seconds(once, inputs) for _ in range(3))
+    turns = max(1, min(2000, int(_AT_ONCE / max(taken, 1e-7))))
+    return executor.Program(replace(artifact, steps=artifact.steps * turns)), turns
+
+
+def measured(name: str, kernels: KernelClass, rounds: int) -> Iterator[Measurement]:
+    """Every plan of a kernel, in turns."""
+    target, kernel = target_named("cpu"), kernels.kernel
+    alone = module_of(kernel, kernels.module)
+    made = [build_alone(kernel, kernels.module, plan, target).artifact for plan in kernels.plans]
+    inputs = [some_data(spec, number) for number, spec in enumerate(made[0].inputs)]
+    runs = [repeated(artifact, inputs) for artifact in made]
+    times = [float("inf")] * len(runs)
+    for _ in range(rounds):
+        taken = [seconds(program, inputs) / turns for program, turns in runs]
+        times = [min(pair) for pair in zip(times, taken, strict=True)]
+    for plan, least in zip(kernels.plans, times, strict=True):
+        guess = generator_for(target).estimate(kernel, alone, assign_buffers(alone), plan, target)
+        work, text = guess.work, json.dumps(plan_to_json(plan))
+        yield Measurement(
+            f"{name}: {kernel.name}", kernel.pattern.value, work.operations, work.bytes,
+            guess.usage.occupancy, guess.seconds, least, text,
+        )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("log", type=Path)
+    parser.add_argument("--kernels", default=";".join(KERNELS))
+    parser.add_argument("--rounds", type=int, default=30)
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    for name in options.kernels.split(";"):
+        program = KERNELS[name]()
+        found = classes_of(Compilation(program, target_named("cpu"), make_signature(program)))
+        for kernels in found:
+            measure.append(options.log, measured(name, kernels, options.rounds))
+            print(f"{name}: {kernels.kernel.name}, {len(kernels.plans)} plans", flush=True)
+    tell_log(options.log)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,6 @@ from weft.driver.tuning import tuned
 from weft.explorer.plans import shown_fields
 from weft.plan.candidates import candidates
 from weft.plan.ir import Plan
-from weft.plan.usage import estimate
 from weft.plan.verify import findings
 from weft.region.ir import Kernel, Module, Weighed
 
@@ -115,16 +114,16 @@ def races_of(compilation: Compilation) -> dict[str, Json]:
 def _others(kernel: Kernel, plan: Plan, compilation: Compilation) -> list[list[Any]]:
     """Which fields differ in other plans, and their seconds."""
     module, target = compilation["region"], compilation.target
-    accepts = generator_for(target).accepts
+    memory, generator = compilation["memory"], generator_for(target)
     now = shown_fields(plan)
     found: list[list[Any]] = []
     for other in candidates(kernel, target, plan)[1:]:
         if next(findings(other, target), None) is not None:
             continue
-        if accepts(kernel, module, compilation["memory"], other, target):
+        if generator.accepts(kernel, module, memory, other, target):
             continue
         fields = shown_fields(other)
         changed = [[name, fields[name]] for name in fields if now.get(name) != fields[name]]
-        seconds = estimate(kernel, module.tensors, other, target, target.limits.units).seconds
+        seconds = generator.estimate(kernel, module, memory, other, target).seconds
         found.append([changed, seconds if math.isfinite(seconds) else 0.0])
     return sorted(found, key=lambda row: row[1])[:_MOST]

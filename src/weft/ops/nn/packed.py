@@ -22,7 +22,7 @@ from weft.ops.tensor import Tensor
 
 
 @pytree
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Packed:
     """A weight `(codes - zero) * scales - lows`, with a scale, and perhaps a low, for each group of
     neighbours along the last axis. Codes are si8 [..., n], or of 4 bits in ui8 [..., n / 2]: of a
@@ -31,7 +31,14 @@ class Packed:
     codes: Tensor
     scales: Tensor
     lows: Tensor | None
-    zero: int = field(default=0, metadata={"static": True})
+    zero: int = field(metadata={"static": True})
+
+    @public
+    def __init__(
+        self, codes: Tensor, scales: Tensor, lows: Tensor | None = None, zero: int = 0
+    ) -> None:
+        for name, value in (("codes", codes), ("scales", scales), ("lows", lows), ("zero", zero)):
+            object.__setattr__(self, name, value)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -67,12 +67,14 @@ def inner_exp(w: Writer, x: Val) -> Val:
 
 def exp_nonpositive(w: Writer, x: Val) -> Val:
     """e^x for x <= 0: no branch, as nothing is infinite; what is subnormal is computed `_LIFT`
-    powers of two higher and rounds once on the way down."""
-    lowest, lift = _VANISHES[x.scalar], _LIFT[x.scalar]
-    held = w.code.intrinsic("llvm.maximum", x, w.like(lowest, x))
+    powers of two higher and rounds once on the way down. What vanishes, as masked scores do, is 0
+    before that: x86-64 takes 150 cycles for a product that underflows."""
+    lowest, lift = w.like(_VANISHES[x.scalar], x), _LIFT[x.scalar]
+    held = w.code.intrinsic("llvm.maximum", x, lowest)
     n, r = _power_and_rest(w, held)
     lifted = w.mul(w.poly(_EXP[x.scalar], r), w.scale_normal(w.like(2.0**lift, x), n))
-    return w.mul(lifted, 2.0**-lift)
+    vanishes = w.code.compare("fcmp ole", x, lowest)
+    return w.mul(w.code.select(vanishes, w.like(0.0, x), lifted), 2.0**-lift)
 
 
 def _power_and_rest(w: Writer, x: Val) -> Pair:

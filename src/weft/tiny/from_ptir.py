@@ -53,7 +53,7 @@ from weft.tiny.from_ptir_complex import (
     stored_type,
 )
 from weft.tiny.from_ptir_row import Rows, Tree
-from weft.tiny.ir import Binary, Fn, Graph, Input, Iota, Opaque, Value, operands
+from weft.tiny.ir import Graph, Input, Opaque, Value, operands
 
 Array: TypeAlias = NDArray[Any]
 RUN: Final = "run"
@@ -191,9 +191,6 @@ class _Lowering:
             if not kind.size:
                 return build.splat(0, kind.dtype, kind.shape)
             return build.expand(build.scalar(first, kind.dtype), kind.shape)
-        counted = _counted(value)
-        if counted is not None:
-            return counted
         name = f"const{len(self.constants)}"
         self.constants[name] = numeric.as_pairs(value.array)
         made = Input(name, held.dtype, held.shape)
@@ -211,26 +208,6 @@ class _Lowering:
             if value not in self.origin and not isinstance(value, Input):
                 self.origin[value] = (value_id,)
                 stack.extend(operands(value))
-
-
-def _counted(literal: TensorLiteral) -> Value | None:
-    """A list of whole numbers in equal steps, as a counter: it takes no memory, and places that it
-    names are known."""
-    kind = literal.type
-    if kind.rank != 1 or not kind.dtype.is_integer or kind.dtype.bits < 32:
-        return None
-    first, second = literal.array[:2].tolist()
-    step, count = second - first, kind.size
-    if abs(step) * count >= 1 << 31 or literal.array.tolist() != [
-        first + n * step for n in range(count)
-    ]:
-        return None
-    made: Value = Iota(kind.dtype, kind.shape, 0)
-    if abs(step) != 1:
-        made = build.binary(Fn.MUL, made, abs(step))
-    if step < 0:
-        return Binary(Fn.SUB, build.splat(first, kind.dtype, kind.shape), made)
-    return build.binary(Fn.ADD, made, first) if first else made
 
 
 def _parts(value: Value | Pair) -> tuple[Value, ...]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import Final
 
-from weft.foundation import index_expr
 from weft.foundation.axes import inverse, normalise_axis
 from weft.foundation.dims import Shape, static
 from weft.foundation.dtypes import I1, SI64, UI32
@@ -32,7 +31,6 @@ from weft.tiny.ir import (
     Opaque,
     Rule,
     Value,
-    View,
     Where,
 )
 
@@ -99,41 +97,26 @@ def _take(op: indexing.Take, args: Sequence[Value], output: TensorType) -> Value
 
 
 def _window(x: Value, indices: Value) -> Value | None:
-    """The rows of x that known indices name in equal steps."""
+    """The rows of x that known indices name one after the other."""
     count, total = prod(_sizes(indices)), static(x.shape[0])
-    step = 1 if count == 1 else _step(indices)
-    if count == 0 or step is None:
+    if count == 0 or not (count == 1 or _counts_up(indices)):
         return None
-    ends = [build.element(indices, [n * (d - 1) for d in _sizes(indices)]) for n in (0, 1)]
-    start, stop = (int(e.value.real) if isinstance(e, Const) else -1 for e in ends)
-    # Numbers that wrap around on the way do not end where the steps say.
-    if not (0 <= start < total and 0 <= stop < total and stop == start + step * (count - 1)):
+    first = build.element(indices, [0] * len(indices.shape))
+    start = int(first.value.real) if isinstance(first, Const) else -1
+    if not 0 <= start <= total - count:
         return None
-    least, shape = min(start, stop), (count, *x.shape[1:])
-    part = build.shrink(x, (least, *(0 for _ in shape[1:])), shape)
-    if abs(step) != 1:
-        along, *others = (index_expr.axis(f"i{k}") for k in range(len(shape)))
-        part = View(x, shape, (along * abs(step) + least, *others))
-    return part if step > 0 else build.flip(part, (0,))
+    rest = x.shape[1:]
+    return build.shrink(x, (start, *(0 for _ in rest)), (count, *rest))
 
 
-def _step(indices: Value) -> int | None:
-    """What each index is known to be more than that before."""
+def _counts_up(indices: Value) -> bool:
+    """Whether each index is known to be one more than that before."""
     match indices:
+        case Binary(fn=Fn.ADD, lhs=Iota(shape=(_,)), rhs=rhs):
+            return known_number(rhs) is not None
         case Iota(shape=(_,)):
-            return 1
-        case Binary(fn=Fn.ADD | Fn.SUB | Fn.MUL as fn, lhs=lhs, rhs=rhs):
-            number, other = known_number(rhs), lhs
-            turned = number is None
-            if turned:
-                number, other = known_number(lhs), rhs
-            step = None if number is None else _step(other)
-            if step is None or number is None or fn is Fn.ADD:
-                return step
-            if fn is Fn.MUL:
-                return step * int(number.real)
-            return -step if turned else step
-    return None
+            return True
+    return False
 
 
 def _gather(op: indexing.Gather, args: Sequence[Value], output: TensorType) -> Value:

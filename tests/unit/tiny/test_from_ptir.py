@@ -317,23 +317,3 @@ def test_a_dynamic_program_is_refused() -> None:
     b = Builder()
     with pytest.raises(UserError, match="specialise it first"):
         lower_program(b.build(b.tanh(b.param("f32", ["?B"]))))
-
-
-@pytest.mark.parametrize("dtype", ["si32", "si64"])
-@pytest.mark.parametrize(
-    "places", [[2, 1, 0], [8, 6, 4, 2, 0], [1, 4, 7], [5], [3, 4, 5], [8, 0], [0, 8]], ids=str
-)
-def test_places_in_equal_steps_are_no_data(places: list[int], dtype: str) -> None:
-    b = Builder()
-    x = b.param("f32", [9, 2])
-    program = b.build(b.take(x, b.constant(places, dtype)))
-    graph = agree(program, [np.arange(18, dtype=np.float32).reshape(9, 2)])
-    assert Gather not in kinds(graph)
-    assert [v.name for v in graph.values if isinstance(v, Input)] == ["in0"]
-
-
-@pytest.mark.parametrize("places", [[3, 3, 3], [0, 2, 5], [7, 8, 9], [2, 0, -2]], ids=str)
-def test_other_places_are_checked(places: list[int]) -> None:
-    b = Builder()
-    x = b.param("f32", [9, 2])
-    assert Gather in kinds(lowered(b.build(b.take(x, b.constant(places, "si64")))))

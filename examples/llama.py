@@ -6,8 +6,7 @@
     python -m examples.llama --weights model.gguf --packed            its few bits stay few
 
 DIR has config.json, the safetensors files and tokenizer.json, as Llama 2, 3 and 3.2 are published.
-Parameters have the names of those files: `with_weights(model, torch_model.state_dict())`. Prompts
-are texts, where there is a tokeniser and the package `tokenizers`, or token numbers.
+Parameters have the names of those files. Prompts are texts (by `tokenizers`), or token numbers.
 """
 
 from __future__ import annotations
@@ -113,9 +112,7 @@ def generate(model: Llama, prompt: list[int], count: int) -> list[int]:
     """The prompt and the likeliest tokens after it: one program for the prompt, one for the rest,
     which keep keys and values in place. Packed weights become floats inside of them."""
     kind = model.norm.weight.dtype
-    step = weft.jit(
-        lambda model, new, at, caches: nn.unpacked(model, kind)(new, at, caches), donate="caches"
-    )
+    step = weft.jit(lambda m, t, at, caches: nn.unpacked(m, kind)(t, at, caches), donate="caches")
     written, new = list(prompt), list(prompt)
     caches = model.empty_caches(len(prompt) + count)
     while len(written) < len(prompt) + count:

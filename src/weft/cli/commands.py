@@ -96,7 +96,7 @@ COMMANDS: Final = {
     ),
     "log": Entry(
         "tune", "log_command",
-        "Say how well the estimates in a log put kernels in the order of their measured times.",
+        "Say how well the estimates in a log order the plans of each kernel.",
     ),
     "launch": Entry(
         "launch", "launch_command",

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from weft.foundation.errors import UserError
 from weft.ptir.ir import ElementRef, Function, Instruction, Operand, Program, Ref
@@ -38,6 +39,8 @@ from weft.ptir.slots import Slot, read_slots, slot_type, slots_of
 from weft.ptir.types import TensorType, ValueType
 
 RULE = "recompute"
+_FARTHEST: Final = 1000
+"""Instructions among which a value of the backward part is looked for."""
 
 
 def recompute(
@@ -147,8 +150,8 @@ class _Rewrite:
         self.ahead = {*border.function.parameter_ids, *(i.id for i in border.forward)}
         """Values of the forward part. What the backward part makes of these alone tells nothing of
         how far it has come, and may be equal to a forward value."""
-        self.so_far: dict[int, Operand] = {}
-        """Values of the backward part that tell how far it has come."""
+        self.so_far: dict[int, tuple[int, Operand]] = {}
+        """Values of the backward part that tell how far it has come, numbered as they come."""
         self.readers: dict[int, list[Instruction]] = {}
         for instruction in border.backward:
             for value_id in instruction.uses:
@@ -182,7 +185,7 @@ class _Rewrite:
     def _come_to(self, instruction: Instruction) -> None:
         value = _first_tensor(instruction)
         if value is not None and instruction.id not in self.known:
-            self.so_far[instruction.id] = value
+            self.so_far[instruction.id] = len(self.so_far), value
 
     def _run_again(self, instruction: Instruction) -> None:
         waited = self._met_by(instruction) or self.last
@@ -208,19 +211,19 @@ class _Rewrite:
         return Ref(copy) if isinstance(operand, Ref) else ElementRef(copy, operand.index)
 
     def _met_by(self, instruction: Instruction) -> Operand | None:
-        """The value of the backward part that what runs again is first computed with: waiting for
-        it costs nothing, where waiting for the newest one would keep kernels apart that read the
+        """The newest value of the backward part that what runs again is computed with: waiting for
+        it costs nothing, where waiting for the newest of all would keep kernels apart that read the
         same tensors."""
-        stack, seen = [instruction], {instruction.id}
-        while stack:
-            for reader in self.readers.get(stack.pop(0).id, ()):
+        newest: tuple[int, Operand] | None = None
+        stack, seen = [instruction.id], {instruction.id}
+        while stack and len(seen) < _FARTHEST:
+            for reader in self.readers.get(stack.pop(0), ()):
                 met = [self.so_far[i] for i in reader.uses if i in self.so_far]
-                if met:
-                    return met[-1]
-                if reader.id not in seen:
+                newest = max([*met, *([newest] if newest else [])], key=_when, default=None)
+                if not met and reader.id not in seen:
                     seen.add(reader.id)
-                    stack.append(reader)
-        return None
+                    stack.append(reader.id)
+        return None if newest is None else newest[1]
 
     def _late(self, operand: Operand, waited: Operand | None) -> Operand:
         """The operand for an instruction that runs again: a copy, or a kept value behind a
@@ -236,6 +239,10 @@ class _Rewrite:
             waiting = Instruction(0, Barrier(), (operand, after), kind)
             self.barriers[slot] = self._append(waiting, operand.id)
         return Ref(self.barriers[slot])
+
+
+def _when(met: tuple[int, Operand]) -> int:
+    return met[0]
 
 
 def _first_tensor(instruction: Instruction) -> Operand | None:

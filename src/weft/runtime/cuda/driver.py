@@ -24,6 +24,8 @@ from weft.runtime.cuda.waiting import wait
 
 _NOT_READY: Final = 600
 """What the driver answers while a stream has work."""
+_TAKEN_AT_ONCE: Final = 1 << 16
+"""Bytes of the host that the driver copies for itself; with more, it waits for the stream."""
 
 
 @cache
@@ -229,9 +231,13 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait for everything in the stream, so that Ctrl-C ends the waiting."""
+        self._await()
+        call(self.device.driver, "cuStreamSynchronize", self.handle)
+
+    def _await(self) -> None:
+        """Wait, before a call in which the driver would, with no ear for Ctrl-C."""
         driver = self.device.driver
         wait(lambda: int(driver.cuStreamQuery(self.handle)[0]) != _NOT_READY)
-        call(driver, "cuStreamSynchronize", self.handle)
 
     def copy(self, target: int, source: int, count: int) -> None:
         """Copy bytes between device addresses."""
@@ -240,6 +246,8 @@ class Stream:
     def upload(self, target: int, array: NDArray[Any]) -> None:
         """Copy a contiguous array to a device address. An array that `is_read_late` may change when
         the stream is done, any other one when it returns."""
+        if array.nbytes > _TAKEN_AT_ONCE:
+            self._await()
         if array.nbytes:
             place, count = array.ctypes.data, array.nbytes
             call(self.device.driver, "cuMemcpyHtoDAsync", target, place, count, self.handle)
@@ -253,8 +261,10 @@ class Stream:
         return int(status) == 0
 
     def download(self, array: NDArray[Any], source: int) -> None:
-        """Fill a contiguous array from a device address; done when the stream is."""
+        """Fill a contiguous array from a device address; done when the stream is. For memory that
+        it does not know, the driver waits until then in any case."""
         if array.nbytes:
+            self._await()
             place, count = array.ctypes.data, array.nbytes
             call(self.device.driver, "cuMemcpyDtoHAsync", place, source, count, self.handle)
 

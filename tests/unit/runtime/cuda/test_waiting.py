@@ -6,6 +6,13 @@ import signal
 import subprocess
 import sys
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.runtime.cuda.driver import Stream
 from weft.runtime.cuda.waiting import wait
 
 SCRIPT = """
@@ -55,3 +62,34 @@ def test_nobody_waits_for_what_is_done() -> None:
     answers = iter([False, False, True])
     wait(lambda: next(answers))
     assert next(answers, None) is None
+
+
+class BusyDriver:
+    """A driver whose stream is busy for two questions, and which waits for it in copies."""
+
+    def __init__(self) -> None:
+        self.questions = 0
+        self.copied_at: list[int] = []
+
+    def cuStreamQuery(self, stream: Any) -> tuple[int]:
+        self.questions += 1
+        return (600 if self.questions < 3 else 0,)
+
+    def cuMemcpyDtoHAsync(self, *_: Any) -> tuple[int]:
+        self.copied_at.append(self.questions)
+        return (0,)
+
+    cuMemcpyHtoDAsync = cuMemcpyDtoHAsync
+
+
+@pytest.mark.parametrize(("method", "size", "questions"), [
+    ("download", 1, 3), ("upload", 1 << 20, 3), ("upload", 16, 0),
+])  # fmt: skip
+def test_the_driver_is_not_left_to_wait_in_a_copy(method: str, size: int, questions: int) -> None:
+    """It would not hear Ctrl-C: reading a number while a long kernel ran could not be ended."""
+    driver: Any = BusyDriver()
+    stream = Stream(SimpleNamespace(driver=driver), None)  # type: ignore[arg-type]
+    array = np.zeros(size, np.uint8)
+    operands = (array, 0) if method == "download" else (0, array)
+    getattr(stream, method)(*operands)
+    assert driver.copied_at == [questions]

@@ -18,10 +18,13 @@ import pytest
 
 import weft
 from tests.browser.driver import BROWSER, DRIVER, Browser
+from weft.driver.tuning import tuned
+from weft.driver.tuning.tuned import Tuned
 from weft.explorer.collect import of_program, records
 from weft.explorer.page import page
 from weft.explorer.serve import Server, Session
 from weft.explorer.traces import records_of_trace
+from weft.plan.candidates import candidates
 from weft.ptir.ir import Program
 
 pytestmark = pytest.mark.skipif(
@@ -265,6 +268,29 @@ def test_ten_thousand_nodes_keep_up(browser: Browser, tmp_path: Path) -> None:
     print(f"10,000 nodes: opened in {opened} ms, frames {frames[15]:.1f} ms (median)")
     # Many times the budget of 16 ms: the machine may be busy with something else.
     assert frames[15] < 200
+    assert not browser.errors()
+
+
+def test_the_card_of_a_tuned_kernel_has_the_race_of_its_plans(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    program = weft.jit(lambda x, w: x @ w).program(weft.ones((96, 64)), weft.ones((64, 80)))
+    made = of_program("tuned", program, run=False).cluster.compilation
+    (kernel,), ((key, plan),) = made["region"].kernels, made["plan"].plans.items()
+    plans = candidates(kernel, made.target, plan)[:8]
+    race = tuple((each, 1e-5 * (4 + at)) for at, each in enumerate(plans))
+    assert tuned.save(made.target, {key: Tuned(plan, 4e-5, 4e-5, 8, 8, race)})
+    path = tmp_path / "tuned.html"
+    path.write_text(page(records([of_program("tuned", program)])[0], "tuned"))
+    browser.open(path)
+    rows = browser.texts(".card .race tr")
+    assert len(rows) == len(race)
+    assert "the plan it has" in rows[0]
+    widths = browser.run("[...document.querySelectorAll('.race .lap i')].map((e) => e.offsetWidth)")
+    assert widths == sorted(set(widths))
+    browser.run("document.querySelector('.race').scrollIntoView({ block: 'center' })")
+    keep(browser, "race")
     assert not browser.errors()
 
 

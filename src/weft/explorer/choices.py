@@ -91,8 +91,8 @@ def _choice(
 
 
 def races_of(compilation: Compilation) -> dict[str, Json]:
-    """For every plan, by key, the others that its kernels would take and the estimate of each, and
-    what was measured where it was tuned."""
+    """For every plan, by key, the others that its kernels would take and the estimate of each;
+    where it was tuned, what was measured of each instead."""
     module, plans, table = (
         compilation["region"],
         compilation["plan"],
@@ -101,29 +101,36 @@ def races_of(compilation: Compilation) -> dict[str, Json]:
     first: dict[str, Kernel] = {}
     for kernel in module.kernels:
         first.setdefault(plans.kernels.get(kernel.name, ""), kernel)
-    return {
-        key: {
-            "told": str(table[key]) if key in table and table[key].plan == plan else "",
-            "others": _others(first[key], plan, compilation),
+    found: dict[str, Json] = {}
+    for key, kernel in first.items():
+        if key not in plans.plans:
+            continue
+        plan, known = plans.plans[key], table.get(key)
+        race = known.race if known is not None and known.plan == plan else ()
+        found[key] = {
+            "told": str(known) if known is not None and known.plan == plan else "",
+            "measured": [[_changed(plan, other), seconds] for other, seconds in race],
+            "others": [] if race else _others(kernel, plan, compilation),
         }
-        for key, plan in plans.plans.items()
-        if key in first
-    }
+    return found
+
+
+def _changed(plan: Plan, other: Plan) -> list[list[str]]:
+    """The fields of another plan that differ, and what they are there."""
+    now, fields = shown_fields(plan), shown_fields(other)
+    return [[name, fields[name]] for name in fields if now.get(name) != fields[name]]
 
 
 def _others(kernel: Kernel, plan: Plan, compilation: Compilation) -> list[list[Any]]:
     """Which fields differ in other plans, and their seconds."""
     module, target = compilation["region"], compilation.target
     memory, generator = compilation["memory"], generator_for(target)
-    now = shown_fields(plan)
     found: list[list[Any]] = []
     for other in candidates(kernel, target, plan)[1:]:
         if next(findings(other, target), None) is not None:
             continue
         if generator.accepts(kernel, module, memory, other, target):
             continue
-        fields = shown_fields(other)
-        changed = [[name, fields[name]] for name in fields if now.get(name) != fields[name]]
         seconds = generator.estimate(kernel, module, memory, other, target).seconds
-        found.append([changed, seconds if math.isfinite(seconds) else 0.0])
+        found.append([_changed(plan, other), seconds if math.isfinite(seconds) else 0.0])
     return sorted(found, key=lambda row: row[1])[:_MOST]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ import weft
 from weft.driver.compile import compile_program
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.links import links_of
+from weft.driver.tuning import tuned
+from weft.driver.tuning.tuned import Tuned
 from weft.explorer.choices import choices_of, races_of
 from weft.explorer.plans import shown_fields
+from weft.plan.candidates import candidates
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +66,27 @@ def test_other_plans_have_their_fields_and_estimates(compilation: Compilation) -
     for key, race in races_of(compilation).items():
         own = shown_fields(plans[key])
         assert race["told"] == ""
+        assert race["measured"] == []
         assert race["others"] == sorted(race["others"], key=lambda row: row[1])
         for changed, seconds in race["others"]:
             assert seconds > 0
             assert changed
             assert all(own.get(name) != value for name, value in changed)
+
+
+def test_a_tuned_kernel_has_the_race_of_its_plans(
+    compilation: Compilation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    (kernel,) = (k for k in compilation["region"].kernels if k.name.startswith("matmul"))
+    key = compilation["plan"].kernels[kernel.name]
+    plan = compilation["plan"].plans[key]
+    other = candidates(kernel, compilation.target, plan)[1]
+    found = Tuned(plan, 1e-5, 3e-5, 2, 2, ((plan, 1e-5), (other, 3e-5)))
+    assert tuned.save(compilation.target, {key: found})
+    race = races_of(compilation)[key]
+    (own, first), (changed, second) = race["measured"]
+    assert (own, first, second) == ([], 1e-5, 3e-5)
+    assert changed
+    assert race["others"] == []
+    assert "2 of 2 plans measured" in race["told"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 from weft.driver.stages.algorithms import chosen_plans
@@ -234,7 +235,8 @@ class _Race:
 
     def _note(self, points: int) -> None:
         plans, best = self.kernels.plans, _best(self.times)
+        race = sorted(((plans[at], taken) for at, taken in self.times.items()), key=itemgetter(1))
         self.tuning.times[self.kernels.key] = self.times
         self.tuning.found[self.kernels.key] = Tuned(
-            plans[best], self.times[best], self.times[0], points, len(plans)
+            plans[best], self.times[best], self.times[0], points, len(plans), tuple(race)
         )

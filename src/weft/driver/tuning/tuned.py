@@ -37,6 +37,8 @@ class Tuned:
     first_seconds: float
     points: int
     of: int
+    race: tuple[tuple[Plan, float], ...] = ()
+    """Every plan that was measured, with its seconds, the fastest first."""
 
     @property
     def is_done(self) -> bool:
@@ -70,7 +72,12 @@ def _read(entry: Any) -> Tuned:
     with reading(entry, "tuned plan") as fields:
         plan = plan_from_json(fields.take("plan"))
         times = _seconds(fields, "seconds"), _seconds(fields, "first_seconds")
-        return Tuned(plan, *times, fields.whole("points"), fields.whole("of"))
+        race = fields.items("race", _runner) if fields.has("race") else ()
+        return Tuned(plan, *times, fields.whole("points"), fields.whole("of"), race)
+
+
+def _runner(fields: Fields) -> tuple[Plan, float]:
+    return plan_from_json(fields.take("plan")), _seconds(fields, "seconds")
 
 
 def _seconds(fields: Fields, name: str) -> float:
@@ -87,6 +94,7 @@ def _written(entry: Tuned) -> dict[str, Any]:
         "first_seconds": entry.first_seconds,
         "points": entry.points,
         "of": entry.of,
+        "race": [{"plan": plan_to_json(plan), "seconds": s} for plan, s in entry.race],
     }
 
 

@@ -186,17 +186,29 @@ const choicesOf = (kernel) => {
     : [el("p", {}, "Nothing was left to choose: what it reads is given, or stored for other reasons.")];
 };
 
-// Other plans that this kernel would take, with what was measured where it was tuned.
+// Where a kernel was tuned, the race of its plans as it was run; elsewhere what estimates say of
+// other plans that it would take.
 const raceOf = (kernel) => {
   const race = program().races[kernel.key];
   if (!race || (!race.told && !race.others.length)) return null;
-  const row = ([changed, seconds]) => el("tr", {}, el("td", { class: "num" }, showSeconds(seconds)),
-    el("td", {}, el("code", {}, changed.map(([name, value]) => `${name} ${value}`).join(", ") || "the same")));
+  const words = (changed) => el("code", {}, changed.map(([name, value]) => `${name} ${value}`).join(", "));
+  const slowest = Math.max(...race.measured.map(([, seconds]) => seconds));
+  const runner = ([changed, seconds]) => el("tr", { class: changed.length ? "" : "won" },
+    el("td", { class: "num" }, showSeconds(seconds)), el("td", { class: "lap" }, el("i", { "--share": (seconds / slowest).toFixed(4) })),
+    el("td", {}, changed.length ? words(changed) : el("b", {}, "the plan it has")));
+  const other = ([changed, seconds]) => el("tr", {}, el("td", { class: "num" }, showSeconds(seconds)), el("td", {}, words(changed)));
+  const others = () => [
+    el("table", { class: "plan race" }, el("tr", {}, el("td", { class: "num" }, el("b", {}, showSeconds(kernel.estimate))), el("td", {}, "the plan it has, estimated")), race.others.map(other)),
+    el("p", { class: "soft" }, "Estimates order plans roughly; weft tune measures them."),
+  ];
+  const laps = () => [
+    el("table", { class: "plan race" }, race.measured.map(runner)),
+    el("p", { class: "soft" }, "Measured, the fastest first; fields are those that differ from the plan it has."),
+  ];
   return [
-    el("h3", {}, "Other plans for it"),
+    el("h3", {}, race.measured.length ? "The race of its plans" : "Other plans for it"),
     race.told && el("p", {}, `${race.told}.`),
-    race.others.length > 0 && el("table", { class: "plan race" }, el("tr", {}, el("td", { class: "num" }, el("b", {}, showSeconds(kernel.estimate))), el("td", {}, "the plan it has, estimated")), race.others.map(row)),
-    !race.told && el("p", { class: "soft" }, "Estimates order plans roughly; weft tune measures them."),
+    race.measured.length ? laps() : race.others.length > 0 && others(),
   ];
 };
 

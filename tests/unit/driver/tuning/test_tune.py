@@ -92,6 +92,9 @@ def test_the_best_plan_is_kept_and_every_compile_takes_it() -> None:
         p.vector * p.unroll for p in tuning.classes[0].plans if isinstance(p, MapPlan)
     )
     assert [t.best for t in trials] == sorted((t.best for t in trials), reverse=True)
+    assert found.race[0] == (found.plan, found.seconds)
+    assert {seconds for _, seconds in found.race} == {t.measured.actual for t in trials}
+    assert tuned.load(CPU) == tuning.found
     made = weft.compile(sums())
     (cluster,) = made.clusters.values()
     assert list(cluster.compilation["plan"].plans.values()) == [found.plan]
@@ -158,6 +161,8 @@ def test_a_table_that_cannot_be_read_is_no_table(monkeypatch: pytest.MonkeyPatch
         ("of", "null"),
         ("of", "9" * 30),
         ("plan", "[[[]]]"),
+        ("race", "[1]"),
+        ("race", '[{"plan": {}, "seconds": 1}]'),
         ("odd", "1"),
     ],
 )

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,11 @@ TOKENS: Final = 16384
 """b * s of the square lines."""
 WIDTH: Final = 2048
 """h * d of the square lines."""
+
+
+def flex_module() -> Any:
+    """Where torch has flex_attention: it is not loaded with torch."""
+    return import_module("torch.nn.attention.flex_attention")
 
 
 @dataclass(frozen=True)
@@ -160,7 +166,7 @@ class Shape:
             return self.in_torch(torch, *given)
 
     def in_flex(self, torch: Any, q: Any, k: Any, v: Any) -> Any:
-        flex = torch.nn.attention.flex_attention
+        flex = flex_module()
         made = _FLEX.get(self)
         if made is None:
             window = self.window

@@ -87,6 +87,10 @@ class Machine:
             # Of both signs where they are operands of a product, else places in a tensor.
             low = -found.below if found.dtype == "si8" else 0
             kind = self.dtype(found.dtype)
+            if found.ends:
+                (groups,) = found.shape
+                dealt = torch.randint(groups, (found.below,), device="cuda", generator=generator)
+                return torch.bincount(dealt, minlength=groups).cumsum(0).to(kind)
             return torch.randint(
                 low, found.below, found.shape, device="cuda", dtype=kind, generator=generator
             )
@@ -98,7 +102,7 @@ class Machine:
 
     def dtype(self, name: str) -> Any:
         names = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
-        names |= {"si8": "int8", "si32": "int32", "si64": "int64", "i1": "bool"}
+        names |= {"si8": "int8", "ui8": "uint8", "si32": "int32", "si64": "int64", "i1": "bool"}
         names |= {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
         return getattr(self.torch, names[name])
 
@@ -234,19 +238,24 @@ class Ours:
         for first, second in zip(*runs, strict=True):
             if not torch.equal(bits(first, torch), bits(second, torch)):
                 return "two runs differ"
-        return self.compare(line, runs[0][0])
+        return self.compare(line, runs[0])
 
-    def compare(self, line: Line, result: Any) -> str:
-        """Against torch in f32 (which for f32 and f64 lines means the same precision); empty if it
+    def compare(self, line: Line, results: Sequence[Any]) -> str:
+        """Against torch in f32 (which for f32 and f64 lines means the same precision); empty if all
         is right, or cannot be compared."""
         torch = self.machine.torch
-        if line.random or result.numel() > WIDE_LIMIT:
+        if line.random or any(result.numel() > WIDE_LIMIT for result in results):
             return ""
         given = [x.float() if x.is_floating_point() and x.itemsize < 4 else x for x in self.inputs]
         expected = line.torch(torch, *given)
         del given
-        if isinstance(expected, tuple):
-            expected = expected[0]
+        wanted = expected if isinstance(expected, tuple) else (expected,)
+        problems = (self.apart(line, *pair) for pair in zip(results, wanted, strict=True))
+        return next(filter(None, problems), "")
+
+    def apart(self, line: Line, result: Any, expected: Any) -> str:
+        """What is wrong with one result."""
+        torch = self.machine.torch
         if not result.is_floating_point():
             wrong = int((result != expected).sum())
             return f"{wrong} of {result.numel()} elements are wrong" if wrong else ""

@@ -19,6 +19,8 @@ class Tensor:
     dtype: str
     below: int = 0
     scale: float = 1.0
+    ends: bool = False
+    """Whether its integers say where groups end that `below` rows were dealt into by chance."""
 
     @property
     def bytes(self) -> int:

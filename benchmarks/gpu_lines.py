@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.gpu_attention import attention_lines, attention_training_lines
+from benchmarks.gpu_backward import rows_backward_lines
 from benchmarks.gpu_convolutions import conv_epilogue_lines, conv_lines, depthwise_lines
+from benchmarks.gpu_decode import decode_lines
 from benchmarks.gpu_gpt2 import gpt2_lines
 from benchmarks.gpu_line import Line, Tensor
 from benchmarks.gpu_products import products_lines
@@ -397,8 +399,10 @@ FAMILIES: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
     "whole": whole_lines,
     "attention": attention_lines,
     "attention_training": attention_training_lines,
+    "attention_decode": decode_lines,
     "conv": conv_lines,
     "conv_epilogue": conv_epilogue_lines,
     "depthwise": depthwise_lines,
     "products": products_lines,
+    "rows_backward": rows_backward_lines,
 }

@@ -22,7 +22,7 @@ from weft.codegen.gpu.rows.row_columns import ColumnRows
 from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding
 from weft.plan.ir import Plan, RowPlan
-from weft.plan.rows import rows_together
+from weft.plan.rows import row_registers, rows_together
 from weft.region.ir import Kernel, Read, Tensor
 from weft.target.target import Target
 
@@ -32,8 +32,13 @@ def accepts(
 ) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
     found = accepts_rows(kernel, tensors, plan, target)
+    what = f"rows_per_thread={plan.rows_per_thread}"
+    _, registers = row_registers(kernel, plan, target)
+    if plan.rows_per_thread > registers:
+        # The place of each row is in a register, also where nothing else of the row is.
+        why = f"{what} takes a register for each row at least, and a thread has {registers}"
+        found.append(refuse("PlanField", why, "use fewer rows"))
     if plan.threads == 1 or plan.blocks_per_row > 1 or not plan.keep_row:
-        what = f"rows_per_thread={plan.rows_per_thread}"
         found.append(refuse("PlanField", f"{what} needs rows that threads of one block keep"))
     return found
 

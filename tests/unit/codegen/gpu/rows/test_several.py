@@ -129,6 +129,13 @@ def test_refused(name: str) -> None:
     assert why in [finding.why for finding in found]
 
 
+def test_more_rows_than_a_thread_has_registers_are_refused() -> None:
+    """Before anybody writes them out."""
+    refs, plan = assign_buffers(ROWS).refs, replace(WARPS, rows_per_thread=1 << 62)
+    found = templates.accepts(ROWS.kernels[0], ROWS.tensors, refs, plan, SM90)
+    assert any("takes a register for each row at least" in finding.why for finding in found)
+
+
 OTHERS = {
     "ring=5 needs one row a block, whole warps and keep_row": RowPlan(
         HEADER, 4, 1, 32, 1, ring=5, rows_per_thread=2

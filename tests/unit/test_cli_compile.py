@@ -176,6 +176,16 @@ def test_what_cannot_be_asked_together(run: Run, program: Path, given: list[str]
     assert f"error: {why}" in err
 
 
+def test_verbose_says_what_became_of_every_edge(run: Run, program: Path) -> None:
+    code, out, _ = run(program, "-v")
+    assert code == 0
+    assert re.search(r"^v\d+: stored by matmul0; a contraction reads it$", out, re.MULTILINE)
+    assert re.search(
+        r"^v\d+: computed where it is read, by matmul\d; .* µs; stored .* µs$", out, re.M
+    )
+    assert "with nothing to weigh" in out
+
+
 def test_exact_fusion_tells_what_it_did(run: Run, program: Path) -> None:
     code, out, _ = run(program, "-O3", "-v")
     assert code == 0

@@ -17,6 +17,7 @@ from weft.driver.legalise import without_composites
 from weft.driver.stages.algorithms import allowed_algorithms, chosen_plans
 from weft.driver.stages.bodies import parts_of
 from weft.driver.stages.compilation import Compilation, Stage
+from weft.driver.stages.edges import edge_lines
 from weft.driver.stages.generators import exact_fusion, generator_for
 from weft.driver.stages.hints import check_required_hints
 from weft.driver.stages.levels import DEFAULT_LEVEL, EXACT_LEVEL
@@ -235,11 +236,9 @@ def check_overrides(overrides: Mapping[str, str], target: Target, until: str | N
 
 
 def report(compilation: Compilation) -> list[str]:
-    """What is stored and copied where, in sentences; what is not finished in the kernel of its
-    contraction; with exact fusion, and where kernels have stages, what was chosen and why."""
-    region = compilation["region"]
-    told = compilation.opt_level == EXACT_LEVEL or any(kernel.stages for kernel in region.kernels)
-    lines = list(region.notes) if told else []
+    """What became of every edge and why, in sentences; what is not finished in the kernel of its
+    contraction; what is stored and copied where."""
+    lines = [*compilation["region"].notes, *edge_lines(compilation)]
     lines += _stops(compilation["region"])
     lines += memory_report(compilation["region"], compilation["memory"])
     lines += [*compilation["plan"].notes, *plan_text.origin_lines(compilation["plan"])]

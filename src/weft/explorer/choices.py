@@ -47,7 +47,7 @@ def choices_of(
 
 
 def _stored(values: list[str], module: Module, ids: Mapping[str, tuple[int, ...]]) -> list[Json]:
-    prices = {w.value: w for w in module.weighed if not w.beside}
+    prices = {w.value: w for w in module.weighed if not (w.beside or w.stage)}
     return [
         _choice("stored", value, ids, prices.get(value), why=module.stored.get(value, ""))
         for value in dict.fromkeys(values)
@@ -56,7 +56,7 @@ def _stored(values: list[str], module: Module, ids: Mapping[str, tuple[int, ...]
 
 
 def _taken_in(held: set[str], module: Module, ids: Mapping[str, tuple[int, ...]]) -> list[Json]:
-    known = [w for w in module.weighed if not w.beside and w.value in held]
+    known = [w for w in module.weighed if not (w.beside or w.stage) and w.value in held]
     free = [w for w in known if w.value not in module.stored]
     free.sort(key=lambda w: w.together - w.apart)
     return [_choice("inside", w.value, ids, w) for w in free[:_MOST]]

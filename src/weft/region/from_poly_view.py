@@ -259,7 +259,7 @@ class _Lowering:
             self._chains(computed),
             tuple(fusion.notes),
             stops,
-            {**fusion.refusals, **fusion.must},
+            {name: fusion.why_stored(name) for name in fusion.stored},
             tuple(fusion.weighed.values()),
         )
 

@@ -517,6 +517,8 @@ class Weighed:
     apart: float
     """The same if it goes through memory, or if each is stored by a kernel of its own."""
     beside: str = ""
+    stage: bool = False
+    """Whether `together` is as a stage of the kernel that reads it."""
 
 
 @dataclass(frozen=True)
@@ -531,7 +533,7 @@ class Module:
     """Kernel name to the ids of the PTIR values it computes."""
     chains: tuple[Chain, ...] = ()
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What the choice of kernels decided and why, a sentence each."""
+    """What was decided about all kernels together, a sentence each."""
     stops: dict[str, str] = field(default_factory=dict, compare=False)
     """Kernel of a contraction to why what follows it is computed by other kernels."""
     stored: dict[str, str] = field(default_factory=dict, compare=False)

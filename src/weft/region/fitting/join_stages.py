@@ -29,6 +29,7 @@ from weft.region.ir import (
     Read,
     Stage,
     Tensor,
+    Weighed,
     Words,
 )
 from weft.region.structure import buffers
@@ -55,15 +56,28 @@ def join_stages(module: Module, target: Target) -> Module:
 def _with_stage(module: Module, reader: Kernel, target: Target) -> tuple[Module, Kernel | None]:
     """The module with one more stage in a kernel, and that kernel; None where there is none."""
     for maker in _makers(module, reader):
-        kernel, note = _joined(module, maker, reader, target)
+        kernel = _joined(module, maker, reader)
+        if isinstance(kernel, str):
+            module = _with_reason(module, maker, kernel)
+            continue
+        apart = sum(kernel_seconds(k, module.tensors, target) for k in (maker, reader))
+        together = kernel_seconds(kernel, module.tensors, target)
         handed = frozenset(output.tensor for output in maker.outputs)
-        note = f"{', '.join(sorted(handed))} {note}"
-        if note not in module.notes:
-            module = replace(module, notes=(note, *module.notes))
-        if kernel is not None:
+        weighed = [w for w in module.weighed if not (w.stage and w.value in handed)]
+        weighed += [Weighed(name, together, apart, stage=True) for name in sorted(handed)]
+        module = replace(module, weighed=tuple(weighed))
+        if together < apart:
             module = replaced(module, (maker, reader), kernel, handed)
             return module, next(k for k in module.kernels if k.outputs == kernel.outputs)
+        module = _with_reason(module, maker, "as a stage it takes longer")
     return module, None
+
+
+def _with_reason(module: Module, maker: Kernel, why: str) -> Module:
+    """The module with what else speaks for storing the results of a kernel."""
+    known = {output.tensor: module.stored.get(output.tensor, "") for output in maker.outputs}
+    said = {name: f"{old}; {why}" if old else why for name, old in known.items() if why not in old}
+    return replace(module, stored={**module.stored, **said})
 
 
 def _makers(module: Module, reader: Kernel) -> Sequence[Kernel]:
@@ -145,30 +159,17 @@ def _is_overwritten(module: Module, maker: Kernel, reader: Kernel) -> bool:
     return not bases.isdisjoint(maker.inputs)
 
 
-def _joined(
-    module: Module, maker: Kernel, reader: Kernel, target: Target
-) -> tuple[Kernel | None, str]:
-    """One kernel in the place of two, or none where it does not slide, or takes longer; and what
-    was decided, in words."""
+def _joined(module: Module, maker: Kernel, reader: Kernel) -> Kernel | str:
+    """One kernel in the place of two, or why there is none."""
     kernel = _with_maker(module, *(_spread(part, module.tensors) for part in (maker, reader)))
     if len(kernel.stages) > MOST_STAGES:
-        return None, f"is stored: {reader.name} would have more than {MOST_STAGES} stages"
+        return f"{reader.name} would have more than {MOST_STAGES} stages"
     form = find_staged(kernel)
     if isinstance(form, str):
-        return None, f"is stored: as a stage it would not slide: {form}"
+        return f"as a stage it would not slide: {form}"
     if (size := local_bytes(kernel, form)) > MOST_BYTES:
-        return None, f"is stored: rings would take {size:,} bytes, over {MOST_BYTES:,}"
-    before = 1e6 * sum(kernel_seconds(k, module.tensors, target) for k in (maker, reader))
-    after = 1e6 * kernel_seconds(kernel, module.tensors, target)
-    if after >= before:
-        return None, f"is stored: {before:.1f} µs; as a stage it would be {after:.1f} µs"
-    halos = ", ".join(
-        f"rows {ring.low} to {ring.high} of it for each, {ring.depth} kept"
-        for stage, ring in zip(kernel.stages, form.rings, strict=True)
-        if stage.name in {output.tensor for output in maker.outputs}
-    )
-    what = f"is a stage at {form.slide} ({halos}; {size:,} bytes in all)"
-    return kernel, f"{what}: {after:.1f} µs; stored it would be {before:.1f} µs"
+        return f"rings would take {size:,} bytes, over {MOST_BYTES:,}"
+    return kernel
 
 
 def _with_maker(module: Module, maker: Kernel, reader: Kernel) -> Kernel:

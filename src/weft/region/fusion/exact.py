@@ -30,15 +30,16 @@ MOST_CANDIDATES: Final = 512
 def fuse_exactly(fusion: Fusion) -> list[Group]:
     """The roots of every kernel, in an order in which they can run."""
     fusion.choose()
-    greedy, notes = set(fusion.inlined), list(fusion.notes)
+    greedy = set(fusion.inlined)
     before = _merged(fusion)
     search = _Search(fusion)
-    fusion.inlined, fusion.notes = greedy, notes
+    fusion.inlined = greedy
     search.run()
     after = _merged(fusion)
     best = after if is_shorter(after.seconds, before.seconds) else before
     times = f"{1e6 * before.seconds:.1f} µs by greedy, {1e6 * best.seconds:.1f} µs now"
-    fusion.inlined, fusion.notes = best.inlined, [*best.notes, f"{search}: {times}"]
+    fusion.inlined = best.inlined
+    fusion.notes.append(f"{search}: {times}")
     return best.groups
 
 
@@ -48,7 +49,6 @@ class _Merged:
 
     groups: list[Group]
     inlined: set[str]
-    notes: list[str]
     seconds: float
 
 
@@ -56,7 +56,7 @@ def _merged(fusion: Fusion) -> _Merged:
     groups, blocks = merge_groups(fusion), fusion.view.blocks
     drafted = [g for g in groups if blocks[g[0].block].kind is not BlockKind.OPAQUE]
     seconds = sum(fusion.kernel(group)[1] for group in drafted)
-    return _Merged(groups, set(fusion.inlined), list(fusion.notes), seconds)
+    return _Merged(groups, set(fusion.inlined), seconds)
 
 
 class _TooMany(Exception):
@@ -118,13 +118,10 @@ class _Search:
     def _take(self, blocks: Sequence[str], solution: Solution) -> None:
         fusion = self.fusion
         for number, name in enumerate(blocks):
-            was_stored, is_stored = name not in fusion.inlined, number in solution.stored
-            if was_stored and not is_stored:
-                fusion.inlined.add(name)
-                fusion.notes.append(f"{name} is computed where it is read after all: that is exact")
-            elif is_stored and not was_stored:
+            if number in solution.stored:
                 fusion.inlined.discard(name)
-                fusion.notes.append(f"{name} is stored after all: that is exact")
+            else:
+                fusion.inlined.add(name)
 
 
 # -- windows -------------------------------------------------------------------------------------

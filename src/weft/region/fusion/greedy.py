@@ -125,9 +125,7 @@ class Fusion:
     def choose(self) -> None:
         """Decide about every block."""
         for name in reversed(self.order):
-            if name in self.must:
-                self.notes.append(f"{name} is stored: {self.must[name]}")
-            else:
+            if name not in self.must:
                 self._decide(name)
 
     @property
@@ -135,11 +133,16 @@ class Fusion:
         """The blocks that are not inlined, in order."""
         return [name for name in self.order if name not in self.inlined]
 
+    def why_stored(self, name: str) -> str:
+        """Why a block is not inlined, where it is not."""
+        why = self.must.get(name) or self.refusals.get(name)
+        return why or "the kernels around it take less time so"
+
     # -- one block -------------------------------------------------------------------------------
 
     def _decide(self, name: str) -> None:
         if self.one_place and self._is_read_apart(name):
-            self.notes.append(f"{name} is stored: a kernel reads it at several places")
+            self.refusals[name] = self._try_inline(name) or "a kernel reads it at several places"
             return
         why = None if self._surely(name) else self._try_inline(name)
         known = self.weighed.get((name, ""))
@@ -150,7 +153,6 @@ class Fusion:
             self.weighed.pop((name, ""), None)
             if known is not None:
                 self.weighed[name, ""] = known
-            self.notes.append(f"{name} is stored: {why}")
 
     def _surely(self, name: str) -> bool:
         """Whether inlining needs no estimate: a number; an elementwise block that one small kernel
@@ -298,7 +300,6 @@ class Fusion:
         self.inlined.discard(reader)
         self.inlined.add(name)
         self.refusals[reader] = why
-        self.notes.append(f"{reader} is stored after all: {name} is computed with it")
         return True
 
     def _followers(self, name: str) -> Iterator[str]:

@@ -41,6 +41,7 @@ def fuse_nothing(fusion: Fusion) -> list[Group]:
     numbers = (name for name in fusion.order if fusion.view.blocks[name].fn == "const")
     free = (name for name in numbers if name not in fusion.must)
     fusion.inlined.update(name for name in free if fusion.is_number_anywhere(fusion.readers[name]))
+    fusion.refusals = dict.fromkeys(fusion.stored, "nothing is fused")
     return _Merger(fusion, [(Root(name),) for name in fusion.stored]).in_order()
 
 
@@ -242,8 +243,6 @@ class _Merger:
         roots = self._merged(self.groups[number], self.groups[other], related)
         if roots is None:
             return False
-        first, second = self.groups[number][0].block, self.groups[other][0].block
-        self.fusion.notes.append(f"{second} is stored by the kernel of {first}")
         self._join(number, other, roots)
         return True
 
@@ -274,7 +273,6 @@ class _Merger:
                 continue
             self.groups[number] = rest
             del self.home[root.block]
-            fusion.notes.append(f"{root.block} is not stored after all: nobody else reads it")
 
     def _merged(self, group: Group, other: Group, related: bool) -> Group | None:
         fusion = self.fusion

@@ -141,11 +141,31 @@ def test_fewer_bytes_are_fewer_microseconds() -> None:
     assert kernel_seconds(kernel, module.tensors, target) < apart
 
 
-def test_the_notes_say_what_the_other_choice_would_take() -> None:
-    notes = module_of(twice).notes
-    assert sum("is a stage at i0 (rows 0 to " in note for note in notes) == 3
-    assert "µs as chosen" in notes[0]
-    assert "µs if nothing is computed twice" in notes[0]
+def test_it_is_known_what_the_other_choice_would_take() -> None:
+    module = module_of(twice)
+    names = {stage.name for kernel in module.kernels for stage in kernel.stages}
+    weighed = [found for found in module.weighed if found.stage]
+    assert {found.value for found in weighed} == names
+    assert len(weighed) == 3
+    assert all(found.together < found.apart for found in weighed)
+    (note,) = module.notes
+    assert "µs as chosen" in note
+    assert "µs if nothing is computed twice" in note
+
+
+def test_why_a_kernel_is_no_stage_stands_with_why_it_is_no_part() -> None:
+    """Every second row does not slide; the sums at three places are dearer than a kernel more."""
+
+    def coarser(x: Any) -> Any:
+        h = weft.tanh(x[:-2] + x[1:-1]) + weft.tanh(x[2:])
+        return h[:-2:2] * h[1:-1:2] + h[2::2]
+
+    module = module_of(coarser, (601, 600))
+    assert not any(kernel.stages for kernel in module.kernels)
+    (why,) = (why for why in module.stored.values() if "as a stage" in why)
+    before, _, after = why.partition("; ")
+    assert before
+    assert after.startswith("as a stage it would not slide: ")
 
 
 # -- meaning, text, keys -------------------------------------------------------------------------

@@ -11,6 +11,9 @@ BACKEND ?= reference
 SHARD ?= 1/1
 FIRST ?= 0
 
+# Tests start hundreds of processes, and where this is set each compiles all of Weft's modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run test example-c runtime-wheel test-full test-random test-plans test-torch test-mpi test-browser test-array-api test-tinygrad test-opinfo test-onnx sanitize check lint types imports format docs bench clean
 

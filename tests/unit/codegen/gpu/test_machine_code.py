@@ -35,20 +35,27 @@ def check(compilation: Compilation, arch: str) -> list[str]:
 
 
 def problems(cubin: Cubin, instructions: tuple[str, ...]) -> list[str]:
-    """What is wrong with the machine code of a kernel, in which such instructions must be."""
-    found = [*cubin.report.findings, *sass.check(sass.disassemble(cubin.code), instructions)]
+    """What is wrong with the machine code of a kernel, in which such instructions must be. Where
+    none must, the compiler's report tells of all that the disassembler, which takes half a second
+    to start, could find: registers in memory are a stack or a spill."""
+    found = cubin.report.findings
+    if instructions:
+        found += sass.check(sass.disassemble(cubin.code), instructions)
     return [str(finding) for finding in found]
 
 
 def wanted(plan: Plan | None, kernel: ir.Kernel) -> tuple[str, ...]:
     """The instructions of a matrix plan, and of rows that wait in a ring. Operands of odd sizes are
     gathered, not copied; those of an FMA plan wait in shared memory. Ops that stay whole have no
-    plan."""
+    plan; attention multiplies without one for a product."""
     if isinstance(plan, RowPlan) and plan.ring:
         return ("UBLKCP",)
-    if not isinstance(plan, MmaPlan):
-        return ()
     statements = list(walk(kernel.body))
+    if not isinstance(plan, MmaPlan):
+        products = [s for s in statements if isinstance(s, ir.MmaSync | ir.Wgmma)]
+        archs = ("sm90" if isinstance(s, ir.Wgmma) else "sm80" for s in products)
+        names = map(sass.matrix_instruction, archs, (s.a_dtype for s in products))
+        return tuple(dict.fromkeys(names))
     if plan.arch == "fma":
         total = next(s.dtype for s in statements if isinstance(s, values.Variable))
         multiply = "FFMA" if total is F32 else "DFMA" if total is F64 else "IMAD"

@@ -148,6 +148,14 @@ GRADIENTS: Final[dict[str, tuple[Case, int]]] = {
     "of the filters, stride 2": (Case(size=(9, 9), stride=2), 1),
     "of the filters, channels on both sides": (Case(inputs=128, outputs=72, size=(4, 4)), 1),
     "of the filters, two groups": (Case(inputs=128, outputs=128, groups=2, size=(4, 4)), 1),
+    "of the filters, groups of few channels": (
+        Case(inputs=64, outputs=64, groups=4, size=(16, 16)),
+        1,
+    ),
+    "of the filters, groups of few channels and more results, dilated": (
+        Case(inputs=64, outputs=128, groups=8, size=(16, 16), dilation=2, pad=2),
+        1,
+    ),
     "of the image, stride 2": (Case(size=(8, 8), stride=2), 0),
     "of the image, channels first": (Case(size=(8, 8), layout="first"), 0),
     "of filters that were turned": (Case(size=(8, 8), layout="filters first"), 1),

@@ -35,7 +35,7 @@ from weft.region.forms.problem import find_problem
 from weft.region.ir import Kernel, KernelAxis, Let, Output, Pattern, Read, Roles, Tensor, row_major
 from weft.target.target import Target
 
-_WORTH: Final = 1 << 22
+WORTH: Final = 1 << 22
 """Products from which copying an operand pays."""
 FEWEST: Final = 16
 """Channels from which it does: fewer are mostly padding on their way through matrix units."""
@@ -62,7 +62,7 @@ def pays(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
     roles = kernel.roles
     if roles is None or kernel.pattern is not Pattern.CONV or kernel.params:
         return False
-    if not target.has("wgmma") or math.prod(kernel.sizes.values()) < _WORTH:
+    if not target.has("wgmma") or math.prod(kernel.sizes.values()) < WORTH:
         return False
     halves = all(kernel.let(name).dtype in (BF16, F16) for name in (roles.lhs, roles.rhs))
     return halves and usual_atom(kernel, "sm90") is not None and not suits(kernel, tensors)

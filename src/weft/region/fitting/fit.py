@@ -11,6 +11,7 @@ from weft.region.fitting.aligned import with_aligned_operands
 from weft.region.fitting.boards import with_boards
 from weft.region.fitting.few_channels import with_folded_windows, with_patches
 from weft.region.fitting.joined_axes import with_joined_axes
+from weft.region.fitting.joined_groups import with_joined_groups
 from weft.region.fitting.long_sums import in_parts
 from weft.region.fitting.one_row import with_one_row
 from weft.region.fitting.room import with_room
@@ -60,7 +61,8 @@ def _prepared(
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros)
     if kernel.pattern is Pattern.CONV:
-        patches = with_patches(kernel, tensors, target)
+        groups = with_joined_groups(kernel, tensors, target)
+        patches = groups or with_patches(kernel, tensors, target)
         folded = patches or with_folded_windows(kernel, tensors, target)
         return folded or with_boards(kernel, tensors, target)
     joined = with_joined_axes(kernel, tensors)

@@ -62,6 +62,21 @@ def test_the_gradient_of_filters_is_cut_into_parts_of_some_images() -> None:
     assert parts.roles.batch == (parts.axes[0].name,)
 
 
+@pytest.mark.parametrize(
+    ("channels", "groups", "joined"),
+    [(256, 32, [4, 64, 64]), (256, 8, [4, 64, 64]), (256, 4, None), (256, 256, None)],
+    ids=["eight at a time", "two at a time", "enough channels", "one channel each"],
+)
+def test_groups_of_few_channels_have_the_gradient_of_their_filters_together(
+    channels: int, groups: int, joined: list[int] | None
+) -> None:
+    case = Case(size=(28, 28), images=32, inputs=channels, outputs=channels, groups=groups)
+    tensors = module_of(case.gradient(1)).tensors
+    found = [tensors[name].shape for name in tensors if name.endswith("_joined")]
+    wanted = [] if joined is None else [(joined[0], joined[1], 3, 3, joined[2])]
+    assert found == wanted
+
+
 def test_rows_with_zeros_between_them_are_copied_before_they_are_multiplied() -> None:
     b = Builder()
     x, w = b.param("bf16", [2, 16, 16, 64]), b.param("bf16", [64, 64])

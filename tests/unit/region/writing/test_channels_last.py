@@ -24,7 +24,7 @@ from weft.testing.compare import compare
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channels_last, "_WORTH", 1)
-    monkeypatch.setattr(boards, "_WORTH", 1)
+    monkeypatch.setattr(boards, "WORTH", 1)
 
 
 def random(*shape: int, seed: int = 0) -> Any:

@@ -23,7 +23,7 @@ from weft.codegen.gpu.ir.scalar import Lit
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.ptir import Program
-from weft.region.fitting import boards
+from weft.region.fitting import boards, joined_groups
 from weft.region.ir import Pattern
 from weft.target.known import target_named
 from weft.testing.compare import compare
@@ -73,11 +73,24 @@ def test_gradients_of_convolutions_are_convolutions_and_agree(name: str) -> None
     assert report.agrees, str(report)
 
 
+def test_a_nan_stays_in_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of few channels are multiplied together, and only what is theirs is kept."""
+    monkeypatch.setattr(joined_groups, "WORTH", 1)
+    program = Case(inputs=64, outputs=64, groups=8, size=(4, 4), images=1).gradient(1)
+    names = [kernel.name for kernel in through_stages(program, "sm90")["region"].kernels]
+    assert any(name.endswith("_groups") for name in names)
+    image, *rest = inputs_for(program, 3)
+    image = np.array(image)
+    image[..., 3] = np.nan
+    report = compare(program, [image, *rest], InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
 @pytest.mark.parametrize("name", FIRST_LAYERS)
 def test_gradients_of_first_layers_are_products_with_windows(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(boards, "_WORTH", 1)
+    monkeypatch.setattr(boards, "WORTH", 1)
     program = FIRST_LAYERS[name].gradient(1)
     module = through_stages(program, "sm90")["region"]
     found = [k for k in module.kernels if any(i.endswith("_patches") for i in k.inputs)]

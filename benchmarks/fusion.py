@@ -1,10 +1,12 @@
 """Nothing fused, greedy fusion and exact fusion, on the example programs and their gradients.
 
     python -m benchmarks.fusion [--rounds N]
+    python -m benchmarks.fusion --prices
 
 Levels take turns, one thread each, and the least processor time of all rounds counts: a clock on
 the wall also tells who else was at work. Estimates are the cost model's, for all kernels of a
-program together, on all cores.
+program together, on all cores. With --prices there are estimates alone, of the twelve programs of
+`fusion_programs` for a CPU and a GPU; it ends with 1 if exact fusion is dearer than greedy on one.
 """
 
 from __future__ import annotations
@@ -19,13 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 import weft
+from benchmarks import fusion_programs
+from benchmarks.fusion_peers import weft_program
 from examples.gpt import Shape, build_gpt
 from weft.driver.compile import Executable
-from weft.driver.stages.levels import LEVELS
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.levels import DEFAULT_LEVEL, EXACT_LEVEL, LEVELS
 from weft.ptir import Builder, Program, gradient, load
 from weft.region.cost import kernel_seconds
+from weft.region.fusion.greedy import is_shorter
+from weft.target.known import target_named
 
 Array = NDArray[Any]
+TARGETS = ("cpu", "sm90")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -116,10 +126,42 @@ def row(name: str, program: Program, rounds: int) -> str:
     return f"| {name} | {kernels} | {guesses} | {taken} |"
 
 
+def price(program: Program, target: str, level: int) -> float:
+    """Estimated seconds of all kernels."""
+    made = Compilation(program, target_named(target), make_signature(program), {}, level)
+    module = run_pipeline(made, "region")["region"]
+    return sum(kernel_seconds(kernel, module.tensors, made.target) for kernel in module.kernels)
+
+
+def prices() -> int:
+    """A table of greedy and exact fusion; how many lines are dearer by the latter."""
+    print("| program | cpu -O2, µs | -O3 | sm90 -O2, µs | -O3 |")
+    print("|---|---:|---:|---:|---:|")
+    cheaper, dearer = dict.fromkeys(TARGETS, 0), 0
+    for name, line in fusion_programs.PROGRAMS.items():
+        program = weft_program(line, [np.zeros(shape, np.float32) for shape in line.shapes])
+        shown = []
+        for target in TARGETS:
+            greedy, exact = (
+                price(program, target, level) for level in (DEFAULT_LEVEL, EXACT_LEVEL)
+            )
+            cheaper[target] += is_shorter(exact, greedy)
+            dearer += is_shorter(greedy, exact)
+            shown += [f"{1e6 * greedy:,.1f}", f"{1e6 * exact:,.1f}"]
+        print(f"| {name} | {' | '.join(shown)} |", flush=True)
+    counts = ", ".join(f"{count} for {target}" for target, count in cheaper.items())
+    print(f"-O3 is cheaper on {counts}; dearer on {dearer}")
+    return dearer
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--prices", action="store_true")
+    options = parser.parse_args()
+    if options.prices:
+        raise SystemExit(prices() > 0)
+    rounds = options.rounds
     print(
         "| program | steps -O0 | -O2 | -O3 | µs, estimated -O0 | -O2 | -O3 | µs -O0 | -O2 | -O3 |"
     )

@@ -85,7 +85,7 @@ def as_list(found: Any) -> list[Array]:
 # -- libraries: loaded once all of them see one core -----------------------------------------------
 
 
-def weft_run(line: Line, arrays: Sequence[Array]) -> tuple[int, Run]:
+def weft_program(line: Line, arrays: Sequence[Array]) -> Any:
     import weft  # noqa: PLC0415
     from weft import functional as f  # noqa: PLC0415
 
@@ -101,8 +101,13 @@ def weft_run(line: Line, arrays: Sequence[Array]) -> tuple[int, Run]:
         logsumexp=lambda x: f.logsumexp(x, axis=-1),
     )
     given = [weft.tensor(array) for array in arrays]
-    program = weft.jit(lambda *xs: line.program(functions, *xs)).program(*given)
-    made = weft.compile(program, "cpu")
+    return weft.jit(lambda *xs: line.program(functions, *xs)).program(*given)
+
+
+def weft_run(line: Line, arrays: Sequence[Array]) -> tuple[int, Run]:
+    import weft  # noqa: PLC0415
+
+    made = weft.compile(weft_program(line, arrays), "cpu")
     return len(made.artifact.steps), lambda: made.run(list(arrays), threads=1)
 
 

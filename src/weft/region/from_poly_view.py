@@ -112,14 +112,17 @@ class _Lowering:
         joined = frozenset(name for chain in chains for name in chain.blocks)
         fusion = Fusion(self.view, self.target, list(self.blocks), self.must, joined)
         yield "as chosen", self._chosen(fusion, self.fuse)
-        if _is_plain(self.target, self.fuse) or not fusion.reads_repeatedly():
+        if self.fuse is fuse_nothing:
             return
         if self.fuse is not fuse_greedily:
-            yield "by greedy's choice", self._chosen(fusion.afresh(), fuse_greedily)
-        yield (
-            "if nothing is computed twice",
-            self._chosen(fusion.afresh(one_place=True), fuse_greedily),
-        )
+            # No dearer than greedy also once kernels fit the machine and have stages.
+            fusion = fusion.afresh()
+            yield "by greedy's choice", self._chosen(fusion, fuse_greedily)
+        if not _is_plain(self.target, self.fuse) and fusion.reads_repeatedly():
+            yield (
+                "if nothing is computed twice",
+                self._chosen(fusion.afresh(one_place=True), fuse_greedily),
+            )
 
     def _chosen(self, fusion: Fusion, fuse: Fuse) -> Module:
         module = self._module(fusion, fuse(fusion))

@@ -2,14 +2,16 @@
 
 A window is a set of blocks whose kernels depend on one another, at most `MOST_BLOCKS` of them; what
 lies outside stays as it is. Every kernel that the window allows is drafted and costed as greedy
-would, and the solver takes the cheapest ones that fit together. No window gets dearer, so the
-whole is never dearer than greedy's choice, neither before nor after kernels are merged.
+would, and the solver takes the cheapest ones that fit together. No window gets dearer, so the whole
+is never dearer than greedy's choice, neither before nor after kernels are merged.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import thread_time
 from typing import Final
 
 from weft.foundation.tally import counted
@@ -25,6 +27,8 @@ MOST_BLOCKS: Final = 20
 """Blocks that are chosen about at once."""
 MOST_CANDIDATES: Final = 512
 """Kernels that are drafted for one window; with more, it is cut in two."""
+DRAFTING: Final = 0.8 * TIME_LIMIT
+"""Seconds in which they are drafted, or else it is cut in two; the solver has what is left."""
 
 
 def fuse_exactly(fusion: Fusion) -> list[Group]:
@@ -95,15 +99,17 @@ class _Search:
 
     def _improve(self, blocks: Sequence[str]) -> None:
         """Take the cheapest choice about these blocks, where it is cheaper than the present one."""
+        started = thread_time()
         try:
-            window, roots = window_of(self.fusion, blocks)
+            window, roots = window_of(self.fusion, blocks, started + DRAFTING)
         except _TooMany:
             if len(blocks) > 1:
                 self._improve(blocks[len(blocks) // 2 :])
                 self._improve(blocks[: len(blocks) // 2])
             return
         if window not in self.solved:
-            self.solved[window] = solve(window)
+            left = TIME_LIMIT - (thread_time() - started)
+            self.solved[window] = solve(window, max(0.0, left))
         self.windows += 1
         solution = self.solved[window]
         self.unproved += solution is None or not solution.proved
@@ -156,8 +162,11 @@ def _is_free(fusion: Fusion, name: str) -> bool:
     return fusion.view.blocks[name].fn != "const"
 
 
-def window_of(fusion: Fusion, blocks: Sequence[str]) -> tuple[Window, list[str]]:
-    """Every kernel that a choice about some blocks allows, and the roots outside that take part."""
+def window_of(
+    fusion: Fusion, blocks: Sequence[str], until: float = math.inf
+) -> tuple[Window, list[str]]:
+    """Every kernel that a choice about some blocks allows, and the roots outside that take part.
+    Who drafts them has time `until` then, by the clock of the thread."""
     numbers = {name: number for number, name in enumerate(blocks)}
     roots = _roots_around(fusion, numbers)
     found: list[Candidate] = []
@@ -166,7 +175,7 @@ def window_of(fusion: Fusion, blocks: Sequence[str]) -> tuple[Window, list[str]]
     for number, root in enumerate((*blocks, *roots)):
         cuts = list(_cuts(fusion, root, numbers, left))
         left -= len(cuts)
-        for cut, seconds in _kernels(fusion, root, cuts):
+        for cut, seconds in _kernels(fusion, root, cuts, until):
             computed, read = (
                 tuple(sorted(numbers[name] for name in names)) for names in (cut.computed, cut.read)
             )
@@ -216,12 +225,16 @@ def _cuts(fusion: Fusion, root: str, window: Mapping[str, int], most: int) -> It
         yield cut
 
 
-def _kernels(fusion: Fusion, root: str, cuts: Sequence[_Cut]) -> Iterator[tuple[_Cut, float]]:
+def _kernels(
+    fusion: Fusion, root: str, cuts: Sequence[_Cut], until: float
+) -> Iterator[tuple[_Cut, float]]:
     """The cuts that are kernels, within the machine's limits; the present one is in any case."""
     fewest = min(cuts, key=lambda cut: len(cut.needed))
     present = fusion.closure((root,))
     bare = _draft(fusion, root, fewest)
     for cut in cuts:
+        if thread_time() > until:
+            raise _TooMany
         found = _draft(fusion, root, cut)
         if found is None or len(cut.needed) >= LARGEST:
             continue

@@ -6,13 +6,19 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from benchmarks import fusion_programs
+from benchmarks.fusion_peers import weft_program
 from weft.indexbook.from_tiny import build_book
 from weft.poly_view.from_tiny import build_scop
 from weft.ptir import Builder, Program, gradient
+from weft.region.cost import kernel_seconds
 from weft.region.from_poly_view import Fuse, lower_scop
+from weft.region.fusion import exact
 from weft.region.fusion.exact import MOST_BLOCKS, fuse_exactly, window_of, windows_of
 from weft.region.fusion.greedy import HEAVY, Fusion
 from weft.region.fusion.merge import Group, _Merger, fuse_greedily, fuse_nothing
@@ -161,6 +167,32 @@ def test_what_was_chosen_is_told_with_the_limits(monkeypatch: pytest.MonkeyPatch
         f"exact fusion, 1 window of up to {MOST_BLOCKS} blocks, 1 distinct, 1 s each at most: "
     )
     assert "the kernels around it take less time so" in made.stored.values()
+
+
+def test_a_window_without_time_for_its_kernels_is_cut_in_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until there is time; where there is none for one block, greedy's choice stays."""
+    program = scaled_by_the_greatest(512, 1024)
+    for tick, windows in ((0.05, "2 windows"), (1.0, "0 windows")):
+        clock = itertools.count()
+        monkeypatch.setattr(exact, "thread_time", lambda: tick * next(clock))  # noqa: B023
+        made = kernels_of(program, "cpu", fuse_exactly)
+        verify(made)
+        assert any(note.startswith(f"exact fusion, {windows} of") for note in made.notes)
+    assert made.kernels == kernels_of(program, "cpu", fuse_greedily).kernels
+
+
+def test_exact_fusion_is_no_dearer_once_kernels_have_stages() -> None:
+    """The cheapest kernels before there are stages are not the cheapest with them."""
+    line = replace(fusion_programs.PROGRAMS["harris"], shapes=((300, 300),))
+    program = weft_program(line, [np.zeros((300, 300), np.float32)])
+    target = target_named("cpu")
+    greedy, best = (
+        sum(kernel_seconds(kernel, made.tensors, target) for kernel in made.kernels)
+        for made in (kernels_of(program, "cpu", fuse) for fuse in (fuse_greedily, fuse_exactly))
+    )
+    assert best <= greedy
 
 
 def test_equal_layers_are_solved_once() -> None:

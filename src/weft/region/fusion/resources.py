@@ -10,8 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+from weft.foundation.dtypes import I1
 from weft.foundation.index_expr import coefficient, linear
 from weft.region.cost import operations_of
+from weft.region.forms.multiplied import usual_atom
 from weft.region.forms.widths import access_bytes
 from weft.region.ir import (
     Const,
@@ -59,6 +61,8 @@ def stop_reason(
             return f"accesses would narrow from {width} to {narrow} bytes"
     if target.has("wgmma") and after.roles is not None and not _stores_columns(after, tensors):
         return "the result would not be stored along its columns"
+    if _stores_unlike(after, tensors, target):
+        return "matrix units would not store results whose elements have different sizes"
     ends, ends_before = epilogue_operations(after), epilogue_operations(before)
     if ends > _LONGEST_EPILOGUE >= ends_before:
         return f"its results would take {ends} operations each, over {_LONGEST_EPILOGUE}"
@@ -115,6 +119,17 @@ def live_values(kernel: Kernel) -> int:
         most = max(most, len(alive))
         alive = {name for name in alive if last.get(name, -1) > number}
     return most
+
+
+def _stores_unlike(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
+    """Whether results of matrix instructions have elements of several sizes: staged in turn they
+    have one, and stored without they are never truth values."""
+    dtypes = {tensors[output.tensor].dtype for output in kernel.outputs}
+    if kernel.roles is None or len({dtype.storage_bytes for dtype in dtypes}) < 2:
+        return False
+    if target.has("wgmma"):
+        return usual_atom(kernel, "sm90") is not None
+    return I1 in dtypes and usual_atom(kernel, "sm80") is not None
 
 
 def _stores_columns(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:

@@ -160,6 +160,18 @@ def test_a_product_whose_results_go_through_memory_says_why(
     assert module.stops == {"matmul0": why}
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_mask_beside_a_product_leaves_it_on_matrix_units(target: str) -> None:
+    """Their templates do not store truth values beside numbers."""
+    b = Builder()
+    y = b.param("bf16", [1024, 512]) @ b.param("bf16", [512, 1024])
+    kept = b.compare(y, 0.0, "greater")
+    stages = through_stages(b.build(b.select(kept, y, 0.0), kept), target)
+    assert [kernel.name for kernel in stages["region"].kernels] == ["matmul0", "map1"]
+    plans = stages["plan"]
+    assert plans.plans[plans.kernels["matmul0"]].arch == target
+
+
 def test_products_with_one_reason_are_named_in_one_line_of_the_report() -> None:
     b = Builder()
     x, *weights = (b.param("bf16", [64, 64]) for _ in range(3))

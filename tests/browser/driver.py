@@ -98,6 +98,10 @@ class Browser:
         """What a script returns."""
         return self._do("/execute/sync", {"script": f"return ({script});", "args": list(args)})
 
+    def run_until_done(self, script: str, *args: Any) -> Any:
+        """What a script hands to the function that it is given last."""
+        return self._do("/execute/async", {"script": script, "args": list(args)})
+
     def until(self, condition: str, seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
         while not self.run(condition):
@@ -124,6 +128,16 @@ class Browser:
         move = {"type": "pointerMove", "duration": 0, "origin": origin, "x": 0, "y": 0}
         mouse = {"type": "pointer", "id": "mouse", "actions": [move]}
         self._do("/actions", {"actions": [mouse]})
+
+    def click_at(self, css: str, x: int, y: int) -> None:
+        """A click beside the middle of an element."""
+        origin = {_ELEMENT: self.find(css)}
+        steps = [
+            {"type": "pointerMove", "duration": 0, "origin": origin, "x": x, "y": y},
+            {"type": "pointerDown", "button": 0},
+            {"type": "pointerUp", "button": 0},
+        ]
+        self._do("/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": steps}]})
 
     def press(self, *keys: str) -> None:
         """Keys for whatever has the focus."""

@@ -175,6 +175,10 @@ def test_steps_are_timed() -> None:
     steps = compile_program(program, "sm90").profile(inputs_for(program))
     assert len([label for label, _ in steps if label.startswith("attention")]) == 1
     assert all(0 <= seconds < 1 for _, seconds in steps)
+    laps = compile_program(program, "sm90").timeline(inputs_for(program))
+    assert {lap.lane for lap in laps} == {"GPU stream"}
+    ends = [lap.start + lap.seconds for lap in laps]
+    assert all(end <= lap.start + 1e-6 for end, lap in zip(ends, laps[1:], strict=False))
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -51,6 +51,7 @@ from weft.ptir.specialise import bind_shapes, is_static, specialise
 from weft.ptir.types import TensorType, leaves
 from weft.ptir.verify import verify
 from weft.runtime.artifact import Artifact, HostCall, Launch
+from weft.runtime.timeline import Lap
 from weft.target.known import target_named
 from weft.target.target import Target
 
@@ -217,6 +218,13 @@ class Executable(Compiled):
         """The seconds of every step (kernel, copy or host call) of one run."""
         cluster, data = self.prepare(inputs)
         return cluster.built.program.profile(data, check_seed(seed))
+
+    @told_outside
+    def timeline(self, inputs: Sequence[Any], *, seed: int = 0) -> list[Lap]:
+        """Which thread of a CPU, or stream of a GPU, was busy with which step of one run, and
+        when."""
+        cluster, data = self.prepare(inputs)
+        return cluster.built.program.timeline(data, check_seed(seed))
 
     def origins(self) -> list[Origin]:
         """What the user wrote that each step of the version compiled last carries out, in the order

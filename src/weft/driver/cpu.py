@@ -20,6 +20,7 @@ from weft.ptir.ops.constant import CustomCall
 from weft.ptir.types import TensorType
 from weft.runtime.artifact import TensorSpec
 from weft.runtime.executor import empty_tensor
+from weft.runtime.timeline import Lap
 
 Array = NDArray[Any]
 
@@ -50,6 +51,10 @@ class CpuExecutable:
     def profile(self, inputs: Sequence[Array], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every kernel, copy and host call of one run."""
         return self.executable.profile(inputs, seed=seed)
+
+    def timeline(self, inputs: Sequence[Array], *, seed: int = 0) -> list[Lap]:
+        """Which thread was busy with which of these in one run, and when."""
+        return self.executable.timeline(inputs, seed=seed)
 
     def origins(self) -> list[Origin]:
         """What the user wrote that each of these carries out."""

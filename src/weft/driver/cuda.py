@@ -25,6 +25,7 @@ from weft.runtime.cuda.gpu import open_gpu
 from weft.runtime.cuda.program import Program as DeviceProgram
 from weft.runtime.cuda.race import can_enter, seconds_alone
 from weft.runtime.cuda.tensors import DeviceTensor
+from weft.runtime.timeline import Lap
 
 Array = NDArray[Any]
 
@@ -73,6 +74,10 @@ class CudaExecutable:
     def profile(self, inputs: Sequence[DeviceTensor], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every kernel, copy and host call of one run."""
         return self.executable.profile([tensor.numpy() for tensor in inputs], seed=seed)
+
+    def timeline(self, inputs: Sequence[DeviceTensor], *, seed: int = 0) -> list[Lap]:
+        """When the GPU was busy with which of these in one run, and the host with its own."""
+        return self.executable.timeline([tensor.numpy() for tensor in inputs], seed=seed)
 
     def origins(self) -> list[Origin]:
         """What the user wrote that each of these carries out."""

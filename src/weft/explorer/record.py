@@ -26,6 +26,7 @@ from weft.foundation.lines import Place
 from weft.plan.ir import Plan
 from weft.region.cost import kernel_seconds, kernel_work
 from weft.region.ir import Kernel
+from weft.runtime.timeline import HOST, Lap
 from weft.target.target import Target
 
 Json = dict[str, Any]
@@ -37,8 +38,8 @@ class Measured:
     """What a run told: seconds of each kernel by name, and the spans of a timeline."""
 
     seconds: Mapping[str, float] = field(default_factory=dict)
-    spans: Sequence[tuple[str, float, float]] = ()
-    """Name of a kernel, start and seconds."""
+    laps: Sequence[Lap] = ()
+    """Who was busy with what, and when."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,18 @@ def _record(
         "races": races_of(compilation),
         "memory": _memory(compilation),
         "machine": _machine(target),
-        "spans": [list(span) for span in measured.spans],
+        **timeline_of(measured.laps),
         "folded": {number: list(names) for number, names in links.folded.items()},
         "why": "",
         "notes": [],
     }
+
+
+def timeline_of(laps: Sequence[Lap]) -> Json:
+    """Lanes by name, threads first, and spans: name, start, seconds, the number of their lane."""
+    lanes = sorted({lap.lane for lap in laps}, key=lambda lane: (lane == HOST, len(lane), lane))
+    spans = [[lap.label, lap.start, lap.seconds, lanes.index(lap.lane)] for lap in laps]
+    return {"lanes": lanes, "spans": spans}
 
 
 def _stage(name: str, compilation: Compilation, links: Links, edit: bool) -> Json:

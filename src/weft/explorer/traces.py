@@ -7,15 +7,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from weft.explorer.record import Json
+from weft.explorer.record import Json, timeline_of
 from weft.foundation.errors import UserError
+from weft.runtime.timeline import Lap
+
+_LANES: Final = {False: "kernels", True: "whole runs"}
 
 
 @dataclass(frozen=True)
 class _Event:
-    """One kernel of one run."""
+    """One kernel of one run, or a run as a whole, whose lane is another."""
 
     program: str
     name: str
@@ -25,6 +28,8 @@ class _Event:
     layer: str
     start: float
     seconds: float
+    is_run: bool
+    thread: str
 
     @property
     def line(self) -> int:
@@ -49,6 +54,7 @@ def records_of_trace(events: list[Any], where: str) -> list[Json]:
     programs: dict[str, list[_Event]] = {}
     for event in _read(events):
         programs.setdefault(event.program, []).append(event)
+    programs = {name: found for name, found in programs.items() if not all(e.is_run for e in found)}
     if not programs:
         raise UserError(
             f"{where} is a trace without kernels of Weft; weft profile SCRIPT --trace FILE writes "
@@ -58,9 +64,13 @@ def records_of_trace(events: list[Any], where: str) -> list[Json]:
 
 
 def _read(events: list[Any]) -> Iterator[_Event]:
-    """The kernels of a trace, which may be anybody's."""
+    """The kernels and runs of a trace, which may be anybody's."""
     for event in events:
-        if not isinstance(event, dict) or event.get("cat") != "weft" or event.get("pid") != 1:
+        if (
+            not isinstance(event, dict)
+            or event.get("cat") != "weft"
+            or event.get("pid") not in (0, 1)
+        ):
             continue
         args, times = event.get("args"), (event.get("ts"), event.get("dur"))
         if not isinstance(args, dict) or not all(_is_time(time) for time in times):
@@ -72,6 +82,8 @@ def _read(events: list[Any]) -> Iterator[_Event]:
             place=_text(args.get("line")),
             start=event["ts"] / 1e6,
             seconds=event["dur"] / 1e6,
+            is_run=event["pid"] == 0,
+            thread=str(event.get("tid"))[:40],
         )
 
 
@@ -87,10 +99,9 @@ def _record(name: str, events: list[_Event]) -> Json:
     """A program without stages: a kernel stands for an instruction, so that lines lead to it."""
     first: dict[str, _Event] = {}
     seconds: dict[str, float] = {}
-    for event in events:
+    for event in (event for event in events if not event.is_run):
         first.setdefault(event.name, event)
         seconds[event.name] = seconds.get(event.name, 0.0) + event.seconds
-    start = min(event.start for event in events)
     known = enumerate(first.values())
     return {
         "name": name, "target": "profile", "level": 0, "times": [], "stages": [],
@@ -99,9 +110,21 @@ def _record(name: str, events: list[_Event]) -> Json:
         "races": {}, "folded": {}, "notes": [],
         "memory": {"arena": 0, "tensors": [], "copies": [], "shares": []},
         "machine": {"bandwidth": 1.0, "matrix": 1.0, "vector": 1.0, "units": 1},
-        "spans": [[e.name, e.start - start, e.seconds] for e in events],
+        **timeline_of(_laps(events)),
         "why": "a saved profile: times, lines and layers, no stages",
     }  # fmt: skip
+
+
+def _laps(events: list[_Event]) -> list[Lap]:
+    """Runs as they were, and kernel by kernel, in lanes of their own for every thread."""
+    start = min(event.start for event in events)
+    threads = list(dict.fromkeys(event.thread for event in events))
+    of = [f", thread {at + 1}" for at in range(len(threads))] if threads[1:] else [""]
+    lanes = {thread: of[at] for at, thread in enumerate(threads)}
+    return [
+        Lap(e.name, e.start - start, e.seconds, f"{_LANES[e.is_run]}{lanes[e.thread]}")
+        for e in sorted(events, key=lambda event: event.start)
+    ]
 
 
 def _kernel(at: int, event: _Event, seconds: float) -> Json:

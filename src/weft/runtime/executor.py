@@ -50,6 +50,7 @@ from weft.runtime.artifact import (
 from weft.runtime.blocks import ALIGNMENT, BLOCKS, LARGE
 from weft.runtime.jit import Library
 from weft.runtime.threads import Call, thread_count
+from weft.runtime.timeline import Lap, Recorder
 from weft.runtime.watching import watched
 
 Array = NDArray[Any]
@@ -334,6 +335,22 @@ class Program:
         self._give_back(workspace)
         return [(s.label, float(t)) for s, t in zip(self.artifact.steps, seconds, strict=True)]
 
+    def timeline(
+        self, inputs: Sequence[Array], seed: int = 0, threads: int | None = None
+    ) -> list[Lap]:
+        """Which thread was busy with which step of one run, and when."""
+        outputs = [make(inputs) for make in self._outputs]
+        count = self._thread_count(threads)
+        workspace = self._take(inputs, outputs, count, None, seed)
+        recorder = Recorder()
+        for words, step in zip(workspace.steps, self.artifact.steps, strict=True):
+            if isinstance(step, Launch):
+                words[1] = recorder.wrapped(step.label, self.addresses[step.kernel])
+        recorder.started = time.perf_counter()
+        # The workspace is not kept: its kernels are no longer what they should be.
+        self._carry_out(workspace, inputs, outputs, seed, count, recorder)
+        return recorder.laps()
+
     def _thread_count(self, wanted: int | None) -> int:
         """How many threads this run may use; no need to ask where no kernel is cut in pieces."""
         return (wanted or thread_count()) if self._any_shared else 1
@@ -401,6 +418,7 @@ class Program:
         outputs: Sequence[Array],
         seed: int,
         threads: int,
+        recorder: Recorder | None = None,
     ) -> None:
         """All steps: one native call up to each host call. In a call that pauses, Python does here
         what it could not do meanwhile: it raises KeyboardInterrupt after Ctrl-C."""
@@ -410,7 +428,10 @@ class Program:
         while native.STOPPED < position < count:
             step = steps[position]
             if isinstance(step, HostCall):
+                started = time.perf_counter()
                 self._host_call(step, workspace, inputs, outputs, seed)
+                if recorder is not None:
+                    recorder.host(step.label, started)
                 position += 1
             if position < count:
                 position = self._execute(workspace, position, threads)

@@ -33,6 +33,7 @@ def test_a_saved_profile_becomes_a_page(tmp_path: Path) -> None:
     assert any(kernel["file"] == __file__ and kernel["line"] for kernel in kernels)
     assert __file__ in data["sources"]
     assert data["programs"][0]["spans"][0][1] == 0
+    assert data["programs"][0]["lanes"] == ["kernels", "whole runs"]
     served = explore(trace, "--serve")
     assert served.exit_code == 1
     assert "no stages" in str(served.exception)

@@ -35,6 +35,7 @@ from weft.runtime import cache
 from weft.runtime.artifact import HostFunction
 from weft.runtime.executor import Program
 from weft.runtime.threads import thread_count
+from weft.runtime.timeline import Lap, Recorder
 from weft.target.known import target_named
 
 Array = NDArray[Any]
@@ -130,6 +131,21 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
         assert program.run(inputs, threads=threads)[0].tobytes() == first
 
 
+def test_the_timeline_tells_which_thread_ran_what() -> None:
+    """Handfuls of pieces right after one another are one lap."""
+    recorder = Recorder()
+    recorder.add("one", 1.0, 2.0, 7)
+    recorder.add("one", 2.00001, 3.0, 7)
+    recorder.add("one", 1.5, 2.5, 8)
+    recorder.add("two", 4.0, 5.0, 7)
+    recorder.started = 1.0
+    assert recorder.laps() == [
+        Lap("one", 0.0, 2.0, "thread 1"),
+        Lap("one", 0.5, 1.0, "thread 2"),
+        Lap("two", 3.0, 1.0, "thread 1"),
+    ]
+
+
 def test_concurrent_runs_do_not_disturb_each_other() -> None:
     module = kernels.mlp(64, 32, 48)
     program = link(module)
@@ -178,8 +194,19 @@ def test_a_host_call_stands_between_native_segments() -> None:
     outputs = second.outputs
     module = Module(tensors, (before, call, after), first.inputs, outputs)
     want = run_module(module, kernels.arrays_for(first), opaque=double)[outputs[0]]
-    (got,) = link(module).run(inputs_of(first))
+    program = link(module)
+    (got,) = program.run(inputs_of(first))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    laps = program.timeline(inputs_of(first))
+    assert [(lap.label, lap.lane) for lap in laps] == [
+        (before.name, "thread 1"),
+        ("host", "host"),
+        (after.name, "thread 1"),
+    ]
+    ends = [lap.start + lap.seconds for lap in laps]
+    assert all(end <= lap.start for end, lap in zip(ends, laps[1:], strict=False))
+    (same,) = program.run(inputs_of(first))
+    np.testing.assert_array_equal(same, got)
 
 
 def test_a_zero_divisor_is_reported_with_the_kernel() -> None:

@@ -40,6 +40,7 @@ class Elsewhere:
         )
 
     profile: Any = run
+    timeline: Any = run
 
 
 def link(artifact: Artifact, signature: Signature, state: Sequence[Array]) -> Runner:

@@ -21,6 +21,7 @@ from weft.foundation.errors import Finding, UserError
 from weft.foundation.forks import no_fork
 from weft.ptir.types import TensorType
 from weft.runtime.artifact import Artifact, HostFunction
+from weft.runtime.timeline import Lap
 from weft.target.target import Kind, Target
 
 if TYPE_CHECKING:
@@ -57,6 +58,12 @@ class Runner(Protocol):
         self, inputs: Sequence[Array], seed: int = 0, threads: int | None = None
     ) -> list[tuple[str, float]]:
         """The seconds of every step of one run."""
+        ...
+
+    def timeline(
+        self, inputs: Sequence[Array], seed: int = 0, threads: int | None = None
+    ) -> list[Lap]:
+        """Which thread or stream was busy with which step of one run, and when."""
         ...
 
 

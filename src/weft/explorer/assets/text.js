@@ -3,7 +3,7 @@
 const ROW = 19;
 const SOURCE = "source";
 
-const TOKEN = /("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:#|;|\/\/).*$|%[\w.]+|@[\w.]+|\bk_[0-9a-f]{16}\b|\b(?:def|return|for|in|if|else|class|import|from|lambda|with|func|entry|routine|buffer|parallel|serial|unrolled|lanes|load|store|let|init|finish|accumulate|define|declare|br|ret|phi)\b|\b(?:f|bf|si|ui|i)\d{1,2}(?:_\w+)?\b|-?\b\d+(?:\.\d+)?(?:e[-+]?\d+)?\b)/g;
+const TOKEN = /("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:#(?!-?\d)|;|\/\/).*$|%[\w.]+|@[\w.]+|\bk_[0-9a-f]{16}\b|\b(?:def|return|for|in|if|else|class|import|from|lambda|with|func|entry|routine|buffer|parallel|serial|unrolled|lanes|load|store|let|init|finish|accumulate|define|declare|br|ret|phi)\b|\b(?:f|bf|si|ui|i)\d{1,2}(?:_\w+)?\b|-?\b\d+(?:\.\d+)?(?:e[-+]?\d+)?\b)/g;
 const kindOf = (token) => {
   const first = token[0];
   if (first === '"' || first === "'") return "str";
@@ -112,15 +112,23 @@ class Pane {
     return [...sums].sort((a, b) => b[1] - a[1])[0][0];
   }
 
-  ask() { if (!this.asked) { this.asked = true; requestAnimationFrame(() => { this.asked = false; this.draw(); }); } }
+  ask() { if (!this.asked) { this.asked = true; requestAnimationFrame(() => { this.asked = false; this.draw(false); }); } }
 
-  draw() {
+  // Rows that stay in sight while somebody scrolls are kept as they are.
+  draw(again = true) {
     const started = performance.now();
+    const kept = again ? new Map() : new Map([...this.rows.children].map((row) => [Number(row.dataset.at), row]));
     const first = Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - 4);
     const last = Math.min(this.lines.length, first + Math.ceil((this.scroller.clientHeight || 600) / ROW) + 10);
     const made = [];
-    for (let at = first; at < last; at += 1) made.push(this.row(at));
-    this.rows.replaceChildren(...made);
+    for (let at = first; at < last; at += 1) {
+      if (!kept.delete(at)) made.push(this.row(at));
+    }
+    if (again) this.rows.replaceChildren(...made);
+    else {
+      for (const row of kept.values()) row.remove();
+      this.rows.append(...made);
+    }
     this.milliseconds = performance.now() - started;
   }
 

@@ -1,4 +1,23 @@
-// One run: kernels one after the other. Wheel or + and - zoom, dragging moves.
+// One run in lanes: each thread of a CPU or stream of a GPU, the host, and the gaps in which none of
+// them is busy. Wheel or + and - zoom, dragging moves.
+
+const LANE_HIGH = 38;
+const LANE_STEP = 46;
+const LEFT = 112;
+
+// When the run begins and ends, how long each lane is busy, and the gaps; spans come in order.
+const layTimeline = (spans) => {
+  const busy = [];
+  const gaps = [];
+  let [end, idle] = [spans.length ? spans[0][1] : 0, 0];
+  const begin = end;
+  for (const [, start, seconds, lane] of spans) {
+    busy[lane] = (busy[lane] || 0) + seconds;
+    if (start > end) { gaps.push([end, start]); idle += start - end; }
+    end = Math.max(end, start + seconds);
+  }
+  return { busy, gaps, idle, extent: [begin, Math.max(end, begin + 1e-9)] };
+};
 
 const timelineView = () => {
   const canvas = el("canvas", { class: "timeline", tabindex: 0, role: "img", "aria-label": "Timeline of one run" });
@@ -10,72 +29,111 @@ const timelineView = () => {
   let drag = null;
 
   const spans = () => program().spans;
-  const extent = () => { const all = spans(); return all.length ? [all[0][1], all.at(-1)[1] + all.at(-1)[2]] : [0, 1]; };
+  const extent = () => laidOut().extent;
+  const laidOut = () => {
+    const p = program();
+    if (!p.laid) p.laid = layTimeline(p.spans);
+    return p.laid;
+  };
+  const laneTop = (lane) => 40 + lane * LANE_STEP;
   const painting = new Painting(canvas, (pen, width, height, inks) => {
-    const all = spans();
     pen.font = FONT; pen.textBaseline = "middle";
-    if (!all.length) { pen.fillStyle = inks.soft; pen.fillText("This program was compiled and not run: there is no timeline.", 20, 40); return; }
+    if (!spans().length) { pen.fillStyle = inks.soft; pen.fillText("This program was compiled and not run: there is no timeline.", 20, 40); return; }
     const [from, to] = view || extent();
-    const { total, time, named } = index();
-    const x = (seconds) => 16 + ((seconds - from) / (to - from)) * (width - 32);
+    const { lanes } = program();
+    const x = (seconds) => LEFT + ((seconds - from) / (to - from)) * (width - LEFT - 16);
+    const bottom = laneTop(lanes.length) + 26 + layerDepth() * 22;
+    paintScale(pen, x, from, to, bottom, inks);
+    lanes.forEach((name, lane) => {
+      pen.fillStyle = inks.text; pen.fillText(fitted(pen, name, LEFT - 24), 16, laneTop(lane) + LANE_HIGH / 2 - 7);
+      pen.fillStyle = inks.soft; pen.fillText(`${showShare(laidOut().busy[lane] / (extent()[1] - extent()[0]))} busy`, 16, laneTop(lane) + LANE_HIGH / 2 + 9);
+      pen.fillStyle = inks.page; pen.fillRect(LEFT, laneTop(lane), width - LEFT - 16, LANE_HIGH);
+    });
+    pen.save();
+    pen.beginPath(); pen.rect(LEFT, 0, width - LEFT - 16, height); pen.clip();
+    for (const span of spans()) paintSpan(pen, span, x, from, to, inks);
+    paintGaps(pen, laneTop(lanes.length), x, from, to, inks);
+    paintLayers(pen, laneTop(lanes.length) + 26, x, from, to, inks);
+    pen.restore();
+    pen.fillStyle = inks.soft;
+    pen.fillText(`gaps ${showShare(laidOut().idle / (extent()[1] - extent()[0]))}`, 16, laneTop(lanes.length) + 8);
+    if (layerDepth()) pen.fillText("layers", 16, laneTop(lanes.length) + 36);
+  });
+  const paintScale = (pen, x, from, to, bottom, inks) => {
     const step = 10 ** Math.floor(Math.log10((to - from) / 4));
     pen.strokeStyle = inks.line; pen.fillStyle = inks.soft;
-    for (let mark = Math.ceil(from / step) * step; mark <= to; mark += step) {
-      pen.beginPath(); pen.moveTo(x(mark), 24); pen.lineTo(x(mark), height - 10); pen.stroke();
-      pen.fillText(showSeconds(mark - extent()[0]), x(mark) + 4, 14);
+    const every = (x(from + step) - x(from)) < 70 ? Math.ceil(70 / (x(from + step) - x(from))) : 1;
+    for (let mark = Math.ceil((from - extent()[0]) / (step * every)) * step * every + extent()[0]; mark <= to; mark += step * every) {
+      pen.beginPath(); pen.moveTo(x(mark), 24); pen.lineTo(x(mark), bottom); pen.stroke();
+      pen.fillText(mark - extent()[0] < step / 2 ? "0" : showSeconds(mark - extent()[0]), x(mark) + 4, 14);
     }
-    const y = 40;
-    for (const [name, start, seconds] of all) {
-      if (start + seconds < from || start > to) continue;
-      const [x0, x1] = [x(start), x(start + seconds)];
-      const at = named.get(name);
-      pen.fillStyle = heat(at == null ? 0 : time(program().kernels[at]) / total);
-      rounded(pen, x0, y, Math.max(1, x1 - x0 - 0.5), 44, 3); pen.fill();
-      if (at != null && state.kernels.has(at)) { pen.strokeStyle = inks.mark; pen.lineWidth = 2; pen.stroke(); pen.lineWidth = 1; }
-      if (x1 - x0 > 34) { pen.fillStyle = inks.text; pen.fillText(fitted(pen, name, x1 - x0 - 8), x0 + 4, y + 15); pen.fillStyle = inks.soft; pen.fillText(fitted(pen, showSeconds(seconds), x1 - x0 - 8), x0 + 4, y + 31); }
+  };
+  const paintSpan = (pen, [name, start, seconds, lane], x, from, to, inks) => {
+    if (start + seconds < from || start > to) return;
+    const { total, time, named } = index();
+    const [x0, x1, y] = [Math.max(x(start), LEFT), x(start + seconds), laneTop(lane)];
+    const at = named.get(name);
+    pen.fillStyle = heat(at == null ? 0 : time(program().kernels[at]) / total);
+    rounded(pen, x0, y, Math.max(1, x1 - x0 - 0.5), LANE_HIGH, 3); pen.fill();
+    if (at != null && state.kernels.has(at)) { pen.strokeStyle = inks.mark; pen.lineWidth = 2; pen.stroke(); pen.lineWidth = 1; }
+    if (x1 - x0 > 34) { pen.fillStyle = inks.text; pen.fillText(fitted(pen, name, x1 - x0 - 8), x0 + 4, y + 12); pen.fillText(fitted(pen, showSeconds(seconds), x1 - x0 - 8), x0 + 4, y + 27); }
+  };
+  const paintGaps = (pen, top, x, from, to, inks) => {
+    pen.fillStyle = inks.soft;
+    for (const [start, end] of laidOut().gaps) {
+      if (end < from || start > to) continue;
+      pen.fillRect(x(start), top + 4, Math.max(1, x(end) - x(start)), 8);
     }
-    let last = 130;
-    pen.fillStyle = inks.soft; pen.fillText("layers", 16, last - 14);
+  };
+  const layerDepth = () => Math.max(0, ...layerSpans().map(([layer]) => layerParts(layer).length));
+  const paintLayers = (pen, first, x, from, to, inks) => {
     for (const [layer, start, end] of layerSpans()) {
       if (end < from || start > to) continue;
-      const depth = layerParts(layer).length;
-      const top = last + (depth - 1) * 22;
+      const top = first + (layerParts(layer).length - 1) * 22;
       pen.fillStyle = inks.glow; rounded(pen, x(start), top, Math.max(1, x(end) - x(start) - 0.5), 19, 3); pen.fill();
       if (x(end) - x(start) > 30) { pen.fillStyle = inks.text; pen.fillText(fitted(pen, layerParts(layer).at(-1), x(end) - x(start) - 8), x(start) + 4, top + 10); }
     }
-  });
-  const layerSpans = () => {
+  };
+  const layerSpans = () => { const laid = laidOut(); laid.layers = laid.layers || findLayers(); return laid.layers; };
+  const findLayers = () => {
     const { named } = index();
     const open = [];
     const done = [];
     for (const [name, start, seconds] of spans()) {
+      if (!named.has(name)) continue;
       const parts = layerParts(program().kernels[named.get(name)]?.layer || "");
       let same = 0;
       while (same < open.length && same < parts.length && open[same][0] === parts[same]) same += 1;
       done.push(...open.splice(same).map(([, ...rest]) => rest));
       for (let at = same; at < parts.length; at += 1) open.push([parts[at], parts.slice(0, at + 1).join("."), start, start]);
-      for (const each of open) each[3] = start + seconds;
+      for (const each of open) each[3] = Math.max(each[3], start + seconds);
     }
     return [...done, ...open.map(([, ...rest]) => rest)];
   };
-  const atEvent = (event) => { const [from, to] = view || extent(); const t = from + ((event.offsetX - 16) / (canvas.clientWidth - 32)) * (to - from); return { t, span: spans().find(([, start, seconds]) => t >= start && t <= start + seconds) }; };
+  const atEvent = (event) => {
+    const [from, to] = view || extent();
+    const t = from + ((event.offsetX - LEFT) / (canvas.clientWidth - LEFT - 16)) * (to - from);
+    const lane = Math.floor((event.offsetY - laneTop(0)) / LANE_STEP);
+    const span = spans().find(([, start, seconds, own]) => own === lane && t >= start && t <= start + seconds);
+    return { t, span, gap: lane === program().lanes.length && laidOut().gaps.find(([start, end]) => t >= start && t <= end) };
+  };
   const zoom = (factor, t) => { const [from, to] = view || extent(); view = [t - (t - from) * factor, t + (to - t) * factor]; painting.ask(); };
   const saveTrace = () => {
     const { named } = index();
-    const events = spans().map(([name, start, seconds]) => { const kernel = program().kernels[named.get(name)]; return { name, cat: "weft", ph: "X", ts: start * 1e6, dur: seconds * 1e6, pid: 1, tid: 1, args: kernel ? { op: kernel.op, line: kernel.place, layer: kernel.layer } : {} }; });
-    const url = URL.createObjectURL(new Blob([JSON.stringify({ traceEvents: events })], { type: "application/json" }));
+    const events = spans().map(([name, start, seconds, lane]) => { const kernel = program().kernels[named.get(name)]; return { name, cat: "weft", ph: "X", ts: start * 1e6, dur: seconds * 1e6, pid: 1, tid: lane + 1, args: kernel ? { op: kernel.op, line: kernel.place, layer: kernel.layer } : {} }; });
+    const url = URL.createObjectURL(new Blob([JSON.stringify({ traceEvents: [...program().lanes.map((name, lane) => ({ name: "thread_name", ph: "M", pid: 1, tid: lane + 1, args: { name } })), ...events] })], { type: "application/json" }));
     el("a", { href: url, download: "trace.json" }).click();
   };
   canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : 0.8, atEvent(event).t); }, { passive: false });
   canvas.addEventListener("keydown", (event) => { const [from, to] = view || extent(); if (event.key === "+") zoom(0.7, (from + to) / 2); if (event.key === "-") zoom(1.4, (from + to) / 2); });
   canvas.addEventListener("pointerdown", (event) => { drag = [event.offsetX, view || extent(), false]; });
   canvas.addEventListener("pointermove", (event) => {
-    const { span } = atEvent(event);
+    const { span, gap } = atEvent(event);
     const kernel = span && program().kernels[index().named.get(span[0])];
-    told.textContent = span ? `${span[0]} ${showSeconds(span[2])} ${kernel ? `${kernel.op} ${kernel.place} ${kernel.layer}` : ""}` : "";
+    told.textContent = span ? `${span[0]} ${showSeconds(span[2])} ${kernel ? `${kernel.op} ${kernel.place} ${kernel.layer}` : ""}` : gap ? `nothing runs for ${showSeconds(gap[1] - gap[0])}: the host prepares what comes next` : "";
     if (!drag || !(event.buttons & 1)) return;
     const [from, to] = drag[1];
-    const by = ((drag[0] - event.offsetX) / (canvas.clientWidth - 32)) * (to - from);
+    const by = ((drag[0] - event.offsetX) / (canvas.clientWidth - LEFT - 16)) * (to - from);
     if (Math.abs(drag[0] - event.offsetX) > 3) drag[2] = true;
     view = [from + by, to + by];
     painting.ask();

@@ -27,6 +27,7 @@ from weft.runtime.cuda.resident import Resident
 from weft.runtime.cuda.steps import Walk
 from weft.runtime.cuda.stretches import Stretches
 from weft.runtime.cuda.tensors import DeviceTensor, duplicate, empty
+from weft.runtime.timeline import Lap
 
 Array = NDArray[Any]
 
@@ -162,6 +163,19 @@ class Program:
             self._results(resident)
         labels = [step.label for step in self.artifact.steps]
         return list(zip(labels, seconds, strict=True))
+
+    def timeline(
+        self, inputs: Sequence[Array], seed: int = 0, threads: int | None = None
+    ) -> list[Lap]:
+        """When the GPU was busy with each step of one run, and the host with its own."""
+        gpu = open_gpu()
+        with gpu.lock:
+            stretches = self._ready(gpu)
+            resident = stretches.resident
+            self._upload(resident, inputs, None, frozenset())
+            laps = Walk(stretches, self._functions, seed).timeline()
+            self._results(resident)
+        return laps
 
     def _ready(self, gpu: Gpu) -> Stretches:
         if self._stretches is None:

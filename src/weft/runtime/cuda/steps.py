@@ -32,6 +32,7 @@ from weft.runtime.cuda.driver import Event
 from weft.runtime.cuda.resident import endless
 from weft.runtime.cuda.sections import is_straight
 from weft.runtime.cuda.stretches import Stretches
+from weft.runtime.timeline import HOST, MOST_LAPS, STREAM, Lap
 
 Array = NDArray[Any]
 
@@ -65,8 +66,26 @@ class Walk:
     def timed(self) -> list[float]:
         """All steps, one by one; the seconds of each, in all its turns."""
         seconds = np.zeros(len(self.steps))
+        for number, _, taken, _ in self._taken():
+            seconds[number] += taken
+        return [float(found) for found in seconds]
+
+    def timeline(self) -> list[Lap]:
+        """When the GPU was busy with each step, and the host with its own, side by side."""
+        found = [
+            Lap(self.steps[number].label, start, seconds, lane)
+            for number, start, seconds, lane in self._taken()
+            if lane == STREAM or isinstance(self.steps[number], HostCall)
+        ]
+        return sorted(found, key=lambda lap: lap.start)[:MOST_LAPS]
+
+    def _taken(self) -> list[tuple[int, float, float, str]]:
+        """All steps, one by one: their places, when they began, their seconds, and whose."""
         points: list[tuple[int, Event, Event]] = []
+        found: list[tuple[int, float, float, str]] = []
         self.resident.begin(self.seed)
+        self.resident.gpu.stream.synchronize()
+        began, beginning = time.perf_counter(), self._point()
         position = 0
         while position < len(self.steps):
             here, started = position, time.perf_counter()
@@ -77,13 +96,15 @@ class Walk:
                 position += 1
             else:
                 position = self.turn(position)
-                seconds[here] += time.perf_counter() - started
+                found.append((here, started - began, time.perf_counter() - started, HOST))
         self.resident.gpu.stream.synchronize()
         for number, before, after in points:
-            seconds[number] += after.milliseconds_since(before) / 1e3
+            start = before.milliseconds_since(beginning) / 1e3
+            found.append((number, start, after.milliseconds_since(before) / 1e3, STREAM))
             before.close()
             after.close()
-        return [float(found) for found in seconds]
+        beginning.close()
+        return found
 
     def _point(self) -> Event:
         event = self.resident.gpu.device.event()

@@ -181,6 +181,9 @@ def test_steps_are_timed(gpu: Machine) -> None:
     steps = on(gpu, source).profile(inputs_for(source))
     assert steps == [("matmul0", 0.0005), ("matmul1", 0.0005)]
     assert gpu.graph_launches == 0
+    laps = on(gpu, source).timeline(inputs_for(source))
+    assert [lap.label for lap in laps] == ["matmul0", "matmul1"]
+    assert {(lap.lane, lap.seconds) for lap in laps} == {("GPU stream", 0.0005)}
 
 
 def test_empty_results_launch_nothing(gpu: Machine) -> None:

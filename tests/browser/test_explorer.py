@@ -163,6 +163,38 @@ def test_a_line_of_source_leads_to_its_machine_code(browser: Browser, tour: Path
     assert not browser.texts(".row.lit")
 
 
+def test_a_program_without_source_has_no_pane_twice(browser: Browser, tmp_path: Path) -> None:
+    found = records([of_program("plain", chain(2), run=False)])[0]
+    for value in found[0]["values"]:
+        value[3:5] = ["", 0]
+    path = tmp_path / "plain.html"
+    path.write_text(page(found, "plain"))
+    for width in (1920, 1280):
+        browser.resize(width, 900)
+        browser.open(path)
+        browser.run("weft.show('code')")
+        browser.settle()
+        stages = browser.run("weft.state.panes.map((pane) => pane.stage)")
+        assert stages[0] == "frontend"
+        assert stages[-1] == "asm"
+        assert len(set(stages)) == len(stages) >= 3
+    browser.resize(1280, 800)
+    assert not browser.errors()
+
+
+def test_immediates_of_machine_code_are_no_comments(browser: Browser, tmp_path: Path) -> None:
+    found = records([of_program("plain", chain(2), run=False)])[0]
+    found[0]["stages"][0].update(text=["  mov x1, #17, lsl #12", "# a remark"], marks=[])
+    path = tmp_path / "plain.html"
+    path.write_text(page(found, "plain"))
+    browser.open(path)
+    browser.run("weft.show('code')")
+    browser.run("weft.state.panes[0].show('frontend')")
+    browser.settle()
+    assert browser.texts(".pane:first-child .t-com") == ["# a remark"]
+    assert "17" in browser.texts(".pane:first-child .t-num")
+
+
 def test_a_value_inside_a_kernel_is_lit_in_its_machine_code(browser: Browser, tour: Path) -> None:
     """The exponential of the softmax alone: one statement of its kernel, and a part of the code."""
     browser.open(tour)

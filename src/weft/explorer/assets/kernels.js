@@ -55,9 +55,11 @@ const kernelsView = () => {
           el("b", {}, showShare(share)), " ", el("i", {}, showSeconds(row.seconds))),
         el("span", { class: "name" }, kernel.name, kernels.length > 1 && el("small", {}, ` ×${kernels.length}`)),
         el("span", { class: "ops", title: kernel.op }, kernel.op),
-        el("span", { class: "place" }, [...new Set(kernels.map((each) => each.place))].slice(0, 2).join(", ")),
+        el("span", { class: "place", title: kernel.place }, [...new Set(kernels.map((each) => each.place))].slice(0, 2).join(", ")),
         el("span", { class: "layer", title: layer }, layer));
     });
+    // Columns that nothing is known for leave their room to the others.
+    list.classList.toggle("no-layers", p.kernels.every((kernel) => !kernel.layer));
     const left = order.length - rows.length;
     clear(list, p.kernels.length > 1 && bar, head, rows, left > 0 && el("p", { class: "hint" }, `… and ${left} cheaper ones; search finds them`),
       !order.length && el("p", { class: "hint" }, "This program has no kernels: nothing is left to compute."));

@@ -36,7 +36,7 @@ const memoryView = () => {
       pen.fillStyle = `hsl(${hue} 45% ${isDark() ? 34 : 76}%)`;
       rounded(pen, box.x, box.y, box.w, box.h, 3); pen.fill();
       if (lit || box === over) { pen.strokeStyle = inks.mark; pen.lineWidth = 2; pen.stroke(); pen.lineWidth = 1; }
-      if (box.h > 14) { pen.fillStyle = inks.text; pen.fillText(fitted(pen, `${name} ${showBytes(box.tensor[3])}`, box.w - 8), box.x + 4, box.y + box.h / 2); }
+      if (box.h > 14) { pen.fillStyle = inks.text; pen.fillText(fitted(pen, pen.measureText(`${name} ${showBytes(box.tensor[3])}`).width > box.w - 8 ? name : `${name} ${showBytes(box.tensor[3])}`, box.w - 8), box.x + 4, box.y + box.h / 2); }
     }
     const [y2, y3] = [height - 26, y1 + 36];
     const most = Math.max(1, live[peak]);

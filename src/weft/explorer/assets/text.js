@@ -226,12 +226,14 @@ const codeView = () => {
   const opened = () => {
     const names = program().stages.map((stage) => stage.name);
     const code = CODES.find((name) => names.includes(name)) || names.at(-1);
-    const wanted = state.wantedPanes?.length ? state.wantedPanes : [SOURCE, "frontend", "region", code];
     const room = innerWidth >= 1700 ? 4 : 3;
-    const first = state.wantedPanes?.length ? wanted : wanted.filter((name) => room > 3 || name !== "region");
+    const hasSource = program().values.some((value) => state.data.sources[value[3]]);
+    // What is known of the user's file comes first; a program that came as text begins with itself.
+    const usual = hasSource ? [SOURCE, "frontend", "region"] : ["frontend", "region", "plan"];
+    const wanted = [...usual.filter((name) => name === SOURCE || names.includes(name)).slice(0, room - 1), code];
     state.panes = [];
     clear(box);
-    (names.length ? first : [SOURCE]).forEach(add);
+    (names.length ? (state.wantedPanes?.length ? state.wantedPanes : wanted) : [SOURCE]).forEach(add);
   };
   const less = el("button", { title: "One pane less", onclick: () => { if (state.panes.length > 1) { state.panes.pop().root.remove(); remember(); } } }, "−");
   const more = el("button", { title: "One pane more", onclick: () => { if (state.panes.length < 5) { add("plan"); remember(); } } }, "+");

@@ -4,16 +4,19 @@
 const LANE_HIGH = 38;
 const LANE_STEP = 46;
 const LEFT = 112;
+// Threads take the time themselves, which costs about so much: what is shorter is no gap of theirs.
+const LOOK = 1e-5;
 
 // When the run begins and ends, how long each lane is busy, and the gaps; spans come in order.
-const layTimeline = (spans) => {
+const layTimeline = ({ spans, lanes }) => {
+  const least = lanes.some((name) => name.startsWith("thread")) ? LOOK : 0;
   const busy = [];
   const gaps = [];
   let [end, idle] = [spans.length ? spans[0][1] : 0, 0];
   const begin = end;
   for (const [, start, seconds, lane] of spans) {
     busy[lane] = (busy[lane] || 0) + seconds;
-    if (start > end) { gaps.push([end, start]); idle += start - end; }
+    if (start > end + least) { gaps.push([end, start]); idle += start - end; }
     end = Math.max(end, start + seconds);
   }
   return { busy, gaps, idle, extent: [begin, Math.max(end, begin + 1e-9)] };
@@ -32,7 +35,7 @@ const timelineView = () => {
   const extent = () => laidOut().extent;
   const laidOut = () => {
     const p = program();
-    if (!p.laid) p.laid = layTimeline(p.spans);
+    if (!p.laid) p.laid = layTimeline(p);
     return p.laid;
   };
   const laneTop = (lane) => 40 + lane * LANE_STEP;

@@ -19,6 +19,7 @@ from weft.driver.signature import Role, make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
 from weft.driver.stages.links import links_of
+from weft.driver.stages.remarks import with_origins
 from weft.driver.tuning.measure import append, measure_program
 from weft.foundation.errors import UserError
 from weft.ptir.files import read_bytes
@@ -270,13 +271,15 @@ def _write(compilation: Compilation, wanted: Sequence[str], out: Path) -> None:
     try:
         for folder, part in [(out, compilation), *bodies]:
             folder.mkdir(parents=True, exist_ok=True)
+            links = links_of(part) if "plan" in part.values else None
             for name in (name for name in wanted if name in part.stages):
                 path = folder / part.stages[name].file_name
-                path.write_text(part.text(name))
+                text = part.text(name)
+                path.write_text(with_origins(name, text, links) if links else text)
                 print(f"wrote {printable(str(path))}")
-            if "plan" in part.values:
+            if links is not None:
                 path = folder / ORIGINS
-                path.write_text(json.dumps(links_of(part).to_json(), indent=1) + "\n")
+                path.write_text(json.dumps(links.to_json(), indent=1) + "\n")
                 print(f"wrote {printable(str(path))}")
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}") from None

@@ -15,10 +15,12 @@ from weft.driver.stages.bodies import parts_of
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import generator_for, pipeline
 from weft.driver.stages.links import Links, links_of
+from weft.driver.stages.marks import marks_of, names_of
 from weft.driver.stages.origins import kernel_origins
+from weft.driver.stages.remarks import with_origins
 from weft.explorer.choices import choices_of, races_of
 from weft.explorer.codes import codes_of, resources_of
-from weft.explorer.marks import marks_of, names_of
+from weft.explorer.listings import cuda_names
 from weft.explorer.nests import nest_of
 from weft.explorer.plans import explained
 from weft.foundation.errors import WeftError
@@ -113,8 +115,9 @@ def _stage(name: str, compilation: Compilation, links: Links, edit: bool) -> Jso
         text = compilation.text(name) if name in compilation.stages else ""
     except WeftError as error:
         text = f"(this stage has no text here: {error})"
-    lines = text.rstrip("\n").split("\n")
-    return _text(name, lines, links, names_of(name, lines), edit and name in _EDITABLE)
+    lines = with_origins(name, text, links).rstrip("\n").split("\n")
+    names = cuda_names(lines) if name == "gpu" else names_of(name, lines)
+    return _text(name, lines, links, names, edit and name in _EDITABLE)
 
 
 def _text(

@@ -21,6 +21,9 @@ from weft.foundation.whole_numbers import in_64_bits
 Item = TypeVar("Item")
 Choice = TypeVar("Choice", bound=Enum)
 Scalar = bool | int | float | complex
+ORIGIN = "origin"
+"""The field of a remark in a dump: the instruction and the line that something comes from. Nothing
+depends on it."""
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -66,7 +69,9 @@ class Fields:
         return found
 
     def done(self) -> None:
-        """No field may be left over."""
+        """No field may be left over, but a remark that says where something comes from."""
+        if ORIGIN in self._left:
+            self.text(ORIGIN)
         if self._left:
             self.fail(f"field {next(iter(self._left))!r} is not known here")
 

@@ -11,9 +11,9 @@ from weft.codegen.gpu import sass
 from weft.driver.compile import compile_program
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.links import links_of
+from weft.driver.stages.marks import names_of
 from weft.explorer.codes import codes_of, resources_of
 from weft.explorer.listings import VARIABLE, assembly_listing, cuda_names, llvm_listing
-from weft.explorer.marks import names_of
 from weft.runtime.jit import assembly
 
 
@@ -88,7 +88,7 @@ def test_a_gpu_has_ptx_and_machine_code() -> None:
     for stage in ("ptx", "sass"):
         assert set(codes[stage].names.values()) <= set_in_cuda
         assert codes[stage].names
-    assert set(names_of("gpu", gpu.text("gpu").split("\n")).values()) & set_in_cuda
+    assert set(cuda_names(gpu.text("gpu").split("\n")).values()) & set_in_cuda
     taken = resources_of(gpu)[symbol]
     assert taken["registers"] > 0
     assert taken["spilled"] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from weft.driver.compile import compile_program
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.inside import values_inside
 from weft.driver.stages.links import Links, links_of
-from weft.explorer.marks import marks_of
+from weft.driver.stages.marks import marks_of
+from weft.driver.stages.remarks import with_origins
 from weft.explorer.nests import nest_of
 from weft.explorer.plans import MEANINGS, explained
+from weft.foundation.errors import SpecViolation
 from weft.plan.ir import AttentionPlan, Header, MapPlan, MmaPlan, Plan, RowPlan
 from weft.region.ir import Let, Unary
 
@@ -151,3 +154,25 @@ def test_every_field_of_a_plan_is_explained(target: str) -> None:
         for name, _, meaning in explained(plan):
             assert meaning, name
     assert all(text.endswith(".") for text in MEANINGS.values())
+
+
+@pytest.mark.parametrize(
+    "stage", ["frontend", "tiny", "indexbook", "poly_view", "region", "memory"]
+)
+def test_texts_with_origins_say_lines_and_read_back(
+    stage: str, links: Links, compilation: Compilation
+) -> None:
+    plain = compilation.text(stage)
+    said = with_origins(stage, plain, links)
+    assert "test_links.py:" in said or stage == "memory"
+    assert stage == "frontend" or '"origin": "%' in said
+    read = compile_program(compilation.program, "cpu", overrides={stage: said})
+    (cluster,) = read.clusters.values()
+    assert cluster.compilation.text(stage) == plain
+
+
+def test_an_origin_is_a_string(links: Links, compilation: Compilation) -> None:
+    said = with_origins("tiny", compilation.text("tiny"), links)
+    wrong = re.sub(r'"origin": "[^"]*"', '"origin": 3', said, count=1)
+    with pytest.raises(SpecViolation, match="origin"):
+        compile_program(compilation.program, "cpu", overrides={"tiny": wrong})

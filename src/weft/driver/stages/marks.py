@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from weft.driver.stages.links import Links
-from weft.explorer.listings import cuda_names
 
 Marks: TypeAlias = dict[int, list[int]]
 """Line to marks; lines that are about nothing are left out."""
@@ -39,9 +38,7 @@ def marks_of(stage: str, lines: Sequence[str], links: Links) -> Marks:
 
 
 def names_of(stage: str, lines: Sequence[str]) -> Mapping[int, str]:
-    """What the lines of kernels and routines are about, as those call it."""
-    if stage == "gpu":
-        return cuda_names(lines)
+    """What the lines of kernels and of a CPU's routines are about, as those call it."""
     pattern = {"region": _LET, "cpu": _STATEMENT}.get(stage)
     matches = enumerate(map(pattern.match, lines)) if pattern else ()
     return {number: next(filter(None, match.groups())) for number, match in matches if match}

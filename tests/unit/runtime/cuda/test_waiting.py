@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-
 from types import SimpleNamespace
 from typing import Any
 

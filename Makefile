@@ -15,7 +15,7 @@ FIRST ?= 0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test example-c runtime-wheel test-full test-random test-plans test-torch test-mpi test-browser test-array-api test-tinygrad test-opinfo test-onnx sanitize check lint types imports format docs bench clean
+.PHONY: help setup run test example-c runtime-wheel test-full test-random test-plans test-torch test-mpi test-browser test-array-api test-tinygrad test-opinfo test-onnx sanitize check check-fast lint types imports format docs bench clean
 
 help: ## list what make can do
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,13 @@ sanitize: setup ## compute-sanitizer over a program for every GPU template; need
 	@$(BIN)/python -m tests.device.sanitize
 
 check: lint types imports test ## everything that must hold before a commit
+
+# What most changes break first, of every room; what compiles or starts processes is for `make test`.
+FAST := $(addprefix tests/,arch compat reject rules text) \
+	$(addprefix tests/unit/,coarse indexbook memory plan poly poly_view tiny)
+
+check-fast: lint types imports ## for the inner loop: style, types, imports, and the 6,000 tests that compile least
+	@$(PYTEST) -m 'not slow' $(FAST)
 
 lint: setup ## style, by ruff
 	@$(BIN)/ruff check .

@@ -9,10 +9,10 @@ transport that has something faster overrides it. Sums are balanced trees over t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,27 @@ class RankFailed(ExecutionError):
     """The ranks of a mesh do not come together: one failed, is late, or does something else."""
 
 
+@runtime_checkable
+class ReducesOverRanks(Protocol):
+    """An op that makes one of the elements of several ranks, each for itself."""
+
+    @property
+    def ranks_and_fn(self) -> Hashable:
+        """The groups of ranks and the function: ops that have the same can be one exchange."""
+        ...
+
+
+class Begun:
+    """An exchange that may still go on. Until it is over nobody changes what it was given, or looks
+    at what it gives."""
+
+    def poll(self) -> None:
+        """Let it go on for a moment."""
+
+    def wait(self) -> None:
+        """Return when it is over."""
+
+
 class World:
     """One rank of a mesh."""
 
@@ -62,6 +83,20 @@ class World:
 
     def all_reduce(self, meeting: Meeting, array: Array, fn: str) -> Array:
         return combined(self.meet(meeting, array), fn)
+
+    def begin_all_reduce(
+        self,
+        meeting: Meeting,
+        parts: Sequence[Array],
+        results: Sequence[Array],
+        fn: str,
+        at_once: bool,
+    ) -> Begun:
+        """Begin to reduce some arrays of one dtype into others, which may be the same. `at_once` is
+        whether it is waited for before anything else; all members say the same."""
+        for part, result in zip(parts, results, strict=True):
+            result[...] = self.all_reduce(meeting, part, fn)
+        return Begun()
 
     def all_gather(self, meeting: Meeting, array: Array, axis: int) -> Array:
         return np.concatenate(self.meet(meeting, array), axis)

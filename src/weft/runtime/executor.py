@@ -27,6 +27,7 @@ from weft.foundation import limits
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import ExecutionError, InternalError, SpecViolation
 from weft.foundation.functions import broken_at
+from weft.foundation.ranks import Begun
 from weft.runtime import native
 from weft.runtime.addresses import address_of
 from weft.runtime.artifact import (
@@ -49,6 +50,7 @@ from weft.runtime.artifact import (
 )
 from weft.runtime.blocks import ALIGNMENT, BLOCKS, LARGE
 from weft.runtime.jit import Library
+from weft.runtime.overlap import Begin, Exchanging, Flight, needed_at
 from weft.runtime.threads import Call, thread_count
 from weft.runtime.timeline import Lap, Recorder
 from weft.runtime.watching import watched
@@ -121,6 +123,8 @@ class _Workspace:
         first, word = int(self.steps.ctypes.data), int(self.state.ctypes.data)
         self.call = Call(first, len(artifact.steps), word, program.pauses)
         self.threads = 0
+        self.tensors: dict[tuple[int, tuple[int, ...]], Array] = {}
+        """What is exchanged between ranks, by buffer and shape, as it lies in the arena."""
         self.holder: Callable[[], object] = _nobody
         """Whose parameters are filled in."""
         self.seen: list[Callable[[], object]] = []
@@ -265,6 +269,12 @@ class Program:
         # What a run updates must not be left half updated.
         spaces = {artifact.buffers[number].space for number in artifact.output_slots}
         self.pauses = spaces.isdisjoint(("input", "state"))
+        self._begins: dict[int, Begin] = {}
+        for number, step in enumerate(artifact.steps):
+            function: object = self._functions[step.call] if isinstance(step, HostCall) else None
+            if isinstance(function, Exchanging):
+                self._begins[number] = function.begin
+        self._needed = needed_at(artifact, list(self._begins))
         self._long = frozenset(n for n, s in enumerate(artifact.steps) if _is_long(artifact, s))
         self._idle: list[_Workspace] = []
         """Workspaces that no run uses; taking one out and putting one back are each one step."""
@@ -420,21 +430,31 @@ class Program:
         threads: int,
         recorder: Recorder | None = None,
     ) -> None:
-        """All steps: one native call up to each host call. In a call that pauses, Python does here
-        what it could not do meanwhile: it raises KeyboardInterrupt after Ctrl-C."""
+        """All steps: one native call up to each host call, or for each step while an exchange is
+        under way. In a call that pauses, Python does here what it could not do meanwhile: it raises
+        KeyboardInterrupt after Ctrl-C."""
         steps = self.artifact.steps
         count = len(steps)
+        flight = Flight()
         position = self._execute(workspace, 0, threads)
         while native.STOPPED < position < count:
+            flight.land(position)
             step = steps[position]
             if isinstance(step, HostCall):
                 started = time.perf_counter()
-                self._host_call(step, workspace, inputs, outputs, seed)
+                if position in self._needed:
+                    begun = self._begin(position, workspace, inputs, outputs)
+                    flight.add(self._needed[position], begun)
+                else:
+                    self._host_call(step, workspace, inputs, outputs, seed)
                 if recorder is not None:
                     recorder.host(step.label, started)
                 position += 1
-            if position < count:
-                position = self._execute(workspace, position, threads)
+            else:
+                position = self._execute(workspace, position, threads, 1 if flight else -1)
+                flight.poll()
+        if position == count:
+            flight.land(position)
 
     def _execute(self, workspace: _Workspace, position: int, threads: int, turns: int = -1) -> int:
         """Native steps from a position on; where to go on."""
@@ -473,6 +493,33 @@ class Program:
             memory = (self.state if slot.space == "state" else self.constants)[slot.number]
             return lambda inputs: _as_tensor(memory, spec)
         return _maker(spec)
+
+    def _begin(
+        self,
+        position: int,
+        workspace: _Workspace,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+    ) -> Begun:
+        """Begin an exchange on the memory where its tensors lie."""
+        call = self.artifact.steps[position]
+        assert isinstance(call, HostCall)
+        owner = (workspace, inputs, outputs)
+
+        def tensor(number: int, spec: TensorSpec) -> Array:
+            slot = self.artifact.buffers[number]
+            whole = {"input": inputs, "output": outputs}.get(slot.space)
+            if whole is not None and whole[slot.number].shape == spec.shape:
+                return whole[slot.number]
+            place = (number, spec.shape)
+            if place not in workspace.tensors or slot.space != "arena":
+                address = self.address(slot, *owner)
+                workspace.tensors[place] = _tensor_at(address, spec, workspace.arena)
+            return workspace.tensors[place]
+
+        given = [tensor(*place) for place in call.inputs]
+        made = [tensor(*place) for place in call.outputs]
+        return self._begins[position](given, made, self._needed[position] == position + 1)
 
     def _host_call(
         self,

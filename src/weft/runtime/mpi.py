@@ -5,6 +5,9 @@ different ones, or at one with different shapes, say so at once. Waiting is poll
 (`WEFT_COLLECTIVE_TIMEOUT` seconds), so that a rank that never comes is named. A rank that fails
 says why, in one sentence, and ends the whole job: nobody waits for it.
 
+Exchanges that were begun go on one after the other, in the order in which they were begun: MPI
+wants the members of a group to begin in one order, and when a rank polls is its own affair.
+
 Buffers go as they are. MPI has no 16-bit floats of Google's and no 4 and 8-bit ones: they are
 combined in f32; 4-bit integers in 8 bits. i1 travels as bytes.
 """
@@ -12,18 +15,22 @@ combined in f32; 4-bit integers in 8 bits. i1 travels as bytes.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import hashlib
 import importlib
 import os
 import socket
 import sys
 import tempfile
+import threading
 import time
 import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +39,13 @@ from weft.foundation import numeric
 from weft.foundation.dtypes import I1, as_dtype
 from weft.foundation.errors import UserError, WeftError
 from weft.foundation.lines import failing_line, shown
-from weft.foundation.ranks import Meeting, RankFailed, World
+from weft.foundation.ranks import Begun, Meeting, RankFailed, World
 from weft.runtime.board import ENDED, FAILED, Board
 
 Array = NDArray[Any]
 T = TypeVar("T")
+Steps: TypeAlias = Generator[Any, None, T]
+"""An exchange: the requests of MPI that it waits for, one after the other."""
 _SPIN = 200e-6
 """Seconds of polling without a pause: most collectives are over by then."""
 _BUSY = 0.02
@@ -74,6 +83,12 @@ class MpiRank(World):
         self.timeout = _deadline()
         self.board = self._board()
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(self.count)): self.comm.Dup()}
+        self._begun: deque[_Exchange] = deque()
+        """Exchanges that are not over, in the order in which they were begun."""
+        self._turn = threading.RLock()
+        self._inside: tuple[float, Meeting] | None = None
+        """Since when this rank is in a call of MPI that does not return before it is over."""
+        self._watcher: threading.Thread | None = None
         self.board.write(self.rank, "has started")
 
     def _board(self) -> Board:
@@ -132,12 +147,24 @@ class MpiRank(World):
         return found
 
     def _agreed(self, meeting: Meeting) -> Any:
-        """The communicator of a meeting to which all members have come."""
+        """The communicator of a meeting to which all members have come; nothing else is under
+        way."""
+        while self._begun:
+            self._begun[-1].wait()
         self.board.write(self.rank, f"is at {meeting}")
+        agreeing = self._agreeing(meeting)
+        try:
+            while True:
+                self._wait(next(agreeing), meeting)
+        except StopIteration as over:
+            return over.value
+
+    def _agreeing(self, meeting: Meeting, how: str = "") -> Steps[Any]:
+        """The communicator of a meeting, once all members have come to it, in the same way."""
         comm = self._group(meeting.members)
-        mine = np.frombuffer(_digest(meeting.name), np.uint8)
+        mine = np.frombuffer(_digest(meeting.name + how), np.uint8)
         said = np.empty((len(meeting.members), 16), np.uint8)
-        self._wait(comm.Iallgather(mine, said), meeting)
+        yield comm.Iallgather(mine, said)
         if (said != mine).any():
             other = next(
                 m for m, row in zip(meeting.members, said, strict=True) if (row != mine).any()
@@ -153,15 +180,19 @@ class MpiRank(World):
         """Two ranks that are at different collectives."""
         end = time.monotonic() + 0.5
         theirs = self.board.read(other)
-        while not theirs.startswith("is at") and time.monotonic() < end:
+        while not theirs.startswith(("is at", "has begun")) and time.monotonic() < end:
             time.sleep(0.01)
             theirs = self.board.read(other)
         return f"rank {self.rank} is at {meeting}, and rank {other} {theirs or 'elsewhere'}"
 
     def _wait(self, request: Any, meeting: Meeting) -> None:
-        """Until a request is done; an error after the deadline, which names who is missing."""
+        """Until a request is done."""
+        self._wait_until(request.Test, meeting)
+
+    def _wait_until(self, over: Callable[[], bool], meeting: Meeting) -> None:
+        """Until something is over; an error after the deadline, which names who is missing."""
         start = time.monotonic()
-        while not request.Test():
+        while not over():
             waited = time.monotonic() - start
             if waited > self.timeout:
                 raise RankFailed(self._late(meeting))
@@ -180,6 +211,25 @@ class MpiRank(World):
             "WEFT_COLLECTIVE_TIMEOUT says how long"
         )
 
+    def _at_once(self, call: Callable[[], None], meeting: Meeting) -> None:
+        """A call of MPI that returns when the exchange is over: faster than polling. All members
+        have come; should one get no further, a watching thread ends the job."""
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, daemon=True)
+            self._watcher.start()
+        self._inside = time.monotonic(), meeting
+        try:
+            call()
+        finally:
+            self._inside = None
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(min(1.0, max(0.05, self.timeout / 4)))
+            inside = self._inside
+            if inside is not None and time.monotonic() - inside[0] > self.timeout:
+                self.abort(f"rank {self.rank} failed: {self._late(inside[1])}")
+
     def _op(self, array: Array, fn: str) -> Any:
         """The reduction; of truth values or and and, which are their extremes."""
         if as_dtype(array.dtype) is I1:
@@ -196,11 +246,49 @@ class MpiRank(World):
         return self._over(meeting, list(found))
 
     def all_reduce(self, meeting: Meeting, array: Array, fn: str) -> Array:
-        comm = self._agreed(meeting)
-        sent = _wide(array)
-        got = np.empty_like(sent)
-        self._wait(comm.Iallreduce(sent, got, self._op(array, fn)), meeting)
-        return self._over(meeting, _narrow(got, array))
+        result = np.empty_like(array, order="C")
+        self.begin_all_reduce(meeting, [np.ascontiguousarray(array)], [result], fn, True).wait()
+        return result
+
+    def begin_all_reduce(
+        self,
+        meeting: Meeting,
+        parts: Sequence[Array],
+        results: Sequence[Array],
+        fn: str,
+        at_once: bool,
+    ) -> Begun:
+        steps = self._reducing(meeting, parts, results, fn, at_once)
+        made = _Exchange(self, meeting, steps)
+        self.board.write(self.rank, f"has begun {meeting}")
+        with self._turn:
+            self._begun.append(made)
+        made.poll()
+        return made
+
+    def _reducing(
+        self,
+        meeting: Meeting,
+        parts: Sequence[Array],
+        results: Sequence[Array],
+        fn: str,
+        at_once: bool,
+    ) -> Steps[None]:
+        comm = yield from self._agreeing(meeting, "" if at_once else " begun")
+        row = Row(parts, results)
+        sent, op = self.mpi.IN_PLACE if row.sent is None else row.sent, self._op(parts[0], fn)
+        if at_once:
+            self._at_once(lambda: comm.Allreduce(sent, row.elements, op), meeting)
+        else:
+            yield comm.Iallreduce(sent, row.elements, op)
+        row.hand_out()
+
+    def advance(self, wanted: _Exchange) -> bool:
+        """Let what was begun go on as far as it does by itself; whether one of them is over."""
+        with self._turn:
+            while self._begun and not wanted.over and self._begun[0].step():
+                self.board.write(self.rank, f"is past {self._begun.popleft().meeting}")
+            return wanted.over
 
     def reduce_scatter(self, meeting: Meeting, array: Array, axis: int, fn: str) -> Array:
         comm = self._agreed(meeting)
@@ -237,6 +325,82 @@ class MpiRank(World):
         return self._over(meeting, got)
 
 
+class _Exchange(Begun):
+    """An exchange of a rank that was begun."""
+
+    def __init__(self, rank: MpiRank, meeting: Meeting, steps: Steps[None]) -> None:
+        self.rank, self.meeting, self.over = rank, meeting, False
+        self._steps, self._request = steps, None
+
+    def poll(self) -> None:
+        self.rank.advance(self)
+
+    def wait(self) -> None:
+        if not self.rank.advance(self):
+            self.rank.board.write(self.rank.rank, f"is at {self.meeting}")
+            self.rank._wait_until(lambda: self.rank.advance(self), self.meeting)
+
+    def step(self) -> bool:
+        """Go on as far as it does by itself; whether it is over."""
+        while self._request is None or self._request.Test():
+            try:
+                self._request = next(self._steps)
+            except StopIteration:
+                self.over = True
+                return True
+        return False
+
+
+class Row:
+    """The elements of one exchange, one tensor after the other, each from a multiple of `APART`
+    bytes on: the results themselves where they lie so, else a copy. All ranks have the same row,
+    whatever memory each has its tensors in."""
+
+    APART = 128
+
+    def __init__(self, parts: Sequence[Array], results: Sequence[Array]) -> None:
+        self.results = results
+        like = _wide(parts[0].reshape(-1)[:0])
+        sizes = [part.size * like.itemsize for part in parts]
+        ends = [-(-size // self.APART) * self.APART for size in sizes]
+        starts = [sum(ends[:number]) for number in range(len(ends))]
+        total = (starts[-1] + sizes[-1]) // like.itemsize
+        first = results[0].ctypes.data
+        self.lies = (
+            total > 0
+            and like.dtype == results[0].dtype
+            and all(
+                result.ctypes.data == first + start
+                for result, start in zip(results, starts, strict=True)
+            )
+        )
+        self.elements = _from(results[0], total) if self.lies else np.zeros(total, like.dtype)
+        self._places = [start // like.itemsize for start in starts]
+        self.sent: Array | None = None
+        """A single tensor that is elsewhere; else the elements are sent, too."""
+        if self.lies and len(parts) == 1 and parts[0].ctypes.data != first:
+            self.sent = parts[0].reshape(-1)
+            return
+        for part, place, result in zip(parts, self._places, results, strict=True):
+            if not (self.lies and part.ctypes.data == result.ctypes.data):
+                self.elements[place : place + part.size] = _wide(part).reshape(-1)
+
+    def hand_out(self) -> None:
+        """Put the elements where the results are wanted."""
+        for result, place in zip(self.results, self._places, strict=True):
+            if not self.lies:
+                result[...] = _narrow(self.elements[place : place + result.size], result)
+
+
+def _from(first: Array, count: int) -> Array:
+    """So many elements from the first one of an array on."""
+    if count == first.size:
+        return first.reshape(-1)
+    raw: Any = (ctypes.c_uint8 * (count * first.itemsize)).from_address(first.ctypes.data)
+    raw.owner = first
+    return np.frombuffer(raw, first.dtype, count)
+
+
 @cache
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()[:16]
@@ -256,6 +420,6 @@ def _wide(array: Array) -> Array:
 def _narrow(wide: Array, like: Array) -> Array:
     dtype = as_dtype(like.dtype)
     if dtype is I1:
-        return wide.astype(np.bool_)
+        return wide.astype(np.bool_).reshape(like.shape)
     found = wide if wide.dtype == like.dtype else numeric.narrow(wide, dtype)
     return found.reshape(like.shape)

@@ -24,7 +24,7 @@ from weft.foundation.partitions import (
     one_of_each,
     split,
 )
-from weft.foundation.ranks import Meeting, World, world_of
+from weft.foundation.ranks import Begun, Meeting, World, world_of
 from weft.ptir.op import Array, EvalContext, Op, Scope, extension_op, op_base
 from weft.ptir.rules import invalid_attribute, length_is
 from weft.ptir.schema import USIZES, Choice, Isize, ListOf, String, Usize, WireEnum, attr
@@ -209,6 +209,21 @@ class AllReduce(Collective):
 
     def result_classes(self, operands: Sequence[Classes]) -> Classes:
         return self.in_groups(operands[0])
+
+    @property
+    def ranks_and_fn(self) -> tuple[tuple[int, ...], int, RankReduction]:
+        """What several must have in common to be one exchange."""
+        return self.groups, self.size, self.fn
+
+    def begin(self, parts: Sequence[Array], results: Sequence[Array], at_once: bool) -> Begun:
+        """Begin to reduce some arrays of one dtype into others, as one exchange."""
+        world, fn = self.world(), str(self.fn)
+        meeting = self.meeting(world, parts[0], fn=fn)
+        if len(parts) > 1:
+            total = sum(part.size for part in parts)
+            what = f"{len(parts)} tensors, {parts[0].dtype}[{total}]"
+            meeting = replace(meeting, name=f"{self.name} of {what} fn={fn}")
+        return world.begin_all_reduce(meeting, parts, results, fn, at_once)
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args

@@ -40,6 +40,12 @@ def test_every_exchange_on_every_dtype_and_training() -> None:
     assert sorted(re.findall(r"right \d", done.stdout)) == ["right 0", "right 1"]
 
 
+def test_exchanges_in_buckets_beside_kernels_give_the_same_bits() -> None:
+    done = launched("buckets.py")
+    assert done.returncode == 0, done.stderr
+    assert sorted(re.findall(r"right \d", done.stdout)) == ["right 0", "right 1"]
+
+
 def test_a_function_for_whole_tensors_on_two_ranks() -> None:
     alone = json.dumps(whole(weft.mesh(data=1, model=1)))
     done = launched("parallel.py", alone, timeout="200")

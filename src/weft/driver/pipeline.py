@@ -55,6 +55,7 @@ from weft.ptir.verify import verify as verify_program
 from weft.region import agree as region_agree
 from weft.region import text as region_text
 from weft.region import verify as region_verify
+from weft.region.exchanges import as_they_are_made
 from weft.region.forms.find import with_forms
 from weft.region.forms.multiplied import operand_bytes
 from weft.region.from_poly_view import Fuse, lower_scop
@@ -163,10 +164,10 @@ MIDDLE: tuple[Stage, ...] = (
     ),
     Stage(
         "region", "json",
-        enter=lambda c: lower_scop(
+        enter=lambda c: as_they_are_made(lower_scop(
             c["poly_view"], c["tiny"], c.target, {RUN: "run", **c.signature.tensor_roles},
             fuse_at(c.opt_level),
-        ),
+        )),
         verify=_verify_kernels,
         render=lambda module: region_text.dumps(module, encode_op),
         parse=_read_kernels,

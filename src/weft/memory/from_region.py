@@ -7,19 +7,21 @@ copied.
    the one being written. Otherwise the base is copied first.
 3. An elementwise kernel with one output writes into an operand that dies there, if it is read only
    at the element being written and has the same size.
-4. What is left internal is packed into one arena.
+4. So does a reduction over ranks.
+5. What is left internal is packed into one arena, what is one exchange side by side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from weft.foundation.index_expr import Expr, linear
 from weft.foundation.packing import Block, pack
 from weft.foundation.tally import counted
 from weft.memory.ir import Buffer, BufferMap, Copy, MemRef, Share, Space
+from weft.region.exchanges import buckets, reduced_alike
 from weft.region.ir import (
     Fold,
     Kernel,
@@ -82,6 +84,10 @@ class Assignment:
     def __post_init__(self) -> None:
         self.lives = lives_of(self.module, self.donated)
         self.refreshed = self._refreshed_state()
+        together = [bucket for bucket in buckets(self.module) if len(bucket) > 1]
+        self.rows = [[o.tensor for kernel in one for o in kernel.outputs] for one in together]
+        """The results of every exchange of several tensors."""
+        self.exchanged = {name for row in self.rows for name in row}
 
     def _refreshed_state(self) -> set[str]:
         """State that some output is based on: its old content dies there, all other state stays."""
@@ -161,6 +167,11 @@ class Assignment:
             return False
         if any(param.tensor == name for param in kernel.params):
             return False
+        if name in self.exchanged and output.tensor in self.module.outputs:
+            # What is handed out has memory of its own, which is not beside that of others.
+            return False
+        if reduced_alike(kernel, self.module) is not None:
+            return True
         # What has to look at the whole body comes last.
         if kernel.pattern not in _IN_PLACE or not _one_row_at_a_time(kernel):
             return False
@@ -205,22 +216,51 @@ class Assignment:
         for name in self.module.tensors:
             groups.setdefault(self._root(name), []).append(name)
         homes = {root: self._home(names) for root, names in groups.items()}
-        arena = pack(
-            [self._block(root, groups[root]) for root, home in homes.items() if home is None],
-            ALIGNMENT,
+        offsets, arena_bytes = self._packed(
+            {root: groups[root] for root, home in homes.items() if home is None}
         )
         shared = {name for share in self.shares for name in (share.first, share.second)}
         refs = {}
         for root, names in groups.items():
             size = max(self.module.tensors[name].bytes for name in names)
-            buffer = homes[root] or Buffer(Space.ARENA, 0, arena.offsets[root], size)
+            buffer = homes[root] or Buffer(Space.ARENA, 0, offsets[root], size)
             for name in names:
                 tensor, alone = self.module.tensors[name], name not in shared
                 strides, item = row_major(tensor.shape), tensor.dtype.storage_bytes
                 refs[name] = MemRef(name, buffer, tensor.shape, strides, ALIGNMENT, alone, item)
         ordered = {name: refs[name] for name in self.module.tensors}
         copies, shares = tuple(self.copies), tuple(self.shares)
-        return BufferMap(ordered, arena.size, copies, self.lives, shares)
+        return BufferMap(ordered, arena_bytes, copies, self.lives, shares)
+
+    def _packed(self, groups: Mapping[str, list[str]]) -> tuple[dict[str, int], int]:
+        """Offsets in the arena, and its size. The buffers of one exchange are one block."""
+        blocks = {root: self._block(root, names) for root, names in groups.items()}
+        inside: dict[str, tuple[str, int]] = {}
+        for row in self._rows(blocks):
+            at, whole = 0, blocks[row[0]]
+            for root in row:
+                one = blocks.pop(root)
+                inside[root] = (row[0], at)
+                at += -(-one.size // ALIGNMENT) * ALIGNMENT
+                first, last = min(whole.first, one.first), max(whole.last, one.last)
+                whole = replace(whole, first=first, last=last)
+            blocks[row[0]] = replace(whole, size=at)
+        packed = pack(list(blocks.values()), ALIGNMENT)
+        places = {root: inside.get(root, (root, 0)) for root in groups}
+        found = {root: packed.offsets[block] + at for root, (block, at) in places.items()}
+        return found, packed.size
+
+    def _rows(self, blocks: Mapping[str, Block]) -> list[list[str]]:
+        """Buffers that are to lie side by side: those of the results of an exchange."""
+        found: list[list[str]] = []
+        placed: set[str] = set()
+        for results in self.rows:
+            row = [self._root(name) for name in results]
+            free = len({*row}) == len(row) and placed.isdisjoint(row)
+            if free and all(root in blocks for root in row):
+                found.append(row)
+                placed.update(row)
+        return found
 
     def _block(self, root: str, names: list[str]) -> Block:
         size = max(self.module.tensors[name].bytes for name in names)

@@ -18,6 +18,7 @@ from weft.plan.ir import Plan
 from weft.ptir.ir import Program
 from weft.ptir.ops.bits import Bitcast
 from weft.ptir.types import leaves
+from weft.region.exchanges import buckets
 from weft.region.ir import Kernel, Module, Tensor
 from weft.region.structure import structure_key
 from weft.runtime.artifact import (
@@ -67,7 +68,7 @@ def body_steps(
     copies: dict[str, list[Copy]] = {}
     for copy in buffer_map.copies:
         copies.setdefault(copy.before, []).append(copy)
-    for kernel in module.kernels:
+    for kernel, *others in buckets(module):
         for c in copies.get(kernel.name, ()):
             made.copy(slot(c.source), slot(c.target), c.bytes, f"copy {c.source}")
         if expand is not None and expand(kernel, made):
@@ -78,7 +79,11 @@ def body_steps(
         native = launch(kernel)
         if native is None:
             why = (hosted or {}).get(kernel.name, "it has no machine code")
-            made.append(_host_call(kernel, module, lambda n: made.number(slot(n)), host_call, why))
+            calls = [
+                _host_call(k, module, lambda n: made.number(slot(n)), host_call, why)
+                for k in (kernel, *others)
+            ]
+            made.append(_together(calls))
         else:
             number, names, where = native
             args = tuple(made.number(slot(name)) for name in names)
@@ -151,6 +156,14 @@ def _host_call(
     inputs = tuple(place(name) for name in call.inputs)
     outputs = tuple(place(tensor.name) for tensor in results.values())
     return HostCall(words(call.op, shapes, call.pairs), inputs, outputs, kernel.name)
+
+
+def _together(calls: Sequence[HostCall]) -> HostCall:
+    """The calls of a bucket as one, which is of the first one's op."""
+    inputs = tuple(place for call in calls for place in call.inputs)
+    outputs = tuple(place for call in calls for place in call.outputs)
+    label = f"{calls[0].label} and {len(calls) - 1} more" if len(calls) > 1 else calls[0].label
+    return replace(calls[0], inputs=inputs, outputs=outputs, label=label)
 
 
 def with_declared_types(artifact: Artifact, program: Program) -> Artifact:

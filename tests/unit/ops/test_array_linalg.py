@@ -150,7 +150,9 @@ def cofactors(x: Any) -> Any:
     n = len(x)
     signs = (-1.0) ** np.add.outer(np.arange(n), np.arange(n))
     parts = [[np.delete(np.delete(x, i, 0), j, 1) for j in range(n)] for i in range(n)]
-    return signs * np.array([[np.linalg.det(part) for part in row] for row in parts])
+    # NumPy divides by a pivot of 0 on some processors before it looks at it.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return signs * np.array([[np.linalg.det(part) for part in row] for row in parts])
 
 
 SINGULAR = {

@@ -12,6 +12,7 @@ from typing import Final
 
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
+from weft.foundation.index_expr import bounds
 from weft.region.forms.staged import find_staged, strip_rows
 from weft.region.ir import (
     AxisIndex,
@@ -44,6 +45,10 @@ _OPERATIONS: Final[Mapping[str, int]] = {
 """Operations of functions that are more than one instruction."""
 PHILOX: Final = 400
 """What one random word costs where its neighbours are not wanted: no vector unit multiplies so."""
+_CACHED_WHOLE: Final = 1 << 20
+"""Bytes of a tensor that every unit of a GPU keeps near by."""
+_OF_A_REREAD: Final = 0.5
+"""Of the time that a byte takes from memory, what one takes that was read before."""
 _FREE: Final = (Read, Const, Cast, AxisIndex)
 """What costs no operation."""
 
@@ -69,7 +74,7 @@ def kernel_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -
     if kernel.stages:
         return _staged_work(kernel, tensors, target)
     moved = sum(_bytes(tensors[name]) for name in kernel.inputs if name in _whole(kernel))
-    moved += sum(_read_bytes(kernel, tensors).values())
+    moved += sum(_read_bytes(kernel, tensors).values()) + _reread_bytes(kernel, tensors, target)
     for output in kernel.outputs:
         moved += points_of(kernel, kernel.let(output.value).axes if kernel.body else ()) * (
             tensors[output.tensor].dtype.storage_bytes
@@ -141,6 +146,33 @@ def _read_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]
             total = found.get(tensor.name, 0) + here
             found[tensor.name] = min(_bytes(tensor), total)
     return found
+
+
+def _reread_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> int:
+    """What reading large tensors at several places takes on a GPU, as bytes of memory: they come
+    out of caches, which are no faster than this where elements lie in other rows. A pool's gradient
+    that reads three tensors at nine places each took seven times the time of its bytes."""
+    if target.kind is not Kind.GPU or kernel.roles is not None:
+        return 0
+    taken: dict[str, int] = {}
+    for let in walk(kernel.body):
+        if isinstance(let.expr, Read) and _bytes(tensors[let.expr.tensor]) >= _CACHED_WHOLE:
+            tensor = tensors[let.expr.tensor]
+            here = points_of(kernel, let.axes) * tensor.dtype.storage_bytes
+            here = round(here * _share_inside(kernel, let.expr))
+            taken[tensor.name] = taken.get(tensor.name, 0) + here
+    more = sum(max(0, count - _bytes(tensors[name])) for name, count in taken.items())
+    return round(more * _OF_A_REREAD)
+
+
+def _share_inside(kernel: Kernel, read: Read) -> float:
+    """Of the points of a guarded read, about how many are inside."""
+    share, ranges = 1.0, kernel.ranges_of(read)
+    for guard in read.guards:
+        low, high = bounds(guard.expr, ranges)
+        inside = min(high, guard.size - 1) - max(low, 0) + 1
+        share *= max(0, inside) / (high - low + 1)
+    return share
 
 
 def _passes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> int:

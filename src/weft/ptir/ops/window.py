@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 from weft.foundation import limits, numeric
-from weft.foundation.dtypes import ANY, SI64, DType, as_dtype
+from weft.foundation.dtypes import ANY, SI64, UI8, DType, as_dtype
 from weft.foundation.errors import Unimplemented
 from weft.ptir.literal import ScalarLiteral, scalar_literal
 from weft.ptir.op import Array, EvalContext, Op, core_op
@@ -310,8 +310,11 @@ class ReduceWindow(Op):
         )  # fmt: skip
         last = windows.rank - 1
         find = windows.arg_max if self.reduce is ReduceKind.MAX else windows.argmin
-        first = find(axis=last, keepdims=True, output_dtype=SI64).broadcast_to(windows.shape)
-        hit = windows.counting(windows.shape, last).compare(first, "equal")
+        # Positions are read once for each window an element lies in: a byte, where one will do.
+        narrow = UI8 if math.prod(self.window_dims) <= 1 << UI8.bits else SI64
+        first = find(axis=last, keepdims=True, output_dtype=SI64).cast(narrow)
+        places = windows.counting(windows.shape, last).cast(narrow)
+        hit = places.compare(first.broadcast_to(windows.shape), "equal")
         spread = g.reshape([1, *g.shape, 1]).broadcast_to(windows.shape).where(hit)
         back = patches.folded(spread, rows).reshape(board.shape)
         return self._undilated(back, x)

@@ -22,7 +22,7 @@ from typing import TypeAlias
 from weft.foundation.dtypes import I1
 from weft.foundation.tally import asked, done
 from weft.poly_view.ir import BlockKind
-from weft.region.cost import kernel_seconds
+from weft.region.cost import kernel_seconds, operations_of
 from weft.region.fusion.bounds import PLACED, Bounds, reads_in_place
 from weft.region.fusion.places import meet, places_of
 from weft.region.fusion.resources import stop_reason
@@ -42,6 +42,10 @@ SMALL = 64
 ROUNDING = 1e-9
 LARGEST = 96
 """The most blocks that one kernel computes."""
+LONG = 16
+"""Operations of one number that are worth a kernel of its own, on a GPU."""
+MANY = 1 << 16
+"""Elements that such a number must be for."""
 
 
 @dataclass
@@ -144,6 +148,9 @@ class Fusion:
         if self.one_place and self._is_read_apart(name):
             self.refusals[name] = self._try_inline(name) or "a kernel reads it at several places"
             return
+        if self._is_number_for_many(name):
+            self.notes.append(f"{name} is stored: one number, which every thread would compute")
+            return
         why = None if self._surely(name) else self._try_inline(name)
         known = self.weighed.get((name, ""))
         if why is None:
@@ -153,6 +160,29 @@ class Fusion:
             self.weighed.pop((name, ""), None)
             if known is not None:
                 self.weighed[name, ""] = known
+
+    def _is_number_for_many(self, name: str) -> bool:
+        """Whether a block is one number that takes long and that many elements are computed with,
+        such as an optimiser's correction by the number of its step. An estimate counts it once; but
+        every thread of a GPU computes it, and a matrix kernel's code has it for every result of a
+        thread: two powers a result took the compiler 100 s, and the kernel twice its time."""
+        if self.target.kind is not Kind.GPU or self._points(name) != 1:
+            return False
+        many = any(self._points(reader) >= MANY for reader in self.readers[name])
+        return many and self._operations(name) >= LONG
+
+    def _points(self, name: str) -> int:
+        return math.prod(axis.size for axis in self.view.blocks[name].axes)
+
+    def _operations(self, name: str) -> int:
+        """What one number takes, with the numbers it is made of."""
+        parts, found = [name], {name}
+        while parts:
+            sources = self.sources[parts.pop()]
+            fresh = [n for n in sources if n in self.readers and self._points(n) == 1]
+            parts += [n for n in fresh if n not in found]
+            found.update(fresh)
+        return sum(operations_of(self.view.blocks[n].fn) for n in found)
 
     def _surely(self, name: str) -> bool:
         """Whether inlining needs no estimate: a number; an elementwise block that one small kernel

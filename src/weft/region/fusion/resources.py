@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from weft.foundation.dtypes import I1
+from weft.foundation.dtypes import F32, I1
 from weft.foundation.index_expr import coefficient, linear
 from weft.region.cost import operations_of
 from weft.region.forms.multiplied import usual_atom
@@ -66,6 +66,8 @@ def stop_reason(
     ends, ends_before = epilogue_operations(after), epilogue_operations(before)
     if ends > _LONGEST_EPILOGUE >= ends_before:
         return f"its results would take {ends} operations each, over {_LONGEST_EPILOGUE}"
+    if _ends_with_padding(after, target) and not _ends_with_padding(before, target):
+        return "matrix units' results would meet a tensor that is padded"
     if _contracts_and_gathers(after) and not _contracts_and_gathers(before):
         return "a contraction would read where data says"
     return None
@@ -90,6 +92,15 @@ def _row_limit(kernel: Kernel, target: Target) -> float:
     rows = math.prod(axis.size for axis in kernel.axes if axis.name not in axes)
     blocks = target.blocks_per_row if rows * target.blocks_per_row >= target.limits.units else 1
     return SHARED_SHARE * blocks * target.limits.shared_bytes_per_block
+
+
+def _ends_with_padding(kernel: Kernel, target: Target) -> bool:
+    """Whether the results of matrix units meet a padded tensor, which only slower kernels read."""
+    roles = kernel.roles
+    if roles is None or target.matrix_rate(kernel.let(roles.lhs).dtype) <= target.matrix_rate(F32):
+        return False
+    beside = (let.expr for let in kernel.body if not {*let.axes} & {*roles.k})
+    return any(isinstance(expr, Read) and kernel.open_guards(expr) for expr in beside)
 
 
 def _contracts_and_gathers(kernel: Kernel) -> bool:

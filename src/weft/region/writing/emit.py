@@ -374,6 +374,8 @@ class Emitter:
             return self.body.let(dtype, *self.view.known[key])
         fill: Scalar | None = access.fill if own else _zero(dtype)
         index = tuple(simplify(expr, self.ranges) for expr in source.index(places))
+        if not own and self._lies_inside(index, source.tensor.shape):
+            every = self._meeting(index, every)
         name, used = source.tensor.name, (*index, *(guard.expr for guard in every))
         selected = tuple(self.selected[n] for n in self._selected_in(used))
         read = Read(name, index, every, fill if every else None, selected)
@@ -381,6 +383,22 @@ class Emitter:
         if not self.selected:
             self.view.known[key] = axes, read
         return self.body.let(dtype, axes, read)
+
+    def _lies_inside(self, index: Index, shape: Sequence[int]) -> bool:
+        """Whether no place of a tensor is out of range, guarded or not."""
+        if self._selected_in(index):
+            return False
+        limits = (bounds(expr, self.ranges) for expr in index)
+        return all(
+            low >= 0 and high < size for (low, high), size in zip(limits, shape, strict=True)
+        )
+
+    @staticmethod
+    def _meeting(index: Index, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        """The guards on axes along which a read moves. Under the others it reads the same in range
+        and out of it: without them, the factors of channels are not read for each pixel."""
+        along = frozenset[str]().union(*map(axes_of, index))
+        return tuple(guard for guard in guards if along & {*axes_of(guard.expr)})
 
     def _selected_in(self, exprs: Iterable[Expr]) -> list[str]:
         """The places of gathers that expressions use."""

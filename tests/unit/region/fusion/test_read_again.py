@@ -1,0 +1,92 @@
+"""What a GPU's kernels are spared: numbers that every thread would compute, tensors read at many
+places, padded tensors beside matrix units, and factors of channels read for every pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import weft
+import weft.functional as F
+from tests.gpu_programs import TARGETS
+from weft.driver import pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.foundation.dtypes import UI8
+from weft.region.ir import Kernel, Module, Read
+from weft.target.known import target_named
+
+BF16 = weft.bfloat16
+
+
+def module_of(function: Callable[..., Any], target: str, *args: Any) -> Module:
+    program = weft.jit(function).program(*args)
+    compilation = Compilation(program, target_named(target), make_signature(program))
+    found: Module = pipeline.run_pipeline(compilation, "region")["region"]
+    return found
+
+
+def functions(kernel: Kernel) -> set[str]:
+    return {getattr(let.expr, "fn", "") for let in kernel.body}
+
+
+def reads(kernel: Kernel) -> list[Read]:
+    return [let.expr for let in kernel.body if isinstance(let.expr, Read)]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("rows", [64, 4096])
+def test_a_number_that_takes_long_is_computed_once(target: str, rows: int) -> None:
+    """Written for every result of a thread, two powers took NVRTC 100 s."""
+
+    def updated(x: Any, slope: Any, weight: Any, step: Any) -> Any:
+        return weight - x.T @ slope / (1 - 0.9**step).astype(BF16)
+
+    x, weight = weft.zeros((64, rows), dtype=BF16), weft.zeros((rows, 256), dtype=BF16)
+    found = module_of(updated, target, x, weft.zeros((64, 256), dtype=BF16), weight, weft.ones(()))
+    with_powers = [kernel for kernel in found.kernels if "pow" in functions(kernel)]
+    assert len(with_powers) == 1
+    assert (with_powers[0].roles is None) == (rows == 4096)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_results_of_matrix_units_meet_no_padded_tensor(target: str) -> None:
+    """A kernel that reads one multiplies and adds without them, eight times slower."""
+
+    def ended(x: Any, weight: Any, few: Any) -> Any:
+        return x @ weight + F.pad(few, [(0, 8), (0, 0)])
+
+    few = weft.zeros((2040, 1024), dtype=BF16)
+    x, weight = weft.zeros((2048, 512), dtype=BF16), weft.zeros((512, 1024), dtype=BF16)
+    found = module_of(ended, target, x, weight, few)
+    (product,) = (kernel for kernel in found.kernels if kernel.roles is not None)
+    assert not any(product.open_guards(read) for read in reads(product))
+
+
+def test_a_pools_gradient_reads_one_slope_and_bytes() -> None:
+    """The sum of two slopes is made once, not at each of nine places, and the places are bytes."""
+
+    def back(x: Any, one: Any, other: Any) -> Any:
+        _, pull = weft.vjp(lambda x: F.max_pool2d(x, 3, 2, 1), x)
+        return pull(one + other)
+
+    image = weft.zeros((16, 64, 112, 112), dtype=BF16)
+    slope = weft.zeros((16, 64, 56, 56), dtype=BF16)
+    found = module_of(back, "sm90", image, slope, slope)
+    last = found.kernels[-1]
+    dtypes = [found.tensors[name].dtype for name in last.inputs]
+    assert len(last.inputs) == 2
+    assert UI8 in dtypes
+
+
+@pytest.mark.parametrize("target", [*TARGETS, "cpu"])
+def test_factors_of_channels_are_read_without_the_guards_of_pixels(target: str) -> None:
+    def pooled(x: Any, factor: Any) -> Any:
+        return F.max_pool2d(F.relu(x * factor[None, :, None, None]), 3, 2, 1)
+
+    found = module_of(pooled, target, weft.zeros((4, 64, 32, 32)), weft.zeros((64,)))
+    every = [read for kernel in found.kernels for read in reads(kernel)]
+    assert any(len(read.index) == 1 for read in every)
+    assert not any(read.guards for read in every if len(read.index) == 1)

@@ -89,7 +89,7 @@ def _fused_rms_norm(torch: Any, x: Any, gamma: Any, scale: Any, back: Any) -> An
 def _norm_lines() -> Iterator[Line]:
     for rows, columns in LAYER_NORMS:
         x, one = Tensor((rows, columns), "bf16"), Tensor((rows, 1), "f32")
-        inputs = (x, Tensor((columns,), "bf16"), one, one, x)
+        inputs: tuple[Tensor, ...] = (x, Tensor((columns,), "bf16"), one, one, x)
         name = f"layer_norm backward {rows}x{columns}"
         yield Line(FAMILY, name, "bf16", inputs, _layer_norm, _torch_layer_norm)
     for rows, columns in RMS_NORMS:

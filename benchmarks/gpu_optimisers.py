@@ -44,13 +44,14 @@ def _lists(given: Sequence[Any]) -> list[list[Any]]:
 
 def _adamw(b: Builder, *given: Value) -> tuple[Value, ...]:
     first, second = _corrections()
-    rows = [_step(b, *each, first, second) for each in zip(*_lists(given), strict=True)]
+    rows = [_step(b, each, first, second) for each in zip(*_lists(given), strict=True)]
     return tuple(value for part in zip(*rows, strict=True) for value in part)
 
 
 def _step(
-    b: Builder, weight: Value, slope: Value, m: Value, v: Value, first: float, second: float
+    b: Builder, given: Sequence[Value], first: float, second: float
 ) -> tuple[Value, Value, Value]:
+    weight, slope, m, v = given
     grad, old = b.cast(slope, "f32"), b.cast(weight, "f32")
     m = m * BETAS[0] + grad * (1 - BETAS[0])
     v = v * BETAS[1] + grad * grad * (1 - BETAS[1])

@@ -30,6 +30,7 @@ from weft.plan.rows import gpu_row_plan, vector_length, whole_part
 from weft.plan.staged import staged_plan
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
 from weft.plan.transposes import block_for, crossing_of
+from weft.region.cost import operations_of
 from weft.region.form import Attention, Map, Product, Staged, Stream
 from weft.region.forms.widths import inner_axis, length_with_room, vector_bytes
 from weft.region.ir import Kernel, Module, Pattern, Read, Tensor, form_of, problem_of, walk
@@ -50,6 +51,10 @@ _NARROW: Final = 4
 """Narrow vectors of a thread, at most: rows of 1023 elements of bf16 take 319, 163 and 94 us with
 one, two and four."""
 _MANY_BLOCKS: Final = 2048
+_BUSY: Final = 1 << 15
+"""Threads that keep a machine busy while each of them waits for its own operations."""
+_LONG: Final = 256
+"""Operations of a thread that take longer than starting the kernel."""
 
 
 def plan_module(module: Module, target: Target) -> PlanSet:
@@ -184,7 +189,12 @@ def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) 
     name = axis.name if axis else None
     length = vector_length(kernel, tensors, width, name, stored=True)
     vector = whole_part(length_with_room(kernel, tensors, name), length)
-    vectors = math.prod(kernel.sizes.values()) // vector
+    points = math.prod(kernel.sizes.values())
+    # Where few threads have work, one after another's takes long: a step of AdamW for ten tensors
+    # of 64 elements took 100 us in vectors of eight.
+    while vector > 1 and points < vector * _BUSY and vector * _operations(kernel) > _LONG:
+        vector //= 2
+    vectors = points // vector
     moved = vector * _bytes_of_point(kernel)
     wanted = _TOGETHER if _waits_for_more(kernel) else 1
     while wanted < _NARROW and wanted * _THREADS * moved < _BLOCK_BYTES:
@@ -192,6 +202,11 @@ def gpu_map_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) 
     while wanted > 1 and vectors < wanted * _THREADS * _MANY_BLOCKS:
         wanted //= 2
     return MapPlan(header, vector, wanted, _THREADS, grain=wanted * _THREADS * vector)
+
+
+def _operations(kernel: Kernel) -> int:
+    """That each point takes."""
+    return sum(operations_of(let.expr.fn) for let in kernel.body if hasattr(let.expr, "fn"))
 
 
 def _bytes_of_point(kernel: Kernel) -> int:

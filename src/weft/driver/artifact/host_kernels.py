@@ -8,20 +8,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from weft.foundation.errors import Unimplemented
+from weft.region.cost import steps_of
 from weft.region.interp import run_kernel
 from weft.region.ir import Kernel, Module, Tensor
 from weft.region.text import from_json, to_json
 from weft.runtime.artifact import HostCall, HostFunction, TensorSpec
 
 Array = NDArray[Any]
+MOST_POINTS: Final = 1 << 33
+"""Elements of a value that the host plays back: it holds all of them, of several values at once."""
 
 
 def kernel_call(kernel: Kernel, module: Module, slot: Callable[[str], int], why: str) -> HostCall:
     """A kernel with a body as a step of the host's."""
+    points = steps_of(kernel)
+    if points > MOST_POINTS:
+        raise Unimplemented(
+            kernel.name,
+            f"{why}, and the host has no memory for {points:,} elements at a time; "
+            "compute it in parts",
+        )
     read = _read_by(kernel)
     written = [output.tensor for output in kernel.outputs]
     tensors = {name: module.tensors[name] for name in (*read, *written)}

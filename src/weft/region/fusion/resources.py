@@ -34,11 +34,12 @@ SHARED_SHARE: Final = 0.8
 _THREADS: Final = 256
 _LONGEST_EPILOGUE: Final = 240
 """Operations on each result of a contraction. A thread holds up to 128 results, in registers, and
-its code has those of every one of them: a compiler takes 10 to 20 s for as many as these, and
-minutes for 300."""
-_REDUCTION_OF_ANGLES: Final = 60
-"""What angles of any size add to sine, cosine and tangent: code that hardly ever runs."""
-_OF_ANGLES: Final = frozenset({"sin", "cos", "tan"})
+its code has those of every one of them, once for each tensor they are stored to: a compiler takes
+10 to 20 s for as many as these, and minutes for 300."""
+_BRANCHES: Final = {"sin": 60, "cos": 60, "tan": 60, "div": 20, "sqrt": 20}
+"""What code that hardly ever runs adds: for angles of any size, for quotients and roots of numbers
+near the ends of their range. With it, AdamW behind a product took the compiler 80 s, and twice the
+time of the product and the optimiser by themselves."""
 
 
 def stop_reason(
@@ -74,7 +75,8 @@ def stop_reason(
 
 
 def epilogue_operations(kernel: Kernel) -> int:
-    """The operations between a contraction and the results of its kernel, for one element."""
+    """The operations between a contraction and the results of its kernel, for one element: the
+    code of each result has all of its own."""
     if kernel.roles is None:
         return 0
     after, total = {kernel.roles.contraction}, 0
@@ -82,8 +84,8 @@ def epilogue_operations(kernel: Kernel) -> int:
         if not isinstance(let.expr, Reduce) and after.intersection(operands(let)):
             after.add(let.name)
             fn = getattr(let.expr, "fn", "")
-            total += operations_of(fn) + (_REDUCTION_OF_ANGLES if fn in _OF_ANGLES else 0)
-    return total
+            total += operations_of(fn) + _BRANCHES.get(fn, 0)
+    return total * len(kernel.outputs)
 
 
 def _row_limit(kernel: Kernel, target: Target) -> float:

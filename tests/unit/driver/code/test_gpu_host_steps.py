@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import weft
 from tests.gpu_programs import through_stages
 from tests.unit.driver.code.test_host_steps import PROGRAMS, programs_of
 from weft.driver.artifact.kernels import is_copy
@@ -78,3 +79,11 @@ def test_the_page_lists_what_is_left_to_the_host() -> None:
 )
 def test_models_have_no_host_step(name: str) -> None:
     assert list(host_ops(PROGRAMS[name](), "sm90")) == []
+
+
+def test_a_kernel_that_the_host_has_no_memory_for_is_refused() -> None:
+    """A GPU counts points in 32 bits; the host would have held all of them, 70 TB."""
+    size = 1 << 22
+    program = weft.jit(lambda x: weft.sin(x[:, None] * x).sum()).program(weft.zeros((size,)))
+    with pytest.raises(weft.Unimplemented, match="no memory for 17,592,186,044,416 elements"):
+        weft.compile(program, "sm90")

@@ -171,6 +171,7 @@ FIRST_LAYERS: Final[dict[str, Case]] = {
     "channels first": replace(_FIRST, layout="first"),
     "odd": replace(_FIRST, inputs=5, window=(2, 4), dtype="f16"),
     "1-D": Case(inputs=4, size=(40,), window=(9,), pad=4),
+    "cut": Case(layout="first", inputs=3, size=(16, 16), window=(4, 4), stride=4, pad=0),
 }
 """Convolutions of few channels, whose filters' gradients are products with their windows."""
 

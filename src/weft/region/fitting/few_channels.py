@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from weft.foundation.index_expr import Expr, Guard, axis, floordiv, substitute
+from weft.foundation.index_expr import Expr, FloorDiv, Guard, axis, floordiv, simplify, substitute
 from weft.region.fitting.boards import (
     FEWEST,
     LINE,
@@ -36,7 +36,7 @@ from weft.region.fitting.boards import (
     pays,
     suits,
 )
-from weft.region.ir import Kernel, Let, Pattern, Read, Reduce, Roles, Tensor
+from weft.region.ir import Kernel, KernelAxis, Let, Output, Pattern, Read, Reduce, Roles, Tensor
 from weft.target.target import Target
 
 _MOST_BYTES: Final = 1 << 32
@@ -87,10 +87,37 @@ def with_patches(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         patches = _patches(board, moved, f"{kernel.name}_patches")
         if patches.tensor.bytes > _MOST_BYTES:
             continue
-        return (patches.kernel, _of_patches(kernel, roles, board, moved, patches)), (
-            patches.tensor,
-        )
+        product = _of_patches(kernel, roles, board, moved, patches)
+        made = _stored_as_a_matrix(product, tensors)
+        if made is None:
+            return (patches.kernel, product), (patches.tensor,)
+        return (patches.kernel, *made[0]), (patches.tensor, *made[1])
     return None
+
+
+def _stored_as_a_matrix(product: Kernel, tensors: Mapping[str, Tensor]) -> Made | None:
+    """A product with whole lines of taps and channels, whose result has them in another order, as a
+    matrix that is stored as it is, and a map that puts it in order; None for any other one."""
+    roles, (output, *others) = product.roles, product.outputs
+    assert roles is not None
+    names = (*roles.m, *roles.n)
+    in_order = not any(isinstance(t, FloorDiv) for expr in output.index for t, _ in expr.terms)
+    if in_order or others or output.base is not None or product.sizes[names[-1]] % LINE:
+        return None
+    dtype = tensors[output.tensor].dtype
+    matrix = Tensor(f"{product.name}_matrix", dtype, tuple(product.sizes[n] for n in names))
+    place = tuple(map(axis, names))
+    first = replace(
+        product,
+        name=f"{product.name}_product",
+        outputs=(replace(output, tensor=matrix.name, index=place),),
+    )
+    axes = tuple(KernelAxis(name, product.sizes[name]) for name in names)
+    body = (Let("v0", dtype, names, Read(matrix.name, place)),)
+    last = Kernel(
+        product.name, Pattern.MAP, axes, body, (Output(output.tensor, "v0", output.index),)
+    )
+    return (first, replace(last, labels=product.labels)), (matrix,)
 
 
 def _patches(board: Board, moved: Mapping[str, Expr], name: str) -> Copy:
@@ -119,9 +146,13 @@ def _of_patches(
         replace(patches.read if let.name == patches.read.name else let, axes=left(let.axes))
         for let in kernel.body
     )
+    ranges = kernel.ranges | {board.channels: (0, size - 1)}
+
+    def place(expr: Expr) -> Expr:
+        return simplify(substitute(expr, moved), ranges)
+
     outputs = tuple(
-        replace(output, index=tuple(substitute(expr, moved) for expr in output.index))
-        for output in kernel.outputs
+        replace(output, index=tuple(map(place, output.index))) for output in kernel.outputs
     )
     axes = tuple(
         replace(found, size=size) if found.name == board.channels else found

@@ -105,3 +105,20 @@ def test_an_optimiser_is_not_written_behind_each_result_of_a_product() -> None:
     found = module_of(updated_by_adam, "sm90", x, slope, *state)
     (product,) = (kernel for kernel in found.kernels if kernel.roles is not None)
     assert "sqrt" not in functions(product)
+
+
+@pytest.mark.parametrize("columns", [768, 770])
+def test_the_slope_of_a_turned_matrix_is_made_as_its_optimiser_reads_it(columns: int) -> None:
+    """Otherwise every step turns it, through shared memory; not where its rows are no whole
+    lines."""
+
+    def stepped(x: Any, slope: Any, weight: Any) -> Any:
+        _, pull = weft.vjp(lambda weight: x @ weight.T, weight)
+        (found,) = pull(slope)
+        return weight - weft.sin(weft.cos(found) / weft.exp(weft.tan(found)))
+
+    x, slope = weft.zeros((4096, columns), dtype=BF16), weft.zeros((4096, 3072), dtype=BF16)
+    found = module_of(stepped, "sm90", x, slope, weft.zeros((3072, columns), dtype=BF16))
+    (product,) = (kernel for kernel in found.kernels if kernel.roles is not None)
+    shape = found.tensors[product.outputs[0].tensor].shape
+    assert shape == ((3072, 768) if columns == 768 else (770, 3072))

@@ -95,7 +95,9 @@ def test_gradients_of_first_layers_are_products_with_windows(
     module = through_stages(program, "sm90")["region"]
     found = [k for k in module.kernels if any(i.endswith("_patches") for i in k.inputs)]
     assert [k.pattern for k in found] == [Pattern.MATMUL]
-    if name not in ("channels last", "1-D"):
+    # Results in another order of taps and channels than the windows' are put in order afterwards.
+    assert name != "cut" or any(k.name.endswith("_product") for k in module.kernels)
+    if name not in ("channels last", "1-D", "cut"):
         return  # The device runs them all.
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)

@@ -62,17 +62,21 @@ def lower_module(
     plans: PlanSet,
     target: Target,
     given: Collection[str] = (),
+    only: Collection[str] | None = None,
 ) -> GpuModule:
-    """The dialect kernels of all distinct kernels. Those that no template carries out are for the
-    host; but a plan that somebody gave, by the keys in `given`, is carried out or refused."""
+    """The dialect kernels of all distinct kernels, or of `only` some. Those that no template
+    carries out are for the host; but a plan that somebody gave, by the keys in `given`, is carried
+    out or refused."""
     lowering = _Lowering(module, buffer_map, target)
     for kernel in module.kernels:
+        if only is not None and kernel.name not in only:
+            continue
         if kernel.opaque is None:
             is_given = plans.kernels[kernel.name] in given
             lowering.by_template(kernel, plans.of(kernel.name), is_given)
         elif isinstance(kernel.opaque.op, WholeOp):
             lowering.whole(kernel, kernel.opaque.op)
-    lowering.chain()
+    lowering.chain(is_part=only is not None)
     return lowering.code
 
 
@@ -118,13 +122,14 @@ class _Lowering:
             self._order[symbol] = tuple(names.index(name) for name in made.buffers)
         code.launches[kernel.name] = Launch(symbol, self._order[symbol])
 
-    def chain(self) -> None:
+    def chain(self, *, is_part: bool) -> None:
         """Let kernels start while those before them end. What comes first anywhere and last
-        anywhere, as the only kernel of a program does, has nobody to wait for or to admit."""
+        anywhere, as the only kernel of a program does, has nobody to wait for or to admit; kernels
+        that are part of a program have others before and behind them."""
         symbols = [launch.symbol for launch in self.code.launches.values()]
         behind, ahead = set(symbols[1:]), set(symbols[:-1])
         for symbol, kernel in self.code.kernels.items():
-            near = Neighbours(before=symbol in behind, after=symbol in ahead)
+            near = Neighbours(is_part or symbol in behind, is_part or symbol in ahead)
             self.code.kernels[symbol] = chained(kernel, self.target, self._settled[symbol], near)
 
 

@@ -163,7 +163,11 @@ class _Reactions:
     def _tried(self, key: str, plan: Plan) -> Fault:
         """What is wrong with the machine code of a plan."""
         plans: PlanSet = self.compilation["plan"]
-        code = self._lowered(replace(plans, plans={**plans.plans, key: plan}))
+        c = self.compilation
+        names = {kernel.name for kernel in self._kernels(key)}
+        only = names if len(c["region"].kernels) > len(names) else None
+        moved = replace(plans, plans={**plans.plans, key: plan})
+        code = gpu_kernels.lower_module(c["region"], c["memory"], moved, c.target, only=only)
         symbols = self._symbols(key, code)
         alone = GpuModule({symbol: code.kernels[symbol] for symbol in symbols})
         cubins = self._compile(gpu_kernels.print_module(alone))
@@ -190,10 +194,6 @@ class _Reactions:
         return sorted({launch.symbol for launch in launches if launch is not None})
 
     # -- all of them -----------------------------------------------------------------------------
-
-    def _lowered(self, plans: PlanSet) -> GpuModule:
-        c = self.compilation
-        return gpu_kernels.lower_module(c["region"], c["memory"], plans, c.target)
 
     def _take(self, moves: dict[str, Move]) -> None:
         """Let the stages be those of the plans that were moved to, and say why in their notes."""

@@ -175,7 +175,7 @@ class Work(ABC):
         room = max(1, _LONGEST_TABLE // self.per_group)
         return self.per_group * next(n for n in range(room, 0, -1) if groups % n == 0)
 
-    @property
+    @cached_property
     def schedule(self) -> tuple[ir.Table, ...]:
         """The pieces of work of a period, by blocks, and where those of each block begin.
 

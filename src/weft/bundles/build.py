@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -85,9 +86,10 @@ def _compilers(
     listed = ", ".join(machines)
     if isinstance(given, str):
         if len(machines) > 1:
+            other = next(machine for machine in machines if machine != platform.machine())
             raise UserError(
                 f"cc is one C compiler, and the targets are machines of several kinds: {listed}; "
-                f"say which it is for, as in cc={{{list(machines)[-1]!r}: {clipped(given, 80)!r}}}"
+                f"say which it is for, as in cc={{{other!r}: {clipped(given, 80)!r}}}"
             )
         given = dict.fromkeys(machines, given)
     named = dict(given or {})

@@ -149,7 +149,7 @@ class Fusion:
             self.refusals[name] = self._try_inline(name) or "a kernel reads it at several places"
             return
         if self._is_number_for_many(name):
-            self.notes.append(f"{name} is stored: one number, which every thread would compute")
+            self.refusals[name] = "it is one number, which every thread would compute"
             return
         why = None if self._surely(name) else self._try_inline(name)
         known = self.weighed.get((name, ""))

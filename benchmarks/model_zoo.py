@@ -202,9 +202,27 @@ def _angles(length: int, size: int) -> tuple[Any, Any]:
     return np.cos(turns), np.sin(turns)
 
 
-def llama_block(lib: Library, width: int, heads: int, key_heads: int, hidden: int) -> Any:
+def adapted(lib: Library, inputs: int, outputs: int, rank: int) -> Any:
+    """A layer as it is, and a narrow one beside it that learns."""
+    linear = partial(lib.nn.Linear, bias=False)
+
+    class Adapted(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = linear(inputs, outputs)
+            self.lora_in, self.lora_out = linear(inputs, rank), linear(rank, outputs)
+
+        def forward(self, x: Any) -> Any:
+            return self.base(x) + self.lora_out(self.lora_in(x))
+
+    return Adapted()
+
+
+def llama_block(
+    lib: Library, width: int, heads: int, key_heads: int, hidden: int, rank: int
+) -> Any:
     nn, functional, size = lib.nn, lib.functional, width // heads
-    linear = partial(nn.Linear, bias=False)
+    linear = partial(adapted, lib, rank=rank) if rank else partial(nn.Linear, bias=False)
 
     class Block(lib.module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -241,15 +259,25 @@ def llama_block(lib: Library, width: int, heads: int, key_heads: int, hidden: in
 
 
 def llama(
-    lib: Library, layers: int, width: int, heads: int, key_heads: int, hidden: int, vocabulary: int
+    lib: Library,
+    layers: int,
+    width: int,
+    heads: int,
+    key_heads: int,
+    hidden: int,
+    vocabulary: int,
+    rank: int = 0,
 ) -> Any:
+    """With a rank, the layers of every block have adapters beside them."""
     nn = lib.nn
 
     class Llama(lib.module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.embed = nn.Embedding(vocabulary, width)
-            blocks = [llama_block(lib, width, heads, key_heads, hidden) for _ in range(layers)]
+            blocks = [
+                llama_block(lib, width, heads, key_heads, hidden, rank) for _ in range(layers)
+            ]
             self.blocks = nn.ModuleList(blocks)
             self.norm = nn.RMSNorm(width, eps=1e-5)
 
@@ -326,6 +354,117 @@ def resnet(lib: Library, blocks: tuple[int, ...], width: int) -> Any:
     return ResNet()
 
 
+def residual(lib: Library, inputs: int, outputs: int, width: int) -> Any:
+    """Two convolutions with the time between them, around which the image goes as well."""
+    nn, functional = lib.nn, lib.functional
+
+    class Residual(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm_1 = nn.GroupNorm(min(32, inputs), inputs)
+            self.norm_2 = nn.GroupNorm(min(32, outputs), outputs)
+            self.conv_1 = nn.Conv2d(inputs, outputs, 3, padding=1)
+            self.conv_2 = nn.Conv2d(outputs, outputs, 3, padding=1)
+            self.time = nn.Linear(width, outputs)
+            around = [] if inputs == outputs else [nn.Conv2d(inputs, outputs, 1)]
+            self.around = nn.ModuleList(around)
+
+        def forward(self, x: Any, time: Any) -> Any:
+            y = self.conv_1(functional.silu(self.norm_1(x)))
+            y = y + self.time(functional.silu(time)).reshape((x.shape[0], outputs, 1, 1))
+            y = self.conv_2(functional.silu(self.norm_2(y)))
+            for layer in self.around:
+                x = layer(x)
+            return x + y
+
+    return Residual()
+
+
+def image_attention(lib: Library, channels: int, heads: int) -> Any:
+    """Attention of every pixel to every other."""
+    nn = lib.nn
+
+    class Attention(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.GroupNorm(min(32, channels), channels)
+            self.qkv, self.proj = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+
+        def forward(self, x: Any) -> Any:
+            batch, _, high, wide = x.shape
+            y = lib.permute(self.norm(x).reshape((batch, channels, high * wide)), (0, 2, 1))
+            q, k, v = (_heads(lib, p, channels // heads) for p in lib.parts(self.qkv(y), 3))
+            y = self.proj(_joined(lib, lib.attention(q, k, v, False)))
+            return x + lib.permute(y, (0, 2, 1)).reshape((batch, channels, high, wide))
+
+    return Attention()
+
+
+def unet(lib: Library, channels: int, factors: tuple[int, ...], heads: int) -> Any:
+    """Images of four channels at a time of a diffusion, to the noise in them: two blocks a size,
+    with attention at all sizes but the largest."""
+    nn, functional = lib.nn, lib.functional
+    sizes = [channels * factor for factor in factors]
+    width = 4 * channels
+
+    def block(inputs: int, outputs: int, attends: bool) -> Any:
+        parts = [residual(lib, inputs, outputs, width)]
+        return nn.ModuleList([*parts, *([image_attention(lib, outputs, heads)] * attends)])
+
+    def ran(parts: Any, x: Any, time: Any) -> Any:
+        x = parts[0](x, time)
+        for attention in list(parts)[1:]:
+            x = attention(x)
+        return x
+
+    class UNet(lib.module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.times = nn.Embedding(1000, width)
+            self.first = nn.Conv2d(4, channels, 3, padding=1)
+            down, smaller, kept, now = [], [], [channels], channels
+            for level, size in enumerate(sizes):
+                for _ in range(2):
+                    down.append(block(now, size, level > 0))
+                    kept.append(size)
+                    now = size
+                if level + 1 < len(sizes):
+                    smaller.append(nn.Conv2d(size, size, 3, stride=2, padding=1))
+                    kept.append(size)
+            self.down, self.smaller = nn.ModuleList(down), nn.ModuleList(smaller)
+            self.middle = nn.ModuleList([block(now, now, True), block(now, now, False)])
+            up, larger = [], []
+            for level, size in reversed(list(enumerate(sizes))):
+                for _ in range(3):
+                    up.append(block(now + kept.pop(), size, level > 0))
+                    now = size
+                if level:
+                    larger.append(nn.Conv2d(size, size, 3, padding=1))
+            self.up, self.larger = nn.ModuleList(up), nn.ModuleList(larger)
+            self.norm = nn.GroupNorm(min(32, channels), channels)
+            self.last = nn.Conv2d(channels, 4, 3, padding=1)
+
+        def forward(self, images: Any, times: Any) -> Any:
+            time, x = self.times(times), self.first(images)
+            kept = [x]
+            for number, parts in enumerate(self.down):
+                x = ran(parts, x, time)
+                kept.append(x)
+                if number % 2 and number // 2 < len(self.smaller):
+                    x = self.smaller[number // 2](x)
+                    kept.append(x)
+            for parts in self.middle:
+                x = ran(parts, x, time)
+            for number, parts in enumerate(self.up):
+                x = ran(parts, lib.join([x, kept.pop()], 1), time)
+                if number % 3 == 2 and number // 3 < len(self.larger):
+                    x = functional.interpolate(x, scale_factor=2.0, mode="nearest")
+                    x = self.larger[number // 3](x)
+            return self.last(functional.silu(self.norm(x)))
+
+    return UNet()
+
+
 # -- recurrences and tables ----------------------------------------------------------------------
 
 
@@ -346,7 +485,8 @@ def lstm(lib: Library, layers: int, width: int, vocabulary: int) -> Any:
 
 
 def recommender(lib: Library, tables: int, rows: int, width: int) -> Any:
-    """Means of the rows that lists of ids name, every pair of them multiplied, and a perceptron."""
+    """Means of the rows that lists of ids name, every pair of them multiplied, and a perceptron
+    that says yes or no."""
     nn, functional = lib.nn, lib.functional
 
     class Model(lib.module):  # type: ignore[misc, name-defined]
@@ -354,7 +494,7 @@ def recommender(lib: Library, tables: int, rows: int, width: int) -> Any:
             super().__init__()
             self.tables = nn.ModuleList([nn.Embedding(rows, width) for _ in range(tables)])
             self.first = nn.Linear(tables * tables, 4 * width)
-            self.second = nn.Linear(4 * width, 1)
+            self.second = nn.Linear(4 * width, 2)
 
         def forward(self, ids: Any) -> Any:
             bags = [lib.mean(t(ids[:, n]), (1,)) for n, t in enumerate(self.tables)]
@@ -362,6 +502,6 @@ def recommender(lib: Library, tables: int, rows: int, width: int) -> Any:
             stack = lib.join([bag.reshape((count, 1, width)) for bag in bags], 1)
             pairs = stack @ lib.permute(stack, (0, 2, 1))
             hidden = functional.relu(self.first(pairs.reshape((count, tables * tables))))
-            return self.second(hidden).reshape((count,))
+            return self.second(hidden)
 
     return Model()

@@ -20,7 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import partial
 from typing import Any, Final
@@ -58,6 +58,8 @@ class Case:
     """The arrays of a call, the labels last where it trains; True asks for small ones."""
     trains: bool = False
     images: bool = False
+    learns: str = ""
+    """What the names of the parameters have in them that a step changes; of none, all."""
     cache: Callable[[bool], Caches] | None = None
     """Of a model that generates: the caches of what was read before; a call is one more token."""
 
@@ -102,9 +104,17 @@ def _images(batch: int, side: int, labelled: bool) -> list[Any]:
     return [images, rng.integers(0, 1000, batch)][: 1 + labelled]
 
 
-def _ids(small: bool) -> list[Any]:
+def _ids(labelled: bool, small: bool) -> list[Any]:
+    rng = np.random.default_rng(0)
     rows, shape = (50, (4, 3, 5)) if small else (100_000, (4096, 26, 10))
-    return [np.random.default_rng(0).integers(0, rows, shape)]
+    return [rng.integers(0, rows, shape), rng.integers(0, 2, shape[0])][: 1 + labelled]
+
+
+def _noise(small: bool) -> list[Any]:
+    rng = np.random.default_rng(0)
+    batch, side = (2, 16) if small else (4, 64)
+    images = rng.standard_normal((batch, 4, side, side)).astype(np.float32)
+    return [images, rng.integers(0, 1000, batch)]
 
 
 def _gpt2(lib: zoo.Library) -> Any:
@@ -152,6 +162,16 @@ def cases() -> Iterator[Case]:
             (batch, length, 128_256),
             False,
         )
+    yield replace(
+        _text(
+            "llama 1B adapters training b4 s1024",
+            lambda lib: zoo.llama(lib, 16, 2048, 32, 8, 8192, 128_256, rank=16),
+            lambda lib: zoo.llama(lib, 2, 32, 4, 2, 48, 64, rank=4),
+            (4, 1024, 128_256),
+            True,
+        ),
+        learns="lora",
+    )
     yield from _generating()
     for kind, batch in (("forward", 64), ("training", 32)):
         yield _seen(
@@ -170,11 +190,20 @@ def cases() -> Iterator[Case]:
             kind == "training",
         )
     yield Case(
-        "recommender forward b4096",
-        lambda lib: zoo.recommender(lib, 26, 100_000, 64),
-        lambda lib: zoo.recommender(lib, 3, 50, 8),
-        _ids,
+        "u-net forward b4 64x64",
+        lambda lib: zoo.unet(lib, 320, (1, 2, 4), 8),
+        lambda lib: zoo.unet(lib, 8, (1, 2), 2),
+        _noise,
+        images=True,
     )
+    for kind in ("forward", "training"):
+        yield Case(
+            f"recommender {kind} b4096",
+            lambda lib: zoo.recommender(lib, 26, 100_000, 64),
+            lambda lib: zoo.recommender(lib, 3, 50, 8),
+            partial(_ids, kind == "training"),
+            kind == "training",
+        )
     yield _text(
         "lstm training b64 s128",
         lambda lib: zoo.lstm(lib, 2, 1024, 10_000),
@@ -232,7 +261,7 @@ class Weft:
     def call(self, case: Case, caches: Caches | None) -> Callable[[], Any]:
         if caches is not None:
             return self.generation(caches)
-        return self.training() if case.trains else self.forward()
+        return self.training(case.learns) if case.trains else self.forward()
 
     def generation(self, caches: Caches) -> Callable[[], Any]:
         home, (tokens, position) = weft.default_backend(), self.data
@@ -257,8 +286,11 @@ class Weft:
 
         return call
 
-    def training(self) -> Callable[[], Any]:
-        optimiser = optim.AdamW(1e-4)
+    def training(self, learns: str) -> Callable[[], Any]:
+        optimiser: Any = optim.AdamW(1e-4)
+        if learns:
+            groups = {True: optimiser, False: optim.freeze()}
+            optimiser = optim.partition(lambda name, _: learns in name, groups)
         state = optimiser.init(self.model)
 
         def loss_of(model: Any, x: Any, labels: Any) -> Any:
@@ -285,7 +317,10 @@ def torch_call(case: Case, model: Any, data: list[Any]) -> Callable[[], Any]:
     if not case.trains:
         inference = torch.inference_mode()(model)
         return lambda: inference(*data)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=data[0].is_cuda)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(case.learns in name)
+    learning = [p for p in model.parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(learning, lr=1e-4, fused=data[0].is_cuda)
 
     def call() -> Any:
         optimiser.zero_grad(set_to_none=True)
@@ -299,17 +334,27 @@ def torch_call(case: Case, model: Any, data: list[Any]) -> Callable[[], Any]:
 
 
 def torch_generation(model: Any, data: list[Any], caches: Caches, mode: str) -> Callable[[], Any]:
-    """One more token in every call; the caches are written where they are."""
+    """One more token in every call; the caches are written where they are. They are buffers of a
+    module: torch makes a CUDA graph of a step that writes only into what it knows the place of."""
     tokens, position = data
     dtype, device = next(model.parameters()).dtype, tokens.device
-    kept = [tuple(torch.from_numpy(p).to(device, dtype) for p in pair) for pair in caches.arrays()]
     length = caches.shape[2]
 
-    def stepped(tokens: Any, position: Any) -> Any:
-        scores, _ = model.next(tokens, position, kept)
-        return scores, scores.argmax(-1), (position + 1) % length
+    class Step(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            for number, pair in enumerate(caches.arrays()):
+                for name, part in zip("kv", pair, strict=True):
+                    placed = torch.from_numpy(part).to(device, dtype)
+                    self.register_buffer(f"{name}{number}", placed)
 
-    step = stepped if mode == "eager" else torch.compile(stepped, mode=MODES[mode])
+        def forward(self, tokens: Any, position: Any) -> Any:
+            kept = [(getattr(self, f"k{n}"), getattr(self, f"v{n}")) for n in range(caches.layers)]
+            scores, _ = self.model.next(tokens, position, kept)
+            return scores, scores.argmax(-1), (position + 1) % length
+
+    step = Step() if mode == "eager" else torch.compile(Step(), mode=MODES[mode])
 
     def call() -> Any:
         nonlocal tokens, position

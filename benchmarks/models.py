@@ -289,8 +289,10 @@ class Weft:
     def training(self, learns: str) -> Callable[[], Any]:
         optimiser: Any = optim.AdamW(1e-4)
         if learns:
-            groups = {True: optimiser, False: optim.freeze()}
-            optimiser = optim.partition(lambda name, _: learns in name, groups)
+            groups = {"learn": optimiser, "stay": optim.freeze()}
+            optimiser = optim.partition(
+                lambda name, _: "learn" if learns in name else "stay", groups
+            )
         state = optimiser.init(self.model)
 
         def loss_of(model: Any, x: Any, labels: Any) -> Any:
@@ -340,7 +342,7 @@ def torch_generation(model: Any, data: list[Any], caches: Caches, mode: str) -> 
     dtype, device = next(model.parameters()).dtype, tokens.device
     length = caches.shape[2]
 
-    class Step(torch.nn.Module):
+    class Step(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model

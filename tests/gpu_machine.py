@@ -76,6 +76,7 @@ class Machine:
         self.graph_updates = 0
         """Nodes that were told other parameters."""
         self.events: list[Any] = []
+        self.words: list[Any] = []
         """The streams in which events were recorded."""
         self.orders: list[tuple[Any, Any]] = []
         """Streams, and those that had to wait for what they were doing."""
@@ -336,6 +337,20 @@ class Machine:
 
     def do_cuStreamWaitEvent(self, stream: Any, event: int, flags: int) -> None:
         self.orders.append((self.events[event], stream))
+
+    def do_cuMemHostAlloc(self, count: int, flags: Any) -> int:
+        self.words.append(ctypes.create_string_buffer(count))
+        return ctypes.addressof(self.words[-1])
+
+    def do_cuMemHostGetDevicePointer(self, place: int, flags: int) -> int:
+        return place
+
+    def do_cuStreamWaitValue32(self, stream: Any, place: int, value: int, flags: Any) -> None:
+        assert ctypes.c_uint32.from_address(place).value != value
+
+    def do_cuMemFreeHost(self, place: int) -> None:
+        assert ctypes.c_uint32.from_address(place).value == 1
+        self.words.pop()
 
     def do_cuEventElapsedTime(self, first: Any, last: Any) -> float:
         return 0.5

@@ -11,6 +11,7 @@ from typing import Any
 from weft.foundation.errors import BackendUnavailable
 from weft.runtime.cuda.devices import GpuFacts, Gpus, find_gpus
 from weft.runtime.cuda.driver import compute_capability
+from weft.runtime.cuda.gpu import open_gpu
 from weft.runtime.jit import host_cpu
 from weft.runtime.threads import thread_count
 from weft.target.cpu import model_name
@@ -50,6 +51,34 @@ def devices(driver: Any = None, environment: Mapping[str, str] = os.environ) -> 
     except BackendUnavailable as error:
         return Devices(cpu, (), "", _why(str(error), environment))
     return Devices(cpu, found.devices, found.driver, _unusable(found))
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """Bytes of the GPU's memory, as this process sees it."""
+
+    in_use: Mapping[str, int]
+    """What is taken, by purpose: tensors, results, intermediate results of programs, constants."""
+    peak: int
+    """The most that was in use at one time."""
+    kept: int
+    """What nobody needs, and is kept for whoever asks next."""
+    free: int
+    """What no process has taken."""
+    whole: int
+
+
+def gpu_memory(*, reset_peak: bool = False) -> GpuMemory:
+    """How the memory of the first GPU is used; with `reset_peak` the peak begins anew after it."""
+    need_gpu()
+    pool = open_gpu().pool
+    free, whole = pool.free_and_whole()
+    found = GpuMemory(
+        {k: n for k, n in pool.held.items() if n}, pool.peak, pool.idle_bytes, free, whole
+    )
+    if reset_peak:
+        pool.peak = pool.held.total()
+    return found
 
 
 def need_gpu() -> None:

@@ -1,9 +1,11 @@
-"""What Weft keeps compiled in this process, counted, and how to let go of it."""
+"""What Weft keeps in this process, counted, and how to let go of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from weft.driver.loading.parts import load_part
 from weft.foundation.calls import told_methods
 from weft.foundation.memo import forget
 from weft.ops.calls import public
@@ -59,3 +61,11 @@ def clear_caches() -> None:
     for function in list(FUNCTIONS):
         function.clear()
     forget()
+
+
+@public
+def gpu_memory(*, reset_peak: bool = False) -> Any:
+    """How the memory of the GPU is used, in bytes: `in_use` by purpose, the `peak`, what is `kept`
+    for whoever asks next, what is `free`, and the `whole`. With `reset_peak` the peak begins
+    anew."""
+    return load_part("weft.driver.devices").gpu_memory(reset_peak=reset_peak)

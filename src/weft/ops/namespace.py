@@ -51,7 +51,7 @@ from weft.ops.array.statistics import *  # noqa: F403
 from weft.ops.array.utility import *  # noqa: F403
 from weft.ops.array.windows import *  # noqa: F403
 from weft.ops.autocast import autocast
-from weft.ops.caches import CacheInfo, cache_info, clear_caches
+from weft.ops.caches import CacheInfo, cache_info, clear_caches, gpu_memory
 from weft.ops.callbacks import pure_callback
 from weft.ops.control_flow import cond, scan, while_loop
 from weft.ops.custom_rules import custom_jvp, custom_vjp
@@ -141,6 +141,7 @@ __all__ = [
     "fft",
     "fori_loop",
     "functional",
+    "gpu_memory",
     "grad",
     "graph",
     "hessian",

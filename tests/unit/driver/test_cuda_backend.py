@@ -351,6 +351,22 @@ def test_a_program_that_has_no_room_leaves_nothing_behind(
     assert +pool.held == +before
 
 
+def test_memory_in_use_and_its_peak(gpu: Machine, backend: MachineBackend) -> None:
+    array = np.ones(1 << 20, np.float32)
+    held = backend.store(array)
+    before = weft.gpu_memory(reset_peak=True)
+    assert before.in_use["tensors"] >= held.nbytes
+    assert before.free < before.whole == gpu.room
+    more = [backend.store(array) for _ in range(2)]
+    more.pop()
+    after = weft.gpu_memory()
+    assert after.peak - sum(before.in_use.values()) >= 2 * array.nbytes
+    assert after.kept - before.kept >= array.nbytes
+    assert sum(after.in_use.values()) < after.peak
+    assert weft.gpu_memory(reset_peak=True).peak == after.peak
+    assert weft.gpu_memory().peak < after.peak
+
+
 def test_a_full_device_says_who_holds_what(gpu: Machine, backend: MachineBackend) -> None:
     gpu.room = 10 << 20
     held = backend.store(np.ones(1 << 20, np.float32))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ _NOT_READY: Final = 600
 """What the driver answers while a stream has work."""
 _TAKEN_AT_ONCE: Final = 1 << 16
 """Bytes of the host that the driver copies for itself; with more, it waits for the stream."""
+_HELD_AT_MOST: Final = 2.0
+"""Seconds. Loading a kernel, or one that needs a larger stack, can make the driver wait for the
+stream that is held back."""
 
 
 @cache
@@ -294,6 +298,29 @@ class Stream:
         call(driver, "cuStreamWaitEvent", self.handle, event, 0)
         # The driver keeps the event until the streams have passed it.
         call(driver, "cuEventDestroy", event)
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """What is asked for inside begins at the end, and is waited for: kernels that are timed
+        follow each other as fast as the device can, and not as fast as the host asks."""
+        driver = self.device.driver
+        place = int(call(driver, "cuMemHostAlloc", 4, driver.CU_MEMHOSTALLOC_DEVICEMAP))
+        word = ctypes.c_uint32.from_address(place)
+        word.value = 0
+        opening = threading.Timer(_HELD_AT_MOST, setattr, (word, "value", 1))
+        opening.daemon = True
+        opening.start()
+        try:
+            address = call(driver, "cuMemHostGetDevicePointer", place, 0)
+            until = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ
+            call(driver, "cuStreamWaitValue32", self.handle, address, 1, until)
+            yield
+        finally:
+            opening.cancel()
+            word.value = 1
+            self.synchronize()
+            opening.join()
+            call(driver, "cuMemFreeHost", place)
 
     def close(self) -> None:
         """Destroy the stream."""

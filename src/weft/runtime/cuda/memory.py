@@ -53,6 +53,8 @@ class Pool:
         self.device = device
         self.held: Counter[str] = Counter()
         """Bytes in use, by purpose."""
+        self.peak = 0
+        """The most bytes that were in use at one time."""
         self._idle: dict[int, list[int]] = {}
         self._lent: list[tuple[int, int, int | None]] = []
         """Sizes, addresses and streams of blocks that came back and may still be worked on
@@ -76,6 +78,7 @@ class Pool:
             if idle:
                 idle.remove(address)
             self.held[purpose] += size
+            self.peak = max(self.peak, self.held.total())
         return Block(self.device, address, size, self, purpose)
 
     def take_back(self, block: Block) -> None:
@@ -86,6 +89,12 @@ class Pool:
                 self._lent.append((block.bytes, block.address, block.stream))
             else:
                 self._idle.setdefault(block.bytes, []).append(block.address)
+
+    def free_and_whole(self) -> tuple[int, int]:
+        """The bytes of the device that nobody has taken, and all of them."""
+        with self.device.current():
+            free, whole = call(self.device.driver, "cuMemGetInfo")
+        return int(free), int(whole)
 
     def trim(self) -> None:
         """Free every idle block."""
@@ -131,7 +140,7 @@ class Pool:
             raise ResourceExceeded(self._shortage(count, purpose)) from None
 
     def _shortage(self, count: int, purpose: str) -> str:
-        free, whole = call(self.device.driver, "cuMemGetInfo")
+        free, whole = self.free_and_whole()
         parts = [f"{_amount(size)} of {what}" for what, size in self.held.most_common() if size]
         holds = ", ".join(parts) or "nothing"
         return (

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,13 +29,14 @@ from weft.runtime.artifact import (
     Reset,
     TensorSpec,
 )
-from weft.runtime.cuda.driver import Event
 from weft.runtime.cuda.resident import endless
 from weft.runtime.cuda.sections import is_straight
 from weft.runtime.cuda.stretches import Stretches
 from weft.runtime.timeline import HOST, MOST_LAPS, STREAM, Lap
 
 Array = NDArray[Any]
+_AT_ONCE: Final = 128
+"""Steps that are timed together; a stream takes about a thousand things before it must begin."""
 
 
 class Walk:
@@ -81,35 +83,44 @@ class Walk:
 
     def _taken(self) -> list[tuple[int, float, float, str]]:
         """All steps, one by one: their places, when they began, their seconds, and whose."""
-        points: list[tuple[int, Event, Event]] = []
         found: list[tuple[int, float, float, str]] = []
         self.resident.begin(self.seed)
         self.resident.gpu.stream.synchronize()
-        began, beginning = time.perf_counter(), self._point()
+        began = time.perf_counter()
         position = 0
         while position < len(self.steps):
             here, started = position, time.perf_counter()
             if is_straight(self.steps[position]):
-                before = self._point()
-                self.resident.put(position)
-                points.append((position, before, self._point()))
-                position += 1
+                position = self._straight_until(position)
+                laps = self._put(range(here, position))
+                # They ended just now, and began when the host had asked for them all.
+                start = time.perf_counter() - began - sum(laps)
+                for number, seconds in zip(range(here, position), laps, strict=True):
+                    found.append((number, start, seconds, STREAM))
+                    start += seconds
             else:
                 position = self.turn(position)
                 found.append((here, started - began, time.perf_counter() - started, HOST))
-        self.resident.gpu.stream.synchronize()
-        for number, before, after in points:
-            start = before.milliseconds_since(beginning) / 1e3
-            found.append((number, start, after.milliseconds_since(before) / 1e3, STREAM))
-            before.close()
-            after.close()
-        beginning.close()
         return found
 
-    def _point(self) -> Event:
-        event = self.resident.gpu.device.event()
-        event.record(self.resident.gpu.stream)
-        return event
+    def _straight_until(self, position: int) -> int:
+        end = min(len(self.steps), position + _AT_ONCE)
+        bent = (at for at in range(position, end) if not is_straight(self.steps[at]))
+        return next(bent, end)
+
+    def _put(self, places: range) -> list[float]:
+        """Steps that follow each other without a pause of the host; the seconds of each."""
+        stream = self.resident.gpu.stream
+        points = [self.resident.gpu.device.event() for _ in range(len(places) + 1)]
+        with stream.held_back():
+            points[0].record(stream)
+            for place, point in zip(places, points[1:], strict=True):
+                self.resident.put(place)
+                point.record(stream)
+        laps = [after.milliseconds_since(before) / 1e3 for before, after in pairwise(points)]
+        for point in points:
+            point.close()
+        return laps
 
     def turn(self, position: int) -> int:
         """Carry out a step that is not a stretch; where to go on."""

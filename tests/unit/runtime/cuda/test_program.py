@@ -186,6 +186,17 @@ def test_steps_are_timed(gpu: Machine) -> None:
     assert {(lap.lane, lap.seconds) for lap in laps} == {("GPU stream", 0.0005)}
 
 
+def test_what_is_held_back_goes_on_whatever_happens(gpu: Machine) -> None:
+    def stopped() -> None:
+        with open_gpu().stream.held_back():
+            assert len(gpu.words) == 1
+            raise KeyboardInterrupt
+
+    with open_gpu().lock, pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert gpu.words == []  # which the machine allows only when the word is set
+
+
 def test_empty_results_launch_nothing(gpu: Machine) -> None:
     source = mlp(0, 8, 8, 8)
     (result,) = on(gpu, source).run(inputs_for(source))

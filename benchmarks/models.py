@@ -10,7 +10,8 @@ Weights are random and the same on both sides, and so is the data; what a forwar
 loss of a step, is compared first. Calls are timed by the host's clock, a few at a time and all
 candidates in turns, with nothing waited for between them and nothing read: the medians are what a
 loop takes.
-`first` is the first call, with all that is compiled for it.
+`first` is the first call, with all that is compiled for it; `peak` the memory of the GPU that calls
+use, weights and state included.
 """
 
 from __future__ import annotations
@@ -85,7 +86,11 @@ class Candidate:
     who: str
     call: Callable[[], Any]
     read: Callable[[Any], Any]
+    before: int = 0
+    """Bytes of the GPU that torch had in use before it was made."""
     first: float = 0.0
+    peak: int = 0
+    """Bytes of the GPU, its weights among them."""
     seconds: list[float] | None = None
 
 
@@ -383,21 +388,36 @@ def candidates(case: Case, options: argparse.Namespace) -> Iterator[Candidate]:
     if case.images:
         tensors[0] = tensors[0].to(dtype, memory_format=torch.channels_last)
     for peer in options.peers.split(","):
+        before = torch.cuda.memory_allocated() if tensors[0].is_cuda else 0
         model = make(library).to(options.device, dtype)
         model.load_state_dict(weights)
         model = model.to(memory_format=torch.channels_last) if case.images else model
         model.train(case.trains)
         if caches is not None:
             call = torch_generation(model, tensors, caches, peer)
-            yield Candidate(f"torch {peer}", call, _read)
+            yield Candidate(f"torch {peer}", call, _read, before)
             continue
         if peer != "eager":
             model = torch.compile(model, mode=MODES[peer])
-        yield Candidate(f"torch {peer}", torch_call(case, model, tensors), _read)
+        yield Candidate(f"torch {peer}", torch_call(case, model, tensors), _read, before)
 
 
 def _read(tensor: Any) -> Any:
     return tensor.float().cpu().numpy()
+
+
+def _peak(candidate: Candidate) -> int:
+    """The most bytes of the GPU that two more calls use."""
+    if not torch.cuda.is_available():
+        return 0
+    weft.gpu_memory(reset_peak=True)
+    torch.cuda.reset_peak_memory_stats()
+    candidate.call()
+    candidate.call()
+    _wait()
+    if candidate.who == "weft":
+        return int(weft.gpu_memory().peak)
+    return int(torch.cuda.max_memory_allocated()) - candidate.before
 
 
 def _wait() -> None:
@@ -423,7 +443,9 @@ def measured(case: Case, options: argparse.Namespace) -> list[Candidate]:
         off = float(np.abs(result - expected).max() / max(1e-6, np.abs(expected).max()))
         kind = "f32" if options.device == "cpu" else "bf16"
         note = "" if off <= TOLERANCE[kind] else "  ** differs **"
-        print(f"  {candidate.who}: first {candidate.first:.2f} s, off {off:.1e}{note}", flush=True)
+        candidate.peak = _peak(candidate)
+        told = f"first {candidate.first:.2f} s, off {off:.1e}, peak {candidate.peak / 1e9:.2f} GB"
+        print(f"  {candidate.who}: {told}{note}", flush=True)
         found.append(candidate)
     in_turns(found, options.seconds)
     if options.profile and found and found[0].who == "weft":
@@ -463,6 +485,7 @@ def row(case: Case, found: list[Candidate]) -> str:
         ", ".join(f"{who} {1e3 * seconds:.3f}" for who, seconds in times.items()),
         "-" if ours is None or not times else f"{min(times.values()) / ours:.2f}",
         first,
+        ", ".join(f"{c.peak / 1e9:.2f}" for c in found),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -490,7 +513,8 @@ def main() -> int:
     if not rows:
         parser.error(f"no model is called {options.models}")
     print(
-        "\n| model | weft ms | peers ms | best peer / weft | first calls s |\n|---|---|---|---|---|"
+        "\n| model | weft ms | peers ms | best peer / weft | first calls s | peak GB |\n"
+        "|---|---|---|---|---|---|"
     )
     print("\n".join(rows))
     return 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from weft.foundation.dtypes import I1, DType
+from weft.foundation.dtypes import BF16, I1, DType
 
 COMPARISONS: Final[Mapping[str, str]] = {
     "lt": "{0} < {1}",
@@ -54,6 +54,13 @@ _FLOAT: Final[Mapping[str, str]] = {
     "logaddexp": "log_add_exp({0}, {1})",
     "nextafter": "{from_bits}(next_bits({to_bits}({0}), {to_bits}({1}), {0}, {1}))",
 }
+_BF16: Final[Mapping[str, str]] = {
+    **_FLOAT,
+    "sqrt": "bf16_root({0})",
+    "recip": "bf16_quotient({one}, {0})",
+    "div": "bf16_quotient({0}, {1})",
+}
+"""Those of bf16, which are rounded right once their results are."""
 _INTEGER: Final[Mapping[str, str]] = {
     "neg": "({held})(0 - ({wraps}){0})",
     "abs": "({0} < 0 ? ({held})(0 - ({wraps}){0}) : {0})",
@@ -101,7 +108,7 @@ def table(fn: str, dtype: DType) -> Mapping[str, str]:
     if fn in COMPARISONS:
         return COMPARISONS
     if dtype.is_float:
-        return _FLOAT
+        return _BF16 if dtype is BF16 else _FLOAT
     if dtype is I1:
         return _BOOLEAN
     return _INTEGER if dtype.is_integer else {}

@@ -195,10 +195,12 @@ def _merge_moments(body: Body, left: Sequence[str], right: Sequence[str]) -> tup
 
 
 def _reciprocals(body: Body, counts: Sequence[str], one: str) -> list[str]:
-    """Of three counts, 1 in place of 0, by one division: it takes as long as all else together."""
+    """Of three counts, 1 in place of 0, by one root: a division takes as long as all else together,
+    and its branches keep apart what is merged for one row and for its neighbour."""
     a, b, c = (body.binary("max", count, one) for count in counts)
     others = [body.binary("mul", x, y) for x, y in ((b, c), (a, c), (a, b))]
-    whole = body.binary("div", one, body.binary("mul", a, others[0]))
+    root = body.unary("rsqrt", body.binary("mul", a, others[0]))
+    whole = body.binary("mul", root, root)
     return [body.binary("mul", whole, other) for other in others]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from math import prod
+from math import gcd, prod
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -24,7 +24,7 @@ from weft.codegen.gpu.body.scopes import Group, Scope, Sweep, group_at
 from weft.codegen.gpu.body.thread import Emitter, Refs
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.formats import held_bytes
-from weft.codegen.gpu.ir.scalar import BLOCK, THREAD, Lit, Name, Scalar, both, least
+from weft.codegen.gpu.ir.scalar import BLOCK, THREAD, Like, Lit, Name, Scalar, both, least, scalar
 from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding
 from weft.plan.ir import Plan, RowPlan
@@ -191,29 +191,72 @@ class Columns(Emitter):
     # -- merging ---------------------------------------------------------------------------------
 
     def merge(self, reduction: Reduction, carries: Sequence[Sequence[str]]) -> None:
-        """In steps: the first members take what the others have. Then everybody reads the first
-        member's, where somebody else needs it."""
-        tile = self.new_tile(reduction, len(carries))
-        member, left = Name("member"), self.plan.threads
+        """In steps: the first members take what the others have, each of them that of some rows of
+        the vector where there are members enough. Then everybody reads the first member's, where
+        somebody else needs it, or the first member, where others have made it."""
+        tile, left = self.new_tile(reduction, len(carries)), self.plan.threads
+        steps = []
         while left > 1:
             rest = left // min(_MERGED, left)
-            self.put(tile, reduction, carries)
-            inner = Scope(self.root, {}, [])
-            for place, mine in enumerate(carries):
-                for first in range(rest, left, rest):
-                    other = self.get(inner, tile, reduction, place, member + first)
-                    merged = reduction.combine(self, inner, mine, other)
-                    for name, new in zip(mine, merged, strict=True):
-                        inner.body.append(values.Assign(name, new, Lit(1)))
-            self.root.body.append(ir.If(member < rest, tuple(inner.body)))
-            self.root.body.append(ir.SyncThreads())
+            steps.append((left, rest, gcd(len(carries), _power_below(self.plan.threads // rest))))
             left = rest
-        if self.wanted_by_all:
+        shared = any(parts > 1 for _, _, parts in steps)
+        if shared:
             self.put(tile, reduction, carries)
+        for left, rest, parts in steps:
+            if shared:
+                self.merge_in_place(tile, reduction, (left, rest, parts), len(carries) // parts)
+            else:
+                self.merge_own(tile, reduction, carries, (left, rest))
+        if not shared and self.wanted_by_all:
+            self.put(tile, reduction, carries)
+        if shared or self.wanted_by_all:
+            inner = Scope(self.root, {}, []) if not self.wanted_by_all else self.root
             for place, mine in enumerate(carries):
-                first_ones = self.get(self.root, tile, reduction, place, Lit(0))
+                first_ones = self.get(inner, tile, reduction, place, Lit(0))
                 for name, new in zip(mine, first_ones, strict=True):
-                    self.root.body.append(values.Assign(name, new, Lit(1)))
+                    inner.body.append(values.Assign(name, new, Lit(1)))
+            if inner is not self.root:
+                self.root.body.append(ir.If(Name("member").equals(0), tuple(inner.body)))
+
+    def merge_own(
+        self,
+        tile: str,
+        reduction: Reduction,
+        carries: Sequence[Sequence[str]],
+        step: tuple[int, int],
+    ) -> None:
+        """Of `left` members the first `rest` take what the others put down, for all rows."""
+        (left, rest), member = step, Name("member")
+        self.put(tile, reduction, carries)
+        inner = Scope(self.root, {}, [])
+        for place, mine in enumerate(carries):
+            for first in range(rest, left, rest):
+                other = self.get(inner, tile, reduction, place, member + first)
+                merged = reduction.combine(self, inner, mine, other)
+                for name, new in zip(mine, merged, strict=True):
+                    inner.body.append(values.Assign(name, new, Lit(1)))
+        self.root.body.append(ir.If(member < rest, tuple(inner.body)))
+        self.root.body.append(ir.SyncThreads())
+
+    def merge_in_place(
+        self, tile: str, reduction: Reduction, step: tuple[int, int, int], rows: int
+    ) -> None:
+        """What `left` members put down, merged to that of `rest`: each of these has `parts` members
+        at work, who take `rows` rows of the vector each and put the result where the first of what
+        they merge was."""
+        left, rest, parts = step
+        member, inner = Name("member"), Scope(self.root, {}, [])
+        target = member % rest if parts > 1 else member
+        for row in range(rows):
+            place = member // rest * rows + row if parts > 1 else Lit(row)
+            mine = self.get(inner, tile, reduction, place, target)
+            for first in range(rest, left, rest):
+                other = self.get(inner, tile, reduction, place, target + first)
+                mine = list(reduction.combine(self, inner, mine, other))
+            self.put_row(inner, tile, reduction, (place, target), mine)
+        self.root.body.append(ir.If(member < rest * parts, tuple(inner.body)))
+        self.root.body.append(ir.SyncThreads())
 
     @property
     def wanted_by_all(self) -> bool:
@@ -224,24 +267,36 @@ class Columns(Emitter):
 
     def put(self, tile: str, reduction: Reduction, carries: Sequence[Sequence[str]]) -> None:
         for place, names in enumerate(carries):
-            for number, (name, carry) in enumerate(zip(names, reduction.carries, strict=True)):
-                address = self.address_of(tile, reduction, (place, number), Name("member"))
-                self.root.body.append(ir.StShared(address, name, carry.dtype))
+            self.put_row(self.root, tile, reduction, (Lit(place), Name("member")), names)
         self.root.body.append(ir.SyncThreads())
 
+    def put_row(
+        self,
+        scope: Scope,
+        tile: str,
+        reduction: Reduction,
+        whose: tuple[Scalar, Scalar],
+        names: Sequence[str],
+    ) -> None:
+        """Put down what a member has of a row of the vector: the row and the member are `whose`."""
+        place, member = whose
+        for number, (name, carry) in enumerate(zip(names, reduction.carries, strict=True)):
+            address = self.address_of(tile, reduction, (place, number), member)
+            scope.body.append(ir.StShared(address, name, carry.dtype))
+
     def get(
-        self, scope: Scope, tile: str, reduction: Reduction, place: int, member: Scalar
+        self, scope: Scope, tile: str, reduction: Reduction, place: Like, member: Scalar
     ) -> list[str]:
         """What a member put down of a row of the vector."""
         found = []
         for number, carry in enumerate(reduction.carries):
             found.append(self.fresh())
-            address = self.address_of(tile, reduction, (place, number), member)
+            address = self.address_of(tile, reduction, (scalar(place), number), member)
             scope.body.append(ir.LoadShared(found[-1], carry.dtype, address))
         return found
 
     def address_of(
-        self, tile: str, reduction: Reduction, slot: tuple[int, int], member: Scalar
+        self, tile: str, reduction: Reduction, slot: tuple[Scalar, int], member: Scalar
     ) -> ir.Address:
         """Neighbouring threads have neighbouring slots; `slot` is a row of the vector and one of
         its carries."""
@@ -257,6 +312,11 @@ class Columns(Emitter):
         size = rows * len(reduction.carries) * self.threads * _slot_bytes(reduction)
         self.tiles.append(ir.SharedTile(name, start, size))
         return name
+
+
+def _power_below(number: int) -> int:
+    """The largest power of two up to a number."""
+    return 1 << (number.bit_length() - 1)
 
 
 def _slot_bytes(reduction: Reduction) -> int:

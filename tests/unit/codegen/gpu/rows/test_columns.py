@@ -37,6 +37,14 @@ def _variance(b: Builder, x: Value) -> Value:
     return b.reduce_sum(moved * moved, [0])
 
 
+def _spread(b: Builder, x: Value) -> Value:
+    """The sum and the variance of narrow floats, which come from one pass over long rows."""
+    wide = b.cast(x, "f32")
+    mean = b.reduce_sum(wide, [0], keepdims=True) * (1.0 / x.type.static_shape[0])  # type: ignore[union-attr]
+    moved = wide - b.broadcast_to(mean, wide.shape)
+    return b.reduce_sum(moved * moved, [0]) + b.reshape(mean, [x.type.static_shape[1]])  # type: ignore[union-attr]
+
+
 CASES: dict[str, tuple[tuple[int, ...], Make]] = {
     "sum": ((70, 24), lambda b, x: b.reduce_sum(x, [0])),
     "sum of few": ((5, 40), lambda b, x: b.reduce_sum(x * x, [0])),
@@ -49,6 +57,7 @@ CASES: dict[str, tuple[tuple[int, ...], Make]] = {
     "in parts": ((4096, 8), lambda b, x: b.reduce_sum(x, [0])),
     "many members": ((256, 8), lambda b, x: b.reduce_sum(x * x, [0])),
     "variance": ((300, 8), lambda b, x: _variance(b, x)),
+    "spread": ((4096, 32), _spread),
     "checked": ((64, 16), lambda b, x: b.take(x, b.arg_max(x, axis=0))),
     "strips": ((2, 520, 64), lambda b, x: b.reduce_max(x, [1])),
 }
@@ -116,6 +125,16 @@ def test_vectors_on_their_way_are_shared_among_operands() -> None:
         kernels = compilation["gpu"].kernels.values()
         loops = [s for k in kernels for s in walk(k.body) if isinstance(s, ir.For)]
         assert [loop.times for loop in loops] == [times]
+
+
+def test_members_share_the_merging_of_a_vector_of_rows() -> None:
+    """Of 32 members with 8 rows each, all merge: one row and eight partial results in a step."""
+    found = program("many members", "bf16")
+    (kernel,) = through_stages(found, "sm90")["gpu"].kernels.values()
+    guarded = [s.then for s in walk(kernel.body) if isinstance(s, ir.If)]
+    loads = [sum(isinstance(s, ir.LoadShared) for s in body) for body in guarded]
+    assert loads
+    assert max(loads) <= 8
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -200,7 +200,8 @@ class Scop:
     chains: tuple[Chain, ...] = ()
     params: tuple[IndexParam, ...] = ()
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The shapes of inputs and outputs as the program gave them."""
+    """The shapes of inputs and outputs as the program gave them, and of blocks that are stored in
+    another order than their own."""
 
     @cached_property
     def by_name(self) -> dict[str, PolyBlock]:

@@ -140,7 +140,8 @@ class _Lowering:
             self.taken.add(name)
 
     def _source(self, name: str, block: PolyBlock, layout: Layout | None) -> None:
-        shape = _shape(block) if layout is None else layout.shape(block)
+        whole = self.scop.shapes.get(name) or _shape(block)
+        shape = whole if layout is None else layout.shape(block)
         tensor = Tensor(self._free_name(name), block.dtype, shape, "internal")
         self.sources[name] = Source(tensor, block.shape, layout.order if layout else None)
 

@@ -6,6 +6,11 @@ Matrix units sum over channels, and read those of one pixel side by side. A mode
 with its channels first has nothing to gain from that order but at its ends: the values between its
 convolutions, and whatever reads and makes them element by element, by windows or by products along
 the channels, take the other one. What a program is given and hands out stays as it is.
+
+Channels are one axis or several: a norm of groups sees its image as y[n, g, c, h, w], which a
+convolution reads at [n, k / C, k % C, h, w]; images that are joined are read at [n, C * g + c - K,
+h, w], each where it is. Axes of a tensor and axes of a reader that make up one another are the same
+channels, and the tensor is stored with them as one.
 """
 
 from __future__ import annotations
@@ -16,8 +21,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from weft.foundation.dtypes import BF16, F16
-from weft.foundation.index_expr import axes_of
+from weft.foundation.index_expr import Axis, Expr, axes_of, linear
 from weft.poly_view.ir import Access, BlockKind, PolyBlock, Scop
+from weft.region.ir import row_major
+from weft.region.writing.layouts import dims_of
 from weft.target.target import Target
 
 _T = TypeVar("_T")
@@ -109,32 +116,32 @@ class _Images:
             image = _image(self.scop, block)
             if image is not None:
                 self._note(block, _made_of(block, image))
-                self._note_read(image, _summed(block, image))
+                self._note_read(block, image, _summed(self.scop, block, image))
         while self.waiting:
             block = self.scop.by_name[self.waiting.pop()]
             places = self.channels[block.name]
             for reader, access in self.readers.get(block.name, ()):
-                self._note(reader, _across(reader, access, places))
+                self._note(reader, _across(self.scop, reader, access, places))
             names = {block.out_axes[place].name for place in places}
             for access in block.accesses:
-                self._note_read(access, _behind(block, access, names))
+                self._note_read(block, access, _behind(self.scop, block, access, names))
 
     def _note(self, block: PolyBlock, names: Collection[str]) -> None:
         places = frozenset(n for n, axis in enumerate(block.out_axes) if axis.name in names)
-        self._note_places(block.name, places, len(names))
+        if len(places) == len(names):
+            self._note_places(block.name, places)
 
-    def _note_read(self, access: Access, names: Collection[str]) -> None:
-        held = [expr.single_axis for expr in access.map]
-        found = {axis.name: n for n, axis in enumerate(held) if axis is not None}
-        places = frozenset(found[name] for name in names if name in found)
-        self._note_places(access.tensor, places, len(names))
+    def _note_read(self, reader: PolyBlock, access: Access, names: Collection[str]) -> None:
+        found = [same for same in _same(self.scop, reader, access) if same.names <= {*names}]
+        if {*names} == {name for same in found for name in same.names}:
+            self._note_places(access.tensor, frozenset(n for same in found for n in same.places))
 
-    def _note_places(self, name: str, places: frozenset[int], count: int) -> None:
-        """The channels of a block, if all of them are among its axes; what comes first holds."""
+    def _note_places(self, name: str, places: frozenset[int]) -> None:
+        """The channels of a block, if it has other axes as well; what comes first holds."""
         block = self.scop.by_name.get(name)
         if block is None or block.kind not in _KINDS or name in self.channels:
             return
-        if places and len(places) == count and len(block.out_axes) > len(places):
+        if places and len(block.out_axes) > len(places):
             self.channels[name] = places
             self.waiting.append(name)
 
@@ -150,7 +157,7 @@ class _Images:
         count = math.prod(block.shape[place] for place in places)
         if name in self.fixed or block.fn in _IN_ORDER or count < _FEWEST or count % _LINE:
             return False
-        summed = [_summed_places(*read) for read in self.readers.get(name, ())]
+        summed = [_summed_places(self.scop, *read) for read in self.readers.get(name, ())]
         return all(found <= places or not found & places for found in summed)
 
 
@@ -175,7 +182,8 @@ def _image(scop: Scop, block: PolyBlock) -> Access | None:
         return None
     summed = set(block.attrs.reduce_idx)
     for access in block.accesses:
-        windows = [axes_of(expr) for expr in access.map if expr.single_axis is None]
+        plain = {place for same in _same(scop, block, access) for place in same.places}
+        windows = [axes_of(expr) for n, expr in enumerate(access.map) if n not in plain]
         taps = {name for names in windows for name in names & summed}
         places = {name for names in windows for name in names - summed}
         if taps and _points(sizes, taps) <= _points(sizes, places):
@@ -192,16 +200,55 @@ def _points(sizes: Mapping[str, int], names: Collection[str]) -> int:
     return math.prod(sizes[name] for name in names)
 
 
-def _names(access: Access) -> set[str]:
-    """The axes that read an axis of a tensor each, as they are."""
-    return {axis.name for expr in access.map if (axis := expr.single_axis) is not None}
+@dataclass(frozen=True)
+class _Same:
+    """Axes of a reader and axes of a tensor, by number, that are the same elements."""
+
+    names: frozenset[str]
+    places: tuple[int, ...]
 
 
-def _summed(block: PolyBlock, access: Access) -> set[str]:
+def _same(scop: Scop, reader: PolyBlock, access: Access) -> list[_Same]:
+    """What a block reads as it is: one axis by one, one axis by the digits of it that a tensor has
+    as axes; and, but for contractions, whose windows look alike, several axes as one, or a part."""
+    held, found = scop.by_name.get(access.tensor), list[_Same]()
+    shape = held.shape if held is not None else scop.inputs[access.tensor][1]
+    used = [axes_of(expr) for expr in access.map]
+    sizes = {axis.name: axis.size for axis in reader.axes}
+    for name in sizes:
+        places = [n for n, names in enumerate(used) if name in names]
+        whole = linear([access.map[n] for n in places], row_major(tuple(shape[n] for n in places)))
+        alone = whole.single_axis
+        if alone is not None and alone.name == name:
+            found.append(_Same(frozenset({name}), tuple(places)))
+    if reader.attrs is None:
+        known = {name for same in found for name in same.names}
+        for place, names in enumerate(used):
+            apart = known.isdisjoint(names) and sum(not names.isdisjoint(u) for u in used) == 1
+            if apart and _is_counted(access.map[place], sizes):
+                found.append(_Same(names, (place,)))
+    return found
+
+
+def _is_counted(expr: Expr, sizes: Mapping[str, int]) -> bool:
+    """Whether an expression goes through neighbours one by one, the last of its axes fastest."""
+    steps = sorted((factor, term.name) for term, factor in expr.terms if isinstance(term, Axis))
+    if not steps or len(steps) < len(expr.terms):
+        return False
+    count = 1
+    for step, name in steps:
+        if step != count:
+            return False
+        count *= sizes[name]
+    return True
+
+
+def _summed(scop: Scop, block: PolyBlock, access: Access) -> set[str]:
     """The channels of an image that a contraction reads: of its plain axes those that it sums over,
     and those that the other operand has as well."""
     assert block.attrs is not None
-    return _names(access) & {*block.attrs.reduce_idx, *block.attrs.batch_idx}
+    names = {name for same in _same(scop, block, access) for name in same.names}
+    return names & {*block.attrs.reduce_idx, *block.attrs.batch_idx}
 
 
 def _made_of(block: PolyBlock, image: Access) -> set[str]:
@@ -212,30 +259,31 @@ def _made_of(block: PolyBlock, image: Access) -> set[str]:
     return {*other, *block.attrs.batch_idx}
 
 
-def _across(reader: PolyBlock, access: Access, places: Collection[int]) -> set[str]:
+def _across(scop: Scop, reader: PolyBlock, access: Access, places: Collection[int]) -> set[str]:
     """The channels of a block that reads an image."""
-    held = [access.map[place].single_axis for place in places]
-    names = {axis.name for axis in held if axis is not None}
-    if len(names) < len(places):
+    found = [same for same in _same(scop, reader, access) if {*same.places} <= {*places}]
+    names = {name for same in found for name in same.names}
+    if {*places} != {place for same in found for place in same.places}:
         return set()
     if reader.attrs is None:
         return names if names <= {axis.name for axis in reader.out_axes} else set()
-    return _made_of(reader, access) if names == _summed(reader, access) else set()
+    return _made_of(reader, access) if names == _summed(scop, reader, access) else set()
 
 
-def _behind(block: PolyBlock, access: Access, names: set[str]) -> set[str]:
+def _behind(scop: Scop, block: PolyBlock, access: Access, names: set[str]) -> set[str]:
     """The channels of what a block with channels reads."""
     if block.attrs is None:
         return names
-    return _summed(block, access) if names == _made_of(block, access) else set()
+    return _summed(scop, block, access) if names == _made_of(block, access) else set()
 
 
-def _summed_places(block: PolyBlock, access: Access) -> set[int]:
+def _summed_places(scop: Scop, block: PolyBlock, access: Access) -> set[int]:
     """The axes of a tensor that a contraction sums over as they lie."""
     if block.attrs is None:
         return set()
-    held = enumerate(expr.single_axis for expr in access.map)
-    return {n for n, axis in held if axis is not None and axis.name in block.attrs.reduce_idx}
+    summed = {*block.attrs.reduce_idx}
+    found = _same(scop, block, access)
+    return {place for same in found if same.names <= summed for place in same.places}
 
 
 # -- blocks in another order ---------------------------------------------------------------------
@@ -252,12 +300,27 @@ def _turned(scop: Scop, orders: Mapping[str, tuple[int, ...]]) -> Scop:
         block = replace(block, accesses=tuple(map(read, block.accesses)))
         return _with_order(block, orders[block.name]) if block.name in orders else block
 
+    shapes = {name: _joined(scop.by_name[name], order) for name, order in orders.items()}
     return replace(
         scop,
+        shapes={**scop.shapes, **shapes},
         blocks=tuple(map(turned, scop.blocks)),
         outputs=tuple((name, read(access), axes) for name, access, axes in scop.outputs),
         params=tuple(replace(param, access=read(param.access)) for param in scop.params),
     )
+
+
+def _joined(block: PolyBlock, order: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that a block is stored with: what was one axis of its value, and lies together,
+    still is."""
+    dims, sizes, before = dims_of(block), list[int](), -1
+    for place in order:
+        if sizes and place == before + 1 and dims[place] == dims[before]:
+            sizes[-1] *= block.shape[place]
+        else:
+            sizes.append(block.shape[place])
+        before = place
+    return tuple(sizes)
 
 
 def _with_order(block: PolyBlock, order: tuple[int, ...]) -> PolyBlock:

@@ -27,7 +27,7 @@ class Layout:
     def shape(self, block: PolyBlock) -> tuple[int, ...]:
         """Of the tensor. Atoms of one axis of the value that follow one another are one axis too,
         as in tensors without a layout: kernels that hand it on see the same axes."""
-        kept, dims = len(self.order) - self.together, _dims(block)
+        kept, dims = len(self.order) - self.together, dims_of(block)
         sizes: list[int] = []
         for number, place in enumerate(self.order):
             before = self.order[number - 1] if 0 < number < kept else None
@@ -39,7 +39,7 @@ class Layout:
         return tuple(sizes)
 
 
-def _dims(block: PolyBlock) -> list[int]:
+def dims_of(block: PolyBlock) -> list[int]:
     """Which axis of a block's value each of its atoms is part of; each is one where that is not so
     simple."""
     sizes = tuple(static(size) for size in block.value.shape)

@@ -120,6 +120,26 @@ def test_norms_of_groups_between_convolutions() -> None:
     agrees(program_of(block, random(2, 16, 4, 4), random(16, 16, 3, 3)))
 
 
+@pytest.mark.parametrize("groups", [1, 4, 24])
+def test_a_norm_of_groups_of_joined_images_hands_them_on_with_their_channels_last(
+    groups: int,
+) -> None:
+    def block(x: weft.Tensor, w: weft.Tensor, u: weft.Tensor, v: weft.Tensor) -> weft.Tensor:
+        y = weft.concat([F.conv2d(x, w, padding=1), F.conv2d(x, u, padding=1)], axis=1)
+        return F.conv2d(F.silu(F.group_norm(y, groups)), v, padding=1) + F.conv2d(y, v, padding=1)
+
+    program = program_of(
+        block, random(2, 16, 4, 5), random(16, 16, 3, 3), random(8, 16, 3, 3), random(16, 24, 3, 3)
+    )
+    module = regions(program)
+    held = [t.shape for t in images(module) if t.shape[0] == 2]
+    assert (2, 4, 5, 24) in held
+    assert not [shape for shape in held if shape[1] == 24]
+    copies = {name for k in module.kernels if k.name.endswith("image_copy") for name in k.inputs}
+    assert copies <= {*module.inputs}, "what the program is given, and nothing else"
+    agrees(program)
+
+
 def test_gradients_through_statistics_of_a_batch() -> None:
     def loss(w: weft.Tensor, v: weft.Tensor, x: weft.Tensor) -> weft.Tensor:
         y = F.conv2d(x, w, padding=1).astype(weft.float32)

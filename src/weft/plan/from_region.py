@@ -29,7 +29,7 @@ from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan, vector_length, whole_part
 from weft.plan.staged import staged_plan
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
-from weft.plan.transposes import block_for, crossing_of
+from weft.plan.transposes import block_for, crossing_of, run_block
 from weft.region.cost import operations_of
 from weft.region.form import Attention, Map, Product, Staged, Stream
 from weft.region.forms.widths import inner_axis, length_with_room, vector_bytes
@@ -50,6 +50,8 @@ _TOGETHER: Final = 2
 _NARROW: Final = 4
 """Narrow vectors of a thread, at most: rows of 1023 elements of bf16 take 319, 163 and 94 us with
 one, two and four."""
+_RUN_THREADS: Final = (128, 96, 160)
+"""Of a block of runs: as many as leave the fewest without a vector in the last turn."""
 _MANY_BLOCKS: Final = 2048
 _BUSY: Final = 1 << 15
 """Threads that keep a machine busy while each of them waits for its own operations."""
@@ -176,7 +178,7 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
             return MapPlan(header, vector, max(1, 16 // vector), block=block)
         unroll = max(1, 4 * usual // max(vector, usual)) if points >= 64 * vector else 1
         return MapPlan(header, vector, unroll)
-    blocks = gpu_block_plan(kernel, tensors, header)
+    blocks = gpu_block_plan(kernel, tensors, target, header)
     return blocks or gpu_map_plan(kernel, tensors, header)
 
 
@@ -225,13 +227,24 @@ def _waits_for_more(kernel: Kernel) -> bool:
     return any(read.places or not axes <= set(let.axes) for let, read in reads)
 
 
-def gpu_block_plan(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> MapPlan | None:
+def gpu_block_plan(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
+) -> MapPlan | None:
     """Blocks through shared memory, where operands lie across results; None where none does."""
-    block, crossing = block_for(kernel), crossing_of(kernel)
-    if block == 1 or crossing is None:
+    crossing = crossing_of(kernel)
+    if crossing is None:
         return None
     length = vector_length(kernel, tensors, 16, crossing.columns)
     vector = whole_part(kernel.sizes[crossing.columns], length)
+    runs = run_block(kernel, tensors, target.limits.units)
+    if runs is not None:
+        block, rows = runs
+        vectors = block * rows // vector
+        threads = min(_RUN_THREADS, key=lambda count: -vectors % count)
+        return MapPlan(header, vector, 1, threads, grain=block * block, block=block)
+    block = block_for(kernel)
+    if block == 1:
+        return None
     # Twice as many loads of a thread are on their way, where registers hold them for all operands.
     alone = sum(isinstance(let.expr, Read) for let in kernel.body) == 1
     threads = 128 if alone else 256

@@ -30,13 +30,15 @@ from weft.codegen.gpu.ir.scalar import (
     Wide,
     scalar,
 )
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import UI8, DType
 
 SECTOR: Final = 32
 """Bytes that memory hands out at a time."""
 _TURNS: Final = 32
 """Turns of an innermost loop that are followed: those of single bytes fill a sector."""
 _OUTER_TURNS: Final = 2
+_COPIED: Final = 16
+"""Bytes of an asynchronous copy."""
 _ENOUGH: Final = 1 << 16
 """Elements after which a block has shown what it does."""
 
@@ -217,6 +219,8 @@ def _access(statement: ir.Stmt) -> _Access | None:
             count, guard = len(names), several > 0
         case values.StoreVector(sources=sources, guard=guard):
             count = len(sources)
+        case ir.CpAsync(buffer=buffer, offset=offset, guard=guard):
+            return _Access(buffer, UI8, offset, guard, _COPIED)
         case _:
             return None
     return _Access(statement.buffer, statement.dtype, statement.offset, guard, count)

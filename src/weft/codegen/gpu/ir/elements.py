@@ -57,7 +57,7 @@ class LoadSharedVector:
 @dataclass(frozen=True)
 class LoadStaged:
     """Elements that a copy has put one after the other into shared memory, packed as in global
-    memory, by one access."""
+    memory, by one access: a vector of them, or one."""
 
     names: tuple[str, ...]
     dtype: DType

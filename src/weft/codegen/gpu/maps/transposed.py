@@ -26,16 +26,15 @@ from weft.codegen.gpu.body.scopes import Group, Scope, group_at
 from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.ir.formats import ACCESS_BYTES
 from weft.codegen.gpu.ir.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
+from weft.codegen.gpu.maps import runs
 from weft.codegen.gpu.maps.map import Elementwise
 from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
-from weft.foundation.index_expr import linear
 from weft.plan.ir import MapPlan, Plan
-from weft.plan.transposes import crossing_of, row_axes
+from weft.plan.transposes import crossing_of, row_axes, turned_reads
 from weft.region.form import Crossing
-from weft.region.forms.crossing import is_across
-from weft.region.ir import Kernel, Let, Read, Tensor, row_major
+from weft.region.ir import Kernel, Let, Read, Tensor
 from weft.target.target import Target
 
 _BANKS = 32
@@ -88,13 +87,7 @@ def _blocks_along(
 
 def _turned(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> list[Let]:
     """The reads that go through shared memory."""
-    found = []
-    for let in kernel.body:
-        if isinstance(let.expr, Read) and not let.expr.guards and not let.expr.places:
-            address = linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
-            if is_across(address, crossing):
-                found.append(let)
-    return found
+    return [let for let, _ in turned_reads(kernel, tensors, crossing)]
 
 
 def _vector(dtype: DType, rows: int) -> int:
@@ -261,7 +254,7 @@ class Blocks(Elementwise):
 
 
 class TransposedTemplate:
-    """Blocks of two axes through shared memory."""
+    """Blocks of two axes through shared memory, or of runs where operands have them."""
 
     name: Final = "transposed"
 
@@ -269,10 +262,19 @@ class TransposedTemplate:
         return isinstance(plan, MapPlan) and plan.block > 1
 
     def accepts(self, job: Job[MapPlan]) -> list[Finding]:
+        found = runs.found_runs(job.short, job.tensors, job.refs, job.plan)
+        if found is not None:
+            return runs.accepts(job.short, job.tensors, found, job.plan, job.target)
         return accepts(job.short, job.tensors, job.plan, job.target)
 
     def build(self, job: Job[MapPlan], name: str) -> ir.Kernel:
-        blocks = Blocks(job.short, job.refs, job.plan, job.tensors, job.target)
+        given = job.short, job.refs, job.plan, job.tensors
+        found = runs.found_runs(job.short, job.tensors, job.refs, job.plan)
+        blocks = (
+            Blocks(*given, job.target)
+            if found is None
+            else runs.RunBlocks(*given, found, job.target)
+        )
         return blocks.kernel_called(name, job.tensors)
 
 

@@ -386,7 +386,8 @@ class _Checker:
                 for name in names:
                     self.define(name, _Known("value", dtype))
             case ir.LoadStaged(names=names, dtype=dtype):
-                self.vector(len(names), dtype)
+                if len(names) != 1:
+                    self.vector(len(names), dtype)
                 for name in names:
                     self.define(name, _Known("value", dtype))
             case ir.StShared(source=name):

@@ -142,6 +142,12 @@ INLINE u32 load_shared_4(u32 address) {
 INLINE u32 load_staged(u32 address) {
   u32 x; asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address)); return x;
 }
+INLINE u32 load_staged_2(u32 address) {
+  u16 x; asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address)); return x;
+}
+INLINE u32 load_staged_1(u32 address) {
+  u32 x; asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(address)); return x;
+}
 // Without branches, so that pieces that follow one another are on their way together.
 INLINE void store_word_if(char* target, u32 x, bool holds) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.b32 [%0], %1;\n}\n"

@@ -58,6 +58,8 @@ class ValuePrinter:
         self.loaded: dict[tuple[str, ...], str] = {}
         """Words that were loaded, by the values that each holds: stored again they stay as they
         are."""
+        self.alone: dict[str, str] = {}
+        """Elements narrower than a word that were loaded one by one, in words of their own."""
 
     def name(self, name: str, dtype: DType) -> str:
         """The head of a declaration."""
@@ -194,8 +196,14 @@ class ValuePrinter:
             yield f"{self.name(name, dtype)} = {value};"
 
     def load_staged(self, names: tuple[str, ...], dtype: DType, address: str) -> Iterator[str]:
-        words = f"{names[0]}_w_"
-        yield f"u32 {words}[{_words(len(names), dtype.storage_bytes)}];"
+        words, size = f"{names[0]}_w_", dtype.storage_bytes
+        if len(names) * size < WORD:
+            yield f"const u32 {words}[1] = {{load_staged_{size}({address})}};"
+            if dtype not in _REPRESENTED_TWICE:
+                self.alone[names[0]] = f"{words}[0]"
+            yield f"{self.name(names[0], dtype)} = {_piece(words, 0, dtype)};"
+            return
+        yield f"u32 {words}[{_words(len(names), size)}];"
         yield f"load_shared_words({words}, {address});"
         yield from self.pieces(names, dtype, words)
 
@@ -231,6 +239,8 @@ class ValuePrinter:
         own = sources[word * each : (word + 1) * each]
         if own in self.loaded:
             return self.loaded[own]
+        if all(name in self.alone for name in own):
+            return " | ".join(f"{self.alone[name]} << {8 * size * i}" for i, name in enumerate(own))
         if dtype in PAIRED:
             return f"pack_{dtype.name}({own[0]}, {own[1]})"
         mask = (1 << 8 * size) - 1

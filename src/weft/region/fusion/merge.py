@@ -3,8 +3,9 @@
 Two kernels are candidates when one reads what the other stores, or when both read a tensor. They
 are merged if no third kernel stands between them, neither has to wait for the other, the result is
 a kernel of a known shape within the machine's limits, at least one read disappears, and the
-estimate is lower. Where there are very many kernels of one number each on a CPU, they are put
-together first; kernels of short vectors on a GPU, last.
+estimate is lower. On a GPU those that have much in common come first, as what an optimiser makes of
+one tensor; then those that are hardly longer than their start. Where there are very many kernels of
+one number each on a CPU, they are put together first; kernels of short vectors on a GPU, last.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TypeAlias
 
 from weft.foundation.index_expr import Expr, axis, substitute
 from weft.poly_view.ir import BlockKind
+from weft.region.cost import kernel_work
 from weft.region.fusion.bounds import PLACED
 from weft.region.fusion.greedy import LARGEST, Fusion
 from weft.region.fusion.order import Order, Traffic
@@ -26,6 +28,8 @@ from weft.target.target import Kind
 Group: TypeAlias = tuple[Root, ...]
 LONGEST = 1 << 15
 """Elements of vectors that a GPU reads and writes in less time than it takes to start a kernel."""
+LITTLE = 1 / 16
+"""Of what a kernel moves, what it has in common with another one that it has nothing to do with."""
 MANY = 32
 """From so many numbers on, kernels compute several that have nothing to do with one another."""
 
@@ -104,21 +108,22 @@ class _Merger:
             self._join(numbers[0], other, roots)
 
     def run(self) -> None:
-        for number in sorted(self.groups, reverse=True):
-            self._grow(number)
+        for kin in (True, False) if self.fusion.target.kind is Kind.GPU else (False,):
+            for number in sorted(self.groups, reverse=True):
+                self._grow(number, kin)
         self._gather_vectors()
         for number in self.groups:
             self._drop_unread(number)
 
-    def _grow(self, number: int) -> None:
-        """Merge others into a group; on a GPU, where every kernel less is a launch less, then those
-        that read what only these have read."""
+    def _grow(self, number: int, kin: bool) -> None:
+        """Merge others into a group, or only its kin; on a GPU, where every kernel less is a launch
+        less, then those that read what only these have read."""
         tried, once = set[int](), self.fusion.target.kind is not Kind.GPU
         while number in self.groups:
             size, fresh = len(self.groups[number]), self._candidates(number)
             for other in fresh:
                 if other not in tried:
-                    self._try(number, other)
+                    self._try(number, other, kin=kin)
             tried.update(fresh)
             if once or len(self.groups[number]) == size:
                 return
@@ -230,8 +235,9 @@ class _Merger:
 
     # -- merging ---------------------------------------------------------------------------------
 
-    def _try(self, number: int, other: int, *, related: bool = True) -> bool:
-        """Whether two groups are one now: of related ones, if that saves a read."""
+    def _try(self, number: int, other: int, *, related: bool = True, kin: bool = False) -> bool:
+        """Whether two groups are one now: of related ones, if that saves a read; of kin, if they
+        have much in common."""
         if other not in self.groups or (related and not self._may_share(number, other)):
             return False
         if self.order.is_between(number, other):
@@ -240,7 +246,7 @@ class _Merger:
             return False
         if not related and self.order.are_neighbours(number, other):
             return False
-        roots = self._merged(self.groups[number], self.groups[other], related)
+        roots = self._merged(self.groups[number], self.groups[other], related, kin)
         if roots is None:
             return False
         self._join(number, other, roots)
@@ -274,7 +280,7 @@ class _Merger:
             self.groups[number] = rest
             del self.home[root.block]
 
-    def _merged(self, group: Group, other: Group, related: bool) -> Group | None:
+    def _merged(self, group: Group, other: Group, related: bool, kin: bool) -> Group | None:
         fusion = self.fusion
         try:
             roots = (*group, *self._places(group, other))
@@ -284,6 +290,8 @@ class _Merger:
             return None
         if kernel.roles is not None and self._has_strangers(group, other, parts):
             return None
+        if related and self._are_strangers(kernel, parts) and (kin or self._are_long(parts)):
+            return None
         stops = [stop_reason(p, kernel, fusion.tensors, fusion.target) for p, _ in parts]
         reads = sum(_read_count(part) for part, _ in parts)
         shares = not related or _read_count(kernel) < reads
@@ -292,6 +300,23 @@ class _Merger:
         pair, apart = (group[0].block, other[0].block), sum(time for _, time in parts)
         fusion.weighed[pair] = Weighed(pair[0], seconds, apart, pair[1])
         return roots if seconds < apart else None
+
+    def _are_strangers(self, kernel: Kernel, parts: Sequence[tuple[Kernel, float]]) -> bool:
+        """Whether maps on a GPU share only numbers, as the updates of an optimiser's tensors do
+        with the rate, or little beside what each of them moves."""
+        tensors, target = self.fusion.tensors, self.fusion.target
+        if target.kind is not Kind.GPU or kernel.pattern is not Pattern.MAP:
+            return False
+        together, *apart = (
+            kernel_work(one, tensors, target).bytes for one in (kernel, *(p for p, _ in parts))
+        )
+        return sum(apart) - together < LITTLE * min(apart)
+
+    def _are_long(self, parts: Sequence[tuple[Kernel, float]]) -> bool:
+        """Whether kernels take more than twice the time of their start. One less is little then,
+        and a thread would take one tensor after the other, with the addresses of all of them."""
+        launch = self.fusion.target.rates.launch_seconds
+        return all(seconds > 2 * launch for _, seconds in parts)
 
     def _has_strangers(
         self, group: Group, other: Group, parts: Sequence[tuple[Kernel, float]]

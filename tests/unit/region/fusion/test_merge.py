@@ -91,6 +91,32 @@ def test_short_vectors_that_share_nothing_are_one_kernel_on_a_gpu() -> None:
     assert all(len(k.outputs) == 1 for k in long if k.pattern is Pattern.MAP)
 
 
+def updates(shape: list[int], count: int) -> Program:
+    """Tensors and their moments after a step, all by one rate."""
+    b = Builder("updates")
+    given = [[b.param("f32", shape) for _ in range(3)] for _ in range(count)]
+    rate = b.broadcast_to(b.param("f32", []), shape)
+    made = []
+    for x, old, slope in given:
+        mean = old * 0.9 + slope * 0.1
+        made += [x - rate * mean / (b.sqrt(b.abs(mean)) + 1.0), mean]
+    return b.build(*made)
+
+
+@pytest.mark.parametrize(("side", "least", "most"), [(2048, 20, 20), (64, 2, 5)])
+def test_a_step_of_an_optimiser_takes_each_tensor_with_its_moment(
+    side: int, least: int, most: int
+) -> None:
+    """A rate in common is no reason to compute large tensors in one kernel. Where kernels of small
+    ones are full, no moment is left over."""
+    module = through_stages(updates([side, side], 20), "sm90")["region"]
+    kernels = [k for k in module.kernels if k.pattern is Pattern.MAP]
+    homes = {output.tensor: kernel.name for kernel in kernels for output in kernel.outputs}
+    found = [homes[name] for name in module.outputs]
+    assert found[::2] == found[1::2]
+    assert least <= len(kernels) <= most
+
+
 def test_slices_of_one_tensor_are_told_apart_without_drafts() -> None:
     """Pairs of kernels that read other places are not drafted as one; those that read one are."""
     b = Builder("parts")

@@ -13,6 +13,9 @@ import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,13 +23,20 @@ from numpy.typing import NDArray
 
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import ExecutionError, InternalError
-from weft.runtime.artifact import Artifact, Host, HostCall, HostFunction, TensorSpec
+from weft.runtime.artifact import (
+    Artifact,
+    BufferSlot,
+    Host,
+    HostCall,
+    HostFunction,
+    TensorSpec,
+)
 from weft.runtime.cuda.driver import Memory
 from weft.runtime.cuda.gpu import Gpu, open_gpu
 from weft.runtime.cuda.resident import Resident
 from weft.runtime.cuda.steps import Walk
 from weft.runtime.cuda.stretches import Stretches
-from weft.runtime.cuda.tensors import DeviceTensor, duplicate, empty
+from weft.runtime.cuda.tensors import DeviceTensor, duplicate, empty, fresh
 from weft.runtime.timeline import Lap
 
 Array = NDArray[Any]
@@ -56,6 +66,8 @@ class Program:
         self._stretches: Stretches | None = None
         self._own: dict[tuple[str, int], DeviceTensor] = {}
         """Memory for the inputs and outputs of runs on arrays of the host."""
+        self._stays: list[int | None] | None = None
+        """For each output the donated input that is handed out again as it."""
         self._holder: object = None
         self._launched: Callable[[], object] = _nobody
         """Whose inputs are where the last launch had them."""
@@ -76,54 +88,78 @@ class Program:
             stretches = self._ready(gpu)
             resident = stretches.resident
             known = holder is not None and self._launched() is holder
-            numbers = data if known else range(len(inputs))
-            for number in numbers:
-                inputs[number].check()
-            outputs = [self._result(gpu, number, inputs) for number, _ in enumerate(self._specs)]
-            for number in numbers:
-                resident.external["input", number] = inputs[number].address
-            for number, tensor in enumerate(outputs):
-                resident.external["output", number] = tensor.address
-            if not known:
+            given = [inputs[number] for number in data] if known else inputs
+            for era in {tensor.era for tensor in given}:
+                if era is not None:
+                    era.check()
+            if self._stays is None:
+                self._stays = [place.stays(inputs) for place in self._places]
+            outputs = [
+                self._result(gpu, place, inputs) if stays is None else inputs[stays]
+                for place, stays in zip(self._places, self._stays, strict=True)
+            ]
+            for place in self._fresh:
+                resident.external["output", place.number] = outputs[place.number].address
+            addresses = [tensor.address for tensor in given]
+            if known:
+                for number, address in zip(data, addresses, strict=True):
+                    resident.external["input", number] = address
+            else:
+                resident.external.update(zip(self._input_keys, addresses, strict=False))
                 # What the device is still to make may go wrong: that is looked at in every run.
-                kept = [inputs[number] for number in set(numbers).difference(data)]
-                done = holder is not None and all(tensor.era is not gpu.era for tensor in kept)
+                kept = set(range(len(inputs))).difference(data) if holder is not None else ()
+                done = holder is not None and all(inputs[n].era is not gpu.era for n in kept)
                 self._launched = weakref.ref(holder) if done else _nobody
             Walk(stretches, self._functions, seed).run()
-            made = [self._settled(n, tensor) for n, tensor in enumerate(outputs)]
-            for tensor in made:
-                tensor.era = gpu.era
-            return made
+            for place in self._elsewhere:
+                number = place.number
+                outputs[number] = self._settled(resident, place, outputs[number])
+            era = gpu.era
+            for tensor in outputs:
+                tensor.era = era
+            return outputs
 
-    @property
-    def _specs(self) -> tuple[TensorSpec, ...]:
-        return self.artifact.outputs
+    @cached_property
+    def _places(self) -> list[_Place]:
+        """Where the outputs are, in order."""
+        artifact = self.artifact
+        slots = [artifact.buffers[number] for number in artifact.output_slots]
+        return [
+            _Place(number, slot, spec, slot.space == "input" and slot.number in self.donated)
+            for number, (slot, spec) in enumerate(zip(slots, artifact.outputs, strict=True))
+        ]
 
-    def _result(self, gpu: Gpu, number: int, inputs: Sequence[DeviceTensor]) -> DeviceTensor:
+    @cached_property
+    def _fresh(self) -> list[_Place]:
+        """Outputs whose memory is theirs alone."""
+        return [place for place in self._places if place.slot.space == "output"]
+
+    @cached_property
+    def _elsewhere(self) -> list[_Place]:
+        """Outputs that a run leaves in memory which is somebody else's."""
+        return [p for p in self._places if not (p.is_given or p.slot.space == "output")]
+
+    @cached_property
+    def _input_keys(self) -> list[tuple[str, int]]:
+        """Those of the inputs of a run come first."""
+        return [("input", number) for number, _ in enumerate(self.artifact.inputs)]
+
+    def _result(self, gpu: Gpu, place: _Place, inputs: Sequence[DeviceTensor]) -> DeviceTensor:
         """Memory for an output: fresh, or that of the input whose place it takes."""
-        spec, slot = self._specs[number], self._place(number)
-        if slot.space == "input":
-            given = inputs[slot.number]
+        spec = place.spec
+        if place.slot.space == "input":
+            given = inputs[place.slot.number]
             return DeviceTensor(gpu, given.address, spec.dtype, spec.shape, given.owner)
-        return empty(gpu, spec.dtype, spec.shape, "results")
+        return fresh(gpu, spec.dtype, spec.shape, place.bytes, "results")
 
-    def _settled(self, number: int, tensor: DeviceTensor) -> DeviceTensor:
+    def _settled(self, resident: Resident, place: _Place, tensor: DeviceTensor) -> DeviceTensor:
         """An output as its reader's own: not an input that is still somebody else's, a constant or
         a state."""
-        slot = self._place(number)
-        if slot.space == "output" or (slot.space == "input" and slot.number in self.donated):
-            return tensor
-        if self._stretches is None:
-            raise InternalError("a program has results before it has run")
-        resident = self._stretches.resident
-        if slot.space == "input":
+        if place.slot.space == "input":
             return duplicate(tensor)
-        if tensor.nbytes:
-            resident.gpu.stream.copy(tensor.address, resident.address(slot), tensor.nbytes)
+        if place.bytes:
+            resident.gpu.stream.copy(tensor.address, resident.address(place.slot), place.bytes)
         return tensor
-
-    def _place(self, number: int) -> Any:
-        return self.artifact.buffers[self.artifact.output_slots[number]]
 
     # -- arrays of the host ----------------------------------------------------------------------
 
@@ -207,8 +243,8 @@ class Program:
 
     def _results(self, resident: Resident) -> list[Array]:
         found = []
-        for number, spec in enumerate(self._specs):
-            slot = self._place(number)
+        for place in self._places:
+            slot, spec = place.slot, place.spec
             if slot.space == "state":
                 found.append(self.state[slot.number].reshape(spec.shape))
                 continue
@@ -219,6 +255,30 @@ class Program:
         resident.gpu.wait()
         era.check()
         return found
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a run leaves an output."""
+
+    number: int
+    slot: BufferSlot
+    spec: TensorSpec
+    is_given: bool
+    """Whether that is the memory of a donated input."""
+
+    @cached_property
+    def bytes(self) -> int:
+        return prod(self.spec.shape) * BY_NAME[self.spec.dtype].storage_bytes
+
+    def stays(self, inputs: Sequence[DeviceTensor]) -> int | None:
+        """The number of the input that it is in all but its elements: that tensor is handed out
+        again."""
+        if not self.is_given:
+            return None
+        given = inputs[self.slot.number]
+        alike = (given.dtype, given.shape) == (self.spec.dtype, self.spec.shape)
+        return self.slot.number if alike else None
 
 
 def _nobody() -> None:

@@ -56,6 +56,7 @@ class Resident:
         self._release.atexit = False
         self.fixed: dict[tuple[str, int], Memory] = {}
         self._reserve(state)
+        self._runs = [memory for (space, _), memory in self.fixed.items() if space == "run"]
         self.kernels = [self._loaded(code) for code in artifact.kernels]
         self.sections, self.turns = self._turning()
         self.reports = self.turns is not None or any(code.reports for code in artifact.kernels)
@@ -179,9 +180,9 @@ class Resident:
         """What random numbers depend on, before the first body is entered."""
         if self.turns is not None:
             self.turns.begin(self.gpu.stream, limits.current().loop_steps)
-        words = np.array([seed, 0], np.uint64)
-        for (space, _), memory in self.fixed.items():
-            if space == "run":
+        if self._runs:
+            words = np.array([seed, 0], np.uint64)
+            for memory in self._runs:
                 self.gpu.stream.upload(memory.address, words)
 
     def enter(self, body: int, before: int, stream: Stream) -> bool:

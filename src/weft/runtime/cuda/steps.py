@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
 
@@ -50,7 +51,10 @@ class Walk:
         self.counters = [0] * artifact.counters
         self.entered = [0] * artifact.bodies
         self.bodies = 0
-        self.most_bodies = limits.current().loop_steps
+
+    @cached_property
+    def most_bodies(self) -> int:
+        return limits.current().loop_steps
 
     def run(self) -> None:
         """All steps."""

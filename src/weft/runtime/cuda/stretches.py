@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
 from typing import Any, Final
 
 from weft.foundation.errors import ExecutionError
@@ -38,9 +40,11 @@ Place = tuple[str, int]
 
 @dataclass
 class _Recorded:
-    """A graph, and the nodes of those steps that touch external memory."""
+    """A graph, the addresses that it has been told, and the nodes of those steps that touch
+    external memory."""
 
     graph: Graph
+    key: tuple[int, ...]
     nodes: dict[int, Any] = field(default_factory=dict)
 
 
@@ -50,8 +54,19 @@ class Stretch:
 
     section: Section
     touched: tuple[Place, ...]
+    users: Mapping[Place, Sequence[int]]
+    """The steps that touch each of these places."""
     entered: Sequence[Enter] = ()
     graphs: OrderedDict[tuple[int, ...], _Recorded] = field(default_factory=OrderedDict)
+    last: _Recorded | None = None
+    """The graph of the last run."""
+
+    @cached_property
+    def addresses(self) -> Callable[[Mapping[Place, int]], tuple[int, ...]]:
+        """Takes those of what it touches out of those of everything."""
+        if len(self.touched) < 2:
+            return lambda external: tuple([external[place] for place in self.touched])
+        return itemgetter(*self.touched)
 
 
 class Stretches:
@@ -60,10 +75,7 @@ class Stretches:
     def __init__(self, resident: Resident) -> None:
         self.resident = resident
         artifact = resident.artifact
-        found = [
-            Stretch(section, _touched(artifact, section), section.entered(artifact.steps))
-            for section in resident.sections
-        ]
+        found = [_stretch(artifact, section) for section in resident.sections]
         self.by_step = {stretch.section.first: stretch for stretch in found}
         self._release = weakref.finalize(self, _give_up, [stretch.graphs for stretch in found])
         self._release.atexit = False
@@ -74,31 +86,38 @@ class Stretches:
 
     def replay(self, stretch: Stretch) -> None:
         """Start the steps of a stretch."""
-        resident = self.resident
-        key = tuple(resident.external[place] for place in stretch.touched)
-        if key not in stretch.graphs:
-            stretch.graphs[key] = self._made(stretch, key)
-        stretch.graphs.move_to_end(key)
-        stretch.graphs[key].graph.launch(resident.gpu.stream)
+        resident, found = self.resident, stretch.last
+        key = stretch.addresses(resident.external)
+        if found is None or found.key != key:
+            found = stretch.graphs.get(key)
+            if found is None:
+                found = stretch.graphs[key] = self._made(stretch, key)
+            else:
+                stretch.graphs.move_to_end(key)
+            stretch.last = found
+        found.graph.launch(resident.gpu.stream)
 
     def _made(self, stretch: Stretch, key: tuple[int, ...]) -> _Recorded:
         """A graph for a new set of addresses."""
         if len(stretch.graphs) < _KEPT:
-            return self._recorded(stretch)
-        old_key, old = stretch.graphs.popitem(last=False)
+            return self._recorded(stretch, key)
+        stretch.last = None
+        _, old = stretch.graphs.popitem(last=False)
         if stretch.section.turns:
             old.graph.close()
-            return self._recorded(stretch)
-        pairs = zip(stretch.touched, old_key, key, strict=True)
-        self._tell(old, {place for place, before, now in pairs if before != now})
+            return self._recorded(stretch, key)
+        pairs = zip(stretch.touched, old.key, key, strict=True)
+        moved = [place for place, before, now in pairs if before != now]
+        self._tell(old, dict.fromkeys(n for place in moved for n in stretch.users[place]))
+        old.key = key
         return old
 
-    def _tell(self, old: _Recorded, moved: set[Place]) -> None:
-        """Tell the nodes that touch what has moved."""
+    def _tell(self, old: _Recorded, numbers: Iterable[int]) -> None:
+        """Tell the nodes of steps that touch what has moved."""
         resident = self.resident
-        for number, node in old.nodes.items():
-            step = resident.artifact.steps[number]
-            if moved.isdisjoint(_external(resident.artifact, step)):
+        for number in numbers:
+            step, node = resident.artifact.steps[number], old.nodes.get(number)
+            if node is None:
                 continue
             if isinstance(step, CopyBuffer):
                 source, target = resident.ends(step)
@@ -110,7 +129,7 @@ class Stretches:
 
     # -- recording -------------------------------------------------------------------------------
 
-    def _recorded(self, stretch: Stretch) -> _Recorded:
+    def _recorded(self, stretch: Stretch, key: tuple[int, ...]) -> _Recorded:
         resident, stream = self.resident, self.resident.gpu.stream
         turns, nodes = resident.turns, dict[int, Any]()
         with recording(stream) as graph:
@@ -121,7 +140,7 @@ class Stretches:
                 for number in resident.put_straight(numbers, stream):
                     if any(_external(resident.artifact, resident.artifact.steps[number])):
                         (nodes[number],) = place_of(stream).nodes
-        return _Recorded(graph, nodes)
+        return _Recorded(graph, key, nodes)
 
     def _put(self, parts: Sequence[Part], stream: Stream, turns: Turns, depth: int) -> None:
         """Record parts with a stream; the bodies in them with streams of their own."""
@@ -157,9 +176,12 @@ def _insides(part: Branch | Loop) -> list[tuple[Part, ...]]:
     return [part.taken, part.otherwise]
 
 
-def _touched(artifact: Artifact, section: Section) -> tuple[Place, ...]:
-    steps = artifact.steps[section.first : section.last]
-    return tuple(dict.fromkeys(place for step in steps for place in _external(artifact, step)))
+def _stretch(artifact: Artifact, section: Section) -> Stretch:
+    users: dict[Place, list[int]] = {}
+    for number in range(section.first, section.last):
+        for place in _external(artifact, artifact.steps[number]):
+            users.setdefault(place, []).append(number)
+    return Stretch(section, tuple(users), users, section.entered(artifact.steps))
 
 
 def _external(artifact: Artifact, step: Step) -> Iterator[Place]:

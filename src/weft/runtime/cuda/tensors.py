@@ -26,7 +26,7 @@ ALIGNMENT: Final = 256
 """Kernels are made for tensors that begin at multiples of this."""
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class DeviceTensor:
     """A dense row-major tensor; its memory is given back with it."""
 
@@ -141,7 +141,12 @@ class _Borrowed:
 def empty(gpu: Gpu, dtype: str, shape: tuple[int, ...], purpose: str = "tensors") -> DeviceTensor:
     """A tensor of unspecified elements."""
     with gpu.lock:
-        block = gpu.pool.take(prod(shape) * BY_NAME[dtype].storage_bytes, purpose)
+        return fresh(gpu, dtype, shape, prod(shape) * BY_NAME[dtype].storage_bytes, purpose)
+
+
+def fresh(gpu: Gpu, dtype: str, shape: tuple[int, ...], count: int, purpose: str) -> DeviceTensor:
+    """The same, of so many bytes, for those who hold the device."""
+    block = gpu.pool.take(count, purpose)
     return DeviceTensor(gpu, block.address, dtype, shape, _Held(block))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -69,6 +70,8 @@ class Machine:
         """What streams that record have recorded."""
         self.values: dict[int, int] = {}
         """What branches and loops of graphs look at."""
+        self.asked: Counter[str] = Counter()
+        """How often each function was called."""
         self.launches: list[str] = []
         self.early: list[str] = []
         """Kernels that were put behind another one without waiting for its end."""
@@ -126,6 +129,7 @@ class Machine:
         function = getattr(self, f"do_{name}", None)
 
         def ask(*args: Any) -> tuple[Any, ...]:
+            self.asked[name] += 1
             if not name.startswith(ANYWHERE) and self.current != "cuDevicePrimaryCtxRetain handle":
                 return (201, None)
             if name in UNSAFE and self.strict:

@@ -6,7 +6,9 @@ copied.
    overwritten (state, donated, or internal), and is not read by the kernel at another element than
    the one being written. Otherwise the base is copied first.
 3. An elementwise kernel with one output writes into an operand that dies there, if it is read only
-   at the element being written and has the same size.
+   at the element being written and has the same size. What the program hands out goes into a
+   donated input rather than into another operand: it has the same place in every run then, and
+   takes no memory of its own.
 4. So does a reduction over ranks.
 5. What is left internal is packed into one arena, what is one exchange side by side.
 """
@@ -80,6 +82,8 @@ class Assignment:
     copies: list[Copy] = field(default_factory=list)
     taken: set[tuple[str, str]] = field(default_factory=set)
     """Kernels with the tensors whose buffers are taken over in them."""
+    _fits: dict[str, list[str]] = field(default_factory=dict)
+    """The donated inputs that a result could be written into."""
 
     def __post_init__(self) -> None:
         self.lives = lives_of(self.module, self.donated)
@@ -105,8 +109,9 @@ class Assignment:
             for output in kernel.outputs:
                 if output.base is not None:
                     self._update(number, kernel, output, output.base)
+            self._hand_back(number, kernel)
             for output in kernel.outputs:
-                if output.base is None:
+                if output.base is None and output.tensor not in self.owner:
                     self._reuse(number, kernel, output)
 
     def _update(self, number: int, kernel: Kernel, output: Output, base: str) -> None:
@@ -147,6 +152,40 @@ class Assignment:
         """
         fixed = {self._root(base), self._root(name)}
         return sum(self.module.tensors[root].role in GIVEN for root in fixed) > 1
+
+    def _hand_back(self, number: int, kernel: Kernel) -> None:
+        """Put as many results of the program as can be into donated inputs that they are computed
+        from: each into the first one, in the order of results and inputs, unless another result has
+        no other place."""
+        if kernel.pattern not in _IN_PLACE or self.donated.isdisjoint(kernel.inputs):
+            return
+        results = [o for o in kernel.outputs if o.base is None and o.tensor in self._handed_out]
+        given = sorted(self.donated.intersection(kernel.inputs), key=self.module.inputs.index)
+        taken: dict[str, Output] = {}
+        for output in sorted(results, key=lambda o: self._handed_out[o.tensor]):
+            read = _sources(kernel, output)
+            fit = [n for n in given if n in read and self._may_reuse(number, kernel, output, n)]
+            self._fits[output.tensor] = fit
+            self._settle(output, taken, set())
+        for name, output in taken.items():
+            why = "it is donated, and read only at the element being written"
+            self._share(kernel, name, output.tensor, why)
+
+    def _settle(self, output: Output, taken: dict[str, Output], tried: set[str]) -> bool:
+        """Find a place for a result; others that are settled may have to move."""
+        for name in self._fits[output.tensor]:
+            if name in tried:
+                continue
+            tried.add(name)
+            if name not in taken or self._settle(taken[name], taken, tried):
+                taken[name] = output
+                return True
+        return False
+
+    @cached_property
+    def _handed_out(self) -> dict[str, int]:
+        """The first position of every tensor among the results of the program."""
+        return {name: n for n, name in reversed(list(enumerate(self.module.outputs)))}
 
     def _reuse(self, number: int, kernel: Kernel, output: Output) -> None:
         for name in kernel.inputs:
@@ -327,16 +366,21 @@ def _one_pass(kernel: Kernel) -> bool:
 def _reads(kernel: Kernel, output: Output, name: str) -> bool:
     """Whether the value of an output is computed from a tensor, which then is read before the
     output is written."""
+    return name in _sources(kernel, output)
+
+
+def _sources(kernel: Kernel, output: Output) -> set[str]:
+    """The tensors that the value of an output is computed from."""
     lets = {let.name: let for let in kernel.body}
-    stack, seen = [output.value], set[str]()
+    stack, seen, found = [output.value], set[str](), set[str]()
     while stack:
         let = lets[stack.pop()]
-        if isinstance(let.expr, Read) and let.expr.tensor == name:
-            return True
+        if isinstance(let.expr, Read):
+            found.add(let.expr.tensor)
         fresh = [operand for operand in operands(let) if operand not in seen]
         seen.update(fresh)
         stack.extend(fresh)
-    return False
+    return found
 
 
 def _same_elements(

@@ -52,7 +52,7 @@ from weft.ops.numbers import number
 from weft.ops.parameters import Dynamic, Names, Parameters
 from weft.ops.promotion import EXACT
 from weft.ops.pytree import LEAF, Structure, flatten, unflatten
-from weft.ops.ready import Ready, Slot, Taken, slot_of, static_slot
+from weft.ops.ready import Ready, Slot, Taken, kept_state, slot_of, static_slot
 from weft.ops.shapes import ByShape
 from weft.ops.state import assign, places
 from weft.ops.tensor import Tensor, from_array
@@ -178,9 +178,9 @@ class Jitted:
             _give_away(taken.leaves, ready.donated)
         pairs = zip(ready.results, results, strict=True)
         made = [Tensor(Node(home, None, (), kind, None, storage)) for kind, storage in pairs]
-        if traced.state:
+        if ready.state:
             rest, _ = self._split(args, kwargs)
-            self._carry(traced.state, made, (rest, kwargs), version.key.structure)
+            _carry(ready.state, made, (rest, kwargs))
         return _wrap(traced, made)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -201,8 +201,7 @@ class Jitted:
         if donated:
             _give_away(leaves, donated)
         made = [Tensor(home.leaf(*pair)) for pair in zip(results, types, strict=True)]
-        if version.traced.state:
-            self._carry(version.traced.state, made, (args, kwargs), structure)
+        _carry(kept_state(version.traced.state, donated), made, (args, kwargs))
         is_plain = not self._dynamic and not is_captured()
         if is_plain and any(isinstance(leaf, Tensor) for leaf in leaves):
             self._make_ready(version, home, *given)
@@ -235,18 +234,6 @@ class Jitted:
         slots.update({name: found for name, found in static.items() if name in kwargs})
         ready = Ready(version, home.backend, slots, sorted(donated))
         self._ready = (ready, *self._ready[: _MOST_READY - 1])
-
-    def _carry(
-        self,
-        state: Sequence[tuple[int, int]],
-        made: Sequence[Tensor],
-        given: Any,
-        structure: Structure,
-    ) -> None:
-        """Assign the state that the function gave to the caller's modules. Donated ones cannot be
-        read any more: what became of them is what the function returns."""
-        held, donated = places(given), set(self._donated_leaves(structure))
-        assign([(held[leaf], Tensor(made[at]._node)) for leaf, at in state if leaf not in donated])
 
     def _version(
         self,
@@ -511,6 +498,13 @@ def _execute(
         raise told_by_line(error, lambda: traced.program) from None
 
 
+def _carry(state: Sequence[tuple[int, int]], made: Sequence[Tensor], given: Any) -> None:
+    """Assign the state that the function gave to the caller's modules."""
+    if state:
+        held = places(given)
+        assign([(held[leaf], Tensor(made[at]._node)) for leaf, at in state])
+
+
 def _wrap(traced: Trace, made: Sequence[Tensor]) -> Any:
     """What the function returns, nested as it returns it."""
     if traced.is_plain:
@@ -537,9 +531,9 @@ def _part(
     once."""
     owners = [leaves[index] for index in donated]
     storages = [inputs[index] for index in donated]
-    counts = Counter(map(id, inputs))
-    if len(counts) == len(inputs) and _are_own(storages, owners):
+    if len(set(map(id, inputs))) == len(inputs) and _are_own(storages, owners):
         return
+    counts = Counter(map(id, inputs))
     for index, storage, leaf in zip(donated, storages, owners, strict=True):
         if counts[id(storage)] > 1 or not _are_own([storage], [leaf]):
             elements = home.backend.read_storage(storage, key.arguments[index].type)

@@ -206,6 +206,32 @@ def _flatten(value: Any, leaves: list[Any], depth: int, is_leaf: IsLeaf | None) 
     return Structure(type(value), rest, tuple(found))
 
 
+def leaves_like(structure: Structure, value: Any) -> list[Any] | None:
+    """The leaves of a container that has a structure; None where it has another one."""
+    leaves: list[Any] = []
+    return leaves if _collected(structure, value, leaves) else None
+
+
+def _collected(structure: Structure, value: Any, leaves: list[Any]) -> bool:
+    kind, node = structure.kind, _node_of(type(value))
+    if kind is None or node is None:
+        leaves.append(value)
+        return kind is None and node is None
+    if type(value) is not kind:
+        return False
+    children, rest = node.flatten(value)
+    inside = structure.children
+    if len(children) != len(inside) or (rest is not structure.rest and rest != structure.rest):
+        return False
+    if structure.is_flat:
+        leaves += children
+        return not any(map(_node_of, set(map(type, children))))
+    for inner, child in zip(inside, children, strict=True):
+        if not _collected(inner, child, leaves):
+            return False
+    return True
+
+
 def flatten_up_to(structure: Structure, value: Any, name: str = "") -> list[Any]:
     """What a container has at the leaves of a structure that it begins with: leaves, or containers
     that go on below."""

@@ -23,7 +23,7 @@ from weft.ops.graph.node import Donated, tensor_type
 from weft.ops.mode import called_in_training
 from weft.ops.numbers import number
 from weft.ops.promotion import EXACT
-from weft.ops.pytree import Structure, flatten
+from weft.ops.pytree import Structure, leaves_like
 from weft.ops.remembered import Remembered, recall
 from weft.ops.state import Holder
 from weft.ops.tensor import Tensor, from_array
@@ -108,8 +108,8 @@ class _Tree:
     """Which of them are Python numbers."""
 
     def take(self, value: Any, call: Taken) -> bool:
-        leaves, structure = flatten(value)
-        if structure != self.structure:
+        leaves = leaves_like(self.structure, value)
+        if leaves is None:
             return False
         call.leaves += leaves
         if self._are_tensors(leaves):
@@ -161,7 +161,7 @@ class Ready:
 
     __slots__ = (
         "_autocast", "_holder", "_kinds", "_names", "_parts", "_slots", "_training", "backend",
-        "data", "donated", "results", "version",
+        "data", "donated", "results", "state", "version",
     )  # fmt: skip
 
     def __init__(
@@ -182,6 +182,7 @@ class Ready:
         self.data = _data(self._slots)
         self.results = [tensor_type(kind.dtype, kind.shape) for kind in version.traced.results]
         """The types of the results, each the one object that stands for it."""
+        self.state = kept_state(version.traced.state, donated)
         self._holder: object = None
         self._parts: list[ref[Any]] = []
 
@@ -250,6 +251,13 @@ def _data(slots: Sequence[Slot]) -> list[int]:
             found += range(at, at + len(slot.kinds))
         at += len(slot.kinds)
     return found
+
+
+def kept_state(state: Sequence[tuple[int, int]], donated: Sequence[int]) -> list[tuple[int, int]]:
+    """The leaves of the arguments that a call assigns to, with the results that they get. Donated
+    ones cannot be read any more: what became of them is what the function returns."""
+    given = set(donated)
+    return [(leaf, at) for leaf, at in state if leaf not in given]
 
 
 def static_slot(setting: Setting) -> Slot:

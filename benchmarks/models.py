@@ -4,6 +4,7 @@
     python -m benchmarks.models --models "gpt2*"       some, by name
     python -m benchmarks.models --peers eager,reduce-overhead
     python -m benchmarks.models --profile              and where the time of Weft's calls goes
+    python -m benchmarks.models --host                 and what a call of Weft's costs the host
     python -m benchmarks.models --tiny --device cpu    small ones, in f32: does it all run?
 
 Weights are random and the same on both sides, and so is the data; what a forward pass gives, or the
@@ -35,6 +36,7 @@ need("torch")
 import torch  # noqa: E402
 
 import weft  # noqa: E402
+from benchmarks import host_time  # noqa: E402
 from benchmarks import model_zoo as zoo  # noqa: E402
 from weft import functional as wf  # noqa: E402
 from weft import nn as wn  # noqa: E402
@@ -387,7 +389,7 @@ def candidates(case: Case, options: argparse.Namespace) -> Iterator[Candidate]:
     tensors = [torch.as_tensor(d).to(options.device) for d in data]
     if case.images:
         tensors[0] = tensors[0].to(dtype, memory_format=torch.channels_last)
-    for peer in options.peers.split(","):
+    for peer in filter(None, options.peers.split(",")):
         before = torch.cuda.memory_allocated() if tensors[0].is_cuda else 0
         model = make(library).to(options.device, dtype)
         model.load_state_dict(weights)
@@ -452,6 +454,8 @@ def measured(case: Case, options: argparse.Namespace) -> list[Candidate]:
         with weft.profile() as seen:
             found[0].call()
         print(seen.table(most=20), seen.summary(kinds=True), sep="\n", flush=True)
+    if options.host and found and found[0].who == "weft":
+        print(host_time.told(found[0].call, _wait), flush=True)
     return found
 
 
@@ -498,9 +502,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of timed calls a candidate")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--profile", action="store_true", help="where the time of our call goes")
+    parser.add_argument("--host", action="store_true", help="what our call costs the host")
     options = parser.parse_args()
-    if strange := set(options.peers.split(",")) - {"eager", *MODES}:
+    if strange := set(filter(None, options.peers.split(","))) - {"eager", *MODES}:
         parser.error(f"no peer is called {', '.join(sorted(strange))}")
+    if options.host and options.device != "cuda":
+        parser.error("--host is for a GPU")
     if options.device == "cuda":
         need_gpu()
     weft.set_default_backend(options.device)

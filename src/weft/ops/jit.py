@@ -545,7 +545,7 @@ def _are_own(storages: Sequence[Any], leaves: Sequence[Any]) -> bool:
     if set(map(type, leaves)) != {Tensor}:
         return False
     held = [leaf._node.storage for leaf in leaves]
-    return all(map(is_, held, storages)) and all(map(_is_writeable, storages))
+    return all(map(is_, held, storages)) and _are_writeable(storages)
 
 
 def _give_away(leaves: Sequence[Any], donated: Sequence[int]) -> None:
@@ -554,11 +554,16 @@ def _give_away(leaves: Sequence[Any], donated: Sequence[int]) -> None:
     give_away(nodes, user_line())
 
 
-def _is_writeable(storage: Any) -> bool:
+def _are_writeable(storages: Sequence[Any]) -> bool:
     """Whether the memory may be overwritten; a backend's own storage, unless it says otherwise."""
-    if type(storage) is np.ndarray:
-        return storage.flags.writeable
-    return bool(getattr(storage, "is_writeable", True))
+    if set(map(type, storages)) == {np.ndarray}:
+        return all(storage.flags.writeable for storage in storages)
+    return all(
+        storage.flags.writeable
+        if type(storage) is np.ndarray
+        else getattr(storage, "is_writeable", True)
+        for storage in storages
+    )
 
 
 @public

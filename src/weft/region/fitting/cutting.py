@@ -49,12 +49,14 @@ Places: TypeAlias = Mapping[str, Expr]
 @dataclass(frozen=True)
 class Cut:
     """Axes that go to the parts whole, and one that is cut into `count` parts of `length`; of its
-    whole length, where none is given."""
+    whole length, where none is given. The axes of a `strip` go to the parts whole, too, and lie
+    behind all others there: each is then a sum of its own, beside those of its neighbours."""
 
     whole: tuple[str, ...]
     axis: str = ""
     count: int = 1
     length: int = 0
+    strip: tuple[str, ...] = ()
 
 
 def cut_kernel(kernel: Kernel, cut: Cut) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
@@ -105,6 +107,7 @@ class _Cutting:
             self.sizes[cut.axis] = cut.length or size // cut.count
             self.left = size - cut.count * self.sizes[cut.axis]
             self.parts.append(KernelAxis(self.part, cut.count))
+        self.strip = [KernelAxis(name, self.sizes[name]) for name in cut.strip]
         gone = {found.name for found in self.reduced}
         self.kept = [found for found in kernel.axes if found.name not in gone]
 
@@ -118,17 +121,24 @@ class _Cutting:
     def shape(self, total: Let) -> tuple[int, ...]:
         """Of a total of all parts."""
         own = (self.sizes[name] for name in total.axes)
-        return (*(found.size for found in self.parts), *own)
+        return (*(found.size for found in self.parts), *own, *(found.size for found in self.strip))
+
+    def place(self, total: Let) -> tuple[Expr, ...]:
+        """Where a total of all parts is."""
+        names = [found.name for found in self.parts], total.axes, self.cut.strip
+        return tuple(axis(name) for part in names for name in part)
 
     # -- the parts -------------------------------------------------------------------------------
 
     def first(self, tensors: Sequence[Tensor]) -> Kernel:
         """Every part reduced by itself."""
         kernel, cut = self.kernel, self.cut
-        inner = [found.name for found in self.reduced if found.name not in cut.whole]
+        apart = {*cut.whole, *cut.strip}
+        inner = [found.name for found in self.reduced if found.name not in apart]
         axes = [
             *self.parts,
             *self.kept,
+            *self.strip,
             *(KernelAxis(name, self.sizes[name], reduce=True) for name in inner),
         ]
         order = [found.name for found in axes]
@@ -137,9 +147,8 @@ class _Cutting:
             moved[cut.axis] = axis(self.part) * self.sizes[cut.axis] + axis(cut.axis)
         wanted = needed((let.name for let in self.sums), kernel) - {s.name for s in self.sums}
         body = [let for let in kernel.body if let.name in wanted]
-        names = [found.name for found in self.parts]
         outputs = tuple(
-            Output(tensor.name, let.name, tuple(map(axis, (*names, *let.axes))))
+            Output(tensor.name, let.name, self.place(let))
             for tensor, let in zip(tensors, self.totals, strict=True)
         )
         return replace(
@@ -161,7 +170,8 @@ class _Cutting:
     def moved(self, let: Let, moved: Places, order: Sequence[str], inner: Sequence[str]) -> Let:
         """A Let of the first kernel: the axis that is cut is a part and a place in it."""
         held = {*let.axes, *((self.part,) if self.cut.axis in let.axes else ())}
-        expr, parts = _placed(let.expr, moved), {found.name for found in self.parts}
+        expr = _placed(let.expr, moved)
+        parts = {found.name for found in (*self.parts, *self.strip)}
 
         def everywhere(axes: Iterable[str]) -> tuple[str, ...]:
             return tuple(name for name in order if name in parts.union(axes))
@@ -189,7 +199,7 @@ class _Cutting:
         """The parts, and what is left over, reduced to one, and what follows."""
         kernel = self.kernel
         # Parts stay in the order in which they were cut.
-        across, body = self.parts, []
+        across, body = [*self.parts, *self.strip], []
         if self.left:
             over = _Over(self)
             across, body = [over.axis], list(over.body())
@@ -215,10 +225,8 @@ class _Cutting:
 
     def handed(self, tensor: Tensor, total: Let) -> Let:
         """A part of a total."""
-        names = [found.name for found in self.parts]
-        index = tuple(map(axis, (*names, *total.axes)))
-        axes = (*total.axes, *names)
-        return Let(self.of_part(total), total.dtype, axes, Read(tensor.name, index))
+        axes = (*total.axes, *(found.name for found in (*self.parts, *self.strip)))
+        return Let(self.of_part(total), total.dtype, axes, Read(tensor.name, self.place(total)))
 
     def of_part(self, total: Let) -> str:
         """The name of a part of a total in the second kernel."""

@@ -17,11 +17,13 @@ from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.region.fitting.cutting import Cut, cut_kernel, needed, reduced, reductions
+from weft.region.fitting.joined_axes import with_joined_axes, with_joined_strips
 from weft.region.fitting.levels import one_level_each
 from weft.region.form import Problem
 from weft.region.forms.columns import (
     matrix_bytes,
     pieces_of_columns,
+    short_strips,
     side_by_side,
     summed_columns,
 )
@@ -94,9 +96,14 @@ def in_parts(
     kernels, between = one_level_each(kernel, tensors, target)
     known = {**tensors, **{tensor.name: tensor for tensor in between}}
     made: list[Kernel] = []
+    if len(kernels) > 1:
+        kernels = tuple(with_joined_axes(level, known, beside=True) for level in kernels)
     for level in kernels:
         cut = _cut(level, known, target)
         pieces, parts = cut_kernel(level, cut) if cut is not None else ((level,), ())
+        if cut is not None and cut.strip:
+            known |= {tensor.name: tensor for tensor in parts}
+            pieces = (with_joined_strips(pieces[0], known, len(cut.strip)), *pieces[1:])
         made += pieces
         between += parts
     return tuple(made), between
@@ -141,6 +148,9 @@ def _row_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> C
     gone = reduced(kernel)
     length = math.prod(axis.size for axis in gone)
     rows = math.prod(kernel.sizes.values()) // max(1, length)
+    strip = short_strips(kernel, {axis.name for axis in gone}, tensors)
+    if strip:
+        return _strip_cut(kernel, [axis for axis in gone if axis.name not in strip], strip, target)
     together, width = _rows_of_a_block(kernel, tensors, {axis.name for axis in gone})
     wave = target.limits.units * _BLOCKS_PER_UNIT
     wanted = wave / max(1, rows // together)
@@ -150,6 +160,18 @@ def _row_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> C
         return None
     wanted = min(wanted, length / _SHORTEST)
     return _cut_about(gone, wanted, _WHOLE_LINES if together == 1 else 1)
+
+
+def _strip_cut(
+    kernel: Kernel, outer: Sequence[KernelAxis], strip: tuple[str, ...], target: Target
+) -> Cut:
+    """Parts that go along whole lines: every element of a strip has a sum of its own in them."""
+    strips = math.prod(axis.size for axis in outer)
+    lines = math.prod(kernel.sizes.values()) // strips * 2 // _STRIP_BYTES
+    wave = target.limits.units * _BLOCKS_PER_UNIT
+    wanted = min(wave / max(1, lines), strips / _SHORTEST)
+    cut = _even_cut(outer, wanted) if wanted >= 2 else None
+    return replace(cut or Cut(()), strip=strip)
 
 
 def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:

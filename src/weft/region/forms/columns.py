@@ -15,13 +15,17 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from weft.foundation.index_expr import coefficient, linear
-from weft.region.ir import Fold, Kernel, Let, Read, Reduce, operands
+from weft.region.ir import Fold, Kernel, Let, Read, Reduce, Tensor, operands, row_major
 
 FEW_ROWS: Final = 8
 """Rows of a contraction for which reading its matrix takes longer than multiplying."""
 TOTAL_BYTES: Final = 128 * 1024
 """Totals, at most, of one piece: with what a strip of rows adds to them, they stay well inside a
 second-level cache."""
+LINE_BYTES: Final = 128
+"""Of a line of memory of a GPU."""
+LONG_OF_STRIPS: Final = 512
+"""Strips of a row from which on it is summed up beside those that share its lines."""
 
 
 def reduced_once(kernel: Kernel) -> tuple[str, ...]:
@@ -128,3 +132,51 @@ def side_by_side(
             break
         count *= axis.size
     return count
+
+
+def strips_side_by_side(
+    kernel: Kernel, reduced: Collection[str], strides: Mapping[str, Sequence[int]]
+) -> tuple[tuple[str, ...], int]:
+    """The reduced axes along which rows are strips of neighbours, with strips of other rows beside
+    them, in everything that is read along rows; and how many elements lie side by side so. No axes
+    where rows lie in no such strips, or in one piece."""
+    addresses = [
+        linear(let.expr.index, strides[let.expr.tensor])
+        for let in kernel.body
+        if isinstance(let.expr, Read) and set(reduced) & set(let.axes)
+    ]
+    left = {axis.name: axis.size for axis in kernel.axes if axis.size > 1}
+    strip: list[str] = []
+    count, rows = 1, 1
+    while True:
+        next_to = (
+            name
+            for name in left
+            if {coefficient(address, name) for address in addresses} - {0} == {count}
+        )
+        found = next(next_to, None)
+        if found is None or (found in reduced and rows > 1):
+            break
+        size = left.pop(found)
+        if found in reduced:
+            strip.insert(0, found)
+        else:
+            rows *= size
+        count *= size
+    apart = rows > 1 and any(name in left for name in reduced)
+    return (tuple(strip) if apart else (), count)
+
+
+def short_strips(
+    kernel: Kernel, reduced: Collection[str], tensors: Mapping[str, Tensor]
+) -> tuple[str, ...]:
+    """The axes of strips that are no whole lines of memory, of long rows that fill lines together:
+    the groups of a norm over images whose channels lie last."""
+    strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
+    strip, beside = strips_side_by_side(kernel, reduced, strides)
+    reads = [let for let in kernel.body if isinstance(let.expr, Read) and {*reduced} & {*let.axes}]
+    width = max((let.dtype.storage_bytes for let in reads), default=1)
+    own = math.prod(kernel.sizes[name] for name in strip)
+    count = math.prod(kernel.sizes[name] for name in reduced) // max(1, own)
+    long = count >= LONG_OF_STRIPS and beside * width % LINE_BYTES == 0
+    return strip if strip and long and own * width % LINE_BYTES else ()

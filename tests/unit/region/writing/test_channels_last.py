@@ -14,8 +14,9 @@ from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import through_stages
 from weft import functional as F
 from weft.ptir import Program
-from weft.region.fitting import boards
+from weft.region.fitting import boards, levels, long_sums
 from weft.region.fitting.cutting import reduced
+from weft.region.forms import columns
 from weft.region.ir import Module, Pattern, Tensor
 from weft.region.writing import channels_last
 from weft.testing.compare import compare
@@ -164,3 +165,45 @@ def test_long_columns_are_reduced_by_kernels_of_their_own() -> None:
     for kernel in rows:
         along = {name for output in kernel.outputs for name in kernel.let(output.value).axes}
         assert not along & {axis.name for axis in reduced(kernel)}
+
+
+@pytest.fixture
+def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of few elements count as long ones."""
+    monkeypatch.setattr(columns, "LINE_BYTES", 16)
+    monkeypatch.setattr(columns, "LONG_OF_STRIPS", 16)
+    monkeypatch.setattr(levels, "_OF_STRIPS", 1.0)
+    monkeypatch.setattr(long_sums, "_SHORTEST", 8)
+
+
+@pytest.mark.usefixtures("short_rows")
+@pytest.mark.parametrize("groups", [2, 4, 8])
+def test_long_strips_of_channels_are_reduced_along_whole_lines(groups: int) -> None:
+    def block(x: weft.Tensor, w: weft.Tensor, u: weft.Tensor, v: weft.Tensor) -> weft.Tensor:
+        y = weft.concat([F.conv2d(x, w, padding=1), F.conv2d(x, u, padding=1)], axis=1)
+        return F.conv2d(F.silu(F.group_norm(y, groups)), v, padding=1)
+
+    program = program_of(
+        block, random(2, 16, 4, 8), random(16, 16, 3, 3), random(8, 16, 3, 3), random(16, 24, 3, 3)
+    )
+    kernels = {kernel.name: kernel for kernel in regions(program).kernels}
+    (parts,) = (kernel for name, kernel in kernels.items() if name.endswith("_level1_parts"))
+    assert [axis.size for axis in parts.axes if not axis.reduce] == [4, 2, 24]
+    statistics = kernels[parts.name.removesuffix("_parts")]
+    assert [axis.size for axis in statistics.axes] == [2, groups, 4, 24 // groups]
+    last = kernels[parts.name.removesuffix("_level1_parts")]
+    assert last.pattern is Pattern.MAP
+    assert last.axes[-1].size == 24, "vectors go over the borders of groups"
+    agrees(program)
+
+
+@pytest.mark.usefixtures("short_rows")
+def test_sums_of_groups_of_channels_go_along_whole_lines() -> None:
+    def sums(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
+        y = F.relu(F.conv2d(x, w, padding=1)).astype(weft.float32)
+        return y.reshape((2, 4, 6, 4, 8)).sum((2, 3, 4))
+
+    program = program_of(sums, random(2, 16, 4, 8), random(24, 16, 3, 3))
+    (parts,) = (k for k in regions(program).kernels if k.name.endswith("_parts"))
+    assert [axis.size for axis in parts.axes if not axis.reduce][-1] == 24
+    agrees(program)

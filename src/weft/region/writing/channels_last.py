@@ -146,8 +146,17 @@ class _Images:
             self.waiting.append(name)
 
     def order(self, name: str) -> tuple[int, ...]:
+        """Channels last; the others as the first convolution that reads the image goes through
+        them, or as they are."""
         places = self.channels[name]
         others = [n for n in range(len(self.scop.by_name[name].shape)) if n not in places]
+        for reader, access in self.readers.get(name, ()):
+            if access is _image(self.scop, reader):
+                order = [axis.name for axis in reader.out_axes]
+                own = [[order.index(a) for a in axes_of(e) if a in order] for e in access.map]
+                if all(len(own[n]) == 1 for n in others):
+                    others.sort(key=lambda n: own[n][0])
+                    break
         return (*others, *sorted(places))
 
     def can_turn(self, name: str) -> bool:

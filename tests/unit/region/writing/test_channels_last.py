@@ -141,6 +141,19 @@ def test_a_norm_of_groups_of_joined_images_hands_them_on_with_their_channels_las
     agrees(program)
 
 
+def test_an_image_that_is_made_larger_lies_as_the_convolution_behind_it_goes_through_it() -> None:
+    def larger(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
+        y = F.interpolate(F.silu(F.conv2d(x, w, padding=1)), scale_factor=2, mode="nearest")
+        return F.conv2d(y, w, padding=1)
+
+    program = program_of(larger, random(2, 16, 3, 4), random(16, 16, 3, 3))
+    module = regions(program)
+    assert (2, 6, 8, 16) in [t.shape for t in images(module)]
+    copies = {name for k in module.kernels if k.name.endswith("image_copy") for name in k.inputs}
+    assert copies <= {*module.inputs}
+    agrees(program)
+
+
 def test_gradients_through_statistics_of_a_batch() -> None:
     def loss(w: weft.Tensor, v: weft.Tensor, x: weft.Tensor) -> weft.Tensor:
         y = F.conv2d(x, w, padding=1).astype(weft.float32)

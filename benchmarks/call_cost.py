@@ -8,6 +8,7 @@ Every function computes one short line on 4x4 matrices, whatever it is given: wh
 number of parameters is what the call costs. All are measured in turns, a few calls at a time, and
 the table has the median of the turns, in microseconds of this thread's processor time; `best` is
 the least of them, as on a machine that has nothing else to do. On a GPU nothing is waited for.
+What a tensor more costs is told below the table, of the best times of two sizes.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ def weft_lines(backend: str) -> Iterator[Line]:
             yield Line(f"a captured model of {count}", who, partial(held, x), [])
     for count in PARAMETERS[:3]:
         yield Line(f"a donated step of 3 x {count}", who, _weft_step(count, x), [])
+    for count in PARAMETERS[:3]:
+        yield Line(f"{count} caches and 148 weights", who, _weft_generation(count, x), [])
     weft.set_default_backend(before)
 
 
@@ -99,6 +102,22 @@ def _weft_step(count: int, x: Any) -> Callable[[], Any]:
 
     def call() -> None:
         held[0], held[1], _ = f(held[0], held[1], x)
+
+    return call
+
+
+def _weft_generation(count: int, x: Any) -> Callable[[], Any]:
+    """A step with a model that stays and caches that are handed on, as one that generates text."""
+
+    def step(model: Any, x: Any, caches: Any) -> Any:
+        return model(x), [cache * 1.0 for cache in caches]
+
+    f = weft.jit(step, donate=("caches",))
+    model = Weights(148)
+    held = [[weft.ones((4, 4)).eval() for _ in range(count)]]
+
+    def call() -> None:
+        _, held[0] = f(model, x, held[0])
 
     return call
 
@@ -215,6 +234,24 @@ def printed(lines: list[Line], markdown: bool) -> None:
         print(mark.join(["", what.ljust(28), *shown, ""]).rstrip(" " if not markdown else ""))
 
 
+GROWTH = (
+    ("a parameter of a model", "a model of {}", 1),
+    ("a donated tensor of a step", "a donated step of 3 x {}", 3),
+    ("a cache beside 148 weights", "{} caches and 148 weights", 1),
+)
+"""What grows, the lines that show it, and how many tensors a line has for each of its number."""
+
+
+def grown(lines: list[Line]) -> Iterator[str]:
+    """What one tensor more costs a call, between 10 and 148 of them."""
+    best = {(line.what, line.who): line.best for line in lines}
+    for who in dict.fromkeys(line.who for line in lines):
+        for what, name, each in GROWTH:
+            few, many = (best.get((name.format(count), who)) for count in (10, 148))
+            if few is not None and many is not None:
+                yield f"{who}: {what} costs {(many - few) / (138 * each):.2f} µs"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", choices=["weft", "all"], default="all")
@@ -223,6 +260,7 @@ def main() -> None:
     lines = collected(options.only)
     measure(lines)
     printed(lines, options.markdown)
+    print("", *grown(lines), sep="\n")
 
 
 if __name__ == "__main__":

@@ -213,11 +213,12 @@ def leaves_like(structure: Structure, value: Any) -> list[Any] | None:
 
 
 def _collected(structure: Structure, value: Any, leaves: list[Any]) -> bool:
-    kind, node = structure.kind, _node_of(type(value))
-    if kind is None or node is None:
+    kind = structure.kind
+    if kind is not type(value):
         leaves.append(value)
-        return kind is None and node is None
-    if type(value) is not kind:
+        return kind is None and _node_of(type(value)) is None
+    node = _node_of(kind)
+    if node is None:
         return False
     children, rest = node.flatten(value)
     inside = structure.children

@@ -132,7 +132,7 @@ class _Tree:
             return False
         if not all(map(is_, [node.type for node in nodes], self.kinds)):
             return False
-        if any(leaf.number is not None for leaf in leaves):
+        if [leaf.number for leaf in leaves].count(None) != len(leaves):
             return False
         call.inputs += storages
         backend = call.home.backend

@@ -92,13 +92,14 @@ class Holder(_Kept):
 H = TypeVar("H", bound=Holder)
 
 
-def blank(cls: type[H]) -> H:
-    """A holder of this class that has nothing yet."""
+def blank(cls: type[H], rest: Any = None) -> H:
+    """A holder of this class that has nothing yet; `rest` says how it will come apart, where that
+    is known."""
     made = object.__new__(cls)
     _set_watchers(made, ())
     _set_known(made, None)
     _set_open(made, False)
-    _set_apart(made, None)
+    _set_apart(made, rest)
     return made
 
 
@@ -107,9 +108,8 @@ def attributes(holder: Any) -> dict[str, Any]:
     return _dict_of(holder) if isinstance(holder, Holder) else vars(holder)
 
 
-def keep_apart(holder: Holder, rest: Any) -> None:
-    """Remember how a holder comes apart that nobody else has seen yet."""
-    _set_apart(holder, rest)
+attributes_of = _dict_of
+"""The same, of a holder."""
 
 
 def watch(holder: Holder, watcher: ref[Any]) -> None:

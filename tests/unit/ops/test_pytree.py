@@ -10,7 +10,7 @@ import pytest
 
 import weft
 from weft.foundation.errors import UserError
-from weft.ops.pytree import LEAF, flatten, leaf_names, map_leaves, unflatten
+from weft.ops.pytree import LEAF, flatten, leaf_names, leaves_like, map_leaves, unflatten
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -61,6 +61,17 @@ def test_apart_and_together(value: Any, leaves: list[Any], names: list[str]) -> 
     again = unflatten(structure, found)
     assert again == value
     assert type(again) is type(value)
+
+
+@pytest.mark.parametrize("value", [value for value, *_ in CONTAINERS])
+def test_leaves_of_a_structure_are_those_of_values_that_have_it(value: Any) -> None:
+    _, structure = flatten(value)
+    others = [other for other, *_ in CONTAINERS] + [[1, 2], [1, [2]], (1, 2), {"b": 1, "a": 2}]
+    settings = [Settled(1, "a"), Settled(1, "b"), Settled([1], "a")]
+    for other in [*others, *settings, [value], (value,), Layer(value)]:
+        leaves, found = flatten(other)
+        assert leaves_like(structure, other) == (leaves if found == structure else None)
+        assert leaves_like(found, value) == (flatten(value)[0] if found == structure else None)
 
 
 def test_structures_compare() -> None:

@@ -18,6 +18,7 @@ as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from weft.foundation.calls import told
@@ -28,7 +29,7 @@ from weft.ops.nn.layers import told_by_layer
 from weft.ops.nn.packed import Packed
 from weft.ops.other_names import module_advice
 from weft.ops.pytree import Structure, exact, flatten, leaf_names, map_leaves, register_pytree
-from weft.ops.state import Holder, attributes, blank, keep_apart, tells
+from weft.ops.state import Holder, attributes_of, blank, tells
 from weft.ops.tensor import Tensor
 
 M = TypeVar("M", bound="Module")
@@ -46,7 +47,7 @@ class Module(Holder):
             call = vars(cls)["__call__"]
             own = told(call) if cls.__module__.startswith("weft.") else call
             cls.__call__ = told_by_layer(own)  # type: ignore[method-assign]
-        register_pytree(cls, _take_apart, lambda rest, c: _put_together(cls, rest, c), _names)
+        register_pytree(cls, _take_apart, partial(_put_together, cls), _names)
 
     @told
     def __init__(self) -> None:
@@ -164,7 +165,7 @@ def _is_child(value: Any) -> bool:
 
 
 def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
-    held = attributes(module)
+    held = attributes_of(module)
     known = module._apart
     if known is not None:
         return [held[name] for name in known[0]], known
@@ -183,12 +184,11 @@ def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
 
 def _put_together(cls: type[Module], rest: Any, children: Sequence[Any]) -> Module:
     names, settings, _ = rest
-    made = blank(cls)
-    held = attributes(made)
-    held.update(settings)
+    made = blank(cls, rest if tells(cls) else None)
+    held = attributes_of(made)
+    if settings:
+        held.update(settings)
     held.update(zip(names, children, strict=True))
-    if tells(cls):
-        keep_apart(made, rest)
     return made
 
 

@@ -30,6 +30,10 @@ class BufferSlot:
     number: int
     offset: int
     bytes: int
+    kept: int = 0
+    """The number, from 1 on, of a result that depends on inputs and constants alone, which a run
+    with the same inputs may find where the one before left it. The first launch that names it
+    makes it, with nothing beside but others that are numbered. 0 for what is made in every run."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from weft.driver.artifact.control_flow import AssembledBody, ControlFlow, assemble_body
+from weft.driver.artifact.kept import kept_results
 from weft.driver.artifact.kernels import (
     HostCalls,
     body_steps,
@@ -79,6 +80,8 @@ class Assembler:
     kernels: dict[str, KernelCode] = field(default_factory=dict)
     """By symbol; a launch names the position."""
     constants: list[bytes] = field(default_factory=list)
+    keeps: bool = False
+    """Whether results are numbered that a runtime may keep."""
 
     def steps(self, unit: Unit, number: int, control: ControlFlow | None = None) -> StepList:
         """The steps of body `number`."""
@@ -106,9 +109,15 @@ class Assembler:
         """Slots of a body, with constants and what random numbers depend on numbered for all."""
         first = len(self.constants)
         self.constants += constants_of(unit.module, unit.constants)
+        # Bodies of branches and loops are entered or not, and have other memory each time.
+        kept: Mapping[str, int] = {}
+        if self.keeps and number == 0:
+            kept = kept_results(unit.module, unit.buffer_map, _plain(unit))
 
         def slot(name: str) -> BufferSlot:
             found = slot_of(name, unit.buffer_map)
+            if name in kept:
+                return replace(found, kept=kept[name])
             if found.space == "constant":
                 return replace(found, number=found.number + first)
             return replace(found, number=number) if found.space == "run" else found
@@ -123,10 +132,13 @@ def build_artifact(
     bodies: Mapping[Use, CompiledBody] | None = None,
     units: Mapping[Use, Unit] | None = None,
     written_out: int = 0,
+    *,
+    keeps: bool = False,
 ) -> Artifact:
     """The steps over compiled kernels. `bodies` has every region after those that it runs itself;
-    `units` is what became of them. Counted loops that are at most so many steps are written out."""
-    assembler = Assembler(host_call)
+    `units` is what became of them. Counted loops that are at most so many steps are written out.
+    `keeps`: results that a runtime may keep are numbered."""
+    assembler = Assembler(host_call, keeps=keeps)
     done: dict[Use, AssembledBody] = {}
     regions = {} if unit.program is None else unit.program.regions_by_id
     control = ControlFlow(done, regions, written_out)
@@ -141,6 +153,17 @@ def build_artifact(
     kernels = list(assembler.kernels.values())
     made = make_artifact(target, unit.module, unit.buffer_map, kernels, steps, assembler.constants)
     return replace(made, bodies=len(numbers) + 1, counters=control.counters)
+
+
+def _plain(unit: Unit) -> set[str]:
+    """The kernels that have machine code and report nothing."""
+    return {
+        kernel.name
+        for kernel in unit.module.kernels
+        if kernel.opaque is None
+        and kernel.name in unit.natives
+        and not unit.codes[unit.natives[kernel.name].symbol].reports
+    }
 
 
 def symbols_of(unit: Unit, units: Mapping[Use, Unit]) -> dict[str, str]:

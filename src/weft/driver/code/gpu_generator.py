@@ -53,7 +53,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         use: replace(_unit(body.compilation, made, notes, program, body.region), guards=guards)
         for use, body in bodies.items()
     }
-    artifact = build_artifact(unit, arch, host_call, bodies, units, WRITTEN_OUT)
+    artifact = build_artifact(unit, arch, host_call, bodies, units, WRITTEN_OUT, keeps=True)
     artifact = with_declared_types(artifact, compilation.program)
     runner = link(artifact, signature, state)
     symbols = symbols_of(unit, units)

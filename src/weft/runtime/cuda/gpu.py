@@ -74,6 +74,8 @@ class Gpu:
         self.pool = Pool(device)
         self.lock = _Turn(device)
         self.era = Era()
+        self.changes = 0
+        """How often memory of tensors was lent, or overwritten by a run that was given it."""
         self._unchecked: dict[Reporter, int] = {}
         """The runs since somebody last waited. A program that nobody holds any more is still asked
         what went wrong."""

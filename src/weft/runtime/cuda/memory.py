@@ -38,6 +38,8 @@ class Block(Memory):
     """Whether other libraries know of it."""
     stream: int | None = None
     """The stream that they use it in, where it is only one."""
+    writes: int = 0
+    """How often a run that was given it has overwritten it."""
 
     def free(self) -> None:
         """Give the block back; a second time does nothing."""

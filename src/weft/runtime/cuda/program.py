@@ -33,6 +33,7 @@ from weft.runtime.artifact import (
 )
 from weft.runtime.cuda.driver import Memory
 from weft.runtime.cuda.gpu import Gpu, open_gpu
+from weft.runtime.cuda.kept import Keeping
 from weft.runtime.cuda.resident import Resident
 from weft.runtime.cuda.steps import Walk
 from weft.runtime.cuda.stretches import Stretches
@@ -110,7 +111,14 @@ class Program:
                 kept = set(range(len(inputs))).difference(data) if holder is not None else ()
                 done = holder is not None and all(inputs[n].era is not gpu.era for n in kept)
                 self._launched = weakref.ref(holder) if done else _nobody
-            Walk(stretches, self._functions, seed).run()
+            for place in self._given:
+                outputs[place.number].overwritten()
+            found = known and self._keeping.holds(holder, inputs, data)
+            if not found:
+                self._keeping.forget()
+            Walk(stretches, self._functions, seed, kept=found).run()
+            if known and not found:
+                self._keeping.note(holder, inputs, data)
             for place in self._elsewhere:
                 number = place.number
                 outputs[number] = self._settled(resident, place, outputs[number])
@@ -133,6 +141,17 @@ class Program:
     def _fresh(self) -> list[_Place]:
         """Outputs whose memory is theirs alone."""
         return [place for place in self._places if place.slot.space == "output"]
+
+    @cached_property
+    def _given(self) -> list[_Place]:
+        """Outputs that lie in the memory of donated inputs."""
+        return [place for place in self._places if place.is_given]
+
+    @cached_property
+    def _keeping(self) -> Keeping:
+        """What stays from run to run."""
+        assert self._stretches is not None
+        return Keeping(self._stretches, self.donated)
 
     @cached_property
     def _elsewhere(self) -> list[_Place]:
@@ -228,6 +247,7 @@ class Program:
     ) -> None:
         kept = params if holder is not None and holder is self._holder else frozenset()
         self._launched = _nobody
+        self._keeping.forget()
         # Whoever is interrupted below leaves parameters of two holders behind.
         self._holder = None
         for key, size in resident.sizes.items():

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation import limits
-from weft.foundation.errors import ExecutionError, InternalError, SpecViolation, WeftError
+from weft.foundation.errors import (
+    ExecutionError,
+    InternalError,
+    ResourceExceeded,
+    SpecViolation,
+    WeftError,
+)
 from weft.foundation.functions import broken_at
 from weft.runtime.artifact import (
     Artifact,
@@ -31,6 +37,7 @@ from weft.runtime.cuda.flow import Turns, load_turns
 from weft.runtime.cuda.gpu import Gpu
 from weft.runtime.cuda.graphs import can_turn
 from weft.runtime.cuda.kernels import LoadedKernel, load
+from weft.runtime.cuda.memory import Block
 from weft.runtime.cuda.sections import Section, sections
 
 Array = NDArray[Any]
@@ -55,6 +62,8 @@ class Resident:
         self._release = weakref.finalize(self, _give_up, self._returns)
         self._release.atexit = False
         self.fixed: dict[tuple[str, int], Memory] = {}
+        self.kept: dict[int, Memory] = {}
+        """Where results are that stay from run to run, by their numbers."""
         self._reserve(state)
         self._runs = [memory for (space, _), memory in self.fixed.items() if space == "run"]
         self.kernels = [self._loaded(code) for code in artifact.kernels]
@@ -115,9 +124,24 @@ class Resident:
     def address(self, slot: BufferSlot) -> int:
         """Where a buffer of this run begins."""
         key = memory_of(slot)
+        if slot.kept in self.kept:
+            return self.kept[slot.kept].address
         if key[0] in EXTERNAL:
             return self.external[key] + slot.offset
         return self.fixed[key].address + slot.offset
+
+    def keep(self, sizes: Mapping[int, int]) -> None:
+        """Give results memory of their own, all of them or none."""
+        taken: dict[int, Block] = {}
+        try:
+            for number, size in sizes.items():
+                taken[number] = self.gpu.pool.take(size, "kept results")
+        except ResourceExceeded:
+            for block in taken.values():
+                block.free()
+            raise
+        self._returns.extend(block.free for block in taken.values())
+        self.kept.update(taken)
 
     # -- steps -----------------------------------------------------------------------------------
 

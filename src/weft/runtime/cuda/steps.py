@@ -43,8 +43,15 @@ _AT_ONCE: Final = 128
 class Walk:
     """One run: where it is, how often each body was entered, where its counters stand."""
 
-    def __init__(self, stretches: Stretches, host: Mapping[str, HostFunction], seed: int) -> None:
-        self.stretches, self.host, self.seed = stretches, host, seed
+    def __init__(
+        self,
+        stretches: Stretches,
+        host: Mapping[str, HostFunction],
+        seed: int,
+        *,
+        kept: bool = False,
+    ) -> None:
+        self.stretches, self.host, self.seed, self.kept = stretches, host, seed, kept
         self.resident = resident = stretches.resident
         artifact = resident.artifact
         self.steps = artifact.steps
@@ -57,11 +64,11 @@ class Walk:
         return limits.current().loop_steps
 
     def run(self) -> None:
-        """All steps."""
+        """All steps; where what is `kept` is there, all but those that make it."""
         self.resident.begin(self.seed)
         position = 0
         while position < len(self.steps):
-            stretch = self.stretches.at(position)
+            stretch = self.stretches.at(position, kept=self.kept)
             if stretch is not None:
                 self._count(stretch.entered)
                 self.stretches.replay(stretch)

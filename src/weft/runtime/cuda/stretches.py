@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, Final
@@ -77,16 +77,36 @@ class Stretches:
         artifact = resident.artifact
         found = [_stretch(artifact, section) for section in resident.sections]
         self.by_step = {stretch.section.first: stretch for stretch in found}
-        self._release = weakref.finalize(self, _give_up, [stretch.graphs for stretch in found])
+        self.shorter: dict[int, Stretch] = {}
+        """The same without steps that make what is kept."""
+        self._graphs = [stretch.graphs for stretch in found]
+        self._release = weakref.finalize(self, _give_up, self._graphs)
         self._release.atexit = False
 
-    def at(self, step: int) -> Stretch | None:
-        """The stretch that begins at a step."""
-        return self.by_step.get(step)
+    def at(self, step: int, *, kept: bool = False) -> Stretch | None:
+        """The stretch that begins at a step; where what is `kept` is there, what is left of it."""
+        return (self.shorter if kept else self.by_step).get(step)
+
+    def leave_out(self, steps: Collection[int]) -> None:
+        """Some results have moved to memory of their own, and runs may leave out the steps that
+        make them."""
+        # Graphs with the old addresses may still be running.
+        self.resident.gpu.stream.synchronize()
+        _give_up(self._graphs)
+        for stretch in self.by_step.values():
+            stretch.graphs.clear()
+            stretch.last = None
+        for first, stretch in self.by_step.items():
+            parts = tuple(part for part in stretch.section.parts if part not in steps)
+            left = replace(stretch.section, parts=parts)
+            self.shorter[first] = _stretch(self.resident.artifact, left, steps)
+        self._graphs += [stretch.graphs for stretch in self.shorter.values()]
 
     def replay(self, stretch: Stretch) -> None:
         """Start the steps of a stretch."""
         resident, found = self.resident, stretch.last
+        if not stretch.section.parts:
+            return
         key = stretch.addresses(resident.external)
         if found is None or found.key != key:
             found = stretch.graphs.get(key)
@@ -136,7 +156,7 @@ class Stretches:
             if stretch.section.turns and turns is not None:
                 self._put(stretch.section.parts, stream, turns, 0)
             else:
-                numbers = range(stretch.section.first, stretch.section.last)
+                numbers = [part for part in stretch.section.parts if isinstance(part, int)]
                 for number in resident.put_straight(numbers, stream):
                     if any(_external(resident.artifact, resident.artifact.steps[number])):
                         (nodes[number],) = place_of(stream).nodes
@@ -176,9 +196,9 @@ def _insides(part: Branch | Loop) -> list[tuple[Part, ...]]:
     return [part.taken, part.otherwise]
 
 
-def _stretch(artifact: Artifact, section: Section) -> Stretch:
+def _stretch(artifact: Artifact, section: Section, without: Collection[int] = ()) -> Stretch:
     users: dict[Place, list[int]] = {}
-    for number in range(section.first, section.last):
+    for number in (n for n in range(section.first, section.last) if n not in without):
         for place in _external(artifact, artifact.steps[number]):
             users.setdefault(place, []).append(number)
     return Stretch(section, tuple(users), users, section.entered(artifact.steps))

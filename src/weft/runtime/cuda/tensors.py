@@ -51,6 +51,19 @@ class DeviceTensor:
         """Whether no other library sees the memory, so that a run may overwrite it."""
         return isinstance(self.owner, _Held) and not self.owner.block.is_lent
 
+    @property
+    def writes(self) -> int | None:
+        """How often runs have overwritten the memory; None where other libraries may do so."""
+        if not isinstance(self.owner, _Held) or self.owner.block.is_lent:
+            return None
+        return self.owner.block.writes
+
+    def overwritten(self) -> None:
+        """A run that was given the memory puts other elements there."""
+        self.gpu.changes += 1
+        if isinstance(self.owner, _Held):
+            self.owner.block.writes += 1
+
     def numpy(self) -> Array:
         """The elements, when they are there."""
         found = np.empty(self.shape, BY_NAME[self.dtype].numpy)
@@ -74,12 +87,14 @@ class DeviceTensor:
     def _lend(self) -> None:
         """From now on others work with the elements, which are there."""
         self._settle()
+        self.gpu.changes += 1
         if isinstance(self.owner, _Held):
             self.owner.block.is_lent, self.owner.block.stream = True, None
 
     def lent_to(self, stream: int) -> Any:
         """A capsule of DLPack for somebody who uses the elements in this stream alone, which Weft's
         work precedes (`Gpu.precede`)."""
+        self.gpu.changes += 1
         if isinstance(self.owner, _Held):
             block = self.owner.block
             block.stream = None if block.is_lent and block.stream != stream else stream

@@ -1,0 +1,134 @@
+"""Results that a program keeps from run to run: what it makes of its parameters alone, as filters
+with their channels put last.
+
+Whoever calls a program may say that some inputs are a *holder's*, and the same as long as it is.
+When the same holder comes for the second time in a row, what is made of its inputs alone moves to
+memory of its own, and runs that come after leave out the steps that make it, as long as nothing can
+have changed:
+
+    another holder, or none                   all steps run
+    a run has overwritten an input's memory   its block counts that; all steps run
+    another library sees an input's memory    nothing of it is kept
+
+Programs that never see a holder twice keep nothing, and look for nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from weft.foundation.errors import ResourceExceeded
+from weft.runtime.artifact import Artifact, Launch
+from weft.runtime.cuda.stretches import Stretches
+from weft.runtime.cuda.tensors import DeviceTensor
+
+_GIVEN: Final = ("input", "constant")
+_SHARE: Final = 4
+"""Of the memory that is free a program keeps at most one part in so many."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Steps that need not run again, the inputs that they depend on, and the bytes of each result,
+    by its number."""
+
+    steps: frozenset[int]
+    inputs: tuple[int, ...]
+    sizes: dict[int, int]
+
+
+_NOTHING: Final = Kept(frozenset(), (), {})
+
+
+def kept_of(artifact: Artifact, lasting: Collection[int]) -> Kept:
+    """What depends on constants and these inputs alone."""
+    steps, sizes = set[int](), dict[int, int]()
+    inputs, met = dict[int, None](), set[int]()
+    for number, step in enumerate(artifact.steps):
+        if not isinstance(step, Launch):
+            continue
+        slots = [artifact.buffers[n] for n in step.buffers]
+        made = {slot.kept: slot.bytes for slot in slots if slot.kept and slot.kept not in met}
+        met.update(made)
+        read = [slot for slot in slots if slot.kept not in made]
+        stays = all(
+            slot.kept in sizes
+            if slot.kept
+            else slot.space in _GIVEN and (slot.space != "input" or slot.number in lasting)
+            for slot in read
+        )
+        if made and stays:
+            steps.add(number)
+            sizes |= made
+            inputs |= dict.fromkeys(slot.number for slot in read if slot.space == "input")
+    return Kept(frozenset(steps), tuple(inputs), sizes)
+
+
+class Keeping:
+    """What one program keeps, and for whom."""
+
+    def __init__(self, stretches: Stretches, donated: Collection[int]) -> None:
+        self.stretches, self.donated = stretches, donated
+        self.kept: Kept | None = None
+        """None as long as nobody has come twice."""
+        self._holder: Callable[[], object] = _nobody
+        self._writes: list[int] = []
+        """How often the memory of each input had been overwritten."""
+        self._changes = 0
+        """And of any tensor, or been lent."""
+
+    def forget(self) -> None:
+        """The next run makes everything."""
+        self._holder = _nobody
+
+    def holds(self, holder: object, inputs: Sequence[DeviceTensor], data: Sequence[int]) -> bool:
+        """Whether what is kept is what a run with these inputs would make. The holder is that of
+        the run before."""
+        if self.kept is None:
+            self._begin(set(range(len(inputs))).difference(data, self.donated))
+        if self._holder() is not holder:
+            return False
+        changes = self.stretches.resident.gpu.changes
+        if changes != self._changes:
+            if self._seen(inputs, data) != self._writes:
+                return False
+            self._changes = changes
+        return True
+
+    def note(self, holder: object, inputs: Sequence[DeviceTensor], data: Sequence[int]) -> None:
+        """A run with these inputs has made everything."""
+        seen = self._seen(inputs, data)
+        if seen is not None:
+            self._writes, self._changes = seen, self.stretches.resident.gpu.changes
+            self._holder = weakref.ref(holder)
+
+    def _seen(self, inputs: Sequence[DeviceTensor], data: Sequence[int]) -> list[int] | None:
+        """How often the memory of each input was overwritten; None where somebody else may write
+        into one, or nothing is kept."""
+        if self.kept is None or not self.kept.steps or not set(data).isdisjoint(self.kept.inputs):
+            return None
+        seen = [inputs[number].writes for number in self.kept.inputs]
+        return None if None in seen else [count for count in seen if count is not None]
+
+    def _begin(self, lasting: Collection[int]) -> None:
+        """Take memory for results, where there is plenty."""
+        resident = self.stretches.resident
+        self.kept = _NOTHING
+        found = kept_of(resident.artifact, lasting)
+        if not found.steps:
+            return
+        free, _ = resident.gpu.pool.free_and_whole()
+        if _SHARE * sum(found.sizes.values()) > free:
+            return
+        with contextlib.suppress(ResourceExceeded):
+            resident.keep(found.sizes)
+            self.stretches.leave_out(found.steps)
+            self.kept = found
+
+
+def _nobody() -> None:
+    """The holder of nothing."""

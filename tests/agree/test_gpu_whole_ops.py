@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 import weft
 from tests.gpu_interpreted import InterpretedGpu
+from tests.gpu_programs import through_stages
 from weft.codegen.gpu.interp.values import Reported
+from weft.foundation.digit_sort import Starts
 from weft.foundation.dtypes import BY_NAME
 from weft.ptir import Builder, Program
 from weft.region.fitting import whole_ops
@@ -89,6 +91,38 @@ def test_rows_added_to_rows(dtype: str) -> None:
     np.add.at(want, places[:, 0], updates.astype(np.float64))
     exact = want.astype(np.float32 if dtype in NARROW else np.int64)
     assert (got.astype(np.float64) == exact.astype(given.dtype).astype(np.float64)).all()
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(7, "si32"), (600, "si64")])
+def test_scatters_that_are_sorted_together(rows: int, kind: str) -> None:
+    """Three tables, two of which are looked up at the same places, onto zeros and onto others."""
+    b = Builder()
+    at = [b.param(kind, [2, 300]) for _ in range(2)]
+    new = [b.param("bf16", [300, 8]) for _ in range(4)]
+    start = b.param("bf16", [rows, 8])
+    made = []
+    for number, (index, part) in enumerate(((0, 0), (0, 1), (1, 0), (0, 0))):
+        x = start if number == 2 else b.full([rows, 8], 0.0, "bf16")
+        spots = b.reshape(b.slice(at[index], [part, 0], [1, 300]), [300, 1])
+        made.append(
+            b.scatter_add(
+                x, spots, new[number], update_window_dims=[1], inserted_window_dims=[0],
+                scatter_dims_to_operand_dims=[0], index_vector_dim=1,
+            )
+        )  # fmt: skip
+    program = b.build(*made)
+    counted = [
+        kernel.opaque.op
+        for kernel in through_stages(program, "sm90")["region"].kernels
+        if kernel.opaque is not None and isinstance(kernel.opaque.op, Starts)
+    ]
+    assert [op.outer for op in counted] == [4]
+    rng = np.random.default_rng(9)
+    places = [rng.integers(0, rows, (2, 300)).astype(BY_NAME[kind].numpy) for _ in range(2)]
+    updates = [numbers("bf16", (300, 8), seed) for seed in range(4)]
+    given = [*places, *updates, numbers("bf16", (rows, 8), 10)]
+    for got, want in zip(on_gpu(program, *given), weft.run(program, given), strict=True):
+        np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])

@@ -63,7 +63,9 @@ class Pass:
     The first operands are the elements: x, [outer, length], in the pass over the lowest digit, then
     the pairs of the pass before, [outer, length, 2], behind x where keys are read again.
     With several `columns`, x is places, [outer, length / columns, columns], and a key is the place
-    among those of all columns: place times columns plus column."""
+    among those of all columns: place times columns plus column.
+    Where rows lie `apart`, x is an operand for each of them, and so are the last pairs; keys have
+    32 bits at most then."""
 
     outer: int
     length: int
@@ -73,6 +75,7 @@ class Pass:
     bits: int
     descending: bool = False
     columns: int = 1
+    apart: bool = False
 
     @property
     def tiles(self) -> int:
@@ -87,6 +90,10 @@ class Pass:
     @property
     def is_first(self) -> bool:
         return self.low == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.low + self.bits >= self.key_bits
 
     @property
     def word(self) -> int:
@@ -114,7 +121,8 @@ class Pass:
             pairs = arrays[1 if self.reads_again else 0].reshape(*shape, 2)
             positions = pairs[..., 1].astype(np.int64)
         if self.is_first or self.reads_again:
-            every = self.keys(arrays[0]).reshape(shape) & np.uint64((1 << self.key_bits) - 1)
+            x = np.stack(arrays[: self.outer]) if self.apart else arrays[0]
+            every = self.keys(x).reshape(shape) & np.uint64((1 << self.key_bits) - 1)
             keys = np.take_along_axis(every, positions, 1) >> np.uint64(CARRIED * self.word)
         else:
             keys = pairs[..., 0].astype(np.uint64)
@@ -140,12 +148,17 @@ class Digits(Pass):
 @dataclass(frozen=True)
 class Moved(Pass):
     """Operands: the elements, and the sums over `Digits` along each row's tiles. The result is
-    pairs, [outer, length, 2], as ui32; with a `count`, the first `count` positions of each row."""
+    pairs, [outer, length, 2], as ui32; with a `count`, the first `count` positions of each row.
+    Where rows lie apart each has its own last result; they are evaluated one after the other."""
 
     name: ClassVar[str] = "moved"
     base: ClassVar[int | None] = None
 
     count: int = 0
+
+    @property
+    def results(self) -> int:
+        return self.outer if self.apart and self.is_last else 1
 
     def evaluate(self, *arrays: Array) -> Array:
         # The sums say nothing new about the result.
@@ -161,7 +174,8 @@ class Moved(Pass):
 @dataclass(frozen=True)
 class Starts:
     """Operand: pairs in order, [outer, count, 2], whose keys are below `rows`. The result is how
-    many stand before those of each key, and all of them, [outer, rows + 1], as si32."""
+    many stand before those of each key, and all of them, [outer, rows + 1], as si32. Where rows of
+    pairs lie `apart`, each is an operand and has its own result."""
 
     name: ClassVar[str] = "starts"
     base: ClassVar[int | None] = None
@@ -169,9 +183,14 @@ class Starts:
     outer: int
     rows: int
     count: int
+    apart: bool = False
+
+    @property
+    def results(self) -> int:
+        return self.outer if self.apart else 1
 
     def evaluate(self, *arrays: Array) -> Array:
-        keys = arrays[0].reshape(self.outer, self.count, 2)[..., 0]
+        keys = np.stack(arrays).reshape(self.outer, self.count, 2)[..., 0]
         wanted = np.arange(self.rows + 1)
         found = [np.searchsorted(row, wanted) for row in keys]
         return np.stack(found).astype(np.int32).reshape(-1)

@@ -17,6 +17,7 @@ have the elements that the record says. Indices are in range: whoever makes the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -253,6 +254,12 @@ _EVERY: tuple[type[WholeOp], ...] = (
     *(Scatter, Gathered, Collected, Running, Totals, Continued, Order, Digits, Moved, Starts),
 )
 _KINDS = {kind.name: kind for kind in _EVERY}
+
+
+def results_of(op: WholeOp, arrays: Sequence[Array]) -> list[Array]:
+    """All results of an op, flat."""
+    found = op.evaluate(*arrays)
+    return np.split(found, op.results) if isinstance(op, Moved | Starts) else [found]
 
 
 def write(op: WholeOp) -> str:

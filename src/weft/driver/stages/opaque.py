@@ -56,7 +56,7 @@ class _Alone:
 def run_opaque(op: object, arrays: Sequence[Array], seed: int = 0) -> list[Array]:
     """All results of an op, flattened, by its reference meaning."""
     if isinstance(op, whole_ops.WholeOp):
-        return [op.evaluate(*arrays)]
+        return whole_ops.results_of(op, arrays)
     if not isinstance(op, Op):
         raise InternalError(f"{op!r} is not a PTIR op")
     if op.regions:

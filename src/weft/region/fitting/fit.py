@@ -15,6 +15,7 @@ from weft.region.fitting.joined_groups import with_joined_groups
 from weft.region.fitting.long_sums import in_parts
 from weft.region.fitting.one_row import with_one_row
 from weft.region.fitting.room import with_room
+from weft.region.fitting.sorted_together import sorted_together
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.fitting.wide_sums import with_wide_sums
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
@@ -29,13 +30,17 @@ def fit(module: Module, target: Target) -> Module:
     aligned, single rows of 8-bit numbers as contractions and ops that stay whole in steps;
     elsewhere with scatters that add narrow floats in a wider dtype."""
     module = with_room(module, target)
+    together: dict[str, tuple[Kernel, ...]] = {}
+    if target.kind is Kind.GPU:
+        module, together = sorted_together(module)
     tensors = dict(module.tensors)
     kernels: list[Kernel] = []
     origin = dict(module.origin)
     zeros = {kernel.outputs[0].tensor for kernel in module.kernels if _fills_with_zeros(kernel)}
     for kernel in module.kernels:
         made: list[Kernel] = []
-        prepared, more = _prepared(kernel, tensors, zeros, target)
+        sorted_here = together.get(kernel.name)
+        prepared, more = _prepared(kernel, tensors, zeros, sorted_here, target)
         tensors |= {tensor.name: tensor for tensor in more}
         for found in prepared:
             pieces, between = in_parts(found, tensors, target)
@@ -53,13 +58,18 @@ def fit(module: Module, target: Target) -> Module:
 
 
 def _prepared(
-    kernel: Kernel, tensors: dict[str, Tensor], zeros: Collection[str], target: Target
+    kernel: Kernel,
+    tensors: dict[str, Tensor],
+    zeros: Collection[str],
+    together: tuple[Kernel, ...] | None,
+    target: Target,
 ) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
-    """The kernels that take a kernel's place on a machine, and the tensors between them."""
+    """The kernels that take a kernel's place on a machine, and the tensors between them. `together`
+    are the scatters that it sorts the updates of."""
     if target.kind is not Kind.GPU:
         return with_wide_sums(kernel, tensors)
     if kernel.opaque is not None:
-        return whole_in_parts(kernel, tensors, zeros)
+        return whole_in_parts(kernel, tensors, zeros, together)
     if kernel.pattern is Pattern.CONV:
         groups = with_joined_groups(kernel, tensors, target)
         patches = groups or with_patches(kernel, tensors, target)

@@ -5,6 +5,7 @@
     scatter of many          -->  passes over the digits of the places, where each place begins,
                                   then all updates of a place, or many of them by a team
 
+Updates of several scatters that are alike are sorted by the same kernels (`sorted_together`).
 What comes out is the same at every run: sorting is stable, and updates are combined in an order
 that depends on them alone. Of running sums in parts, and of sums of many updates, the last digits
 differ from those of one long sum.
@@ -13,7 +14,7 @@ differ from those of one long sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,10 +66,14 @@ _MOST_PARTS: Final = 1024
 
 
 def whole_in_parts(
-    kernel: Kernel, tensors: Mapping[str, Tensor], zeros: Collection[str] = ()
+    kernel: Kernel,
+    tensors: Mapping[str, Tensor],
+    zeros: Collection[str] = (),
+    together: Sequence[Kernel] | None = None,
 ) -> Parts:
     """The kernels that take the place of one that carries an op whole, and what is between them.
-    `zeros` are tensors of which that is known."""
+    `zeros` are tensors of which that is known; `together` are the scatters whose updates are sorted
+    here, if it is not this one alone."""
     call = kernel.opaque
     if call is None or not isinstance(call.op, WholeOp):
         return (kernel,), ()
@@ -77,12 +82,13 @@ def whole_in_parts(
             return _order(kernel, call, call.op, tensors[call.inputs[0]].dtype)
         case Running() if _goes_in_parts(call.op):
             return _running(kernel, call, call.op, tensors[call.inputs[0]].dtype)
-        case Scatter() if _is_worth_sorting(call.op, tensors[call.inputs[0]]):
-            return _scatter(kernel, call, call.op, is_onto_zeros=call.inputs[0] in zeros)
+        case Scatter() if is_worth_sorting(call.op, tensors[call.inputs[0]]):
+            here = (kernel,) if together is None else together
+            return _scatter(kernel, call, call.op, here, is_onto_zeros=call.inputs[0] in zeros)
     return (kernel,), ()
 
 
-def _is_worth_sorting(op: Scatter, x: Tensor) -> bool:
+def is_worth_sorting(op: Scatter, x: Tensor) -> bool:
     """Whether updates are many, or several that are combined in a wider dtype than the result's. A
     thread that looks at all updates takes 0.15 us for each. Updates with an index of their own for
     each column are sorted one by one, which takes 12 us a pass for a million of them. Those that
@@ -138,22 +144,23 @@ def _order(kernel: Kernel, call: OpaqueCall, op: Order, dtype: DType) -> Parts:
     # What a CPU would sort in, a GPU does not need.
     (result,) = (o for o, n in zip(kernel.outputs, call.results, strict=True) if n == 0)
     sort = _Sort(op.outer, op.length, dtype.bits, op.descending, op.count)
-    return _by_digits(kernel.name, sort, call.inputs[0], result)
+    return _by_digits(kernel.name, sort, call.inputs[:1], (result,))
 
 
-def _by_digits(name: str, sort: _Sort, x: str, result: Output) -> Parts:
-    """Passes over the digits; the last one has the kernel's name and makes its result."""
+def _by_digits(name: str, sort: _Sort, x: tuple[str, ...], results: tuple[Output, ...]) -> Parts:
+    """Passes over the digits; the last one has the kernel's name and makes its result. Of several
+    operands each is a row, and has a result of its own."""
     made: list[Kernel] = []
     between: list[Tensor] = []
-    elements: tuple[str, ...] = (x,)
+    elements = x
     passes = sort.passes()
     for number, (low, bits) in enumerate(passes):
         is_last = number == len(passes) - 1
         counted = Digits(
             sort.outer, sort.length, sort.tile, sort.key_bits, low, bits, sort.descending,
-            sort.columns,
+            sort.columns, len(x) > 1,
         )  # fmt: skip
-        elements = (x, *elements) if counted.reads_again else elements
+        elements = (*x, *elements) if counted.reads_again else elements
         sums = Tensor(f"{name}_counts{number}", SI32, (sort.outer, counted.digits, counted.tiles))
         between.append(sums)
         made.append(_carried(f"{name}_count{number}", counted, elements, _into(sums)))
@@ -167,34 +174,55 @@ def _by_digits(name: str, sort: _Sort, x: str, result: Output) -> Parts:
         between += [] if is_last else [pairs]
         moved = _carried(
             name if is_last else f"{name}_move{number}", moving,
-            (*elements, sums.name), result if is_last else _into(pairs),
+            (*elements, sums.name), *(results if is_last else (_into(pairs),)),
         )  # fmt: skip
         made.append(moved)
         elements = (pairs.name,)
     return tuple(made), tuple(between)
 
 
-def _scatter(kernel: Kernel, call: OpaqueCall, op: Scatter, *, is_onto_zeros: bool) -> Parts:
-    x, index, update = call.inputs
+def _scatter(
+    kernel: Kernel,
+    call: OpaqueCall,
+    op: Scatter,
+    together: Sequence[Kernel],
+    *,
+    is_onto_zeros: bool,
+) -> Parts:
+    x, _, update = call.inputs
     columns = 1
     if op.each and op.width > 1:
         columns = op.width
         op = replace(op, rows=op.rows * columns, width=1, count=op.count * columns)
-    pairs = Tensor(f"{kernel.name}_sorted", UI32, (op.outer, op.count, 2))
-    starts = Tensor(f"{kernel.name}_starts", SI32, (op.outer, op.rows + 1))
-    key_bits = max(1, (op.rows - 1).bit_length())
-    sort = _Sort(op.outer, op.count, key_bits, columns=columns)
-    sorting, between = _by_digits(f"{kernel.name}_sort", sort, index, _into(pairs))
-    begins = Starts(op.outer, op.rows, op.count)
-    finding = _carried(f"{kernel.name}_find", begins, (pairs.name,), _into(starts))
+    sorting, between = _sorted(kernel.name, op, columns, together)
     kind = Collected if is_onto_zeros else Gathered
     gathered = kind(op.fn, op.outer, op.rows, op.width, op.count, _long_run(op.width))
-    inputs = (update, pairs.name, starts.name)
+    inputs = (update, f"{kernel.name}_sorted", f"{kernel.name}_starts")
     whole = replace(call, op=gathered, inputs=inputs if is_onto_zeros else (x, *inputs))
     (output,) = kernel.outputs
     based = replace(output, base=None if is_onto_zeros else x)
-    combining = replace(kernel, opaque=whole, outputs=(based,))
-    return (*sorting, finding, combining), (*between, pairs, starts)
+    return (*sorting, replace(kernel, opaque=whole, outputs=(based,))), between
+
+
+def _sorted(name: str, op: Scatter, columns: int, scatters: Sequence[Kernel]) -> Parts:
+    """The places of the updates of scatters in order, and where those of each place begin."""
+    if not scatters:
+        return (), ()
+    shape = (op.outer, op.count, 2)
+    pairs = tuple(Tensor(f"{found.name}_sorted", UI32, shape) for found in scatters)
+    starts = tuple(
+        replace(p, name=f"{found.name}_starts", dtype=SI32, shape=(op.outer, op.rows + 1))
+        for p, found in zip(pairs, scatters, strict=True)
+    )
+    key_bits = max(1, (op.rows - 1).bit_length())
+    outer = op.outer * len(scatters)
+    sort = _Sort(outer, op.count, key_bits, columns=columns)
+    index = tuple(found.opaque.inputs[1] for found in scatters if found.opaque is not None)
+    sorting, between = _by_digits(f"{name}_sort", sort, index, tuple(map(_into, pairs)))
+    begins = Starts(outer, op.rows, op.count, len(scatters) > 1)
+    inputs = tuple(tensor.name for tensor in pairs)
+    finding = _carried(f"{name}_find", begins, inputs, *map(_into, starts))
+    return (*sorting, finding), (*between, *pairs, *starts)
 
 
 def _long_run(width: int) -> int:
@@ -238,6 +266,6 @@ def _into(tensor: Tensor) -> Output:
     return Output(tensor.name, "", ())
 
 
-def _carried(name: str, op: WholeOp, inputs: tuple[str, ...], output: Output) -> Kernel:
-    call = OpaqueCall(op, inputs, (0,))
-    return Kernel(name, Pattern.OPAQUE, (), (), (output,), opaque=call)
+def _carried(name: str, op: WholeOp, inputs: tuple[str, ...], *outputs: Output) -> Kernel:
+    call = OpaqueCall(op, inputs, tuple(range(len(outputs))))
+    return Kernel(name, Pattern.OPAQUE, (), (), outputs, opaque=call)

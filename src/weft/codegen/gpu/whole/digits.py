@@ -13,10 +13,14 @@ sums say of the tiles before and of the row's digits below. The elements of the 
 into order in shared memory first, so that neighbours in a digit are stored side by side.
 
 Lanes behind the end of a row take part with the highest digit: they come after everything else.
+
+Rows that lie apart are operands and results by themselves. A block has one row, and finds out by
+halves which: loads and stores stand there for all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,7 +86,7 @@ class DigitKernel(WholeKernel):
         code = Code()
         tile, row = split(code, BLOCK, op.tiles, op.outer * op.tiles)
         first = code.let("first", tile * op.tile)
-        loaded = [self._loaded(op, code, row, first, n) for n in range(op.tile // THREADS)]
+        loaded = self._elements(op, code, row, first)
         self._counters(op, code, 1)
         code.body += [ir.CountShared(_counter(op, 0, digit)) for *_, digit in loaded]
         code.body.append(ir.SyncThreads())
@@ -112,7 +116,7 @@ class DigitKernel(WholeKernel):
     def _ranked(self, op: Pass, code: Code, row: Scalar, first: Scalar) -> list[_Element]:
         """The elements of each thread, and how many of its warp with the same digit come before;
         all of a warp are counted then."""
-        loaded = [self._loaded(op, code, row, first, n) for n in range(op.tile // THREADS)]
+        loaded = self._elements(op, code, row, first)
         self._counters(op, code, _WARPS)
         found = [
             _Element(key, position, digit, self._rank(op, code, digit))
@@ -121,17 +125,28 @@ class DigitKernel(WholeKernel):
         code.body.append(ir.SyncThreads())
         return found
 
+    def _elements(
+        self, op: Pass, code: Code, row: Scalar, first: Scalar
+    ) -> list[tuple[str, str, Scalar]]:
+        """A thread's elements: what travels of their keys, their positions, their digits."""
+        apart = op.apart and op.is_first
+        known = self._of_rows_apart(op, code, row, first) if apart else []
+        return [
+            self._loaded(op, code, row, first, n, known[n] if known else None)
+            for n in range(op.tile // THREADS)
+        ]
+
     def _loaded(
-        self, op: Pass, code: Code, row: Scalar, first: Scalar, number: int
+        self, op: Pass, code: Code, row: Scalar, first: Scalar, number: int, x: str | None
     ) -> tuple[str, str, Scalar]:
-        """One of a thread's elements: what travels of its key, its position, its digit."""
-        inside = (WARP * (op.tile // THREADS) + number) * LANES + LANE
-        n = code.let("n", first + inside)
-        there: Scalar = Lit(1) if op.length % op.tile == 0 else n < op.length
+        """One of a thread's elements, which may be known."""
+        n, there = self._place(op, code, first, number)
         if op.is_first:
             position = code.fresh()
             code.body.append(values.IndexValue(position, UI32, n))
-            key = self._first_key(op, code, row, n, there)
+            key = (
+                self._first_key(op, code, row, n, there) if x is None else self._key_of(op, code, x)
+            )
         else:
             pairs = self.numbers[self.inputs[1 if op.reads_again else 0]]
             key, position = code.fresh(), code.fresh()
@@ -158,8 +173,31 @@ class DigitKernel(WholeKernel):
         code.body.append(values.IndexValue(key, UI32, number))
         return key
 
+    def _of_rows_apart(self, op: Pass, code: Code, row: Scalar, first: Scalar) -> list[str]:
+        """A thread's elements of its row, one of several that lie apart."""
+        found = [code.fresh("x") for _ in range(op.tile // THREADS)]
+        code.body += [values.Variable(name, self.dtype, 0) for name in found]
+
+        def load(inside: Code, which: int) -> None:
+            buffer = self.numbers[self.inputs[which]]
+            for number, name in enumerate(found):
+                n, there = self._place(op, inside, first, number)
+                x = inside.load(buffer, self.dtype, n, there, 0, True)
+                inside.body.append(values.Assign(name, x, Lit(1)))
+
+        _for_row(code, row, 0, op.outer, load)
+        return found
+
+    def _place(self, op: Pass, code: Code, first: Scalar, number: int) -> tuple[Scalar, Scalar]:
+        """Where one of a thread's elements stands in the row, and whether it is there."""
+        n = code.let("n", first + (WARP * (op.tile // THREADS) + number) * LANES + LANE)
+        return n, Lit(1) if op.length % op.tile == 0 else n < op.length
+
     def _key(self, op: Pass, code: Code, offset: Scalar, there: Scalar) -> str:
         x = code.load(self.numbers[self.inputs[0]], self.dtype, offset, there, 0, True)
+        return self._key_of(op, code, x)
+
+    def _key_of(self, op: Pass, code: Code, x: str) -> str:
         dtype = UI64 if self.dtype.bits == UI64.bits else UI32
         key = code.fresh()
         code.body.append(values.SortKey(key, dtype, x, op.descending))
@@ -289,6 +327,15 @@ class DigitKernel(WholeKernel):
         code.body.append(values.IndexValue(number, SI32, j))
         place = code.place(code.compute(SI32, "add", distance, number), op.length)
         there: Scalar = Lit(1) if op.length % op.tile == 0 else first + j < op.length
+        if op.results > 1:
+
+            def store(inside: Code, which: int) -> None:
+                offset, target = wide(place * 2), self.numbers[self.results[which]]
+                pair = values.StoreVector(target, UI32, offset, there, (key, position))
+                inside.body.append(pair)
+
+            _for_row(code, row, 0, op.outer, store)
+            return
         if not op.count:
             offset = wide((row * op.length + place) * 2)
             target = self.numbers[self.result]
@@ -306,6 +353,8 @@ class DigitKernel(WholeKernel):
     # -- where keys begin ------------------------------------------------------------------------
 
     def starts(self, op: Starts) -> Work:
+        if op.apart:
+            return self._starts_apart(op)
         if op.outer * (op.rows + 1) <= _FEW_KEYS:
             return self._starts_by_warps(op)
         return self._starts_by_threads(op)
@@ -337,16 +386,39 @@ class DigitKernel(WholeKernel):
         outside.branch(Lit(1) if count % _WARPS == 0 else point < count, code)
         return -(-count // _WARPS), THREADS, outside
 
+    def _starts_apart(self, op: Starts) -> Work:
+        """The same by threads for rows that lie apart, of which a block has one."""
+        blocks = blocks_of(op.rows + 1)
+        code = Code()
+        part, row = split(code, BLOCK, blocks, op.outer * blocks)
+        key = code.let("key", part * THREADS + THREAD)
+        looking = code.inside()
+
+        def look(inside: Code, which: int) -> None:
+            pairs, target = (self.numbers[names[which]] for names in (self.inputs, self.results))
+            start = self._halved(op, inside, key, Lit(0), pairs)
+            inside.body.append(values.StoreElement(target, SI32, wide(key), Lit(1), start))
+
+        _for_row(looking, row, 0, op.outer, look)
+        code.branch(Lit(1) if (op.rows + 1) % THREADS == 0 else key <= op.rows, looking)
+        return op.outer * blocks, THREADS, code
+
     def _starts_by_threads(self, op: Starts) -> Work:
         """A thread for each key looks for its first element by halves."""
         count = op.outer * (op.rows + 1)
         outside, code, point, there = self.points(count)
         key, outer = split(code, point, op.rows + 1, count)
+        start = self._halved(op, code, key, outer * op.count, self.numbers[self.inputs[0]])
+        code.body.append(self._store(SI32, wide(point), Lit(1), start))
+        outside.branch(there, code)
+        return blocks_of(count), THREADS, outside
+
+    def _halved(self, op: Starts, code: Code, key: Scalar, first: Scalar, pairs: int) -> str:
+        """How many pairs of a row, from the pair `first` on, stand before those of a key."""
         low, high = code.variable("low", 0), code.variable("high", op.count)
         turn = code.inside()
         mid = turn.let("mid", (low + high) // 2)
-        offset = (outer * op.count + mid) * 2
-        found = turn.load(self.numbers[self.inputs[0]], UI32, offset, Lit(1), 0, True)
+        found = turn.load(pairs, UI32, (first + mid) * 2, Lit(1), 0, True)
         before = turn.let("before", turn.place(found, op.rows) < key)
         turn.set(low, low + before * (mid + 1 - low))
         turn.set(high, mid + before * (high - mid))
@@ -355,9 +427,23 @@ class DigitKernel(WholeKernel):
         code.loop("halving", op.count.bit_length(), halving)
         start = code.fresh()
         code.body.append(values.IndexValue(start, SI32, low))
-        code.body.append(self._store(SI32, wide(point), Lit(1), start))
-        outside.branch(there, code)
-        return blocks_of(count), THREADS, outside
+        return start
+
+
+def _for_row(
+    code: Code, row: Scalar, low: int, high: int, write: Callable[[Code, int], None]
+) -> None:
+    """What is to be done for a row of some that lie apart, whichever it is."""
+    if high - low == 1:
+        write(code, low)
+        return
+    middle = (low + high) // 2
+    lower = code.inside()
+    _for_row(lower, row, low, middle, write)
+    upper = lower.inside()
+    _for_row(upper, row, middle, high, write)
+    code.count = upper.count
+    code.body.append(ir.If(row < middle, tuple(lower.body), tuple(upper.body)))
 
 
 def _counter(op: Pass, warp: Scalar | int, digit: Scalar) -> ir.Address:

@@ -31,11 +31,12 @@ class WholeKernel:
             raise InternalError(f"kernel {kernel.name} carries no op")
         self.tensors, self.target = tensors, target
         self.inputs = list(kernel.opaque.inputs)
-        self.result = kernel.outputs[0].tensor
+        self.results = [output.tensor for output in kernel.outputs]
+        self.result = self.results[0]
         base = kernel.outputs[0].base
         # What the result is based on lies in it already; as an update it is read all the same.
         read = self.inputs[1:] if self.inputs[0] == base else self.inputs
-        self.names = tuple(dict.fromkeys((*read, self.result)))
+        self.names = tuple(dict.fromkeys((*read, *self.results)))
         self.numbers = {name: number for number, name in enumerate(self.names)}
         self.dtype = tensors[self.inputs[0]].dtype
         self.tiles: list[ir.SharedTile] = []

@@ -79,8 +79,9 @@ class Machine:
         self.graph_updates = 0
         """Nodes that were told other parameters."""
         self.events: list[Any] = []
-        self.words: list[Any] = []
         """The streams in which events were recorded."""
+        self.words: list[Any] = []
+        """Memory of the host that it reads."""
         self.orders: list[tuple[Any, Any]] = []
         """Streams, and those that had to wait for what they were doing."""
         self.waits = 0
@@ -341,6 +342,9 @@ class Machine:
 
     def do_cuStreamWaitEvent(self, stream: Any, event: int, flags: int) -> None:
         self.orders.append((self.events[event], stream))
+
+    def do_cuDeviceGetPCIBusId(self, size: int, device: Any) -> bytes:
+        return b"0000:01:00.0\0\0"
 
     def do_cuMemHostAlloc(self, count: int, flags: Any) -> int:
         self.words.append(ctypes.create_string_buffer(count))

@@ -73,6 +73,7 @@ HOMES: dict[str, set[str]] = {
     "jaxlib": {"interop"},
     "safetensors": {"interop"},
     "mpi4py": {"runtime"},
+    "nccl": {"runtime.cuda"},
     "distributed": {"driver.tuning"},
     "hypothesis": {"testing"},
     "typer": {"cli"},
@@ -84,10 +85,11 @@ DYNAMIC = {
     "weft.driver.backends",
     "weft.driver.loading.parts",
     "weft.driver.stages.generators",
+    "weft.ops.caches",
     "weft.ops.jit",
 }
 """Modules that load others by name: the package face, the commands, the backends, the code
-generators, and `jit`, whose explorer stands above it."""
+generators, what asks for a GPU's memory, and `jit`, whose explorer stands above it."""
 INSIDE_FUNCTIONS: set[str] = set()
 """Modules with an import statement inside a function."""
 

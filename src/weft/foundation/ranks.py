@@ -46,6 +46,18 @@ class Meeting:
         return f"{self.name} ({self.line})" if self.line else self.name
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """A collective whose tensors are contiguous pieces, as a transport between devices knows it.
+    Where members send to single others, `source` and `target` are the places of this one's."""
+
+    kind: str
+    meeting: Meeting
+    fn: str = ""
+    source: int = -1
+    target: int = -1
+
+
 class RankFailed(ExecutionError):
     """The ranks of a mesh do not come together: one failed, is late, or does something else."""
 
@@ -76,6 +88,8 @@ class World:
 
     rank: int
     count: int
+    is_process = False
+    """Whether no other rank is in this process, so that a device can be this rank's own."""
 
     def meet(self, meeting: Meeting, array: Array) -> list[Array]:
         """The arrays of all members, in their order; mine is among them. Nobody changes them."""
@@ -126,6 +140,7 @@ class Alone(World):
     """A mesh of one rank."""
 
     rank, count = 0, 1
+    is_process = True
 
     def meet(self, meeting: Meeting, array: Array) -> list[Array]:
         return [array]
@@ -168,9 +183,14 @@ def as_rank(world: World) -> Iterator[World]:
         _here.world = before
 
 
+def world_here() -> World:
+    """The world in force."""
+    return _here.world or (_process[0] if _process else Alone())
+
+
 def world_of(count: int, what: str) -> World:
     """The world in force, which a program for `count` ranks needs."""
-    found = _here.world or (_process[0] if _process else Alone())
+    found = world_here()
     if found.count != count:
         raise SpecViolation(
             "MeshMismatch",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from weft.driver.loading.parts import load_part
 from weft.foundation.calls import told_methods
@@ -12,6 +12,8 @@ from weft.ops.calls import public
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.jit import FUNCTIONS
 from weft.ops.shapes import ByShape
+
+_DEVICES: Final = "weft.driver.devices"
 
 
 @told_methods
@@ -68,4 +70,4 @@ def gpu_memory(*, reset_peak: bool = False) -> Any:
     """How the memory of the GPU is used, in bytes: `in_use` by purpose, the `peak`, what is `kept`
     for whoever asks next, what is `free`, and the `whole`. With `reset_peak` the peak begins
     anew."""
-    return load_part("weft.driver.devices").gpu_memory(reset_peak=reset_peak)
+    return load_part(_DEVICES).gpu_memory(reset_peak=reset_peak)

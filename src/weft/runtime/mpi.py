@@ -77,6 +77,8 @@ def _deadline() -> float:
 class MpiRank(World):
     """One process of an MPI job."""
 
+    is_process = True
+
     def __init__(self, mpi: Any) -> None:
         self.mpi, self.comm = mpi, mpi.COMM_WORLD
         self.rank, self.count = self.comm.Get_rank(), self.comm.Get_size()

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation import numeric, whole_ops
-from weft.foundation.dtypes import as_dtype
+from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import InternalError, Unimplemented
-from weft.foundation.ranks import Begun
+from weft.foundation.ranks import Begun, Exchange
 from weft.ptir.op import EvalContext, Op, RegionSignature, Value
-from weft.ptir.ops.collective import AllReduce
+from weft.ptir.ops.collective import AllReduce, Collective
 from weft.ptir.text import parse_op, print_op
 from weft.ptir.types import Symbol, TensorType
 from weft.runtime.artifact import HostFunction
@@ -90,11 +90,23 @@ def called_op(call: str) -> object:
     return None if isinstance(read, dict) else decode_op(read[0])
 
 
+class Collecting:
+    """A collective, which the host carries out, or a device that can."""
+
+    def __init__(self, op: Collective, function: HostFunction) -> None:
+        self._function = function
+        self.exchange: Callable[[DType, Sequence[int]], Exchange | None] = op.exchange
+
+    def __call__(self, arrays: Sequence[Array], seed: int) -> list[Array]:
+        return list(self._function(arrays, seed))
+
+
 class Reducing:
     """`all_reduce` of one tensor, or of several as one exchange."""
 
     def __init__(self, op: AllReduce) -> None:
         self.begin: Callable[[Sequence[Array], Sequence[Array], bool], Begun] = op.begin
+        self.exchange: Callable[[DType, Sequence[int]], Exchange | None] = op.exchange
 
     def __call__(self, arrays: Sequence[Array], seed: int) -> list[Array]:
         results = [np.empty_like(array) for array in arrays]
@@ -114,7 +126,7 @@ def host_function(call: str) -> HostFunction:
         found = run_opaque(op, given, seed)
         return [numeric.as_pairs(found[number]).reshape(shape) for number, shape in wanted]
 
-    return function
+    return Collecting(op, function) if isinstance(op, Collective) and not pairs else function
 
 
 def _flat(value: Value) -> list[Array]:

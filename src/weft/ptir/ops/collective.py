@@ -24,7 +24,7 @@ from weft.foundation.partitions import (
     one_of_each,
     split,
 )
-from weft.foundation.ranks import Begun, Meeting, World, world_of
+from weft.foundation.ranks import Begun, Exchange, Meeting, World, world_of
 from weft.ptir.op import Array, EvalContext, Op, Scope, extension_op, op_base
 from weft.ptir.rules import invalid_attribute, length_is
 from weft.ptir.schema import USIZES, Choice, Isize, ListOf, String, Usize, WireEnum, attr
@@ -135,6 +135,12 @@ class Collective(OfRanks):
         name = f"{self.name} of {x.dtype}{list(x.shape)}{said}"
         return Meeting(name, self.members(world.rank), getattr(self, "line", ""))
 
+    def exchange(self, dtype: DType, shape: Sequence[int]) -> Exchange | None:
+        """The collective for devices that exchange tensors themselves; None where a rank's part is
+        not one piece of memory."""
+        del dtype, shape
+        return None
+
     def place_term(self, like: Term) -> Term:
         """The place of this rank in its group, as a scalar."""
         return like.emitter.emit("mesh_rank", numbers=self.places)
@@ -155,6 +161,16 @@ class Collective(OfRanks):
                 f"the gradient of {self.name}", "its groups differ in their classes"
             )
         return summed(g, tuple(found), getattr(self, "line", ""))
+
+
+def _stand_in(dtype: DType, shape: Sequence[int]) -> Array:
+    """An array of a type that takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype.numpy), tuple(shape))
+
+
+def _comes_first(axis: int, shape: Sequence[int]) -> bool:
+    """Whether parts along an axis are pieces of memory, one behind the other."""
+    return all(extent == 1 for extent in shape[:axis])
 
 
 def summed(g: Term, groups: Groups, line: str = "") -> Term:
@@ -215,6 +231,11 @@ class AllReduce(Collective):
         """What several must have in common to be one exchange."""
         return self.groups, self.size, self.fn
 
+    def exchange(self, dtype: DType, shape: Sequence[int]) -> Exchange | None:
+        fn = str(self.fn)
+        meeting = self.meeting(self.world(), _stand_in(dtype, shape), fn=fn)
+        return Exchange("all_reduce", meeting, fn)
+
     def begin(self, parts: Sequence[Array], results: Sequence[Array], at_once: bool) -> Begun:
         """Begin to reduce some arrays of one dtype into others, as one exchange."""
         world, fn = self.world(), str(self.fn)
@@ -272,6 +293,11 @@ class AllGather(Collective):
         world, axis = self.world(), normalise_axis(self.axis, x.ndim)
         return world.all_gather(self.meeting(world, x, axis=axis), x, axis)
 
+    def exchange(self, dtype: DType, shape: Sequence[int]) -> Exchange | None:
+        axis = normalise_axis(self.axis, len(shape))
+        meeting = self.meeting(self.world(), _stand_in(dtype, shape), axis=axis)
+        return Exchange("all_gather", meeting) if _comes_first(axis, shape) else None
+
     def vjp(self, at: Pullback) -> Cotangents:
         axis = normalise_axis(self.axis, at.cotangent.rank)
         distinct = len({at.classes[m] for m in self.members(0)}) if at.classes else 1
@@ -309,6 +335,11 @@ class ReduceScatter(Collective):
         world, fn = self.world(), str(self.fn)
         axis = normalise_axis(self.axis, x.ndim)
         return world.reduce_scatter(self.meeting(world, x, axis=axis, fn=fn), x, axis, fn)
+
+    def exchange(self, dtype: DType, shape: Sequence[int]) -> Exchange | None:
+        axis, fn = normalise_axis(self.axis, len(shape)), str(self.fn)
+        meeting = self.meeting(self.world(), _stand_in(dtype, shape), axis=axis, fn=fn)
+        return Exchange("reduce_scatter", meeting, fn) if _comes_first(axis, shape) else None
 
     def vjp(self, at: Pullback) -> Cotangents:
         if self.fn is not RankReduction.SUM:
@@ -350,6 +381,12 @@ class AllToAll(Collective):
         meeting = self.meeting(world, x, split=cut, concat=joined)
         return np.concatenate(world.all_to_all(meeting, x, cut), joined)
 
+    def exchange(self, dtype: DType, shape: Sequence[int]) -> Exchange | None:
+        cut, joined = (normalise_axis(a, len(shape)) for a in (self.split, self.concat))
+        meeting = self.meeting(self.world(), _stand_in(dtype, shape), split=cut, concat=joined)
+        whole = cut == joined and _comes_first(cut, shape)
+        return Exchange("all_to_all", meeting) if whole else None
+
     def vjp(self, at: Pullback) -> Cotangents:
         found = at.cotangent.all_to_all(
             groups=self.groups, size=self.size, split=self.concat, concat=self.split, line=self.line
@@ -387,11 +424,19 @@ class CollectivePermute(Collective):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
         world = self.world()
+        sent = self._sent(world, x)
+        return world.permute(sent.meeting, x, sent.source, sent.target)
+
+    def exchange(self, dtype: DType, shape: Sequence[int]) -> Exchange | None:
+        return self._sent(self.world(), _stand_in(dtype, shape))
+
+    def _sent(self, world: World, x: Array) -> Exchange:
+        """From whom to whom, as this rank sees it."""
         meeting = self.meeting(world, x, pairs=list(zip(self.sources, self.targets, strict=True)))
         place = meeting.members.index(world.rank)
         source = self.sources[self.targets.index(place)] if place in self.targets else -1
         target = self.targets[self.sources.index(place)] if place in self.sources else -1
-        return world.permute(meeting, x, source, target)
+        return Exchange("permute", meeting, source=source, target=target)
 
     def vjp(self, at: Pullback) -> Cotangents:
         back = replace(self, sources=self.targets, targets=self.sources)
@@ -419,6 +464,9 @@ class CollectiveBroadcast(Collective):
         (x,) = args
         world = self.world()
         return world.broadcast(self.meeting(world, x), x)
+
+    def exchange(self, dtype: DType, shape: Sequence[int]) -> Exchange | None:
+        return Exchange("broadcast", self.meeting(self.world(), _stand_in(dtype, shape)))
 
     def vjp(self, at: Pullback) -> Cotangents:
         g = self.counted_once(at.cotangent, at.classes)

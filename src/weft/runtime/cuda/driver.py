@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -143,6 +143,12 @@ class Device:
         flags = self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         return Stream(self, call(self.driver, "cuStreamCreate", flags))
 
+    @property
+    def place(self) -> str:
+        """Where in the machine it is, whatever its number among those that a process sees."""
+        found = call(self.driver, "cuDeviceGetPCIBusId", 32, self.handle)
+        return str(found.split(b"\0")[0].decode())
+
     def event(self) -> Event:
         """A new point in time."""
         flags = self.driver.CUevent_flags.CU_EVENT_DEFAULT
@@ -232,6 +238,8 @@ class Stream:
 
     device: Device
     handle: Any
+    watch: Callable[[float], None] | None = None
+    """Asked by whoever waits whether there is any sense in it."""
 
     def synchronize(self) -> None:
         """Wait for everything in the stream, so that Ctrl-C ends the waiting."""
@@ -241,7 +249,7 @@ class Stream:
     def _await(self) -> None:
         """Wait, before a call in which the driver would, with no ear for Ctrl-C."""
         driver = self.device.driver
-        wait(lambda: int(driver.cuStreamQuery(self.handle)[0]) != _NOT_READY)
+        wait(lambda: int(driver.cuStreamQuery(self.handle)[0]) != _NOT_READY, self.watch)
 
     def copy(self, target: int, source: int, count: int) -> None:
         """Copy bytes between device addresses."""

@@ -12,6 +12,7 @@ each other, and the host for neither.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from dataclasses import dataclass
@@ -22,6 +23,13 @@ from weft.runtime.cuda import driver
 from weft.runtime.cuda.driver import Device, Stream, open_device
 from weft.runtime.cuda.memory import Pool
 
+_PLACES: Final = (
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "PMIX_LOCAL_RANK",
+    "SLURM_LOCALID",
+)
+"""Where launchers put the number of a rank among those of its machine."""
 _MOST_LEAVING: Final = 64
 """How many tensors of other libraries are kept without waiting."""
 
@@ -138,13 +146,20 @@ _GPUS: weakref.WeakKeyDictionary[Any, Gpu] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
+def _number(bindings: Any) -> int:
+    """Which GPU is this process's: the first, or that of its place among the ranks of a machine,
+    which launchers tell. A launcher that shows each rank one GPU has chosen already."""
+    place = next((found for name in _PLACES if (found := os.environ.get(name, ""))), "")
+    return int(place) % max(1, driver.start(bindings)) if place.isdigit() else 0
+
+
 def open_gpu() -> Gpu:
-    """The first GPU of the machine."""
+    """The GPU of this process."""
     bindings = driver.bindings()
     with _LOCK:
         found = _GPUS.get(bindings)
         if found is None:
-            device = open_device(driver=bindings)
+            device = open_device(_number(bindings), bindings)
             try:
                 found = _GPUS[bindings] = Gpu(device)
             finally:

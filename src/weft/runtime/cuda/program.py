@@ -32,6 +32,7 @@ from weft.runtime.artifact import (
     TensorSpec,
 )
 from weft.runtime.cuda.driver import Memory
+from weft.runtime.cuda.exchanges import device_exchanges
 from weft.runtime.cuda.gpu import Gpu, open_gpu
 from weft.runtime.cuda.kept import Keeping
 from weft.runtime.cuda.resident import Resident
@@ -234,7 +235,8 @@ class Program:
 
     def _ready(self, gpu: Gpu) -> Stretches:
         if self._stretches is None:
-            self._stretches = Stretches(Resident(gpu, self.artifact, self.state))
+            exchanges = device_exchanges(gpu, self.artifact, self._functions)
+            self._stretches = Stretches(Resident(gpu, self.artifact, self.state, exchanges))
         if self._stretches.resident.reports:
             gpu.watch(self._stretches.resident)
         for array in self.state:

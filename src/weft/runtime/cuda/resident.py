@@ -7,8 +7,10 @@ are wherever a run has them.
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,22 +25,25 @@ from weft.foundation.errors import (
     WeftError,
 )
 from weft.foundation.functions import broken_at
+from weft.foundation.ranks import Exchange
 from weft.runtime.artifact import (
     Artifact,
     BufferSlot,
     CopyBuffer,
     Enter,
+    HostCall,
     KernelCode,
     Launch,
     Site,
 )
 from weft.runtime.cuda.driver import DriverError, Memory, Stream
+from weft.runtime.cuda.exchanges import Nccl, Piece, transport
 from weft.runtime.cuda.flow import Turns, load_turns
 from weft.runtime.cuda.gpu import Gpu
 from weft.runtime.cuda.graphs import can_turn
 from weft.runtime.cuda.kernels import LoadedKernel, load
 from weft.runtime.cuda.memory import Block
-from weft.runtime.cuda.sections import Section, sections
+from weft.runtime.cuda.sections import Section, is_straight, sections
 
 Array = NDArray[Any]
 _WORD: Final = 8
@@ -52,8 +57,18 @@ EXTERNAL: Final = ("input", "output")
 class Resident:
     """A program on a device."""
 
-    def __init__(self, gpu: Gpu, artifact: Artifact, state: Sequence[Array]) -> None:
-        self.gpu, self.artifact = gpu, artifact
+    def __init__(
+        self,
+        gpu: Gpu,
+        artifact: Artifact,
+        state: Sequence[Array],
+        exchanges: Mapping[int, Exchange] = MappingProxyType({}),
+    ) -> None:
+        self.gpu, self.artifact, self.exchanges = gpu, artifact, exchanges
+        self._between: Nccl | None = None
+        if exchanges:
+            self._between = transport(gpu)
+            self._between.agree(list(exchanges.values()))
         self.external: dict[tuple[str, int], int] = {}
         """Where the inputs and outputs of the run are."""
         self.sizes = _sizes(artifact)
@@ -76,13 +91,15 @@ class Resident:
         """What goes to the device as one piece, with branches and loops where it can turn."""
         steps = self.artifact.steps
         quiet = {n for n in range(self.artifact.bodies) if ("run", n) not in self.fixed}
-        found = sections(steps, turning=can_turn(self.gpu.device), quiet=quiet)
+        found = sections(
+            steps, turning=can_turn(self.gpu.device), quiet=quiet, exchanged=self.exchanges
+        )
         if not any(section.turns for section in found):
             return found, None
         try:
             turns = load_turns(self.gpu.device, self.gpu.pool, self.artifact.bodies)
         except DriverError:
-            return sections(steps, turning=False, quiet=quiet), None
+            return sections(steps, turning=False, quiet=quiet, exchanged=self.exchanges), None
         self._returns.append(turns.close)
         return found, turns
 
@@ -156,6 +173,8 @@ class Resident:
                 return self.launch(step, number, stream, follows=follows)
             case Enter(body=body):
                 return self.enter(body, 0, stream)
+            case HostCall() if number in self.exchanges:
+                return self._exchange(step, self.exchanges[number], stream)
         raise InternalError(f"the step {step.label} is no work for the device")
 
     def put_straight(self, numbers: Iterable[int], stream: Stream) -> Iterator[int]:
@@ -166,6 +185,27 @@ class Resident:
             if self.put(number, stream, follows=follows):
                 follows = isinstance(self.artifact.steps[number], Launch)
                 yield number
+
+    def _exchange(self, step: HostCall, exchange: Exchange, stream: Stream) -> bool:
+        assert self._between is not None
+        buffers = self.artifact.buffers
+        pieces = [
+            Piece(
+                self.address(buffers[source]),
+                self.address(buffers[target]),
+                math.prod(result.shape),
+                math.prod(given.shape),
+            )
+            for (source, given), (target, result) in zip(step.inputs, step.outputs, strict=True)
+        ]
+        pieces = [piece for piece in pieces if piece.given]
+        if pieces:
+            self._between.put(exchange, step.inputs[0][1].dtype, pieces, stream)
+        return bool(pieces)
+
+    def is_straight(self, number: int) -> bool:
+        """Whether a step is the same work for the device in every turn of every run."""
+        return number in self.exchanges or is_straight(self.artifact.steps[number])
 
     def copy(self, step: CopyBuffer, turn: int, stream: Stream) -> bool:
         """A copy in some turn of a loop."""

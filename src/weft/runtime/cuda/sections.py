@@ -88,9 +88,15 @@ def is_straight(step: Step, quiet: Container[int] = ()) -> bool:
     return isinstance(step, Launch) or (isinstance(step, Enter) and step.body in quiet)
 
 
-def sections(steps: Sequence[Step], *, turning: bool, quiet: Container[int] = ()) -> list[Section]:
+def sections(
+    steps: Sequence[Step],
+    *,
+    turning: bool,
+    quiet: Container[int] = (),
+    exchanged: Container[int] = (),
+) -> list[Section]:
     """The longest sections of a program; with branches and loops only where the device is able to
-    turn."""
+    turn. The steps `exchanged` are the device's as well, outside of branches and loops."""
     constructs = _Constructs(steps).found() if turning else {}
     inside = {n for first, (_, last) in constructs.items() for n in range(first, last)}
     targets = {
@@ -98,7 +104,7 @@ def sections(steps: Sequence[Step], *, turning: bool, quiet: Container[int] = ()
         for number, step in enumerate(steps)
         if isinstance(step, Jump | JumpUnless | Leave | Again) and number not in inside
     }
-    return list(_sections(steps, constructs, targets, quiet))
+    return list(_sections(steps, constructs, targets, quiet, exchanged))
 
 
 def _sections(
@@ -106,11 +112,12 @@ def _sections(
     constructs: dict[int, tuple[Part, int]],
     targets: set[int],
     quiet: Container[int],
+    exchanged: Container[int],
 ) -> Iterator[Section]:
     first, parts, number = 0, list[Part](), 0
     while number <= len(steps):
         ends = number == len(steps) or not (
-            number in constructs or is_straight(steps[number], quiet)
+            number in constructs or number in exchanged or is_straight(steps[number], quiet)
         )
         if (ends or number in targets or len(parts) == LONGEST) and parts:
             if any(not isinstance(part, int) or _works(steps[part]) for part in parts):

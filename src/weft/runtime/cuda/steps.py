@@ -31,7 +31,6 @@ from weft.runtime.artifact import (
     TensorSpec,
 )
 from weft.runtime.cuda.resident import endless
-from weft.runtime.cuda.sections import is_straight
 from weft.runtime.cuda.stretches import Stretches
 from weft.runtime.timeline import HOST, MOST_LAPS, STREAM, Lap
 
@@ -101,7 +100,7 @@ class Walk:
         position = 0
         while position < len(self.steps):
             here, started = position, time.perf_counter()
-            if is_straight(self.steps[position]):
+            if self.resident.is_straight(position):
                 position = self._straight_until(position)
                 laps = self._put(range(here, position))
                 # They ended just now, and began when the host had asked for them all.
@@ -116,7 +115,7 @@ class Walk:
 
     def _straight_until(self, position: int) -> int:
         end = min(len(self.steps), position + _AT_ONCE)
-        bent = (at for at in range(position, end) if not is_straight(self.steps[at]))
+        bent = (at for at in range(position, end) if not self.resident.is_straight(at))
         return next(bent, end)
 
     def _put(self, places: range) -> list[float]:
@@ -139,7 +138,7 @@ class Walk:
         match step:
             case CopyBuffer(counter=counter):
                 self.resident.copy(step, self.counters[counter], self.resident.gpu.stream)
-            case HostCall():
+            case HostCall() if position not in self.resident.exchanges:
                 self._call(step)
             case Enter():
                 self._enter(step)

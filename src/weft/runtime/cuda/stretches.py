@@ -18,7 +18,15 @@ from operator import itemgetter
 from typing import Any, Final
 
 from weft.foundation.errors import ExecutionError
-from weft.runtime.artifact import Artifact, CopyBuffer, Enter, JumpUnless, Launch, Step
+from weft.runtime.artifact import (
+    Artifact,
+    CopyBuffer,
+    Enter,
+    HostCall,
+    JumpUnless,
+    Launch,
+    Step,
+)
 from weft.runtime.cuda.driver import Stream
 from weft.runtime.cuda.flow import Turns
 from weft.runtime.cuda.graphs import (
@@ -46,6 +54,8 @@ class _Recorded:
     graph: Graph
     key: tuple[int, ...]
     nodes: dict[int, Any] = field(default_factory=dict)
+    untold: set[Place] = field(default_factory=set)
+    """The external memory of exchanges, whose nodes are NCCL's."""
 
 
 @dataclass
@@ -128,6 +138,9 @@ class Stretches:
             return self._recorded(stretch, key)
         pairs = zip(stretch.touched, old.key, key, strict=True)
         moved = [place for place, before, now in pairs if before != now]
+        if not old.untold.isdisjoint(moved):
+            old.graph.close()
+            return self._recorded(stretch, key)
         self._tell(old, dict.fromkeys(n for place in moved for n in stretch.users[place]))
         old.key = key
         return old
@@ -151,16 +164,19 @@ class Stretches:
 
     def _recorded(self, stretch: Stretch, key: tuple[int, ...]) -> _Recorded:
         resident, stream = self.resident, self.resident.gpu.stream
-        turns, nodes = resident.turns, dict[int, Any]()
+        turns, nodes, untold = resident.turns, dict[int, Any](), set[Place]()
         with recording(stream) as graph:
             if stretch.section.turns and turns is not None:
                 self._put(stretch.section.parts, stream, turns, 0)
             else:
                 numbers = [part for part in stretch.section.parts if isinstance(part, int)]
                 for number in resident.put_straight(numbers, stream):
-                    if any(_external(resident.artifact, resident.artifact.steps[number])):
+                    places = set(_external(resident.artifact, resident.artifact.steps[number]))
+                    if number in resident.exchanges:
+                        untold |= places
+                    elif places:
                         (nodes[number],) = place_of(stream).nodes
-        return _Recorded(graph, key, nodes)
+        return _Recorded(graph, key, nodes, untold)
 
     def _put(self, parts: Sequence[Part], stream: Stream, turns: Turns, depth: int) -> None:
         """Record parts with a stream; the bodies in them with streams of their own."""
@@ -214,6 +230,8 @@ def _external(artifact: Artifact, step: Step) -> Iterator[Place]:
             numbers = buffers
         case JumpUnless(buffer=buffer):
             numbers = (buffer,)
+        case HostCall(inputs=inputs, outputs=outputs):
+            numbers = [number for number, _ in (*inputs, *outputs)]
     for number in numbers:
         place = memory_of(artifact.buffers[number])
         if place[0] in EXTERNAL:

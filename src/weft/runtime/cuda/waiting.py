@@ -27,13 +27,17 @@ _HANDLERS: Final[list[Any]] = []
 """What Ctrl-C did before it was to end the process."""
 
 
-def wait(is_done: Callable[[], bool]) -> None:
-    """Return when a device is done; raise KeyboardInterrupt, with a sentence, after Ctrl-C."""
+def wait(is_done: Callable[[], bool], watch: Callable[[float], None] | None = None) -> None:
+    """Return when a device is done; raise KeyboardInterrupt, with a sentence, after Ctrl-C. `watch`
+    is told between pauses for how long it has been, and raises where waiting is in vain."""
     try:
         started = time.monotonic()
         while not is_done():
-            if time.monotonic() - started > _WITHOUT_PAUSE:
+            waited = time.monotonic() - started
+            if waited > _WITHOUT_PAUSE:
                 time.sleep(_PAUSE)
+                if watch is not None:
+                    watch(waited)
     except KeyboardInterrupt:
         _end_by_the_next()
         raise KeyboardInterrupt(BUSY) from None

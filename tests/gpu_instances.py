@@ -106,6 +106,7 @@ COMMON: Final[dict[str, Instance]] = {
         of(lambda b, x, i: b.gather(x, i, axis=1), ("f32", [30, 64]), ("si32", [30, 8])), "map"
     ),
     "transposed": sanitized("transposed", "transposed"),
+    "transposed, in runs": sanitized("transposed, in runs", "transposed"),
     "row, a warp": sanitized("row, a warp", "row"),
     "row, a block": sanitized("row, a block", "row"),
     "row, norm": norm("bf16", 100, 1024, "row"),

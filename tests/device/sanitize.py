@@ -41,6 +41,11 @@ def elementwise() -> Program:
     return b.build(b.exp(x) * x)
 
 
+def filters_turned() -> Program:
+    b = Builder()
+    return b.build(b.transpose(b.param("bf16", [24, 40, 3, 3]), [0, 2, 3, 1]))
+
+
 def transpose() -> Program:
     b = Builder()
     return b.build(b.transpose(b.param("bf16", [96, 80]), [1, 0]))
@@ -114,6 +119,7 @@ def order(rows: int, length: int) -> Callable[[], Program]:
 PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = {
     "map": (elementwise, "sm90", {}),
     "transposed": (transpose, "sm90", {}),
+    "transposed, in runs": (filters_turned, "sm90", {}),
     "row, a warp": (softmax(37, 1000), "sm90", {}),
     "row, a block": (softmax(5, 6000), "sm90", {}),
     "rows, two to a thread": (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.example_inputs import inputs_for
-from tests.unit.codegen.gpu.maps import test_gather, test_transposed
+from tests.unit.codegen.gpu.maps import test_gather, test_runs, test_transposed
 from tests.unit.codegen.gpu.rows import test_columns
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
@@ -36,6 +36,12 @@ def test_columns_agree(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", test_transposed.CASES)
 def test_blocks_agree(name: str, dtype: str) -> None:
     agree(test_transposed.program(name, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "si8", "si64"])
+@pytest.mark.parametrize("name", test_runs.CASES)
+def test_runs_of_few_rows_agree(name: str, dtype: str) -> None:
+    agree(test_runs.program(name, dtype))
 
 
 @pytest.mark.parametrize("name", test_gather.CASES)

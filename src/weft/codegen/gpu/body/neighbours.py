@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import gcd
 
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, axes_of, coefficient
 
@@ -27,3 +28,20 @@ def aligned(address: Expr, axis: str, count: int, sizes: Mapping[str, int]) -> b
         if factor % count:
             return False
     return True
+
+
+def same_for(address: Expr, axis: str, count: int) -> int:
+    """For how many elements along an axis, from a multiple of that number on, an address is the
+    same: a divisor of `count`."""
+    for term, _ in address.terms:
+        if axis not in axes_of(Expr(0, ((term, 1),))):
+            continue
+        if not isinstance(term, FloorDiv) or coefficient(term.value, axis) != 1:
+            return 1
+        others = [
+            (t, f) for t, f in term.value.terms if not (isinstance(t, Axis) and t.name == axis)
+        ]
+        if any(axis in axes_of(Expr(0, ((t, 1),))) for t, _ in others):
+            return 1
+        count = gcd(count, term.divisor, term.value.constant, *(f for _, f in others))
+    return count

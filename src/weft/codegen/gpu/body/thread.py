@@ -16,7 +16,7 @@ from dataclasses import replace
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.body.across import Run, fills_a_line, run_along
 from weft.codegen.gpu.body.index import Indexer, unflatten
-from weft.codegen.gpu.body.neighbours import aligned, all_or_none
+from weft.codegen.gpu.body.neighbours import aligned, all_or_none, same_for
 from weft.codegen.gpu.body.reductions import Reduction, reductions_of
 from weft.codegen.gpu.body.scopes import ALWAYS, Group, Scope, Sweep
 from weft.codegen.gpu.ir import values
@@ -25,7 +25,7 @@ from weft.codegen.gpu.ir.formats import ACCESS_BYTES, NARROW
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, both, least, wide
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
-from weft.foundation.index_expr import Expr, linear
+from weft.foundation.index_expr import Expr, axes_of, linear
 from weft.memory.ir import MemRef
 from weft.region.ir import (
     AxisIndex,
@@ -298,9 +298,25 @@ class Emitter(ABC):
         if group is not None and run is not None:
             self.read_across(let, read, run, group)
             return
+        first = self.first_alike(read, home)
+        if first is not home:
+            home.made[let.name] = self.value(let.name, first)
+            return
         name = self.fresh()
         home.made[let.name] = name
         home.body.append(self.load(name, let, read, home))
+
+    def first_alike(self, read: Read, home: Scope) -> Scope:
+        """The first instance of a group that surely reads the same element: a number of each of
+        some short rows, which vectors go across."""
+        group = home.group
+        if group is None or group.axis is None or read.places:
+            return home
+        if any(group.axis in axes_of(guard.expr) for guard in self.kernel.open_guards(read)):
+            return home
+        address = linear(read.index, self.refs[read.tensor].strides)
+        place = group.instances.index(home)
+        return group.instances[place - place % same_for(address, group.axis, len(group.instances))]
 
     def place(self, place: Place, scope: Scope) -> Name:
         """Where a read goes, as a number that is known where its value is."""

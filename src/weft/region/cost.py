@@ -159,13 +159,13 @@ def _reread_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target)
         if isinstance(let.expr, Read) and _bytes(tensors[let.expr.tensor]) >= _CACHED_WHOLE:
             tensor = tensors[let.expr.tensor]
             here = points_of(kernel, let.axes) * tensor.dtype.storage_bytes
-            here = round(here * _share_inside(kernel, let.expr))
+            here = round(here * share_inside(kernel, let.expr))
             taken[tensor.name] = taken.get(tensor.name, 0) + here
     more = sum(max(0, count - _bytes(tensors[name])) for name, count in taken.items())
     return round(more * _OF_A_REREAD)
 
 
-def _share_inside(kernel: Kernel, read: Read) -> float:
+def share_inside(kernel: Kernel, read: Read) -> float:
     """Of the points of a guarded read, about how many are inside."""
     share, ranges = 1.0, kernel.ranges_of(read)
     for guard in read.guards:

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import axis
+from weft.region.cost import share_inside
 from weft.region.fitting.cutting import needed, reduced
 from weft.region.forms.columns import short_strips, side_by_side
 from weft.region.ir import (
@@ -38,7 +39,6 @@ from weft.region.ir import (
     row_major,
     walk,
 )
-from weft.region.row_reads import row_bytes
 from weft.region.writing.folds import with_moments
 from weft.target.target import Kind, Target
 
@@ -51,8 +51,8 @@ _OF_LINE: Final = 16
 _ROWS_OF_UNIT: Final = 0.5
 """Rows for each unit, at most, where they are few."""
 _OF_STRIPS: Final = 0.25e-9
-"""Seconds that an element of a row takes, of rows in strips, of which each is a block's: those of
-20,480 elements of bf16, 128 of them, took 5 us beside the launch on an H200."""
+"""Seconds that an element takes that is read for a row, of rows in strips, of which each is a
+block's: those of 20,480 elements of bf16, 128 of them, took 5 us beside the launch on an H200."""
 _MORE_KERNELS: Final = 2
 """For a norm whose statistics are made in parts."""
 
@@ -138,9 +138,17 @@ def _long_strips(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         return False
     length = math.prod(kernel.sizes[name] for name in gone)
     rows = math.prod(kernel.sizes.values()) // length
-    alone = -(-rows // target.limits.units) * length * _OF_STRIPS
-    again = rows * row_bytes(kernel, tensors) / target.rates.bandwidth
-    return _MORE_KERNELS * target.rates.launch_seconds + again < alone
+    every = {found.name for found in kernel.axes if found.size > 1}
+    streams = [(let, let.expr) for let in kernel.body if isinstance(let.expr, Read)]
+    shares = [
+        (share_inside(kernel, read), let.dtype.storage_bytes)
+        for let, read in streams
+        if every <= {*let.axes}
+    ]
+    alone = sum(share for share, _ in shares) * -(-rows // target.limits.units) * length
+    again = sum(share * width for share, width in shares) * rows * length
+    apart = _MORE_KERNELS * target.rates.launch_seconds + again / target.rates.bandwidth
+    return apart < alone * _OF_STRIPS
 
 
 def _can_be_apart(kernel: Kernel) -> bool:

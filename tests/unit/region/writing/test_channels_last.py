@@ -220,3 +220,25 @@ def test_sums_of_groups_of_channels_go_along_whole_lines() -> None:
     (parts,) = (k for k in regions(program).kernels if k.name.endswith("_parts"))
     assert [axis.size for axis in parts.axes if not axis.reduce][-1] == 24
     agrees(program)
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "streams", "apart"),
+    [(320, 64, 1, True), (640, 32, 1, False), (640, 32, 3, True), (640, 16, 3, False)],
+)
+def test_norms_of_groups_are_taken_apart_where_that_takes_less_time(
+    channels: int, side: int, streams: int, apart: bool
+) -> None:
+    def block(*images: weft.Tensor) -> weft.Tensor:
+        *images, w = images
+        y = F.conv2d(images[0], w, padding=1)
+        for image in images[1:]:
+            y = y + F.conv2d(image, w, padding=1)
+        return F.conv2d(F.group_norm(y, 32), w, padding=1)
+
+    def zeros(*shape: int) -> weft.Tensor:
+        return weft.zeros(shape, dtype=weft.bfloat16)
+
+    given = [zeros(4, channels, side, side) for _ in range(streams)]
+    module = regions(program_of(block, *given, zeros(channels, channels, 3, 3)))
+    assert any("_level1" in kernel.name for kernel in module.kernels) == apart

@@ -89,7 +89,8 @@ class Keeping:
         """Whether what is kept is what a run with these inputs would make. The holder is that of
         the run before."""
         if self.kept is None:
-            self._begin(set(range(len(inputs))).difference(data, self.donated))
+            lasting = set(range(len(inputs))).difference(data, self.donated)
+            self._begin({number for number in lasting if inputs[number].writes is not None})
         if self._holder() is not holder:
             return False
         changes = self.stretches.resident.gpu.changes

@@ -135,6 +135,13 @@ def test_filters_that_others_may_write_are_added_up_in_every_call(program: Scale
     assert not program.filters.numpy().any()
 
 
+def test_there_is_no_memory_for_what_others_may_write(program: Scaled) -> None:
+    every = program.call()
+    assert program.filters.__cuda_array_interface__
+    assert [program.call() for _ in range(3)] == [every] * 3
+    assert open_gpu().pool.held[PURPOSE] == 0
+
+
 def test_runs_on_arrays_of_the_host_leave_nothing_behind(program: Scaled) -> None:
     fewer = program.kept()
     image, filters = program.arrays

@@ -156,16 +156,19 @@ class Assignment:
     def _hand_back(self, number: int, kernel: Kernel) -> None:
         """Put as many results of the program as can be into donated inputs that they are computed
         from: each into the first one, in the order of results and inputs, unless another result has
-        no other place."""
+        no other place. Those that have the fewest come first: a weight that is still read elsewhere
+        does not turn a moment out of its place."""
         if kernel.pattern not in _IN_PLACE or self.donated.isdisjoint(kernel.inputs):
             return
         results = [o for o in kernel.outputs if o.base is None and o.tensor in self._handed_out]
         given = sorted(self.donated.intersection(kernel.inputs), key=self.module.inputs.index)
         taken: dict[str, Output] = {}
-        for output in sorted(results, key=lambda o: self._handed_out[o.tensor]):
+        results.sort(key=lambda o: self._handed_out[o.tensor])
+        for output in results:
             read = _sources(kernel, output)
             fit = [n for n in given if n in read and self._may_reuse(number, kernel, output, n)]
             self._fits[output.tensor] = fit
+        for output in sorted(results, key=lambda o: len(self._fits[o.tensor])):
             self._settle(output, taken, set())
         for name, output in taken.items():
             why = "it is donated, and read only at the element being written"

@@ -145,6 +145,21 @@ def test_results_lie_where_the_donated_inputs_are_that_they_follow(order: tuple[
     assert buffers.refs["g"].buffer.space is Space.ARENA
 
 
+def test_a_weight_that_is_still_read_does_not_turn_a_moment_out_of_its_place() -> None:
+    module = moments(("w", "m", "v"))
+    axes = (KernelAxis("i", 64),)
+    body = kernels.body_over(axes)
+    later = body.unary("neg", body.plain("w", F32, "i"))
+    outputs = (Output("y", later, (axis("i"),)),)
+    last = Kernel("later", Pattern.MAP, axes, tuple(body.lets), outputs)
+    tensors = [*module.tensors.values(), Tensor("y", F32, (64,), "output")]
+    longer = kernels.module_of(*module.kernels, last, tensors=tensors)
+    refs = assigned(longer, donated=("w", "m", "v")).refs
+    assert refs["m1"].buffer == refs["m"].buffer
+    assert refs["v1"].buffer == refs["v"].buffer
+    assert refs["w1"].buffer.space is Space.OUTPUT
+
+
 def test_a_result_moves_where_another_has_no_other_place() -> None:
     """What is handed out first could lie in either input, the other one in the first alone."""
     module = moments(("m", "v", "w"))

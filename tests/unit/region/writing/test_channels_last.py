@@ -211,6 +211,16 @@ def test_long_strips_of_channels_are_reduced_along_whole_lines(groups: int) -> N
 
 
 @pytest.mark.usefixtures("short_rows")
+def test_gradients_through_norms_of_groups_that_are_taken_apart() -> None:
+    def loss(w: weft.Tensor, v: weft.Tensor, x: weft.Tensor) -> weft.Tensor:
+        y = F.silu(F.group_norm(F.conv2d(x, w, padding=1), 4))
+        return (F.conv2d(y, v, padding=1).astype(weft.float32) ** 2).mean()
+
+    step = weft.value_and_grad(loss, argnums=(0, 1))
+    agrees(program_of(step, random(24, 16, 3, 3), random(16, 24, 3, 3), random(2, 16, 4, 8)))
+
+
+@pytest.mark.usefixtures("short_rows")
 def test_sums_of_groups_of_channels_go_along_whole_lines() -> None:
     def sums(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
         y = F.relu(F.conv2d(x, w, padding=1)).astype(weft.float32)

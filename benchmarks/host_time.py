@@ -9,6 +9,7 @@ timed in calls of their own, since looking at them takes time too.
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,28 @@ def told(call: Callable[[], Any], wait: Callable[[], None]) -> str:
     """A line on what calls cost, and one for each function of the driver that they use."""
     for _ in range(8):
         call()
+    seconds = _timed(call, wait)
+    gc.disable()
+    try:
+        alone = statistics.median(_timed(call, wait))
+    finally:
+        gc.enable()
+    with _watched() as seen:
+        for _ in range(CALLS):
+            call()
+    wait()
+    spent = statistics.median(seconds)
+    lines = [
+        f"host {1e6 * spent:.0f} us a call, at best {1e6 * min(seconds):.0f}, "
+        f"{1e6 * alone:.0f} without Python's collector"
+    ]
+    for name, times in sorted(seen.items(), key=lambda pair: -sum(pair[1])):
+        each = 1e6 * statistics.median(times)
+        lines.append(f"  {len(times) / CALLS:7.2f} x {name}, {each:.1f} us each")
+    return "\n".join(lines)
+
+
+def _timed(call: Callable[[], Any], wait: Callable[[], None]) -> list[float]:
     wait()
     seconds = []
     for _ in range(CALLS):
@@ -32,16 +55,7 @@ def told(call: Callable[[], Any], wait: Callable[[], None]) -> str:
         call()
         seconds.append(time.perf_counter() - started)
     wait()
-    with _watched() as seen:
-        for _ in range(CALLS):
-            call()
-    wait()
-    spent = statistics.median(seconds)
-    lines = [f"host {1e6 * spent:.0f} us a call, at best {1e6 * min(seconds):.0f}"]
-    for name, times in sorted(seen.items(), key=lambda pair: -sum(pair[1])):
-        each = 1e6 * statistics.median(times)
-        lines.append(f"  {len(times) / CALLS:7.2f} x {name}, {each:.1f} us each")
-    return "\n".join(lines)
+    return seconds
 
 
 @contextmanager

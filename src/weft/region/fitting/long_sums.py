@@ -148,11 +148,14 @@ def _row_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> C
     gone = reduced(kernel)
     length = math.prod(axis.size for axis in gone)
     rows = math.prod(kernel.sizes.values()) // max(1, length)
-    strip = short_strips(kernel, {axis.name for axis in gone}, tensors)
-    if strip:
-        return _strip_cut(kernel, [axis for axis in gone if axis.name not in strip], strip, target)
     together, width = _rows_of_a_block(kernel, tensors, {axis.name for axis in gone})
     wave = target.limits.units * _BLOCKS_PER_UNIT
+    strip = short_strips(kernel, {axis.name for axis in gone}, tensors)
+    if strip:
+        outer = [axis for axis in gone if axis.name not in strip]
+        strips = math.prod(axis.size for axis in outer)
+        pieces = rows * length // strips * width / _STRIP_BYTES
+        return _strip_cut(outer, strip, min(wave / pieces, strips / _SHORTEST))
     wanted = wave / max(1, rows // together)
     if together == 1 and rows * length * width >= wave * _WAVES * _LONG_PART:
         wanted *= _WAVES
@@ -162,14 +165,8 @@ def _row_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> C
     return _cut_about(gone, wanted, _WHOLE_LINES if together == 1 else 1)
 
 
-def _strip_cut(
-    kernel: Kernel, outer: Sequence[KernelAxis], strip: tuple[str, ...], target: Target
-) -> Cut:
+def _strip_cut(outer: Sequence[KernelAxis], strip: tuple[str, ...], wanted: float) -> Cut:
     """Parts that go along whole lines: every element of a strip has a sum of its own in them."""
-    strips = math.prod(axis.size for axis in outer)
-    lines = math.prod(kernel.sizes.values()) // strips * 2 // _STRIP_BYTES
-    wave = target.limits.units * _BLOCKS_PER_UNIT
-    wanted = min(wave / max(1, lines), strips / _SHORTEST)
     cut = _even_cut(outer, wanted) if wanted >= 2 else None
     return replace(cut or Cut(()), strip=strip)
 

@@ -101,7 +101,8 @@ class _Lowering:
     def run(self) -> Iterator[tuple[str, Module]]:
         """The choices to choose from, and what they are called."""
         self._inputs()
-        layouts = contraction_layouts(self.blocks, set(self.sources) | self._shaped())
+        fixed = set(self.sources) | self._shaped() | self._streamed()
+        layouts = contraction_layouts(self.blocks, fixed)
         self._outputs(layouts)
         self._stored()
         for name, block in self.blocks.items():
@@ -144,6 +145,15 @@ class _Lowering:
         shape = whole if layout is None else layout.shape(block)
         tensor = Tensor(self._free_name(name), block.dtype, shape, "internal")
         self.sources[name] = Source(tensor, block.shape, layout.order if layout else None)
+
+    def _streamed(self) -> set[str]:
+        """What streams read: they go through rows as they lie, also where query heads that share
+        keys make their columns axes that do not follow one another."""
+        if not self.target.has("wgmma"):
+            return set()
+        chains = (chain for chain in self.scop.chains if chain.kind == "stream")
+        members = [self.blocks[name] for chain in chains for name in chain.blocks]
+        return {access.tensor for block in members for access in block.accesses}
 
     def _shaped(self) -> set[str]:
         """Blocks whose tensors have to lie as they are: of ops that are carried whole, of updates,

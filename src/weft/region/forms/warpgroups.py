@@ -138,7 +138,10 @@ def _rows_read(let: Let, columns: Sequence[str]) -> tuple[object, ...]:
     assert isinstance(let.expr, Read)
     plain = {name: f"column{number}" for number, name in enumerate(columns)}
     names = [[(str(term), factor) for term, factor in expr.terms] for expr in let.expr.index]
-    terms = [tuple((plain.get(name, name), factor) for name, factor in found) for found in names]
+    # Terms stand in the order of their names, which differ.
+    terms = [
+        tuple(sorted((plain.get(name, name), factor) for name, factor in found)) for found in names
+    ]
     return let.expr.tensor, tuple(terms), tuple(expr.constant for expr in let.expr.index)
 
 

@@ -127,8 +127,8 @@ def moments(order: tuple[str, ...]) -> Module:
     v1, m1 = body.binary("mul", v, g), body.binary("add", m, g)
     w1 = body.binary("mul", body.binary("mul", w, m1), v1)
     made = {"w1": w1, "m1": m1, "v1": v1}
-    outputs = tuple(Output(name, value, (axis("i"),)) for name, value in made.items())
-    second = Kernel("step", Pattern.MAP, axes, tuple(body.lets), outputs)
+    stored = tuple(Output(name, value, (axis("i"),)) for name, value in made.items())
+    second = Kernel("step", Pattern.MAP, axes, tuple(body.lets), stored)
     tensors = [Tensor("x", F32, (64,), "input"), Tensor("g", F32, (64,), "internal")]
     tensors += [Tensor(name, F32, (64,), "input") for name in order]
     tensors += [Tensor(f"{name}1", F32, (64,), "output") for name in order]

@@ -56,6 +56,7 @@ def program(name: str, dtype: str) -> Program:
 
 def in_runs(found: Program, target: str = "sm90") -> ir.Kernel:
     """The one kernel of a program, which takes runs through shared memory."""
+    kernel: ir.Kernel
     (kernel,) = through_stages(found, target)["gpu"].kernels.values()
     assert any(isinstance(step, ir.CpAsync) for step in ir.walk(kernel.body))
     return kernel

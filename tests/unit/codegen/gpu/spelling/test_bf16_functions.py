@@ -71,7 +71,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 def of_bits(bits: Array) -> Array:
-    return np.asarray(bits, np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
+    found: Array = np.asarray(bits, np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
+    return found
 
 
 def rounded(x: Array) -> Array:

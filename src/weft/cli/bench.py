@@ -10,9 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from weft.cli.compile import with_sizes
-from weft.cli.programs import load_program
 from weft.cli.report import printable
+from weft.cli.sizes import Sizes, load_sized
 from weft.cli.tables import new_table, print_table
 from weft.cli.tuning import products_in
 from weft.driver.backends import TimedExecutable, get_backend
@@ -21,7 +20,6 @@ from weft.driver.tuning.alone import some_data
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
 from weft.ptir.types import TensorType
-from weft.ptir.verify import verify
 from weft.runtime.artifact import TensorSpec
 
 ROUNDS: Final = 5
@@ -45,9 +43,7 @@ def bench_command(
             help="Matrix products of bf16 as well, as weft tune takes them.",
         ),
     ] = "",
-    sizes: Annotated[
-        str, typer.Option(metavar="NAME=N,...", help="The sizes of dynamic dims.")
-    ] = "",
+    sizes: Sizes = None,
 ) -> None:
     """Measure how long a run of each FILE takes on made-up inputs: many runs in a row, the median
     of five rounds.
@@ -74,12 +70,12 @@ def bench_command(
     print_table(table)
 
 
-def _asked(files: Sequence[Path], shapes: str, sizes: str) -> Iterator[tuple[str, Program, float]]:
+def _asked(
+    files: Sequence[Path], shapes: str, sizes: Sequence[str] | None
+) -> Iterator[tuple[str, Program, float]]:
     """Names, programs, and the operations of products."""
     for file in files:
-        program = load_program(file)
-        verify(program)
-        yield printable(str(file)), with_sizes(program, sizes), 0.0
+        yield printable(str(file)), load_sized(file, sizes), 0.0
     for product in products_in(shapes) if shapes else ():
         work = 2.0 * product.batch * product.m * product.n * product.k
         yield str(product), product.program(), work

@@ -10,9 +10,9 @@ import typer
 
 from weft.bundles.build import build
 from weft.bundles.elf import MACHINES
-from weft.cli.compile import with_sizes
 from weft.cli.programs import ProgramFile, load_program
 from weft.cli.report import printable
+from weft.cli.sizes import Sizes, load_sized
 from weft.foundation.errors import UserError
 from weft.target.cpu import PROCESSORS
 
@@ -36,9 +36,7 @@ def build_command(
     name: Annotated[
         str | None, typer.Option(help="What the functions of its header begin with.")
     ] = None,
-    sizes: Annotated[
-        str, typer.Option(metavar="NAME=N,...", help="Sizes of dynamic dims, all of them.")
-    ] = "",
+    sizes: Sizes = None,
     dynamic: Annotated[
         str, typer.Option(metavar="NAME=A..B,...", help="Ranges of dynamic dims, all of them.")
     ] = "",
@@ -59,7 +57,6 @@ def build_command(
     ] = None,
 ) -> None:
     """Compile FILE into a bundle: a folder that C, C++ and Python run without the compiler."""
-    program = load_program(file)
     ranges = {
         found[1]: (int(found[2]), int(found[3]))
         for found in _matched(_RANGE, dynamic, "the range of a dynamic dim, such as B=1..64")
@@ -68,10 +65,9 @@ def build_command(
         int(found[1]): int(found[2])
         for found in _matched(_PAIR, state, "an input and the result that replaces it, such as 0=1")
     }
-    if not ranges:
-        program = with_sizes(program, sizes)
-    elif sizes:
+    if ranges and sizes:
         raise UserError("give --sizes or --dynamic; a range of one size is B=4..4")
+    program = load_program(file) if ranges else load_sized(file, sizes)
     targets = target.split(",")
     given = name or (None if program.entry != _UNNAMED else _stem(file))
     made = build(

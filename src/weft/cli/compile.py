@@ -10,8 +10,8 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
-from weft.cli.programs import load_program
 from weft.cli.report import check_writable, printable
+from weft.cli.sizes import Sizes, load_sized
 from weft.cli.tables import new_table, print_table
 from weft.driver.compile import Executable, compile_program
 from weft.driver.pipeline import UNCHECKED, check_overrides, run_pipeline, stages_for
@@ -23,10 +23,6 @@ from weft.driver.stages.remarks import with_origins
 from weft.driver.tuning.measure import append, measure_program
 from weft.foundation.errors import UserError
 from weft.ptir.files import read_bytes
-from weft.ptir.ir import Program
-from weft.ptir.specialise import specialise
-from weft.ptir.types import symbols_of
-from weft.ptir.verify import verify
 from weft.target.known import target_named
 from weft.target.target import Target
 from weft.testing.check import check_results
@@ -51,9 +47,7 @@ def compile_command(
         tuple[str, Path] | None,
         typer.Option("--from", metavar="STAGE FILE", help="Read a stage from an edited dump."),
     ] = None,
-    sizes: Annotated[
-        str, typer.Option(metavar="NAME=N,...", help="The sizes of dynamic dims.")
-    ] = "",
+    sizes: Sizes = None,
     state: Annotated[
         str, typer.Option(metavar="N,...", help="Inputs that the executable keeps and updates.")
     ] = "",
@@ -84,9 +78,7 @@ def compile_command(
     ] = False,
 ) -> None:
     """Compile FILE for a target, and write what each stage made."""
-    program = load_program(file)
-    verify(program)
-    program = with_sizes(program, sizes)
+    program = load_sized(file, sizes)
     chosen = target_named(target)
     check_level(level)
     wanted = _to_dump(dump, out, to, chosen)
@@ -182,38 +174,6 @@ def _measure(compilation: Compilation, log: Path) -> None:
         times = f"{1e6 * line.estimate:,.1f}", f"{1e6 * line.actual:,.1f}"
         table.add_row(line.kernel, f"{line.FLOPs:,}", f"{line.Bytes:,}", str(line.occ), *times)
     print_table(table)
-
-
-def with_sizes(program: Program, text: str) -> Program:
-    """The program with its dynamic dims fixed."""
-    given = [_size(part) for part in text.split(",") if part]
-    sizes = dict(given)
-    if len(sizes) < len(given):
-        raise UserError(f"--sizes {text} gives one dim two sizes")
-    names = list(
-        dict.fromkeys(s.name for kind in program.main.parameters for s in symbols_of(kind))
-    )
-    odd = sizes.keys() - names
-    if odd:
-        there = f"its dynamic dims are {', '.join(names)}" if names else "it has no dynamic dims"
-        raise UserError(
-            f"--sizes names {min(odd)!r}, which @{program.entry} does not have: {there}"
-        )
-    missing = [name for name in names if name not in sizes]
-    if missing:
-        example = ",".join(f"{name}=32" for name in missing)
-        raise UserError(
-            f"@{program.entry} has dynamic dims, which a run binds: give their sizes for this "
-            f"compile, as in --sizes {example}"
-        )
-    return specialise(program, sizes)
-
-
-def _size(text: str) -> tuple[str, int]:
-    name, _, number = text.partition("=")
-    if not (name and number.isdecimal() and number.isascii()):
-        raise UserError(f"{text!r} is not the size of a dynamic dim, such as B=32")
-    return name, int(number)
 
 
 def _to_dump(dump: str | None, out: Path | None, to: str | None, target: Target) -> list[str]:

@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 
 from weft.cli.programs import (
     KINDS,
+    ONNX,
     WRITTEN,
     Source,
     findings_of,
@@ -20,6 +21,7 @@ from weft.cli.programs import (
     save_as,
 )
 from weft.cli.report import complain, printable, write
+from weft.cli.sizes import Sizes, load_sized, sizes_in
 from weft.cli.tables import new_table, print_table
 from weft.coarse.raising import raise_program
 from weft.driver.conversion import conversion_target_names, convert, get_conversion_target
@@ -64,6 +66,7 @@ def convert_command(
         bool,
         typer.Option("--raise", help="Find coarse ops in the program first: softmax, attention."),
     ] = False,
+    sizes: Sizes = None,
 ) -> None:
     """Write the program IN as OUT; the extension of OUT says in which form.
 
@@ -78,17 +81,22 @@ def convert_command(
     elif to:
         if len(to) > 1:
             raise typer.BadParameter(f"it is given {len(to)} times", param_hint="--to")
-        write(convert(_loaded(source, raised), to[0]), target)
+        write(convert(_loaded(source, raised, sizes), to[0]), target)
     elif target is None:
         raise typer.BadParameter("give it, or --to NAME", param_hint="OUT")
     else:
-        program = _loaded(source, raised) if raised else load_source(source)
+        whole = not raised and not sizes
+        program = load_source(source) if whole else _loaded(source, raised, sizes)
         _warn_unless_valid(program, source)
         save_as(program, target)
 
 
-def _loaded(source: Path, raised: bool) -> Program:
-    program = load_program(source)
+def _loaded(source: Path, raised: bool, sizes: list[str] | None) -> Program:
+    """The program; an ONNX model may be given the sizes of some of its open axes."""
+    if source.suffix == ONNX:
+        program = load_program(source, sizes_in(sizes))
+    else:
+        program = load_sized(source, sizes) if sizes else load_program(source)
     return raise_program(program) if raised else program
 
 

@@ -9,10 +9,10 @@ import typer
 
 from weft.bundles import manifest
 from weft.bundles.build import PROGRAM
-from weft.cli.compile import with_sizes
 from weft.cli.programs import load_program
 from weft.cli.report import check_writable, printable, write
 from weft.cli.scripts import run_script
+from weft.cli.sizes import Sizes, load_sized, with_sizes
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
 from weft.explorer.collect import Shown, of_program, records, watched
 from weft.explorer.page import page
@@ -45,7 +45,7 @@ def explore_command(
     level: Annotated[
         str, typer.Option("--opt-level", "-O", metavar="LEVELS", help="0,2 compares two levels.")
     ] = str(DEFAULT_LEVEL),
-    sizes: Annotated[str, typer.Option(metavar="SIZES", help="Sizes of dynamic dims: B=32.")] = "",
+    sizes: Sizes = None,
     run: Annotated[bool, typer.Option(help="Run it, for the times of its kernels.")] = True,
     full: Annotated[
         bool, typer.Option("--full", help="The code of every kernel, not of the dearest alone.")
@@ -83,7 +83,12 @@ def explore_command(
 
 
 def _shown(
-    file: Path, args: list[str], targets: list[str], levels: list[str], sizes: str, run: bool
+    file: Path,
+    args: list[str],
+    targets: list[str],
+    levels: list[str],
+    sizes: list[str] | None,
+    run: bool,
 ) -> list[Shown]:
     if file.suffix == ".py":
         with watched() as watcher:
@@ -92,9 +97,12 @@ def _shown(
         if not found:
             raise UserError(f"{file} compiled nothing through Weft, so there is nothing to show")
         return found
-    program = _of_bundle(file) if file.is_dir() else load_program(file)
-    if sizes or not is_static(program):
-        program = with_sizes(program, sizes)
+    if file.is_dir():
+        program = _of_bundle(file)
+        if sizes or not is_static(program):
+            program = with_sizes(program, sizes)
+    else:
+        program = load_sized(file, sizes)
     made = []
     for name in targets:
         target_named(name)

@@ -3,7 +3,7 @@ StableHLO text, ONNX models and exported programs of torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -39,9 +39,14 @@ WRITTEN: Final = ", ".join(f"{extension} ({form})" for extension, form in _FORMS
 """The extensions of files that can be written, for people."""
 
 
-def load_source(path: Path, shapes: Callable[[], list[Shape]] | None = None) -> Source:
+def load_source(
+    path: Path,
+    shapes: Callable[[], list[Shape]] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Source:
     """What a file holds, as it is: its content tells which kind it is, or its extension. StableHLO
-    that cannot be read without the shapes of its inputs is read with them."""
+    that cannot be read without the shapes of its inputs is read with them, and an ONNX model with
+    the sizes of its open axes."""
     data = read_bytes(path)
     if path.suffix == ".py":
         raise UserError(
@@ -49,7 +54,7 @@ def load_source(path: Path, shapes: Callable[[], list[Shape]] | None = None) -> 
             "the script with python; weft.ptir.save writes a program to a file"
         )
     if path.suffix == ONNX:
-        return onnx_models().load_program(path)  # type: ignore[no-any-return]
+        return onnx_models().load_program(path, sizes)  # type: ignore[no-any-return]
     if path.suffix == _EXPORTED:
         return _exported_programs().load_program(path)  # type: ignore[no-any-return]
     if path.suffix == EXTENSION or is_core_ir(data):
@@ -92,9 +97,9 @@ def _exported_programs() -> Any:
         ) from None
 
 
-def load_program(path: Path) -> ptir.Program:
-    """What a file holds, as a PTIR program."""
-    return as_program(load_source(path))
+def load_program(path: Path, sizes: Mapping[str, int] | None = None) -> ptir.Program:
+    """What a file holds, as a PTIR program; an ONNX model with the sizes of its open axes."""
+    return as_program(load_source(path, sizes=sizes))
 
 
 def as_program(source: Source) -> ptir.Program:

@@ -10,6 +10,7 @@ import typer
 
 from weft.cli.commands import work_of
 from weft.cli.report import check_writable
+from weft.cli.sizes import Sizes
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
 from weft.foundation.errors import UserError
 
@@ -32,9 +33,7 @@ def tune_command(
         Path | None,
         typer.Option(metavar="JSON", help="With --shapes, keep the times of all forms here, too."),
     ] = None,
-    sizes: Annotated[
-        str, typer.Option(metavar="NAME=N,...", help="The sizes of dynamic dims.")
-    ] = "",
+    sizes: Sizes = None,
     log: Annotated[
         Path | None, typer.Option(metavar="CSV", help="Add every measurement to this log.")
     ] = None,

@@ -12,9 +12,8 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from weft.cli.compile import with_sizes
-from weft.cli.programs import load_program
 from weft.cli.report import check_writable, complain, printable
+from weft.cli.sizes import load_sized
 from weft.cli.tables import new_table, print_table
 from weft.driver.cuda import target_of_device
 from weft.driver.signature import make_signature
@@ -28,7 +27,6 @@ from weft.driver.tuning.tune_products import FormFile, tune_products
 from weft.foundation.errors import UserError
 from weft.foundation.tally import counted
 from weft.ptir.ir import Program
-from weft.ptir.verify import verify
 from weft.runtime import cache
 from weft.runtime.cuda.gpu import open_gpu
 from weft.target.known import target_named
@@ -41,7 +39,14 @@ DIFFERENT: Final = 1.15
 
 
 def tune_file(
-    file: Path, sizes: str, log: Path | None, *, gpu: bool, again: bool, level: int, farm: str = ""
+    file: Path,
+    sizes: Sequence[str] | None,
+    log: Path | None,
+    *,
+    gpu: bool,
+    again: bool,
+    level: int,
+    farm: str = "",
 ) -> None:
     """Measure plans for the kernels of a program."""
     program = _program(file, sizes)
@@ -97,10 +102,8 @@ def _check_cache() -> None:
     check_writable(where / "tuned")
 
 
-def _program(file: Path, sizes: str) -> Program:
-    program = load_program(file)
-    verify(program)
-    return with_sizes(program, sizes)
+def _program(file: Path, sizes: Sequence[str] | None) -> Program:
+    return load_sized(file, sizes)
 
 
 def products_in(text: str) -> list[Product]:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from weft.foundation.dims import Dim, Symbol
-from weft.foundation.errors import SizeWanted, SpecViolation, Unimplemented, UserError, brief
+from weft.foundation.errors import (
+    SizeWanted,
+    SpecViolation,
+    Unimplemented,
+    UserError,
+    a_type,
+    brief,
+)
 from weft.interop.onnx.graph import Input
 from weft.interop.onnx.interpret import Interpreter
 from weft.interop.onnx.model import Model, load
@@ -30,7 +39,36 @@ def to_program(model: Model, sizes: Mapping[str, int] | None = None) -> Program:
     unless `sizes` has their names; a model whose shapes follow from their sizes needs these."""
     if not isinstance(model, Model):
         raise UserError(f"a model of weft.onnx.load is wanted, not {brief(model)}")
-    kinds = [input_type(each, sizes or {}) for each in model.wanted]
+    example = dict.fromkeys(open_axes(model), 4)
+    return _program(model, sizes or {}, f"to_program(model, {example})")
+
+
+def load_program(path: str | os.PathLike[str], sizes: Mapping[str, int] | None = None) -> Program:
+    """The model in a file as a program, for the command line."""
+    model = load(path)
+    example = ",".join(f"{_word(name)}=4" for name in open_axes(model))
+    return _program(model, sizes or {}, f"--sizes {example} of weft compile and weft convert")
+
+
+def open_axes(model: Model) -> list[str]:
+    """The names of the axes that the inputs of a model leave open."""
+    found = []
+    for each in model.wanted:
+        dims = each.type.tensor_type.shape.dim
+        found += [_axis(each, n) for n, dim in enumerate(dims) if not dim.HasField("dim_value")]
+    return list(dict.fromkeys(found))
+
+
+def _axis(each: Input, index: int) -> str:
+    """What an open axis of an input is called."""
+    return each.type.tensor_type.shape.dim[index].dim_param or f"{each.name}_{index}"
+
+
+def _program(model: Model, sizes: Mapping[str, int], example: str) -> Program:
+    """The model with these sizes; `example` says how sizes are given."""
+    axes = open_axes(model)
+    _check_sizes(sizes, axes)
+    kinds = [input_type(each, sizes) for each in model.wanted]
     names = model.inputs
 
     def call(given: list[Tensor]) -> Any:
@@ -46,16 +84,39 @@ def to_program(model: Model, sizes: Mapping[str, int] | None = None) -> Program:
         with whole_programs():
             found = trace(call, kinds, lambda tensors: tensors, call)
     except SizeWanted as error:
-        raise SpecViolation(
-            error.code, error.why, "give the sizes of open axes: to_program(model, {'batch': 4})"
-        ) from None
+        left = [name for name in axes if _given(name, sizes) is None]
+        hint = f"the model leaves open {_listed(left)}: give the sizes, as in {example}"
+        raise SpecViolation(error.code, error.why, hint, error.where) from None
     verify(found.program)
     return replace(found.program, input_names=names, result_names=model.outputs)
 
 
-def load_program(path: str | os.PathLike[str]) -> Program:
-    """The model in a file as a program."""
-    return to_program(load(path))
+def _check_sizes(sizes: Mapping[str, int], axes: Sequence[str]) -> None:
+    """Raise unless these are sizes of open axes."""
+    if not isinstance(sizes, Mapping):
+        raise UserError(f"sizes are a dict of axes and their sizes, not {a_type(sizes)}")
+    known = {*axes, *map(_word, axes)}
+    for name, size in sizes.items():
+        if name not in known:
+            raise UserError(
+                f"the model has no open axis {brief(name)}: it leaves open {_listed(axes)}"
+            )
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
+            raise UserError(
+                f"the size of the axis {brief(name)} is {brief(size)}; it must be a whole number "
+                "from 0 on"
+            )
+
+
+def _given(name: str, sizes: Mapping[str, int]) -> int | None:
+    """The size of an axis, by its name or by what programs call it."""
+    found = sizes.get(name, sizes.get(_word(name)))
+    return None if found is None else int(found)
+
+
+def _listed(axes: Sequence[str]) -> str:
+    shown = ", ".join(map(brief, axes[:20])) + (", ..." if len(axes) > 20 else "")
+    return f"the {'axis' if len(axes) == 1 else 'axes'} {shown}" if axes else "no axis"
 
 
 def input_type(each: Input, sizes: Mapping[str, int]) -> TensorType:
@@ -70,8 +131,9 @@ def input_type(each: Input, sizes: Mapping[str, int]) -> TensorType:
         if dim.HasField("dim_value"):
             dims.append(dim.dim_value)
             continue
-        name = dim.dim_param or f"{each.name}_{index}"
-        dims.append(sizes[name] if name in sizes else Symbol(_word(name)))
+        name = _axis(each, index)
+        size = _given(name, sizes)
+        dims.append(Symbol(_word(name)) if size is None else size)
     return TensorType(dtype_named(dtype_numbered(declared.elem_type)), tuple(dims))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -43,14 +44,62 @@ def test_instructions_have_the_names_of_their_nodes() -> None:
     assert list(dict.fromkeys(layers)) == ["first", "act", "second"]
 
 
-def test_sizes_close_dims_and_what_needs_them_says_so() -> None:
+def measuring() -> onnx.ModelProto:
+    """A model that gives its shape, which is known where its open axes are."""
     nodes = [m.node("Shape", "x", "s"), m.node("Cast", "s", "y", to=m.FLOAT)]
-    body = m.graph(nodes, [m.value("x", ["n", 3])], [m.value("y", None)])
-    model = load(m.model(body).SerializeToString())
-    with pytest.raises(weft.SpecViolation, match="give the sizes of open axes"):
+    return m.model(m.graph(nodes, [m.value("x", ["n", "seq len"])], [m.value("y", None)]))
+
+
+def test_sizes_close_dims_and_what_needs_them_says_so() -> None:
+    model = load(measuring().SerializeToString())
+    with pytest.raises(weft.SpecViolation, match=r"leaves open the axes 'n', 'seq len': give the"):
         to_program(model)
-    program = to_program(model, {"n": 5})
+    with pytest.raises(weft.SpecViolation, match=r"leaves open the axis 'n': give the"):
+        to_program(model, {"seq len": 3})
+    program = to_program(model, {"n": np.int64(5), "seq len": 3})
     np.testing.assert_array_equal(weft.run(program, [np.zeros((5, 3), np.float32)])[0], [5, 3])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ({"q": 4}, r"no open axis 'q': it leaves open the axes 'n', 'seq len'"),
+        ({"n": -4}, r"the size of the axis 'n' is -4; it must be a whole number"),
+        ({"n": 1.5}, r"the size of the axis 'n' is 1.5; it must be a whole number"),
+        ({"n": True}, r"the size of the axis 'n' is True"),
+        ([4], r"sizes are a dict of axes and their sizes, not a list"),
+    ],
+)
+def test_sizes_that_are_none(sizes: Any, why: str) -> None:
+    with pytest.raises(weft.UserError, match=why):
+        to_program(load(measuring().SerializeToString()), sizes)
+
+
+def test_sizes_on_the_command_line_reach_the_model(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(measuring(), str(tmp_path / "m.onnx"))
+    model, made = tmp_path / "m.onnx", tmp_path / "m.json"
+    for words in (("--sizes", "n=2,seq_len=5"), ("--sizes", "n=2", "--sizes", "seq_len=5")):
+        assert weft_command("compile", model, *words) == 0
+        assert weft_command("convert", model, made, *words) == 0
+        assert [str(each) for each in weft.ptir.load(made).main.parameters] == ["f32[2, 5]"]
+    for command in (("compile", model), ("convert", model, made)):
+        capfd.readouterr()
+        assert weft_command(*command) == 1
+        told = " ".join(capfd.readouterr().err.split())
+        assert "leaves open the axes 'n', 'seq len'" in told
+        assert "--sizes n=4,seq_len=4" in told
+        assert "to_program" not in told
+        assert weft_command(*command, "--sizes", "q=2") == 1
+        assert "no open axis 'q'" in capfd.readouterr().err
+
+
+def test_weft_convert_fixes_the_dims_of_any_program(folder: Path) -> None:
+    made, fixed = folder / "m.json", folder / "fixed.json"
+    assert weft_command("convert", folder / "m.onnx", made) == 0
+    assert weft_command("convert", made, fixed, "--sizes", "batch=7") == 0
+    assert [str(each) for each in weft.ptir.load(fixed).main.parameters] == ["f32[7, 3]"]
 
 
 def test_weft_run_takes_inputs_by_name(folder: Path) -> None:

@@ -77,8 +77,9 @@ def test_data_inside_of_the_folder_is_read(tmp_path: Path) -> None:
         ("missing.bin", 0, 48, "No such file"),
         ("link.bin", 0, 48, "is or goes through a link"),
         ("linked/weights.bin", 0, 48, "is or goes through a link"),
-        ("hard.bin", 0, 48, "is not a plain file of its own"),
-        ("pipe", 0, 48, "is not a plain file of its own"),
+        ("hard.bin", 0, 48, "it is a file of another name, too; the data of 'w1'"),
+        ("pipe", 0, 48, "it is no plain file; the data of 'w1'"),
+        ("folder", 0, 48, "it is no plain file; the data of 'w1'"),
         ("weights.bin", 4, 48, "it ends at byte 52 of a file of 48 bytes"),
         ("weights.bin", 0, 4, "its shape needs 48 bytes, and 4 are stored"),
         ("weights.bin", -4, 48, "the offset of its data is '-4'"),
@@ -94,9 +95,8 @@ def test_data_outside_is_not_read(
     (folder / "link.bin").symlink_to(tmp_path / "other" / "weights.bin")
     (folder / "linked").symlink_to(tmp_path / "other")
     os.link(tmp_path / "other" / "weights.bin", folder / "hard.bin")
-    os.mkfifo(folder / "pipe")
-    if location == "pipe":
-        os.open(folder / "pipe", os.O_RDWR)  # so that opening it does not wait
+    os.mkfifo(folder / "pipe")  # nobody writes to it: whoever opens it and waits, waits for ever
+    (folder / "folder").mkdir()
     path = stored(folder, location, offset, length)
     with pytest.raises(WeftError, match=why):
         load(path)

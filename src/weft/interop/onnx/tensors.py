@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +15,7 @@ from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError, brief
 from weft.foundation.limits import check_bytes, current
 from weft.interop.onnx.values import Array
+from weft.interop.weights.mapped import map_file
 
 NUMPY: Final[Mapping[int, np.dtype[Any]]] = {
     TensorProto.FLOAT: np.dtype(np.float32), TensorProto.UINT8: np.dtype(np.uint8),
@@ -152,7 +150,7 @@ def _number(name: str, said: Mapping[str, str], key: str, default: int) -> int:
     return int(text)
 
 
-def _mapped(name: str, location: str, folder: Path) -> mmap.mmap | bytes:
+def _mapped(name: str, location: str, folder: Path) -> memoryview:
     """A file beside the model, read-only: no link, no device, and nothing outside of the folder."""
     parts = Path(location.replace("\\", "/")).parts
     if not parts or location[:1] in ("/", "\\") or ".." in parts or "\0" in location:
@@ -171,12 +169,6 @@ def _mapped(name: str, location: str, folder: Path) -> mmap.mmap | bytes:
                 "put the file itself into the model's folder",
             )
     try:
-        with path.open("rb") as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
-                raise _malformed(name, f"{brief(location)} is not a plain file of its own")
-            if about.st_size == 0:
-                return b""
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise UserError(f"cannot read {path}, the data of {name}: {error.strerror}") from None
+        return map_file(path, strict=True)
+    except UserError as error:
+        raise UserError(f"{error.why}; the data of {name} should be there") from None

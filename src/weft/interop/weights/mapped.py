@@ -38,16 +38,20 @@ class Place:
     size: int
 
 
-def map_file(path: Path, caller: str = "load") -> memoryview:
-    """The bytes of a file, which nobody can write through this."""
+def map_file(path: Path, caller: str = "load", *, strict: bool = False) -> memoryview:
+    """The bytes of a file, which nobody can write through this. A pipe is not waited for. If
+    `strict`, the file is of one name only: neither a link nor a file that is elsewhere too."""
+    flags = ("O_NONBLOCK", "O_CLOEXEC", *(("O_NOFOLLOW",) if strict else ()))
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        descriptor = os.open(path, os.O_RDONLY | sum(getattr(os, flag, 0) for flag in flags))
     except OSError as error:
         raise UserError(f"[{caller}] cannot read {path}: {error.strerror}") from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise UserError(f"[{caller}] cannot read {path}: it is no plain file")
+        if strict and found.st_nlink > 1:
+            raise UserError(f"[{caller}] cannot read {path}: it is a file of another name, too")
         if not found.st_size:
             return memoryview(b"")
         return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))

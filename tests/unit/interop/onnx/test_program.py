@@ -56,7 +56,7 @@ def test_sizes_close_dims_and_what_needs_them_says_so() -> None:
         to_program(model)
     with pytest.raises(weft.SpecViolation, match=r"leaves open the axis 'n': give the"):
         to_program(model, {"seq len": 3})
-    program = to_program(model, {"n": np.int64(5), "seq len": 3})
+    program = to_program(model, {"n": 5, "seq len": 3})
     np.testing.assert_array_equal(weft.run(program, [np.zeros((5, 3), np.float32)])[0], [5, 3])
 
 

@@ -13,9 +13,19 @@ from weft.ops import functional
 from weft.ops.tensor import Tensor
 
 
+def rectified(x: Tensor) -> Value:
+    """`max(x, 0)`, with the derivative 0 at 0; integers too."""
+    return functional.relu(x) if x.dtype.is_float else wf.maximum(x, scalar(x, 0))
+
+
+def hard_sigmoid_of(x: Tensor, alpha: float, beta: float) -> Value:
+    """`alpha * x + beta` between 0 and 1, with the derivative 0 at both bounds."""
+    return functional.hardtanh(x * alpha + beta, 0.0, 1.0)
+
+
 @rule("Relu")
 def relu(call: Call, x: Tensor) -> Value:
-    return wf.maximum(x, scalar(x, 0))
+    return rectified(x)
 
 
 @rule("Sigmoid")
@@ -32,7 +42,7 @@ def leaky_relu(call: Call, x: Tensor) -> Value:
 def prelu(call: Call, x: Tensor, slope: Tensor) -> Value:
     if call.version < 7 and slope.ndim == 1:  # one slope for each channel
         slope = slope.reshape((-1, *[1] * (x.ndim - 2)))
-    return wf.where(x < 0, x * slope, x)
+    return wf.where(x > 0, x, x * slope)
 
 
 @rule("Elu")
@@ -49,13 +59,13 @@ def celu(call: Call, x: Tensor) -> Value:
 def selu(call: Call, x: Tensor) -> Value:
     alpha = call.attr("alpha", 1.67326319217681884765625)
     gamma = call.attr("gamma", 1.05070102214813232421875)
-    return wf.where(x > 0, x * gamma, (wf.exp(wf.minimum(x, scalar(x, 0))) - 1) * (alpha * gamma))
+    below = wf.where(x > 0, scalar(x, 0), x)  # a choice: at 0 the derivative is that of this side
+    return wf.where(x > 0, x * gamma, (wf.exp(below) - 1) * (alpha * gamma))
 
 
 @rule("HardSigmoid")
 def hard_sigmoid(call: Call, x: Tensor) -> Value:
-    moved = x * call.attr("alpha", 0.2) + call.attr("beta", 0.5)
-    return wf.clip(moved, 0, 1)
+    return hard_sigmoid_of(x, call.attr("alpha", 0.2), call.attr("beta", 0.5))
 
 
 @rule("HardSwish")
@@ -92,8 +102,7 @@ def mish(call: Call, x: Tensor) -> Value:
 def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Value:
     low = scalar(x, call.attr("min")) if "min" in call.node.attributes else low
     high = scalar(x, call.attr("max")) if "max" in call.node.attributes else high
-    made = x if low is None else wf.maximum(x, low)
-    return made if high is None else wf.minimum(made, high)
+    return wf.clip(x, low, high)
 
 
 def _rows(call: Call, x: Tensor) -> tuple[Tensor, int]:

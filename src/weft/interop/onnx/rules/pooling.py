@@ -10,6 +10,7 @@ from weft.foundation.dtypes import SI64
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.interop.onnx.rules.convolution import paddings, per_axis
 from weft.interop.onnx.rules.elementwise import widened
+from weft.interop.onnx.rules.reduction import length
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.values import Array, Value, tensor, wf
 from weft.ops import functional
@@ -79,7 +80,7 @@ def lp_pool(call: Call, x: Tensor) -> Value:
         _checked(call, x),
         powered,
     )
-    return wf.pow(total, wf.full((), 1.0 / p, dtype=wide.dtype)).astype(x.dtype)
+    return length(total, p).astype(x.dtype)
 
 
 def _all(x: Tensor) -> tuple[int, ...]:
@@ -101,7 +102,7 @@ def global_lp_pool(call: Call, x: Tensor) -> Value:
     p, wide = call.attr("p", 2), widened(x)
     powered = wf.pow(wf.abs(wide), wf.full((), p, dtype=wide.dtype))
     total = wf.sum(powered, axis=_all(x), keepdims=True)
-    return wf.pow(total, wf.full((), 1.0 / p, dtype=wide.dtype)).astype(x.dtype)
+    return length(total, p).astype(x.dtype)
 
 
 @rule("MaxUnpool", values=(2,))

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.foundation.dtypes import SI32
 from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.interop.onnx.rules.activation import hard_sigmoid_of, rectified
 from weft.interop.onnx.rules.elementwise import scalar
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.values import Value, wf
@@ -25,12 +26,12 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> Activatio
     known: dict[str, Activation] = {
         "tanh": wf.tanh,
         "sigmoid": functional.sigmoid,
-        "relu": lambda x: wf.maximum(x, scalar(x, 0)),
+        "relu": rectified,
         "affine": lambda x: x * given(alpha, 1.0) + given(beta, 0.0),
         "leakyrelu": lambda x: functional.leaky_relu(x, given(alpha, 0.01)),
         "thresholdedrelu": lambda x: wf.where(x > given(alpha, 1.0), x, scalar(x, 0)),
         "scaledtanh": lambda x: wf.tanh(x * given(beta, 1.0)) * given(alpha, 1.0),
-        "hardsigmoid": lambda x: wf.clip(x * given(alpha, 0.2) + given(beta, 0.5), 0, 1),
+        "hardsigmoid": lambda x: hard_sigmoid_of(x, given(alpha, 0.2), given(beta, 0.5)),
         "elu": lambda x: functional.elu(x, given(alpha, 1.0)),
         "softsign": functional.softsign,
         "softplus": lambda x: functional.softplus(x, threshold=math.inf),

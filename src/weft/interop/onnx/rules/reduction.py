@@ -46,9 +46,18 @@ def _log_sum_exp(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     return functional.logsumexp(wide, axes, keep).astype(x.dtype)
 
 
+def length(total: Tensor, p: float = 2) -> Value:
+    """The root of a sum of p-th powers. A root rises infinitely fast at 0, where a length has its
+    kink: there the result is a constant, so that its gradient is 0 and not NaN."""
+    none = wf.equal(total, 0)
+    safe = wf.where(none, wf.ones_like(total), total)
+    root = wf.sqrt(safe) if p == 2 else wf.pow(safe, wf.full((), 1.0 / p, dtype=total.dtype))
+    return wf.where(none, wf.zeros_like(total), root)
+
+
 def _root(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     wide = widened(x) if x.dtype.is_float else x.astype(wf.float64)
-    return wf.sqrt(_sum(wide * wide, axes, keep)).astype(x.dtype)
+    return length(_sum(wide * wide, axes, keep)).astype(x.dtype)
 
 
 def _log_sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
@@ -136,6 +145,6 @@ def lp_normalization(call: Call, x: Tensor) -> Value:
     wide = widened(x)
     norm = wf.sum(wf.abs(wide), axis=axis, keepdims=True)
     if p == 2:
-        norm = wf.sqrt(wf.sum(wide * wide, axis=axis, keepdims=True))
+        norm = length(wf.sum(wide * wide, axis=axis, keepdims=True))
     safe = wf.where(wf.equal(norm, 0), wf.ones_like(norm), norm)
     return wf.where(wf.equal(norm, 0), wf.zeros_like(wide), wide / safe).astype(x.dtype)

@@ -250,7 +250,7 @@ def recursive(length: int) -> bytes:
     return _calling(functions)
 
 
-def looping(count: int, forever: bool = False) -> bytes:
+def looping(count: int, forever: bool = False, counted: bool = True) -> bytes:
     """A loop of very many steps, or one that never ends."""
     inner = [m.node("Identity", "on", "more"), m.node("Neg", "state", "next")]
     if forever:
@@ -259,7 +259,9 @@ def looping(count: int, forever: bool = False) -> bytes:
         inner, [m.value("i", [], 7), m.value("on", [], 9), m.value("state")],
         [m.value("more", [], 9), m.value("next")],
     )  # fmt: skip
-    nodes = [m.node("Loop", "- true x" if forever else "count true x", "y", body=body)]
+    nodes = [
+        m.node("Loop", "count true x" if counted and not forever else "- true x", "y", body=body)
+    ]
     constants = {"count": np.array(count), "true": np.array(True), "far": np.array(1 << 62)}
     whole = m.graph(nodes, [m.value("x")], [m.value("y")], constants)
     return bytes(m.model(whole).SerializeToString())
@@ -296,11 +298,13 @@ def files() -> Iterator[tuple[str, str, Callable[[], bytes]]]:
     yield "nested-choices", "ok", lambda: nested(12)
     yield "chain", "ok", lambda: chain(100_000)
     yield "functions-doubling", "ResourceExceeded", lambda: doubling(40)
+    yield "functions-doubling-far", "ResourceExceeded", lambda: doubling(3_000)
     yield "function-of-itself", "MalformedModel", lambda: recursive(1)
     yield "functions-in-a-ring", "MalformedModel", lambda: recursive(7)
     yield "long-loop", "ok", lambda: looping(5_000)
     yield "very-long-loop", "ResourceExceeded", lambda: looping(1 << 40)
     yield "endless-loop", "ResourceExceeded", lambda: looping(0, forever=True)
+    yield "loop-without-a-count", "ResourceExceeded", lambda: looping(0, counted=False)
 
 
 FILES: Final = {name: (expected, make) for name, expected, make in files()}

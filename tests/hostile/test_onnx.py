@@ -16,7 +16,7 @@ import pytest
 import weft
 from tests import onnx_models as m
 from tests.hostile import mutations
-from tests.hostile.onnx_files import FILES, looping, nested, single
+from tests.hostile.onnx_files import FILES, doubling, looping, nested, single
 from tests.hostile.worker import judged
 from weft.foundation.errors import InternalError, WeftError
 from weft.interop.onnx import load
@@ -100,6 +100,27 @@ def test_data_outside_is_not_read(
     path = stored(folder, location, offset, length)
     with pytest.raises(WeftError, match=why):
         load(path)
+
+
+# -- work that a few bytes stand for ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("levels", [40, 3_000])
+def test_functions_that_stand_for_too_much_are_refused_before_they_are_expanded(
+    levels: int,
+) -> None:
+    """Running them would take minutes to reach the limit of steps, or for ever."""
+    with pytest.raises(
+        weft.ResourceExceeded, match=r"functions stand for .* over the limit of 200"
+    ):
+        load(doubling(levels))
+    assert load(doubling(6))(np.ones((2, 3), np.float32))["y"].shape == (2, 3)
+
+
+def test_a_loop_that_cannot_end_is_refused_before_its_first_step() -> None:
+    model = load(looping(0, counted=False))
+    with pytest.raises(weft.ResourceExceeded, match=r"the loop never ends: it has no count"):
+        model(np.ones((2, 3), np.float32))
 
 
 # -- damage ----------------------------------------------------------------------------------------

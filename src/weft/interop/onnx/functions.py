@@ -3,13 +3,14 @@ in ONNX is a body."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, defs, helper
 
-from weft.foundation.errors import Unimplemented, UserError, brief
+from weft.foundation.errors import ResourceExceeded, Unimplemented, UserError, brief
 from weft.interop.onnx.graph import Graph, Input, Node, Reading, graph_of, malformed
 from weft.interop.onnx.tensors import NUMBER
 from weft.interop.onnx.values import Value, dtype_of
@@ -22,6 +23,9 @@ NEWEST: Final[Mapping[str, int]] = {
     "ai.onnx.preview.training": 1,
 }
 """The newest operator set of each domain that is known."""
+EXPANDED: Final = 200_000
+"""How many nodes the calls of a model's own functions may stand for, all together: a few kilobytes
+of functions that each call another twice stand for more than anybody can run."""
 
 
 def name_of(function: FunctionProto) -> Name:
@@ -38,6 +42,62 @@ def versions_of(imports: Sequence[Any]) -> dict[str, int]:
             raise malformed(f"two versions of the operators {brief(domain)} are imported")
         found[domain] = each.version
     return found
+
+
+def check_expansion(nodes: Sequence[NodeProto], functions: Mapping[Name, FunctionProto]) -> None:
+    """Raise where the calls among the nodes stand for too many others. Each function is counted
+    once; of one that calls itself nothing is counted here, since running it is refused."""
+    counts = dict.fromkeys(functions, 0)
+    callees = {name: _called(each.node, functions) for name, each in functions.items()}
+    for name in _callees_first(callees):
+        counts[name] = callees[name].total() + sum(
+            times * counts[callee] for callee, times in callees[name].items() if callee is not None
+        )
+    calls = _called(nodes, functions).items()
+    found = sum(times * counts[callee] for callee, times in calls if callee is not None)
+    if found > EXPANDED:
+        raise ResourceExceeded(
+            f"the calls of the model's own functions stand for {_number(found)} nodes, over the "
+            f"limit of {EXPANDED:,}"
+        )
+
+
+def _number(count: int) -> str:
+    return f"{count:,}" if count < 10**15 else f"over 2**{count.bit_length() - 1}"
+
+
+def _called(
+    nodes: Sequence[NodeProto], functions: Mapping[Name, FunctionProto]
+) -> Counter[Name | None]:
+    """How often nodes and their subgraphs call each function; None stands for other operators."""
+    found: Counter[Name | None] = Counter()
+    waiting = [nodes]
+    while waiting:
+        for node in waiting.pop():
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            name = (domain, node.op_type, node.overload)
+            found[name if name in functions else None] += 1
+            for each in node.attribute:
+                waiting += [graph.node for graph in (each.g, *each.graphs) if graph.node]
+    return found
+
+
+def _callees_first(callees: Mapping[Name, Counter[Name | None]]) -> list[Name]:
+    """The functions in an order in which each comes after those that it calls, as far as there is
+    one."""
+    order: dict[Name, None] = {}
+    entered: set[Name] = set()
+    for first in callees:
+        waiting: list[tuple[Name, bool]] = [(first, False)]
+        while waiting:
+            name, left = waiting.pop()
+            if left:
+                order[name] = None
+            elif name not in entered:
+                entered.add(name)
+                waiting.append((name, True))
+                waiting += [(each, False) for each in callees[name] if each is not None]
+    return list(order)
 
 
 def body_of(function: FunctionProto, node: Node) -> Graph:

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import FunctionProto, ModelProto
 
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError, a_type, brief
-from weft.interop.onnx.functions import NEWEST, Name, name_of, versions_of
+from weft.interop.onnx.functions import NEWEST, Name, check_expansion, name_of, versions_of
 from weft.interop.onnx.graph import Graph, Input, Reading, malformed, read_graph
 from weft.interop.onnx.interpret import Interpreter, missing_rules
 from weft.interop.onnx.rules import RULES
@@ -205,6 +205,7 @@ def network_of(proto: ModelProto, folder: Path | None) -> Network:
                 f"the model uses version {version} of {domain or 'ai.onnx'!r}; versions 1 to "
                 f"{newest} are known",
             )
+    check_expansion(proto.graph.node, local)
     graph = read_graph(proto.graph, Reading(versions, folder))
     missing = missing_rules(graph, local)
     if missing:

@@ -50,6 +50,11 @@ def loop(
         raise SpecViolation(
             "MalformedModel", f"the body takes {len(body.inputs)} inputs for {len(carried)} values"
         )
+    starts = going is None or (not _traced(going) and bool(array(going).reshape(-1)[0]))
+    if count is None and starts and _goes_on(body):
+        raise ResourceExceeded(
+            "the loop never ends: it has no count, and its body only hands on the condition"
+        )
     known = not _traced(count) and not _traced(going) and not _is_computed(body, carried)
     if known and not (_is_long(count) and _goes_on(body)):
         return _unrolled(call, body, count, going, list(carried), outputs)

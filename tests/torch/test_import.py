@@ -75,24 +75,55 @@ def test_a_module_keeps_its_names_and_can_be_trained() -> None:
     np.testing.assert_array_equal(np.asarray(mean), module.norm.running_mean.numpy())
 
 
+class Tied(Model):  # type: ignore[misc]
+    """An embedding and a linear layer with the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(5, 3)
+        self.head = torch.nn.Linear(3, 5, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.table(x))
+
+
 def test_weights_with_two_names_are_one_tensor() -> None:
-    class Tied(Model):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = torch.nn.Embedding(5, 3)
-            self.head = torch.nn.Linear(3, 5, bias=False)
-            self.head.weight = self.table.weight
-
-        def forward(self, x: Any) -> Any:
-            return self.head(self.table(x))
-
     module, x = Tied(), torch.tensor([0, 3])
     ours = weft.torch.from_module(module, x)
-    assert list(ours.state_dict()) == ["table.weight"]
+    assert len(ours.parameters()) == 1
+    assert list(ours.state_dict()) == ["table.weight", "head.weight"]
     slopes = weft.grad(lambda m, x: weft.sum(m(x) ** 2))(ours, weft.torch.from_tensor(x))
     module(x).square().sum().backward()
     found = slopes.state_dict()["table.weight"].numpy()
     np.testing.assert_allclose(found, module.table.weight.grad.numpy(), 1e-5, 1e-6)
+
+
+def test_the_state_of_a_model_with_shared_weights_goes_both_ways(tmp_path: Any) -> None:
+    module, other, x = Tied(), Tied(), torch.tensor([0, 3])
+    ours = weft.torch.from_module(module, x)
+    state = other.state_dict()
+    made = ours.with_state(state)
+    wanted = other(x).detach().numpy()
+    np.testing.assert_allclose(made(weft.torch.from_tensor(x)).numpy(), wanted, 1e-5, 1e-6)
+    back = {name: weft.torch.to_tensor(value) for name, value in made.state_dict().items()}
+    module.load_state_dict(back)
+    assert torch.equal(module.head.weight, other.head.weight)
+
+    weft.save(tmp_path / "tied.safetensors", made)
+    kept = weft.load(tmp_path / "tied.safetensors")
+    assert list(kept) == ["table.weight"]
+    for one in (kept, {"head.weight": kept["table.weight"]}, made.state_dict()):
+        (found,) = ours.with_state(one).parameters()
+        np.testing.assert_array_equal(found.numpy(), state["table.weight"].numpy())
+
+    state["head.weight"] = state["head.weight"] + 1
+    with pytest.raises(
+        weft.WeftError, match=r"table\.weight and head\.weight are one tensor in Tied"
+    ):
+        ours.with_state(state)
+    with pytest.raises(weft.WeftError, match=r"missing table\.weight"):
+        ours.with_state({})
 
 
 def test_in_training_batch_norm_moves_its_statistics() -> None:

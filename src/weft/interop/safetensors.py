@@ -35,7 +35,7 @@ from weft.interop.tree_form import RESERVED, form_of, leaves_like, parsed, tree_
 from weft.interop.weights.files import found_in, index_of, read, read_index, read_metadata
 from weft.interop.weights.safetensors import DTYPES
 from weft.ops.calls import public
-from weft.ops.nn.module import Module
+from weft.ops.nn.module import Module, own_state
 from weft.ops.pytree import flatten, map_leaves, unflatten
 from weft.ops.tensor import Tensor, from_array
 
@@ -86,7 +86,7 @@ def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
 
 def _taken_apart(tree: Any) -> tuple[dict[str, Tensor], str | None]:
     """The tensors by name, and the structure where it is more than that."""
-    plain = tree.state_dict() if isinstance(tree, Module) else tree
+    plain = own_state(tree) if isinstance(tree, Module) else tree
     if isinstance(plain, Mapping) and all(map(_is_plain, plain, plain.values())):
         return dict(plain), None
     arrays = (np.ndarray, np.generic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.export import ExportedProgram
@@ -24,9 +24,12 @@ from weft.interop.torch.interpret import NodeFailed, carry_out, check_known
 from weft.interop.torch.tensors import check_tensor, from_tensor
 from weft.ops.array.creation import asarray
 from weft.ops.calls import public
-from weft.ops.nn.module import Module
+from weft.ops.nn.module import Module, own_state
+from weft.ops.pytree import flatten
 from weft.ops.state import blank
 from weft.ops.tensor import Tensor
+
+T = TypeVar("T", bound="TorchModule")
 
 
 class Part(Module):
@@ -46,13 +49,45 @@ class TorchModule(Part):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         source = self.source
         given = source.arguments(args, kwargs)
-        state = self.state_dict()
+        state = own_state(self)
         inputs = source.inputs(state, given)
         try:
             results = carry_out(source.module, inputs)
         except NodeFailed as failed:
             raise failed.error from None
         return source.finish(self, given, results)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Its tensors under all names that they have in torch's model: weights that two names
+        share are there twice, as in torch's `state_dict`."""
+        own = own_state(self)
+        shared = self.source.shared.items()
+        return own | {other: own[name] for other, name in shared if name in own}
+
+    @public
+    def with_state(self: T, state: Mapping[str, Any], *, strict: bool = True) -> T:
+        """A module like this one with the tensors of a `state_dict`, of its own or of torch's
+        model. Weights that two names share may be there under one of them, or be the same under
+        both."""
+        if not isinstance(state, Mapping):
+            return super().with_state(state, strict=strict)
+        found = {
+            name: from_tensor(value.detach(), copy=True)
+            if isinstance(value, torch.Tensor)
+            else value
+            for name, value in state.items()
+        }
+        for other, name in self.source.shared.items():
+            if other not in found:
+                continue
+            value = found.pop(other)
+            if not _same(found.setdefault(name, value), value):
+                raise UserError(
+                    f"{name} and {other} are one tensor in {self.source.name}, but the state has "
+                    "different ones; leave one of them out, or import a model that does not "
+                    "share them"
+                )
+        return super().with_state(found, strict=strict)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -69,6 +104,20 @@ class TorchModule(Part):
         return f"{self.source.name}({count:,} parameters, from torch)"
 
 
+def _same(one: Any, other: Any) -> bool:
+    """Whether two tensors, which may be packed, have the same elements."""
+    if one is other:
+        return True
+    parts, others = flatten(one)[0], flatten(other)[0]
+    return len(parts) == len(others) and all(
+        isinstance(a, Tensor)
+        and isinstance(b, Tensor)
+        and a.type == b.type
+        and a.numpy().tobytes() == b.numpy().tobytes()
+        for a, b in zip(parts, others, strict=True)
+    )
+
+
 @cache
 def _root(buffers: tuple[str, ...]) -> type[TorchModule]:
     return type("TorchModule", (TorchModule,), {"buffers": buffers}) if buffers else TorchModule
@@ -80,6 +129,8 @@ class Source:
     def __init__(self, program: ExportedProgram, owners: Mapping[str, str]) -> None:
         self.owners = owners
         """For every parameter and buffer, the name its tensor has in the module."""
+        self.shared = {other: name for other, name in owners.items() if other != name}
+        """Those whose tensor has another name in the module, with that name."""
         self.module = program.graph_module
         self.signature = program.graph_signature
         self.spec = program.call_spec

@@ -73,16 +73,14 @@ class Module(Holder):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Its tensors by name: `blocks.0.attention.query.weight`."""
-        leaves, structure = flatten(self)
-        named = zip(map(_dotted, leaf_names(structure)), leaves, strict=True)
-        return {name: leaf for name, leaf in named if isinstance(leaf, Tensor)}
+        return own_state(self)
 
     @public
     def with_state(self: M, state: Mapping[str, Any], *, strict: bool = True) -> M:
         """A module like this one with the tensors of a `state_dict`. Unless `strict` is off, every
         name must be there and no other; shapes and dtypes must be the same. In the place of a
         tensor of floats may be one of few bits (`nn.Packed`)."""
-        own = self.state_dict()
+        own = own_state(self)
         if not isinstance(state, Mapping):
             raise UserError(f"a state is tensors by name, not {a_type(state)}")
         missing, strange = own.keys() - state.keys(), state.keys() - own.keys()
@@ -110,6 +108,13 @@ class Module(Holder):
     def __repr__(self) -> str:
         count = sum(tensor.size or 0 for tensor in self.parameters())
         return f"{type(self).__name__}({count:,} parameters)"
+
+
+def own_state(module: Module) -> dict[str, Tensor]:
+    """The tensors of a module, each under the one name that its attributes give it."""
+    leaves, structure = flatten(module)
+    named = zip(map(_dotted, leaf_names(structure)), leaves, strict=True)
+    return {name: leaf for name, leaf in named if isinstance(leaf, Tensor)}
 
 
 def learnt(structure: Structure) -> list[bool]:

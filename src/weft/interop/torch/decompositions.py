@@ -14,12 +14,22 @@ WHOLE: Final = (
     _ATEN.rnn_tanh.input, _ATEN.rnn_relu.input, _ATEN.linear.default,
 )  # fmt: skip
 """Attention is one kernel, recurrent layers are one loop: what they are made of is larger."""
+KINKED: Final = (
+    _ATEN.celu.default, _ATEN.hardsigmoid.default, _ATEN.hardswish.default, _ATEN.mish.default,
+    _ATEN.softplus.default, _ATEN.std.correction, _ATEN.std_mean.correction,
+    _ATEN.linalg_vector_norm.default, _ATEN.binary_cross_entropy.default,
+    _ATEN.xlogy.Tensor, _ATEN.xlogy.Scalar_Self, _ATEN.xlogy.Scalar_Other,
+    _ATEN.special_xlog1py.default, _ATEN.special_xlog1py.self_scalar,
+    _ATEN.special_xlog1py.other_scalar,
+)  # fmt: skip
+"""Ops that torch gives a derivative of their own. That of the bounds, roots and exponentials they
+are taken apart into is another one where those have a kink, or NaN where those overflow."""
 
 
 def of_export() -> Any:
-    """The table for exported programs."""
+    """The table for exported programs, whose gradients are taken here."""
     table = default_decompositions()
-    for op in WHOLE:
+    for op in (*WHOLE, *KINKED):
         if op in table:
             del table[op]
     return table

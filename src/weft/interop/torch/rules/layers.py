@@ -1,4 +1,4 @@
-"""Normalisation, dropout's gradient, embedding bags: layers that torch has as one op."""
+"""Normalisation, dropout's gradient, embedding bags, a loss: what torch has as one op."""
 
 from __future__ import annotations
 
@@ -96,6 +96,12 @@ def batch_norm(
     ]
     made = (_normalised(x, own, root, weight, bias), own, root)
     return (*made, w.zeros((0,), dtype=w.uint8), *moved) if reserved else (*made, *moved)
+
+
+@rule("aten.binary_cross_entropy")
+def _(x: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
+    how = ("none", "mean", "sum")[reduction]
+    return F.binary_cross_entropy(x, target, how, weight=weight)
 
 
 @rule("aten._native_batch_norm_legit.no_stats")

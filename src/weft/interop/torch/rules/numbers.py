@@ -90,10 +90,8 @@ def _raised(x: Any, y: Any) -> Any:
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     bounds = [bound for bound in (min, max) if bound is not None]
     dtype = common([x, *bounds])
-    made = cast(x, dtype)
-    if min is not None:
-        made = w.maximum(made, converted([min], dtype)[0])
-    return made if max is None else w.minimum(made, converted([max], dtype)[0])
+    low, high = (None if bound is None else converted([bound], dtype)[0] for bound in (min, max))
+    return w.clip(cast(x, dtype), low, high)
 
 
 def _angle(x: Any) -> Any:
@@ -110,13 +108,13 @@ def _round(x: Any, decimals: int = 0) -> Any:
     return w.round(x * scale) / scale if decimals > 0 else w.round(x / scale) * scale
 
 
-def _either(choose: Callable[..., Any]) -> Callable[..., Any]:
-    """The larger or smaller of two; NaN only where both are."""
+def _either(first: Callable[..., Any]) -> Callable[..., Any]:
+    """The larger or smaller of two; NaN only where both are. Of equals it is the first, which has
+    all of the derivative."""
 
     def call(x: Any, y: Any) -> Any:
-        if not x.dtype.is_float:
-            return choose(x, y)
-        return w.where(w.isnan(y), x, w.where(w.isnan(x), y, choose(x, y)))
+        chosen = first(x, y)
+        return w.where(w.logical_or(chosen, w.isnan(y)) if x.dtype.is_float else chosen, x, y)
 
     return call
 
@@ -277,8 +275,8 @@ rules(
     sign=_sign,
     sgn=lambda x: w.sign(x) if x.dtype.is_complex else _sign(x),
     round=_round,
-    fmax=same(_either(w.maximum)),
-    fmin=same(_either(w.minimum)),
+    fmax=same(_either(w.greater_equal)),
+    fmin=same(_either(w.less_equal)),
     isnan=_is(w.isnan),
     isinf=_is(w.isinf),
     signbit=lambda x: w.signbit(x) if x.dtype.is_float else x < 0,
@@ -306,6 +304,7 @@ rules(
     hardswish=F.hardswish,
     hardsigmoid=F.hardsigmoid,
     leaky_relu=F.leaky_relu,
+    celu=F.celu,
     threshold_backward=_threshold_backward,
     polygamma=lambda n, x: S.polygamma(n, cast(x, floating(x.dtype))),
     special_spherical_bessel_j0=fractions(lambda x: S.sinc(x / math.pi)),
@@ -325,7 +324,9 @@ rules(
 
 @rule("aten.elu")
 def _(x: Any, alpha: Any = 1.0, scale: Any = 1.0, input_scale: Any = 1.0) -> Any:
-    return w.where(x > 0, x * scale, w.expm1(w.minimum(x, 0) * input_scale) * (alpha * scale))
+    # What is not chosen is kept finite, by a choice: the derivative at 0 is that of this side.
+    below = w.where(x > 0, 0, x)
+    return w.where(x > 0, x * scale, w.expm1(below * input_scale) * (alpha * scale))
 
 
 @rule("aten.hardtanh")

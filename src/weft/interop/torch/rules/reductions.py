@@ -46,6 +46,12 @@ def _truth(name: str) -> Rule:
     return call
 
 
+def _length(squares: Any) -> Any:
+    """The root of a sum of squares; where that is 0, so is the derivative."""
+    none = squares == 0
+    return w.where(none, 0, w.sqrt(w.where(none, 1, squares)))
+
+
 def _spread(root: bool, with_mean: bool) -> Rule:
     """Variance or deviation; more is subtracted from the count than there is: infinity or NaN."""
 
@@ -59,7 +65,7 @@ def _spread(root: bool, with_mean: bool) -> Rule:
         total = along(w.sum, apart * apart, _axes(dim), keepdims=keepdim)
         by = max(count - less, 0)
         found = total / by if by else total * math.inf
-        found = w.sqrt(found) if root else found
+        found = _length(found) if root else found
         return (found, along(w.mean, x, _axes(dim), keepdims=keepdim)) if with_mean else found
 
     return call

@@ -3,15 +3,16 @@ in ONNX is a body."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from onnx import AttributeProto, FunctionProto, NodeProto, TypeProto, defs, helper
 
-from weft.foundation.errors import ResourceExceeded, Unimplemented, UserError, brief
-from weft.interop.onnx.graph import Graph, Input, Node, Reading, graph_of, malformed
+from weft.foundation.errors import ResourceExceeded, Unimplemented, UserError, WeftWarning, brief
+from weft.interop.onnx.graph import Graph, Input, Node, Reading, clean, graph_of, malformed
 from weft.interop.onnx.tensors import NUMBER
 from weft.interop.onnx.values import Value, dtype_of
 
@@ -71,15 +72,26 @@ def _called(
 ) -> Counter[Name | None]:
     """How often nodes and their subgraphs call each function; None stands for other operators."""
     found: Counter[Name | None] = Counter()
+    for node in _every(nodes):
+        name = _name_called(node)
+        found[name if name in functions else None] += 1
+    return found
+
+
+def _every(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes, and those of their subgraphs."""
     waiting = [nodes]
     while waiting:
         for node in waiting.pop():
-            domain = "" if node.domain == "ai.onnx" else node.domain
-            name = (domain, node.op_type, node.overload)
-            found[name if name in functions else None] += 1
+            yield node
             for each in node.attribute:
                 waiting += [graph.node for graph in (each.g, *each.graphs) if graph.node]
-    return found
+
+
+def _name_called(node: NodeProto) -> Name:
+    """What the function would be called that a node stands for."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    return domain, node.op_type, node.overload
 
 
 def _callees_first(callees: Mapping[Name, Counter[Name | None]]) -> list[Name]:
@@ -170,6 +182,44 @@ def check_arity(node: Node) -> None:
         raise malformed(
             f"{count} operands are given; it takes {schema.min_input} to {schema.max_input}"
         )
+
+
+def warn_of_attributes(
+    nodes: Sequence[NodeProto], versions: Mapping[str, int], functions: Mapping[Name, FunctionProto]
+) -> None:
+    """Warn of attributes that operators do not have: what they should do, nobody does."""
+    odd = list(_odd_attributes(nodes, versions, functions))
+    for each in functions.values():
+        odd += _odd_attributes(each.node, versions_of(each.opset_import), functions)
+    if odd:
+        more = f" (and {len(odd) - 5:,} more)" if len(odd) > 5 else ""
+        warnings.warn(
+            f"[load] attributes that operators do not have may have no effect: "
+            f"{', '.join(odd[:5])}{more}",
+            WeftWarning,
+            stacklevel=2,
+        )
+
+
+def _odd_attributes(
+    nodes: Sequence[NodeProto], versions: Mapping[str, int], functions: Mapping[Name, FunctionProto]
+) -> Iterator[str]:
+    """Each attribute that its operator does not have in the version that is meant, in words."""
+    for node in _every(nodes):
+        name = _name_called(node)
+        known = None
+        if name not in functions:
+            known = _attributes_of(node.op_type, versions.get(name[0], 0) or 1, name[0])
+        for each in node.attribute if known is not None else ():
+            if known is not None and each.name not in known:
+                label = node.name or next(iter(node.output), "")
+                yield f"{brief(each.name)} of {clean(node.op_type)} {brief(label)}"
+
+
+@lru_cache(4096)
+def _attributes_of(op: str, version: int, domain: str) -> frozenset[str] | None:
+    schema = _schema_of(op, version, domain)
+    return None if schema is None else frozenset(schema.attributes)
 
 
 def is_described(node: Node) -> bool:

@@ -9,17 +9,25 @@ from typing import Final
 from onnx import FunctionProto
 
 from weft.foundation.errors import (
+    Finding,
     ResourceExceeded,
     SpecViolation,
     Unimplemented,
     UserError,
     WeftError,
     brief,
+    clipped,
     placed,
 )
 from weft.foundation.limits import current
 from weft.foundation.lines import inside_layer
-from weft.interop.onnx.functions import Name, body_of, check_arity, is_described, schema_function
+from weft.interop.onnx.functions import (
+    Name,
+    body_of,
+    check_arity,
+    is_described,
+    schema_function,
+)
 from weft.interop.onnx.graph import Graph, Node, malformed
 from weft.interop.onnx.rules import RULES
 from weft.interop.onnx.table import Call
@@ -27,6 +35,7 @@ from weft.interop.onnx.values import Value
 
 _DEEPEST: Final = 48
 """How deep functions may call functions."""
+_TOLD: Final = "the node "
 _MISFITS: Final = (
     TypeError, ValueError, LookupError, ArithmeticError, AttributeError, AssertionError,
     RecursionError,
@@ -59,6 +68,8 @@ class Interpreter:
     """The functions that are being run."""
     steps: int = 0
     """How many nodes of loops and functions were run: these may stand for very many."""
+    described: int = 0
+    """How many of the active functions are ONNX's descriptions of operators."""
 
     def run(
         self, graph: Graph, given: Mapping[str, Value], outer: Scope | None = None
@@ -72,17 +83,22 @@ class Interpreter:
                 with inside_layer(node.label):
                     made = self.apply(node, scope)
             except WeftError as error:
-                raise _told(error, node) from None
+                raise self._told(error, node) from None
             except _MISFITS as error:
-                raise _misfit(error, node) from error
+                raise self._told(_misfit(error), node) from error
             except MemoryError:
-                raise ResourceExceeded(f"the node {node} needs more memory than there is") from None
+                short = ResourceExceeded("it needs more memory than there is")
+                raise self._told(short, node) from None
             for name, value in zip(node.outputs, made, strict=False):
                 if name:
                     scope.values[name] = value
             for name in done:
                 scope.values.pop(name, None)
         return [scope[name] if name else None for name in graph.outputs]
+
+    def _told(self, error: WeftError, node: Node) -> WeftError:
+        """The error with the node; those of ONNX's own descriptions are not in the file."""
+        return error if self.described else _told(error, node)
 
     def _count(self) -> None:
         self.steps += 1
@@ -106,7 +122,7 @@ class Interpreter:
                 return made
         function = schema_function(node, operands)
         if function is None:
-            raise Unimplemented(str(node), f"there is no rule for it in {_set(node)}")
+            raise Unimplemented(f"{_TOLD}{node}", f"there is no rule for it in {_set(node)}")
         return self.call(node, function, operands, None)
 
     def call(
@@ -121,10 +137,12 @@ class Interpreter:
         body = self._body(node, function, key)
         filled = [*operands, *[None] * (len(function.input) - len(operands))]
         self.active.append(name)
+        self.described += key is None
         try:
             return tuple(self.run(body, dict(zip(function.input, filled, strict=True))))
         finally:
             self.active.pop()
+            self.described -= key is None
 
     def _body(self, node: Node, function: FunctionProto, key: Name | None) -> Graph:
         if key is None:  # the body depends on the types of the operands
@@ -153,9 +171,9 @@ class _Subgraphs:
         return self.interpreter.run(body, dict(zip(names, inputs, strict=True)), self.scope)
 
 
-def missing_rules(graph: Graph, functions: Mapping[Name, FunctionProto]) -> dict[str, int]:
-    """The operators of a graph that nobody knows, and how often each is used."""
-    found: dict[str, int] = {}
+def missing_rules(graph: Graph, functions: Mapping[Name, FunctionProto]) -> dict[str, list[Node]]:
+    """The operators of a graph that nobody knows, and the nodes that use each."""
+    found: dict[str, list[Node]] = {}
     waiting = [graph]
     while waiting:
         for node in waiting.pop().nodes:
@@ -163,7 +181,7 @@ def missing_rules(graph: Graph, functions: Mapping[Name, FunctionProto]) -> dict
             local = (node.domain, node.op, node.overload) in functions
             if not local and (node.domain, node.op) not in RULES and not is_described(node):
                 name = f"{node.domain}.{node.op}" if node.domain else node.op
-                found[name] = found.get(name, 0) + 1
+                found.setdefault(name, []).append(node)
     return found
 
 
@@ -171,17 +189,31 @@ def _set(node: Node) -> str:
     return f"version {node.version} of the operators {node.domain or 'ai.onnx'!r}"
 
 
-def _misfit(error: Exception, node: Node) -> SpecViolation:
+def _misfit(error: Exception) -> SpecViolation:
     """What does not fit an operator, where nothing more exact was said."""
     why = f"its operands or attributes do not fit: {brief(str(error), 200)}"
-    return SpecViolation("MalformedModel", why, where=f"the node {node}")
+    return SpecViolation("MalformedModel", why)
 
 
 def _told(error: WeftError, node: Node) -> WeftError:
-    """The error with the node that it happened at."""
-    where = f"the node {node}"
-    if isinstance(error, UserError | SpecViolation):
-        return placed(error, where)
-    if isinstance(error, Unimplemented) and "the node" not in str(error):
-        return Unimplemented(where, error.reason)
+    """The error with the node in its sentence, unless a node inside of this one is there. The place
+    of an error is the user's line, which says nothing about the model."""
+    if _TOLD in str(error):
+        return error
+    said = f"{_TOLD}{node}"
+    if isinstance(error, SpecViolation):
+        return type(error).of(
+            [Finding(f.code, f.where, _behind_name(said, f.why), f.hint) for f in error.findings]
+        )
+    if isinstance(error, UserError):
+        return type(error)(_behind_name(said, error.why), error.code, error.where)
+    if isinstance(error, Unimplemented):
+        return placed(Unimplemented(said, error.reason), error.where)
+    error.args = (clipped(f"{said}: {error}"),)
     return error
+
+
+def _behind_name(said: str, why: str) -> str:
+    """A sentence about the node, behind the `[name]` of the function that was called."""
+    name, bracket, rest = why.partition("] ")
+    return f"{name}] {said}: {rest}" if bracket and why.startswith("[") else f"{said}: {why}"

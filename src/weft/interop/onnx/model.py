@@ -12,8 +12,15 @@ import numpy as np
 from onnx import FunctionProto, ModelProto
 
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError, a_type, brief
-from weft.interop.onnx.functions import NEWEST, Name, check_expansion, name_of, versions_of
-from weft.interop.onnx.graph import Graph, Input, Reading, malformed, read_graph
+from weft.interop.onnx.functions import (
+    NEWEST,
+    Name,
+    check_expansion,
+    name_of,
+    versions_of,
+    warn_of_attributes,
+)
+from weft.interop.onnx.graph import Graph, Input, Reading, clean, malformed, read_graph
 from weft.interop.onnx.interpret import Interpreter, missing_rules
 from weft.interop.onnx.rules import RULES
 from weft.interop.onnx.tensors import dtype_numbered
@@ -209,8 +216,12 @@ def network_of(proto: ModelProto, folder: Path | None) -> Network:
     graph = read_graph(proto.graph, Reading(versions, folder))
     missing = missing_rules(graph, local)
     if missing:
-        listed = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items())[:20])
+        listed = ", ".join(
+            f"{clean(name)} ({len(nodes)}, first at the node {nodes[0].label!r})"
+            for name, nodes in sorted(missing.items())[:20]
+        )
         raise Unimplemented("model", f"there is no rule for the operators {listed}")
+    warn_of_attributes(proto.graph.node, versions, local)
     return Network(graph, local, _known(graph))
 
 

@@ -48,6 +48,57 @@ def test_a_path_and_data_beside_it_are_read(tmp_path: Path) -> None:
     )
 
 
+def of_nodes(*nodes: onnx.NodeProto, **constants: Any) -> onnx.ModelProto:
+    return m.model(m.graph(list(nodes), [m.value("x", [2, 3])], [m.value("y", None)], constants))
+
+
+def described_badly() -> onnx.ModelProto:
+    """An operator that ONNX describes by a function, whose inner nodes are not in the file."""
+    return of_nodes(
+        m.node("HardSwish", "x", "h", name="swish"), m.node("Celu", "h", "y", alpha="z", name="ce")
+    )
+
+
+@pytest.mark.parametrize(
+    ("proto", "why"),
+    [
+        (of_nodes(m.node("Add", "x", "y", name="adder")), r"the node Add 'adder': 1 operands are"),
+        (of_nodes(m.node("Relu", "x x x", "y", name="r")), r"the node Relu 'r': 3 operands are"),
+        (
+            of_nodes(m.node("Reshape", "x s", "y", name="rs"), s=np.array([4, 4])),
+            r"\[reshape\] the node Reshape 'rs': reshape from \[2, 3\] to \[4, 4\]",
+        ),
+        (
+            of_nodes(m.node("Softmax", "x", "y", axis=9, name="sm")),
+            r"\[softmax\] the node Softmax 'sm': axis 9 is out of range",
+        ),
+        (
+            of_nodes(m.node("Softmax", "x", "y", axis="z", name="sm")),
+            r"the node Softmax 'sm': axis is 'z'",
+        ),
+        (
+            of_nodes(m.node("ConstantOfShape", "s", "y", name="big"), s=np.array([1 << 20] * 2)),
+            r"the node ConstantOfShape 'big': the result would need 4,398,046,511,104 bytes",
+        ),
+        (
+            of_nodes(m.node("Zork", "x", "y", name="zorky")),
+            r"Zork \(1, first at the node 'zorky'\)",
+        ),
+        (described_badly(), r"the node Celu 'ce': "),
+    ],
+)
+def test_errors_name_the_node(proto: onnx.ModelProto, why: str) -> None:
+    with pytest.raises(weft.WeftError, match=why) as caught:
+        loaded(proto)(X)
+    assert str(caught.value).count("the node") == 1
+
+
+def test_attributes_that_an_operator_does_not_have_are_told() -> None:
+    proto = of_nodes(m.node("Relu", "x", "y", bogus=3, name="act"))
+    with pytest.warns(weft.WeftWarning, match=r"may have no effect: 'bogus' of Relu 'act'"):
+        loaded(proto)
+
+
 def test_initialisers_are_trained_on_request() -> None:
     frozen, model = loaded(m.perceptron()), loaded(m.perceptron(), trainable=True)
     assert not frozen.weights

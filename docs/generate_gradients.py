@@ -68,12 +68,12 @@ cotangent of a holomorphic function is multiplied with the conjugate of the deri
 constant. `stop_gradient` does the same on purpose.
 
 **Ties and kinks** of functions are in [a table](#kinks), those of ops in the notes below. They are
-PyTorch's. Where a derivative leaves the finite numbers (`log` at 0, `sqrt` at 0) so does the
-gradient, by the rules of IEEE arithmetic: infinities are not hidden. A length is finite everywhere:
-the gradients of norms, of `std` and of `hypot` are 0 where they are 0. A quotient by
-`1 + exp(u)`, as in sigmoid and silu, is finite wherever it is itself: its cotangent goes to u as
-`-y / (1 + exp(-u))`, where the rules of the single ops would multiply 0 by an exp(u) that has
-overflowed.
+those of PyTorch 2.13, in models imported from PyTorch and ONNX too. Where a derivative leaves the
+finite numbers (`log` at 0, `sqrt` at 0) so does the gradient, by the rules of IEEE arithmetic:
+infinities are not hidden. A length is finite everywhere: the gradients of norms, of `std` and of
+`hypot` are 0 where they are 0. A quotient by `1 + exp(u)`, as in sigmoid and silu, is finite
+wherever it is itself: its cotangent goes to u as `-y / (1 + exp(-u))`, where the rules of the
+single ops would multiply 0 by an exp(u) that has overflowed.
 
 **Narrow floats**: a gradient has the dtype of its operand. Sums over broadcast axes and matrix
 products add up in f32 at least, as they do on the way forward.
@@ -117,8 +117,9 @@ all values have come to theirs.
 ## Kinks
 
 What functions do where they are not smooth: the derivatives by their arguments, in order, at the
-places named, one after the other. They are PyTorch's unless the last column says otherwise; there
-stands also what JAX gives where that is something else.
+places named, one after the other. They are those of PyTorch 2.13 unless the last column says
+otherwise; there stands also what JAX gives where that is something else. PyTorch 2.15 has others at
+the bounds of `clip`: 0 where the bound is a number, half to each where it is a tensor.
 
 $KINKS
 ## Ops

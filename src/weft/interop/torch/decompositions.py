@@ -32,6 +32,8 @@ def of_export() -> Any:
     for op in (*WHOLE, *KINKED):
         if op in table:
             del table[op]
+    # Taken apart it is a view like others, and gradients would go through it.
+    table[_ATEN.detach.default] = _ATEN.detach_copy.default
     return table
 
 

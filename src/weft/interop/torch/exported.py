@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from weft.foundation.dims import Symbol
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError, a_type
 from weft.interop.torch import decompositions
 from weft.interop.torch.dtypes import OURS
-from weft.interop.torch.interpret import NodeFailed, carry_out, check_known
+from weft.interop.torch.interpret import NESTED, NodeFailed, carry_out, check_known, name_of
 from weft.interop.torch.tensors import check_tensor, from_tensor
 from weft.ops.array.creation import asarray
 from weft.ops.calls import public
@@ -364,6 +365,31 @@ def _owners(program: ExportedProgram) -> dict[str, str]:
     return owners
 
 
+@contextmanager
+def _stops_marked(graph: Any) -> Iterator[None]:
+    """What was computed under `torch.no_grad()` is detached meanwhile: decompositions put it in
+    line with the rest, and nothing would say that gradients end there."""
+    detach = torch.ops.aten.detach.default
+    marked: list[tuple[Any, Any]] = []
+    for node in list(graph.nodes):
+        if name_of(node) != NESTED or node.args[0]:
+            continue
+        for result in list(node.users):
+            with graph.inserting_after(result):
+                stop = graph.call_function(detach, (result,))
+            stop.meta = dict(result.meta)
+            users = [user for user in result.users if user not in (stop, graph.output_node())]
+            for user in users:
+                user.replace_input_with(result, stop)
+            marked.append((result, stop))
+    try:
+        yield
+    finally:
+        for result, stop in marked:
+            stop.replace_all_uses_with(result)
+            graph.erase_node(stop)
+
+
 @public
 def from_exported(program: Any) -> Any:
     """A module of Weft that does what an exported program of torch does, with its parameters and
@@ -374,7 +400,8 @@ def from_exported(program: Any) -> Any:
             "there is from_module(module, example)",
             "NotExported",
         )
-    ready = program.run_decompositions(decompositions.of_export())
+    with _stops_marked(program.graph_module.graph):
+        ready = program.run_decompositions(decompositions.of_export())
     check_known(ready.graph_module)
     signature = ready.graph_signature
     owners = _owners(ready)

@@ -103,7 +103,7 @@ def is_known(node: Node) -> bool:
     if node.op != "call_function":
         return node.op in ("placeholder", "get_attr", "output")
     name = name_of(node)
-    if is_arithmetic(node) or name in IGNORED or name in _SIZE or name in (_NESTED, WRITES):
+    if is_arithmetic(node) or name in IGNORED or name in _SIZE or name in (NESTED, WRITES):
         return True
     return rules.found(name) is not None
 
@@ -115,7 +115,7 @@ _BY_DEVICE: Final = frozenset(["aten.native_layer_norm.default"])
 WRITES: Final = "aten.copy_.default"
 """A result written back into an input, at the end of a graph."""
 _REPORT: Final = "aten._linalg_check_errors"
-_NESTED: Final = "wrap_with_set_grad_enabled"
+NESTED: Final = "wrap_with_set_grad_enabled"
 """A part of a graph that was written under `torch.no_grad()`."""
 
 
@@ -223,11 +223,16 @@ def _attribute(module: GraphModule, node: Node) -> Any:
     return from_tensor(value.detach()) if isinstance(value, torch.Tensor) else value
 
 
+def _stopped(value: Any) -> Any:
+    return namespace.stop_gradient(value) if isinstance(value, Tensor) else value
+
+
 def _result(node: Node, values: dict[Node, Any]) -> Any:
     name = name_of(node)
     args, more = _filled(node.args, values), _filled(node.kwargs, values)
-    if name == _NESTED:
-        return carry_out(args[1], args[2:])
+    if name == NESTED:
+        made = carry_out(args[1], args[2:])
+        return made if args[0] else [_stopped(each) for each in made]
     if is_arithmetic(node):
         return _computed(node, args, more)
     if name in _SIZE:

@@ -67,7 +67,18 @@ def ratio(compilation: Compilation) -> float:
     return traffic(kernel).ratio
 
 
-@pytest.mark.parametrize("name", CASES)
+CLEAN = ("a narrow transpose", "a transpose of a batch of narrow matrices")
+"""Operands in runs of few rows, which are turned in whole lines: their first plan is the last."""
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_runs_of_few_rows_use_what_they_fetch_at_once(name: str) -> None:
+    made = through_stages(program(name), "sm90")
+    assert ratio(made) <= 1.25
+    assert made["plan"].notes == ()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in CLEAN])
 def test_a_plan_moves_to_one_whose_blocks_use_what_they_fetch(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

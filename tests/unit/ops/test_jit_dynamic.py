@@ -166,6 +166,8 @@ NEED_A_SIZE: dict[str, Callable[[Any], Any]] = {
     "repeat": lambda x: weft.repeat(x, 2, axis=0),
     "diff": lambda x: weft.diff(x, axis=0),
     "median": lambda x: weft.median(x, axis=0),
+    "arange": lambda x: weft.arange(1, x.shape[0]),
+    "arange backwards": lambda x: weft.arange(x.shape[0], 0, -1),
     "gradient": lambda x: weft.grad(lambda y: weft.sum(y[-1] ** 2))(x),
 }
 
@@ -196,3 +198,57 @@ def test_an_array_of_the_other_byte_order_is_an_argument() -> None:
     doubled = weft.jit(lambda x: x + x)
     np.testing.assert_array_equal(doubled(np.arange(3, dtype=">f4")).numpy(), [0.0, 2.0, 4.0])
     np.testing.assert_array_equal((weft.ones(3) + np.arange(3, dtype=">f4")).numpy(), [1, 2, 3])
+
+
+COUNT_FROM_THE_END: dict[str, Callable[[Any, Any], Any]] = {
+    "a constant": lambda x, i: x[np.array([0, -1])],
+    "a constant of rank 0": lambda x, i: x[np.array(-1)],
+    "an argument": lambda x, i: x[i],
+    "one element of it": lambda x, i: x[i[0]],
+    "narrow": lambda x, i: x[i.astype(weft.int8)],
+    "take": lambda x, i: weft.take(x, i, axis=0),
+    "take_along_axis": lambda x, i: weft.take_along_axis(x, i[:, None], axis=0),
+    "gradient": lambda x, i: weft.grad(lambda y: weft.sum(y[i] ** 2))(x),
+}
+
+
+@pytest.mark.parametrize("shapes", [None, weft.ShapeSet()])
+@pytest.mark.parametrize("name", COUNT_FROM_THE_END)
+def test_places_that_are_data_count_from_an_open_end(
+    name: str, shapes: weft.ShapeSet | None
+) -> None:
+    function = COUNT_FROM_THE_END[name]
+    open_ = weft.jit(lambda x, i: function(x, i), dynamic={"x": {0: "B"}}, shapes=shapes)
+    places = weft.asarray([-1, 0])
+    for rows in (3, 5, 40, 1):
+        x = weft.asarray(np.arange(rows * 2, dtype=np.float32).reshape(rows, 2))
+        np.testing.assert_array_equal(open_(x, places).numpy(), function(x, places).numpy())
+    assert len(open_.versions) == 1
+
+
+@pytest.mark.parametrize("dynamic", [{}, {"x": {0: "B"}}])
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("place", [-7, -4, 3, 7])
+def test_a_place_out_of_range_is_told_as_it_was_given(
+    place: int, backend: str, dynamic: Any
+) -> None:
+    pick = weft.jit(lambda x, i: weft.take(x, i, axis=0), dynamic=dynamic)
+    x, i = weft.ones((3, 2)).to(backend), weft.asarray([0, place]).to(backend)
+    with pytest.raises(SpecViolation, match=rf"index {place} at .*1.* outside \[0, 3\)"):
+        pick(x, i).numpy()
+
+
+@pytest.mark.parametrize("shapes", [None, weft.ShapeSet()])
+def test_arange_counts_an_open_dim(shapes: weft.ShapeSet | None) -> None:
+    def function(x: Any) -> Any:
+        (size, _) = x.shape
+        floats = weft.arange(0.0, size), weft.arange(size, dtype=weft.float64)
+        return weft.arange(size), weft.arange(0, size) + x[:, 0], *floats
+
+    open_ = weft.jit(function, dynamic={"x": {0: "B"}}, shapes=shapes)
+    for rows in (3, 40, 1):
+        x = weft.ones((rows, 2))
+        for found, expected in zip(open_(x), function(x), strict=True):
+            assert found.dtype is expected.dtype
+            np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    assert len(open_.versions) == 1

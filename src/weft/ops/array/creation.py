@@ -8,9 +8,9 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from weft.foundation.dims import Shape, shape_of
+from weft.foundation.dims import Shape, Symbol, shape_of
 from weft.foundation.dtypes import CF64, F64, I1, SI64, UI64, DType
-from weft.foundation.errors import OutOfRange, SpecViolation, UserError
+from weft.foundation.errors import OutOfRange, SizeWanted, SpecViolation, UserError
 from weft.foundation.lines import user_line
 from weft.ops.arithmetic import as_tensor, listed
 from weft.ops.array.conversion import converted, home
@@ -143,18 +143,36 @@ def arange(
     dtype: Any = None,
     device: str | None = None,
 ) -> Tensor:
-    """Numbers from `start` up to, and without, `stop`, `step` apart; `arange(n)` counts from 0."""
+    """Numbers from `start` up to, and without, `stop`, `step` apart; `arange(n)` counts from 0.
+    Where `n` is the open size of a traced axis, so is the size of the result."""
     first, last = (0, start) if stop is None else (start, stop)
     given_numbers = [first, last, step]
-    if not all(is_number(n) and not isinstance(n, complex) for n in given_numbers):
+    numbers = [n for n in given_numbers if not isinstance(n, Symbol)]
+    if not all(is_number(n) and not isinstance(n, complex) for n in numbers):
         raise UserError(f"start, stop and step must be real numbers, not {tuple(given_numbers)}")
-    natural = DEFAULT_FLOAT if widest(map(number_type, given_numbers)) is float else DEFAULT_INTEGER
+    natural = DEFAULT_FLOAT if float in map(number_type, numbers) else DEFAULT_INTEGER
     wanted = natural if dtype is None else dtype_named(dtype)
+    if len(numbers) < len(given_numbers):
+        return _counted_open(first, last, step, wanted, device)
     size = _steps(first, last, step)
     session = Session(home(device), user_line())
     if all(isinstance(n, int) for n in given_numbers) and wanted.is_integer:
         return session.export(_counted(session, int(first), int(step), size, wanted))
     return session.export(_spaced(session, float(first), float(step), size, F64).cast(wanted))
+
+
+def _counted_open(first: Any, last: Any, step: Any, dtype: DType, device: str | None) -> Tensor:
+    """0 and on, as many numbers as an open dim has elements."""
+    if not isinstance(last, Symbol) or (first, step) != (0, 1):
+        given = ", ".join(str(n) for n in (first, last, step))
+        raise SizeWanted(
+            "DynamicDimensionMismatch",
+            f"arange({given}) has a size that is computed from an open one",
+            "count from 0 in steps of 1, and compute with the numbers",
+        )
+    session = Session(home(device), user_line())
+    wide = SI64 if dtype.is_integer else F64
+    return session.export(session.iota(wide, (last,), 0).cast(dtype))
 
 
 def _steps(first: float, last: float, step: float) -> int:

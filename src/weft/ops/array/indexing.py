@@ -216,21 +216,33 @@ def _position_handle(x: Handle, axis: int, pick: Any) -> Handle:
     """Positions as a handle; those that are data count from the end where they are negative."""
     if isinstance(pick.positions, np.ndarray):
         if not pick.positions.ndim:
-            return x.session.literal(int(pick.positions), SI64)
-        return x.session.import_(from_array(pick.positions, x.session.arena))
+            found = x.session.literal(int(pick.positions), SI64)
+        else:
+            found = x.session.import_(from_array(pick.positions, x.session.arena))
+        counted = isinstance(x.shape[axis], int) or not (pick.positions < 0).any()
+        return found if counted else from_the_front(found, x.shape[axis])
     return from_the_front(pick.positions, x.shape[axis])
 
 
 def from_the_front(indices: Handle, size: Dim) -> Handle:
-    """Indices in an index dtype, without negative ones."""
+    """Indices in an index dtype, negative ones only where they are out of range: a message then
+    shows the number that was given."""
     unsigned = indices.dtype.is_integer and not indices.dtype.is_signed
     narrow = indices.dtype.bits < 32 or indices.dtype is SI32
     indices = indices.cast(SI32 if narrow else SI64)
-    if unsigned or not isinstance(size, int) or (indices.rank and 0 in indices.shape):
+    if unsigned or (indices.rank and 0 in indices.shape):
         return indices
-    if size > SI32.highest:
+    if not isinstance(size, int) or size > SI32.highest:
         indices = indices.cast(SI64)
-    return indices.compare("less", 0).select(indices + size, indices)
+    wrapped = indices + (size if isinstance(size, int) else _counted(indices, size))
+    inside = indices.compare("less", 0).bitwise_and(wrapped.compare("greater_equal", 0))
+    return inside.select(wrapped, indices)
+
+
+def _counted(indices: Handle, size: Dim) -> Handle:
+    """An open size beside each of some indices, counted when the program runs."""
+    count = indices.session.full(1, SI64, (size,)).reduce_sum((0,))
+    return count.broadcast_to(indices.shape)
 
 
 def _linear(positions: list[Handle], sizes: list[Dim]) -> Handle:

@@ -438,3 +438,13 @@ def test_a_place_that_never_changes_stays_part_of_the_program() -> None:
     numbers = tuple(node.storage.data for node in request.literals)
     _, lifted = PROGRAMS.find(request.signature, numbers, request.build)
     assert [request.literals[at].tensor.rank for at in lifted] == [0]
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize(("axis", "place"), [(0, -7), (0, 3), (1, -3), (1, 5)])
+def test_an_assignment_out_of_range_is_told_as_one(axis: int, place: int, backend: str) -> None:
+    x, places = weft.ones((3, 2)).to(backend), weft.asarray([0, place]).to(backend)
+    x[(slice(None),) * axis + (places,)] = 9.0
+    with pytest.raises(SpecViolation, match=f"index {place} at ") as caught:
+        x.numpy()
+    assert caught.value.code == "ScatterIndexOutOfBounds"

@@ -405,8 +405,12 @@ def _fitted(value: Handle, shape: Shape) -> Handle:
 
 
 def _scattered(x: Handle, selection: Selection, value: Handle) -> Handle:
-    """Values at positions of the flattened tensor: those that the selection takes from a tensor
-    of positions."""
+    """Values at positions along the one axis that has places, where all others are whole. Else at
+    positions of the flattened tensor: those that the selection takes from a tensor of
+    positions."""
+    axis = _only_axis_with_places(x, selection)
+    if axis is not None:
+        return _scattered_along(x, selection.picks[axis], axis, value)
     size = math.prod(known_shape(x))
     numbers = x.session.iota(SI64, (size,), 0).reshape(x.shape)
     places = selected(numbers, selection)
@@ -416,6 +420,24 @@ def _scattered(x: Handle, selection: Selection, value: Handle) -> Handle:
         places.reshape((count,)), update.reshape((count,)), axis=0, reduce="replace"
     )
     return flat.reshape(x.shape)
+
+
+def _only_axis_with_places(x: Handle, selection: Selection) -> int | None:
+    """The axis with places, where there is one and every other axis is taken whole."""
+    axes = [axis for axis, pick in enumerate(selection.picks) if isinstance(pick, Places)]
+    if len(selection.picks) != x.rank or len(axes) != 1 or adds_axis(selection.picks[axes[0]]):
+        return None
+    others = [pick == Span(0, dim) for pick, dim in zip(selection.picks, x.shape, strict=True)]
+    return axes[0] if sum(others) == x.rank - 1 else None
+
+
+def _scattered_along(x: Handle, pick: Any, axis: int, value: Handle) -> Handle:
+    places = _position_handle(x, axis, pick)
+    front, back = x.shape[:axis], x.shape[axis + 1 :]
+    count = math.prod(known_shape(places))
+    update = _fitted(value, (*front, *places.shape, *back)).reshape((*front, count, *back))
+    column = places.reshape((*[1] * axis, count, *[1] * len(back)))
+    return x.scatter_reduce(column.broadcast_to(update.shape), update, axis=axis, reduce="replace")
 
 
 def _whole_mask(items: tuple[Any, ...], x: Tensor, value: Tensor) -> Tensor | None:

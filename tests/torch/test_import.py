@@ -232,6 +232,13 @@ def test_wrong_arguments_are_told() -> None:
         weft.torch.from_module(lambda x: x, torch.zeros(1))
 
 
+def test_a_tensor_of_torch_is_no_argument_of_a_jitted_function() -> None:
+    with pytest.raises(
+        weft.UserError, match=r"x is a torch\.Tensor; pass weft\.torch\.from_tensor"
+    ):
+        weft.jit(lambda x: x + 1)(torch.ones(2))
+
+
 def test_tensors_go_both_ways() -> None:
     x = torch.arange(6.0).reshape(2, 3)
     taken = weft.torch.from_tensor(x)

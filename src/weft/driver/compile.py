@@ -42,6 +42,7 @@ from weft.foundation import limits
 from weft.foundation.calls import told_outside
 from weft.foundation.errors import ResourceExceeded, UserError, WeftWarning
 from weft.foundation.forks import no_fork
+from weft.foundation.lines import shown, user_line
 from weft.foundation.progress import at, compiling
 from weft.foundation.tally import counted
 from weft.ptir.exchanges import exchanges
@@ -49,7 +50,7 @@ from weft.ptir.ir import Program
 from weft.ptir.sizes import check_memory, check_results
 from weft.ptir.specialise import bind_shapes, is_static, specialise
 from weft.ptir.types import TensorType, leaves
-from weft.ptir.verify import verify
+from weft.ptir.verify import check_program, verify
 from weft.runtime.artifact import Artifact, HostCall, Launch
 from weft.runtime.timeline import Lap
 from weft.target.known import target_named
@@ -444,6 +445,7 @@ def compile_program(
     `overrides` maps a stage to its text: what is read instead of computed. A program with dynamic
     dims is compiled for each set of sizes it meets; `shapes` says which of them share a program.
     """
+    check_program("compile", program)
     verify(program)
     chosen = target_named(target)
     signature = make_signature(program, params, state, donate)
@@ -515,6 +517,7 @@ def explain(compiled: Explained) -> str:
     """What was compiled, when, and why."""
     if not hasattr(compiled, "explain"):
         raise UserError(
-            f"explain takes what weft.compile or weft.jit answered, not {type(compiled).__name__}"
+            f"explain takes what weft.compile or weft.jit answered, not {type(compiled).__name__}",
+            where=shown(user_line()),
         )
     return compiled.explain()

@@ -37,7 +37,7 @@ from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
 from weft.ptir.specialise import bind_shapes, specialise
 from weft.ptir.types import TensorType, leaves
-from weft.ptir.verify import verify
+from weft.ptir.verify import check_program, verify
 
 Array = NDArray[Any]
 
@@ -67,8 +67,7 @@ def run(
         lowered = to_ptir(program)
         with in_core_words(lowered):
             return run(lowered, inputs, backend=backend, seed=seed, observer=observer, log=log)
-    if not isinstance(program, Program):
-        raise UserError(f"run takes a program, not {type(program).__name__}")
+    check_program("run", program)
     seed = check_seed(seed)
     chosen = _chosen(backend)
     try:

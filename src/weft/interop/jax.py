@@ -28,6 +28,7 @@ from weft.ops.tensor import Tensor
 from weft.ptir import vjp
 from weft.ptir.ir import Program
 from weft.ptir.types import TensorType, leaves
+from weft.ptir.verify import check_program
 
 
 @public
@@ -77,8 +78,7 @@ def _fitting(tensor: Tensor, path: Any, kind: Any) -> Tensor:
 def to_function(program: Program) -> Callable[..., Any]:
     """A program of Weft, such as `weft.jit(f).program(x)`, as a function of JAX: it takes and gives
     arrays, runs inside `jax.jit`, and has the gradients that Weft gives it."""
-    if not isinstance(program, Program):
-        raise UserError(f"to_function takes a program, not {type(program).__name__}")
+    check_program("to_function", program)
     smooth = [
         k for k, kind in enumerate(_inputs(program)) if kind.dtype.is_float or kind.dtype.is_complex
     ]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as write
 
 from weft.foundation.dtypes import DType, Kind, as_dtype
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, a_type
 from weft.foundation.mesh import Mesh
 from weft.interop.checkpoints import (
     Piece,
@@ -228,6 +228,8 @@ def load(path: Pathlike, like: Any = None, *, dtype: Any = None, packed: bool = 
     are (`nn.Packed`); a folder holds one of them. Floats are cast to `dtype` where one is given.
     What is split in `like` is split so in the result, also
     where it was saved on another mesh, or whole."""
+    if not isinstance(path, str | os.PathLike):
+        raise UserError(f"a file or a folder is loaded by its path, not by {a_type(path)}")
     if like is not None:
         return split_again(like, _loaded(path, wanted_wholes(like), dtype, packed))
     return _loaded(path, None, dtype, packed)

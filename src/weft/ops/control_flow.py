@@ -14,7 +14,7 @@ from typing import Any
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.arithmetic import as_tensor, listed
 from weft.ops.array.creation import asarray
-from weft.ops.calls import public
+from weft.ops.calls import check_function, public
 from weft.ops.effects import after_body, first_token, follow, last_token
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
@@ -196,6 +196,7 @@ def scan(
     """`carry, y = body(carry, x)` for each slice x of the inputs along their first axis; the last
     carry, and the ys stacked along a new first axis. `length` says how often where there are no
     inputs."""
+    check_function("scan", body)
     carries, carry_shape = flatten(init)
     scanned, input_shape = flatten(inputs)
     carry = [asarray(leaf) for leaf in carries]

@@ -327,6 +327,12 @@ class Jitted:
             tensor.number = UNFOLLOWED
             return tensor
         name = self._parameters.leaf_names(structure)[index]
+        if type(leaf).__module__.partition(".")[0] == "torch" and hasattr(leaf, "__dlpack__"):
+            raise UserError(
+                f"the argument {name} is a torch.{type(leaf).__name__}; "
+                "pass weft.torch.from_tensor(x), a tensor of Weft",
+                "InvalidArgument",
+            )
         raise UserError(
             f"the argument {name} is {a_type(leaf)}, neither a tensor nor a number; "
             "name it in static=, or pass a tensor",

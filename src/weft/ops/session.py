@@ -35,7 +35,7 @@ from weft.ptir.literal import literal
 from weft.ptir.op import SPELLINGS, Op
 from weft.ptir.schema import USIZES
 from weft.ptir.types import TensorType, TupleType, ValueType
-from weft.ptir.written import Written
+from weft.ptir.written import Written, pair_of_axes
 
 Like: TypeAlias = "Handle | Number"
 
@@ -327,9 +327,10 @@ class Handle(Written):
         out_dtype: DType | None = None,
     ) -> Handle:
         """`contract` and `batch` are (axes of self, axes of other), paired by position."""
+        paired, batched = pair_of_axes("contract", contract), pair_of_axes("batch", batch)
         return self.session.emit(
-            "dot_general", self, other, batch_lhs=tuple(batch[0]), batch_rhs=tuple(batch[1]),
-            contract_lhs=tuple(contract[0]), contract_rhs=tuple(contract[1]),
+            "dot_general", self, other, batch_lhs=batched[0], batch_rhs=batched[1],
+            contract_lhs=paired[0], contract_rhs=paired[1],
             accum_dtype=accum_dtype, out_dtype=out_dtype,
         )  # fmt: skip
 

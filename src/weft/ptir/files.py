@@ -17,6 +17,7 @@ from weft.ptir import decompose, text
 from weft.ptir.codecs import bincode, display, json_reader, json_writer
 from weft.ptir.ir import Program
 from weft.ptir.other_formats import other_format
+from weft.ptir.verify import check_program
 
 FORMATS: Final = ("json", "text", "display", "bincode")
 EXTENSIONS: Final = {
@@ -51,6 +52,7 @@ def dumps(program: Program, format: str = "text", *, portable: bool = False) -> 
     With `portable` it is written in ops of the public contract only: what goes beyond them is
     decomposed, and refused by name (`Unimplemented`) where it has no exact decomposition.
     """
+    check_program("dumps", program)
     if portable:
         program = decompose.portable(program)
     if format == "json":

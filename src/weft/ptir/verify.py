@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from weft.foundation.calls import told_outside
 from weft.foundation.errors import Finding, SpecViolation, UserError
 from weft.foundation.limits import Limits
+from weft.foundation.lines import shown, user_line
 from weft.ptir.calls import check_call
 from weft.ptir.ir import (
     Body,
@@ -55,12 +56,22 @@ _SOUND: WeakValueDictionary[tuple[int, int], Program] = WeakValueDictionary()
 against: a program does not change, so it need not be checked again on every run."""
 
 
+def check_program(name: str, program: object) -> None:
+    """Say so, with the caller's line, where a function called `name` is given something else than
+    a program."""
+    if not isinstance(program, Program):
+        advice = "; weft.jit(f).program(x) is that of a function" if callable(program) else ""
+        raise UserError(
+            f"{name} takes a program, not {type(program).__name__}{advice}",
+            where=shown(user_line()),
+        )
+
+
 @told_outside
 def verify(program: Program, *, collect: bool = False) -> list[Finding]:
     """Check a program. Raises `SpecViolation` with the first finding; with `collect`, returns them
     all, or after `MAX_FINDINGS` of them says that there are more."""
-    if not isinstance(program, Program):
-        raise UserError(f"verify takes a program, not {type(program).__name__}")
+    check_program("verify", program)
     known = (id(program), len(BY_TARGET))
     if _SOUND.get(known) is program:
         return []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NoReturn
+from collections.abc import Sequence
+from typing import Any, ClassVar, NoReturn
 
 from weft.foundation.calls import told_methods
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, brief
 from weft.ptir.types import OfTensorType
 
 
@@ -37,3 +38,14 @@ class Written(OfTensorType):
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
         self._number()
+
+
+def pair_of_axes(name: str, given: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Axes of the left operand and of the right one, as `dot_general` is given them."""
+    pair = tuple(given) if isinstance(given, tuple | list) else ()
+    if len(pair) != 2 or not all(isinstance(x, Sequence) and not isinstance(x, str) for x in pair):
+        raise UserError(
+            f"{name} is a pair of lists, axes of the left operand and axes of the right one, "
+            f"such as ([1], [0]), not {brief(given)}"
+        )
+    return tuple(pair[0]), tuple(pair[1])

@@ -17,6 +17,7 @@ from weft import nn
 from weft.foundation.dtypes import ALL
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.graph.cache import PROGRAMS
+from weft.ops.session import Session
 
 # -- names ---------------------------------------------------------------------------------------
 
@@ -254,3 +255,54 @@ def test_what_fails_in_a_run_names_the_function_that_was_called(traced: bool) ->
             F.relu(made(rows, classes)).numpy()
     with pytest.raises(weft.SpecViolation, match=r": \[take\] .*index 7"):
         F.relu(rows[classes]).numpy()
+
+
+def _empty_hint() -> None:
+    with weft.ptir.Builder().hint("dot_epilogue"):
+        pass
+
+
+def _no_contraction() -> None:
+    builder = weft.ptir.Builder()
+    x = builder.param("f32", (2, 2))
+    builder.dot_general(x, x, contract=([1],))  # type: ignore[arg-type]
+
+
+def _session_without_contraction() -> None:
+    x = Session.here().import_(weft.ones((2, 2)))
+    x.dot_general(x, contract=3)  # type: ignore[arg-type]
+
+
+def _matmul_of_a_list() -> None:
+    builder = weft.ptir.Builder()
+    builder.matmul([], builder.param("f32", (2, 2)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: wide.compile(3), "compile takes a program, not int"),
+        (lambda: wide.compile(len), "not builtin_function_or_method; weft.jit(f).program(x) is"),
+        (lambda: wide.run(3, []), "run takes a program, not int"),
+        (lambda: wide.ptir.verify(3), "verify takes a program, not int"),
+        (lambda: wide.ptir.dumps(3), "dumps takes a program, not int"),
+        (lambda: wide.explain(3), "explain takes what weft.compile or weft.jit answered, not int"),
+        (lambda: weft.ptir.Builder().hint("zork"), "'zork' is not one of elementwise_dag"),
+        (_empty_hint, "a hint needs at least one op in its block"),
+        (_no_contraction, "contract is a pair of lists"),
+        (_session_without_contraction, "such as ([1], [0]), not 3"),
+        (_matmul_of_a_list, "differ in extent"),
+        (lambda: wide.nn.Linear("a", 2), "[Linear] a parameter cannot have the shape (2, 'a')"),
+        (lambda: wide.scan(3, weft.ones(2)), "[scan] a function is wanted, not an int"),
+        (lambda: wide.load(3), "[load] a file or a folder is loaded by its path, not by an int"),
+        (lambda: wide.roll(weft.ones(2), "a"), "[roll] whole numbers are wanted here, not 'a'"),
+    ],
+)
+def test_a_wrong_argument_is_told_with_the_line_of_the_call(
+    call: Callable[[], Any], sentence: str
+) -> None:
+    with pytest.raises((SpecViolation, UserError)) as caught:
+        call()
+    assert sentence in str(caught.value)
+    assert " at test_messages.py:" in str(caught.value)
+    assert caught.value.where.startswith("test_messages.py:")

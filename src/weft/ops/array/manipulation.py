@@ -169,9 +169,10 @@ def roll(
     """Elements moved along an axis; those that leave at its end come in at its start. Without an
     axis the flattened tensor is rolled."""
     if axis is None:
-        if not isinstance(shift, int):
+        shifts = _numbers(shift)
+        if len(shifts) != 1 or isinstance(shift, tuple | list):
             raise UserError("several shifts need as many axes")
-        return rolled(x.reshape((-1,)), shift, 0).reshape(x.shape)
+        return rolled(x.reshape((-1,)), shifts[0], 0).reshape(x.shape)
     axes = [normalise_axis(at, x.rank) for at in _numbers(axis)]
     shifts = _numbers(shift) * (len(axes) if isinstance(shift, int) else 1)
     if len(shifts) != len(axes):

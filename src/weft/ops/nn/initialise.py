@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from weft.foundation import limits
 from weft.foundation.dtypes import DType, as_dtype
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, brief
 from weft.ops.calls import public
 from weft.ops.random import default
 from weft.ops.tensor import Tensor, from_array
@@ -63,7 +63,10 @@ def normal(shape: Sequence[int], deviation: float, dtype: DType | str = "f32") -
 
 def kaiming(shape: Sequence[int], inputs: int, dtype: DType | str = "f32") -> Tensor:
     """Uniform with the bound 1/sqrt(inputs), as layers of `inputs` inputs want it."""
-    return uniform(shape, 1.0 / math.sqrt(max(inputs, 1)), dtype)
+    sizes = _sizes(shape)
+    if not isinstance(inputs, int):
+        raise UserError(f"the number of inputs is a whole number, not {brief(inputs)}")
+    return uniform(sizes, 1.0 / math.sqrt(max(inputs, 1)), dtype)
 
 
 def constant(shape: Sequence[int], value: float, dtype: DType | str = "f32") -> Tensor:

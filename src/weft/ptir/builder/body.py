@@ -45,6 +45,7 @@ from weft.ptir.types import (
     symbols_of,
 )
 from weft.ptir.verify import BodyScope, check_type
+from weft.ptir.written import pair_of_axes
 
 
 @dataclass
@@ -240,14 +241,16 @@ class BodyBuilder:
         out_dtype: DType | str | None = None,
     ) -> Value:
         """`contract` and `batch` are (axes of lhs, axes of rhs), paired by position."""
+        paired, batched = pair_of_axes("contract", contract), pair_of_axes("batch", batch)
         return self.emit(
-            "dot_general", lhs, rhs, batch_lhs=batch[0], batch_rhs=batch[1],
-            contract_lhs=contract[0], contract_rhs=contract[1],
+            "dot_general", lhs, rhs, batch_lhs=batched[0], batch_rhs=batched[1],
+            contract_lhs=paired[0], contract_rhs=paired[1],
             accum_dtype=accum_dtype, out_dtype=out_dtype,
         )  # fmt: skip
 
     def matmul(self, lhs: Value, rhs: Value) -> Value:
         """Matrix product over the last two axes; leading axes are batch axes and must match."""
+        lhs, rhs = self.as_value(lhs), self.as_value(rhs)
         batch = tuple(range(lhs.rank - 2))
         return self.dot_general(lhs, rhs, contract=([-1], [-2]), batch=(batch, batch))
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.calls import told_methods
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.lines import shown, user_line
 from weft.ptir.builder.body import BodyBuilder, Shared
 from weft.ptir.builder.value import Value
 from weft.ptir.ir import Function, HintKind, HintPolicy, HintRegion, Instruction, Program
@@ -64,16 +65,22 @@ class Builder(BodyBuilder):
         self._parameters.append(value)
         return value
 
-    @contextmanager
     def hint(
         self, kind: HintKind | str, policy: HintPolicy | str = "preferred", **attrs: Any
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """A wish that the ops of the `with` block run as one kernel. `kind` is elementwise_dag,
         dot_epilogue or reduction_chain, `policy` optional, preferred or required."""
         if self._wishing:
             raise UserError("hints do not nest; end the one before first")
         wished: Any = Choice(HintKind).check(kind)
         strength: Any = Choice(HintPolicy).check(policy)
+        return self._hinted(wished, strength, attr_map(attrs), shown(user_line()))
+
+    @contextmanager
+    def _hinted(
+        self, kind: HintKind, policy: HintPolicy, attrs: AttrMap, where: str
+    ) -> Iterator[None]:
+        """The block of a hint that was written at `where`."""
         start = len(self._body)
         self._wishing = True
         try:
@@ -82,8 +89,8 @@ class Builder(BodyBuilder):
             self._wishing = False
         body = tuple(self._body[start:])
         if not body:
-            raise UserError("a hint needs at least one op in its block")
-        self._wishes.append(_Wish(wished, strength, attr_map(attrs), body))
+            raise UserError("a hint needs at least one op in its block", where=where)
+        self._wishes.append(_Wish(kind, policy, attrs, body))
 
     def _hints(self, results: tuple[int, ...]) -> tuple[HintRegion, ...]:
         uses = _uses(self._body)

@@ -8,6 +8,7 @@ transport that has something faster overrides it. Sums are balanced trees over t
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from weft.foundation import numeric
 from weft.foundation.dtypes import as_dtype
-from weft.foundation.errors import ExecutionError, SpecViolation
+from weft.foundation.errors import ExecutionError, SpecViolation, UserError
 
 Array = NDArray[Any]
 COMBINE: dict[str, Callable[..., Any]] = {
@@ -56,6 +57,15 @@ class Exchange:
     fn: str = ""
     source: int = -1
     target: int = -1
+
+
+def collective_timeout() -> float:
+    """The seconds after which a rank gives up waiting for the others."""
+    text = os.environ.get("WEFT_COLLECTIVE_TIMEOUT", "300")
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"WEFT_COLLECTIVE_TIMEOUT is {text!r}; give seconds") from None
 
 
 class RankFailed(ExecutionError):

@@ -39,7 +39,8 @@ from weft.foundation import numeric
 from weft.foundation.dtypes import I1, as_dtype
 from weft.foundation.errors import UserError, WeftError
 from weft.foundation.lines import failing_line, shown
-from weft.foundation.ranks import Begun, Meeting, RankFailed, World
+from weft.foundation.ranks import Begun, Meeting, RankFailed, World, collective_timeout
+from weft.runtime.addresses import address_of
 from weft.runtime.board import ENDED, FAILED, Board
 
 Array = NDArray[Any]
@@ -48,6 +49,8 @@ Steps: TypeAlias = Generator[Any, None, T]
 """An exchange: the requests of MPI that it waits for, one after the other."""
 _SPIN = 200e-6
 """Seconds of polling without a pause: most collectives are over by then."""
+_OF_MPI = frozenset("bBhHiIlLqQfdFD")
+"""The dtypes that MPI combines as they are, by NumPy's letters."""
 _BUSY = 0.02
 """Seconds of polling in turn with other processes; from then on a rank sleeps between."""
 
@@ -66,14 +69,6 @@ def joined(count: int) -> MpiRank:
     return made
 
 
-def _deadline() -> float:
-    text = os.environ.get("WEFT_COLLECTIVE_TIMEOUT", "300")
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"WEFT_COLLECTIVE_TIMEOUT is {text!r}; give seconds") from None
-
-
 class MpiRank(World):
     """One process of an MPI job."""
 
@@ -82,7 +77,7 @@ class MpiRank(World):
     def __init__(self, mpi: Any) -> None:
         self.mpi, self.comm = mpi, mpi.COMM_WORLD
         self.rank, self.count = self.comm.Get_rank(), self.comm.Get_size()
-        self.timeout = _deadline()
+        self.timeout = collective_timeout()
         self.board = self._board()
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(self.count)): self.comm.Dup()}
         self._begun: deque[_Exchange] = deque()
@@ -164,14 +159,12 @@ class MpiRank(World):
     def _agreeing(self, meeting: Meeting, how: str = "") -> Steps[Any]:
         """The communicator of a meeting, once all members have come to it, in the same way."""
         comm = self._group(meeting.members)
-        mine = np.frombuffer(_digest(meeting.name + how), np.uint8)
-        said = np.empty((len(meeting.members), 16), np.uint8)
+        mine = _digest(meeting.name + how)
+        said = bytearray(len(mine) * len(meeting.members))
         yield comm.Iallgather(mine, said)
-        if (said != mine).any():
-            other = next(
-                m for m, row in zip(meeting.members, said, strict=True) if (row != mine).any()
-            )
-            raise RankFailed(self._apart(meeting, other))
+        for place, member in enumerate(meeting.members):
+            if not said.startswith(mine, place * len(mine)):
+                raise RankFailed(self._apart(meeting, member))
         return comm
 
     def _over(self, meeting: Meeting, result: T) -> T:
@@ -249,7 +242,7 @@ class MpiRank(World):
 
     def all_reduce(self, meeting: Meeting, array: Array, fn: str) -> Array:
         result = np.empty_like(array, order="C")
-        self.begin_all_reduce(meeting, [np.ascontiguousarray(array)], [result], fn, True).wait()
+        self._reduce(meeting, [np.ascontiguousarray(array)], [result], fn)
         return result
 
     def begin_all_reduce(
@@ -260,29 +253,35 @@ class MpiRank(World):
         fn: str,
         at_once: bool,
     ) -> Begun:
-        steps = self._reducing(meeting, parts, results, fn, at_once)
-        made = _Exchange(self, meeting, steps)
+        if at_once:
+            self._reduce(meeting, parts, results, fn)
+            return Begun()
+        made = _Exchange(self, meeting, self._reducing(meeting, parts, results, fn))
         self.board.write(self.rank, f"has begun {meeting}")
         with self._turn:
             self._begun.append(made)
         made.poll()
         return made
 
-    def _reducing(
-        self,
-        meeting: Meeting,
-        parts: Sequence[Array],
-        results: Sequence[Array],
-        fn: str,
-        at_once: bool,
-    ) -> Steps[None]:
-        comm = yield from self._agreeing(meeting, "" if at_once else " begun")
+    def _reduce(
+        self, meeting: Meeting, parts: Sequence[Array], results: Sequence[Array], fn: str
+    ) -> None:
+        """Reduce some arrays into others, with nothing else under way."""
+        comm = self._agreed(meeting)
         row = Row(parts, results)
         sent, op = self.mpi.IN_PLACE if row.sent is None else row.sent, self._op(parts[0], fn)
-        if at_once:
-            self._at_once(lambda: comm.Allreduce(sent, row.elements, op), meeting)
-        else:
-            yield comm.Iallreduce(sent, row.elements, op)
+        self._at_once(lambda: comm.Allreduce(sent, row.elements, op), meeting)
+        row.hand_out()
+        self._over(meeting, None)
+
+    def _reducing(
+        self, meeting: Meeting, parts: Sequence[Array], results: Sequence[Array], fn: str
+    ) -> Steps[None]:
+        """The same, while kernels run."""
+        comm = yield from self._agreeing(meeting, " begun")
+        row = Row(parts, results)
+        sent, op = self.mpi.IN_PLACE if row.sent is None else row.sent, self._op(parts[0], fn)
+        yield comm.Iallreduce(sent, row.elements, op)
         row.hand_out()
 
     def advance(self, wanted: _Exchange) -> bool:
@@ -362,6 +361,13 @@ class Row:
 
     def __init__(self, parts: Sequence[Array], results: Sequence[Array]) -> None:
         self.results = results
+        self.sent: Array | None = None
+        """A single tensor that is elsewhere; else the elements are sent, too."""
+        if len(parts) == 1 and parts[0].size and parts[0].dtype.char in _OF_MPI:
+            self.lies, self._places, self.elements = True, [0], results[0].reshape(-1)
+            if address_of(parts[0]) != address_of(results[0]):
+                self.sent = parts[0].reshape(-1)
+            return
         like = _wide(parts[0].reshape(-1)[:0])
         sizes = [part.size * like.itemsize for part in parts]
         ends = [-(-size // self.APART) * self.APART for size in sizes]
@@ -378,11 +384,6 @@ class Row:
         )
         self.elements = _from(results[0], total) if self.lies else np.zeros(total, like.dtype)
         self._places = [start // like.itemsize for start in starts]
-        self.sent: Array | None = None
-        """A single tensor that is elsewhere; else the elements are sent, too."""
-        if self.lies and len(parts) == 1 and parts[0].ctypes.data != first:
-            self.sent = parts[0].reshape(-1)
-            return
         for part, place, result in zip(parts, self._places, results, strict=True):
             if not (self.lies and part.ctypes.data == result.ctypes.data):
                 self.elements[place : place + part.size] = _wide(part).reshape(-1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -130,9 +131,8 @@ class Collective(OfRanks):
     def world(self) -> World:
         return world_of(self.rank_count, self.mnemonic)
 
-    def meeting(self, world: World, x: Array, **attrs: object) -> Meeting:
-        said = "".join(f" {name}={value}" for name, value in attrs.items())
-        name = f"{self.name} of {x.dtype}{list(x.shape)}{said}"
+    def meeting(self, world: World, x: Array, **attrs: int | str) -> Meeting:
+        name = _meeting_name(self.name, x.dtype, x.shape, tuple(attrs.items()))
         return Meeting(name, self.members(world.rank), getattr(self, "line", ""))
 
     def exchange(self, dtype: DType, shape: Sequence[int]) -> Exchange | None:
@@ -161,6 +161,15 @@ class Collective(OfRanks):
                 f"the gradient of {self.name}", "its groups differ in their classes"
             )
         return summed(g, tuple(found), getattr(self, "line", ""))
+
+
+@lru_cache(1024)
+def _meeting_name(
+    op: str, dtype: np.dtype[Any], shape: tuple[int, ...], attrs: tuple[tuple[str, int | str], ...]
+) -> str:
+    """What a collective does, in words; the name of a dtype alone takes NumPy microseconds."""
+    said = "".join(f" {name}={value}" for name, value in attrs)
+    return f"{op} of {dtype}{list(shape)}{said}"
 
 
 def _stand_in(dtype: DType, shape: Sequence[int]) -> Array:
@@ -432,7 +441,8 @@ class CollectivePermute(Collective):
 
     def _sent(self, world: World, x: Array) -> Exchange:
         """From whom to whom, as this rank sees it."""
-        meeting = self.meeting(world, x, pairs=list(zip(self.sources, self.targets, strict=True)))
+        pairs = str(list(zip(self.sources, self.targets, strict=True)))
+        meeting = self.meeting(world, x, pairs=pairs)
         place = meeting.members.index(world.rank)
         source = self.sources[self.targets.index(place)] if place in self.targets else -1
         target = self.targets[self.sources.index(place)] if place in self.sources else -1

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,9 +26,15 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 
 from weft.foundation.dtypes import BY_NAME, DType
-from weft.foundation.errors import ExecutionError
-from weft.foundation.ranks import Exchange, Meeting, RankFailed, World, world_here
-from weft.runtime.artifact import Artifact, HostCall, HostFunction, TensorSpec
+from weft.foundation.ranks import (
+    Exchange,
+    Meeting,
+    RankFailed,
+    World,
+    collective_timeout,
+    world_here,
+)
+from weft.runtime.artifact import Artifact, HostCall, HostFunction
 from weft.runtime.cuda.driver import Stream
 from weft.runtime.cuda.gpu import Gpu
 
@@ -94,14 +99,12 @@ _SHARING: Final[dict[tuple[int, int], bool]] = {}
 
 
 def _exchange(step: HostCall, functions: Mapping[str, HostFunction]) -> Exchange | None:
-    function, (_, first) = functions[step.call], step.inputs[0] if step.inputs else (0, _NOTHING)
-    known = all(spec.dtype in _TYPES for _, spec in step.inputs)
-    if not (step.inputs and known and isinstance(function, Exchangeable)):
+    function, given = functions[step.call], [spec for _, spec in step.inputs]
+    if not (given and isinstance(function, Exchangeable)):
         return None
-    return function.exchange(BY_NAME[first.dtype], first.shape)
-
-
-_NOTHING: Final = TensorSpec("", "i1", ())
+    if any(spec.dtype not in _TYPES for spec in given):
+        return None
+    return function.exchange(BY_NAME[given[0].dtype], given[0].shape)
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,7 @@ class Nccl:
             status = int(self.nccl.comm_get_async_error(comm))
             if status not in (0, _IN_PROGRESS):
                 raise self._given_up(f"NCCL reports {status} between the ranks {list(members)}")
-        if self._groups and seconds > _deadline():
+        if self._groups and seconds > collective_timeout():
             at = f", the last exchange being {self._last}" if self._last else ""
             raise self._given_up(
                 f"rank {self.world.rank} waited {seconds:.0f} s for its GPU{at}; "
@@ -225,14 +228,6 @@ def _told(nccl: Any) -> Iterator[None]:
     except nccl.NCCLError as error:
         why = f"the GPUs of the ranks cannot reach each other: NCCL says {error}"
         raise RankFailed(why) from None
-
-
-def _deadline() -> float:
-    text = os.environ.get("WEFT_COLLECTIVE_TIMEOUT", "300")
-    try:
-        return float(text)
-    except ValueError:
-        raise ExecutionError(f"WEFT_COLLECTIVE_TIMEOUT is {text!r}; give seconds") from None
 
 
 _MADE: Final[dict[tuple[int, int], Nccl]] = {}

@@ -1,7 +1,7 @@
 """Weft on the CPU beside its peers: one process, two threads each, runs interleaved.
 
-    python -m benchmarks.cpu [--lines TEXT,...] [--rounds N] [--least] [--threads N,...]
-                             [--resume FILE] [--csv FILE] [--plot FILE]
+    python -m benchmarks.cpu [--lines TEXT,...] [--peers NAME,...] [--rounds N] [--least]
+                             [--threads N,...] [--resume FILE] [--csv FILE] [--plot FILE]
 
 Peers are torch (eager and compiled), jax.jit, ONNX Runtime, OpenVINO (in f32) and NumPy; those of
 ONNX Runtime and OpenVINO that are not installed are named, and matplotlib is for the plot. A peer
@@ -26,7 +26,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -153,7 +153,7 @@ def calls_of(line: Line, inputs: list[Array]) -> dict[str, Callable[[], Call]]:
     return made
 
 
-def measure(line: Line, rounds: int, least: bool = False) -> Found:
+def measure(line: Line, rounds: int, least: bool = False, peers: Collection[str] = PEERS) -> Found:
     """Milliseconds, error against f64 and seconds until the first result, by name."""
     inputs = line.inputs()
     wide = [to_torch(a) for a in inputs]
@@ -161,6 +161,8 @@ def measure(line: Line, rounds: int, least: bool = False) -> Found:
     ready: dict[str, Call] = {}
     found: Found = {}
     for name, make in calls_of(line, inputs).items():
+        if name != "weft" and name not in peers:
+            continue
         started = time.perf_counter()
         try:
             call = make()
@@ -295,6 +297,7 @@ def wanted(text: str) -> list[Line]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", default="")
+    parser.add_argument("--peers", default=",".join(PEERS), help="those to measure")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--least", action="store_true", help="minima: others use the machine")
     parser.add_argument("--peak", type=float, default=91.3, help="GFLOP/s of two threads")
@@ -305,9 +308,13 @@ def main() -> None:
     options = parser.parse_args()
     if options.threads:
         passed = ["--lines", options.lines, "--rounds", str(options.rounds)]
+        passed += ["--peers", options.peers]
         passed += ["--least"] if options.least else []
         print_scaling(measured(counts_of(options.threads), passed), ratio_of)
         return
+    peers = options.peers.split(",")
+    if unknown := sorted({*peers} - {*PEERS}):
+        raise SystemExit(f"--peers has {', '.join(unknown)}; there are {', '.join(PEERS)}")
     stay_on(THREADS)
     torch.set_num_threads(THREADS)
     warnings.filterwarnings("ignore")
@@ -325,7 +332,7 @@ def main() -> None:
     table, rows, results = Table(*headers), list[list[str]](), load_state(options.resume)
     for line in wanted(options.lines):
         if line.name not in results:
-            found = measure(line, options.rounds, options.least)
+            found = measure(line, options.rounds, options.least, peers)
             if "weft" not in found:
                 continue
             results[line.name] = found

@@ -239,6 +239,22 @@ def test_every_line_with_instructions_leads_to_a_kernel(browser: Browser, tour: 
     assert lost == 0
 
 
+def test_the_page_unpacks_what_was_packed(browser: Browser, tmp_path: Path) -> None:
+    found = records([of_program("net", chain(6), run=False)])[0]
+    path = tmp_path / "net.html"
+    path.write_text(page(found, "net"))
+    browser.open(path)
+    (program,) = browser.run(
+        "weft.state.data.programs.map((p) => ({ ...p, index: undefined, "
+        "stages: p.stages.map((s) => ({ ...s, text: s.text, marks: s.marks })) }))"
+    )
+    assert program["values"] == found[0]["values"]
+    assert program["kernels"] == found[0]["kernels"]
+    for shown, stage in zip(program["stages"], found[0]["stages"], strict=True):
+        assert (shown["text"], shown["marks"]) == (stage["text"], stage["marks"])
+        assert shown["count"] == len(stage["text"])
+
+
 def test_search_finds_by_op_line_and_id(browser: Browser, tour: Path) -> None:
     browser.open(tour)
     browser.press("/")

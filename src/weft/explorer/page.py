@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from weft import __version__
+from weft.explorer.packing import slimmed
 
 SCRIPTS: Final = (
-    "base.js", "state.js", "text.js", "kernels.js", "graph.js", "memory.js", "timeline.js",
-    "compare.js", "edit.js", "main.js",
+    "base.js", "unpack.js", "state.js", "text.js", "kernels.js", "graph.js", "memory.js",
+    "timeline.js", "compare.js", "edit.js", "main.js",
 )  # fmt: skip
 """The parts of the script, in order; together they are one function."""
 STYLE: Final = "style.css"
@@ -35,7 +36,7 @@ def page(programs: Sequence[Mapping[str, Any]], title: str, token: str = "") -> 
     data = {
         "title": title,
         "version": __version__,
-        "programs": list(programs),
+        "programs": [slimmed(program) for program in programs],
         "sources": sources_of(programs),
         "token": token,
     }

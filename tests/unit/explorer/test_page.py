@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import json
 import re
@@ -19,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import weft
+from tests.unit.explorer.unpacking import data_of
 from weft.cli.main import app
 from weft.explorer.collect import Shown, of_program, records
 from weft.explorer.page import STYLE, asset, page, script_text
@@ -29,12 +29,6 @@ from weft.ptir.ir import Program
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'"
-
-
-def data_of(text: str) -> Any:
-    found = re.search(r'id="data">([^<]*)</script>', text)
-    assert found is not None
-    return json.loads(gzip.decompress(base64.b64decode(found[1])))
 
 
 def softmax() -> Program:

@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 import weft
-from tests.unit.explorer.test_page import EVIL, data_of
+from tests.unit.explorer.test_page import EVIL
+from tests.unit.explorer.unpacking import data_of
 from weft.cli.main import app
 from weft.explorer.page import page
 from weft.explorer.traces import events_in, records_of_trace

@@ -6,7 +6,7 @@ const CODES = ["asm", "sass"];
 const stripOf = () => {
   const p = program();
   const most = Math.max(...p.times.map(([, ms]) => ms), 0.001);
-  const lines = new Map(p.stages.map((stage) => [stage.name, stage.text.length]));
+  const lines = new Map(p.stages.map((stage) => [stage.name, stage.count ?? stage.text.length]));
   const timed = new Set(p.times.map(([name]) => name));
   const code = !timed.has("machine code") && CODES.some((each) => lines.has(each)) ? [["machine code", 0]] : [];
   const untimed = p.stages.map((stage) => stage.name).filter((name) => !timed.has(name) && !CODES.includes(name)).map((name) => [name, 0]);
@@ -116,6 +116,7 @@ const begin = async () => {
   const app = document.getElementById("app");
   try {
     state.data = await unpack(document.getElementById("data").textContent);
+    state.data.programs = state.data.programs.map(unpackedProgram);
   } catch (error) {
     clear(app, el("p", { class: "loading" }, `This file is damaged: ${error.message}`));
     return;

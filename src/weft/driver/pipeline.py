@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weft.driver.legalise import without_composites
 from weft.driver.stages.algorithms import allowed_algorithms, chosen_plans
 from weft.driver.stages.bodies import parts_of
 from weft.driver.stages.compilation import Compilation, Stage
@@ -139,7 +138,7 @@ MIDDLE: tuple[Stage, ...] = (
     ),
     Stage(
         "tiny", "json",
-        enter=lambda c: lower_program(without_composites(c["frontend"], c.log)),
+        enter=lambda c: lower_program(c.simple(c.log)),
         verify=lambda c: tiny_verify.verify(c["tiny"]),
         render=lambda graph: tiny_text.dumps(graph, encode_op),
         parse=lambda text, c: tiny_text.loads(text, decode_op),

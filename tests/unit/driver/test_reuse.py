@@ -15,10 +15,14 @@ import weft
 from examples.make_programs import attention_stack
 from weft.cli.main import app
 from weft.driver.compile import Cluster
+from weft.driver.legalise import without_composites
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages import compilation
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.memo import forget
+from weft.ptir.ir import Program
+from weft.ptir.passes.log import PassLog
 from weft.target.known import target_named
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -67,6 +71,19 @@ def test_what_is_asked_for_grows_with_the_program() -> None:
         assert many[what] - more[what] == 2 * (more[what] - few[what])
 
 
+def test_composite_ops_are_decomposed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages, the verifier of kernels and whoever builds the artifact ask for the same program."""
+    made: list[Program] = []
+
+    def note(program: Program, log: PassLog | None = None) -> Program:
+        made.append(without_composites(program, log))
+        return made[-1]
+
+    monkeypatch.setattr(compilation, "without_composites", note)
+    assert compiled(2).compilation.simple() is made[0]
+    assert len(made) == 1
+
+
 def calls(work: Callable[[], object]) -> int:
     """How many Python functions a piece of work calls."""
     count = 0
@@ -86,8 +103,8 @@ def calls(work: Callable[[], object]) -> int:
 def test_no_stage_takes_longer_than_the_program_is_long() -> None:
     def lower(blocks: int) -> int:
         program = attention_stack(blocks)
-        compilation = Compilation(program, target_named("cpu"), make_signature(program))
-        return calls(lambda: run_pipeline(compilation, "cpu"))
+        started = Compilation(program, target_named("cpu"), make_signature(program))
+        return calls(lambda: run_pipeline(started, "cpu"))
 
     lower(2)
     first, second, third = lower(4), lower(8), lower(16)

@@ -19,7 +19,7 @@ from weft.driver.code import cpu_kernels
 from weft.driver.code.cpu_kernels import Objects
 from weft.driver.code.cpu_linker import link
 from weft.driver.code.sources import LLVM
-from weft.driver.legalise import guarded_by, without_composites
+from weft.driver.legalise import guarded_by
 from weft.driver.signature import Signature
 from weft.driver.stages.bodies import compile_bodies
 from weft.driver.stages.compilation import Compilation, Stage, unchecked
@@ -62,7 +62,7 @@ def _lower(compilation: Compilation) -> cpu_kernels.CpuCode:
 
 
 def _build(compilation: Compilation, signature: Signature, state: Sequence[Array]) -> Built:
-    program = without_composites(compilation["frontend"])
+    program = compilation.simple()
     bodies = compile_bodies(program, compilation)
     made = Objects()
     guards = guarded_by(compilation["frontend"])

@@ -19,7 +19,7 @@ from weft.driver.code.gpu_races import check_edited
 from weft.driver.code.plans import choose_plans
 from weft.driver.code.slow_paths import slow_paths
 from weft.driver.code.sources import CUDA
-from weft.driver.legalise import guarded_by, without_composites
+from weft.driver.legalise import guarded_by
 from weft.driver.signature import Signature
 from weft.driver.stages.algorithms import chosen_plans
 from weft.driver.stages.bodies import compile_bodies
@@ -43,7 +43,7 @@ asks the host for nothing between two turns. A node takes some 20 us to record."
 
 
 def _build(compilation: Compilation, signature: Signature, state: Sequence[Array]) -> Built:
-    program = without_composites(compilation["frontend"])
+    program = compilation.simple()
     bodies = compile_bodies(program, compilation)
     arch = arch_for(compilation.target)
     made, notes = gpu_kernels.Cubins(arch), list[str]()

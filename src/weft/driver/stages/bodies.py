@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from weft.driver.legalise import without_composites
 from weft.driver.signature import Role, Signature
 from weft.driver.stages.algorithms import algorithm_sets
 from weft.driver.stages.compilation import Compilation
@@ -75,7 +74,7 @@ def compile_bodies(program: Program, compilation: Compilation) -> dict[Use, Comp
 def parts_of(compilation: Compilation) -> list[Compilation]:
     """A compilation and those of its bodies, which are compiled where they are not yet."""
     if not compilation.bodies:
-        compile_bodies(without_composites(compilation["frontend"]), compilation)
+        compile_bodies(compilation.simple(), compilation)
     return [compilation, *compilation.bodies.values()]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.driver.legalise import without_composites
 from weft.driver.signature import Signature
 from weft.driver.stages.levels import DEFAULT_LEVEL
 from weft.foundation.errors import UserError, WeftWarning
@@ -39,6 +40,8 @@ class Compilation:
     """What the user was warned of: it is kept with the program, to be told again."""
     algorithm_sets: Mapping[ValueKey, tuple[str, ...]] | None = None
     """The algorithms that ops allow for the contractions they were decomposed into, once known."""
+    _simple: tuple[Program, Program] | None = field(default=None, init=False)
+    """The program of the first stage, and the same without composite ops."""
 
     def __repr__(self) -> str:
         done = ", ".join(self.values) or "no stage"
@@ -46,6 +49,14 @@ class Compilation:
 
     def __getitem__(self, stage: str) -> Any:
         return self.values[stage]
+
+    def simple(self, log: PassLog | None = None) -> Program:
+        """The program with every composite op decomposed, worked out once; `log` is told how where
+        that is now."""
+        program = self["frontend"]
+        if self._simple is None or self._simple[0] is not program:
+            self._simple = program, without_composites(program, log)
+        return self._simple[1]
 
     def warn(self, sentence: str) -> None:
         """Warn the user of something about this program."""

@@ -3,7 +3,6 @@ reason."""
 
 from __future__ import annotations
 
-from weft.driver.legalise import without_composites
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import Unimplemented
 from weft.ptir.ir import HintPolicy, HintRegion
@@ -12,7 +11,7 @@ from weft.region.ir import Module
 
 def check_required_hints(compilation: Compilation) -> None:
     """Every Required hint of the program has a kernel that computes all of it."""
-    main = without_composites(compilation["frontend"]).main
+    main = compilation.simple().main
     for hint in main.hints:
         if hint.policy is HintPolicy.REQUIRED:
             _check(hint, compilation["region"], main.label)

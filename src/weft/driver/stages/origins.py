@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.driver.legalise import without_composites
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.lines import Place
 from weft.ptir.ir import Program
@@ -42,7 +41,7 @@ class Origin:
 
 def kernel_origins(compilation: Compilation) -> dict[str, Origin]:
     """The origin of every kernel of one body, by name."""
-    program = without_composites(compilation["frontend"])
+    program = compilation.simple()
     ids = compilation["region"].origin
     return {kernel: origin_of(program, found) for kernel, found in ids.items()}
 

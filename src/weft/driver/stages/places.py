@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weft.driver.legalise import without_composites
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.ptir.ir import Program
@@ -41,7 +40,7 @@ def _place_of(kernel: str, compilation: Compilation) -> str:
     ids = () if module is None else module.origin.get(kernel, ())
     if not ids:
         return ""
-    program = without_composites(compilation["frontend"])
+    program = compilation.simple()
     main = program.main
     inside = [instruction for instruction in main.body if instruction.id in ids]
     inside.sort(key=lambda instruction: (main.label, instruction.id) not in program.locations)

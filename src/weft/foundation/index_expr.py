@@ -378,4 +378,9 @@ def always(guard: Guard, ranges: Mapping[str, tuple[int, int]]) -> bool:
 
 def linear(index: Iterable[Expr], strides: Iterable[int]) -> Expr:
     """The dot product of an index with strides."""
+    return _linear(tuple(index), tuple(strides))
+
+
+@memo(1 << 14)
+def _linear(index: tuple[Expr, ...], strides: tuple[int, ...]) -> Expr:
     return add(0, *(scale(e, s) for e, s in zip(index, strides, strict=True)))

@@ -48,13 +48,11 @@ def stop_reason(
     """Why a kernel should not become another one; None where nothing speaks against it."""
     if target.kind is not Kind.GPU:
         return None
-    limit = _row_limit(after, target)
-    rows, rows_before = longest_row(after, tensors), longest_row(before, tensors)
-    keeps = after.pattern is Pattern.ROW and passes_over_rows(after) > 1
-    if keeps and rows > limit >= rows_before:
-        return f"its rows would take {rows:,} bytes of on-chip memory, over {limit:,.0f}"
-    blocks, blocks_before = _blocks(after, target), _blocks(before, target)
-    if blocks <= 1 < blocks_before:
+    if after.pattern is Pattern.ROW and passes_over_rows(after) > 1:
+        limit, rows = _row_limit(after, target), longest_row(after, tensors)
+        if rows > limit >= longest_row(before, tensors):
+            return f"its rows would take {rows:,} bytes of on-chip memory, over {limit:,.0f}"
+    if _blocks(after, target) <= 1 < _blocks(before, target):
         return f"{live_values(after)} live values would leave one block per unit"
     was, now = access_bytes(before, tensors), access_bytes(after, tensors)
     for name, width in was.items():
@@ -64,8 +62,8 @@ def stop_reason(
         return "the result would not be stored along its columns"
     if _stores_unlike(after, tensors, target):
         return "matrix units would not store results whose elements have different sizes"
-    ends, ends_before = epilogue_operations(after), epilogue_operations(before)
-    if ends > _LONGEST_EPILOGUE >= ends_before:
+    ends = epilogue_operations(after)
+    if ends > _LONGEST_EPILOGUE >= epilogue_operations(before):
         return f"its results would take {ends} operations each, over {_LONGEST_EPILOGUE}"
     if _ends_with_padding(after, target) and not _ends_with_padding(before, target):
         return "matrix units' results would meet a tensor that is padded"

@@ -83,7 +83,7 @@ class Fusion:
                     self.readers[source][name] = None
         self._places = {name: number for number, name in enumerate(self.order)}
         self._bounds = Bounds(self.view, self.target, self._places)
-        self._signatures = Signatures(self.view)
+        self.signatures = Signatures(self.view)
         self._known: dict[tuple[tuple[Root, ...], frozenset[str]], Draft] = {}
         self._drafts: dict[object, tuple[Draft, tuple[str, ...]]] = {}
         self._finished: dict[object, tuple[Kernel, tuple[str, ...]]] = {}
@@ -396,7 +396,7 @@ class Fusion:
         """The same for roots that inline what is `needed`, whatever is chosen now."""
         known = (roots, needed)
         if known not in self._known:
-            key, tensors = self._signatures.of(roots, needed)
+            key, tensors = self.signatures.of(roots, needed)
             asked(DRAFTS)
             if key not in self._drafts:
                 done(DRAFTS)
@@ -420,7 +420,7 @@ class Fusion:
         blocks = [self.view.blocks[name] for name in (*needed, *(r.block for r in roots))]
         if any(block.value_id and block.name != block.value_id for block in blocks):
             return assemble(self.view, roots, needed)
-        key, tensors = self._signatures.of(roots, needed)
+        key, tensors = self.signatures.of(roots, needed)
         asked(KERNELS)
         if key not in self._finished:
             done(KERNELS)

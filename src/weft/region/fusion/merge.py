@@ -15,11 +15,14 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from weft.foundation.index_expr import Expr, axis, substitute
+from weft.foundation.memo import memo
+from weft.foundation.tally import asked, done
 from weft.poly_view.ir import BlockKind
 from weft.region.cost import kernel_work
 from weft.region.fusion.bounds import PLACED
 from weft.region.fusion.greedy import LARGEST, Fusion
 from weft.region.fusion.order import Order, Traffic
+from weft.region.fusion.pairs import REFUSED, Pairs, Verdict
 from weft.region.fusion.resources import stop_reason
 from weft.region.ir import Kernel, Pattern, Read, Weighed
 from weft.region.writing.emit import Emitter, Root, Stop, View
@@ -30,6 +33,7 @@ LONGEST = 1 << 15
 """Elements of vectors that a GPU reads and writes in less time than it takes to start a kernel."""
 LITTLE = 1 / 16
 """Of what a kernel moves, what it has in common with another one that it has nothing to do with."""
+PAIRS = "pairs of kernels"
 MANY = 32
 """From so many numbers on, kernels compute several that have nothing to do with one another."""
 
@@ -67,6 +71,8 @@ class _Merger:
         self.reads = {n: self._reads(group) for n, group in self.groups.items()}
         self.order = Order({n: self._before(group, n) for n, group in self.groups.items()})
         self._readings: dict[Group, frozenset[object]] = {}
+        self._pairs = Pairs(fusion.signatures, fusion.members, fusion.settled)
+        self._verdicts: dict[object, Verdict] = {}
         self.readers: dict[str, set[int]] = {}
         for n, names in self.reads.items():
             for name in names:
@@ -230,32 +236,45 @@ class _Merger:
         lead = [blocks[self.groups[n][0].block] for n in (first, second)]
         if any(block.kind in (BlockKind.OPAQUE, BlockKind.UPDATE) for block in lead):
             return False
-        shapes = [Counter(block.shape) for block in lead]
-        return shapes[0] <= shapes[1]
+        return _is_part(lead[0].shape, lead[1].shape)
 
     # -- merging ---------------------------------------------------------------------------------
 
     def _try(self, number: int, other: int, *, related: bool = True, kin: bool = False) -> bool:
         """Whether two groups are one now: of related ones, if that saves a read; of kin, if they
         have much in common."""
-        if other not in self.groups or (related and not self._may_share(number, other)):
+        if other not in self.groups:
             return False
-        if self.order.is_between(number, other):
+        asked(PAIRS)
+        key = self._pairs.key(self.groups, number, other), related, kin
+        # A refusal that is known costs less than finding out what is between the two.
+        if self._verdicts.get(key) == REFUSED or not self._may_join(number, other, related):
             return False
-        if other in self._awaited(self.groups[number]):
+        if key not in self._verdicts:
+            done(PAIRS)
+            self._verdicts[key] = self._verdict(number, other, related, kin)
+        verdict, group, earlier = self._verdicts[key], self.groups[number], self.groups[other]
+        if verdict.seconds is not None:
+            pair, (spent, apart) = (group[0].block, earlier[0].block), verdict.seconds
+            self.fusion.weighed[pair] = Weighed(pair[0], spent, apart, pair[1])
+        if verdict.places is None:
             return False
-        if not related and self.order.are_neighbours(number, other):
-            return False
-        roots = self._merged(self.groups[number], self.groups[other], related, kin)
-        if roots is None:
-            return False
-        self._join(number, other, roots)
+        moved = (Root(r.block, p) for r, p in zip(earlier, verdict.places, strict=True))
+        self._join(number, other, (*group, *moved))
         return True
+
+    def _may_join(self, number: int, other: int, related: bool) -> bool:
+        """Whether no order of kernels stands against two groups' being one, whatever they are."""
+        if self.order.is_between(number, other) or other in self._awaited(self.groups[number]):
+            return False
+        return related or not self.order.are_neighbours(number, other)
 
     def _join(self, number: int, other: int, roots: Group) -> None:
         """One group in the place of two."""
         del self.groups[other]
         self.groups[number] = roots
+        self._pairs.forget(number)
+        self._pairs.forget(other)
         self.home.update((root.block, number) for root in roots)
         self.reads[number] = self._reads(roots)
         self.order.join(number, other)
@@ -280,26 +299,29 @@ class _Merger:
             self.groups[number] = rest
             del self.home[root.block]
 
-    def _merged(self, group: Group, other: Group, related: bool, kin: bool) -> Group | None:
-        fusion = self.fusion
+    def _verdict(self, number: int, other: int, related: bool, kin: bool) -> Verdict:
+        """Whether two groups should be one. The answer holds for every pair with their key."""
+        fusion, group, earlier = self.fusion, self.groups[number], self.groups[other]
+        if related and not self._may_share(number, other):
+            return REFUSED
         try:
-            roots = (*group, *self._places(group, other))
-            kernel, seconds = fusion.kernel(roots)
-            parts = [fusion.kernel(part) for part in (group, other)]
+            placed = self._places(group, earlier)
+            kernel, seconds = fusion.kernel((*group, *placed))
+            parts = [fusion.kernel(part) for part in (group, earlier)]
         except Stop:
-            return None
-        if kernel.roles is not None and self._has_strangers(group, other, parts):
-            return None
+            return REFUSED
+        if kernel.roles is not None and self._has_strangers(group, earlier, parts):
+            return REFUSED
         if related and self._are_strangers(kernel, parts) and (kin or self._are_long(parts)):
-            return None
-        stops = [stop_reason(p, kernel, fusion.tensors, fusion.target) for p, _ in parts]
+            return REFUSED
         reads = sum(_read_count(part) for part, _ in parts)
-        shares = not related or _read_count(kernel) < reads
-        if any(stops) or not shares:
-            return None
-        pair, apart = (group[0].block, other[0].block), sum(time for _, time in parts)
-        fusion.weighed[pair] = Weighed(pair[0], seconds, apart, pair[1])
-        return roots if seconds < apart else None
+        if related and _read_count(kernel) >= reads:
+            return REFUSED
+        if any(stop_reason(part, kernel, fusion.tensors, fusion.target) for part, _ in parts):
+            return REFUSED
+        apart = sum(time for _, time in parts)
+        places = tuple(root.env for root in placed) if seconds < apart else None
+        return Verdict(places, (seconds, apart))
 
     def _are_strangers(self, kernel: Kernel, parts: Sequence[tuple[Kernel, float]]) -> bool:
         """Whether maps on a GPU share only numbers, as the updates of an optimiser's tensors do
@@ -398,6 +420,12 @@ def dependencies(view: View, name: str) -> set[str]:
     found = {block.base} if block.base is not None else set()
     found.update(view.params[param].access.tensor for param in block.params)
     return found
+
+
+@memo(1 << 12)
+def _is_part(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether a shape has no axes that another one has not, in whatever order."""
+    return Counter(shape) <= Counter(other)
 
 
 def _read_count(kernel: Kernel) -> int:

@@ -31,6 +31,13 @@ class Signatures:
         self, roots: Sequence[Root], inlined: frozenset[str]
     ) -> tuple[Hashable, tuple[str, ...]]:
         """A key that equal kernels share, and the tensors of this one in the order of the key."""
+        key, _, tensors = self.described(roots, inlined)
+        return key, tensors
+
+    def described(
+        self, roots: Sequence[Root], inlined: frozenset[str]
+    ) -> tuple[Hashable, tuple[str, ...], tuple[str, ...]]:
+        """The key, with the blocks it speaks of (roots, and what is read) and the tensors."""
         blocks = self.view.blocks
         numbers: dict[str, int] = {}
         tensors: dict[str, int] = {}
@@ -56,7 +63,7 @@ class Signatures:
                     self._place(source, tensors, parts)
             for source in self._around[name]:
                 self._place(source, tensors, parts)
-        return tuple(parts), tuple(tensors)
+        return tuple(parts), tuple(numbers), tuple(tensors)
 
     def _place(self, name: str, tensors: dict[str, int], parts: list[Hashable]) -> None:
         """Note which tensor a block is stored as: the how-manieth, and of what kind."""

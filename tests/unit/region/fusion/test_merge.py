@@ -11,7 +11,7 @@ from tests.lowered import lowered
 from weft.foundation.tally import Tally, tallied
 from weft.ptir import Builder, Program, vjp
 from weft.region.fusion.greedy import DRAFTS
-from weft.region.fusion.merge import LONGEST
+from weft.region.fusion.merge import LONGEST, PAIRS
 from weft.region.interp import run_module
 from weft.region.ir import Pattern
 from weft.tiny.from_ptir import lower_program
@@ -115,6 +115,22 @@ def test_a_step_of_an_optimiser_takes_each_tensor_with_its_moment(
     found = [homes[name] for name in module.outputs]
     assert found[::2] == found[1::2]
     assert least <= len(kernels) <= most
+
+
+def test_pairs_of_one_structure_are_looked_at_once() -> None:
+    """More tensors of an optimiser's step are more pairs, but no more work for each kind."""
+    few, many = (through_stages(updates([512, 512], count), "sm90").tally for count in (10, 20))
+    assert many.asked[PAIRS] > 2 * few.asked[PAIRS]
+    assert many.done[PAIRS] == few.done[PAIRS] < few.asked[PAIRS] / 2
+
+
+def test_pairs_that_have_other_things_in_common_are_other_pairs() -> None:
+    """Two kernels like two others are one where they read one tensor, and two where they do not."""
+    b = Builder("pairs")
+    x, y, z = (b.param("f32", [2048, 2048]) for _ in range(3))
+    program = b.build(b.exp(x), b.log(x), b.exp(y), b.log(z))
+    kernels = through_stages(program, "sm90")["region"].kernels
+    assert sorted(len(kernel.outputs) for kernel in kernels) == [1, 1, 2]
 
 
 def test_slices_of_one_tensor_are_told_apart_without_drafts() -> None:

@@ -231,6 +231,8 @@ class Ready:
 class _Holder:
     """Stands for several owners of inputs."""
 
+    elements_stay: Final = True
+
 
 def _one_tensor(slot: Slot) -> TensorType | None:
     """The type of an argument that is a tensor and nothing else."""

@@ -33,6 +33,9 @@ _DEEPEST: Final = 200
 class Remembered:
     """What one module, with all that is in it, was found to have."""
 
+    elements_stay: Final = True
+    """A program may keep what it makes of the tensors: nobody writes into their memory."""
+
     __slots__ = (
         "__weakref__", "_dicts", "_last", "_lists", "_nodes", "backend", "is_current", "kinds",
         "leaves", "storages", "structure",

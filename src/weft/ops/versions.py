@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import is_
-from typing import Any
+from typing import Any, Final
 from weakref import ref
 
 from weft.driver.execute import Prepared
@@ -66,6 +66,8 @@ class Key:
 
 class Held:
     """What captured tensors held when they were last looked at."""
+
+    elements_stay: Final = True
 
     __slots__ = ("__weakref__", "captured", "last", "storages")
 

@@ -10,7 +10,6 @@ takes a few microseconds, so it only fills in the pointers of that run's inputs 
 
 from __future__ import annotations
 
-import ctypes
 import math
 import threading
 import time
@@ -49,7 +48,9 @@ from weft.runtime.artifact import (
     TensorSpec,
 )
 from weft.runtime.blocks import ALIGNMENT, BLOCKS, LARGE
+from weft.runtime.host_memory import aligned_bytes, aligned_copy, as_tensor, tensor_at
 from weft.runtime.jit import Library
+from weft.runtime.kept import Kept, KeptSteps, kept_of
 from weft.runtime.overlap import Begin, Exchanging, Flight, needed_at
 from weft.runtime.threads import Call, thread_count
 from weft.runtime.timeline import Lap, Recorder
@@ -67,13 +68,6 @@ _MANY = 16
 LONG = 20_000_000
 """Nanoseconds, as estimated, from which on a kernel is worth a thread that watches for Ctrl-C: to
 make one takes a tenth of a millisecond. Estimates may be far too small."""
-
-
-def aligned_bytes(count: int) -> Array:
-    """Uninitialised memory that starts at a multiple of the alignment; never empty."""
-    raw = np.empty(max(1, count) + ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + max(1, count)]
 
 
 def empty_tensor(spec: TensorSpec) -> Array:
@@ -134,6 +128,9 @@ class _Workspace:
             "output": {},
         }
         """By space and number: the words that hold a pointer to it, and its offset there."""
+        self.kept = KeptSteps(self.steps, native.JUMP)
+        self.makes_kept = False
+        """Whether the run under way makes what is kept."""
         self._places = 0
         for index, step in enumerate(artifact.steps):
             self._write(program, index, step)
@@ -185,6 +182,8 @@ class _Workspace:
             words.append((table.data, place, slot.offset))
         else:
             table[place] = program.address(slot, self, (), ())
+            if slot.kept:
+                self.kept.point(slot.kept, table.data, place)
 
     def fill(self, space: str, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
         """The pointers of some of this run's inputs or outputs."""
@@ -230,7 +229,8 @@ class _Workspace:
 
 class Program:
     """A compiled program, linked and ready. `params` are the positions, among the inputs, of those
-    that stay the same in many runs; `host` carries out what no kernel does."""
+    that stay the same in many runs; `donated` of those whose memory a run may use; `host` carries
+    out what no kernel does."""
 
     def __init__(
         self,
@@ -238,8 +238,10 @@ class Program:
         state: Sequence[Array] = (),
         params: frozenset[int] = frozenset(),
         host: Host | None = None,
+        donated: frozenset[int] = frozenset(),
     ) -> None:
         self.artifact = artifact
+        self._donated = donated
         self._functions = {
             step.call: _understood(step, host)
             for step in artifact.steps
@@ -251,7 +253,7 @@ class Program:
             self._library.address(kernel.symbol) if self._library else 0
             for kernel in artifact.kernels
         ]
-        self.constants = [_aligned_copy(data) for data in artifact.constants]
+        self.constants = [aligned_copy(data) for data in artifact.constants]
         self.state = list(state)
         self.most_bodies = limits.current().loop_steps
         thread_count()  # A wrong WEFT_NUM_THREADS is told even where no run asks for it.
@@ -381,14 +383,19 @@ class Program:
             workspace = self._idle.pop()
         except IndexError:
             workspace = _Workspace(self)
+        data, kept = self.data if data is None else data, workspace.kept
         if holder is None:
             workspace.holder = _nobody
             workspace.fill_moved(inputs)
+            kept.forget()
         elif workspace.holder() is holder:
-            workspace.fill("input", self.data if data is None else data, inputs)
+            workspace.fill("input", data, inputs)
+            found = kept.come_again(holder, data, self._kept_of, aligned_bytes)
+            workspace.makes_kept = found
         else:
             workspace.fill("input", self._inputs, inputs)
             workspace.holder, workspace.seen = weakref.ref(holder), []
+            kept.forget()
         workspace.fill("output", self._fresh, outputs)
         if threads != workspace.threads:
             workspace.use_threads(threads, self._alone)
@@ -404,8 +411,16 @@ class Program:
             failed = self._violation(workspace.errors)
             workspace.errors[:, 0] = _NOTHING
             workspace.state[0] = 0
+        elif workspace.makes_kept:
+            workspace.kept.made()
+        workspace.makes_kept = False
         self._idle.append(workspace)
         return failed
+
+    def _kept_of(self, data: Sequence[int]) -> Kept:
+        """What runs make of all inputs but those at the positions `data` alone."""
+        lasting = set(self._inputs).difference(data, self._donated)
+        return kept_of(self.artifact, lasting)
 
     def _violation(self, records: Array) -> SpecViolation:
         index = int(np.flatnonzero(records[:, 0] != _NOTHING)[0])
@@ -488,10 +503,10 @@ class Program:
             given = self.artifact.inputs[slot.number]
             if (given.dtype, given.shape) == (spec.dtype, spec.shape):
                 return itemgetter(slot.number)
-            return lambda inputs: _as_tensor(inputs[slot.number], spec)
+            return lambda inputs: as_tensor(inputs[slot.number], spec)
         if slot.space in ("state", "constant"):
             memory = (self.state if slot.space == "state" else self.constants)[slot.number]
-            return lambda inputs: _as_tensor(memory, spec)
+            return lambda inputs: as_tensor(memory, spec)
         return _maker(spec)
 
     def _begin(
@@ -514,7 +529,7 @@ class Program:
             place = (number, spec.shape)
             if place not in workspace.tensors or slot.space != "arena":
                 address = self.address(slot, *owner)
-                workspace.tensors[place] = _tensor_at(address, spec, workspace.arena)
+                workspace.tensors[place] = tensor_at(address, spec, workspace.arena)
             return workspace.tensors[place]
 
         given = [tensor(*place) for place in call.inputs]
@@ -533,7 +548,7 @@ class Program:
 
         def tensor(number: int, spec: TensorSpec) -> Array:
             slot = self.artifact.buffers[number]
-            return _tensor_at(self.address(slot, workspace, inputs, outputs), spec)
+            return tensor_at(self.address(slot, workspace, inputs, outputs), spec)
 
         results = self._functions[call.call]([tensor(*argument) for argument in call.inputs], seed)
         for result, place in zip(results, call.outputs, strict=True):
@@ -561,26 +576,3 @@ def _is_long(artifact: Artifact, step: Step) -> bool:
 
 def _nobody() -> None:
     """The holder of parameters that are nobody's."""
-
-
-def _as_tensor(memory: Array, spec: TensorSpec) -> Array:
-    """The same memory as a tensor of its own."""
-    if memory.shape == spec.shape and memory.dtype == BY_NAME[spec.dtype].numpy:
-        return memory.view()
-    return _tensor_at(int(memory.ctypes.data), spec, memory)
-
-
-def _tensor_at(address: int, spec: TensorSpec, owner: object = None) -> Array:
-    """The memory at an address as a tensor; `owner` is kept alive with it."""
-    dtype = BY_NAME[spec.dtype]
-    count = int(np.prod(spec.shape, dtype=np.int64))
-    raw: Any = (ctypes.c_uint8 * max(1, count * dtype.storage_bytes)).from_address(address)
-    raw.owner = owner
-    memory: Array = np.ctypeslib.as_array(raw)[: count * dtype.storage_bytes]
-    return np.asarray(memory.view(dtype.numpy).reshape(spec.shape))
-
-
-def _aligned_copy(data: bytes) -> Array:
-    memory = aligned_bytes(len(data))
-    memory[: len(data)] = np.frombuffer(data, np.uint8)
-    return memory

@@ -72,7 +72,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         for use, body in bodies.items()
     }
     machine = compilation.target.machine or compilation.target.name
-    artifact = build_artifact(unit, machine, host_call, bodies, units)
+    artifact = build_artifact(unit, machine, host_call, bodies, units, keeps=True)
     artifact = with_declared_types(artifact, compilation.program)
     runner = link(artifact, signature, state)
     symbols, warned = symbols_of(unit, units), compilation.warned

@@ -47,7 +47,9 @@ def link(artifact: Artifact, signature: Signature, state: Sequence[Array]) -> Ru
     """The program, ready to run."""
     if artifact.target != _HERE:
         return Elsewhere(artifact.target)
-    return executor.Program(artifact, state, signature.given_params, host_function)
+    return executor.Program(
+        artifact, state, signature.given_params, host_function, signature.given_donated
+    )
 
 
 def _new_state(kind: TensorType) -> Array:

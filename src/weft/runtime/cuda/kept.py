@@ -1,7 +1,5 @@
-"""Results that a program keeps from run to run: what it makes of its parameters alone, as filters
-with their channels put last.
+"""Results that a program keeps from run to run on a GPU (`runtime.kept`).
 
-Whoever calls a program may say that some inputs are a *holder's*, and the same as long as it is.
 When the same holder comes for the second time in a row, what is made of its inputs alone moves to
 memory of its own, and runs that come after leave out the steps that make it, as long as nothing can
 have changed:
@@ -9,8 +7,6 @@ have changed:
     another holder, or none                   all steps run
     a run has overwritten an input's memory   its block counts that; all steps run
     another library sees an input's memory    nothing of it is kept
-
-Programs that never see a holder twice keep nothing, and look for nothing.
 """
 
 from __future__ import annotations
@@ -18,54 +14,15 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from weft.foundation.errors import ResourceExceeded
-from weft.runtime.artifact import Artifact, Launch
 from weft.runtime.cuda.stretches import Stretches
 from weft.runtime.cuda.tensors import DeviceTensor
+from weft.runtime.kept import NOTHING, Kept, kept_of
 
-_GIVEN: Final = ("input", "constant")
 _SHARE: Final = 4
 """Of the memory that is free a program keeps at most one part in so many."""
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Steps that need not run again, the inputs that they depend on, and the bytes of each result,
-    by its number."""
-
-    steps: frozenset[int]
-    inputs: tuple[int, ...]
-    sizes: dict[int, int]
-
-
-_NOTHING: Final = Kept(frozenset(), (), {})
-
-
-def kept_of(artifact: Artifact, lasting: Collection[int]) -> Kept:
-    """What depends on constants and these inputs alone."""
-    steps, sizes = set[int](), dict[int, int]()
-    inputs, met = dict[int, None](), set[int]()
-    for number, step in enumerate(artifact.steps):
-        if not isinstance(step, Launch):
-            continue
-        slots = [artifact.buffers[n] for n in step.buffers]
-        made = {slot.kept: slot.bytes for slot in slots if slot.kept and slot.kept not in met}
-        met.update(made)
-        read = [slot for slot in slots if slot.kept not in made]
-        stays = all(
-            slot.kept in sizes
-            if slot.kept
-            else slot.space in _GIVEN and (slot.space != "input" or slot.number in lasting)
-            for slot in read
-        )
-        if made and stays:
-            steps.add(number)
-            sizes |= made
-            inputs |= dict.fromkeys(slot.number for slot in read if slot.space == "input")
-    return Kept(frozenset(steps), tuple(inputs), sizes)
 
 
 class Keeping:
@@ -118,7 +75,7 @@ class Keeping:
     def _begin(self, lasting: Collection[int]) -> None:
         """Take memory for results, where there is plenty."""
         resident = self.stretches.resident
-        self.kept = _NOTHING
+        self.kept = NOTHING
         found = kept_of(resident.artifact, lasting)
         if not found.steps:
             return

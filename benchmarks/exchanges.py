@@ -4,7 +4,8 @@ kernels.
     weft launch -n 2 benchmarks/exchanges.py
 
 Both are measured in turns, on every rank from a barrier on; the table has medians in microseconds
-of the slowest rank, and the least time, as on a machine that has nothing else to do. `kernels` is a
+of the slowest rank, and the least time, as on a machine that has nothing else to do. `call` is what
+calling any program takes, of a kernel on 1 KiB here; an exchange is a step in one. `kernels` is a
 chain of products, `apart` these and then an exchange of 4 MiB, `together` one program that has both
 and needs neither for the other.
 """
@@ -47,6 +48,13 @@ def program(elements: int, ranks: int, size: int, count: int) -> Callable[..., A
     return weft.compile(b.build(*results), "cpu")
 
 
+def called() -> Callable[[], Any]:
+    """A program that has next to nothing to do."""
+    b = Builder("call")
+    program = weft.compile(b.build(b.emit("neg", b.param("f32", (256,)))), "cpu")
+    return partial(program, np.ones(256, np.float32))
+
+
 def seconds(comm: Any, calls: dict[str, Callable[[], Any]], turns: int) -> dict[str, Any]:
     """For each call the seconds of every turn, those of the slowest rank."""
     found: dict[str, list[float]] = {name: [] for name in calls}
@@ -81,6 +89,7 @@ def main() -> None:
         print(
             f"{ranks} ranks\n{'bytes':>8} {'':10} {'median µs':>10} {'least µs':>10}  ratio of both"
         )
+    call = called()
     for size in SIZES:
         x = np.ones(size // 4, np.float32)
         result = np.empty_like(x)
@@ -88,6 +97,7 @@ def main() -> None:
         calls: dict[str, Callable[[], Any]] = {
             "mpi4py": partial(comm.Allreduce, x, result),
             "weft": partial(ours, x),
+            "call": call,
         }
         told(comm, f"{size}", seconds(comm, calls, given.turns), "mpi4py")
     x = np.ones(1 << 20, np.float32)

@@ -227,7 +227,7 @@ class MpiRank(World):
 
     def _op(self, array: Array, fn: str) -> Any:
         """The reduction; of truth values or and and, which are their extremes."""
-        if as_dtype(array.dtype) is I1:
+        if array.dtype == np.bool_:
             fn = {"sum": "max", "prod": "min"}.get(fn, fn)
         return getattr(self.mpi, fn.upper())
 
@@ -390,9 +390,10 @@ class Row:
 
     def hand_out(self) -> None:
         """Put the elements where the results are wanted."""
+        if self.lies:
+            return
         for result, place in zip(self.results, self._places, strict=True):
-            if not self.lies:
-                result[...] = _narrow(self.elements[place : place + result.size], result)
+            result[...] = _narrow(self.elements[place : place + result.size], result)
 
 
 def _from(first: Array, count: int) -> Array:

@@ -80,6 +80,8 @@ class Flight:
 
     def land(self, position: int) -> None:
         """Wait for what has to be over before a step."""
+        if not self.under_way:
+            return
         due = [begun for until, begun in self.under_way if until <= position]
         self.under_way = [pair for pair in self.under_way if pair[0] > position]
         for begun in due:

@@ -132,8 +132,8 @@ class Collective(OfRanks):
         return world_of(self.rank_count, self.mnemonic)
 
     def meeting(self, world: World, x: Array, **attrs: int | str) -> Meeting:
-        name = _meeting_name(self.name, x.dtype, x.shape, tuple(attrs.items()))
-        return Meeting(name, self.members(world.rank), getattr(self, "line", ""))
+        members, line = self.members(world.rank), getattr(self, "line", "")
+        return _meeting(self.name, x.dtype, x.shape, tuple(attrs.items()), members, line)
 
     def exchange(self, dtype: DType, shape: Sequence[int]) -> Exchange | None:
         """The collective for devices that exchange tensors themselves; None where a rank's part is
@@ -164,12 +164,17 @@ class Collective(OfRanks):
 
 
 @lru_cache(1024)
-def _meeting_name(
-    op: str, dtype: np.dtype[Any], shape: tuple[int, ...], attrs: tuple[tuple[str, int | str], ...]
-) -> str:
-    """What a collective does, in words; the name of a dtype alone takes NumPy microseconds."""
+def _meeting(
+    op: str,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    attrs: tuple[tuple[str, int | str], ...],
+    members: tuple[int, ...],
+    line: str,
+) -> Meeting:
+    """A collective in words, made once: the name of a dtype alone takes NumPy microseconds."""
     said = "".join(f" {name}={value}" for name, value in attrs)
-    return f"{op} of {dtype}{list(shape)}{said}"
+    return Meeting(f"{op} of {dtype}{list(shape)}{said}", members, line)
 
 
 def _stand_in(dtype: DType, shape: Sequence[int]) -> Array:

@@ -25,7 +25,7 @@ from weft.codegen.gpu.body.index import unflatten
 from weft.codegen.gpu.body.scopes import Scope, group_at
 from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.ir.scalar import BLOCK, THREAD, Lit, Name, Scalar, wide
-from weft.codegen.gpu.maps.map import Elementwise
+from weft.codegen.gpu.maps.staged import Staged
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import Axis, coefficient, linear
@@ -147,7 +147,7 @@ class _Inside:
     step: int
 
 
-class RunBlocks(Elementwise):
+class RunBlocks(Staged[_Layout]):
     """Columns with all of their rows to a block of threads."""
 
     def __init__(
@@ -159,29 +159,14 @@ class RunBlocks(Elementwise):
         runs: Runs,
         target: Target,
     ) -> None:
-        super().__init__(kernel, refs, target)
-        self.plan, self.runs = plan, runs
         crossing = crossing_of(kernel)
         assert crossing is not None
-        self.columns = crossing.columns
-        self.sizes = _blocks_along(kernel, runs, plan)
-        self.turned = {let.name: let for let, _ in turned_reads(kernel, tensors, crossing)}
-        self.tile_of = {name: f"run{number}" for number, name in enumerate(self.turned)}
-        self.layouts = {name: _Layout(let.dtype, runs, plan) for name, let in self.turned.items()}
-        start = 0
-        for name, layout in self.layouts.items():
-            self.tiles.append(ir.SharedTile(self.tile_of[name], start, layout.bytes))
-            start += layout.bytes
+        self.runs, self.columns = runs, crossing.columns
+        turned = turned_reads(kernel, tensors, crossing)
+        staged = [(let, _Layout(let.dtype, runs, plan)) for let, _ in turned]
+        super().__init__(kernel, refs, plan, staged, _blocks_along(kernel, runs, plan), target)
         self.inside: dict[int, _Inside] = {}
         """By point that results are stored of."""
-
-    @property
-    def grid(self) -> int:
-        return prod(self.sizes.values())
-
-    @property
-    def threads(self) -> int:
-        return self.plan.threads
 
     def work(self) -> list[ir.Stmt]:
         root = Scope(None, {}, [])
@@ -192,9 +177,10 @@ class RunBlocks(Elementwise):
             starts[name] = Name(f"start{number}")
         first = starts.pop(self.columns)
         root.axes = starts
-        for let in self.turned.values():
+        for let in self.staged.values():
             root.body.append(self.load_run(root, let, first))
         root.body += [ir.CommitGroup(), ir.WaitGroup(0), ir.SyncThreads()]
+        self.loading = False
         root.body.append(self.stores(root, first))
         return root.body
 
@@ -260,16 +246,9 @@ class RunBlocks(Elementwise):
             return {**dict.fromkeys(rows, Lit(0)), rows[-1]: row}
         return self.places(scope, row, rows)
 
-    def read(self, let: Let, read: Read, home: Scope) -> None:
-        """What lies across comes from shared memory."""
-        if let.name not in self.turned:
-            super().read(let, read, home)
-            return
-        name = self.fresh()
-        home.made[let.name] = name
+    def taken(self, name: str, let: Let, home: Scope) -> ir.Stmt:
         offset = self.layouts[let.name].element(self.inside[id(home)])
-        place = ir.Address(self.tile_of[let.name], offset)
-        home.body.append(ir.LoadStaged((name,), let.dtype, place))
+        return ir.LoadStaged((name,), let.dtype, ir.Address(self.tile_of[let.name], offset))
 
 
 def _is_plain(let: Let) -> bool:

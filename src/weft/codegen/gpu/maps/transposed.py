@@ -27,14 +27,14 @@ from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.ir.formats import ACCESS_BYTES
 from weft.codegen.gpu.ir.scalar import BLOCK, THREAD, Lit, Name, Scalar, both
 from weft.codegen.gpu.maps import runs
-from weft.codegen.gpu.maps.map import Elementwise
+from weft.codegen.gpu.maps.staged import Staged
 from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.plan.ir import MapPlan, Plan
 from weft.plan.transposes import crossing_of, row_axes, turned_reads
 from weft.region.form import Crossing
-from weft.region.ir import Kernel, Let, Read, Tensor
+from weft.region.ir import Kernel, Let, Tensor
 from weft.target.target import Target
 
 _BANKS = 32
@@ -133,7 +133,7 @@ class _Inside:
     steps_on: int = 0
 
 
-class Blocks(Elementwise):
+class Blocks(Staged[_Layout]):
     """A block of a transpose to a block of threads."""
 
     def __init__(
@@ -144,34 +144,15 @@ class Blocks(Elementwise):
         tensors: Mapping[str, Tensor],
         target: Target,
     ) -> None:
-        super().__init__(kernel, refs, target)
-        self.plan = plan
         crossing = crossing_of(kernel)
         assert crossing is not None
-        self.crossing = crossing
-        self.rows = row_axes(kernel, tensors, crossing)
-        self.sizes = _blocks_along(kernel, crossing, self.rows, plan.block)
-        self.turned = {let.name: let for let in _turned(kernel, tensors, crossing)}
-        self.tile_of = {name: f"block{number}" for number, name in enumerate(self.turned)}
-        self.layouts = {
-            name: _Layout(let.dtype, kernel.sizes[crossing.rows], plan)
-            for name, let in self.turned.items()
-        }
-        start = 0
-        for name, layout in self.layouts.items():
-            self.tiles.append(ir.SharedTile(self.tile_of[name], start, layout.bytes))
-            start += layout.bytes
+        self.crossing, self.rows = crossing, row_axes(kernel, tensors, crossing)
+        rows = kernel.sizes[crossing.rows]
+        staged = [(t, _Layout(t.dtype, rows, plan)) for t in _turned(kernel, tensors, crossing)]
+        sizes = _blocks_along(kernel, crossing, self.rows, plan.block)
+        super().__init__(kernel, refs, plan, staged, sizes, target)
         self.inside: dict[int, _Inside] = {}
         """By group of points that results are stored of."""
-        self.loading = True
-
-    @property
-    def grid(self) -> int:
-        return prod(self.sizes.values())
-
-    @property
-    def threads(self) -> int:
-        return self.plan.threads
 
     def work(self) -> list[ir.Stmt]:
         root = Scope(None, {}, [])
@@ -182,7 +163,7 @@ class Blocks(Elementwise):
             root.body.append(ir.Let(f"start{number}", place * self.step(name)))
             starts[name] = Name(f"start{number}")
         root.axes = {name: starts[name] for name in order if name not in self.crossing}
-        for let in self.turned.values():
+        for let in self.staged.values():
             self.load_block(root, let, starts)
         root.body.append(ir.SyncThreads())
         self.loading = False
@@ -242,15 +223,8 @@ class Blocks(Elementwise):
     def slot_of(self, let: Let, at: _Inside) -> ir.Address:
         return ir.Address(self.tile_of[let.name], self.layouts[let.name].offset(at))
 
-    def read(self, let: Let, read: Read, home: Scope) -> None:
-        """What was loaded comes from shared memory."""
-        if self.loading or let.name not in self.turned:
-            super().read(let, read, home)
-            return
-        name = self.fresh()
-        home.made[let.name] = name
-        place = self.slot_of(let, self.inside[id(home)])
-        home.body.append(ir.LoadShared(name, let.dtype, place))
+    def taken(self, name: str, let: Let, home: Scope) -> ir.Stmt:
+        return ir.LoadShared(name, let.dtype, self.slot_of(let, self.inside[id(home)]))
 
 
 class TransposedTemplate:

@@ -1,0 +1,72 @@
+"""Elementwise kernels that take some operands through shared memory: what their forms have in
+common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Generic, Protocol, TypeVar
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.body.scopes import Scope
+from weft.codegen.gpu.body.thread import Refs
+from weft.codegen.gpu.maps.map import Elementwise
+from weft.plan.ir import MapPlan
+from weft.region.ir import Kernel, Let, Read
+from weft.target.target import Target
+
+
+class Layout(Protocol):
+    """How the part of an operand that a block needs lies in shared memory."""
+
+    bytes: int
+
+
+L = TypeVar("L", bound=Layout)
+
+
+class Staged(Elementwise, Generic[L]):
+    """Blocks of threads that lay their parts of some operands, the staged ones, into tiles of
+    shared memory first."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        refs: Refs,
+        plan: MapPlan,
+        staged: Sequence[tuple[Let, L]],
+        sizes: Mapping[str, int],
+        target: Target,
+    ) -> None:
+        super().__init__(kernel, refs, target)
+        self.plan, self.sizes = plan, sizes
+        self.staged = {let.name: let for let, _ in staged}
+        self.layouts = {let.name: layout for let, layout in staged}
+        self.tile_of = {name: f"block{number}" for number, name in enumerate(self.staged)}
+        self.loading = True
+        """Whether staged operands still come from memory."""
+        start = 0
+        for name, layout in self.layouts.items():
+            self.tiles.append(ir.SharedTile(self.tile_of[name], start, layout.bytes))
+            start += layout.bytes
+
+    @property
+    def grid(self) -> int:
+        return prod(self.sizes.values())
+
+    @property
+    def threads(self) -> int:
+        return self.plan.threads
+
+    def read(self, let: Let, read: Read, home: Scope) -> None:
+        """What was loaded comes from shared memory."""
+        if self.loading or let.name not in self.staged:
+            super().read(let, read, home)
+            return
+        name = self.fresh()
+        home.made[let.name] = name
+        home.body.append(self.taken(name, let, home))
+
+    def taken(self, name: str, let: Let, home: Scope) -> ir.Stmt:
+        """The element of a staged operand at a point, out of its tile."""
+        raise NotImplementedError

@@ -1,0 +1,125 @@
+"""How many ideas the house has, in figures: `python -m tests.arch.figures`.
+
+Size of the package; files that name an op; functions that one softmax and one product run through
+from the call to the machine code; names of functions that stand in many modules; and the classes
+that PTIR is written with.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import re
+import sys
+import tokenize
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+import weft
+
+PACKAGE = Path(weft.__file__).parent
+NAMED = {"gelu": "gelu", "tanh": "tanh", "gather": "gather", "convolution": "conv(?!e)"}
+"""Ops, and what their names look like."""
+MANY = 3
+"""Modules that may have a function of one name."""
+
+
+def sources() -> Iterator[tuple[Path, str]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE), path.read_text()
+
+
+def tokens_of(text: str) -> int:
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    found = tokenize.generate_tokens(io.StringIO(text).readline)
+    return sum(token.type not in skipped for token in found)
+
+
+def comments_of(text: str) -> int:
+    return sum(line.lstrip().startswith("#") for line in text.splitlines())
+
+
+def repeated_names() -> dict[str, int]:
+    """Names of functions that are no methods, by the number of modules that have one."""
+    found: defaultdict[str, set[Path]] = defaultdict(set)
+    for path, text in sources():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef):
+                found[node.name].add(path)
+    return {name: len(paths) for name, paths in found.items() if len(paths) > MANY}
+
+
+def naming(pattern: str) -> int:
+    """Files that name an op in code or in text."""
+    return sum(bool(re.search(pattern, text, re.IGNORECASE)) for _, text in sources())
+
+
+def ran(function: Callable[[], Any]) -> tuple[int, int]:
+    """How many functions of Weft a call goes through, and in how many files."""
+    seen: set[CodeType] = set()
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            seen.add(frame.f_code)
+
+    sys.setprofile(look)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    inside = {code for code in seen if Path(code.co_filename).is_relative_to(PACKAGE)}
+    # Bodies of modules and classes, and comprehensions, are code but no functions.
+    named = {
+        code
+        for code in inside
+        if code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
+    }
+    return len(named), len({code.co_filename for code in named})
+
+
+def writers() -> list[str]:
+    """The classes by which ops of PTIR are written: those that emit one by its name."""
+    found = []
+    for path, text in sources():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef) and any(map(_emits_by_name, node.body)):
+                found.append(f"{path.with_suffix('')}:{node.name}")
+    return found
+
+
+def _emits_by_name(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.FunctionDef) or node.name != "emit":
+        return False
+    return [argument.arg for argument in node.args.args[1:2]] == ["name"]
+
+
+def main() -> None:
+    texts = [text for _, text in sources()]
+    lines = sum(text.count("\n") for text in texts)
+    print(f"{len(texts)} files, {lines:,} lines, {sum(map(tokens_of, texts)):,} tokens")
+    print(f"{100 * sum(map(comments_of, texts)) / lines:.1f} % of lines are comments")
+    longest = max(sources(), key=lambda found: found[1].count("\n"))
+    print(f"the longest file is {longest[0]}, {longest[1].count(chr(10))} lines")
+    print("files that name " + ", ".join(f"{op} {naming(word)}" for op, word in NAMED.items()))
+    x = np.ones((64, 64), np.float32)
+    (weft.asarray(x) + 1).numpy()  # What is imported or made once belongs to neither.
+    for name, function in {
+        "softmax": lambda: weft.functional.softmax(weft.asarray(x)).numpy(),
+        "product": lambda: (weft.asarray(x) @ weft.asarray(x)).numpy(),
+    }.items():
+        functions, files = ran(function)
+        print(f"one {name} runs through {functions} functions in {files} files")
+    names = repeated_names()
+    print(f"{len(names)} names of functions stand in more than {MANY} modules:")
+    print("  " + ", ".join(f"{n} {c}" for n, c in sorted(names.items(), key=lambda i: -i[1])))
+    print("PTIR is written by " + ", ".join(writers()))
+
+
+if __name__ == "__main__":
+    main()

@@ -21,11 +21,10 @@ from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
 from weft.runtime.artifact import HostCall, Launch
 from weft.runtime.timeline import Lap
-from weft.target.target import Kind
 from weft.testing.data import random_inputs
 
 MOST_PROGRAMS: Final = 12
-"""Programs of a script that the page has: the largest."""
+"""Programs of a script that the page has: those that took the most time."""
 PLAIN: Final = Options()
 _TURNS: Final = 3
 """Runs of a program, of which the fastest counts, kernel by kernel."""
@@ -75,7 +74,7 @@ def of_program(
 
 def run_of(executable: Executable) -> Measured:
     """The time of each kernel on made-up inputs; nothing where it cannot run so."""
-    if executable.target.kind is not Kind.CPU or not executable.target.is_here:
+    if not executable.target.is_here:
         return Measured()
     given = zip(random_inputs(executable.source), executable.signature.roles, strict=True)
     inputs = [array for array, role in given if role is not Role.STATE]
@@ -84,7 +83,8 @@ def run_of(executable: Executable) -> Measured:
             runs = [executable.profile([array.copy() for array in inputs]) for _ in range(_TURNS)]
             laps = executable.timeline([array.copy() for array in inputs])
     except WeftError:
-        # Numbers made up for it may not be what it takes, such as places inside a table.
+        # There may be no such GPU here, and numbers made up for it may not be what it takes, such as
+        # places inside a table.
         return Measured()
     least = [(label, min(run[at][1] for run in runs)) for at, (label, _) in enumerate(runs[0])]
     return _measured(least, laps, executable)
@@ -115,7 +115,10 @@ class Watcher:
     def __init__(self) -> None:
         self.seen: dict[int, Prepared] = {}
         self.kinds: dict[int, str] = {}
-        self.profiles: dict[int, Profile] = {}
+        self.steps: dict[int, list[tuple[str, float]]] = {}
+        """The least time of every step of a program, of all its runs."""
+        self.seconds: dict[int, float] = {}
+        """The time of all its runs together."""
         self.runs: dict[int, int] = {}
         self.laps: dict[int, list[Lap]] = {}
 
@@ -127,13 +130,14 @@ class Watcher:
 
     def execute(self, compiled: Prepared, inputs: Sequence[Any], seed: int) -> list[Any]:
         self.seen[id(compiled)] = compiled
-        found = Profile()
+        found = Profile(has_laps=False)
         self._time_lanes(compiled, inputs, seed)
         results = profiled(compiled, inputs, seed, found)
         self.runs[id(compiled)] = self.runs.get(id(compiled), 0) + 1
-        best = self.profiles.get(id(compiled))
-        if best is None or _total(found) < _total(best):
-            self.profiles[id(compiled)] = found
+        steps = [(span.name, span.seconds) for span in found.spans]
+        known = self.steps.get(id(compiled))
+        self.steps[id(compiled)] = steps if known is None else _least(known, steps)
+        self.seconds[id(compiled)] = self.seconds.get(id(compiled), 0.0) + sum(s for _, s in steps)
         return results
 
     def _time_lanes(self, compiled: Prepared, inputs: Sequence[Any], seed: int) -> None:
@@ -147,10 +151,14 @@ class Watcher:
             self.laps[id(compiled)] = laps
 
     def shown(self) -> list[Shown]:
-        """The largest programs that went through the compiler, those of `jit` first."""
+        """The programs that went through the compiler, or those of `jit` where there are such: that
+        which took the most time first, and of those that did not run, the largest."""
         found = [made for made in self.seen.values() if executable_of(made) is not None]
         jitted = [made for made in found if self.kinds.get(id(made)) == "jit"]
-        ranked = sorted(jitted or found, key=lambda made: -len(made.program.main.body))
+        ranked = sorted(
+            jitted or found,
+            key=lambda made: (-self.seconds.get(id(made), 0.0), -len(made.program.main.body)),
+        )
         names: dict[str, int] = {}
         shown = []
         for made in ranked[:MOST_PROGRAMS]:
@@ -163,8 +171,7 @@ class Watcher:
     def _shown(self, name: str, made: Prepared) -> Shown:
         executable = executable_of(made)
         assert executable is not None
-        profile = self.profiles.get(id(made))
-        steps = [(span.name, span.seconds) for span in profile.spans] if profile else []
+        steps = self.steps.get(id(made), [])
         is_whole = len(steps) == len(executable.artifact.steps)
         laps = self.laps.get(id(made), [])
         measured = _measured(steps, laps, executable) if is_whole else Measured()
@@ -177,8 +184,14 @@ def _end(laps: Sequence[Lap]) -> float:
     return max((lap.start + lap.seconds for lap in laps), default=0.0)
 
 
-def _total(profile: Profile) -> float:
-    return sum(span.seconds for span in profile.spans)
+def _least(
+    one: Sequence[tuple[str, float]], other: Sequence[tuple[str, float]]
+) -> list[tuple[str, float]]:
+    """The faster of two times for each step: what a machine did besides only ever adds to it."""
+    if [name for name, _ in one] != [name for name, _ in other]:
+        return list(one)
+    pairs = zip(one, other, strict=True)
+    return [(name, min(seconds, again)) for (name, seconds), (_, again) in pairs]
 
 
 def executable_of(made: Prepared) -> Executable | None:

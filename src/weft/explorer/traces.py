@@ -11,14 +11,20 @@ from typing import Any, Final
 
 from weft.explorer.record import Json, timeline_of
 from weft.foundation.errors import UserError
+from weft.ops.trace.profile import KERNELS, LANES, RUNS
 from weft.runtime.timeline import Lap
 
-_LANES: Final = {False: "kernels", True: "whole runs"}
+_LANES: Final = {RUNS: "whole runs", KERNELS: "kernels", LANES: "lane"}
+"""What a lane is called that has no name of its own, by the process that its spans are of."""
+
+
+_LONGEST: Final = 40
+"""Letters of the name of a lane."""
 
 
 @dataclass(frozen=True)
 class _Event:
-    """One kernel of one run, or a run as a whole, whose lane is another."""
+    """One kernel of one run, a run as a whole, or what a thread or stream did of one."""
 
     program: str
     name: str
@@ -28,8 +34,10 @@ class _Event:
     layer: str
     start: float
     seconds: float
-    is_run: bool
+    process: int
     thread: str
+    lane: str
+    """What the trace calls its thread; nothing where it does not."""
 
     @property
     def line(self) -> int:
@@ -54,7 +62,11 @@ def records_of_trace(events: list[Any], where: str) -> list[Json]:
     programs: dict[str, list[_Event]] = {}
     for event in _read(events):
         programs.setdefault(event.program, []).append(event)
-    programs = {name: found for name, found in programs.items() if not all(e.is_run for e in found)}
+    programs = {
+        name: found
+        for name, found in programs.items()
+        if any(event.process == KERNELS for event in found)
+    }
     if not programs:
         raise UserError(
             f"{where} is a trace without kernels of Weft; weft profile SCRIPT --trace FILE writes "
@@ -65,11 +77,13 @@ def records_of_trace(events: list[Any], where: str) -> list[Json]:
 
 def _read(events: list[Any]) -> Iterator[_Event]:
     """The kernels and runs of a trace, which may be anybody's."""
+    lanes = dict(_names(events))
     for event in events:
         if (
             not isinstance(event, dict)
             or event.get("cat") != "weft"
-            or event.get("pid") not in (0, 1)
+            or type(event.get("pid")) is not int
+            or event["pid"] not in _LANES
         ):
             continue
         args, times = event.get("args"), (event.get("ts"), event.get("dur"))
@@ -82,9 +96,20 @@ def _read(events: list[Any]) -> Iterator[_Event]:
             place=_text(args.get("line")),
             start=event["ts"] / 1e6,
             seconds=event["dur"] / 1e6,
-            is_run=event["pid"] == 0,
-            thread=str(event.get("tid"))[:40],
+            process=event["pid"],
+            thread=str(event.get("tid"))[:_LONGEST],
+            lane=lanes.get((event["pid"], str(event.get("tid"))[:_LONGEST]), ""),
         )
+
+
+def _names(events: list[Any]) -> Iterator[tuple[tuple[int, str], str]]:
+    """What a trace calls its threads, by process and number."""
+    for event in events:
+        if not isinstance(event, dict) or event.get("name") != "thread_name":
+            continue
+        args, process = event.get("args"), event.get("pid")
+        if event.get("ph") == "M" and isinstance(args, dict) and type(process) is int:
+            yield (process, str(event.get("tid"))[:_LONGEST]), _text(args.get("name"))[:_LONGEST]
 
 
 def _text(value: Any) -> str:
@@ -99,7 +124,7 @@ def _record(name: str, events: list[_Event]) -> Json:
     """A program without stages: a kernel stands for an instruction, so that lines lead to it."""
     first: dict[str, _Event] = {}
     seconds: dict[str, float] = {}
-    for event in (event for event in events if not event.is_run):
+    for event in (event for event in events if event.process == KERNELS):
         first.setdefault(event.name, event)
         seconds[event.name] = seconds.get(event.name, 0.0) + event.seconds
     known = enumerate(first.values())
@@ -116,15 +141,20 @@ def _record(name: str, events: list[_Event]) -> Json:
 
 
 def _laps(events: list[_Event]) -> list[Lap]:
-    """Runs as they were, and kernel by kernel, in lanes of their own for every thread."""
+    """One run by threads and streams, where the trace has that; else runs as they were, and kernel
+    by kernel, in lanes of their own for every thread."""
+    events = [event for event in events if event.process == LANES] or events
     start = min(event.start for event in events)
     threads = list(dict.fromkeys(event.thread for event in events))
     of = [f", thread {at + 1}" for at in range(len(threads))] if threads[1:] else [""]
     lanes = {thread: of[at] for at, thread in enumerate(threads)}
     return [
-        Lap(e.name, e.start - start, e.seconds, f"{_LANES[e.is_run]}{lanes[e.thread]}")
+        Lap(
+            e.name, e.start - start, e.seconds,
+            e.lane or f"{_LANES[e.process]}{lanes[e.thread]}",
+        )
         for e in sorted(events, key=lambda event: event.start)
-    ]
+    ]  # fmt: skip
 
 
 def _kernel(at: int, event: _Event, seconds: float) -> Json:

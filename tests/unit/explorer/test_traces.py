@@ -34,17 +34,44 @@ def test_a_saved_profile_becomes_a_page(tmp_path: Path) -> None:
     assert any(kernel["file"] == __file__ and kernel["line"] for kernel in kernels)
     assert __file__ in data["sources"]
     assert data["programs"][0]["spans"][0][1] == 0
-    assert data["programs"][0]["lanes"] == ["kernels", "whole runs"]
+    assert set(data["programs"][0]["lanes"]) <= {"thread 1", "thread 2", "host"}
     served = explore(trace, "--serve")
     assert served.exit_code == 1
     assert "no stages" in str(served.exception)
+
+
+STREAMS = Path(__file__).parent / "gpu_profile.json"
+"""A step on a GPU, as `weft.profile` writes it: a stream, and a step that is the host's."""
+
+
+def test_a_profile_of_a_gpu_has_its_stream_the_host_and_the_gaps() -> None:
+    events = events_in(STREAMS)
+    assert events is not None
+    (record,) = records_of_trace(events, "it")
+    assert record["lanes"] == ["GPU stream", "host"]
+    on = [lane for _, _, _, lane in record["spans"]]
+    assert {0, 1} == set(on)
+    assert record["spans"][0][1] == 0
+    times = {kernel["name"]: kernel["seconds"] for kernel in record["kernels"]}
+    assert times["stream1"] == pytest.approx(412e-6)
+
+
+def test_runs_and_kernels_are_lanes_where_nothing_else_is_told() -> None:
+    events = [
+        {"cat": "weft", "pid": pid, "tid": 5, "name": name, "ts": 1, "dur": 2, "args": {}}
+        for pid, name in ((0, "@net"), (1, "map0"))
+    ]
+    (record,) = records_of_trace(events, "it")
+    assert record["lanes"] == ["kernels", "whole runs"]
 
 
 @pytest.mark.parametrize(
     "event",
     [None, 3, {"cat": "weft"}, {"cat": "weft", "pid": 1, "ts": 1, "dur": -1, "args": {}},
      {"cat": "weft", "pid": 1, "ts": "1", "dur": 1, "args": {}},
-     {"cat": "other", "pid": 1, "ts": 1, "dur": 1, "args": {}}],
+     {"cat": "other", "pid": 1, "ts": 1, "dur": 1, "args": {}},
+     {"cat": "weft", "pid": [1], "ts": 1, "dur": 1, "args": {}},
+     {"name": "thread_name", "ph": "M", "pid": 2, "tid": {}, "args": []}],
 )  # fmt: skip
 def test_a_trace_without_kernels_is_refused(event: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="without kernels of Weft"):

@@ -122,9 +122,28 @@ def test_every_kernel_has_its_op_line_and_layer(
     assert printed.split()[:7] == ["share", "ms", "calls", "kernel", "op", "line", "layer"]
     assert "blocks[1].qkv" in printed
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    told = [event["args"] for event in events if event["args"]["layer"] == "blocks[0].qkv"]
+    told = [event["args"] for event in events if event["args"].get("layer") == "blocks[0].qkv"]
     assert told
     assert all(args["file"] == __file__ for args in told)
+
+
+def test_a_profile_has_one_run_of_each_program_by_threads() -> None:
+    def head(x: Any, w: Any) -> Any:
+        return weft.exp(x @ w)
+
+    step = weft.jit(head)
+    with weft.graph(backend="cpu"), weft.profile(show=False) as found:
+        for _ in range(3):
+            step(weft.ones((64, 48)), weft.ones((48, 32))).eval()
+    spans = [span for span in found.spans if span.program == "@head"]
+    laps = [lap for lap in found.laps if lap.program == "@head"]
+    assert {lap.name for lap in laps} == {span.name for span in spans}
+    assert all("test_profile.py:" in lap.line for lap in laps)
+    lanes = [lap.lane for lap in laps]
+    assert 1 <= lanes.count("thread 1") <= len(spans) / 3
+    trace = found.chrome()["traceEvents"]
+    named = {event["args"]["name"] for event in trace if event["name"] == "thread_name"}
+    assert named == {lap.lane for lap in found.laps}
 
 
 def test_kernels_of_loops_have_lines_too() -> None:

@@ -57,11 +57,16 @@ def test_the_folder_is_laid_out_as_documented(tmp_path: Path) -> None:
 
 
 def check_chrome(trace: Any) -> None:
-    """The JSON object form of the Trace Event Format, complete events only."""
+    """The JSON object form of the Trace Event Format: complete events, and names of processes and
+    threads."""
     assert set(trace) <= {"traceEvents", "displayTimeUnit", "otherData", "metadata"}
     assert trace.get("displayTimeUnit", "ms") in ("ms", "ns")
     assert trace["traceEvents"]
     for event in trace["traceEvents"]:
+        if event["ph"] == "M":
+            assert event["name"] in ("process_name", "thread_name")
+            assert event["args"]["name"]
+            continue
         assert event["ph"] == "X"
         assert isinstance(event["name"], str)
         assert event["name"]

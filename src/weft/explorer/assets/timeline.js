@@ -68,7 +68,8 @@ const timelineView = () => {
     const every = (x(from + step) - x(from)) < 70 ? Math.ceil(70 / (x(from + step) - x(from))) : 1;
     for (let mark = Math.ceil((from - extent()[0]) / (step * every)) * step * every + extent()[0]; mark <= to; mark += step * every) {
       pen.beginPath(); pen.moveTo(x(mark), 24); pen.lineTo(x(mark), bottom); pen.stroke();
-      pen.fillText(mark - extent()[0] < step / 2 ? "0" : showSeconds(mark - extent()[0]), x(mark) + 4, 14);
+      const label = mark - extent()[0] < step / 2 ? "0" : showSeconds(mark - extent()[0]);
+      if (x(mark) + 8 + pen.measureText(label).width < x(to) + 16) pen.fillText(label, x(mark) + 4, 14);
     }
   };
   const paintSpan = (pen, [name, start, seconds, lane], x, from, to, inks) => {
@@ -121,10 +122,21 @@ const timelineView = () => {
     return { t, span, gap: lane === program().lanes.length && laidOut().gaps.find(([start, end]) => t >= start && t <= end) };
   };
   const zoom = (factor, t) => { const [from, to] = view || extent(); view = [t - (t - from) * factor, t + (to - t) * factor]; painting.ask(); };
+  // As weft.profile writes it: kernels one after the other are process 1, lanes process 2.
   const saveTrace = () => {
+    const p = program();
     const { named } = index();
-    const events = spans().map(([name, start, seconds, lane]) => { const kernel = program().kernels[named.get(name)]; return { name, cat: "weft", ph: "X", ts: start * 1e6, dur: seconds * 1e6, pid: 1, tid: lane + 1, args: kernel ? { op: kernel.op, line: kernel.place, layer: kernel.layer } : {} }; });
-    const url = URL.createObjectURL(new Blob([JSON.stringify({ traceEvents: [...program().lanes.map((name, lane) => ({ name: "thread_name", ph: "M", pid: 1, tid: lane + 1, args: { name } })), ...events] })], { type: "application/json" }));
+    const called = (what, pid, tid, name) => ({ name: what, ph: "M", pid, tid, args: { name } });
+    const event = (name, start, seconds, pid, tid) => {
+      const kernel = p.kernels[named.get(name)];
+      const from = kernel ? { op: kernel.op, line: kernel.place, file: kernel.file, layer: kernel.layer } : {};
+      return { name, cat: "weft", ph: "X", ts: start * 1e6, dur: seconds * 1e6, pid, tid, args: { program: p.name, ...from } };
+    };
+    let end = 0;
+    const kernels = p.kernels.filter((kernel) => kernel.seconds > 0).map((kernel) => { end += kernel.seconds; return event(kernel.name, end - kernel.seconds, kernel.seconds, 1, 0); });
+    const names = [called("process_name", 1, 0, "kernels, one after the other"), called("process_name", 2, 0, "one run, by threads and streams"), ...p.lanes.map((name, lane) => called("thread_name", 2, lane, name))];
+    const laps = spans().map(([name, start, seconds, lane]) => event(name, start, seconds, 2, lane));
+    const url = URL.createObjectURL(new Blob([JSON.stringify({ traceEvents: [...names, ...kernels, ...laps] })], { type: "application/json" }));
     el("a", { href: url, download: "trace.json" }).click();
   };
   canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : 0.8, atEvent(event).t); }, { passive: false });

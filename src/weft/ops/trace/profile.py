@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,13 @@ _WIDEST: Final = 44
 _TITLES: Final = ("share", "ms", "calls", "kernel", "op", "line", "layer")
 _NUMBERS: Final = 3
 """Columns that are numbers."""
+PROCESSES: Final = (
+    "programs as they ran",
+    "kernels, one after the other",
+    "one run of each, by threads and streams",
+)
+"""What the processes of a trace are, by number."""
+RUNS, KERNELS, LANES = range(3)
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,8 @@ class Span:
     detail: str = ""
     program: str = ""
     origin: Origin = _NOWHERE
+    lane: str = ""
+    """Whose time it is, where that is known: a thread of a CPU, a stream of a GPU, or the host."""
 
     @property
     def line(self) -> str:
@@ -67,11 +76,16 @@ KEYS: Final[dict[str, Callable[[Span], tuple[str, ...]]]] = {
 @dataclass
 class Profile:
     """Every span seen, in order; `runs` are the programs that they are part of, as they ran without
-    being taken apart."""
+    being taken apart; `laps` are who was busy with what in one run of each program."""
 
     spans: list[Span] = field(default_factory=list)
     origin: float = field(default_factory=time.perf_counter)
     runs: list[Span] = field(default_factory=list)
+    laps: list[Span] = field(default_factory=list)
+    has_laps: bool = True
+    """Whether a program is run once more for its laps."""
+    _lapped: set[int] = field(default_factory=set)
+    """Programs that have laps."""
 
     def add(
         self,
@@ -119,10 +133,16 @@ class Profile:
 
     def chrome(self) -> dict[str, Any]:
         """The spans in the Trace Event Format, times in microseconds: what chrome://tracing and
-        Perfetto open. Programs as they ran are process 0, their parts process 1."""
-        events = [_event(span, 1) for span in self.spans]
-        events += [_event(span, 0) for span in self.runs]
-        return {"traceEvents": events, "displayTimeUnit": "ms"}
+        Perfetto open. Programs as they ran are process 0, their parts process 1, and one run of
+        each by threads and streams process 2."""
+        lanes = {name: at for at, name in enumerate(dict.fromkeys(lap.lane for lap in self.laps))}
+        events = [_event(span, KERNELS) for span in self.spans]
+        events += [_event(span, RUNS) for span in self.runs]
+        events += [{**_event(lap, LANES), "tid": lanes[lap.lane]} for lap in self.laps]
+        used = {event["pid"] for event in events}
+        names = [_named("process_name", pid, 0, PROCESSES[pid]) for pid in sorted(used)]
+        names += [_named("thread_name", LANES, at, name) for name, at in lanes.items()]
+        return {"traceEvents": [*names, *events], "displayTimeUnit": "ms"}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace for Perfetto."""
@@ -130,6 +150,11 @@ class Profile:
             Path(path).write_text(json.dumps(self.chrome()) + "\n")
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+    """What a trace calls a process, or one of its threads."""
+    return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
 def _event(span: Span, process: int) -> dict[str, Any]:
@@ -197,10 +222,13 @@ def profiled(compiled: Prepared, inputs: Sequence[Any], seed: int, profile: Prof
     name = f"@{compiled.program.entry}"
     if getattr(compiled.executable, "profile", None) is not None:
         again = unshared(compiled, inputs)
+        once_more = _for_laps(compiled, inputs, profile)
         started = time.perf_counter()
         results = compiled.execute(inputs, seed=seed)
         _add_run(profile, name, started, time.perf_counter())
-        _by_kernel(compiled, again, seed, profile)
+        origins = _by_kernel(compiled, again, seed, profile)
+        if once_more is not None:
+            _by_lane(compiled, once_more, seed, profile, started, origins)
         return results
 
     def observe(body: Body, instruction: Instruction, seconds: float) -> None:
@@ -225,8 +253,39 @@ def _add_run(profile: Profile, name: str, started: float, end: float) -> None:
     profile.runs.append(Span(name, started - profile.origin, end - started, thread, program=name))
 
 
-def _by_kernel(compiled: Prepared, inputs: Sequence[Any], seed: int, profile: Profile) -> None:
-    """One more run, kernel by kernel."""
+def _for_laps(compiled: Prepared, inputs: Sequence[Any], profile: Profile) -> list[Any] | None:
+    """The inputs for a run that tells of its threads and streams; None where there shall be none:
+    one for each program is enough."""
+    known = id(compiled) in profile._lapped or not profile.has_laps
+    if known or getattr(compiled.executable, "timeline", None) is None:
+        return None
+    profile._lapped.add(id(compiled))
+    return unshared(compiled, inputs)
+
+
+def _by_lane(
+    compiled: Prepared,
+    inputs: Sequence[Any],
+    seed: int,
+    profile: Profile,
+    started: float,
+    origins: Mapping[str, Origin],
+) -> None:
+    """One more run, with who was busy with what; it is shown where the first one is."""
+    executable: Any = compiled.executable
+    name, thread = f"@{compiled.program.entry}", threading.get_ident()
+    for lap in executable.timeline(inputs, seed=seed):
+        origin = origins.get(lap.label, _NOWHERE)
+        start = started - profile.origin + lap.start
+        detail = f"{origin.op} {origin.line}".strip()
+        made = Span(lap.label, start, lap.seconds, thread, detail, name, origin, lap.lane)
+        profile.laps.append(made)
+
+
+def _by_kernel(
+    compiled: Prepared, inputs: Sequence[Any], seed: int, profile: Profile
+) -> dict[str, Origin]:
+    """One more run, kernel by kernel; what the user wrote that each carries out."""
     executable: Any = compiled.executable
     find = getattr(executable, "origins", None)
     origins = find() if find is not None else []
@@ -239,3 +298,4 @@ def _by_kernel(compiled: Prepared, inputs: Sequence[Any], seed: int, profile: Pr
         end += seconds
         detail = f"{origin.op} {origin.line}".strip()
         profile.add(label, end, seconds, detail, name, origin)
+    return {label: origin for (label, _), origin in zip(steps, known, strict=True)}

@@ -139,6 +139,22 @@ class Browser:
         ]
         self._do("/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": steps}]})
 
+    def drag(self, start: str, end: str) -> None:
+        """From the left of one element to the right of another, with the button down. Places are
+        those of the window: pointing may replace elements."""
+        box = "((r) => [r.left, r.right, (r.top + r.bottom) / 2].map(Math.round))"
+        find = f"{box}(document.querySelector(arguments[0]).getBoundingClientRect())"
+        (left, _, top), (_, right, bottom) = self.run(find, start), self.run(find, end)
+        move = {"type": "pointerMove", "duration": 80}
+        steps = [
+            {**move, "x": left + 2, "y": top},
+            {"type": "pointerDown", "button": 0},
+            {**move, "x": (left + right) // 2, "y": (top + bottom) // 2},
+            {**move, "x": right - 2, "y": bottom},
+            {"type": "pointerUp", "button": 0},
+        ]
+        self._do("/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": steps}]})
+
     def press(self, *keys: str) -> None:
         """Keys for whatever has the focus."""
         actions = [

@@ -6,114 +6,34 @@ leaves pictures of what it saw there.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import weft
-from tests.browser.driver import BROWSER, DRIVER, Browser
+from tests.browser.driver import Browser
+from tests.browser.pages import (
+    EVIL,
+    ROOT,
+    boxes_are_instructions,
+    chain,
+    deep,
+    keep,
+    needs_browser,
+)
 from weft.driver.tuning import tuned
 from weft.driver.tuning.tuned import Tuned
 from weft.explorer.collect import of_program, records
 from weft.explorer.page import page
 from weft.explorer.record import timeline_of
 from weft.explorer.serve import Server, Session
-from weft.explorer.traces import records_of_trace
+from weft.explorer.traces import events_in, records_of_trace
 from weft.plan.candidates import candidates
-from weft.ptir.ir import Program
 from weft.runtime.timeline import Lap
 
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER and os.environ.get("WEFT_BROWSER")),
-    reason="make test-browser runs these, where Chromium and its driver are installed",
-)
-ROOT = Path(__file__).parents[2]
-PICTURES = os.environ.get("PICTURES")
-TOUR = """import weft
-import weft.functional as F
-
-
-@weft.jit
-def head(x, w):
-    logits = x @ w
-    return F.softmax(logits * 0.125)
-
-
-head(weft.ones((64, 128)), weft.ones((128, 96)))
-"""
-EVIL = "</script><script>window.bad=1</script><img src=x onerror='window.bad=2'>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        made = Browser()
-    except (OSError, RuntimeError, AssertionError) as error:
-        pytest.skip(f"these need a Chromium that starts: {error}")
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a script, as the command writes it."""
-    folder = tmp_path_factory.mktemp("tour")
-    (folder / "softmax.py").write_text(TOUR)
-    command = [sys.executable, "-m", "weft", "explore", "softmax.py", "-o", "softmax.html"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "WEFT_BACKEND": "cpu"}
-    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
-    return folder / "softmax.html"
-
-
-def keep(browser: Browser, name: str) -> None:
-    """A picture for the docs, where they are wanted."""
-    if PICTURES:
-        browser.picture(Path(PICTURES) / f"{name}.png")
-
-
-def chain(layers: int) -> Program:
-    """A program of five instructions a layer."""
-
-    def deep(x: Any) -> Any:
-        value = x
-        for _ in range(layers):
-            value = weft.tanh(value + x) * weft.exp(value) - x
-        return value
-
-    found: Program = weft.jit(deep).program(weft.ones((4,)))
-    return found
-
-
-def deep() -> list[dict[str, Any]]:
-    """A page of 10,000 instructions, a line of text each, and as many kernels."""
-    found = records([of_program("deep", chain(3), run=False)])[0]
-    (record,) = found
-    values = [
-        [at, "add", "f32[4]", "deep.py", 3, f"blocks[{at // 50}].mlp", [at - 1, at - 7]]
-        for at in range(8, 10_008)
-    ]
-    record["values"] = [*record["values"][:8], *values]
-    lines = [f"  %{at} = add(%{at - 1}, %{at - 7}) : f32[4]" for at in range(8, 10_008)]
-    marks = [[at, at + 1, [at + 8]] for at in range(10_000)]
-    record["stages"][0].update(text=lines, marks=marks)
-    kernel = record["kernels"][0]
-    record["kernels"] = [{**kernel, "name": f"map{at}", "values": [at]} for at in range(10_008)]
-    return found
-
-
-def boxes_are_instructions(browser: Browser) -> None:
-    """Show the graph of instructions, all of it."""
-    browser.run("weft.show('graph')")
-    change = "((s) => { s.value = 'instructions'; s.dispatchEvent(new Event('change')); })"
-    browser.run(f"{change}(document.querySelector('.graph-view select'))")
-    browser.run("weft.views.get('graph').unfold()")
-    browser.settle()
+pytestmark = needs_browser
 
 
 def test_the_page_opens_from_disk_and_asks_for_nothing(browser: Browser, tour: Path) -> None:
@@ -416,6 +336,25 @@ def test_the_timeline_has_a_lane_for_each_thread_and_its_gaps(
     assert not browser.errors()
 
 
+def test_a_profile_of_a_gpu_shows_stream_host_and_gaps(browser: Browser, tmp_path: Path) -> None:
+    events = events_in(ROOT / "tests" / "unit" / "explorer" / "gpu_profile.json")
+    assert events is not None
+    path = tmp_path / "gpu.html"
+    path.write_text(page(records_of_trace(events, "it"), "gpu"))
+    browser.open(path)
+    browser.run("weft.show('timeline')")
+    browser.settle()
+    laid = browser.run("weft.state.data.programs[0].laid")
+    assert browser.run("weft.state.data.programs[0].lanes") == ["GPU stream", "host"]
+    waits = [end - start for start, end in laid["gaps"] if end - start > 2e-6]
+    assert waits == pytest.approx([59e-6, 74e-6])
+    browser.click_at(".timeline", -150, laid_row(browser, lane=0))
+    assert browser.run("weft.state.pinned && weft.state.kernels.size") == 1
+    browser.press("escape")
+    keep(browser, "timeline")
+    assert not browser.errors()
+
+
 def laid_row(browser: Browser, lane: int) -> int:
     """How far below the middle of the timeline a lane is."""
     high: int = browser.run("document.querySelector('.timeline').clientHeight")
@@ -467,6 +406,9 @@ def test_an_edited_plan_changes_its_kernel(browser: Browser, server: Server) -> 
     line = int(browser.texts(".problem b")[0].removeprefix("line ").rstrip(": "))
     text = browser.run("document.querySelector('.editor').value")
     assert "accumulators" in text.split("\n")[line - 1]
+    below = "(s) => document.querySelector(s).getBoundingClientRect()"
+    beside = browser.run(f"(({below})('.problem').top - ({below})('.editor').top)")
+    assert abs(beside - 19 * line) < 19
     keep(browser, "refused")
     replace('"many"', "2")
     browser.click(".compile")

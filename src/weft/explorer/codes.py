@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias
 
 from weft.driver.code.gpu_kernels import compile_sources
@@ -13,8 +15,8 @@ from weft.foundation.errors import WeftError
 from weft.foundation.tally import counted
 from weft.target.target import Kind
 
-MOST_LINES: Final = 2000
-"""Lines of one kind of code after which no other routine is begun."""
+MOST_LINES: Final = 30_000
+"""Lines of one kind of code after which no other routine is begun: all of GPT-2's fit in."""
 Json: TypeAlias = dict[str, Any]
 
 
@@ -52,19 +54,31 @@ def _fitting(
 ) -> dict[str, Listing]:
     """Routines one after the other, until there is no room for more."""
     found: dict[str, Listing] = {}
-    for number, symbol in enumerate(symbols):
-        if not full and any(len(listing.lines) >= MOST_LINES for listing in found.values()):
-            left = counted(len(symbols) - number, "routine")
-            for listing in found.values():
-                listing.lines.append(
-                    f"; {left} of cheaper kernels left out: weft explore --full has them"
-                )
-            break
-        for stage, listing in make(symbol).items():
-            whole = found.setdefault(stage, Listing())
-            whole.lines.append(f"; ==== kernel {symbol}")
-            whole.extend(listing)
+    at_once = os.cpu_count() or 1
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        for start in range(0, len(symbols), at_once):
+            batch = symbols[start : start + at_once]
+            for number, (symbol, listings) in enumerate(
+                zip(batch, pool.map(make, batch), strict=True), start
+            ):
+                if not full and _is_full(found):
+                    _tell_left(found, len(symbols) - number)
+                    return found
+                for stage, listing in listings.items():
+                    whole = found.setdefault(stage, Listing())
+                    whole.lines.append(f"; ==== kernel {symbol}")
+                    whole.extend(listing)
     return found
+
+
+def _is_full(found: Mapping[str, Listing]) -> bool:
+    return any(len(listing.lines) >= MOST_LINES for listing in found.values())
+
+
+def _tell_left(found: Mapping[str, Listing], count: int) -> None:
+    left = counted(count, "routine")
+    for listing in found.values():
+        listing.lines.append(f"; {left} of cheaper kernels left out: weft explore --full has them")
 
 
 def resources_of(compilation: Compilation) -> dict[str, Json]:

@@ -83,7 +83,7 @@ def run_of(executable: Executable) -> Measured:
             runs = [executable.profile([array.copy() for array in inputs]) for _ in range(_TURNS)]
             laps = executable.timeline([array.copy() for array in inputs])
     except WeftError:
-        # There may be no such GPU here, and numbers made up for it may not be what it takes, such as
+        # There may be no such GPU here, and made-up numbers may not be what it takes, such as
         # places inside a table.
         return Measured()
     least = [(label, min(run[at][1] for run in runs)) for at, (label, _) in enumerate(runs[0])]

@@ -64,6 +64,29 @@ def test_code_that_somebody_wrote_is_shown_without_claims(cpu: Compilation) -> N
     assert assembly_listing(listing, symbol, None).lines
 
 
+def test_code_is_that_of_the_dearest_kernels_and_says_what_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def several(x: Any, w: Any) -> Any:
+        return weft.exp((weft.tanh(x @ w) @ w)[::2])
+
+    program = weft.jit(several).program(weft.ones((32, 24)), weft.ones((24, 24)))
+    (cluster,) = compile_program(program, "cpu").clusters.values()
+    made = cluster.compilation
+    dearest = list(reversed(made["cpu"].routines))
+    assert len(dearest) >= 2
+    whole = codes_of(made, dearest, full=False)
+    for listing in whole.values():
+        heads = [line for line in listing.lines if line.startswith("; ==== kernel")]
+        assert heads == [f"; ==== kernel {symbol}" for symbol in dearest]
+    monkeypatch.setattr("weft.explorer.codes.MOST_LINES", 10)
+    assert codes_of(made, dearest, full=True) == whole
+    for listing in codes_of(made, dearest, full=False).values():
+        heads = [line for line in listing.lines if line.startswith("; ==== kernel")]
+        assert heads == [f"; ==== kernel {dearest[0]}"]
+        assert "left out: weft explore --full" in listing.lines[-1]
+
+
 def test_variables_are_the_same_in_the_dialect_and_in_cuda() -> None:
     dialect = ["  let row = number", "  v12, v13 : f32 = load_vector(buffer=0)", "  sync_threads()"]
     cuda = [

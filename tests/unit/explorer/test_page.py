@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from typer.testing import CliRunner
 import weft
 from tests.unit.explorer.unpacking import data_of
 from weft.cli.main import app
-from weft.explorer.collect import Shown, of_program, records
+from weft.explorer.collect import Shown, Watcher, of_program, records
 from weft.explorer.page import STYLE, asset, page, script_text
 from weft.explorer.serve import HOST, Server, Session
 from weft.foundation.errors import UserError
@@ -125,6 +126,38 @@ def test_a_script_becomes_a_page_with_its_source(tmp_path: Path) -> None:
     idle = run(script, "-o", out, "idle")
     assert idle.exit_code == 1
     assert "compiled nothing" in str(idle.exception)
+
+
+def test_the_program_that_took_the_most_time_comes_first(tmp_path: Path) -> None:
+    script, out = tmp_path / "two.py", tmp_path / "two.html"
+    script.write_text(
+        "import weft\n\n"
+        "def long(x):\n    for _ in range(20):\n        x = weft.tanh(x) + 1.0\n    return x\n\n"
+        "def slow(x):\n    return x @ x\n\n"
+        "with weft.graph(backend='cpu'):\n"
+        "    weft.jit(long)(weft.ones((4,)))\n"
+        "    heavy = weft.jit(slow)\n"
+        "    for _ in range(4):\n        heavy(weft.ones((400, 400)))\n"
+    )
+    assert run(script, "-o", out).exit_code == 0
+    assert [p["name"] for p in data_of(out.read_text())["programs"]] == ["slow", "long"]
+
+
+def test_a_kernel_has_the_least_of_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else a machine does in one run makes no kernel dear."""
+    seconds = iter([[5.0, 1.0], [2.0, 3.0], [4.0, 4.0]])
+
+    def slow_sometimes(compiled: Any, inputs: Any, seed: int, profile: Any) -> list[Any]:
+        for at, taken in enumerate(next(seconds)):
+            profile.add(f"k{at}", 0.0, taken)
+        return []
+
+    monkeypatch.setattr("weft.explorer.collect.profiled", slow_sometimes)
+    watcher, prepared = Watcher(), SimpleNamespace(executable=None)
+    for _ in range(3):
+        watcher.execute(prepared, [], 0)  # type: ignore[arg-type]
+    assert watcher.steps[id(prepared)] == [("k0", 2.0), ("k1", 1.0)]
+    assert watcher.seconds[id(prepared)] == 19.0
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\0\1\2", b"ptir.v0.4\nfunc @"])

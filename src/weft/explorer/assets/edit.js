@@ -14,11 +14,11 @@ const openEditor = (pane, stage) => {
   problem.hidden = true;
   const close = () => { box.remove(); pane.scroller.hidden = false; };
   const compile = el("button", { class: "compile", onclick: () => submit() }, "compile");
-  const box = el("div", { class: "editing" }, el("div", { class: "bar" }, compile, el("button", { onclick: close }, "cancel"), el("span", { class: "soft" }, "Ctrl+Enter compiles")), problem, area);
+  const box = el("div", { class: "editing" }, el("div", { class: "bar" }, compile, el("button", { onclick: close }, "cancel"), el("span", { class: "soft" }, "Ctrl+Enter compiles")), el("div", { class: "written" }, area, problem));
   pane.scroller.hidden = true;
   pane.root.append(box);
   area.focus();
-  const at = stage.text.findIndex((_, n) => litness(marksOf(stage).get(n)));
+  let at = stage.text.findIndex((_, n) => litness(marksOf(stage).get(n)));
   if (at > 0) area.scrollTop = at * ROW - 60;
   area.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(); event.stopPropagation(); });
 
@@ -26,13 +26,18 @@ const openEditor = (pane, stage) => {
     problem.hidden = false;
     const line = answer.line || lineOf(area.value, answer.error);
     clear(problem, line ? el("b", {}, `line ${line}: `) : null, answer.error);
-    if (!line) return;
+    if (!line) { at = 0; follow(); return; }
     const start = area.value.split("\n").slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
     area.focus();
     area.setSelectionRange(start, start + area.value.split("\n")[line - 1].length);
     area.scrollTop = (line - 4) * ROW;
-    problem.style.setProperty("--y", `${Math.max(0, (line * ROW) - area.scrollTop)}px`);
+    at = line;
+    follow();
   };
+  // What is wrong stands below its line, and goes with it.
+  const follow = () => problem.style.setProperty("--y", `${at * ROW + 8 - area.scrollTop}px`);
+  area.addEventListener("scroll", follow);
+  area.addEventListener("input", () => { problem.hidden = true; });
   const submit = async () => {
     compile.disabled = true;
     compile.textContent = "compiling …";

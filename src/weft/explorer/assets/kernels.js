@@ -26,6 +26,17 @@ const commonLayer = (layers) => {
   return new Set(layers).size === 1 ? layers[0] : shared.size === 1 ? [...shared][0] : [...shared].slice(0, 3).join(", ");
 };
 
+// Where kernels come from: net.py:3, 7 and how many more.
+const MOST_PLACE = 26;
+const commonPlace = (places) => {
+  const [first, second, ...rest] = [...new Set(places)].filter(Boolean);
+  if (!first) return "";
+  const [file] = first.split(":");
+  const short = second?.startsWith(`${file}:`) ? second.slice(file.length + 1) : second;
+  const text = [first, ...(second ? [short] : [])].join(", ") + (rest.length ? " …" : "");
+  return text.length > MOST_PLACE ? (first.length > MOST_PLACE ? `…${first.slice(1 - MOST_PLACE)}` : `${first} …`) : text;
+};
+
 const kernelsView = () => {
   const together = el("input", { type: "checkbox", onchange: () => { asked = together.checked; draw(); } });
   const bar = el("label", { class: "together" }, together, "kernels with the same code together");
@@ -45,6 +56,9 @@ const kernelsView = () => {
     const head = el("div", { class: "kernel head" },
       el("span", {}, measured ? "measured" : "estimated"), el("span", {}, "kernel"), el("span", {}, "ops"),
       el("span", {}, "line"), el("span", {}, "layer"));
+    const places = order.slice(0, MOST_ROWS).map((row) => commonPlace(row.kernels.map((at) => p.kernels[at].place)));
+    // A line that is cut short leads nowhere, so its column is as wide as it needs.
+    list.style.setProperty("--place", `${8 * Math.max(12, ...places.map((place) => place.length))}px`);
     rows = order.slice(0, MOST_ROWS).map((row, n) => {
       const kernels = row.kernels.map((at) => p.kernels[at]);
       const [kernel] = kernels;
@@ -55,7 +69,7 @@ const kernelsView = () => {
           el("b", {}, showShare(share)), " ", el("i", {}, showSeconds(row.seconds))),
         el("span", { class: "name" }, kernel.name, kernels.length > 1 && el("small", {}, ` ×${kernels.length}`)),
         el("span", { class: "ops", title: kernel.op }, kernel.op),
-        el("span", { class: "place", title: kernel.place }, [...new Set(kernels.map((each) => each.place))].slice(0, 2).join(", ")),
+        el("span", { class: "place", title: [...new Set(kernels.map((each) => each.place))].slice(0, 12).join(", ") }, places[n]),
         el("span", { class: "layer", title: layer }, layer));
     });
     // Columns that nothing is known for leave their room to the others.

@@ -75,7 +75,7 @@ const switchTo = (at) => {
 };
 const drawHead = () => {
   const p = program();
-  clear(page.programs, state.data.programs.map((each, at) => el("option", { value: at, selected: at === state.at }, `${each.name} · ${each.target} · -O${each.level}`)));
+  clear(page.programs, state.data.programs.map((each, at) => el("option", { value: at, selected: at === state.at }, titleOf(each))));
   clear(page.strip, stripOf());
   page.about.textContent = `${p.values.length.toLocaleString("en")} values, ${p.kernels.length.toLocaleString("en")} kernel${p.kernels.length === 1 ? "" : "s"}${p.why ? ` · ${p.why}` : ""}`;
 };

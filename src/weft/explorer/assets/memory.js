@@ -50,6 +50,15 @@ const memoryView = () => {
     else { pen.fillText("Nothing lives in the arena: every value is an input, a result, or stays inside its kernel.", x0, y1 / 2); }
   });
 
+  // What a tensor is, in the user's words: ops, line and layer of the kernel that makes it.
+  const madeBy = (name) => {
+    const kernel = program().kernels[index().writers.get(name)];
+    return kernel ? [kernel.op, kernel.place, kernel.layer].filter(Boolean).join(" · ") : "";
+  };
+  const linkTo = (name) => {
+    const at = index().writers.get(name);
+    return at == null ? name : el("button", { class: "link", title: "Its kernel", onclick: () => { select({ kernels: [at] }, { pin: true }); show("kernels"); } }, name);
+  };
   const isTensorLit = (name) => [...state.kernels].some((at) => { const kernel = program().kernels[at]; return kernel.reads.includes(name) || kernel.writes.includes(name); });
   const draw = () => {
     const { memory, live, own, peak } = facts();
@@ -61,7 +70,7 @@ const memoryView = () => {
       el("h2", {}, "Memory"),
       el("div", { class: "facts" }, fact("arena", showBytes(memory.arena)), fact("alive at the peak", showBytes(live[peak] || 0), at ? `at ${at.name}` : ""), ...[...bySpace].map(([space, bytes]) => fact(space === "arena" ? "tensors in the arena" : `${space}s`, showBytes(bytes)))),
       alive.length > 0 && el("h3", {}, "Alive at the peak"),
-      el("table", { class: "plan" }, alive.slice(0, 40).map((tensor) => el("tr", {}, el("th", {}, tensor[0]), el("td", {}, showBytes(tensor[3])), el("td", { class: "soft" }, `kernels ${tensor[4]} to ${tensor[5]}`)))),
+      el("table", { class: "plan" }, alive.slice(0, 40).map((tensor) => el("tr", {}, el("th", {}, linkTo(tensor[0])), el("td", { class: "num" }, showBytes(tensor[3])), el("td", {}, madeBy(tensor[0]), el("div", { class: "soft" }, `kernels ${tensor[4]} to ${tensor[5]}`))))),
       memory.copies.length > 0 && el("h3", {}, "Copies"),
       el("ul", {}, memory.copies.slice(0, 40).map(([before, source, target, bytes, why]) => el("li", {}, `${source} → ${target} before ${before}, ${showBytes(bytes)}: ${why}`))),
       memory.shares.length > 0 && el("h3", {}, "Memory that is used again"),
@@ -72,7 +81,7 @@ const memoryView = () => {
     const found = boxes.findLast((box) => event.offsetX >= box.x && event.offsetX <= box.x + box.w && event.offsetY >= box.y && event.offsetY <= box.y + box.h) || null;
     if (found === over) return;
     over = found;
-    told.textContent = found ? `${found.tensor[0]}: ${showBytes(found.tensor[3])} at ${found.tensor[2]}, from kernel ${found.tensor[4]} to ${found.tensor[5]}` : "";
+    told.textContent = found ? `${found.tensor[0]}: ${showBytes(found.tensor[3])} at ${found.tensor[2]}, from kernel ${found.tensor[4]} to ${found.tensor[5]} · ${madeBy(found.tensor[0])}` : "";
     painting.ask();
   });
   canvas.addEventListener("click", () => {

@@ -18,6 +18,7 @@ const views = new Map();
 const onSelect = (listener) => { listeners.add(listener); return listener; };
 const tell = (scroll, from) => { for (const each of listeners) each(scroll, from); };
 
+const titleOf = (p) => `${p.name} · ${p.target} · -O${p.level}`;
 const program = () => state.data.programs[state.at];
 
 // Indexes over one program, made when they are first asked for.
@@ -55,7 +56,8 @@ const index = (p = program()) => {
     if (!users.has(id)) users.set(id, []);
     users.get(id).push(value[0]);
   }
-  p.index = { byId, kernelsOf, named, measured, time, total, most, byPlace, byLine, users };
+  const writers = new Map(p.kernels.flatMap((kernel, at) => kernel.writes.map((name) => [name, at])));
+  p.index = { writers, byId, kernelsOf, named, measured, time, total, most, byPlace, byLine, users };
   return p.index;
 };
 

@@ -2,6 +2,8 @@
 
 const ROW = 19;
 const SOURCE = "source";
+// Stages that have the code of the dearest kernels alone, besides machine code.
+const CODE_KINDS = ["llvm", "cu", "ptx"];
 
 const TOKEN = /("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:#(?!-?\d)|;|\/\/).*$|%[\w.]+|@[\w.]+|\bk_[0-9a-f]{16}\b|\b(?:def|return|for|in|if|else|class|import|from|lambda|with|func|entry|routine|buffer|parallel|serial|unrolled|lanes|load|store|let|init|finish|accumulate|define|declare|br|ret|phi)\b|\b(?:f|bf|si|ui|i)\d{1,2}(?:_\w+)?\b|-?\b\d+(?:\.\d+)?(?:e[-+]?\d+)?\b)/g;
 const kindOf = (token) => {
@@ -50,7 +52,7 @@ class Pane {
       class: "scroller", tabindex: 0, role: "listbox", "aria-label": "Lines",
       onscroll: () => this.ask(), onkeydown: (event) => this.key(event),
       onpointermove: (event) => this.pointed(event), onclick: (event) => this.clicked(event),
-      onpointerleave: () => { if (!state.pinned) select({}, { scroll: false }); },
+      onpointerleave: (event) => { if (!state.pinned && !event.buttons) select({}, { scroll: false }); },
     }, this.rows);
     this.root = el("section", { class: "pane" },
       el("header", {}, this.menu, this.files, this.note, this.tools), this.scroller);
@@ -96,10 +98,22 @@ class Pane {
     const widest = this.lines.reduce((most, line) => Math.max(most, line.length), 0);
     this.rows.style.height = `${this.lines.length * ROW + 8}px`;
     this.rows.style.width = `calc(${widest}ch + 90px)`;
+    this.told = this.note.textContent;
     this.cursor = -1;
     clear(this.tools, editTools(this));
     this.draw();
     this.reveal();
+    if (isSource && !state.values.size && !state.kernels.size) this.into(this.hottestLine());
+  }
+
+  hottestLine() {
+    const { byLine } = index();
+    let [best, most] = [0, 0];
+    this.lines.forEach((_, at) => {
+      const seconds = byLine.get(`${this.file}\n${at + 1}`) || 0;
+      if (seconds > most) [best, most] = [at, seconds];
+    });
+    return best;
   }
 
   hottest(names) {
@@ -156,7 +170,8 @@ class Pane {
 
   pointed(event) {
     const at = this.atEvent(event);
-    if (at === this.last || state.pinned) return;
+    // Who drags with a button down selects text, which must stay as it is.
+    if (at === this.last || state.pinned || event.buttons) return;
     this.last = at;
     const marks = at >= 0 ? this.marks.get(at) : null;
     hover(marks || {}, this);
@@ -192,6 +207,7 @@ class Pane {
   }
 
   reveal() {
+    this.note.textContent = this.told;
     if (!state.values.size && !state.kernels.size) return;
     if (this.stage === SOURCE) this.openFile();
     let first = -1;
@@ -201,6 +217,15 @@ class Pane {
       if (lit && first < 0) first = at;
     }
     if (first >= 0) this.into(first);
+    else this.note.textContent = this.absence();
+  }
+
+  // Why nothing of what is selected is here.
+  absence() {
+    const kernels = [...state.kernels].map((at) => program().kernels[at]);
+    if (this.stage === SOURCE) return "no line of it is known";
+    if (!CODES.includes(this.stage) && !CODE_KINDS.includes(this.stage)) return `${this.told}, none about it`;
+    return kernels.some((kernel) => kernel.routine) ? "left out: weft explore --full has its code" : "the host carries it out: it has no code";
   }
 
   openFile() {

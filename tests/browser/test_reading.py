@@ -1,0 +1,134 @@
+"""What somebody who reads a page sees: lines in full, where things are, and why others are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.browser.driver import Browser
+from tests.browser.pages import chain, keep, needs_browser
+from weft.explorer.collect import of_program, records
+from weft.explorer.page import page
+from weft.ptir.ir import Program
+
+pytestmark = needs_browser
+
+
+def opened(browser: Browser, found: list[dict[str, Any]], folder: Path) -> None:
+    path = folder / "page.html"
+    path.write_text(page(found, "page"))
+    browser.open(path)
+
+
+def test_lines_of_kernels_are_shown_in_full(browser: Browser, tmp_path: Path) -> None:
+    found = records([of_program("net", chain(3), run=False)])[0]
+    (kernel,) = found[0]["kernels"]
+    names = [
+        "train_the_model.py:1207",
+        "net.py:3",
+        "a_file_with_a_name_too_long_for_any_list.py:17",
+    ]
+    found[0]["kernels"] = [
+        {**kernel, "name": f"map{at}", "place": name, "layer": "blocks[0].attention.value"}
+        for at, name in enumerate(names)
+    ]
+    opened(browser, found, tmp_path)
+    shown = browser.texts(".kernel:not(.head) .place")
+    assert shown[:2] == names[:2]
+    assert shown[2].startswith("…")
+    assert shown[2].endswith(".py:17")
+    cells = "[...document.querySelectorAll('.kernel .place')]"
+    assert browser.run(f"{cells}.every((e) => e.scrollWidth <= e.clientWidth)")
+
+
+def test_the_source_opens_at_its_dearest_line(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, records([of_program("rows", rows(), run=False)])[0], tmp_path)
+    browser.run("weft.show('code')")
+    browser.settle()
+    (heat,) = {text for text in browser.texts(".pane:first-child .heat") if text}
+    assert heat == "100 %"
+
+
+def test_text_is_selected_by_dragging(browser: Browser, tour: Path) -> None:
+    browser.open(tour)
+    browser.run("weft.show('code')")
+    browser.settle()
+    row = ".pane:nth-child(2) .row[data-at='{}'] code".format
+    browser.drag(row(5), row(7) + " .t-ref")
+    text = browser.run("String(getSelection())")
+    assert text.count("=") >= 3
+    assert "%4" in text
+    assert not browser.run("weft.state.pinned")
+    browser.run("getSelection().removeAllRanges()")
+
+
+def test_code_that_is_not_there_is_explained(browser: Browser, tmp_path: Path) -> None:
+    found = records([of_program("rows", rows(), run=False)])[0]
+    kernel = found[0]["kernels"][0]
+    at = len(found[0]["kernels"])
+    values = found[0]["values"]
+    values.append([999, "exp", "f32[4]", "", 0, "", []])
+    found[0]["kernels"].append({**kernel, "name": "far", "routine": "k_0", "values": [999]})
+    opened(browser, found, tmp_path)
+    browser.run("weft.show('code')")
+    browser.run(f"weft.select({{ kernels: [{at}] }}, {{ pin: true }})")
+    browser.settle()
+    notes = browser.texts(".pane-note")
+    assert notes[0] == "no line of it is known"
+    assert "--full" in notes[-1]
+    browser.press("escape")
+    browser.run("weft.select({ kernels: [0] }, { pin: true })")
+    browser.settle()
+    assert "--full" not in "".join(browser.texts(".pane-note"))
+
+
+def test_memory_at_the_peak_is_in_the_users_words(browser: Browser, tmp_path: Path) -> None:
+    def two(x: Any, w: Any) -> Any:
+        return (x @ w) @ w
+
+    program = weft.jit(two).program(weft.ones((64, 64)), weft.ones((64, 64)))
+    opened(browser, records([of_program("two", program, run=False)])[0], tmp_path)
+    browser.run("weft.show('memory')")
+    browser.settle()
+    (row, *_) = browser.texts(".memory-view .plan tr")
+    assert "dot_general" in row
+    assert "test_reading.py:" in row
+    browser.click(".memory-view .plan .link")
+    browser.settle()
+    assert browser.run("weft.state.view") == "kernels"
+    assert browser.texts(".card h2")[0].startswith("matmul")
+
+
+def test_two_levels_are_compared_with_reasons(browser: Browser, tmp_path: Path) -> None:
+    shown = [of_program("rows", rows(), level=level, run=False) for level in (0, 2)]
+    opened(browser, records(shown)[0], tmp_path)
+    browser.run("weft.show('compare')")
+    browser.settle()
+    heads = browser.texts(".pairs th")
+    assert heads[0].endswith("-O0")
+    assert heads[1].endswith("-O2")
+    told = " ".join(browser.texts(".pairs .lone td:last-child"))
+    assert "part of row" in told
+    assert "instead of" in told
+    browser.run("weft.show('kernels')")
+    assert not browser.errors()
+
+
+@pytest.mark.parametrize("view", ["graph", "memory"])
+def test_pictures_of_drawings(view: str, browser: Browser, tour: Path) -> None:
+    browser.open(tour)
+    browser.run(f"weft.show('{view}')")
+    keep(browser, view)
+    assert not browser.errors()
+
+
+# Far below, so that a page has to scroll to it.
+def rows() -> Program:
+    def normal(x: Any) -> Any:
+        return weft.functional.softmax(weft.sum(weft.exp(x), axis=2))
+
+    found: Program = weft.jit(normal).program(weft.ones((16, 32, 64)))
+    return found

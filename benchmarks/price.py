@@ -1,10 +1,11 @@
-"""How well the price orders the plans of a kernel, kernel by kernel, on this machine's CPU.
+"""How well the price orders the plans of a kernel, kernel by kernel, on this machine.
 
-    python -m benchmarks.price LOG.csv [--kernels "softmax;exp"] [--rounds N]
+    python -m benchmarks.price LOG.csv [--gpu] [--kernels "softmax;exp"] [--rounds N]
 
-Every plan that the tuner would try is built; plans take turns on one core, and the least processor
-time of all rounds counts: a clock on the wall also tells who else was at work. `weft log LOG.csv`
-prints the same table again.
+Every plan that the tuner would try is built. On the CPU plans take turns on one core, and the least
+processor time of all rounds counts: a clock on the wall also tells who else was at work. On a GPU
+it is the device's own clock, as `weft tune --gpu` asks it. `weft log LOG.csv` prints the same table
+again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +26,7 @@ import numpy as np
 import weft
 from benchmarks.fusion_programs import blur, jacobi4, step, unsharp
 from weft.cli.tuning import tell_log
+from weft.driver.cuda import target_of_device
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import generator_for
@@ -31,19 +35,23 @@ from weft.driver.tuning.alone import build_alone, module_of, some_data
 from weft.driver.tuning.measure import Measurement
 from weft.driver.tuning.tune import KernelClass, classes_of
 from weft.memory.from_region import assign_buffers
+from weft.plan.ir import Plan
 from weft.plan.text import plan_to_json
 from weft.ptir import Builder, Program
 from weft.runtime import executor
 from weft.target.known import target_named
+from weft.target.target import Target
 
 _AT_ONCE: Final = 1.5e-3
 """Seconds that are measured at once, about: so short that nobody else comes between often."""
 
 
-def built(function: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[], Program]:
+def built(
+    function: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "f32"
+) -> Callable[[], Program]:
     def make() -> Program:
         b = Builder("priced")
-        return b.build(function(b, *(b.param("f32", list(shape)) for shape in shapes)))
+        return b.build(function(b, *(b.param(dtype, list(shape)) for shape in shapes)))
 
     return make
 
@@ -52,19 +60,19 @@ def traced(function: Callable[[Any], Any], size: int) -> Callable[[], Program]:
     return lambda: weft.jit(function).program(weft.tensor(np.zeros((size, size), np.float32)))
 
 
-def product(m: int, n: int, k: int) -> Callable[[], Program]:
-    return built(lambda b, x, y: x @ y, (m, k), (k, n))
+def product(m: int, n: int, k: int, dtype: str = "f32") -> Callable[[], Program]:
+    return built(lambda b, x, y: x @ y, (m, k), (k, n), dtype=dtype)
 
 
 def across(m: int, n: int, k: int) -> Callable[[], Program]:
     return built(lambda b, x, y: x @ b.transpose(y, perm=[1, 0]), (m, k), (n, k))
 
 
-def attention(causal: bool, *shape: int) -> Callable[[], Program]:
+def attention(causal: bool, *shape: int, dtype: str = "f32") -> Callable[[], Program]:
     def function(b: Builder, q: Any, k: Any, v: Any) -> Any:
         return b.emit("weft.attention", q, k, v, causal=causal)[0]
 
-    return built(function, shape, shape, shape)
+    return built(function, shape, shape, shape, dtype=dtype)
 
 
 def norm(b: Builder, x: Any, scale: Any, shift: Any) -> Any:
@@ -117,6 +125,30 @@ KERNELS: Final[dict[str, Callable[[], Program]]] = {
     "longer attention": attention(False, 1, 4, 512, 32),
 }
 
+ROWS: Final = (16384, 1024)
+ON_GPU: Final[dict[str, Callable[[], Program]]] = {
+    "4096x4096x4096": product(4096, 4096, 4096, "bf16"),
+    "1024x1024x8192": product(1024, 1024, 8192, "bf16"),
+    "8192x768x3072": product(8192, 768, 3072, "bf16"),
+    "64x4096x4096": product(64, 4096, 4096, "bf16"),
+    "2000x1000x1500": product(2000, 1000, 1500, "bf16"),
+    "gelu of a product": built(
+        lambda b, x, y: b.gelu(x @ y), (4096, 768), (768, 3072), dtype="bf16"
+    ),
+    "1024x1024x1024, f32": product(1024, 1024, 1024),
+    "exp": built(lambda b, x: b.exp(x), (8192, 8192), dtype="bf16"),
+    "silu, times": built(lambda b, x, y: b.silu(x) * y, ROWS, ROWS),
+    "transpose": built(lambda b, x: b.exp(b.transpose(x, perm=[1, 0])), (8192, 4096), dtype="bf16"),
+    "softmax": built(lambda b, x: b.softmax(x, axis=1), ROWS, dtype="bf16"),
+    "softmax, long rows": built(lambda b, x: b.softmax(x, axis=1), (512, 32768), dtype="bf16"),
+    "layer norm": built(norm, (16384, 768), (768,), (768,)),
+    "sums of rows": built(lambda b, x: b.reduce_sum(x, axes=[1]), (65536, 256)),
+    "sums of columns": built(lambda b, x: b.reduce_sum(x, axes=[0]), (16384, 2048)),
+    "softmax of columns": built(lambda b, x: b.softmax(x, axis=0), (1024, 4096)),
+    "attention": attention(False, 4, 16, 2048, 64, dtype="bf16"),
+    "causal attention": attention(True, 2, 16, 4096, 128, dtype="bf16"),
+}
+
 
 def seconds(program: executor.Program, inputs: list[Any]) -> float:
     started = time.process_time()
@@ -135,7 +167,6 @@ def repeated(artifact: Any, inputs: list[Any]) -> tuple[executor.Program, int]:
 def measured(name: str, kernels: KernelClass, rounds: int) -> Iterator[Measurement]:
     """Every plan of a kernel, in turns."""
     target, kernel = target_named("cpu"), kernels.kernel
-    alone = module_of(kernel, kernels.module)
     made = [build_alone(kernel, kernels.module, plan, target).artifact for plan in kernels.plans]
     inputs = [some_data(spec, number) for number, spec in enumerate(made[0].inputs)]
     runs = [repeated(artifact, inputs) for artifact in made]
@@ -144,26 +175,52 @@ def measured(name: str, kernels: KernelClass, rounds: int) -> Iterator[Measureme
         taken = [seconds(program, inputs) / turns for program, turns in runs]
         times = [min(pair) for pair in zip(times, taken, strict=True)]
     for plan, least in zip(kernels.plans, times, strict=True):
-        guess = generator_for(target).estimate(kernel, alone, assign_buffers(alone), plan, target)
-        work, text = guess.work, json.dumps(plan_to_json(plan))
-        yield Measurement(
-            f"{name}: {kernel.name}", kernel.pattern.value, work.operations, work.bytes,
-            guess.usage.occupancy, guess.seconds, least, text,
-        )  # fmt: skip
+        yield line_of(name, kernels, plan, target, least)
+
+
+def on_gpu(name: str, kernels: KernelClass, rounds: int) -> Iterator[Measurement]:
+    """Every plan of a kernel, in turns, by the device's clock."""
+    target, kernel = target_named(target_of_device()), kernels.kernel
+    build = partial(build_alone, kernel, kernels.module, target=target)
+    with ThreadPoolExecutor() as pool:
+        made = list(pool.map(lambda plan: build(plan=plan), kernels.plans))
+    specs = made[0].artifact.inputs
+    inputs = [some_data(spec, number) for number, spec in enumerate(specs)]
+    clock = generator_for(target).clock
+    times = [min(clock(one, inputs) for _ in range(rounds)) for one in made]
+    for plan, least in zip(kernels.plans, times, strict=True):
+        yield line_of(name, kernels, plan, target, least)
+
+
+def line_of(
+    name: str, kernels: KernelClass, plan: Plan, target: Target, actual: float
+) -> Measurement:
+    """A line of the log."""
+    kernel, alone = kernels.kernel, module_of(kernels.kernel, kernels.module)
+    guess = generator_for(target).estimate(kernel, alone, assign_buffers(alone), plan, target)
+    work, text = guess.work, json.dumps(plan_to_json(plan))
+    return Measurement(
+        f"{name}: {kernel.name}", kernel.pattern.value, work.operations, work.bytes,
+        guess.usage.occupancy, guess.seconds, actual, text,
+    )  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("log", type=Path)
-    parser.add_argument("--kernels", default=";".join(KERNELS))
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--kernels", default="")
+    parser.add_argument("--rounds", type=int, default=0)
     options = parser.parse_args()
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    for name in options.kernels.split(";"):
-        program = KERNELS[name]()
-        found = classes_of(Compilation(program, target_named("cpu"), make_signature(program)))
-        for kernels in found:
-            measure.append(options.log, measured(name, kernels, options.rounds))
+    known, measure_all, rounds = (ON_GPU, on_gpu, 2) if options.gpu else (KERNELS, measured, 30)
+    target = target_named(target_of_device() if options.gpu else "cpu")
+    if not options.gpu:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    for name in options.kernels.split(";") if options.kernels else known:
+        program = known[name]()
+        for kernels in classes_of(Compilation(program, target, make_signature(program))):
+            lines = list(measure_all(name, kernels, options.rounds or rounds))
+            measure.append(options.log, lines)
             print(f"{name}: {kernels.kernel.name}, {len(kernels.plans)} plans", flush=True)
     tell_log(options.log)
 

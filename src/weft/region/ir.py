@@ -341,6 +341,11 @@ class Kernel:
     def sizes(self) -> dict[str, int]:
         return {found.name: found.size for found in self.axes}
 
+    @cached_property
+    def structures(self) -> dict[tuple[Tensor, ...], str]:
+        """The digests of its structure, by its tensors, as far as somebody asked for them."""
+        return {}
+
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
         """Inclusive ranges of axes and params, for interval arithmetic."""

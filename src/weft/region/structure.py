@@ -49,7 +49,15 @@ from weft.region.text import kernel_to_json
 
 
 def structure_key(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str:
-    """A digest that is equal for kernels which differ in names alone."""
+    """A digest that is equal for kernels which differ in names alone. The planner asks for it, and
+    code generation again, so a kernel keeps its own."""
+    given = tuple(tensors[name] for name in buffers(kernel))
+    if given not in kernel.structures:
+        kernel.structures[given] = _structure_key(kernel, tensors)
+    return kernel.structures[given]
+
+
+def _structure_key(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str:
     plain, order = canonical(kernel)
     shapes = {new: replace(tensors[old], name=new, role="") for old, new in order.items()}
     document = kernel_to_json(plain, shapes, repr)

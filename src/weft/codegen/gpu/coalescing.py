@@ -81,12 +81,25 @@ class _Access:
     count: int
 
 
+_FOLLOWED: Final = (
+    ir.Let,
+    ir.Set,
+    ir.For,
+    ir.If,
+    values.ReadParam,
+    values.PlaceOf,
+    values.Alike,
+)
+"""Statements that say what numbers are, or what runs."""
+
+
 def traffic(kernel: ir.Kernel) -> Traffic:
     """What blocks inside the grid move, on average: two, as parts of it may do different things."""
     if kernel.grid == 0:
         return Traffic()
     numbers = sorted({kernel.grid // 3, 2 * kernel.grid // 3})
-    found = [_Block(kernel, number).traffic() for number in numbers]
+    telling: dict[int, list[ir.Stmt | _Access]] = {}
+    found = [_Block(kernel, number, telling).traffic() for number in numbers]
     used, moved = (sum(getattr(one, name) for one in found) for name in ("used", "moved"))
     return Traffic(used // len(found), moved // len(found))
 
@@ -94,8 +107,12 @@ def traffic(kernel: ir.Kernel) -> Traffic:
 class _Block:
     """The threads of one block, and the elements that they have touched."""
 
-    def __init__(self, kernel: ir.Kernel, number: int) -> None:
+    def __init__(
+        self, kernel: ir.Kernel, number: int, telling: dict[int, list[ir.Stmt | _Access]]
+    ) -> None:
         self.kernel, self.number = kernel, number
+        self.known = telling
+        """What is followed of a body of the kernel, by the body's identity."""
         self.thread = np.arange(kernel.threads, dtype=np.int64)
         self.names: dict[str, _Number] = {}
         self.touched: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
@@ -107,19 +124,31 @@ class _Block:
         self.follow(self.kernel.body, np.ones(self.kernel.threads, bool))
         used = moved = 0
         for (_, size), parts in self.touched.items():
-            elements = np.unique(np.concatenate(parts))
-            used += size * elements.size
-            moved += SECTOR * np.unique(elements * size // SECTOR).size
+            elements = np.sort(np.concatenate(parts))
+            used += size * _distinct(elements)
+            moved += SECTOR * _distinct(elements * size // SECTOR)
         return Traffic(used, moved)
 
     def follow(self, body: tuple[ir.Stmt, ...], active: NDArray[np.bool_]) -> None:
-        for statement in body:
-            if self.count >= _ENOUGH or not active.any():
+        if not active.any():
+            return
+        for statement in self.telling(body):
+            if self.count >= _ENOUGH:
                 return
             self.step(statement, active)
 
-    def step(self, statement: ir.Stmt, active: NDArray[np.bool_]) -> None:
+    def telling(self, body: tuple[ir.Stmt, ...]) -> list[ir.Stmt | _Access]:
+        """The statements of a body that say where memory is touched, found once for all turns of a
+        loop: most compute values."""
+        if id(body) not in self.known:
+            found = (s if isinstance(s, _FOLLOWED) else _access(s) for s in body)
+            self.known[id(body)] = [one for one in found if one is not None]
+        return self.known[id(body)]
+
+    def step(self, statement: ir.Stmt | _Access, active: NDArray[np.bool_]) -> None:
         match statement:
+            case _Access():
+                self.touch(statement, active)
             case ir.Let(name=name, value=value) | ir.Set(name=name, value=value):
                 self.names[name] = self.value(value)
             case values.ReadParam(name=name, low=low):
@@ -134,10 +163,6 @@ class _Block:
                 holds = self.truth(cond)
                 self.follow(then, active & holds)
                 self.follow(otherwise, active & ~holds)
-            case _:
-                access = _access(statement)
-                if access is not None:
-                    self.touch(access, active)
 
     def loop(self, loop: ir.For, active: NDArray[np.bool_]) -> None:
         start, stop, step = (self.value(scalar(n)) for n in (loop.start, loop.stop, loop.step))
@@ -207,6 +232,11 @@ class _Block:
             return None
         found: NDArray[np.int64] = np.asarray(held, np.int64)[index]
         return found
+
+
+def _distinct(ordered: NDArray[np.int64]) -> int:
+    """How many numbers there are of some in order."""
+    return int(np.count_nonzero(np.diff(ordered))) + bool(ordered.size)
 
 
 def _access(statement: ir.Stmt) -> _Access | None:

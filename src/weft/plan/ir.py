@@ -241,6 +241,9 @@ class PlanSet:
     own: frozenset[str] = field(default=frozenset(), compare=False)
     """The keys of plans that are the planner's own, and may move on where their machine code is
     bad; what was given or measured stays."""
+    built: dict[str, tuple[Plan, Any]] = field(default_factory=dict, compare=False, repr=False)
+    """By kernel, what was made of it by a plan in order to choose that: whoever makes the kernels
+    need not do so again where the plan is still the same."""
 
     def of(self, kernel: str) -> Plan:
         """The plan of a kernel, by the kernel's name."""

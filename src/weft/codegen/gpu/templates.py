@@ -66,9 +66,14 @@ def build(
     findings = _findings(job)
     if findings:
         raise SpecViolation.of(findings)
-    template = template_for(plan)
+    return build_accepted(job, name)
+
+
+def build_accepted(job: Job[Plan], name: str) -> ir.Kernel:
+    """The same for a job that was accepted."""
+    template = template_for(job.plan)
     if template is None:
-        raise InternalError(f"no GPU template carries out a {_kind(plan)}")
+        raise InternalError(f"no GPU template carries out a {_kind(job.plan)}")
     return template.build(job, name)
 
 

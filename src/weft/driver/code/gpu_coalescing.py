@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from weft.codegen.gpu import templates
+from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.coalescing import Traffic, traffic
+from weft.codegen.gpu.template import Job
 from weft.memory.ir import BufferMap
 from weft.plan import verify as plan_verify
 from weft.plan.candidates import closer
@@ -36,26 +37,39 @@ _LITTLE: Final = 1 << 20
 
 @dataclass(frozen=True)
 class _Measured:
-    """A plan, what a block of its kernel moves, and how many blocks there are."""
+    """A plan, the kernel that is made of it, and what a block of that moves."""
 
     plan: Plan
+    made: ir.Kernel
     moves: Traffic
-    blocks: int
 
     def __str__(self) -> str:
         return f"{self.moves.ratio:.1f} bytes are moved for each that is used"
 
 
 def coalesced(
-    kernels: Sequence[Kernel], module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+    kernels: Sequence[Kernel],
+    module: Module,
+    buffer_map: BufferMap,
+    plan: Plan,
+    target: Target,
+    built: dict[str, tuple[Plan, Any]] | None = None,
 ) -> tuple[Plan, list[str]]:
-    """The plan that kernels of one structure move to, and why, a sentence each."""
+    """The plan that kernels of one structure move to from one that suits them, and why, a sentence
+    each. The kernel that was made of it in order to see that is entered in `built`."""
     if not isinstance(plan, MapPlan | RowPlan):
         return plan, []
     lists = _List(kernels, module, buffer_map, target)
     first = lists.measured(plan)
-    if first.moves.ratio <= WASTEFUL or first.moves.moved * first.blocks < _LITTLE:
-        return plan, []
+    taken, why = _moved(first, lists)
+    if built is not None:
+        built[kernels[0].name] = taken.plan, taken.made
+    return taken.plan, why
+
+
+def _moved(first: _Measured, lists: _List) -> tuple[_Measured, list[str]]:
+    if first.moves.ratio <= WASTEFUL or first.moves.moved * first.made.grid < _LITTLE:
+        return first, []
     tried = [first]
     for other in lists.others(first):
         tried.append(other)
@@ -63,11 +77,11 @@ def coalesced(
             break
     best = min(tried, key=lambda found: found.moves.ratio)
     if best.moves.ratio > _BETTER * first.moves.ratio:
-        why = f"{brief(plan)}: {first}, and no plan of its list moves much fewer"
-        return plan, [why] if first.moves.ratio > _TOLD else []
+        why = f"{brief(first.plan)}: {first}, and no plan of its list moves much fewer"
+        return first, [why] if first.moves.ratio > _TOLD else []
     names = briefs([found.plan for found in tried])
     steps = [f"{name}: {found}" for name, found in zip(names, tried, strict=True)]
-    return best.plan, [*steps, f"taken: {names[tried.index(best)]}"]
+    return best, [*steps, f"taken: {names[tried.index(best)]}"]
 
 
 @dataclass(frozen=True)
@@ -80,17 +94,16 @@ class _List:
     target: Target
 
     def measured(self, plan: Plan) -> _Measured:
-        made = templates.build(
-            self.kernels[0], self.module.tensors, self.buffer_map.refs, plan, self.target, "k"
-        )
-        return _Measured(plan, traffic(made), made.grid)
+        job = Job(self.kernels[0], self.module.tensors, self.buffer_map.refs, plan, self.target)
+        made = templates.build_accepted(job, "k")
+        return _Measured(plan, made, traffic(made))
 
     def others(self, first: _Measured) -> Iterator[_Measured]:
         """The legal ones that leave no unit without a block that had one."""
         for plan in closer(first.plan):
             if self._is_legal(plan):
                 found = self.measured(plan)
-                if found.blocks >= min(first.blocks, self.target.limits.units):
+                if found.made.grid >= min(first.made.grid, self.target.limits.units):
                     yield found
 
     def _is_legal(self, plan: Plan) -> bool:

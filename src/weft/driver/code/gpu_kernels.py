@@ -16,7 +16,8 @@ from weft.codegen.gpu.chain import Neighbours, chained
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
 from weft.codegen.gpu.ir.module import GpuModule, Launch
 from weft.codegen.gpu.spelling.print import cuda
-from weft.codegen.gpu.templates import accepts, build
+from weft.codegen.gpu.template import Job
+from weft.codegen.gpu.templates import accepts, build_accepted
 from weft.codegen.gpu.verify import verify
 from weft.codegen.gpu.whole import templates as whole
 from weft.driver.artifact.assembler import Native
@@ -73,7 +74,7 @@ def lower_module(
             continue
         if kernel.opaque is None:
             is_given = plans.kernels[kernel.name] in given
-            lowering.by_template(kernel, plans.of(kernel.name), is_given)
+            lowering.by_template(kernel, plans, is_given)
         elif isinstance(kernel.opaque.op, WholeOp):
             lowering.whole(kernel, kernel.opaque.op)
     lowering.chain(is_part=only is not None)
@@ -91,17 +92,26 @@ class _Lowering:
         """The settled buffers of every dialect kernel, by position."""
         self._order: dict[str, tuple[int, ...]] = {}
 
-    def by_template(self, kernel: Kernel, plan: Plan, is_given: bool) -> None:
-        """A kernel by a plan; what no template carries out is the host's."""
-        tensors, target = self.module.tensors, self.target
+    def by_template(self, kernel: Kernel, plans: PlanSet, is_given: bool) -> None:
+        """A kernel by its plan; what no template carries out is the host's."""
+        tensors, target, plan = self.module.tensors, self.target, plans.of(kernel.name)
         refs = self.buffer_map.refs_of(buffers(kernel))
         findings = accepts(kernel, tensors, refs, plan, target)
         if not findings:
-            self._add(kernel, plan, lambda name: build(kernel, tensors, refs, plan, target, name))
+            job = Job(kernel, tensors, refs, plan, target)
+            self._add(kernel, plan, lambda name: self._made(job, plans, name))
         elif is_given:
             raise SpecViolation.of([replace(found, code=REFUSED) for found in findings])
         else:
             self.code.hosted[kernel.name] = findings[0].why
+
+    def _made(self, job: Job[Plan], plans: PlanSet, name: str) -> ir.Kernel:
+        """The kernel of a job, made here unless it was made already in order to choose its plan."""
+        known = plans.built.get(job.kernel.name)
+        if known is None or known[0] != job.plan:
+            return build_accepted(job, name)
+        made: ir.Kernel = known[1]
+        return replace(made, name=name)
 
     def whole(self, kernel: Kernel, op: WholeOp) -> None:
         """The kernel of an op that stays whole; what has none is the host's."""

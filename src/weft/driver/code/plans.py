@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from weft.codegen.gpu import templates
 from weft.driver.code.gpu_coalescing import coalesced
@@ -32,22 +33,25 @@ def choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanS
     plans: dict[str, Plan] = {}
     notes: list[str] = []
     origins: dict[str, str] = {}
+    built: dict[str, tuple[Plan, Any]] = {}
     for key, plan in chosen.plans.items():
         kernels = [k for k in module.kernels if chosen.kernels.get(k.name) == key]
-        settled, why = _settle(kernels, module, buffer_map, plan, target)
-        taken, moved = _closer(kernels, module, buffer_map, settled, target)
-        plans[key] = taken
-        why += moved
+        taken, why = _settle(kernels, module, buffer_map, plan, target)
+        if taken is not None:
+            taken, moved = coalesced(kernels, module, buffer_map, taken, target, built)
+            why += moved
+        plans[key] = final = plan if taken is None else taken
         names = ", ".join(kernel.name for kernel in kernels)
         notes += [f"{names}: {reason}" for reason in why]
-        if isinstance(taken, MmaPlan):
-            origins[key] = _origin(kernels[0], module, taken, target)
-    return replace(chosen, plans=plans, notes=tuple(notes), origins=origins, own=frozenset(plans))
+        if isinstance(final, MmaPlan):
+            origins[key] = _origin(kernels[0], module, final, target)
+    own = frozenset(plans)
+    return replace(chosen, plans=plans, notes=tuple(notes), origins=origins, own=own, built=built)
 
 
 def _settle(
     kernels: list[Kernel], module: Module, buffer_map: BufferMap, first: Plan, target: Target
-) -> tuple[Plan, list[str]]:
+) -> tuple[Plan | None, list[str]]:
     """The first plan that suits all kernels of one structure, and why those before it do not.
 
     Where none does, the planner's own stays: code generation says what is missing.
@@ -58,16 +62,7 @@ def _settle(
         if not findings:
             return plan, reasons
         reasons.append(f"no {_name(plan)} plan: {findings[0].why}")
-    return first, reasons
-
-
-def _closer(
-    kernels: list[Kernel], module: Module, buffer_map: BufferMap, plan: Plan, target: Target
-) -> tuple[Plan, list[str]]:
-    """Where the plan goes whose blocks would not use what they ask memory for, and why."""
-    if _findings(kernels, module, buffer_map, plan, target):
-        return plan, []
-    return coalesced(kernels, module, buffer_map, plan, target)
+    return None, reasons
 
 
 def _origin(kernel: Kernel, module: Module, plan: MmaPlan, target: Target) -> str:

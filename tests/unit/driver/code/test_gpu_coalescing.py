@@ -17,14 +17,17 @@ import weft
 from tests.gpu_interpreted import InterpretedExecutable
 from tests.gpu_programs import through_stages
 from weft import functional as F
+from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.coalescing import traffic
-from weft.driver.code import gpu_coalescing
+from weft.codegen.gpu.template import Job
+from weft.driver.code import gpu_coalescing, gpu_kernels
 from weft.driver.code.gpu_coalescing import WASTEFUL
 from weft.driver.code.plans import choose_plans
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import SpecViolation
 from weft.plan import text as plan_text
 from weft.plan.candidates import closer
+from weft.plan.ir import Plan
 from weft.ptir import Program
 
 Array = NDArray[Any]
@@ -139,6 +142,39 @@ def test_a_plan_that_is_given_stays() -> None:
     plan.update(rows_per_block=1, threads=256, keep_row=True)
     given = through_stages(program(name), "sm90", plan=json.dumps(document))
     assert ratio(given) > WASTEFUL
+
+
+def test_what_was_measured_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel that shows that a plan is good is the kernel, under its own name."""
+    made: list[str] = []
+
+    def build_accepted(job: Job[Plan], name: str) -> ir.Kernel:
+        made.append(job.kernel.name)
+        return templates.build_accepted(job, name)
+
+    monkeypatch.setattr(gpu_kernels, "build_accepted", build_accepted)
+    source = weft.jit(lambda x: (weft.exp(x), x.sum(axis=1))).program(np.zeros((512, 512), "f4"))
+    compilation = through_stages(source, "sm90")
+    assert made == []
+    region, refs, plans = compilation["region"], compilation["memory"].refs, compilation["plan"]
+    for kernel in region.kernels:
+        code = compilation["gpu"]
+        symbol, plan = code.launches[kernel.name].symbol, plans.of(kernel.name)
+        wanted = templates.build(kernel, region.tensors, refs, plan, compilation.target, symbol)
+        assert wanted.name == symbol
+        assert {**vars(code.kernels[symbol]), "body": ()} == {**vars(wanted), "body": ()}
+        assert set(map(repr, wanted.body)) <= set(map(repr, code.kernels[symbol].body))
+
+
+def test_other_plans_are_carried_out_anew() -> None:
+    """A kernel that was made by one plan is not that of another one."""
+    source = weft.jit(weft.exp).program(np.zeros((512, 512), np.float32))
+    c = through_stages(source, "sm90")
+    ((key, plan),) = c["plan"].plans.items()
+    moved = replace(c["plan"], plans={key: replace(plan, threads=64)})
+    made = gpu_kernels.lower_module(c["region"], c["memory"], moved, c.target)
+    (first,), (kernel,) = c["gpu"].kernels.values(), made.kernels.values()
+    assert kernel.threads == 64 != first.threads
 
 
 def test_only_rows_and_maps_are_measured() -> None:

@@ -88,7 +88,7 @@ class Emitter(ABC):
         """The dialect kernel, `name` in the generated source; one of no blocks does nothing."""
         body: list[ir.Stmt] = []
         if self.grid:
-            body += self.read_params({found.name: found.dtype for found in tensors.values()})
+            body += self.read_params(tensors)
             body += self.work()
         return ir.Kernel(
             name,
@@ -141,13 +141,13 @@ class Emitter(ABC):
         self.count += 1
         return f"{stem}{self.count}"
 
-    def read_params(self, dtypes: Mapping[str, DType]) -> list[ir.Stmt]:
+    def read_params(self, tensors: Mapping[str, Tensor]) -> list[ir.Stmt]:
         """The statements that make the run-time parameters known."""
         return [
             values.ReadParam(
                 self.params[p.name].name,
                 self.numbers[p.tensor],
-                dtypes[p.tensor],
+                tensors[p.tensor].dtype,
                 p.element,
                 p.low,
                 p.high,

@@ -81,6 +81,24 @@ CASES: Final[dict[str, Case]] = {
 """By what is special about each."""
 
 
+FEW: Final[dict[str, Case]] = {
+    "one query": Case(queries=1, keys=300),
+    "one query, shared heads": Case(heads=4, shared=4, queries=1, keys=512, depth=128, width=128),
+    "one query, causal": Case(heads=2, shared=2, queries=1, keys=333, causal=True),
+    "eight queries, shared heads": Case(heads=4, shared=2, queries=8, keys=200),
+    "causal, shared heads": Case(heads=2, shared=2, queries=5, keys=333, causal=True),
+    "48 rows, log-sum-exp": Case(heads=4, shared=4, queries=12, keys=130, lse=True),
+    "64 rows": Case(heads=8, shared=8, queries=8, keys=150, depth=128, width=72),
+    "window": Case(queries=3, keys=300, window=20),
+    "mask in f32": Case(queries=1, keys=300, mask="f32"),
+    "mask of truth values": Case(shared=2, queries=3, keys=300, mask="i1"),
+    "f16, log-sum-exp": Case(heads=1, queries=2, keys=1000, dtype="f16", lse=True),
+    "values of their own width": Case(queries=1, keys=150, depth=32, width=96),
+    "rows of 8": Case(heads=1, queries=1, keys=200, depth=8, width=8),
+}
+"""Few queries over many keys."""
+
+
 GRADIENTS: Final[dict[str, Case]] = {
     "plain": Case(heads=2, queries=72, keys=80),
     "causal": Case(heads=1, queries=136, keys=136, causal=True),

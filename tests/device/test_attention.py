@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.example_inputs import inputs_for
-from tests.gpu_attention import CASES, GRADIENTS, Case
+from tests.gpu_attention import CASES, FEW, GRADIENTS, Case
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.ptir import Program
@@ -33,6 +33,16 @@ def agree(program: Program) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_attentions_agree(name: str) -> None:
     agree(CASES[name].program())
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_queries_agree(name: str) -> None:
+    agree(FEW[name].program())
+
+
+@pytest.mark.parametrize(("heads", "keys"), [(1, 16384), (96, 1000)])
+def test_few_queries_agree_in_many_parts_and_in_one(heads: int, keys: int) -> None:
+    agree(Case(heads=4 * heads, shared=4, queries=1, keys=keys, depth=128, width=128).program())
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

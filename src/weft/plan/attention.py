@@ -12,6 +12,7 @@ from typing import Final
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
 from weft.region.forms.bands import band_of
+from weft.region.forms.few import few_rows, is_of_few
 from weft.region.forms.stream import summed_axes, value_axes
 from weft.region.ir import Kernel, attention_parts, stream_parts
 from weft.target.target import Target
@@ -33,6 +34,15 @@ _SPARE_REGISTERS: Final = 32
 """Addresses, counters and numbers of rows."""
 _REGISTERS: Final = {2: (24, 240), 3: (32, 160)}
 """Of a producer's and of a consumer's thread, by the number of consumers: 65,536 in all."""
+
+
+_FEW_KEYS: Final = 64
+"""Keys of a tile that single warps multiply."""
+_LEAST_TILES: Final = 2
+"""Of a part: joining parts takes as long as some tiles."""
+_MOST_STAGES: Final = 6
+_RING_BYTES: Final = 192 << 10
+"""Of keys and values that the blocks of a unit have asked for."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,8 @@ def cpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> Attent
 def gpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
     """The form that takes the least time: larger tiles are faster where most of them is seen."""
     found = attention_parts(kernel)
+    if is_of_few(kernel, found):
+        return _few_plan(kernel, target, header)
     widest = max(_elements(kernel, found.depth), _elements(kernel, found.value))
     least = min(form.widest for form in _FORMS if form.widest >= widest)
     forms = [form for form in _FORMS if form.widest == least]
@@ -84,6 +96,30 @@ def gpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> Attent
         min(best.keys, keys),
         consumers=best.consumers,
         registers=_REGISTERS[best.consumers],
+    )
+
+
+def _few_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
+    """Keys in as many parts as there is a unit for, and no more than make a part shorter. Two
+    blocks of 16 rows share a unit, and memory gives each as much."""
+    found = attention_parts(kernel)
+    rows, matrices = few_rows(kernel, found), _elements(kernel, found.batch)
+    matrices = matrices * kernel.sizes[found.query] // rows
+    high = band_of(kernel, found).band.high
+    keys = kernel.sizes[found.key]
+    if high is not None:
+        keys = min(keys, max(1, high + kernel.sizes[found.query]))
+    tiles = -(-keys // _FEW_KEYS)
+    tile, units = _up(rows, _KEY_STEP), target.limits.units
+    resident = 2 if tile == _KEY_STEP else 1
+    wanted = -(-units // matrices) if resident == 2 else units // matrices
+    parts = max(1, min(wanted, tiles // _LEAST_TILES))
+    parts = -(-tiles // -(-tiles // parts))
+    depth, width = (_up(_elements(kernel, axes), _KEY_STEP) for axes in (found.depth, found.value))
+    ring = _RING_BYTES // resident // (2 * _FEW_KEYS * (depth + width))
+    stages = min(_MOST_STAGES, ring)
+    return AttentionPlan(
+        header, tile, _FEW_KEYS, stages, consumers=1, registers=(0, 0), parts=parts
     )
 
 
@@ -138,6 +174,8 @@ def stream_registers(columns: int, products: int, widths: Sequence[int]) -> int:
 
 def gpu_consumers(plan: AttentionPlan, *, by_queries: bool) -> AttentionPlan:
     """A plan whose consumers, queries and registers fit together: by its queries, or consumers."""
+    if plan.parts:
+        return plan
     consumers = plan.tile_q // _QUERIES_EACH if by_queries else plan.consumers
     registers = _REGISTERS.get(consumers, plan.registers)
     queries = plan.tile_q if by_queries else _QUERIES_EACH * consumers
@@ -146,6 +184,9 @@ def gpu_consumers(plan: AttentionPlan, *, by_queries: bool) -> AttentionPlan:
 
 def gpu_attention_plans(kernel: Kernel, first: AttentionPlan) -> Iterator[AttentionPlan]:
     """Other blocks, and other depths of the rings."""
+    if first.parts:
+        yield from _few_plans(first)
+        return
     for consumers, keys, stages in product((2, 3), (64, 80, 96, 128, 160, 176), (2, 3)):
         yield replace(
             first,
@@ -155,6 +196,13 @@ def gpu_attention_plans(kernel: Kernel, first: AttentionPlan) -> Iterator[Attent
             consumers=consumers,
             registers=_REGISTERS[consumers],
         )
+
+
+def _few_plans(first: AttentionPlan) -> Iterator[AttentionPlan]:
+    """More and fewer parts, and shorter rings."""
+    for parts, stages in product((1, 2, 3, 4), (2, 3, 4, 6)):
+        yield replace(first, parts=-(-first.parts // parts), stages=stages)
+        yield replace(first, parts=first.parts * parts, stages=stages)
 
 
 def _elements(kernel: Kernel, axes: Sequence[str]) -> int:

@@ -162,6 +162,9 @@ class AttentionPlan:
     """Consumer warpgroups, of 64 queries each (SM90)."""
     registers: tuple[int, int] = (24, 240)
     """Registers per thread of the producer and of the consumers (SM90)."""
+    parts: int = 0
+    """Blocks that the keys of few queries are shared among, which single warps multiply; 0 where
+    warpgroups have all keys of many queries (SM90)."""
 
 
 @dataclass(frozen=True)

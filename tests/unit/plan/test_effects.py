@@ -354,6 +354,7 @@ ATTENTION: dict[str, Sequence[Any]] = {
     "vector": [1, 2, 3],
     "consumers": [3],
     "registers": [(32, 160)],
+    "parts": [2],
 }
 CHANGES_ATTENTION = {"tile_q", "tile_kv", "algo", "register_tile", "vector"}
 """Fields with a value that gives other code; the others are refused."""

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from weft.region.fitting.joining import merged, replaced
+from weft.region.fitting.one_query import with_one_query
 from weft.region.forms.attention import find_attention
+from weft.region.forms.few import is_of_few
 from weft.region.forms.warpgroups import suits_warpgroups
 from weft.region.ir import (
     AxisIndex,
@@ -45,17 +47,23 @@ def _joined(module: Module, chain: Chain, target: Target) -> Module:
     if any(part.params or part.opaque for part in parts) or not _are_neighbours(module, parts):
         return module
     kernel = merged(parts, handed, Pattern.ATTENTION, kept)
-    if kernel is None or not _is_worth_it(kernel):
+    if kernel is not None and target.kind is Kind.GPU and find_attention(kernel) is None:
+        kernel = with_one_query(kernel)
+    if kernel is None or not _is_worth_it(kernel, target):
         return module
     if target.kind is Kind.GPU and not suits_warpgroups(kernel, module.tensors):
         return module
     return replaced(module, parts, kernel, handed - kept)
 
 
-def _is_worth_it(kernel: Kernel) -> bool:
+def _is_worth_it(kernel: Kernel, target: Target) -> bool:
     """Whether it is an attention that stores nothing for each key, with queries and keys enough."""
     found = find_attention(kernel)
-    if found is None or min(kernel.sizes[found.query], kernel.sizes[found.key]) < FEWEST:
+    if found is None:
+        return False
+    queries, keys = kernel.sizes[found.query], kernel.sizes[found.key]
+    streams = target.kind is Kind.GPU and is_of_few(kernel, found)
+    if not streams and min(queries, keys) < FEWEST:
         return False
     return not any(found.key in kernel.let(output.value).axes for output in kernel.outputs)
 

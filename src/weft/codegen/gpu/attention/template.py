@@ -1,10 +1,13 @@
-"""The template of attention plans: the attention itself, or the streams that its gradients are."""
+"""The template of attention plans: the attention itself, of many queries or of few over many keys,
+or the streams that its gradients are."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.attention.few_layout import FewLayout, few_refusals, packed
+from weft.codegen.gpu.attention.few_sm90 import FewBuilder
 from weft.codegen.gpu.attention.layout import Layout, refusals
 from weft.codegen.gpu.attention.problem import analyse
 from weft.codegen.gpu.attention.sm90 import AttentionBuilder
@@ -36,19 +39,26 @@ class AttentionTemplate:
             return [*found, refusal.finding]
         if isinstance(layout, StreamLayout):
             return [*found, *stream_refusals(layout)]
+        if isinstance(layout, FewLayout):
+            return [*found, *few_refusals(layout)]
         return [*found, *refusals(layout)]
 
     def build(self, job: Job[AttentionPlan], name: str) -> ir.Kernel:
         layout = _layout(job)
         if isinstance(layout, StreamLayout):
             return StreamBuilder(layout, name).kernel()
+        if isinstance(layout, FewLayout):
+            return FewBuilder(layout, name).kernel()
         return AttentionBuilder(layout, name).kernel()
 
 
 def _layout(job: Job[AttentionPlan]) -> Layout | StreamLayout:
     if isinstance(form_of(job.kernel), Stream):
         return StreamLayout(analyse_stream(job.kernel, job.refs), job.plan, job.target)
-    return Layout(analyse(job.kernel, job.refs), job.plan, job.target)
+    problem = analyse(job.kernel, job.refs)
+    if job.plan.parts:
+        return FewLayout(packed(problem, job.plan.tile_q), job.plan, job.target)
+    return Layout(problem, job.plan, job.target)
 
 
 TEMPLATE: Final = AttentionTemplate()

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from weft.region.fitting.in_pages import in_pages
 from weft.region.fitting.joining import merged, replaced
 from weft.region.fitting.one_query import with_one_query
 from weft.region.forms.attention import find_attention
-from weft.region.forms.few import is_of_few
+from weft.region.forms.few import is_of_few, reads_pages
 from weft.region.forms.warpgroups import suits_warpgroups
 from weft.region.ir import (
     AxisIndex,
@@ -47,13 +48,17 @@ def _joined(module: Module, chain: Chain, target: Target) -> Module:
     if any(part.params or part.opaque for part in parts) or not _are_neighbours(module, parts):
         return module
     kernel = merged(parts, handed, Pattern.ATTENTION, kept)
-    if kernel is not None and target.kind is Kind.GPU and find_attention(kernel) is None:
-        kernel = with_one_query(kernel)
-    if kernel is None or not _is_worth_it(kernel, target):
+    if kernel is None:
         return module
-    if target.kind is Kind.GPU and not suits_warpgroups(kernel, module.tensors):
+    lean = module
+    if target.kind is Kind.GPU:
+        lean, kernel = in_pages(module, kernel, {part.name for part in parts})
+        kernel = kernel if find_attention(kernel) is not None else with_one_query(kernel)
+    if not _is_worth_it(kernel, target):
         return module
-    return replaced(module, parts, kernel, handed - kept)
+    if target.kind is Kind.GPU and not suits_warpgroups(kernel, lean.tensors):
+        return module
+    return replaced(lean, parts, kernel, handed - kept)
 
 
 def _is_worth_it(kernel: Kernel, target: Target) -> bool:
@@ -63,7 +68,7 @@ def _is_worth_it(kernel: Kernel, target: Target) -> bool:
         return False
     queries, keys = kernel.sizes[found.query], kernel.sizes[found.key]
     streams = target.kind is Kind.GPU and is_of_few(kernel, found)
-    if not streams and min(queries, keys) < FEWEST:
+    if not streams and (min(queries, keys) < FEWEST or reads_pages(kernel, found)):
         return False
     return not any(found.key in kernel.let(output.value).axes for output in kernel.outputs)
 

@@ -70,7 +70,7 @@ def _meet(read: Read, stored: Index | None, renaming: Renaming, same: Renaming) 
     for there, here in zip(stored, read.index, strict=True):
         if there.is_constant and here == there:
             continue
-        pairs = _pairs(there, here)
+        pairs = same_digits(there, here)
         if pairs is None:
             return False
         for old, new in pairs:
@@ -80,7 +80,7 @@ def _meet(read: Read, stored: Index | None, renaming: Renaming, same: Renaming) 
     return True
 
 
-def _pairs(there: Expr, here: Expr) -> list[tuple[str, str]] | None:
+def same_digits(there: Expr, here: Expr) -> list[tuple[str, str]] | None:
     """The axes of an expression beside those of another one that is made of its own in the same
     way; None where it is made otherwise."""
     made, read = _axis_terms(there), _axis_terms(here)

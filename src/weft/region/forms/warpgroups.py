@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32, DType
@@ -15,6 +16,8 @@ from weft.region.forms.attention import (
     source,
     value_side,
 )
+from weft.region.forms.few import pages_of
+from weft.region.forms.pages import find_pages
 from weft.region.forms.runs import longest_run
 from weft.region.forms.stream import (
     find_stream,
@@ -59,17 +62,31 @@ def suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
         return False
     if not all(isinstance(let.expr, _OF_ELEMENTS) for let in kernel.body):
         return False
-    reads = [let.expr for let in kernel.body if isinstance(let.expr, Read)]
-    if any(read.places or kernel.open_guards(read) for read in reads):
-        return False
     lets = [
         source(kernel, name) for name in (*score_sides(kernel, found), value_side(kernel, found))
     ]
+    in_pages = pages_of(kernel, found) is not None
+    placed = {let.name for let in lets[1:]} if in_pages else set[str]()
+    for let in kernel.body:
+        read = let.expr
+        if not isinstance(read, Read):
+            continue
+        if kernel.open_guards(read) or (read.places and let.name not in placed):
+            return False
     rows = (found.depth, found.depth, found.value)
     whole = all(
-        _is_regular(kernel, let, columns, tensors) for let, columns in zip(lets, rows, strict=True)
+        _is_regular(kernel, _of_one_page(kernel, let, found.key), columns, tensors)
+        for let, columns in zip(lets, rows, strict=True)
     )
     return whole and len({let.dtype for let in lets}) == 1
+
+
+def _of_one_page(kernel: Kernel, let: Let, key: str) -> Let:
+    """A Let as it would be if all rows lay in the first page."""
+    paged = find_pages(kernel, let, key)
+    if paged is None or not isinstance(let.expr, Read):
+        return let
+    return replace(let, expr=Read(let.expr.tensor, paged.index))
 
 
 def stream_suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:

@@ -23,6 +23,7 @@ from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.errors import Finding
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import Band
+from weft.region.forms.few import fits_pages
 
 ROWS: Final = 16
 """Of a matrix instruction."""
@@ -101,6 +102,12 @@ class FewLayout(Layout):
         """Vectors that a thread joins."""
         return -(-self.vectors // self.joiners)
 
+    @property
+    def box_keys(self) -> int:
+        """Keys that the copy engine brings at a time: a tile, or a page of it."""
+        pages, tile = self.problem.pages, self.plan.tile_kv
+        return tile if pages is None else min(tile, pages.size)
+
     # Shared memory, in this order
 
     @property
@@ -178,6 +185,10 @@ def few_refusals(layout: FewLayout) -> Iterator[Finding]:
     if plan.tile_kv % (_STEP * layout.key_warps) or plan.tile_kv > 256:
         step = _STEP * layout.key_warps
         yield refuse("Tile", f"tile_kv={plan.tile_kv} is no multiple of {step} up to 256")
+    elif problem.pages and not fits_pages(
+        problem.pages.size, up(problem.keys, problem.pages.size), plan.tile_kv
+    ):
+        yield refuse("Pages", f"tiles of {plan.tile_kv} keys and pages of {problem.pages.size}")
     elif plan.parts > layout.tile_count:
         yield refuse("PlanField", f"parts={plan.parts}, but there are {layout.tile_count} tiles")
     limit = layout.target.limits.shared_bytes_per_block
@@ -220,7 +231,9 @@ def packed(problem: Problem, most: int) -> Problem:
         return problem
     for axis in reversed(range(len(problem.batch))):
         fits = problem.queries * problem.batch[axis] <= most
-        if fits and not problem.k.batch[axis] and not problem.v.batch[axis]:
+        strides = [problem.k.batch, problem.v.batch]
+        strides += [problem.pages.strides.batch] if problem.pages else []
+        if fits and not any(batch[axis] for batch in strides):
             problem = _with_rows(problem, axis) or problem
     return problem
 
@@ -253,7 +266,7 @@ def _with_rows(problem: Problem, axis: int) -> Problem | None:
         )
         for program in programs
     )
-    q = problem.q
+    q, pages = problem.q, problem.pages
     return replace(
         problem,
         batch=without(problem.batch),
@@ -265,4 +278,5 @@ def _with_rows(problem: Problem, axis: int) -> Problem | None:
         out=joined(problem.out),
         mixed=mixed,
         rows=tuple(replace(row, strides=joined(row.strides)) for row in problem.rows),
+        pages=pages and replace(pages, strides=joined(pages.strides)),
     )

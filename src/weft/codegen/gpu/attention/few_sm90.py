@@ -25,6 +25,7 @@ from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.few_layout import ROWS, VECTOR, FewLayout
+from weft.codegen.gpu.attention.few_pages import PageTable
 from weft.codegen.gpu.attention.few_results import FewResults, Vector
 from weft.codegen.gpu.attention.masks import visible
 from weft.codegen.gpu.attention.queries import (
@@ -109,11 +110,13 @@ class FewBuilder:
         sources = (*problem.score.sources, *problem.mixed.sources)
         tensors = [problem.q.tensor, problem.k.tensor, problem.v.tensor]
         tensors += [source.tensor for source in sources if source.tensor is not None]
+        tensors += [problem.pages.tensor] if problem.pages else []
         tensors += [problem.out_tensor, *(row.tensor for row in problem.rows)]
         self.buffers = list(dict.fromkeys(tensors))
         self.ring = Ring(self.plan.stages)
         self.softmax = _Rows(self.layout, self.buffers)
         self.results = FewResults(self.layout, self.buffers)
+        self.table = PageTable(self.layout, self.buffers)
 
     def kernel(self) -> ir.Kernel:
         layout = self.layout
@@ -136,14 +139,24 @@ class FewBuilder:
     def maps(self) -> Iterator[ir.TensorMap]:
         problem, layout = self.problem, self.layout
         yield self.map("q", problem.q, layout.q, (problem.depth, problem.queries))
-        yield self.map("k", problem.k, layout.k, (problem.depth, problem.keys))
-        yield self.map("v", problem.v, layout.v, (problem.width, problem.keys))
+        pages, box = problem.pages, layout.box_keys
+        keys = pages.size if pages else problem.keys
+        outer = [*zip(pages.counts, pages.steps, strict=True)] if pages else [None, None]
+        k, v = (replace(tile, rows=box) for tile in (layout.k, layout.v))
+        yield self.map("k", problem.k, k, (problem.depth, keys), outer[0])
+        yield self.map("v", problem.v, v, (problem.width, keys), outer[1])
 
     def map(
-        self, name: str, operand: Operand, tile: TileLayout, sizes: tuple[int, int]
+        self,
+        name: str,
+        operand: Operand,
+        tile: TileLayout,
+        sizes: tuple[int, int],
+        pages: tuple[int, int] | None = None,
     ) -> ir.TensorMap:
-        """A panel of a tile at a time."""
+        """A panel of a tile at a time, or of a page."""
         axes = [(n, s) for n, s in zip(self.problem.batch, operand.batch, strict=True) if s]
+        axes = [pages, *axes] if pages else axes
         # A single row has no stride; the copy engine wants a regular one all the same.
         pitch = operand.outer or -(-sizes[0] // 8) * 8
         return ir.TensorMap(
@@ -218,34 +231,40 @@ class FewBuilder:
         problem, layout = self.problem, self.layout
         full = ir.BarrierAt("q_full", Lit(0))
         start: list[ir.Stmt] = [ir.MbarrierExpectTx(full, layout.q.bytes)]
-        start += self.loads("q", ir.Address("q", Lit(0)), problem.q, layout.q, Lit(0), full)
-        slot, row = self.ring.slot, _TILE * self.plan.tile_kv
-        step: list[ir.Stmt] = [ir.MbarrierWait(ir.BarrierAt("empty", slot), self.ring.phase ^ 1)]
+        batch = present(self.softmax.batch, problem.q.batch)
+        target = ir.Address("q", Lit(0))
+        start += self.loads("q", target, layout.q, layout.q.rows, (Lit(0), *batch), full)
+        slot = self.ring.slot
+        step: list[ir.Stmt] = [*self.table.ahead(_TILE)]
+        step.append(ir.MbarrierWait(ir.BarrierAt("empty", slot), self.ring.phase ^ 1))
         for name, operand, tile, place in (
             ("k", problem.k, layout.k, self.keys_at),
             ("v", problem.v, layout.v, self.values_at),
         ):
             full = ir.BarrierAt(f"{name}_full", slot)
             step.append(ir.MbarrierExpectTx(full, tile.bytes))
-            step += self.loads(name, ir.Address("ring", place), operand, tile, row, full)
-        step += self.ring.advance()
+            batch = present(self.softmax.batch, operand.batch)
+            for box in range(self.plan.tile_kv // layout.box_keys):
+                first = ir.Address("ring", place + box * layout.box_keys * tile.swizzle.span)
+                coords = (*self.table.rows(name, _TILE, box), *batch)
+                step += self.loads(name, first, tile, tile.rows, coords, full)
+        step += [*self.table.next(), *self.ring.advance()]
         tiles = ir.For(_TILE.name, Name("first"), Name("last"), 1, tuple(step))
-        yield ir.If(LANE.equals(0), (*self.ring.start(), *start, tiles))
+        yield ir.If(LANE.equals(0), (*self.ring.start(), *start, *self.table.start(), tiles))
 
     def loads(
         self,
         name: str,
         target: ir.Address,
-        operand: Operand,
         tile: TileLayout,
-        row: Scalar,
+        rows: int,
+        coords: tuple[Scalar, ...],
         full: ir.BarrierAt,
     ) -> Iterator[ir.Stmt]:
-        batch = present(self.softmax.batch, operand.batch)
+        """All panels of a box, whose panels lie `rows` rows apart."""
         for panel in range(tile.panels):
-            place = ir.Address(target.tile, target.offset + panel * tile.panel_bytes)
-            coords = (Lit(panel * tile.panel_columns), row, *batch)
-            yield ir.TmaLoad(place, name, coords, full)
+            place = ir.Address(target.tile, target.offset + panel * rows * tile.swizzle.span)
+            yield ir.TmaLoad(place, name, (Lit(panel * tile.panel_columns), *coords), full)
 
     @property
     def keys_at(self) -> Scalar:

@@ -197,6 +197,8 @@ def refusals(layout: Layout) -> Iterator[Finding]:
     for program in (problem.score, problem.mixed):
         if any(source.dtype.is_complex for source in program.sources):
             yield refuse("SourceDType", "complex numbers beside the scores")
+    if problem.pages is not None:
+        yield refuse("Pages", "keys lie in pages, which warpgroups do not read; give it parts")
     yield from _plan(plan)
     yield from _resources(layout)
 

@@ -21,7 +21,9 @@ from weft.foundation.dtypes import DType
 from weft.region.form import Attention, AttentionParts
 from weft.region.forms.attention import score_sides, source, value_side
 from weft.region.forms.bands import Band, band_of
-from weft.region.ir import AxisIndex, Kernel, Output, Read, attention_parts, form_of
+from weft.region.forms.few import pages_of, reads_pages
+from weft.region.forms.pages import find_pages
+from weft.region.ir import AxisIndex, Kernel, Let, Output, Read, attention_parts, form_of
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,20 @@ class RowResult:
     total: str
     ops: tuple[ElementOp, ...]
     result: str
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Pages of `size` keys that keys and values lie in. The table has a number for each of those of
+    a matrix, whose columns are its pages; of both tensors, how many pages there are and how far
+    apart they lie."""
+
+    size: int
+    tensor: str
+    dtype: DType
+    strides: Strides
+    counts: tuple[int, int]
+    steps: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -59,6 +75,7 @@ class Problem:
     mixed: Program
     """Of a mixed value, its column being the element's place in it."""
     rows: tuple[RowResult, ...]
+    pages: Pages | None = None
 
     @property
     def matrices(self) -> int:
@@ -93,8 +110,8 @@ class _Analysis(Reading):
             depth=prod(sizes[name] for name in found.depth),
             width=prod(sizes[name] for name in found.value),
             q=self.operand(source(self.kernel, q), found.query, found.depth),
-            k=self.operand(source(self.kernel, k), keys, found.depth),
-            v=self.operand(source(self.kernel, value_side(self.kernel, found)), keys, found.value),
+            k=self.streamed(source(self.kernel, k), found.depth),
+            v=self.streamed(source(self.kernel, value_side(self.kernel, found)), found.value),
             scale=peeled.scale,
             band=peeled.band,
             score=self.program(peeled.value, [found.scores], queries),
@@ -103,7 +120,33 @@ class _Analysis(Reading):
             out=values.strides(self.address(mixed.index, mixed.tensor)),
             mixed=self.program(mixed.value, [found.mixed], values),
             rows=tuple(map(self.row_result, others)),
+            pages=self.pages(),
         )
+
+    def streamed(self, let: Let, columns: tuple[str, ...]) -> Operand:
+        """Keys or values, of the first page where they lie in pages."""
+        paged = find_pages(self.kernel, let, self.found.key)
+        return self.operand(let, self.found.key, columns, paged.index if paged else ())
+
+    def pages(self) -> Pages | None:
+        found, kernel = self.found, self.kernel
+        if not reads_pages(kernel, found):
+            return None
+        paged = pages_of(kernel, found)
+        if paged is None:
+            raise Refusal("Pages", "keys and values do not lie in the same pages")
+        table = self.lets[paged.table]
+        assert isinstance(table.expr, Read)
+        expr = self.address(paged.table_index, table.expr.tensor)
+        axes = Axes(self.batch, found.query, (found.key,), self.sizes)
+        names = (score_sides(kernel, found)[1], value_side(kernel, found))
+        lets = [source(kernel, name) for name in names]
+        refs = [self.refs[let.expr.tensor] for let in lets if isinstance(let.expr, Read)]
+        dims = [find_pages(kernel, let, found.key) for let in lets]
+        both = [(ref, found.dim) for ref, found in zip(refs, dims, strict=True) if found]
+        counts, steps = zip(*((ref.shape[n], ref.strides[n]) for ref, n in both), strict=True)
+        strides = axes.strides(expr)
+        return Pages(paged.size, table.expr.tensor, table.dtype, strides, counts, steps)
 
     def outputs(self) -> tuple[Output, list[Output]]:
         """The mixed values, and what is stored of each query besides."""

@@ -55,12 +55,16 @@ class Reading:
 
     # Operands
 
-    def operand(self, let: Let, rows: str, columns: tuple[str, ...]) -> Operand:
+    def operand(
+        self, let: Let, rows: str, columns: tuple[str, ...], index: Sequence[Expr] = ()
+    ) -> Operand:
+        """Where the rows of a matrix lie that is read, in the place of its own `index` by another
+        one, where that is given."""
         if not isinstance(let.expr, Read):
             raise Refusal("OperandComputed", "an operand of the attention is computed, not read")
         if let.dtype not in (BF16, F16):
             raise Refusal("OperandDType", f"an operand is {let.dtype}, not bf16 or f16")
-        expr = self.read_address(let.expr)
+        expr = self.address(index, let.expr.tensor) if index else self.read_address(let.expr)
         if {*let.axes} - {rows, *columns, *self.all_batch}:
             raise Refusal("OperandForm", "an operand depends on more than its rows and columns")
         across = (

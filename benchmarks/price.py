@@ -147,6 +147,28 @@ ON_GPU: Final[dict[str, Callable[[], Program]]] = {
     "softmax of columns": built(lambda b, x: b.softmax(x, axis=0), (1024, 4096)),
     "attention": attention(False, 4, 16, 2048, 64, dtype="bf16"),
     "causal attention": attention(True, 2, 16, 4096, 128, dtype="bf16"),
+    # Not looked at while the price was made:
+    "3000x2048x1024": product(3000, 2048, 1024, "f16"),
+    "512x30000x768": product(512, 30000, 768, "bf16"),
+    "silu of a product": built(
+        lambda b, x, y: b.silu(x @ y), (2048, 1024), (1024, 5000), dtype="bf16"
+    ),
+    "16*512x512x512": built(lambda b, x, y: x @ y, (16, 512, 512), (16, 512, 512), dtype="f16"),
+    "777x1500x333, f32": product(777, 1500, 333),
+    "tanh, times": built(lambda b, x, y: b.tanh(x) * y + x, (3000, 7000), (3000, 7000)),
+    "logarithm": built(lambda b, x: b.log(x * x), (4096, 4096), dtype="f16"),
+    "sum with a transpose": built(
+        lambda b, x, y: b.transpose(x, perm=[1, 0]) + y, (6000, 4000), (4000, 6000)
+    ),
+    "log-sum-exp": built(lambda b, x: b.log(b.reduce_sum(b.exp(x), axes=[1])), (20000, 600)),
+    "greatest exponential": built(
+        lambda b, x: b.reduce_max(b.exp(x), axes=[1]), (8192, 4096), dtype="bf16"
+    ),
+    "softmax, 3000": built(lambda b, x: b.softmax(x + x, axis=1), (8192, 3000)),
+    "layer norm, 2048": built(norm, (8192, 2048), (2048,), (2048,), dtype="bf16"),
+    "squares of columns": built(lambda b, x: b.reduce_sum(x * x, axes=[0]), (50000, 333)),
+    "shorter attention": attention(False, 16, 12, 1024, 64, dtype="f16"),
+    "short causal attention": attention(True, 32, 16, 512, 128, dtype="bf16"),
 }
 
 

@@ -11,10 +11,11 @@ from typing import Final
 
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
+from weft.region.form import Attention
 from weft.region.forms.bands import band_of
 from weft.region.forms.few import few_rows, is_of_few
 from weft.region.forms.stream import summed_axes, value_axes
-from weft.region.ir import Kernel, attention_parts, stream_parts
+from weft.region.ir import Kernel, attention_parts, form_of, stream_parts
 from weft.target.target import Target
 
 QUERIES: Final = 96
@@ -66,6 +67,8 @@ _FORMS: Final = (
     _Form(256, 2, 80, 2.2, 1.5),
 )
 """Times for 64 and 128 elements are from lengths of 512 and 4096; the last two have no rival."""
+_FIXED: Final = 0.15
+"""Of the time of a block of keys, what does not depend on how many they are."""
 
 
 def cpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan | None:
@@ -139,6 +142,25 @@ def _time(form: _Form, kernel: Kernel, target: Target) -> float:
     if len(set(costs)) == 1:
         return costs[0] * -(-len(costs) * matrices // units)
     return max(sum(costs) * matrices / units, *costs)
+
+
+def attention_seconds(kernel: Kernel, plan: AttentionPlan, target: Target) -> float | None:
+    """The time of a plan with any blocks, by the measured form that is most like it; None where
+    none is."""
+    form = form_of(kernel)
+    if not isinstance(form, Attention) or plan.consumers not in _REGISTERS:
+        return None
+    found = form.parts
+    widest = max(_elements(kernel, found.depth), _elements(kernel, found.value))
+    least = min((form.widest for form in _FORMS if form.widest >= widest), default=0)
+    alike = [form for form in _FORMS if form.widest == least]
+    if not alike:
+        return None
+    base = next((form for form in alike if form.consumers == plan.consumers), alike[0])
+    share = _FIXED + (1 - _FIXED) * plan.tile_kv / base.keys
+    block_time = base.block_time * plan.consumers / base.consumers * share
+    meant = _Form(least, plan.consumers, plan.tile_kv, block_time, base.tile_time)
+    return 1e-6 * _time(meant, kernel, target)
 
 
 def stream_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:

@@ -18,7 +18,7 @@ from weft.region.ir import Kernel, Output, Read, epilogue_of, problem_of
 from weft.target import roofline
 from weft.target.matrix_atoms import FULL, PROMOTED
 from weft.target.matrix_tiles import FORMS, K_STEP, WINDOW_FORMS, Extent, Form, stages_for
-from weft.target.matrix_time import Contraction, Operand
+from weft.target.matrix_time import CYCLES_A_SECOND, Contraction, Operand, cycles
 from weft.target.measured_forms import Choice, choose
 from weft.target.target import Target
 from weft.target.tile_order import one_wave
@@ -103,6 +103,19 @@ def sm90_choice(kernel: Kernel, problem: Problem, target: Target) -> Choice:
     """The form that is done first, and why it is thought to be."""
     found, forms = sm90_contraction(problem), sm90_forms(kernel)
     return choose(found, target, light=_is_light(kernel), forms=forms)
+
+
+def product_seconds(kernel: Kernel, plan: MmaPlan, target: Target) -> float | None:
+    """The time of a plan of the SM90 template by its model, in which the order of tiles and the
+    depth of the ring do not count; None for what is no product."""
+    problem = problem_of(kernel)
+    if problem is None:
+        return None
+    rows, columns, _ = plan.tile
+    paired = tuple(plan.cluster) != (1, 1)
+    form = Form(rows, columns, plan.warp_tile, plan.roles, plan.swap_ab, paired)
+    found = cycles(form, sm90_contraction(problem), target, light=_is_light(kernel))
+    return found / CYCLES_A_SECOND
 
 
 def _is_light(kernel: Kernel) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft.plan.gpu_price import plan_seconds
 from weft.plan.ir import MmaPlan, Plan
 from weft.plan.verify import threads_of_accumulators, threads_of_block
 from weft.region.cost import kernel_work
@@ -27,11 +28,13 @@ class Estimate:
 
 
 def estimate(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan, target: Target) -> Estimate:
-    """The time of a kernel on a GPU."""
+    """The time of a kernel on a GPU: by what is known of plans of its kind, or by document 2."""
     work = kernel_work(kernel, tensors, target)
     usage = _usage(plan, target, operand_bytes(kernel) if kernel.roles is not None else 2)
-    seconds = roofline.time_estimate(target, work, usage) + target.rates.launch_seconds
-    return Estimate(work, usage, seconds)
+    seconds = plan_seconds(kernel, tensors, plan, target)
+    if seconds is None:
+        seconds = roofline.time_estimate(target, work, usage)
+    return Estimate(work, usage, seconds + target.rates.launch_seconds)
 
 
 def _usage(plan: Plan, target: Target, element_bytes: int) -> Usage:

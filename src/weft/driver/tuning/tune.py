@@ -108,12 +108,10 @@ def _classes(part: Compilation) -> Iterator[KernelClass]:
 def _likeliest(
     kernel: Kernel, module: Module, buffer_map: BufferMap, plans: Sequence[Plan], target: Target
 ) -> list[Plan]:
-    """The plans to measure: the first choice, then those of the lowest price. Plans for a GPU come
-    in the order of a model of their own."""
+    """The plans to measure: the first choice, then those of the lowest price."""
     first, *rest = plans
-    if target.kind is Kind.CPU:
-        estimate = generator_for(target).estimate
-        rest.sort(key=lambda plan: estimate(kernel, module, buffer_map, plan, target).seconds)
+    estimate = generator_for(target).estimate
+    rest.sort(key=lambda plan: estimate(kernel, module, buffer_map, plan, target).seconds)
     return [first, *rest][: MOST_POINTS[target.kind]]
 
 

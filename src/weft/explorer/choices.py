@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from weft.driver.stages.compilation import Compilation
@@ -19,6 +19,8 @@ from weft.region.ir import Kernel, Module, Weighed
 Json: TypeAlias = dict[str, Any]
 _MOST: Final = 8
 """Choices of one kind that a card has, those that mattered most."""
+_RACED: Final = 16
+"""Plans whose others are estimated, those of the dearest kernels: each is generated for it."""
 
 
 # -- which values are one kernel -----------------------------------------------------------------
@@ -90,19 +92,20 @@ def _choice(
 # -- plans ---------------------------------------------------------------------------------------
 
 
-def races_of(compilation: Compilation) -> dict[str, Json]:
-    """For every plan, by key, the others that its kernels would take and the estimate of each;
-    where it was tuned, what was measured of each instead."""
+def races_of(compilation: Compilation, dearest: Sequence[str]) -> dict[str, Json]:
+    """For the plans of the kernels that cost most, by key, the others that these would take and the
+    estimate of each; for every plan that was tuned, what was measured of each."""
     module, plans, table = (
         compilation["region"],
         compilation["plan"],
         tuned.load(compilation.target),
     )
+    named = {kernel.name: kernel for kernel in module.kernels}
     first: dict[str, Kernel] = {}
-    for kernel in module.kernels:
-        first.setdefault(plans.kernels.get(kernel.name, ""), kernel)
+    for name in dearest:
+        first.setdefault(plans.kernels.get(name, ""), named[name])
     found: dict[str, Json] = {}
-    for key, kernel in first.items():
+    for number, (key, kernel) in enumerate(first.items()):
         if key not in plans.plans:
             continue
         plan, known = plans.plans[key], table.get(key)
@@ -110,7 +113,7 @@ def races_of(compilation: Compilation) -> dict[str, Json]:
         found[key] = {
             "told": str(known) if known is not None and known.plan == plan else "",
             "measured": [[_changed(plan, other), seconds] for other, seconds in race],
-            "others": [] if race else _others(kernel, plan, compilation),
+            "others": [] if race or number >= _RACED else _others(kernel, plan, compilation),
         }
     return found
 

@@ -93,7 +93,7 @@ def _record(
         "stages": stages,
         "values": _values(links),
         "kernels": kernels,
-        "races": races_of(compilation),
+        "races": races_of(compilation, [kernel["name"] for kernel in costly]),
         "memory": _memory(compilation),
         "machine": _machine(target),
         **timeline_of(measured.laps),

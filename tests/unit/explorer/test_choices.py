@@ -61,9 +61,24 @@ def test_kernels_that_stayed_apart_are_told_with_both_prices() -> None:
     assert all((w.together < w.apart) == one for w in pairs)
 
 
+def names(compilation: Compilation) -> list[str]:
+    return [kernel.name for kernel in compilation["region"].kernels]
+
+
+def test_the_dearest_kernels_alone_have_other_plans(
+    compilation: Compilation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.explorer.choices._RACED", 1)
+    for dearest in (names(compilation), names(compilation)[::-1]):
+        races = races_of(compilation, dearest)
+        keys = [compilation["plan"].kernels[name] for name in dearest]
+        assert races[keys[0]]["others"]
+        assert not races[keys[1]]["others"]
+
+
 def test_other_plans_have_their_fields_and_estimates(compilation: Compilation) -> None:
     plans = compilation["plan"].plans
-    for key, race in races_of(compilation).items():
+    for key, race in races_of(compilation, names(compilation)).items():
         own = shown_fields(plans[key])
         assert race["told"] == ""
         assert race["measured"] == []
@@ -84,7 +99,7 @@ def test_a_tuned_kernel_has_the_race_of_its_plans(
     other = candidates(kernel, compilation.target, plan)[1]
     found = Tuned(plan, 1e-5, 3e-5, 2, 2, ((plan, 1e-5), (other, 3e-5)))
     assert tuned.save(compilation.target, {key: found})
-    race = races_of(compilation)[key]
+    race = races_of(compilation, names(compilation))[key]
     (own, first), (changed, second) = race["measured"]
     assert (own, first, second) == ([], 1e-5, 3e-5)
     assert changed

@@ -44,4 +44,4 @@ def profile_command(
     for line in found.table(by, most=most).splitlines():
         print(printable(line))
     if trace is not None:
-        print(f"wrote {printable(str(trace))}: open it with Perfetto or chrome://tracing")
+        print(f"wrote {printable(str(trace))}: open it with weft explore, or with Perfetto")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -106,6 +106,13 @@ class Prepared:
     executable: Executable
     donated: frozenset[int] = frozenset()
     """The positions of the inputs that a run may overwrite."""
+    files: list[str] = field(default_factory=list, compare=False, repr=False)
+    """Where its profiles and pages were written, in words for `explain`."""
+
+    def note_file(self, told: str) -> None:
+        """Remember a file that tells of this program, in words; it is named once."""
+        if told not in self.files:
+            self.files.append(told)
 
     @cached_property
     def results(self) -> tuple[TensorType, ...]:

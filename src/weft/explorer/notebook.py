@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,20 +12,20 @@ from weft.driver.execute import Prepared
 from weft.explorer.collect import Shown, executable_of, records, run_of
 from weft.explorer.page import page
 from weft.foundation.errors import UserError
-from weft.ops.shapes import ByShape
 
 
 class Compiled(Protocol):
     """One compiled version of a function."""
 
-    compiled: Prepared | ByShape
+    def prepared(self) -> list[Prepared]: ...
 
 
 class Explored:
     """A page: a notebook shows it, and `save` writes it as a file."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, programs: Sequence[Prepared] = ()) -> None:
         self.text = text
+        self._programs = programs
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page; it opens from disk."""
@@ -32,6 +33,8 @@ class Explored:
             Path(path).write_text(self.text, encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+        for program in self._programs:
+            program.note_file(f"its page is {path}")
 
     def _repr_html_(self) -> str:
         frame = html.escape(self.text, quote=True)
@@ -46,8 +49,8 @@ class Explored:
 
 def explored(name: str, versions: list[Compiled]) -> Explored:
     """The page of a function's compiled versions, with times on made-up inputs."""
-    made = [version.compiled for version in versions]
-    found = [executable_of(each) for each in made if isinstance(each, Prepared)]
+    made = [each for version in versions for each in version.prepared()]
+    found = [executable_of(each) for each in made]
     programs = [executable for executable in found if executable is not None]
     if not programs:
         raise UserError(
@@ -59,4 +62,4 @@ def explored(name: str, versions: list[Compiled]) -> Explored:
         Shown(f"{name} {number}" if several else name, program, run_of(program))
         for number, program in enumerate(programs, 1)
     ]
-    return Explored(page(records(shown)[0], name))
+    return Explored(page(records(shown)[0], name), made)

@@ -196,7 +196,14 @@ class Version:
         if self.replacements:
             text += f"; {self.replaced}, without compiling again (in {self.replacements} calls)"
         clusters = self.compiled.clusters.explain() if isinstance(self.compiled, ByShape) else []
-        return "\n  ".join([text, *clusters, *exchanges(self.traced.program)])
+        files = dict.fromkeys(told for made in self.prepared() for told in made.files)
+        return "\n  ".join([text, *clusters, *exchanges(self.traced.program), *files])
+
+    def prepared(self) -> list[Prepared]:
+        """What it was compiled to: one program, or one for each cluster of sizes."""
+        if isinstance(self.compiled, Prepared):
+            return [self.compiled]
+        return [cluster.compiled for cluster in list(self.compiled.clusters.clusters.values())]
 
 
 def reason_for(

@@ -187,6 +187,32 @@ def test_a_function_under_jit_shows_itself() -> None:
         found.save("/nowhere/at/all.html")
 
 
+def test_every_size_of_a_function_with_open_dims_is_shown() -> None:
+    with weft.graph(backend="cpu"):
+        step = weft.jit(lambda x: weft.exp(x) + 1.0, dynamic={"x": {0: "B"}})
+        for size in (3, 100):
+            step(weft.ones((size,)))
+        found = step.explore()
+    assert len(data_of(found.text)["programs"]) == 2
+
+
+def test_explain_names_the_files_of_profiles_and_pages(tmp_path: Path) -> None:
+    trace, file = tmp_path / "trace.json", tmp_path / "step.html"
+    with weft.graph(backend="cpu"):
+        step = weft.jit(lambda x: weft.exp(x) + 1.0)
+        step(weft.ones((3,)))
+        assert str(tmp_path) not in weft.explain(step)
+        for _ in range(2):
+            with weft.profile(trace, show=False):
+                step(weft.ones((3,)))
+        step.explore().save(file)
+    told = weft.explain(step).splitlines()
+    assert told[1:] == [
+        f"  its profile is {trace}, which weft explore shows",
+        f"  its page is {file}",
+    ]
+
+
 # -- the server ------------------------------------------------------------------------------------
 
 

@@ -65,6 +65,7 @@ def _profiled(path: Path | None, show: bool) -> Iterator[Profile]:
         yield tracer.profile
     if path is not None:
         tracer.profile.save(path)
+        tracer.note_profile(path)
     if show:
         print(tracer.profile)
 

@@ -84,7 +84,14 @@ class ProgramTracer:
         """Write what is written last: the profile."""
         if self.folder is not None and self.profile is not None:
             text = json.dumps(self.profile.chrome(), indent=1)
-            (self.folder / "profile.json").write_text(text)
+            file = self.folder / "profile.json"
+            file.write_text(text)
+            self.note_profile(file)
+
+    def note_profile(self, file: Path) -> None:
+        """Let `explain` of what ran name the file that its profile is in."""
+        for compiled in self._kept:
+            compiled.note_file(f"its profile is {file}, which weft explore shows")
 
     # -- writing ---------------------------------------------------------------------------------
 

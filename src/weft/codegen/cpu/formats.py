@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.cpu.code import Code, Val, number
+from weft.codegen.cpu.ir import Scalar
 from weft.foundation.dtypes import (
     BF16,
     F16,
@@ -26,7 +27,7 @@ from weft.foundation.dtypes import (
     UI4,
     DType,
 )
-from weft.foundation.errors import Unimplemented
+from weft.foundation.errors import InternalError, Unimplemented
 
 HALF: Final = frozenset({"asimd", "f16c"})
 """Features with which a machine converts between f16 and f32 by itself."""
@@ -284,3 +285,10 @@ class Formats:
         if high < highest:
             x = code.intrinsic(f"llvm.{prefix}min", x, number(high, x.scalar, x.lanes))
         return x
+
+
+def number_of(value: Scalar | None, dtype: DType, lanes: int = 1) -> Val:
+    """A constant in the compute type of a dtype; nothing is 0."""
+    if isinstance(value, complex):
+        raise InternalError(f"{value} is no number of {dtype}")
+    return number(0 if value is None else value, compute_type(dtype), lanes)

@@ -8,27 +8,25 @@ in the text are ours alone.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from weft.codegen.cpu import ir
+from weft.codegen.cpu.accumulators import Accumulators, tree
 from weft.codegen.cpu.code import Code, Val, multiples, number
 from weft.codegen.cpu.elements import Elements
-from weft.codegen.cpu.formats import compute_type, storage_type
+from weft.codegen.cpu.formats import compute_type, number_of, storage_type
 from weft.codegen.cpu.index_code import IndexCode, Lanes
 from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.looks import STOP_WORD, looks_of
 from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import key_of, key_type, sort_function
-from weft.foundation.dtypes import SI64, UI32, DType, Kind
+from weft.foundation.dtypes import SI64, UI32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, Guard, bounds, constant
 from weft.region.ir import Place
 
-Item = TypeVar("Item")
 _Carries: TypeAlias = tuple[Val, ...]
 MOST_COPIES = 8
 """How many calls of one function are replaced by copies of it."""
@@ -36,15 +34,6 @@ MOST_COPIED_LINES = 64
 """How long a function may be that is copied to more than one place."""
 _HALT = "halt"
 """The end of a routine that was told to stop."""
-_IDENTITIES: dict[str, float] = {"sum": 0.0, "prod": 1.0}
-_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-
-
-@dataclass(frozen=True)
-class _Accumulator:
-    init: ir.Init
-    slots: dict[tuple[int, ...], str]
-    lanes: int
 
 
 def emit_module(
@@ -97,7 +86,7 @@ class _Emitter:
         self.values: dict[tuple[str, tuple[tuple[str, int], ...]], Val] = {}
         self.defined: dict[str, tuple[str, ...]] = {}
         self.dtypes: dict[str, DType] = {}
-        self.accumulators: dict[str, _Accumulator] = {}
+        self.accumulators = Accumulators(self.code, self.elements, self.indices)
         self.pointers: list[str] = []
         self.written: list[tuple[int, int, ir.Stmt]] = []
         """Statements with the lines that were written for each: from, and to before."""
@@ -149,16 +138,17 @@ class _Emitter:
                 case ir.Sort():
                     self._sort(stmt)
                 case ir.Init():
-                    self._init(stmt)
+                    self.accumulators.begin(stmt)
                 case ir.Accumulate():
-                    self._accumulate(stmt)
+                    self.accumulators.add(stmt.acc, self._value(stmt.value))
                 case ir.Finish():
-                    self._finish(stmt)
+                    total = self.accumulators.total(stmt.accs)
+                    self._define(stmt.name, total, self.accumulators[stmt.accs[0]].dtype)
                 case ir.Current():
-                    accumulator = self.accumulators[stmt.acc]
-                    self._define(stmt.name, self._held(accumulator), accumulator.init.dtype)
+                    held = self.accumulators.held(stmt.acc)
+                    self._define(stmt.name, held, self.accumulators[stmt.acc].dtype)
                 case ir.Assign():
-                    self._assign(stmt)
+                    self.accumulators.assign(stmt.acc, self._value(stmt.value))
                 case ir.Merge():
                     self._merge(stmt)
                 case ir.Store():
@@ -311,7 +301,7 @@ class _Emitter:
         inside = indices.inside(run.guards, lane)
         address = code.select(inside, indices.value(run.address + first, lane), number(0, "i64"))
         loaded = code.load(kind, code.pointer(base, kind, address), width, align)
-        fill = self.formats.to_storage(_number(run.fill, dtype), dtype)
+        fill = self.formats.to_storage(number_of(run.fill, dtype), dtype)
         return code.select(inside, loaded, fill)
 
     def _load_across(self, run: ir.LoadRun, dtype: DType) -> None:
@@ -349,7 +339,7 @@ class _Emitter:
         moves = any(indices.step(guard.expr) != 0 for guard in load.guards)
         varies = moves or indices.step(load.address) != 0
         lanes = indices.lane_count if varies else 1
-        fill = _number(load.fill, dtype)
+        fill = number_of(load.fill, dtype)
         step = indices.step(load.address)
         every_second = step == 2 and self._joins_every_second(lanes)
         together = every_second or step == 1
@@ -412,7 +402,7 @@ class _Emitter:
 
     def _let(self, let: ir.Let) -> None:
         if let.fn == "const":
-            value = _number(let.value, let.dtype)
+            value = number_of(let.value, let.dtype)
         elif let.fn == "index":
             value = self._index_value(let.index or constant(0), let.dtype)
         elif let.fn == "dot":
@@ -537,81 +527,6 @@ class _Emitter:
 
     # -- accumulators ----------------------------------------------------------------------------
 
-    def _init(self, init: ir.Init) -> None:
-        lanes = next((n for _, n, kind in init.loops if kind is LoopKind.LANES), 1)
-        first = _identity(init.fn, init.dtype) if init.start is None else init.start
-        start = _number(first, init.dtype, lanes)
-        counts = [n for _, n, kind in init.loops if kind is LoopKind.UNROLLED]
-        slots = {}
-        for place in itertools.product(*map(range, counts)):
-            slots[place] = self.code.alloca(start.type)
-            self.code.store(start, slots[place], 4)
-        self.accumulators[init.acc] = _Accumulator(init, slots, lanes)
-
-    def _place(self, accumulator: _Accumulator) -> list[int | None]:
-        """The instance meant here; None for loops that are not around."""
-        unrolled = [v for v, _, kind in accumulator.init.loops if kind is LoopKind.UNROLLED]
-        here = self.indices.unrolled()
-        return [here.get(var) for var in unrolled]
-
-    def _slot(self, accumulator: _Accumulator) -> str:
-        return accumulator.slots[tuple(index or 0 for index in self._place(accumulator))]
-
-    def _held(self, accumulator: _Accumulator) -> Val:
-        scalar = compute_type(accumulator.init.dtype)
-        return self.code.load(scalar, self._slot(accumulator), accumulator.lanes, 4)
-
-    def _accumulate(self, stmt: ir.Accumulate) -> None:
-        accumulator = self.accumulators[stmt.acc]
-        old = self._held(accumulator)
-        value = self.code.spread(self._value(stmt.value), accumulator.lanes)
-        new = self._combined(accumulator.init, old, value)
-        self.code.store(new, self._slot(accumulator), 4)
-
-    def _assign(self, stmt: ir.Assign) -> None:
-        accumulator = self.accumulators[stmt.acc]
-        value = self.code.spread(self._value(stmt.value), accumulator.lanes)
-        self.code.store(value, self._slot(accumulator), 4)
-
-    def _combined(self, init: ir.Init, a: Val, b: Val) -> Val:
-        return self.elements.apply(_COMBINE[init.fn], [a, b], init.dtype, init.dtype)
-
-    def _finish(self, finish: ir.Finish) -> None:
-        total: Val | None = None
-        init = self.accumulators[finish.accs[0]].init
-        for acc in finish.accs:
-            part = self._reduced(self.accumulators[acc])
-            total = part if total is None else self._combined(init, total, part)
-        if total is None:
-            raise InternalError("a reduction without accumulators")
-        self._define(finish.name, total, init.dtype)
-
-    def _instances(self, accumulator: _Accumulator) -> list[Val]:
-        """What the instances over loops that are not around hold."""
-        init, wanted = accumulator.init, self._place(accumulator)
-        return [
-            self.code.load(compute_type(init.dtype), slot, accumulator.lanes, 4)
-            for place, slot in accumulator.slots.items()
-            if all(w is None or w == p for w, p in zip(wanted, place, strict=True))
-        ]
-
-    def _is_around(self, accumulator: _Accumulator) -> bool:
-        """Whether the accumulator's lanes are the lanes of a loop around this place."""
-        lane_vars = [v for v, _, kind in accumulator.init.loops if kind is LoopKind.LANES]
-        return self.indices.lanes is not None and self.indices.lanes.var in lane_vars
-
-    def _reduced(self, accumulator: _Accumulator) -> Val:
-        """The instances as a tree, then the lanes, likewise."""
-
-        def combine(a: Val, b: Val) -> Val:
-            return self._combined(accumulator.init, a, b)
-
-        total = tree(self._instances(accumulator), combine)
-        if total.lanes > 1 and not self._is_around(accumulator):
-            lanes = [self.code.lane(total, i) for i in range(total.lanes)]
-            total = tree(lanes, combine)
-        return total
-
     def _merge(self, merge: ir.Merge) -> None:
         """The same for several carries at once, with a body of their own for combining."""
 
@@ -621,46 +536,25 @@ class _Emitter:
         totals: list[_Carries] = []
         for part in merge.parts:
             accumulators = [self.accumulators[acc] for acc in part]
-            rows: list[_Carries] = list(zip(*map(self._instances, accumulators), strict=True))
+            rows: list[_Carries] = list(
+                zip(*map(self.accumulators.instances, accumulators), strict=True)
+            )
             total: _Carries = tree(rows, combine)
-            if total[0].lanes > 1 and not self._is_around(accumulators[0]):
+            if total[0].lanes > 1 and not self.accumulators.is_around(accumulators[0]):
                 lanes = range(total[0].lanes)
                 sides: list[_Carries] = [tuple(self.code.lane(v, i) for v in total) for i in lanes]
                 total = tree(sides, combine)
             totals.append(total)
-        dtypes = [self.accumulators[acc].init.dtype for acc in merge.parts[0]]
+        dtypes = [self.accumulators[acc].dtype for acc in merge.parts[0]]
         merged: _Carries = tree(totals, combine)
         for name, value, dtype in zip(merge.names, merged, dtypes, strict=True):
             self._define(name, value, dtype)
 
     def _combine_carries(self, merge: ir.Merge, a: _Carries, b: _Carries) -> _Carries:
-        dtypes = [self.accumulators[acc].init.dtype for acc in merge.parts[0]]
+        dtypes = [self.accumulators[acc].dtype for acc in merge.parts[0]]
         for name, left, right, dtype in zip(merge.carries, a, b, dtypes, strict=True):
             self._define(f"{name}.a", left, dtype)
             self._define(f"{name}.b", right, dtype)
         for let in merge.combine:
             self._let(let)
         return tuple(self._value(name) for name in merge.merged)
-
-
-def tree(values: list[Item], combine: Callable[[Item, Item], Item]) -> Item:
-    """The values combined pairwise, neighbours first: the same order every time."""
-    while len(values) > 1:
-        pairs = itertools.zip_longest(values[::2], values[1::2])
-        values = [a if b is None else combine(a, b) for a, b in pairs]
-    return values[0]
-
-
-def _number(value: ir.Scalar | None, dtype: DType, lanes: int = 1) -> Val:
-    """A constant in the compute type of a dtype; nothing is 0."""
-    if isinstance(value, complex):
-        raise InternalError(f"{value} is no number of {dtype}")
-    return number(0 if value is None else value, compute_type(dtype), lanes)
-
-
-def _identity(fn: str, dtype: DType) -> bool | int | float:
-    if fn in _IDENTITIES:
-        return _IDENTITIES[fn]
-    if dtype.kind is Kind.BOOL:
-        return fn == "min"
-    return dtype.lowest if fn == "max" else dtype.highest

@@ -94,6 +94,14 @@ class Browser:
         self._do("/url", {"url": address})
         self.until("document.documentElement.dataset.ready !== undefined")
 
+    def enter_frame(self, number: int) -> None:
+        """What follows is about a page inside the page."""
+        self._do("/frame", {"id": number})
+        self.until("document.documentElement.dataset.ready !== undefined")
+
+    def leave_frame(self) -> None:
+        self._do("/frame", {"id": None})
+
     def run(self, script: str, *args: Any) -> Any:
         """What a script returns."""
         return self._do("/execute/sync", {"script": f"return ({script});", "args": list(args)})

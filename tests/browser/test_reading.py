@@ -125,6 +125,27 @@ def test_pictures_of_drawings(view: str, browser: Browser, tour: Path) -> None:
     assert not browser.errors()
 
 
+def test_a_notebook_shows_the_page_inline(browser: Browser, tmp_path: Path) -> None:
+    with weft.graph(backend="cpu"):
+        head = weft.jit(lambda x, w: weft.functional.softmax((x @ w) * 0.125))
+        head(weft.ones((64, 128)), weft.ones((128, 96)))
+        inline = head.explore()._repr_html_()
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><html data-ready=0><body>{inline}</body></html>")
+    browser.open(path)
+    browser.enter_frame(0)
+    try:
+        for view in ("graph", "memory", "timeline", "compare", "kernels", "code"):
+            browser.run(f"weft.show('{view}')")
+            browser.settle()
+        browser.click(".pane:first-child .row.linked code")
+        browser.settle()
+        assert "computed by" in browser.texts(".told")[0]
+    finally:
+        browser.leave_frame()
+    assert not browser.errors()
+
+
 # Far below, so that a page has to scroll to it.
 def rows() -> Program:
     def normal(x: Any) -> Any:

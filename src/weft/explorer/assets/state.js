@@ -107,7 +107,11 @@ const remember = () => {
     else if (state.values.size) parts.i = [...state.values].slice(0, 40).join(".");
   }
   if (state.panes.length) parts.s = state.panes.map((pane) => pane.stage).join(".");
-  history.replaceState(null, "", `#${new URLSearchParams(parts)}`);
+  try {
+    history.replaceState(null, "", `#${new URLSearchParams(parts)}`);
+  } catch {
+    // Inside a notebook the page has no address of its own, and browsers limit how often one changes.
+  }
 };
 
 const recall = () => {

@@ -15,7 +15,9 @@ from typing import Any, Final
 
 BROWSER: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER: Final = shutil.which("chromedriver")
-KEYS: Final = {"down": "\ue015", "up": "\ue013", "enter": "\ue007", "escape": "\ue00c"}
+KEYS: Final = {
+    "down": "\ue015", "up": "\ue013", "right": "\ue014", "enter": "\ue007", "escape": "\ue00c",
+}  # fmt: skip
 _ELEMENT: Final = "element-6066-11e4-a52e-4f735466cecf"
 
 

@@ -146,6 +146,37 @@ def test_a_notebook_shows_the_page_inline(browser: Browser, tmp_path: Path) -> N
     assert not browser.errors()
 
 
+def test_the_page_is_used_by_keyboard_alone(browser: Browser, tour: Path) -> None:
+    """The dearest kernel, its machine code, another view, and back."""
+    browser.open(tour)
+    browser.press("1", "down")
+    first = browser.texts(".card h2")[0]
+    browser.press("down")
+    assert browser.texts(".card h2")[0] != first
+    browser.press("2", *["down"] * 8)
+    browser.settle()
+    assert "softmax" in browser.texts(".pane:first-child .row.lit code")[0]
+    browser.press("enter")
+    assert browser.texts(".pane:last-child .row.lit code")
+    browser.press("escape", "3", "down", "enter")
+    assert browser.run("weft.state.pinned && weft.state.kernels.size === 1")
+    browser.press("5", "+", "right")
+    browser.settle()
+    assert browser.run("document.activeElement.className") == "timeline"
+    browser.press("6")
+    assert browser.run("document.activeElement.tagName") == "SELECT"
+    assert not browser.errors()
+
+
+def test_a_semicolon_of_python_begins_no_remark(browser: Browser, tour: Path) -> None:
+    browser.open(tour)
+    browser.run("weft.show('code')")
+    browser.run("weft.state.panes[0].lines.splice(0, 1, 'x = 1; y = 2  # both')")
+    browser.run("weft.state.panes[0].draw()")
+    assert browser.texts(".pane:first-child .row[data-at='0'] .t-com") == ["# both"]
+    assert browser.texts(".pane:first-child .row[data-at='0'] .t-num") == ["1", "2"]
+
+
 # Far below, so that a page has to scroll to it.
 def rows() -> Program:
     def normal(x: Any) -> Any:

@@ -180,7 +180,7 @@ const graphView = () => {
     select(what, { pin, from: root });
   };
   const rowAt = (event) => rows[Math.floor((event.clientY - canvas.getBoundingClientRect().top + scroller.scrollTop - 6) / GRAPH_ROW)];
-  const say = (row) => { said.textContent = row ? `${row.group != null ? row.name : items[row.item].label} ${row.group != null ? `(${row.to - row.from} boxes)` : items[row.item].kernel || items[row.item].layer}` : ""; };
+  const say = (row) => { said.textContent = row ? `${row.group != null ? row.name : items[row.item].label} ${row.group != null ? `(${row.to - row.from} box${row.to - row.from === 1 ? "" : "es"})` : items[row.item].kernel || items[row.item].layer}` : ""; };
 
   scroller.addEventListener("scroll", () => painting.ask());
   scroller.addEventListener("focus", () => painting.ask());

@@ -169,10 +169,11 @@ const nestLine = (line, at) => {
   const values = kernel.inside[name] || [];
   const { byId } = index();
   if (!values.length) return el("div", {}, el("code", {}, coloured(line)));
+  const open = () => { select({ values, kernels: [at], names: [name] }, { pin: true }); show("code"); };
   const from = values.map((id) => byId.get(id)).filter(Boolean).map((value) => `%${value[0]} ${value[1]}${value[3] ? ` ${baseName(value[3])}:${value[4]}` : ""}`).join(", ");
   return el("div", {
-    class: "linked", title: `${name} is ${from}: click for its code`,
-    onclick: () => { if (String(getSelection())) return; select({ values, kernels: [at], names: [name] }, { pin: true }); show("code"); },
+    class: "linked", title: `${name} is ${from}: click for its code`, tabindex: 0, role: "link",
+    onclick: () => { if (!String(getSelection())) open(); }, onkeydown: (event) => { if (event.key === "Enter") open(); },
   }, el("code", {}, coloured(line)), el("span", { class: "from" }, from));
 };
 

@@ -101,7 +101,13 @@ const build = () => {
     if (event.target.closest?.("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "/") { event.preventDefault(); search.input.focus(); }
     else if (event.key === "Escape") letGo();
-    else if (/^[1-6]$/.test(event.key)) show([...views.keys()][Number(event.key) - 1]);
+    else if (/^[1-6]$/.test(event.key)) {
+      const name = [...views.keys()][Number(event.key) - 1];
+      show(name);
+      // Arrows go on where the eyes are.
+      const { root } = views.get(name);
+      (root.querySelector("[tabindex='0']") || root.querySelector("select"))?.focus({ preventScroll: true });
+    }
   });
 };
 

@@ -6,6 +6,7 @@ const SOURCE = "source";
 const CODE_KINDS = ["llvm", "cu", "ptx"];
 
 const TOKEN = /("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?:#(?!-?\d)|;|\/\/).*$|%[\w.]+|@[\w.]+|\bk_[0-9a-f]{16}\b|\b(?:def|return|for|in|if|else|class|import|from|lambda|with|func|entry|routine|buffer|parallel|serial|unrolled|lanes|load|store|let|init|finish|accumulate|define|declare|br|ret|phi)\b|\b(?:f|bf|si|ui|i)\d{1,2}(?:_\w+)?\b|-?\b\d+(?:\.\d+)?(?:e[-+]?\d+)?\b)/g;
+const PYTHON_TOKEN = new RegExp(TOKEN.source.replace("(?:#(?!-?\\d)|;|\\/\\/)", "#"), "g");
 const kindOf = (token) => {
   const first = token[0];
   if (first === '"' || first === "'") return "str";
@@ -14,10 +15,11 @@ const kindOf = (token) => {
   if (/^-?\d/.test(token)) return "num";
   return /\d$/.test(token) ? "typ" : "key";
 };
-const coloured = (text) => {
+// In Python a ; parts statements; elsewhere a remark begins with it.
+const coloured = (text, isPython = false) => {
   const parts = [];
   let last = 0;
-  for (const match of text.matchAll(TOKEN)) {
+  for (const match of text.matchAll(isPython ? PYTHON_TOKEN : TOKEN)) {
     if (match.index > last) parts.push(text.slice(last, match.index));
     parts.push(el("span", { class: `t-${kindOf(match[0])}` }, match[0]));
     last = match.index + match[0].length;
@@ -159,7 +161,7 @@ class Pane {
       this.stage === SOURCE && el("span", {
         class: "heat", title: share ? `${showShare(share)} of the time` : "", "--share": share.toFixed(4), "--heat": heat(share),
       }, share >= 0.005 ? showShare(share) : ""),
-      el("code", {}, coloured(this.lines[at])));
+      el("code", {}, coloured(this.lines[at], this.stage === SOURCE)));
     return row;
   }
 

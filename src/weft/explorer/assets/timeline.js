@@ -1,5 +1,5 @@
 // One run in lanes: each thread of a CPU or stream of a GPU, the host, and the gaps in which none of
-// them is busy. Wheel or + and - zoom, dragging moves.
+// them is busy. Wheel or + and - zoom, dragging or arrows move.
 
 const LANE_HIGH = 38;
 const LANE_STEP = 46;
@@ -27,7 +27,7 @@ const timelineView = () => {
   const told = el("span", { class: "told" });
   const save = el("button", { onclick: () => saveTrace() }, "save for Perfetto");
   const whole = el("button", { onclick: () => { view = null; painting.ask(); } }, "whole run");
-  const root = el("div", { class: "view timeline-view" }, el("div", { class: "bar" }, el("p", { class: "hint" }, "Wheel zooms, dragging moves. "), whole, save, told), canvas);
+  const root = el("div", { class: "view timeline-view" }, el("div", { class: "bar" }, el("p", { class: "hint" }, "Wheel or + − zoom, dragging or arrows move. "), whole, save, told), canvas);
   let view = null;
   let drag = null;
 
@@ -140,7 +140,15 @@ const timelineView = () => {
     el("a", { href: url, download: "trace.json" }).click();
   };
   canvas.addEventListener("wheel", (event) => { event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : 0.8, atEvent(event).t); }, { passive: false });
-  canvas.addEventListener("keydown", (event) => { const [from, to] = view || extent(); if (event.key === "+") zoom(0.7, (from + to) / 2); if (event.key === "-") zoom(1.4, (from + to) / 2); });
+  const pan = (by) => { const [from, to] = view || extent(); view = [from + by * (to - from), to + by * (to - from)]; painting.ask(); };
+  canvas.addEventListener("keydown", (event) => {
+    const [from, to] = view || extent();
+    if (event.key === "+") zoom(0.7, (from + to) / 2);
+    else if (event.key === "-") zoom(1.4, (from + to) / 2);
+    else if (event.key === "ArrowLeft") pan(-0.1);
+    else if (event.key === "ArrowRight") pan(0.1);
+    else if (event.key === "Home") { view = null; painting.ask(); }
+  });
   canvas.addEventListener("pointerdown", (event) => { drag = [event.offsetX, view || extent(), false]; });
   canvas.addEventListener("pointermove", (event) => {
     const { span, gap } = atEvent(event);

@@ -135,6 +135,18 @@ class DonatingBackend(Backend, Protocol):
         ...
 
 
+@runtime_checkable
+class KeepingBackend(DonatingBackend, Protocol):
+    """A backend that can keep what programs make of their parameters from run to run."""
+
+    def compile_keeping(
+        self, program: Program, donated: frozenset[int], params: frozenset[int]
+    ) -> Executable:
+        """The same as `compile_donating`; the inputs at the positions `params` are the same in many
+        runs."""
+        ...
+
+
 class _InForce:
     """The default of this process, in every thread: `DEFAULT`, what `WEFT_BACKEND` names, or what
     was set since."""

@@ -77,11 +77,16 @@ class CpuBackend:
         return self.compile_donating(program, frozenset())
 
     def compile_donating(self, program: Program, donated: frozenset[int]) -> CpuExecutable:
+        return self.compile_keeping(program, donated, frozenset())
+
+    def compile_keeping(
+        self, program: Program, donated: frozenset[int], params: frozenset[int]
+    ) -> CpuExecutable:
         for instruction in (i for body in program.bodies for i in body.body):
             if isinstance(instruction.op, CustomCall):
                 target = f"custom call {instruction.op.target!r}"
                 raise Unimplemented(target, "the cpu backend does not know this target")
-        return CpuExecutable(compile_program(program, "cpu", donate=donated))
+        return CpuExecutable(compile_program(program, "cpu", donate=donated, params=params))
 
     def allocate(self, kind: TensorType) -> Array:
         return empty_tensor(TensorSpec("", kind.dtype.name, kind.static_shape))

@@ -17,6 +17,7 @@ from weft.driver.backends import (
     DonatingBackend,
     Executable,
     HoldingExecutable,
+    KeepingBackend,
     Storage,
     check_backend,
     default_backend,
@@ -139,14 +140,24 @@ class Prepared:
         return held.execute_held(inputs, holder, data, seed=seed)
 
 
-def prepare(program: Program, backend: Backend, donated: frozenset[int] = frozenset()) -> Prepared:
+def prepare(
+    program: Program,
+    backend: Backend,
+    donated: frozenset[int] = frozenset(),
+    params: frozenset[int] = frozenset(),
+) -> Prepared:
     """Make a program without dynamic dims ready to run on tensors that the backend holds.
 
-    `donated` are the positions of (flattened) inputs whose memory a run may use for its results. A
-    backend that can do that has a method `compile_donating(program, donated)`.
+    `donated` are the positions of (flattened) inputs whose memory a run may use for its results,
+    `params` of others that are the same in many runs. A backend that can use the one or both has
+    methods `compile_donating(program, donated)` and `compile_keeping(program, donated, params)`.
     """
     verify(program)
     chosen = guarded(backend)
+    if params and isinstance(chosen, KeepingBackend):
+        ready = legalise(program, chosen, None)
+        made = chosen.compile_keeping(ready, donated, params - donated)
+        return Prepared(program, chosen, made, donated)
     if donated and isinstance(chosen, DonatingBackend):
         ready = legalise(program, chosen, None)
         return Prepared(program, chosen, chosen.compile_donating(ready, donated), donated)

@@ -52,7 +52,7 @@ from weft.ops.numbers import number
 from weft.ops.parameters import Dynamic, Names, Parameters
 from weft.ops.promotion import EXACT
 from weft.ops.pytree import LEAF, Structure, flatten, unflatten
-from weft.ops.ready import Ready, Slot, Taken, kept_state, slot_of, static_slot
+from weft.ops.ready import Ready, Slot, Taken, held_leaves, kept_state, slot_of, static_slot
 from weft.ops.shapes import ByShape
 from weft.ops.state import assign, places
 from weft.ops.tensor import Tensor, from_array
@@ -388,7 +388,7 @@ class Jitted:
         numbers = Numbers()
         traced = self.trace(key, home, numbers)
         donated = frozenset(self._donated_leaves(key.structure))
-        compiled = self._prepare(traced.program, home, donated)
+        compiled = self._prepare(traced, home, donated, key.structure)
         seconds = time.perf_counter() - started
         if old is not None:
             reason = old.why_stale(self.function)
@@ -405,11 +405,14 @@ class Jitted:
         return version
 
     def _prepare(
-        self, program: Program, home: Arena, donated: frozenset[int]
+        self, traced: Trace, home: Arena, donated: frozenset[int], structure: Structure
     ) -> Prepared | ByShape:
-        if is_static(program):
-            return PROGRAMS.compile(program, home.backend, "jit", donated)
-        return ByShape(program, home.backend, self._shapes)
+        if not is_static(traced.program):
+            return ByShape(traced.program, home.backend, self._shapes)
+        # Modules of which something is given away or assigned to are others in the next call.
+        stays = not (donated or traced.state)
+        held = held_leaves(structure, len(traced.captured)) if stays else frozenset[int]()
+        return PROGRAMS.compile(traced.program, home.backend, "jit", donated, held)
 
     def trace(self, key: Key, home: Arena, numbers: Numbers) -> Trace:
         """The function on traced arguments of these kinds; `numbers` gets to know what it does with

@@ -255,6 +255,18 @@ def _data(slots: Sequence[Slot]) -> list[int]:
     return found
 
 
+def held_leaves(structure: Structure, captured: int) -> frozenset[int]:
+    """The positions of the inputs that belong to modules among the arguments, or are captured: they
+    are the same from call to call, where nobody changes them."""
+    found, at = set[int](), 0
+    for given in structure.children:
+        for child in given.children:
+            if child.kind is not None and issubclass(child.kind, Holder):
+                found.update(range(at, at + child.leaf_count))
+            at += child.leaf_count
+    return frozenset(found.union(range(at, at + captured)))
+
+
 def kept_state(state: Sequence[tuple[int, int]], donated: Sequence[int]) -> list[tuple[int, int]]:
     """The leaves of the arguments that a call assigns to, with the results that they get. Donated
     ones cannot be read any more: what became of them is what the function returns."""

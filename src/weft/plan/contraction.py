@@ -10,6 +10,8 @@ from weft.foundation.dtypes import SI8, SI32, UI8, UI32
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.blocks import (
     BLOCK,
+    PANELS,
+    REGISTER_BLOCKS,
     SCRATCH_BYTES,
     Sizes,
     block_sizes,
@@ -21,6 +23,7 @@ from weft.plan.edges import local_edges
 from weft.plan.images import IMAGE, NEAR_BYTES, image_block, image_of
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.forms.columns import FEW_ROWS
+from weft.region.forms.panels import Panels, panels_of
 from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, epilogue_of, row_major
 from weft.target.target import Target
 
@@ -55,6 +58,7 @@ def cpu_plan(
     tiles = (
         _dot_products(kernel, tensors, target, lanes)
         or _image(kernel, tensors, target, lanes)
+        or _blocks_of_panels(kernel, tensors, target, lanes)
         or _packed_blocks(kernel, tensors, target, lanes)
         or _register_tiles(kernel, tensors, target, lanes)
     )
@@ -101,8 +105,11 @@ def _image(
     """Blocks over a copy of the image that windows are shifts of; None where no operand is one, or
     vectors are so narrow that packing windows costs little."""
     image = image_of(kernel, tensors) if target.has("avx2") else None
-    block = image_block(kernel, image, target, lanes) if image else None
-    if image is None or block is None:
+    panels = panels_of(kernel, tensors)
+    if image is None or (panels is not None and panels.side == image.side):
+        return None
+    block = image_block(kernel, image, target, lanes, panels.width if panels else 0)
+    if block is None:
         return None
     line = math.prod(kernel.sizes[window.place] for window in image.windows[1:])
     taps = math.prod(window.taps for window in image.windows)
@@ -110,11 +117,49 @@ def _image(
     registers = (block.register_rows, block.register_results)
     if image.side == "A":
         sizes, registers = sizes[::-1], registers[::-1]
+    other = PANELS if panels else "packed"
     packed = tuple(
-        CacheRead(side, IMAGE if side == image.side else "packed", "k", False) for side in "AB"
+        CacheRead(side, IMAGE if side == image.side else other, "k", False) for side in "AB"
     )
     along = Vectorize("m.i.i" if image.side == "A" else "n.i.i", lanes)
     return _Tiles((*sizes, block.channels * taps), registers, along, packed)
+
+
+def _blocks_of_panels(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
+) -> _Tiles | None:
+    """Blocks of which one operand lies in panels, and the other is packed; None where none lies
+    so, or registers do not hold a tile as wide as the panels."""
+    panels = panels_of(kernel, tensors)
+    if panels is None:
+        return None
+    assert kernel.roles is not None
+    registers = _tile_of_panels(kernel, panels, target, lanes)
+    if registers is None:
+        return None
+    packed = tuple(
+        CacheRead(side, PANELS if side == panels.side else "packed", "k", False) for side in "AB"
+    )
+    block = _block(kernel, target, lanes, registers)
+    return _Tiles(block, registers, Vectorize("n.i.i", lanes), packed)
+
+
+def _tile_of_panels(
+    kernel: Kernel, panels: Panels, target: Target, lanes: int
+) -> tuple[int, int] | None:
+    """A register tile with the panels along one of its sides."""
+    assert kernel.roles is not None
+    roles, held = kernel.roles, target.limits.vector_registers or 16
+    if panels.side == "A":
+        shapes = REGISTER_BLOCKS[held >= 32]
+        vectors = next((found for rows, found in shapes if rows == panels.width), 0)
+        return (panels.width, vectors * lanes) if vectors else None
+    vectors, rest = divmod(panels.width, lanes)
+    most = (held - 1 - vectors) // vectors if vectors and not rest else 0
+    m = math.prod(kernel.sizes[name] for name in roles.m)
+    # As many rows as leave the fewest idle, and a panel of B as seldom read as can be.
+    rows = min(range(1, most + 1), key=lambda r: -(-m // r) * (r + 0.5), default=0)
+    return (rows, panels.width) if rows else None
 
 
 def _packed_blocks(
@@ -198,12 +243,23 @@ def blocked_tile(
     equal size that keep all threads busy. None: it is too small, or too thin."""
     assert kernel.roles is not None
     roles, sizes = kernel.roles, kernel.sizes
-    batch, m, n, k = (
-        math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
-    )
+    m, n, k = (math.prod(sizes[a] for a in axes) for axes in (roles.m, roles.n, roles.k))
     rows, columns = register_block(target, lanes, m, n)
     if m < rows or n < columns or k < 16 or m * n * k < WORTH_PACKING:
         return None
+    return _block(kernel, target, lanes, (rows, columns)), (rows, columns)
+
+
+def _block(
+    kernel: Kernel, target: Target, lanes: int, registers: tuple[int, int]
+) -> tuple[int, int, int]:
+    """Blocks of equal size, whole register tiles each, that keep all threads busy."""
+    assert kernel.roles is not None
+    roles, sizes = kernel.roles, kernel.sizes
+    batch, m, n, k = (
+        math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
+    )
+    rows, columns = registers
     wide = kernel.let(roles.contraction).dtype.storage_bytes > 4
     most_rows, most_columns, most_depth = (x // 2 if wide else x for x in BLOCK)
     most_depth *= 4 if multiplies_words(kernel, target) else 1
@@ -216,7 +272,7 @@ def blocked_tile(
     run = sizes[roles.k[-1]]
     run = run if run <= most_depth and run % lanes == 0 else 1
     depth = even_blocks(k, most_depth // run * run, run)
-    return (*blocks, depth), (rows, columns)
+    return (*blocks, depth)
 
 
 def multiplies_words(kernel: Kernel, target: Target) -> bool:

@@ -281,21 +281,26 @@ def results_of(kernel: Kernel, image: Image, block: ImageBlock) -> int:
     return -(-(flat + 1) // block.register_results) * block.register_results
 
 
-def image_block(kernel: Kernel, image: Image, target: Target, lanes: int) -> ImageBlock | None:
-    """The block that takes the least time, as estimated; None where none fits a thread."""
+def image_block(
+    kernel: Kernel, image: Image, target: Target, lanes: int, width: int = 0
+) -> ImageBlock | None:
+    """The block that takes the least time, as estimated; None where none fits a thread. Where the
+    weights lie in panels of a width, nothing is packed."""
     shapes = _TILES[(target.limits.vector_registers or 16) >= 32]
+    if width:
+        shapes = tuple(shape for shape in shapes if shape[0] == width)
     rows = _rows(kernel, image)
     lines = kernel.sizes[image.windows[0].place]
     channels = math.prod(kernel.sizes[name] for name in image.channels)
     most = max(1, _MOST_DEPTH // math.prod(window.taps for window in image.windows))
     deep = [c for c in _cuts(channels) if c <= most and channels <= _MOST_STEPS * c]
     blocks = [
-        ImageBlock(even_blocks(rows, bound, shape[0]), of_lines, of_channels, shape[0], width)
+        ImageBlock(even_blocks(rows, bound, shape[0]), of_lines, of_channels, shape[0], results)
         for shape in shapes
         for bound in dict.fromkeys((rows, 256, 128, 64))
         for of_lines in _cuts(lines)
         for of_channels in deep
-        if (width := shape[1] * lanes)
+        if (results := shape[1] * lanes)
     ]
     item = _item(kernel)
     fitting = [
@@ -305,7 +310,8 @@ def image_block(kernel: Kernel, image: Image, target: Target, lanes: int) -> Ima
         and _share(kernel, image, block) >= _LEAST_SHARE
     ]
     units = target.limits.units
-    return min(fitting, key=lambda b: _time(kernel, image, b, units, lanes), default=None)
+    packing = 0.0 if width else _PACK_WEIGHT
+    return min(fitting, key=lambda b: _time(kernel, image, b, units, lanes, packing), default=None)
 
 
 def _share(kernel: Kernel, image: Image, block: ImageBlock) -> float:
@@ -332,7 +338,9 @@ def _item(kernel: Kernel) -> int:
     return kernel.let(kernel.roles.contraction).dtype.storage_bytes
 
 
-def _time(kernel: Kernel, image: Image, block: ImageBlock, units: int, lanes: int) -> float:
+def _time(
+    kernel: Kernel, image: Image, block: ImageBlock, units: int, lanes: int, packing: float
+) -> float:
     """Multiply-adds of vectors that the blocks of the busiest unit take as long as."""
     assert kernel.roles is not None
     rows, lines = _rows(kernel, image), kernel.sizes[image.windows[0].place]
@@ -346,7 +354,7 @@ def _time(kernel: Kernel, image: Image, block: ImageBlock, units: int, lanes: in
     registers = block.register_rows * block.register_results // lanes
     loads = block.register_rows + block.register_results // lanes
     products *= max(1.0, _BUSY / registers) * (1 + _LOAD * loads / registers)
-    once = products + weights * _PACK_WEIGHT + pixels * _PACK_PIXEL + sums * _SUM
+    once = products + weights * packing + pixels * _PACK_PIXEL + sums * _SUM
     near = (weights + pixels + sums) * _item(kernel) <= NEAR_BYTES
     return waves(pieces, units) * steps * once * (1.0 if near else _FAR)
 

@@ -152,7 +152,7 @@ class Scale(nn.Module):
     """A module with filters."""
 
     def __init__(self, filters: Array) -> None:
-        self.filters = weft.tensor(filters)
+        self.filters = weft.tensor(filters).to("cpu")
 
     def __call__(self, x: weft.Tensor) -> weft.Tensor:
         made: weft.Tensor = x * self.filters.sum(1)
@@ -162,11 +162,11 @@ class Scale(nn.Module):
 def test_a_module_that_changes_is_seen() -> None:
     rng = np.random.default_rng(0)
     image, filters = (rng.standard_normal(s).astype(np.float32) for s in ((300, 64), (64, 96)))
-    module, x = Scale(filters), weft.tensor(image)
+    module, x = Scale(filters), weft.tensor(image).to("cpu")
     function = weft.jit(lambda module, x: module(x))
     for factor in (1.0, 2.0, 3.0):
         if factor > 1:
-            module.filters = weft.tensor(np.float32(factor) * filters)
+            module.filters = weft.tensor(np.float32(factor) * filters).to("cpu")
         for _ in range(4):
             want = image * (np.float32(factor) * filters).sum(1)
             np.testing.assert_allclose(function(module, x).numpy(), want, rtol=1e-4, atol=1e-3)

@@ -9,7 +9,7 @@ from typing import Final
 
 from weft.codegen.cpu.attention_algorithms import ALGORITHMS as ATTENTIONS
 from weft.plan.attention import scratch_bytes
-from weft.plan.blocks import SCRATCH_BYTES
+from weft.plan.blocks import PANELS, SCRATCH_BYTES
 from weft.plan.completion import false_claims
 from weft.plan.contraction import are_words
 from weft.plan.images import IMAGE, image_refusal
@@ -31,6 +31,7 @@ from weft.plan.transposes import crossing_of
 from weft.plan.winograd import ALGORITHM as WINOGRAD
 from weft.plan.winograd import winograd_refusal
 from weft.region.form import Attention
+from weft.region.forms.panels import panels_of
 from weft.region.ir import Kernel, Tensor, form_of
 
 MAX_LANES: Final = 64
@@ -42,9 +43,16 @@ WORD: Final = 4
 """Bytes that are packed as one number."""
 WORDS: Final = tuple(CacheRead(side, "words", "k", pingpong=False) for side in ("A", "B"))
 BLOCKED: Final = (CacheRead("A", "packed", "k", pingpong=False), *PACKED)
+LYING: Final = tuple(
+    tuple(CacheRead(name, PANELS if name == side else "packed", "k", False) for name in "AB")
+    for side in "AB"
+)
+"""One operand lies in panels, and the other is packed."""
 IMAGES: Final = (
     (CacheRead("A", IMAGE, "k", pingpong=False), *PACKED),
     (BLOCKED[0], CacheRead("B", IMAGE, "k", pingpong=False)),
+    (CacheRead("A", IMAGE, "k", pingpong=False), CacheRead("B", PANELS, "k", pingpong=False)),
+    (CacheRead("A", PANELS, "k", pingpong=False), CacheRead("B", IMAGE, "k", pingpong=False)),
 )
 
 
@@ -155,22 +163,39 @@ def _contraction(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -
         elif known.get(key) != value:
             yield f"algo_choice.{key}={value} is not built for this kernel"
     axis = plan.vectorize.axis.partition(".")[0] if plan.vectorize else "n"
+    yield from _lying(kernel, tensors, plan)
     if plan.cache in IMAGES:
         yield from _image(kernel, tensors, plan, axis)
         return
     if axis not in ("n", "k"):
         yield f"vectorize.axis={axis} is neither n nor k"
-    if plan.cache not in ((), PACKED, BLOCKED, WORDS):
-        yield "B is cached, or A and B, packed at k or one as an image, without pingpong"
+    if plan.cache not in ((), PACKED, BLOCKED, WORDS, *LYING):
+        yield (
+            "B is cached, or A and B, packed at k or one as an image or in panels, without pingpong"
+        )
     elif plan.cache == WORDS and not are_words(kernel):
         yield "only products of 8-bit numbers, added up in 32 bits, are packed as words"
     elif plan.cache and axis == "k":
         yield "nothing is packed where vectors run along k"
     yield from _register_tile(plan, axis)
-    if plan.cache in (BLOCKED, WORDS):
+    if plan.cache in (BLOCKED, WORDS, *LYING):
         yield from _blocked(kernel, plan)
     else:
         yield from _tile(kernel, plan, axis)
+
+
+def _lying(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -> Iterator[str]:
+    """What is read as panels lies in panels, as wide as the register tile."""
+    side = next((cached.tensor for cached in plan.cache if cached.where == PANELS), None)
+    if side is None:
+        return
+    panels = panels_of(kernel, tensors)
+    if panels is None or panels.side != side:
+        yield f"{side} does not lie in panels"
+    elif panels.width != (width := plan.warp_tile["AB".index(side)]):
+        yield f"{side} lies in panels of {panels.width}, and warp_tile has {width}"
+    elif (block := plan.tile["AB".index(side)]) % panels.width:
+        yield f"a block of {block} has no whole panels of {panels.width}"
 
 
 def _image(

@@ -28,6 +28,8 @@ from weft.codegen.cpu.tiling import AxisTiling, Blocking, segments
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant, simplify
+from weft.region.forms.panels import Panels as PanelForm
+from weft.region.forms.panels import panels_of
 from weft.region.ir import Binary, Reduce, operands
 
 _TOGETHER: Final = 32
@@ -67,13 +69,29 @@ class BlockedContraction(Panels):
         self.blocking, self.roles = blocking, self.kernel.roles
         self.reduce = self.kernel.let(self.roles.contraction)
         lhs, rhs = self._factors()
-        first = len(self.numbers)
-        summed, self.lanes = self.roles.k, blocking.lanes
-        self.a = Side(lhs, self.roles.m, summed, first, blocking.rows)
-        self.b = Side(rhs, self.roles.n, summed, first + 1, blocking.columns)
-        self.sums = first + 2
+        panels = self._lying(blocking)
+        summed = panels.summed if panels else self.roles.k
+        self.lanes, number = blocking.lanes, len(self.numbers)
+        self.origins: dict[int, tuple[Expr, Expr]] = {}
+        """By the number of an operand in memory: where a block of it begins, across and along k."""
+        sides = []
+        for name, value, axes, width in (
+            ("A", lhs, self.roles.m, blocking.rows),
+            ("B", rhs, self.roles.n, blocking.columns),
+        ):
+            if panels is not None and panels.side == name:
+                at = self.numbers[panels.tensor]
+                sides.append(Side(value, axes, summed, at, width, lies=True))
+            else:
+                sides.append(Side(value, axes, summed, number, width))
+                number += 1
+        (self.a, self.b), self.sums = sides, number
         steps = self._size(self.roles.k) // blocking.depth
         self.totals = self.sums + (steps > 2 * _TOGETHER)
+
+    def _lying(self, blocking: Blocking) -> PanelForm | None:
+        """The operand that lies in panels, if the plan has it read so."""
+        return panels_of(self.kernel, self.tensors) if blocking.lies else None
 
     def _factors(self) -> tuple[str, str]:
         """The two values that are multiplied, the one of the rows first."""
@@ -97,9 +115,13 @@ class BlockedContraction(Panels):
         block = self.blocking
         rows, columns = up(block.block_rows, block.rows), up(block.block_columns, block.columns)
         sums = (self.reduce.dtype, rows * columns)
+        sizes = ((self.a, rows), (self.b, columns))
         return (
-            (self._packed_dtype(self.a), rows * self._steps(block.depth)),
-            (self._packed_dtype(self.b), columns * self._steps(block.depth)),
+            *(
+                (self._packed_dtype(side), size * self._steps(block.depth))
+                for side, size in sizes
+                if not side.lies
+            ),
             *[sums] * (1 + self.totals - self.sums),
         )
 
@@ -163,8 +185,14 @@ class BlockedContraction(Panels):
         for cut in first_apart(cuts(extent, self.blocking.depth)):
             scope = Scope(root, self._name("kb"), cut.count, SERIAL)
             start = axis(scope.var) * cut.extent + cut.start + first
-            self._pack_side(scope, self.b, block.column, block.columns, start, cut.extent)
-            self._pack_side(scope, self.a, block.row, block.rows, start, cut.extent)
+            for side, first_of, size in (
+                (self.b, block.column, block.columns),
+                (self.a, block.row, block.rows),
+            ):
+                if side.lies:
+                    self.origins[side.scratch] = first_of, start
+                else:
+                    self._pack_side(scope, side, first_of, size, start, cut.extent)
             self._multiply(scope, block.rows, block.columns, cut.extent, adds=cut.start > 0)
             scope.close()
 
@@ -196,6 +224,14 @@ class BlockedContraction(Panels):
         return inner, axis(loop.var) * lanes + axis(inner.var)
 
     # -- the product -----------------------------------------------------------------------------
+
+    def _panel_place(self, side: Side, number: Expr, k: Expr, depth: int) -> Expr:
+        if not side.lies:
+            return super()._panel_place(side, number, k, depth)
+        # Blocks begin at whole panels, so that rows before them are panels before them.
+        first, start = self.origins[side.scratch]
+        row = first + number * side.width
+        return row * self._size(self.roles.k) + (start + k) * side.width
 
     def _multiply(
         self,

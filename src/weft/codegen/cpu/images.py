@@ -40,6 +40,7 @@ from weft.foundation.index_expr import (
     linear,
 )
 from weft.memory.ir import MemRef
+from weft.plan.blocks import PANELS
 from weft.plan.images import (
     Phase,
     block_of,
@@ -70,7 +71,7 @@ class ImageContraction(BlockedContraction):
         block = self.block
         blocking = Blocking(
             block.rows, block.lines, block.channels, block.register_rows,
-            block.register_results, lanes,
+            block.register_results, lanes, lies=any(c.where == PANELS for c in plan.cache),
         )  # fmt: skip
         places = kernel.roles.m if image.side == "A" else kernel.roles.n
         super().__init__(kernel, tensors, refs, Tiling(places[-1], {}, {}, blocking=blocking))
@@ -79,8 +80,9 @@ class ImageContraction(BlockedContraction):
         super()._begin()
         if self.image.side == "A":
             a, b = self.b, self.a
-            self.a = replace(a, width=self.block.register_rows, scratch=self.a.scratch)
-            self.b = replace(b, width=self.block.register_results, scratch=self.b.scratch)
+            weights, pixels = (a.scratch, b.scratch) if a.lies else (b.scratch, a.scratch)
+            self.a = replace(a, width=self.block.register_rows, scratch=weights)
+            self.b = replace(b, width=self.block.register_results, scratch=pixels)
         self.totals = self.sums
         places = places_of(self.kernel, self.image, self.block.lines)
         self.extents = self.image.extents(places)
@@ -90,8 +92,9 @@ class ImageContraction(BlockedContraction):
 
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
         weights, pixels, sums = scratch_elements(self.kernel, self.image, self.block)
+        packed = [] if self.a.lies else [(self._packed_dtype(self.a), weights)]
         return (
-            (self._packed_dtype(self.a), weights),
+            *packed,
             (self._packed_dtype(self.b), pixels),
             (self.reduce.dtype, sums),
         )
@@ -118,8 +121,9 @@ class ImageContraction(BlockedContraction):
             scope = Scope(root, self._name("cb"), cut.count, SERIAL)
             start = axis(scope.var) * cut.extent + cut.start
             self._copy_image(scope, block, start, cut.extent)
-            self._pack_weights(scope, block, start, cut.extent)
-            self._multiply_image(scope, block, cut)
+            if not self.a.lies:
+                self._pack_weights(scope, block, start, cut.extent)
+            self._multiply_image(scope, block, cut, start)
             scope.close()
         self._finish_block(root, block)
 
@@ -133,6 +137,8 @@ class ImageContraction(BlockedContraction):
             base = (axis(channel.var) * len(self.phases) + number) * self.plane
             scope = channel
             sizes = self._lines_of(phase, block)
+            if sizes != self.extents:
+                self._clear_run(channel, base, self.plane)
             for window, part, size, below in zip(
                 self.image.windows[:-1], phase[:-1], sizes[:-1], self._below()[:-1], strict=True
             ):
@@ -143,6 +149,21 @@ class ImageContraction(BlockedContraction):
                 base = base + axis(scope.var) * below
             self._copy_line(scope, block, phase[-1], sizes[-1], base)
             close(scope, root)
+        self._clear_run(root, constant(channels * len(self.phases) * self.plane), self.width)
+
+    def _clear_run(self, root: Scope, first: Expr, size: int) -> None:
+        """Zeros where nothing is copied to: results that are not used are made of it, and of what
+        memory happens to hold a product may take a hundred times as long."""
+        for cut in segments(size, AxisTiling(1, self.lanes)):
+            loop = Scope(root, self._name("z"), cut.count * cut.unroll, SERIAL)
+            kind = LANES if cut.lanes > 1 else UNROLLED
+            inner = Scope(loop, self._name("zl"), cut.lanes, kind)
+            place = first + axis(loop.var) * cut.lanes + axis(inner.var) + cut.start
+            inner.body += [
+                ir.Let("zero", self._packed_dtype(self.b), "const", value=0),
+                ir.Store(self.b.scratch, place, "zero", ()),
+            ]
+            close(inner, root)
 
     def _lines_of(self, phase: Sequence[Phase], block: Block) -> list[int]:
         """How much of each axis of a plane a phase needs."""
@@ -277,7 +298,7 @@ class ImageContraction(BlockedContraction):
 
     # -- the product -----------------------------------------------------------------------------
 
-    def _multiply_image(self, root: Scope, block: Block, cut: Cut) -> None:
+    def _multiply_image(self, root: Scope, block: Block, cut: Cut, start: Expr) -> None:
         """Every panel of weights with every tile of results."""
         tiles = -(-self._flat(block) // self.b.width)
         over_b = Scope(root, self._name("jp"), tiles, SERIAL)
@@ -298,6 +319,9 @@ class ImageContraction(BlockedContraction):
             ):
                 place = place + axis(loop.var) * (part.shift * below)
             weights = base + (step + before) * self.a.width
+            if self.a.lies:
+                row = block.row + axis(over_a.var) * self.a.width
+                weights = self._lying_weights(scope, row, start + axis(channel.var))
             self._image_step(scope, (u, v, lane), weights, place)
             close(scope, over_a)
             before += cut.extent * math.prod(part.count for part in phase)
@@ -305,6 +329,16 @@ class ImageContraction(BlockedContraction):
             over_a, (u, v, lane), axis(over_a.var), axis(over_b.var), self.width, adds=cut.start > 0
         )
         close(over_a, root)
+
+    def _lying_weights(self, scope: Scope, row: Expr, channel: Expr) -> Expr:
+        """Where the weights of a tap and a channel are, for the rows of a panel."""
+        places = self._unflattened(self.image.channels, channel)
+        for loop in scope.chain():
+            places |= {tap: loop.axes[tap] for tap in self.a.summed if tap in loop.axes}
+        flat = constant(0)
+        for name in self.a.summed:
+            flat = flat * self.kernel.sizes[name] + places[name]
+        return row * self._size(self.a.summed) + flat * self.a.width
 
     def _flat(self, block: Block) -> int:
         """Flat results of a block."""

@@ -65,8 +65,11 @@ class Side:
     """The flattened axes that panels run across: rows for A, columns for B."""
     summed: tuple[str, ...]
     scratch: int
+    """Where panels are: packed ones of a block, or all of them in memory."""
     width: int
     """Elements across a panel."""
+    lies: bool = False
+    """Whether the operand lies in panels, so that nothing is packed."""
 
 
 Sides: TypeAlias = tuple[Side, Side]
@@ -317,14 +320,18 @@ class Panels(Lowering):
     ) -> None:
         """One step along k: a column of the A panel times a row of the B panel, added to `tile`."""
         (a, b), (u, v, lane), k = sides, loops, axis(deep.var)
-        a_place = ip * (depth * a.width) + k * a.width
+        a_place = self._panel_place(a, ip, k, depth)
         deep.body.append(ir.LoadRun("a", u, a.width, a.scratch, a_place))
-        b_place = jp * (depth * b.width) + k * b.width + axis(v) * self.lanes + axis(lane)
-        load = ir.Load("b", b.scratch, b_place)
+        b_place = self._panel_place(b, jp, k, depth)
+        load = ir.Load("b", b.scratch, b_place + axis(v) * self.lanes + axis(lane))
         vectors = b.width // self.lanes
         deep.body.append(repeat(v, vectors, UNROLLED, repeat(lane, self.lanes, LANES, load)))
         tile = repeat(lane, self.lanes, LANES, *self._product(a))
         deep.body.append(repeat(u, a.width, UNROLLED, repeat(v, vectors, UNROLLED, tile)))
+
+    def _panel_place(self, side: Side, number: Expr, k: Expr, depth: int) -> Expr:
+        """Where a step along k of a panel of the block begins."""
+        return number * (depth * side.width) + k * side.width
 
     def _product(self, side: Side) -> tuple[ir.Stmt, ...]:
         """`tile += a * b`."""

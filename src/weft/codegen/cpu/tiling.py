@@ -29,6 +29,7 @@ from typing import Final
 
 from weft.foundation.errors import InternalError
 from weft.memory.ir import MemRef
+from weft.plan.blocks import PANELS
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.kept_rows import contiguous_axis, kept_values
 from weft.plan.rows import reduced_axes
@@ -93,6 +94,8 @@ class Blocking:
     lanes: int
     words: bool = False
     """Whether four neighbours along the summed axes are packed as one number."""
+    lies: bool = False
+    """Whether one operand lies in panels, and is read where it is."""
 
 
 @dataclass(frozen=True)
@@ -247,8 +250,8 @@ def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:
         return Tiling(roles.k[-1], outer, {roles.k[-1]: AxisTiling(partial, lanes)})
     if {cached.tensor for cached in plan.cache} == {"A", "B"}:
         block_rows, block_columns, depth = plan.tile
-        words = any(cached.where == "words" for cached in plan.cache)
-        blocking = Blocking(block_rows, block_columns, depth, rows, columns, lanes, words)
+        words, lies = ({c.where for c in plan.cache} >= {where} for where in ("words", PANELS))
+        blocking = Blocking(block_rows, block_columns, depth, rows, columns, lanes, words, lies)
         return Tiling(roles.n[-1], {}, {}, blocking=blocking)
     packing = None
     if roles.m and any(cached.tensor == "B" for cached in plan.cache):

@@ -3,8 +3,8 @@ last, weights in another dtype.
 
 A kernel that reads inputs and constants alone, or what such kernels make of them, makes the same of
 them in the next run. Its results are numbered: a runtime that sees the same inputs again may keep
-them, in memory of its own, and leave the kernel out. They are no larger than what they are made of:
-what a program blows up would take more memory than was handed in.
+them, in memory of its own, and leave the kernel out. They are hardly larger than what they are made
+of: what a program blows up would take far more memory than was handed in.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from weft.region.structure import buffers
 
 _GIVEN: Final = ("input", "param", "constant")
 """What a run is handed and only reads."""
+
+
+_ROOM: Final = 1.25
+"""How much larger results may be than what they are made of: rows are filled up to whole lines, and
+panels to whole tiles."""
 
 
 def kept_results(
@@ -36,7 +41,8 @@ def kept_results(
             continue
         if any(output.base is not None for output in kernel.outputs):
             continue
-        if sum(tensors[name].bytes for name in made) > sum(tensors[name].bytes for name in read):
+        taken, given = (sum(tensors[name].bytes for name in names) for names in (made, read))
+        if taken > _ROOM * given:
             continue
         sources |= made
         found |= {name: len(found) + number for number, name in enumerate(sorted(made), 1)}

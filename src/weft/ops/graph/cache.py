@@ -132,15 +132,18 @@ class ProgramCache:
         backend: Backend,
         kind: str = "eval",
         donated: frozenset[int] = frozenset(),
+        params: frozenset[int] = frozenset(),
     ) -> Prepared:
         """A program after all passes, ready to run. `kind` tells a tracer for whom, and what the
-        passes did; a run may use the memory of the inputs at the positions `donated`."""
+        passes did; a run may use the memory of the inputs at the positions `donated`, and those at
+        the positions `params` are the same in many runs."""
         self.statistics.compiled += 1
         started = time.perf_counter()
         log = PassLog()
         is_ready = WATCH.tracer is None and runs_passes(backend)
         with no_fork:
-            made = prepare(program if is_ready else optimise(program, log), backend, donated)
+            passed = program if is_ready else optimise(program, log)
+            made = prepare(passed, backend, donated, params)
         if WATCH.tracer is not None:
             WATCH.tracer.compiled(kind, program, made, log, time.perf_counter() - started)
         return made

@@ -10,6 +10,7 @@ from typing import Final
 from weft.region.fitting.aligned import with_aligned_operands
 from weft.region.fitting.boards import with_boards
 from weft.region.fitting.few_channels import with_folded_windows, with_patches
+from weft.region.fitting.filters import with_panels
 from weft.region.fitting.joined_axes import with_joined_axes
 from weft.region.fitting.joined_groups import with_joined_groups
 from weft.region.fitting.long_sums import in_parts
@@ -28,7 +29,8 @@ _ZERO: Final = ("0", "0.0", "False")
 def fit(module: Module, target: Target) -> Module:
     """The module with long sums cut; on a GPU with room in odd rows, or with them joined, operands
     aligned, single rows of 8-bit numbers as contractions and ops that stay whole in steps;
-    elsewhere with scatters that add narrow floats in a wider dtype."""
+    elsewhere with parameters laid out for products, and with scatters that add narrow floats in a
+    wider dtype."""
     module = with_room(module, target)
     together: dict[str, tuple[Kernel, ...]] = {}
     if target.kind is Kind.GPU:
@@ -67,6 +69,8 @@ def _prepared(
     """The kernels that take a kernel's place on a machine, and the tensors between them. `together`
     are the scatters that it sorts the updates of."""
     if target.kind is not Kind.GPU:
+        if kernel.roles is not None:
+            return with_panels(kernel, tensors, target)
         return with_wide_sums(kernel, tensors)
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros, together)

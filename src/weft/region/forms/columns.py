@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from weft.foundation.index_expr import coefficient, linear
+from weft.foundation.index_expr import Expr, FloorDiv, axes_of, coefficient, linear
 from weft.region.ir import Fold, Kernel, Let, Read, Reduce, Tensor, operands, row_major
 
 FEW_ROWS: Final = 8
@@ -69,8 +69,16 @@ def summed_columns(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> str 
     for name in reversed(kept if roles is None else roles.n):
         steps = [coefficient(address, name) for let, address in addresses if name in let.axes]
         if steps and all(step == 1 for step in steps):
-            return name
+            # Columns in panels are no rows that could be read whole.
+            apart = roles is not None and any(_is_divided(a, name) for _, a in addresses)
+            return None if apart else name
     return None
+
+
+def _is_divided(address: Expr, name: str) -> bool:
+    """Whether an address has an axis in a floor division."""
+    divided = (term.value for term, _ in address.terms if isinstance(term, FloorDiv))
+    return any(name in axes_of(value) for value in divided)
 
 
 def _regroups(let: Let) -> bool:

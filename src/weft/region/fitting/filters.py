@@ -1,0 +1,207 @@
+"""Filters and weights that stay, laid out once as products read them.
+
+    y[n, p] = sum over k of w[n, k] x[k, p]
+        -->  t[n / 8, k, n % 8] = w[n, k];  y[n, p] = sum over k of t[n / 8, k, n % 8] x[k, p]
+
+A CPU multiplies panels: a few rows or columns for all that is summed over, side by side. A kernel
+packs its operands so, block by block, and where there are few results for each weight that takes as
+long as the products. What a program makes of its parameters alone is kept from run to run, so that
+parameters are laid out by a kernel of its own, which later runs leave out.
+
+Where there are so few results that vectors along them would be mostly empty, vectors run along the
+weights, and the weights are columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from weft.foundation.dtypes import F32
+from weft.foundation.index_expr import Guard, axes_of, axis, coefficient, linear, substitute
+from weft.region.forms.multiplied import multiplies_reads
+from weft.region.ir import (
+    Kernel,
+    KernelAxis,
+    Let,
+    Output,
+    Pattern,
+    Read,
+    Tensor,
+    row_major,
+)
+from weft.target.target import Target
+
+_STAYS: Final = ("param", "constant")
+_MANY: Final = 1024
+"""Results of each weight from which on packing it hardly counts."""
+_FEWEST: Final = 1 << 12
+"""Weights that are worth a kernel of their own."""
+_LEAST_DEPTH: Final = 16
+_LANES: Final = 16
+"""Of the vectors that panels are made for: in narrower ones packing is a small part."""
+_TILES: Final = ((8, 3), (12, 2), (6, 4))
+"""Rows of a panel by vectors of results that registers hold, the best first."""
+_NEXT_BEST: Final = 0.02
+"""How much longer each takes than the one before it."""
+_COLUMNS: Final = 32
+"""Columns of a panel: two vectors, next to as many rows as there are, up to fourteen."""
+_COLUMNS_OF_FEW: Final = 4
+"""Rows next to which panels are twice as wide, so that sums do not wait for one another."""
+_FEW_ROWS: Final = 8
+"""Rows of a product that reads weights where they lie, if neighbours there are neighbours."""
+
+
+@dataclass(frozen=True)
+class _Filter:
+    """An operand that stays, and the axis of the results that it alone has."""
+
+    side: str
+    let: Let
+    read: Read
+    axis: str
+
+
+def with_panels(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
+) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
+    """A contraction behind a kernel that lays out its weights, and the tensor between them."""
+    found = _filter(kernel, tensors) if target.lanes(F32) == _LANES else None
+    if found is None:
+        return (kernel,), ()
+    placed = _placed(kernel, tensors, found)
+    if placed is None:
+        return (kernel,), ()
+    kernel, width, summed = placed
+    name = f"{kernel.name}_panels"
+    laid, tensor, let = _laid(kernel, found, name, width, summed)
+    body = tuple(let if each.name == let.name else each for each in kernel.body)
+    return (laid, replace(kernel, body=body)), (tensor,)
+
+
+def _filter(kernel: Kernel, tensors: Mapping[str, Tensor]) -> _Filter | None:
+    """The operand of a product that is a parameter as it stands."""
+    roles = kernel.roles
+    if roles is None or roles.batch or kernel.params or roles.lhs == roles.rhs:
+        return None
+    if not multiplies_reads(kernel) or kernel.let(roles.contraction).dtype is not F32:
+        return None
+    sides = (("B", roles.rhs, roles.n), ("A", roles.lhs, roles.m))
+    for side, name, axes in sides:
+        let = kernel.let(name)
+        read = let.expr
+        if not isinstance(read, Read) or read.guards or read.places or len(axes) != 1:
+            continue
+        used = [expr.single_axis for expr in read.index if not expr.is_constant]
+        names = [each.name for each in used if each is not None]
+        plain = len(names) == len(used) == len({*names}) and {*names} == {axes[0], *roles.k}
+        if plain and let.dtype is F32 and tensors[read.tensor].role in _STAYS:
+            return _Filter(side, let, read, axes[0])
+    return None
+
+
+def _placed(
+    kernel: Kernel, tensors: Mapping[str, Tensor], found: _Filter
+) -> tuple[Kernel, int, tuple[str, ...]] | None:
+    """The kernel with its weights on the side where they belong, how wide their panels are, and
+    the order of what is summed over; None where laying them out does not pay."""
+    roles = kernel.roles
+    assert roles is not None
+    other, others = (roles.lhs, roles.m) if found.side == "B" else (roles.rhs, roles.n)
+    results = math.prod(kernel.sizes[name] for name in others)
+    depth = math.prod(kernel.sizes[name] for name in roles.k)
+    weights = depth * kernel.sizes[found.axis]
+    if results > _MANY or weights < _FEWEST or depth < _LEAST_DEPTH:
+        return None
+    windows = _windows(kernel, other, others)
+    summed = (*(n for n in roles.k if n not in windows), *(n for n in roles.k if n in windows))
+    image = _flat_image(kernel, windows)
+    if kernel.pattern is Pattern.CONV and image >= _LANES:
+        if not _runs_along(kernel, tensors, other, others[-1]):
+            return None
+        return kernel, _rows(image), summed
+    if found.side == "A" and results >= _LANES:
+        return kernel, _rows(results), summed
+    if results <= _FEW_ROWS and _lies_well(kernel, tensors, found):
+        return None
+    if found.side == "A":
+        turned = replace(roles, m=roles.n, n=roles.m, lhs=roles.rhs, rhs=roles.lhs)
+        kernel = replace(kernel, roles=turned)
+    return kernel, _COLUMNS if results > _COLUMNS_OF_FEW else 2 * _COLUMNS, summed
+
+
+def _lies_well(kernel: Kernel, tensors: Mapping[str, Tensor], found: _Filter) -> bool:
+    """Whether a few rows can read weights where they are: vectors along what is summed over last,
+    or across."""
+    assert kernel.roles is not None
+    address = linear(found.read.index, row_major(tensors[found.read.tensor].shape))
+    return any(coefficient(address, name) == 1 for name in (kernel.roles.k[-1], found.axis))
+
+
+def _rows(results: int) -> int:
+    """Rows of the panels whose tiles cover so many results with the least to spare; where one tile
+    does, so that panels are read once, the tallest."""
+    vectors = -(-results // _LANES)
+    if vectors <= max(found for _, found in _TILES):
+        return max(rows for rows, found in _TILES if found >= vectors)
+
+    def covered(tile: tuple[int, int]) -> float:
+        width = tile[1] * _LANES
+        return -(-results // width) * width * (1 + _NEXT_BEST * _TILES.index(tile))
+
+    return min(_TILES, key=covered)[0]
+
+
+def _windows(kernel: Kernel, other: str, others: tuple[str, ...]) -> dict[str, str]:
+    """The taps of windows, and the axis of the results that each goes along with."""
+    read = kernel.let(other).expr
+    assert kernel.roles is not None
+    assert isinstance(read, Read)
+    found = {}
+    for expr in read.index:
+        names = axes_of(expr)
+        place = next((name for name in others if name in names), None)
+        tap = next((name for name in kernel.roles.k if name in names), None)
+        if place is not None and tap is not None:
+            found[tap] = place
+    return found
+
+
+def _flat_image(kernel: Kernel, windows: Mapping[str, str]) -> int:
+    """Results of one image, line after line with what windows reach beyond; 0 without windows."""
+    flat = 0
+    for tap, place in windows.items():
+        flat = flat * (kernel.sizes[place] + kernel.sizes[tap] - 1) + kernel.sizes[place] - 1
+    return flat + 1 if windows else 0
+
+
+def _runs_along(kernel: Kernel, tensors: Mapping[str, Tensor], other: str, name: str) -> bool:
+    """Whether neighbours along the results are neighbours in the image, or a stride apart."""
+    read = kernel.let(other).expr
+    assert isinstance(read, Read)
+    address = linear(read.index, row_major(tensors[read.tensor].shape))
+    last = next((expr for expr in reversed(read.index) if not expr.is_constant), None)
+    return last is not None and coefficient(address, name) == coefficient(last, name) > 0
+
+
+def _laid(
+    kernel: Kernel, found: _Filter, name: str, width: int, summed: tuple[str, ...]
+) -> tuple[Kernel, Tensor, Let]:
+    """The kernel that lays weights out, its tensor, and the Let that reads it."""
+    own, size = found.axis, kernel.sizes[found.axis]
+    count = -(-size // width)
+    axes = (KernelAxis("p", count), *(KernelAxis(n, kernel.sizes[n]) for n in summed))
+    axes = (*axes, KernelAxis("i", width))
+    place = axis("p") * width + axis("i")
+    index = tuple(substitute(expr, {own: place}) for expr in found.read.index)
+    guards = (Guard(place, size),) if count * width > size else ()
+    read = Read(found.read.tensor, index, guards, 0.0 if guards else None)
+    names = tuple(each.name for each in axes)
+    body = (Let("v0", found.let.dtype, names, read),)
+    tensor = Tensor(name, found.let.dtype, tuple(each.size for each in axes))
+    output = Output(name, "v0", tuple(axis(each) for each in names))
+    laid = Kernel(f"{name}_laid", Pattern.MAP, axes, body, (output,))
+    where = (axis(own) // width, *(axis(each) for each in summed), axis(own) % width)
+    return laid, tensor, replace(found.let, expr=Read(name, where))

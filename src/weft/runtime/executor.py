@@ -16,7 +16,6 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -52,6 +51,7 @@ from weft.runtime.host_memory import aligned_bytes, aligned_copy, as_tensor, ten
 from weft.runtime.jit import Library
 from weft.runtime.kept import Kept, KeptSteps, kept_of
 from weft.runtime.overlap import Begin, Exchanging, Flight, needed_at
+from weft.runtime.passing import Passing
 from weft.runtime.threads import Call, thread_count
 from weft.runtime.timeline import Lap, Recorder
 from weft.runtime.watching import watched
@@ -267,7 +267,9 @@ class Program:
             self._output(spec, artifact.buffers[number])
             for spec, number in zip(artifact.outputs, artifact.output_slots, strict=True)
         ]
-        self._fresh = range(len(artifact.outputs))
+        self._passing = Passing([self._passed_on(number) for number in range(len(self._outputs))])
+        self._fresh = sorted({slot.number for slot in artifact.buffers if slot.space == "output"})
+        """The outputs that steps write to."""
         # What a run updates must not be left half updated.
         spaces = {artifact.buffers[number].space for number in artifact.output_slots}
         self.pauses = spaces.isdisjoint(("input", "state"))
@@ -315,7 +317,7 @@ class Program:
         that took over a donated input is that input. While `holder` stays the same, so do the
         addresses of all inputs but those at the positions `data`: of the parameters, unless told.
         """
-        outputs = [make(inputs) for make in self._outputs]
+        outputs = self._memory(inputs)
         count = self._thread_count(threads)
         workspace = self._take(inputs, outputs, count, holder, seed, data)
         self._carry_out(workspace, inputs, outputs, seed, count)
@@ -328,7 +330,7 @@ class Program:
         self, inputs: Sequence[Array], seed: int = 0, threads: int | None = None
     ) -> list[tuple[str, float]]:
         """The seconds of every step of one run, each step called on its own."""
-        outputs = [make(inputs) for make in self._outputs]
+        outputs = self._memory(inputs)
         count = self._thread_count(threads)
         workspace = self._take(inputs, outputs, count, None, seed)
         seconds = np.zeros(len(self.artifact.steps))
@@ -351,7 +353,7 @@ class Program:
         self, inputs: Sequence[Array], seed: int = 0, threads: int | None = None
     ) -> list[Lap]:
         """Which thread was busy with which step of one run, and when."""
-        outputs = [make(inputs) for make in self._outputs]
+        outputs = self._memory(inputs)
         count = self._thread_count(threads)
         workspace = self._take(inputs, outputs, count, None, seed)
         recorder = Recorder()
@@ -497,17 +499,29 @@ class Program:
         return watched(partial(workspace.call.execute, *how), stop)
 
     def _output(self, spec: TensorSpec, slot: BufferSlot) -> Callable[[Sequence[Array]], Array]:
-        """A function from the inputs of a run to the memory of an output: fresh, or what its buffer
-        already is."""
+        """A function from the inputs of a run to the memory of an output that is none of them:
+        fresh, or what its buffer already is."""
         if slot.space == "input":
-            given = self.artifact.inputs[slot.number]
-            if (given.dtype, given.shape) == (spec.dtype, spec.shape):
-                return itemgetter(slot.number)
             return lambda inputs: as_tensor(inputs[slot.number], spec)
         if slot.space in ("state", "constant"):
             memory = (self.state if slot.space == "state" else self.constants)[slot.number]
             return lambda inputs: as_tensor(memory, spec)
         return _maker(spec)
+
+    def _passed_on(self, number: int) -> int | None:
+        """The input that an output is, as it is."""
+        slot = self.artifact.buffers[self.artifact.output_slots[number]]
+        if slot.space != "input":
+            return None
+        given, spec = self.artifact.inputs[slot.number], self.artifact.outputs[number]
+        return slot.number if (given.dtype, given.shape) == (spec.dtype, spec.shape) else None
+
+    def _memory(self, inputs: Sequence[Array]) -> list[Array]:
+        """The memory of the outputs of a run."""
+        outputs = self._passing.outputs(inputs)
+        for number in self._passing.others:
+            outputs[number] = self._outputs[number](inputs)
+        return outputs
 
     def _begin(
         self,

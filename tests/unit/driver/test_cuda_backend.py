@@ -15,6 +15,7 @@ from tests.gpu_machine import Machine, MachineBackend
 from tests.turning_programs import scan_around_all
 from weft.codegen.gpu.body.accept import refuse
 from weft.driver.code import gpu_kernels
+from weft.driver.cuda import CudaExecutable
 from weft.driver.execute import Prepared, prepare
 from weft.foundation.errors import ExecutionError, ResourceExceeded, SpecViolation
 from weft.ptir import Builder, Program
@@ -209,6 +210,36 @@ def test_what_may_still_go_wrong_with_a_held_input_is_told(backend: MachineBacke
         bad.numpy()
     with pytest.raises(SpecViolation):
         added.execute_held([good, bad], owner, [0])
+
+
+def divided_in_place(backend: MachineBackend) -> CudaExecutable:
+    """A program that puts its first input, divided by the second, where it was."""
+    b = Builder()
+    x, y = b.param("si32", [4]), b.param("si32", [4])
+    return backend.compile_donating(b.build(x / y), frozenset({0}))
+
+
+def test_a_donated_input_of_a_holder_is_overwritten_in_every_run(backend: MachineBackend) -> None:
+    made, owner = divided_in_place(backend), Owner()
+    state, two = backend.store(np.full(4, 64, np.int32)), backend.store(np.full(4, 2, np.int32))
+    for turn in range(5):
+        (result,) = made.execute_held([state, two], owner, [1])
+        assert result is state
+        assert state.writes == turn + 1
+    assert (state.numpy() == 2).all()
+    assert made._program._launched() is owner
+
+
+def test_what_went_wrong_with_a_donated_input_of_a_holder_is_told(backend: MachineBackend) -> None:
+    made, owner = divided_in_place(backend), Owner()
+    state, one = backend.store(np.ones(4, np.int32)), backend.store(np.ones(4, np.int32))
+    for _ in range(3):
+        made.execute_held([state, one], owner, [1])
+    made.execute_held([state, backend.store(np.zeros(4, np.int32))], owner, [1])
+    with pytest.raises(SpecViolation):
+        state.numpy()
+    with pytest.raises(SpecViolation):
+        made.execute_held([state, one], owner, [1])
 
 
 def test_an_input_that_is_returned_is_a_tensor_of_its_own(backend: MachineBackend) -> None:

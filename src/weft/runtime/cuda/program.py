@@ -35,10 +35,19 @@ from weft.runtime.cuda.driver import Memory
 from weft.runtime.cuda.exchanges import device_exchanges
 from weft.runtime.cuda.gpu import Gpu, open_gpu
 from weft.runtime.cuda.kept import Keeping
+from weft.runtime.cuda.memory import Block
 from weft.runtime.cuda.resident import Resident
 from weft.runtime.cuda.steps import Walk
 from weft.runtime.cuda.stretches import Stretches
-from weft.runtime.cuda.tensors import DeviceTensor, duplicate, empty, fresh
+from weft.runtime.cuda.tensors import (
+    DeviceTensor,
+    blocks_of,
+    duplicate,
+    empty,
+    fresh,
+    overwritten,
+)
+from weft.runtime.passing import Passing
 from weft.runtime.timeline import Lap
 
 Array = NDArray[Any]
@@ -68,11 +77,17 @@ class Program:
         self._stretches: Stretches | None = None
         self._own: dict[tuple[str, int], DeviceTensor] = {}
         """Memory for the inputs and outputs of runs on arrays of the host."""
-        self._stays: list[int | None] | None = None
-        """For each output the donated input that is handed out again as it."""
+        self._passing: Passing | None = None
+        """The donated inputs that are handed out again as outputs."""
         self._holder: object = None
         self._launched: Callable[[], object] = _nobody
         """Whose inputs are where the last launch had them."""
+        self._handed: list[int] = []
+        """Those of his inputs that are donated: every launch puts other elements there."""
+        self._moves = False
+        """Whether outputs lie in the memory of other donated inputs."""
+        self._blocks: list[Block] = []
+        """The memory of donated inputs that the last launch has overwritten."""
 
     # -- tensors of the device -------------------------------------------------------------------
 
@@ -91,15 +106,17 @@ class Program:
             resident = stretches.resident
             known = holder is not None and self._launched() is holder
             given = [inputs[number] for number in data] if known else inputs
-            for era in {tensor.era for tensor in given}:
+            eras = {tensor.era for tensor in given}
+            if known:
+                eras.update([inputs[number].era for number in self._handed])
+            for era in eras:
                 if era is not None:
                     era.check()
-            if self._stays is None:
-                self._stays = [place.stays(inputs) for place in self._places]
-            outputs = [
-                self._result(gpu, place, inputs) if stays is None else inputs[stays]
-                for place, stays in zip(self._places, self._stays, strict=True)
-            ]
+            if self._passing is None:
+                self._passing = Passing([place.stays(inputs) for place in self._places])
+            outputs: list[DeviceTensor] = self._passing.outputs(inputs)
+            for number in self._passing.others:
+                outputs[number] = self._result(gpu, self._places[number], inputs)
             for place in self._fresh:
                 resident.external["output", place.number] = outputs[place.number].address
             addresses = [tensor.address for tensor in given]
@@ -109,11 +126,14 @@ class Program:
             else:
                 resident.external.update(zip(self._input_keys, addresses, strict=False))
                 # What the device is still to make may go wrong: that is looked at in every run.
-                kept = set(range(len(inputs))).difference(data) if holder is not None else ()
-                done = holder is not None and all(inputs[n].era is not gpu.era for n in kept)
-                self._launched = weakref.ref(holder) if done else _nobody
-            for place in self._given:
-                outputs[place.number].overwritten()
+                kept = set(range(len(inputs))).difference(data) if holder is not None else set()
+                self._handed = sorted(kept & self.donated)
+                done = all(inputs[number].era is not gpu.era for number in kept - self.donated)
+                self._launched = weakref.ref(holder) if done and holder is not None else _nobody
+                self._moves = any(place.slot.number in data for place in self._given)
+            if not known or self._moves:
+                self._blocks = blocks_of([outputs[place.number] for place in self._given])
+            overwritten(gpu, self._blocks)
             found = known and self._keeping.holds(holder, inputs, data)
             if not found:
                 self._keeping.forget()

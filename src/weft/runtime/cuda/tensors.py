@@ -9,6 +9,7 @@ in which stream it works (`lent_to`) need not wait for either.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Final
@@ -57,12 +58,6 @@ class DeviceTensor:
         if not isinstance(self.owner, _Held) or self.owner.block.is_lent:
             return None
         return self.owner.block.writes
-
-    def overwritten(self) -> None:
-        """A run that was given the memory puts other elements there."""
-        self.gpu.changes += 1
-        if isinstance(self.owner, _Held):
-            self.owner.block.writes += 1
 
     def numpy(self) -> Array:
         """The elements, when they are there."""
@@ -163,6 +158,19 @@ def fresh(gpu: Gpu, dtype: str, shape: tuple[int, ...], count: int, purpose: str
     """The same, of so many bytes, for those who hold the device."""
     block = gpu.pool.take(count, purpose)
     return DeviceTensor(gpu, block.address, dtype, shape, _Held(block))
+
+
+def blocks_of(tensors: Sequence[DeviceTensor]) -> list[Block]:
+    """The memory of tensors, of those that have memory of their own."""
+    owners = [tensor.owner for tensor in tensors]
+    return [owner.block for owner in owners if isinstance(owner, _Held)]
+
+
+def overwritten(gpu: Gpu, blocks: Sequence[Block]) -> None:
+    """A run that was given this memory puts other elements there."""
+    gpu.changes += len(blocks)
+    for block in blocks:
+        block.writes += 1
 
 
 def upload(gpu: Gpu, array: Array, dtype: str) -> DeviceTensor:

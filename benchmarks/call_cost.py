@@ -29,6 +29,7 @@ from weft import nn, optim
 
 TURNS, CALLS = 40, 20
 PARAMETERS = (1, 10, 148, 1000)
+HANDED_ON = (2, 148, 450)
 
 
 @dataclass
@@ -82,11 +83,25 @@ def weft_lines(backend: str) -> Iterator[Line]:
         yield Line(f"a model of {count}", who, partial(given, model, x), [])
         if count < 1000:
             yield Line(f"a captured model of {count}", who, partial(held, x), [])
+    for count in HANDED_ON:
+        step = weft.jit(lambda state, x: (list(state), (x * 2.0).sum()), donate="state")
+        state = [weft.ones((4, 4)).eval() for _ in range(count)]
+        yield Line(f"a step that hands on {count}", who, _handing_on(step, state, x), [])
     for count in PARAMETERS[:3]:
         yield Line(f"a donated step of 3 x {count}", who, _weft_step(count, x), [])
     for count in PARAMETERS[:3]:
         yield Line(f"{count} caches and 148 weights", who, _weft_generation(count, x), [])
     weft.set_default_backend(before)
+
+
+def _handing_on(step: Callable[..., Any], state: Any, x: Any) -> Callable[[], Any]:
+    """A step whose first result is its first argument in the next call."""
+    held = [state]
+
+    def call() -> None:
+        held[0], _ = step(held[0], x)
+
+    return call
 
 
 def _weft_step(count: int, x: Any) -> Callable[[], Any]:
@@ -145,6 +160,11 @@ def torch_lines() -> Iterator[Line]:
 
         return Model()
 
+    def in_place(state: Any, x: Any) -> Any:
+        """Torch hands nothing on: the state is where it was, with other elements in it."""
+        torch._foreach_mul_(state, 1.0)
+        return (x * 2.0).sum()
+
     eager = [
         ("x + y under jit", lambda: add(x, y)),
         ("x + y and its read", lambda: np.asarray(x + y)),
@@ -155,6 +175,10 @@ def torch_lines() -> Iterator[Line]:
             yield Line(what, "torch eager", call, [])
         for what, model in models:
             yield Line(what, "torch eager", partial(model, x), [])
+        for count in HANDED_ON:
+            state = [torch.ones(4, 4) for _ in range(count)]
+            call = partial(in_place, state, x)
+            yield Line(f"a step that hands on {count}", "torch eager", call, [])
         try:
             compiled = torch.compile(add)
             compiled(x, y)
@@ -181,6 +205,10 @@ def jax_lines() -> Iterator[Line]:
         given = jax.jit(lambda params, x: x * params[0] + params[-1])
         call = lambda g=given, p=params: g(p, x).block_until_ready()  # noqa: E731
         yield Line(f"a model of {count}", "jax.jit", call, [])
+    for count in HANDED_ON:
+        step = jax.jit(lambda state, x: (state, (x * 2.0).sum()), donate_argnums=0)
+        state = [jnp.ones((4, 4)) for _ in range(count)]
+        yield Line(f"a step that hands on {count}", "jax.jit", _handing_on(step, state, x), [])
 
 
 def measure(lines: list[Line]) -> None:
@@ -235,21 +263,23 @@ def printed(lines: list[Line], markdown: bool) -> None:
 
 
 GROWTH = (
-    ("a parameter of a model", "a model of {}", 1),
-    ("a donated tensor of a step", "a donated step of 3 x {}", 3),
-    ("a cache beside 148 weights", "{} caches and 148 weights", 1),
+    ("a parameter of a model", "a model of {}", (10, 148), 1),
+    ("a tensor that is handed on", "a step that hands on {}", (2, 450), 1),
+    ("a donated tensor of a training step", "a donated step of 3 x {}", (10, 148), 3),
+    ("a cache beside 148 weights", "{} caches and 148 weights", (10, 148), 1),
 )
-"""What grows, the lines that show it, and how many tensors a line has for each of its number."""
+"""What grows, the lines that show it, at which of their numbers, and how many tensors a line has
+for each of its number."""
 
 
 def grown(lines: list[Line]) -> Iterator[str]:
-    """What one tensor more costs a call, between 10 and 148 of them."""
+    """What one tensor more costs a call."""
     best = {(line.what, line.who): line.best for line in lines}
     for who in dict.fromkeys(line.who for line in lines):
-        for what, name, each in GROWTH:
-            few, many = (best.get((name.format(count), who)) for count in (10, 148))
+        for what, name, (first, last), each in GROWTH:
+            few, many = (best.get((name.format(count), who)) for count in (first, last))
             if few is not None and many is not None:
-                yield f"{who}: {what} costs {(many - few) / (138 * each):.2f} µs"
+                yield f"{who}: {what} costs {(many - few) / ((last - first) * each):.2f} µs"
 
 
 def main() -> None:

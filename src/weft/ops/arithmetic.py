@@ -187,7 +187,7 @@ def _beside_number(x: Tensor, value: Any, line: Line | None, floating: bool) -> 
 def _result(node: Node, name: str, *operands: Any) -> Tensor:
     """The tensor of an instruction on these operands."""
     result = Tensor(node)
-    if any(isinstance(x, Tensor) and x.requires_grad for x in operands):
+    if any(isinstance(x, Tensor) and x._wants_grad for x in operands):
         kind = node.tensor.dtype
         result.requires_grad = kind.is_float or kind.is_complex
     return numbered(result, name, *operands)

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
-from operator import is_
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -38,6 +37,7 @@ from weft.foundation.lines import failing_line, user_line
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
 from weft.ops.capture_paths import ways_to
+from weft.ops.donation import give, part
 from weft.ops.frozen import FrozenNumbers
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS
@@ -45,7 +45,7 @@ from weft.ops.graph.context import current, home_of, is_captured, own_arena
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.faults import told_by_line
 from weft.ops.graph.hooks import execute
-from weft.ops.graph.node import Donated, Node, give_away
+from weft.ops.graph.node import Donated, Node
 from weft.ops.methods import BoundFunctions, original
 from weft.ops.mode import called_in_training
 from weft.ops.numbers import number
@@ -165,18 +165,27 @@ class Jitted:
             held = version.held()
             owners.append(held)
             inputs += held.storages
+        data = ready.data
+        if taken.groups and ready.are_known(taken):
+            owners += [each.memory for each in taken.groups]
+            data = ready.other_data
         holder = ready.holder(owners) if owners else None
-        if ready.donated:
-            _part(inputs, taken.leaves, ready.donated, version.key, home)
+        if taken.places:
+            part(inputs, taken.places, taken.owners, version.key, home)
         compiled = version.compiled
         assert isinstance(compiled, Prepared)
         try:
-            results = execute(compiled, inputs, 0, holder, ready.data)
+            results = execute(compiled, inputs, 0, holder, data)
         except WeftError as error:
             raise told_by_line(error, lambda: traced.program) from None
         if ready.donated:
-            _give_away(taken.leaves, ready.donated)
-        pairs = zip(ready.results, results, strict=True)
+            taken.give_away()
+            if ready.results is not None:
+                made_of = ready.results.made_of(home, results, inputs, taken.handed)
+                taken.keep_tensors()
+                if made_of is not None:
+                    return made_of
+        pairs = zip(ready.kinds, results, strict=True)
         made = [Tensor(Node(home, None, (), kind, None, storage)) for kind, storage in pairs]
         if ready.state:
             rest, _ = self._split(args, kwargs)
@@ -195,11 +204,12 @@ class Jitted:
         inputs = [tensor._node.storage for tensor in tensors]
         inputs += [captured.storage() for captured in version.traced.captured]
         donated = self._donated_leaves(structure)
+        owners = [leaves[place] for place in donated]
         if donated:
-            _part(inputs, leaves, donated, version.key, home)
+            part(inputs, donated, owners, version.key, home)
         results, types = _execute(version, inputs, tensors)
         if donated:
-            _give_away(leaves, donated)
+            give(owners)
         made = [Tensor(home.leaf(*pair)) for pair in zip(results, types, strict=True)]
         _carry(kept_state(version.traced.state, donated), made, (args, kwargs))
         is_plain = not self._dynamic and not is_captured()
@@ -530,49 +540,6 @@ def _wrap(traced: Trace, made: Sequence[Tensor]) -> Any:
         else:
             leaves.append(output.value)
     return unflatten(traced.structure, leaves)
-
-
-def _part(
-    inputs: list[Any], leaves: Sequence[Any], donated: Sequence[int], key: Key, home: Arena
-) -> None:
-    """A donated input that is the caller's own array, a constant, memory that nobody may write, or
-    that another input shares, is copied: only memory of tensors may be overwritten, and only
-    once."""
-    owners = [leaves[index] for index in donated]
-    storages = [inputs[index] for index in donated]
-    if len(set(map(id, inputs))) == len(inputs) and _are_own(storages, owners):
-        return
-    counts = Counter(map(id, inputs))
-    for index, storage, leaf in zip(donated, storages, owners, strict=True):
-        if counts[id(storage)] > 1 or not _are_own([storage], [leaf]):
-            elements = home.backend.read_storage(storage, key.arguments[index].type)
-            inputs[index] = home.backend.store(np.array(elements))
-
-
-def _are_own(storages: Sequence[Any], leaves: Sequence[Any]) -> bool:
-    """Whether all of these are memory of tensors that may be overwritten."""
-    if set(map(type, leaves)) != {Tensor}:
-        return False
-    held = [leaf._node.storage for leaf in leaves]
-    return all(map(is_, held, storages)) and _are_writeable(storages)
-
-
-def _give_away(leaves: Sequence[Any], donated: Sequence[int]) -> None:
-    """Donated arguments can no longer be read."""
-    nodes = [leaves[index]._node for index in donated if isinstance(leaves[index], Tensor)]
-    give_away(nodes, user_line())
-
-
-def _are_writeable(storages: Sequence[Any]) -> bool:
-    """Whether the memory may be overwritten; a backend's own storage, unless it says otherwise."""
-    if set(map(type, storages)) == {np.ndarray}:
-        return all(storage.flags.writeable for storage in storages)
-    return all(
-        storage.flags.writeable
-        if type(storage) is np.ndarray
-        else getattr(storage, "is_writeable", True)
-        for storage in storages
-    )
 
 
 @public

@@ -19,6 +19,8 @@ from weft.foundation.calls import told
 from weft.foundation.errors import UserError, a_type, brief, with_article
 
 T = TypeVar("T")
+Later: TypeAlias = Callable[[Any], Any]
+"""Makes a container that asks somebody for its children when it is looked at."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class Node:
     flatten: Callable[[Any], tuple[Sequence[Any], Hashable]]
     unflatten: Callable[[Hashable, Sequence[Any]], Any]
     names: Callable[[Hashable, int], list[str]]
+    later: Callable[[Hashable], Later | None] | None = None
+    """How one is made before its children are, where that can be."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,14 @@ def register_pytree(
         if not callable(part):
             raise UserError(f"register_pytree takes functions, not {brief(part)}")
     _NODES[kind] = Node(flatten, unflatten, names)
+
+
+def let_wait(kind: type, later: Callable[[Hashable], Later | None]) -> None:
+    """Containers of this registered class can be made before their children, where `later(rest)`
+    says how."""
+    node = _NODES[kind]
+    assert node is not None
+    _NODES[kind] = dataclasses.replace(node, later=later)
 
 
 def _flatten_dict(value: dict[Any, Any]) -> tuple[list[Any], Hashable]:
@@ -209,14 +221,22 @@ def _flatten(value: Any, leaves: list[Any], depth: int, is_leaf: IsLeaf | None) 
 def leaves_like(structure: Structure, value: Any) -> list[Any] | None:
     """The leaves of a container that has a structure; None where it has another one."""
     leaves: list[Any] = []
-    return leaves if _collected(structure, value, leaves) else None
+    return leaves if _collected(structure, value, leaves, True) else None
 
 
-def _collected(structure: Structure, value: Any, leaves: list[Any]) -> bool:
+def parts_like(structure: Structure, value: Any) -> list[Any] | None:
+    """What a container has at the leaves of a structure, be they leaves of the container or not;
+    None where it is nested in another way."""
+    parts: list[Any] = []
+    return parts if _collected(structure, value, parts, False) else None
+
+
+def _collected(structure: Structure, value: Any, leaves: list[Any], ends: bool) -> bool:
+    """Whether a value has a structure; it `ends` where the structure does, or may go on below."""
     kind = structure.kind
     if kind is not type(value):
         leaves.append(value)
-        return kind is None and _node_of(type(value)) is None
+        return kind is None and not (ends and _node_of(type(value)))
     node = _node_of(kind)
     if node is None:
         return False
@@ -226,9 +246,9 @@ def _collected(structure: Structure, value: Any, leaves: list[Any]) -> bool:
         return False
     if structure.is_flat:
         leaves += children
-        return not any(map(_node_of, set(map(type, children))))
+        return not ends or not any(map(_node_of, set(map(type, children))))
     for inner, child in zip(inside, children, strict=True):
-        if not _collected(inner, child, leaves):
+        if not _collected(inner, child, leaves, ends):
             return False
     return True
 
@@ -284,6 +304,12 @@ def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
     if structure.is_flat:
         return node.unflatten(structure.rest, list(islice(leaves, len(structure.children))))
     return node.unflatten(structure.rest, [_unflatten(c, leaves) for c in structure.children])
+
+
+def later_of(structure: Structure) -> Later | None:
+    """How a container is made before its children are; None where that cannot be."""
+    node = None if structure.kind is None else _node_of(structure.kind)
+    return None if node is None or node.later is None else node.later(structure.rest)
 
 
 def leaf_names(structure: Structure, prefix: str = "") -> list[str]:

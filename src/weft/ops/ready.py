@@ -18,8 +18,10 @@ import numpy as np
 from weft.driver.backends import Backend
 from weft.foundation.arrays import handed_in
 from weft.ops.autocast import autocast_dtype
+from weft.ops.donation import give
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Donated, tensor_type
+from weft.ops.handing import Found, OtherKind, Outline, results_of
 from weft.ops.mode import called_in_training
 from weft.ops.numbers import number
 from weft.ops.promotion import EXACT
@@ -41,16 +43,33 @@ _PLAIN: Final = (int, str, bool, type(None))
 class Taken:
     """What a call hands to a program."""
 
-    __slots__ = ("home", "inputs", "leaves", "modules", "numbers")
+    __slots__ = ("groups", "handed", "home", "inputs", "modules", "numbers", "owners", "places")
 
     def __init__(self, home: Arena) -> None:
         self.home = home
         self.inputs: list[Any] = []
-        self.leaves: list[Any] = []
-        """The leaves of the arguments, where it has to be known to whom the inputs belong."""
+        self.places: list[int] = []
+        """The donated inputs of which it has to be known to whom they belong."""
+        self.owners: list[Any] = []
+        """The leaves of the arguments that these are."""
+        self.handed: dict[Outline, list[Found]] = {}
+        """The donated arguments that are groups."""
+        self.groups: list[Found] = []
+        """All of these."""
         self.modules: list[Remembered] = []
         self.numbers: dict[int, Any] = {}
         """The Python numbers among the leaves, by position."""
+
+    def give_away(self) -> None:
+        """Donated arguments can no longer be read."""
+        given = give(self.owners)
+        for each in self.groups:
+            each.give_away(given)
+
+    def keep_tensors(self) -> None:
+        """Those of groups that were given away are used again when nobody holds them any more."""
+        for each in self.groups:
+            each.keep_tensors()
 
 
 class Slot(Protocol):
@@ -93,25 +112,37 @@ class _Module:
             known.structure = self.structure
         call.modules.append(known)
         call.inputs += known.storages
-        call.leaves += known.leaves
         return True
 
 
 @dataclass
 class _Tree:
-    """Anything else: a container, an array, a number. It is taken apart in every call."""
+    """Anything else: a container, an array, a number. It is taken apart in every call, unless it is
+    what an earlier call handed on."""
 
     structure: Structure
     kinds: tuple[TensorType, ...]
     """The types of the leaves."""
     numbers: tuple[bool, ...]
     """Which of them are Python numbers."""
+    is_donated: bool = False
+    outline: Outline | None = None
+    """How it is made of groups, where it is donated and worth it."""
 
     def take(self, value: Any, call: Taken) -> bool:
+        if self.outline is not None:
+            try:
+                if self._take_groups(self.outline, value, call):
+                    return True
+            except OtherKind:
+                return False
         leaves = leaves_like(self.structure, value)
         if leaves is None:
             return False
-        call.leaves += leaves
+        if self.is_donated:
+            first = len(call.inputs)
+            call.places += range(first, first + len(leaves))
+            call.owners += leaves
         if self._are_tensors(leaves):
             return self._take_tensors(leaves, call)
         for leaf, kind, is_number in zip(leaves, self.kinds, self.numbers, strict=True):
@@ -119,6 +150,26 @@ class _Tree:
             if storage is None:
                 return False
             call.inputs.append(storage)
+        return True
+
+    def _take_groups(self, outline: Outline, value: Any, call: Taken) -> bool:
+        """The same for what nobody has looked at since a call made it."""
+        found = outline.find(value, call.home)
+        if found is None or (call.groups and not _are_others(found, call.groups)):
+            return False
+        storages = outline.storages(found)
+        if found[-1].loose:
+            storages, loose = list(storages), outline.loose(found)
+            for at, leaf in loose:
+                storages[at] = _stored(leaf, self.kinds[at], False, call)
+                if storages[at] is None:
+                    return False
+            first = len(call.inputs)
+            call.places += [first + at for at, _ in loose]
+            call.owners += [leaf for _, leaf in loose]
+        call.handed[outline] = found
+        call.groups += found
+        call.inputs += storages
         return True
 
     def _are_tensors(self, leaves: Sequence[Any]) -> bool:
@@ -137,6 +188,12 @@ class _Tree:
         call.inputs += storages
         backend = call.home.backend
         return all(arena.backend is backend for arena in {node.arena for node in nodes})
+
+
+def _are_others(found: Sequence[Found], known: Sequence[Found]) -> bool:
+    """Whether no group is found that is known already."""
+    groups = [each.group for each in (*known, *found)]
+    return len(set(map(id, groups))) == len(groups)
 
 
 def _stored(leaf: Any, kind: TensorType, is_number: bool, call: Taken) -> Any:
@@ -160,8 +217,9 @@ class Ready:
     """A kind of call, and the version that serves it."""
 
     __slots__ = (
-        "_autocast", "_holder", "_kinds", "_names", "_parts", "_slots", "_training", "backend",
-        "data", "donated", "results", "state", "version",
+        "_autocast", "_given", "_holder", "_kinds", "_names", "_outlines", "_parts", "_slots",
+        "_training", "backend", "data", "donated", "kinds", "other_data", "results", "state",
+        "version",
     )  # fmt: skip
 
     def __init__(
@@ -179,10 +237,21 @@ class Ready:
         self._names = tuple(name for name in slots if isinstance(name, str))
         self._slots = list(slots.values())
         self._kinds = [_one_tensor(slot) for slot in self._slots]
-        self.data = _data(self._slots)
-        self.results = [tensor_type(kind.dtype, kind.shape) for kind in version.traced.results]
+        self._given = [isinstance(slot, _Tree) and slot.is_donated for slot in self._slots]
+        traced = version.traced
+        self.kinds = [tensor_type(kind.dtype, kind.shape) for kind in traced.results]
         """The types of the results, each the one object that stands for it."""
-        self.state = kept_state(version.traced.state, donated)
+        self.state = kept_state(traced.state, donated)
+        outlines = [slot.outline for slot in self._slots if isinstance(slot, _Tree)]
+        handed = [outline for outline in outlines if outline is not None]
+        self._outlines = len(handed)
+        own = handed if traced.is_plain and not self.state else []
+        self.results = results_of(traced.structure, self.kinds, own, frozenset(donated))
+        """How what is handed on is made; None: nothing is."""
+        self.data = _data(self._slots, False)
+        """The positions of the inputs that are of no module."""
+        self.other_data = _data(self._slots, True)
+        """Those that are of no group either."""
         self._holder: object = None
         self._parts: list[ref[Any]] = []
 
@@ -192,15 +261,17 @@ class Ready:
         """What the version takes of these arguments; None where the call is of another kind."""
         if len(args) + len(kwargs) != len(self._slots) or len(kwargs) != len(self._names):
             return None
+        values = args
         if kwargs:
             if any(name not in kwargs for name in self._names):
                 return None
-            args = (*args, *[kwargs[name] for name in self._names])
+            values = (*args, *[kwargs[name] for name in self._names])
         if autocast_dtype() is not self._autocast or called_in_training(name) != self._training:
             return None
         call = Taken(home)
         inputs = call.inputs
-        for value, kind, slot in zip(args, self._kinds, self._slots, strict=True):
+        slots = zip(values, self._kinds, self._slots, self._given, strict=True)
+        for value, kind, slot, is_given in slots:
             if kind is None or type(value) is not Tensor:
                 if not slot.take(value, call):
                     return None
@@ -211,9 +282,19 @@ class Ready:
                 return None
             if type(storage) in _NOT_HELD or value.number is not None:
                 return None
+            if is_given:
+                call.places.append(len(inputs))
+                call.owners.append(value)
             inputs.append(storage)
-            call.leaves.append(value)
+        for each in call.groups:
+            if not each.is_whole:
+                # An argument that came later has a tensor of it too.
+                return self.take(home, name, args, kwargs)
         return call
+
+    def are_known(self, call: Taken) -> bool:
+        """Whether all arguments that can be groups are."""
+        return not call.places and len(call.handed) == self._outlines
 
     def holder(self, parts: Sequence[object]) -> object:
         """Somebody who is the same as long as these parts are, to whom inputs belong."""
@@ -241,15 +322,15 @@ def _one_tensor(slot: Slot) -> TensorType | None:
     return None
 
 
-def _data(slots: Sequence[Slot]) -> list[int]:
-    """The positions of the inputs that are of no module."""
+def _data(slots: Sequence[Slot], in_groups: bool) -> list[int]:
+    """The positions of the inputs that are of no module, nor of a group."""
     found: list[int] = []
     at = 0
     for slot in slots:
         if isinstance(slot, _Static):
             continue
         assert isinstance(slot, _Module | _Tree)
-        if isinstance(slot, _Tree):
+        if isinstance(slot, _Tree) and not (in_groups and slot.outline is not None):
             found += range(at, at + len(slot.kinds))
         at += len(slot.kinds)
     return found
@@ -284,4 +365,7 @@ def slot_of(value: Any, structure: Structure, arguments: Sequence[Argument], is_
     known = recall(value) if is_kept and isinstance(value, Holder) else None
     if known is not None and known.structure == structure:
         return _Module(known.structure, kinds)
-    return _Tree(structure, kinds, tuple([each.is_number for each in arguments]))
+    numbers = tuple([each.is_number for each in arguments])
+    can_be_groups = not is_kept and structure.kind is not None and kinds and True not in numbers
+    outline = Outline(structure, kinds) if can_be_groups else None
+    return _Tree(structure, kinds, numbers, not is_kept, outline)

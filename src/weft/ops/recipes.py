@@ -83,7 +83,7 @@ def captured(
 
 
 def _shown(recipe: Recipe, nodes: list[Node], operands: Sequence[Tensor]) -> Any:
-    wanted = True in [tensor.requires_grad for tensor in operands]
+    wanted = True in [tensor._wants_grad for tensor in operands]
     if recipe.holder is None:
         return _tensor(nodes[0], wanted)
     tensors = [_tensor(node, wanted) for node in nodes]

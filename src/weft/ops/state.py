@@ -8,7 +8,7 @@ attribute of the caller's own module after the call. So an assignment does the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -16,6 +16,7 @@ from weakref import ref
 
 from weft.foundation.errors import UserError, a_type
 from weft.ops.graph.arena import Arena
+from weft.ops.graph.group import LEAVING
 from weft.ops.graph.node import Node
 from weft.ops.pytree import children, flatten
 from weft.ops.tensor import Tensor
@@ -29,22 +30,40 @@ class Watcher(Protocol):
         ...
 
 
+class Waiting(Protocol):
+    """Somebody who makes what a holder has when it is looked at."""
+
+    @property
+    def rest(self) -> Any:
+        """What the holder has besides its children, as when it comes apart."""
+        ...
+
+    def children(self) -> Sequence[Any]:
+        """All of it, in the order of the names."""
+        ...
+
+
 class _Kept:
     """Where a holder keeps its attributes, and what is known about it besides."""
 
-    __slots__ = ("__dict__", "__weakref__", "_apart", "_is_open", "_known", "_watchers")
+    __slots__ = (
+        "__dict__", "__weakref__", "_apart", "_is_open", "_known", "_waiting", "_watchers",
+    )  # fmt: skip
 
     _apart: Any
-    """How it comes apart, where that is known; it is forgotten when an attribute changes."""
+    """How it comes apart, where that is known: the names of its children, its settings and what
+    they have besides their equals. It is forgotten when an attribute changes."""
     _is_open: bool
     """Whether somebody was handed its `__dict__`."""
     _known: Any
     """What it was found to have when it was last taken apart."""
+    _waiting: Waiting | None
+    """Who makes its attributes when somebody looks at it; None: it has them."""
     _watchers: tuple[ref[Watcher], ...]
 
 
-_set_apart, _set_open, _set_known, _set_watchers = (
-    vars(_Kept)[name].__set__ for name in ("_apart", "_is_open", "_known", "_watchers")
+_set_apart, _set_open, _set_known, _set_waiting, _set_watchers = (
+    vars(_Kept)[name].__set__ for name in ("_apart", "_is_open", "_known", "_waiting", "_watchers")
 )
 _dict_of: Final[Callable[[Any], dict[str, Any]]] = vars(_Kept)["__dict__"].__get__
 
@@ -65,11 +84,15 @@ class Holder(_Kept):
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.is_traced:
             _note(self, name, value.arena)
+        if self._waiting is not None:
+            fill(self)
         object.__setattr__(self, name, value)
         if self._watchers or self._apart is not None:
             _tell(self)
 
     def __delattr__(self, name: str) -> None:
+        if self._waiting is not None:
+            fill(self)
         object.__delattr__(self, name)
         if self._watchers or self._apart is not None:
             _tell(self)
@@ -79,13 +102,13 @@ class Holder(_Kept):
         if not self._is_open:
             _set_open(self, True)
             _tell(self)
-        return _dict_of(self)
+        return attributes_of(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(_dict_of(self))
+        return dict(attributes_of(self))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        _dict_of(self).update(state)
+        attributes_of(self).update(state)
         _tell(self)
 
 
@@ -99,17 +122,56 @@ def blank(cls: type[H], rest: Any = None) -> H:
     _set_watchers(made, ())
     _set_known(made, None)
     _set_open(made, False)
+    _set_waiting(made, None)
     _set_apart(made, rest)
     return made
 
 
+def waiting_for(cls: type[H], rest: Any, waiting: Waiting) -> H:
+    """A holder that has nothing until somebody looks at it."""
+    made = blank(cls, rest)
+    _set_waiting(made, waiting)
+    return made
+
+
+def can_wait(cls: type, names: Iterable[str]) -> bool:
+    """Whether looking at attributes of these names is seen in every holder of a class. What the
+    class has is found before what the holder lacks."""
+    look_up: Any = cls.__getattribute__
+    if look_up is not object.__getattribute__ or not tells(cls):
+        return False
+    return not any(name in vars(each) for each in cls.__mro__ for name in names)
+
+
+def furnish(holder: Holder, rest: Any, children: Sequence[Any]) -> None:
+    """Give a blank holder its settings and children."""
+    names, settings, _ = rest
+    held = _dict_of(holder)
+    if settings:
+        held.update(settings)
+    held.update(zip(names, children, strict=True))
+
+
+def fill(holder: Holder) -> None:
+    """Somebody looks at a holder: it gets what it has been waiting for."""
+    with LEAVING:
+        waiting = holder._waiting
+        if waiting is not None:
+            furnish(holder, waiting.rest, waiting.children())
+            # At the end: whoever sees this does not wait for the lock.
+            _set_waiting(holder, None)
+
+
 def attributes(holder: Any) -> dict[str, Any]:
     """The attributes of an object by name, for those who do not write into them."""
-    return _dict_of(holder) if isinstance(holder, Holder) else vars(holder)
+    return attributes_of(holder) if isinstance(holder, Holder) else vars(holder)
 
 
-attributes_of = _dict_of
-"""The same, of a holder."""
+def attributes_of(holder: Holder) -> dict[str, Any]:
+    """The same, of a holder."""
+    if holder._waiting is not None:
+        fill(holder)
+    return _dict_of(holder)
 
 
 def watch(holder: Holder, watcher: ref[Any]) -> None:

@@ -31,6 +31,7 @@ from weft.ops.dlpack import exported
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, default_arena
 from weft.ops.graph.evaluate import evaluate
+from weft.ops.graph.group import LEAVING, Group, Place
 from weft.ops.graph.node import CHANGES, Donated, Node
 from weft.ops.graph.program import as_program, reachable
 from weft.ops.other_names import method_advice
@@ -52,15 +53,20 @@ _HOST = (1, 0)
 class Tensor:
     """An n-dimensional array of one dtype, computed when it is read."""
 
-    __slots__ = ("__weakref__", "_node", "number", "requires_grad")
+    __slots__ = ("__weakref__", "_group", "_node", "_place", "_wants_grad", "number")
+
+    _group: Group
+    """Together with what it was made; only as long as nobody has looked at it."""
+    _place: Place | None
+    """Where in its group it is; None: it has a node."""
 
     __array_priority__ = 1_000
 
     def __init__(self, node: Node, requires_grad: bool = False) -> None:
         """The tensor that shows a node; users make tensors with `weft.asarray`."""
         self._node = node
-        self.requires_grad = requires_grad
-        """Whether gradients are wanted with respect to this tensor, or to one it came from."""
+        self._place = None
+        self._wants_grad = requires_grad
         self.number: TracedNumber | None = None
         """The Python number that it stands for in a traced function: it takes the dtype of the
         tensor beside it."""
@@ -74,6 +80,17 @@ class Tensor:
             raise explained("Tensor", error, user_line()) from None
 
     # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients are wanted with respect to this tensor, or to one it came from."""
+        return self._wants_grad
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if self._place is not None:
+            self._looked_at()
+        self._wants_grad = wanted
 
     @property
     def type(self) -> TensorType:
@@ -339,8 +356,22 @@ class Tensor:
         return _unpickled, (self.numpy(), self.requires_grad)
 
     def __getattr__(self, name: str) -> Callable[..., Tensor]:
+        if name == "_node":
+            return self._looked_at()  # type: ignore[return-value]
         error = AttributeError(f"a tensor has no attribute {name!r}{method_advice(name)}")
         raise error if name.startswith("__") else ending_outside(error)
+
+    def _looked_at(self) -> Node:
+        """Its node, with which it leaves its group."""
+        with LEAVING:
+            place = self._place
+            if place is not None:
+                node = self._group.leave(place.index)
+                node.owner = ref(self)
+                self._node = node
+                self._place = None
+                del self._group
+            return self._node
 
     # -- programs and backends -------------------------------------------------------------------
 

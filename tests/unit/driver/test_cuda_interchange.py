@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import weft
 from tests.gpu_machine import Machine, MachineBackend
+from weft import nn
 from weft.driver import execute
 from weft.driver.execute import Prepared, prepare
 from weft.foundation.dtypes import F32, as_dtype
@@ -87,6 +88,35 @@ def test_tensors_of_a_graph_are_lent_and_taken_over(
     assert (taken + 1.0).numpy().tolist() == [1, 3, 5, 7]
     copied = weft.from_dlpack(_Producer(lent), copy=True)
     assert copied._node.storage.address != lent._node.storage.address
+
+
+def test_what_is_handed_on_stays_where_it_is_until_others_see_it(
+    gpu: Machine, backend: MachineBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_home(backend, monkeypatch)
+    monkeypatch.setattr(execute, "guarded", lambda found: found)
+
+    def tensor(value: float) -> Any:
+        return weft.tensor(np.full(4, value, np.float32)).to("cuda")
+
+    model = nn.Linear(4, 4).map(lambda w: w.to("cuda"))
+    step = weft.jit(
+        lambda model, x, state: ([s + x for s in state], model(x).sum()), donate="state"
+    )
+    state, x = [tensor(n) for n in range(12)], tensor(1)
+    for _ in range(8):
+        gpu.asked.clear()
+        state, _ = step(model, x, state)
+    assert state[0]._place is not None
+    assert gpu.asked["cuGraphLaunch"] == 1
+    assert not gpu.asked["cuGraphExecKernelNodeSetParams"]
+    capsule = state[3].__dlpack__()
+    seen = state[3]._node.storage
+    state, _ = step(model, x, state)
+    assert seen.numpy().tolist() == [11.0] * 4
+    state, _ = step(model, x, state)
+    assert [float(each.numpy()[0]) for each in state] == [n + 10.0 for n in range(12)]
+    del capsule
 
 
 @pytest.mark.parametrize("seen", ["lent", "borrowed", "alone"])

@@ -25,14 +25,14 @@ def given(handle: Handle, *sources: Any) -> Tensor:
     dtype = handle.dtype
     if not (dtype.is_float or dtype.is_complex):
         return Tensor(handle.node)
-    wanted = [isinstance(source, Tensor) and source.requires_grad for source in sources]
+    wanted = [isinstance(source, Tensor) and source._wants_grad for source in sources]
     return Tensor(handle.node, True in wanted)
 
 
 def paired(x1: Any, x2: Any, line: Line | None) -> tuple[Tensor, Tensor]:
     """Two operands in their common dtype and shape; each keeps what it wants of gradients."""
     nodes = matched(x1, x2, line)
-    wanted = [isinstance(source, Tensor) and source.requires_grad for source in (x1, x2)]
+    wanted = [isinstance(source, Tensor) and source._wants_grad for source in (x1, x2)]
     return Tensor(nodes[0], wanted[0]), Tensor(nodes[1], wanted[1])
 
 

@@ -74,7 +74,7 @@ def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Any]:
             return function(self, other) if isinstance(other, _OPERANDS) else NotImplemented
         a, b = self._node, other._node
         form = forms.get(id(a.type)) if a.type is b.type else None
-        if form is not None and not (self.requires_grad or other.requires_grad or self.number):
+        if form is not None and not (self._wants_grad or other._wants_grad or self.number):
             arena = arena_for(a)
             if a.arena is arena is b.arena:
                 return Tensor(arena.emit(form, (a, b), user_line()))

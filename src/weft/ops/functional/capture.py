@@ -59,4 +59,4 @@ def _handles(session: Session, tensors: Sequence[Tensor | None]) -> list[Any]:
 
 def _wants_grad(result: Handle, tensors: Sequence[Tensor | None]) -> bool:
     differentiable = result.dtype.is_float or result.dtype.is_complex
-    return differentiable and any(t is not None and t.requires_grad for t in tensors)
+    return differentiable and any(t is not None and t._wants_grad for t in tensors)

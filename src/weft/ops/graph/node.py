@@ -210,9 +210,8 @@ class Node:
         self.users = None
 
 
-def give_away(nodes: Sequence[Node], line: Line | None) -> None:
+def give_away(nodes: Sequence[Node], given: Donated) -> None:
     """The memory of these nodes belongs to somebody else from now on."""
-    given = Donated(line)
     for node in nodes:
         node.storage = given
     CHANGES.tell()

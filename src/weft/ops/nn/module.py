@@ -28,8 +28,26 @@ from weft.ops.calls import public
 from weft.ops.nn.layers import told_by_layer
 from weft.ops.nn.packed import Packed
 from weft.ops.other_names import module_advice
-from weft.ops.pytree import Structure, exact, flatten, leaf_names, map_leaves, register_pytree
-from weft.ops.state import Holder, attributes_of, blank, tells
+from weft.ops.pytree import (
+    Later,
+    Structure,
+    exact,
+    flatten,
+    leaf_names,
+    let_wait,
+    map_leaves,
+    register_pytree,
+)
+from weft.ops.state import (
+    Holder,
+    attributes_of,
+    blank,
+    can_wait,
+    fill,
+    furnish,
+    tells,
+    waiting_for,
+)
 from weft.ops.tensor import Tensor
 
 M = TypeVar("M", bound="Module")
@@ -48,6 +66,7 @@ class Module(Holder):
             own = told(call) if cls.__module__.startswith("weft.") else call
             cls.__call__ = told_by_layer(own)  # type: ignore[method-assign]
         register_pytree(cls, _take_apart, partial(_put_together, cls), _names)
+        let_wait(cls, partial(_later, cls))
 
     @told
     def __init__(self) -> None:
@@ -63,6 +82,9 @@ class Module(Holder):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
+            if self._waiting is not None and not name.startswith("__"):
+                fill(self)
+                return getattr(self, name)
             why = f"{type(self).__name__} has no attribute {name!r}{module_advice(name)}"
             error = AttributeError(why, name=name)
             raise error if name.startswith("__") else ending_outside(error)
@@ -188,13 +210,18 @@ def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
 
 
 def _put_together(cls: type[Module], rest: Any, children: Sequence[Any]) -> Module:
-    names, settings, _ = rest
     made = blank(cls, rest if tells(cls) else None)
-    held = attributes_of(made)
-    if settings:
-        held.update(settings)
-    held.update(zip(names, children, strict=True))
+    furnish(made, rest, children)
     return made
+
+
+def _later(cls: type[Module], rest: Any) -> Later | None:
+    """How a module is made that has nothing until somebody looks at it."""
+    names, settings, _ = rest
+    own = cls.__getattr__ is Module.__getattr__  # type: ignore[attr-defined]
+    if own and can_wait(cls, (*names, *(name for name, _ in settings))):
+        return partial(waiting_for, cls, rest)
+    return None
 
 
 def _names(rest: Any, count: int) -> list[str]:

@@ -12,22 +12,35 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft.foundation.dtypes import SI32, SI64
 from weft.foundation.index_expr import Expr, axis, constant
 from weft.region.form import AttentionParts, StreamParts
-from weft.region.ir import AxisIndex, Binary, Const, Kernel, Let, Select
+from weft.region.ir import AxisIndex, Binary, Cast, Const, Kernel, Let, Read, Select
+
+
+@dataclass(frozen=True)
+class End:
+    """A number of the run, the same for all queries of a matrix, up to which keys are seen: those
+    before it, and itself if it is `inclusive`. `value` is the Let that reads it."""
+
+    value: str
+    inclusive: bool
 
 
 @dataclass(frozen=True)
 class Band:
-    """Which keys a query sees: `low <= key - query <= high`; None is no bound."""
+    """Which keys a query sees: `low <= key - query <= high`; None is no bound. `ends` are found
+    where they are asked for."""
 
     low: int | None = None
     high: int | None = None
+    ends: tuple[End, ...] = ()
 
     def __and__(self, other: Band) -> Band:
         lows = [low for low in (self.low, other.low) if low is not None]
         highs = [high for high in (self.high, other.high) if high is not None]
-        return Band(max(lows, default=None), min(highs, default=None))
+        ends = (*self.ends, *other.ends)
+        return Band(max(lows, default=None), min(highs, default=None), ends)
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,8 @@ class Logits:
     scores: str
     query: str
     key: str
+    ends: bool = False
+    """Whether numbers of the run may be ends of what is seen."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +64,14 @@ class Peeled:
     band: Band
 
 
-def band_of(kernel: Kernel, found: AttentionParts) -> Peeled:
-    """The logits without what a band and a scale make of them.
+def band_of(kernel: Kernel, found: AttentionParts, *, ends: bool = False) -> Peeled:
+    """The logits without what a band and a scale make of them; with `ends`, without what is seen up
+    to numbers of the run.
 
     The scores of hidden keys are -inf: through a select, or by adding one that is -inf there. A
     scale is a positive factor of the scores themselves: greater ones stay greater.
     """
-    logits = Logits(found.x, found.scores, found.query, found.key)
+    logits = Logits(found.x, found.scores, found.query, found.key, ends)
     return _peeled(_with_hidden_rows(kernel, found), logits)
 
 
@@ -151,16 +167,42 @@ def _band(lets: Mapping[str, Let], pred: str, found: Logits) -> Band | None:
         return None if sides[0] is None or sides[1] is None else sides[0] & sides[1]
     if not isinstance(expr, Binary) or expr.fn not in ("le", "lt", "ge", "gt"):
         return None
-    indices = [_index(lets, name) for name in (expr.lhs, expr.rhs)]
-    small, large = indices if expr.fn in ("le", "lt") else reversed(indices)
+    names = (expr.lhs, expr.rhs) if expr.fn in ("le", "lt") else (expr.rhs, expr.lhs)
+    small, large = (_index(lets, name) for name in names)
     if small is None or large is None:
-        return None
+        return _end(lets, *names, found, inclusive=expr.fn in ("le", "ge"))
     strict = int(expr.fn in ("lt", "gt"))
     ahead = axis(found.key) - axis(found.query)
     above, below = large - small + ahead, large - small - ahead
     if above.is_constant:
         return Band(high=above.constant - strict)
     return Band(low=strict - below.constant) if below.is_constant else None
+
+
+def _end(
+    lets: Mapping[str, Let], key: str, end: str, found: Logits, *, inclusive: bool
+) -> Band | None:
+    """The condition that keys lie before an end that is read; None where it is another."""
+    index, value = (_widened(lets, name) for name in (key, end))
+    if not found.ends or index is None or value is None:
+        return None
+    is_key = isinstance(index.expr, AxisIndex) and index.expr.expr is axis(found.key)
+    is_read = isinstance(value.expr, Read) and not value.expr.places and not value.expr.guards
+    if not is_key or not is_read or {found.key, found.query} & set(lets[end].axes):
+        return None
+    return Band(ends=(End(value.name, inclusive),)) if value.dtype in (SI32, SI64) else None
+
+
+def _widened(lets: Mapping[str, Let], name: str) -> Let | None:
+    """An integer before it was converted to types that hold it: places of keys are small."""
+    let = lets[name]
+    while isinstance(let.expr, Cast):
+        inner = lets[let.expr.x]
+        small = isinstance(inner.expr, AxisIndex) and let.dtype in (SI32, SI64)
+        if not small and (inner.dtype, let.dtype) not in ((SI32, SI64), (SI32, SI32)):
+            return None
+        let = inner
+    return let
 
 
 def _index(lets: Mapping[str, Let], name: str) -> Expr | None:

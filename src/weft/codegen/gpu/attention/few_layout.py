@@ -233,6 +233,7 @@ def packed(problem: Problem, most: int) -> Problem:
         fits = problem.queries * problem.batch[axis] <= most
         strides = [problem.k.batch, problem.v.batch]
         strides += [problem.pages.strides.batch] if problem.pages else []
+        strides += [end.strides.batch for end in problem.ends]
         if fits and not any(batch[axis] for batch in strides):
             problem = _with_rows(problem, axis) or problem
     return problem
@@ -279,4 +280,5 @@ def _with_rows(problem: Problem, axis: int) -> Problem | None:
         mixed=mixed,
         rows=tuple(replace(row, strides=joined(row.strides)) for row in problem.rows),
         pages=pages and replace(pages, strides=joined(pages.strides)),
+        ends=tuple(replace(end, strides=joined(end.strides)) for end in problem.ends),
     )

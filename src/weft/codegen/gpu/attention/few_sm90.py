@@ -47,14 +47,15 @@ from weft.codegen.gpu.ir.scalar import (
     Name,
     Scalar,
     least,
+    most,
     wide,
 )
 from weft.codegen.gpu.ir.swizzle import TileLayout
-from weft.codegen.gpu.ir.values import Assign, Compute, Variable
+from weft.codegen.gpu.ir.values import Assign, Compute, IndexValue, PlaceOf, Variable
 from weft.codegen.gpu.products.operand import Operand
-from weft.codegen.gpu.products.place import present
+from weft.codegen.gpu.products.place import offset, present
 from weft.codegen.gpu.products.ring import Ring
-from weft.foundation.dtypes import F32, I1
+from weft.foundation.dtypes import F32, I1, SI32, SI64
 from weft.region.forms.bands import Band
 
 Body = tuple[ir.Stmt, ...]
@@ -64,6 +65,8 @@ _SHARE: Final = Name("key_share")
 _TILE: Final = Name("key_tile")
 _PART: Final = Name("part")
 _MATRIX: Final = Name("matrix")
+_SEEN: Final = Name("seen")
+_END: Final = "seen_keys"
 _AT_ONCE: Final = 8
 """Parts whose sums are asked for at once."""
 
@@ -84,6 +87,14 @@ class _Rows(Softmax):
         if layout.band != Band() or layout.columns % layout.tile_columns:
             more, hidden = visible(layout, result)
             ops, result = ops + hidden, hidden[-1].name
+        if self.problem.ends:
+            more = [source for source in more if source.name != "key"]
+            more.append(ir.IndexElements("key", SI32, Lit(0), 0, 1))
+            more.append(ir.RowValues("end", SI32, (_END, _END)))
+            ops.append(ElementOp("before_end", I1, "lt", ("key", "end")))
+            ops.append(ElementOp("behind", F32, "const", (), -math.inf))
+            ops.append(ElementOp("before", F32, "select", ("before_end", result, "behind")))
+            result = "before"
         if ops:
             yield ir.Epilogue(
                 acc=ir.RegAt("scores"),
@@ -111,6 +122,7 @@ class FewBuilder:
         tensors = [problem.q.tensor, problem.k.tensor, problem.v.tensor]
         tensors += [source.tensor for source in sources if source.tensor is not None]
         tensors += [problem.pages.tensor] if problem.pages else []
+        tensors += [end.tensor for end in problem.ends]
         tensors += [problem.out_tensor, *(row.tensor for row in problem.rows)]
         self.buffers = list(dict.fromkeys(tensors))
         self.ring = Ring(self.plan.stages)
@@ -221,9 +233,39 @@ class FewBuilder:
         for axis in reversed(range(len(batch))):
             yield ir.Let(f"batch{axis}", rest % batch[axis] if axis else rest)
             rest = rest // batch[axis]
+        yield from self.ends()
         for name, ahead in (("first", 0), ("last", 1)):
-            tiles = (_PART + ahead) * layout.tile_count // parts
+            tiles = (_PART + ahead) * self.tile_count // parts
             yield ir.Let(name, tiles + layout.first_tile)
+
+    def ends(self) -> Iterator[ir.Stmt]:
+        """How many keys are seen, where numbers of the run say so."""
+        keys = self.problem.keys
+        seen: Scalar = Lit(keys)
+        for number, end in enumerate(self.problem.ends):
+            name, place = f"end{number}", offset(end.strides, Lit(0), Lit(0), self.softmax.batch)
+            buffer = self.buffers.index(end.tensor)
+            yield ir.LoadElement(f"{name}_read", buffer, end.dtype, place, Lit(1))
+            yield Compute(ElementOp(f"{name}_wide", SI64, "cast", (f"{name}_read",)))
+            # Held to the keys that there are, before anything is added.
+            yield constant(f"{name}_most", SI64, keys)
+            args = (f"{name}_wide", f"{name}_most")
+            yield Compute(ElementOp(f"{name}_held", SI64, "min", args))
+            yield constant(f"{name}_more", SI64, int(end.inclusive))
+            yield Compute(ElementOp(f"{name}_all", SI64, "add", (f"{name}_held", f"{name}_more")))
+            yield PlaceOf(name, f"{name}_all", keys + 1)
+            seen = least(seen, Name(name))
+        if self.problem.ends:
+            yield ir.Let(_SEEN.name, seen)
+
+    @property
+    def tile_count(self) -> Scalar:
+        """Tiles of keys that are seen, of all parts."""
+        layout, size = self.layout, self.plan.tile_kv
+        if not self.problem.ends:
+            return Lit(layout.tile_count)
+        tiles = (_SEEN + (size - 1)) // size
+        return most(least(tiles - layout.first_tile, layout.tile_count), 0)
 
     # The producer
 
@@ -284,6 +326,8 @@ class FewBuilder:
         yield from self.ring.start()
         yield from (constant("zero", F32, 0.0), constant("lowest", F32, -math.inf))
         yield from (constant("one", F32, 1.0), constant("rate", F32, self.softmax.rate))
+        if self.problem.ends:
+            yield IndexValue(_END, SI32, _SEEN)
         yield ir.Registers("queries", ir.RegisterKind.B32, layout.depth // STEP * 4)
         yield ir.Registers("mixed", ir.RegisterKind.F32, layout.width // 2, zero=True)
         for half in BOTH_ROWS:

@@ -10,7 +10,7 @@ such form.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from weft.codegen.gpu.attention.reading import Axes, Program, Reading
@@ -20,7 +20,7 @@ from weft.codegen.gpu.products.problem import Refs, Strides, element_op
 from weft.foundation.dtypes import DType
 from weft.region.form import Attention, AttentionParts
 from weft.region.forms.attention import score_sides, source, value_side
-from weft.region.forms.bands import Band, band_of
+from weft.region.forms.bands import Band, End, band_of
 from weft.region.forms.few import pages_of, reads_pages
 from weft.region.forms.pages import find_pages
 from weft.region.ir import AxisIndex, Kernel, Let, Output, Read, attention_parts, form_of
@@ -54,6 +54,16 @@ class Pages:
 
 
 @dataclass(frozen=True)
+class KeyEnd:
+    """A number of each matrix, read from memory, up to which its keys are seen."""
+
+    tensor: str
+    dtype: DType
+    strides: Strides
+    inclusive: bool
+
+
+@dataclass(frozen=True)
 class Problem:
     """An attention with what is done to its scores and to its results."""
 
@@ -76,17 +86,19 @@ class Problem:
     """Of a mixed value, its column being the element's place in it."""
     rows: tuple[RowResult, ...]
     pages: Pages | None = None
+    ends: tuple[KeyEnd, ...] = ()
 
     @property
     def matrices(self) -> int:
         return prod(self.batch)
 
 
-def analyse(kernel: Kernel, refs: Refs) -> Problem:
-    """The problem a kernel poses; raises `Refusal`."""
+def analyse(kernel: Kernel, refs: Refs, *, ends: bool = False) -> Problem:
+    """The problem a kernel poses, with the ends of what is seen where they are asked for; raises
+    `Refusal`."""
     if not isinstance(form_of(kernel), Attention):
         raise Refusal("NotAttention", f"{kernel.name} is no attention")
-    return _Analysis(kernel, refs, attention_parts(kernel)).problem()
+    return _Analysis(kernel, refs, attention_parts(kernel)).problem(ends=ends)
 
 
 class _Analysis(Reading):
@@ -96,9 +108,9 @@ class _Analysis(Reading):
         super().__init__(kernel, refs, found.batch)
         self.found = found
 
-    def problem(self) -> Problem:
+    def problem(self, *, ends: bool) -> Problem:
         found, sizes = self.found, self.sizes
-        peeled = band_of(self.kernel, found)
+        peeled = band_of(self.kernel, found, ends=ends)
         mixed, others = self.outputs()
         queries, keys = Axes(self.batch, found.query, (found.key,), sizes), found.key
         values = Axes(self.batch, found.query, found.value, sizes)
@@ -113,7 +125,7 @@ class _Analysis(Reading):
             k=self.streamed(source(self.kernel, k), found.depth),
             v=self.streamed(source(self.kernel, value_side(self.kernel, found)), found.value),
             scale=peeled.scale,
-            band=peeled.band,
+            band=replace(peeled.band, ends=()),
             score=self.program(peeled.value, [found.scores], queries),
             out_tensor=mixed.tensor,
             out_dtype=self.lets[mixed.value].dtype,
@@ -121,7 +133,16 @@ class _Analysis(Reading):
             mixed=self.program(mixed.value, [found.mixed], values),
             rows=tuple(map(self.row_result, others)),
             pages=self.pages(),
+            ends=tuple(map(self.end, peeled.band.ends)),
         )
+
+    def end(self, end: End) -> KeyEnd:
+        let = self.lets[end.value]
+        assert isinstance(let.expr, Read)
+        strides = Axes(self.batch, self.found.query, (), self.sizes).strides(
+            self.read_address(let.expr)
+        )
+        return KeyEnd(let.expr.tensor, let.dtype, strides, end.inclusive)
 
     def streamed(self, let: Let, columns: tuple[str, ...]) -> Operand:
         """Keys or values, of the first page where they lie in pages."""

@@ -55,7 +55,7 @@ class AttentionTemplate:
 def _layout(job: Job[AttentionPlan]) -> Layout | StreamLayout:
     if isinstance(form_of(job.kernel), Stream):
         return StreamLayout(analyse_stream(job.kernel, job.refs), job.plan, job.target)
-    problem = analyse(job.kernel, job.refs)
+    problem = analyse(job.kernel, job.refs, ends=job.plan.parts > 0)
     if job.plan.parts:
         return FewLayout(packed(problem, job.plan.tile_q), job.plan, job.target)
     return Layout(problem, job.plan, job.target)

@@ -98,7 +98,7 @@ def cached(length: int, batch: int = 2, heads: int = 4, shared: int = 2) -> Prog
     return b.build(b.emit("weft.attention", q, k, v, mask, causal=False)[0], k, v)
 
 
-@pytest.mark.parametrize("place", [0, 70, 299])
+@pytest.mark.parametrize("place", [-1, 0, 70, 299, 2**31 - 1])
 def test_a_step_of_generation_agrees(place: int) -> None:
     program = cached(300)
     assert only_kernel(program).maps
@@ -106,6 +106,23 @@ def test_a_step_of_generation_agrees(place: int) -> None:
     inputs[-1] = np.array(place, np.int32)
     report = compare(program, inputs, InterpretedGpu("sm90"))
     assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("place", [0, 5, 130, 299, 4000])
+def test_keys_behind_the_place_of_a_step_are_not_read(place: int) -> None:
+    """They are NaN; beside zeros in their place nothing differs."""
+    program = cached(300)
+    given = [*inputs_for(program, 4)]
+    given[-1] = np.array(place, np.int32)
+    dirty, clean = [*given], [*given]
+    for number in (3, 4):
+        for caches, filler in ((dirty, np.nan), (clean, 0.0)):
+            caches[number] = given[number].copy()
+            caches[number][:, :, place // 64 * 64 + 64 :] = filler
+    run = compiled(program)
+    first, second = run.execute(dirty)[0], run.execute(clean)[0]
+    assert np.isfinite(first.astype(np.float32)).all()
+    assert (first == second).all()
 
 
 # -- timing and faults -----------------------------------------------------------------------------

@@ -12,53 +12,15 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support import random_array
-from weft.coarse.raising import FOR_OTHERS, PATTERNS, raise_program
-from weft.foundation.dtypes import F16, as_dtype
-from weft.ptir import Builder, HintRegion, Program, Value, dumps, library, verify
+from tests.rules.raised import Shape, agree, built, check, coarse
+from weft.coarse.raising import PATTERNS, raise_program
+from weft.foundation.dtypes import as_dtype
+from weft.ptir import Builder, HintRegion, Value, library, verify
 from weft.ptir.decompose import decompose
 from weft.ptir.gradient import vjp
 from weft.ptir.ir import HintKind, HintPolicy, Ref
 from weft.ptir.passes import PassLog
 from weft.testing import random_program
-
-Shape = tuple[int, ...]
-
-
-def built(function: Callable[..., Any], *shapes: Shape, dtype: str = "f32") -> Program:
-    b = Builder()
-    results = function(b, *(b.param(dtype, shape) for shape in shapes))
-    return b.build(*([results] if isinstance(results, Value) else results))
-
-
-def coarse(program: Program) -> list[str]:
-    """The coarse ops of a program, in order."""
-    names = [i.op.mnemonic for body in program.bodies for i in body.body]
-    return [name for name in names if "." in name]
-
-
-def agree(before: Program, after: Program, *, seed: int = 0) -> None:
-    kinds: Any = before.main.parameters
-    inputs = [random_array(kind.dtype, kind.static_shape, seed + i) for i, kind in enumerate(kinds)]
-    rounding = 4e-3 if any(kind.dtype is F16 for kind in kinds) else 3e-5
-    pairs = zip(weft.run(before, inputs), weft.run(after, inputs), strict=True)
-    for a, b in pairs:
-        np.testing.assert_allclose(
-            a.astype(np.float64), b.astype(np.float64), rtol=rounding, atol=rounding
-        )
-
-
-def check(program: Program, *wanted: str) -> Program:
-    """Raise, verify, and compare: as it is, and decomposed again."""
-    raised = raise_program(program)
-    verify(raised)
-    assert coarse(raised) == list(wanted), dumps(raised)
-    agree(program, raised)
-    again = decompose(raised)
-    assert not coarse(again)
-    agree(program, again)
-    return raised
-
 
 # -- softmax -------------------------------------------------------------------------------------
 
@@ -598,68 +560,3 @@ def test_every_pattern_is_tried() -> None:
         "softmax", "log_softmax", "layer_norm", "gelu", "l2_norm", "attention",
         "turned_attention",
     }  # fmt: skip
-
-
-# -- convolutions, for other formats -------------------------------------------------------------
-
-
-def patches_of(b: Builder, x: Value, pad_value: float = 0.0) -> Value:
-    return b.emit(
-        "extract_patches", x, window=(3, 2), strides=(2, 1), dilation=(1, 2),
-        padding=((1, 0), (2, 1)), pad_value=pad_value,
-    )  # fmt: skip
-
-
-def one_group(b: Builder, x: Value, w: Value, *bias: Value, pad_value: float = 0.0) -> Value:
-    found = b.emit(
-        "dot_general", patches_of(b, x, pad_value), w, contract_lhs=(3,), contract_rhs=(0,)
-    )
-    return found + b.broadcast_to(bias[0], found.shape) if bias else found
-
-
-def two_groups(b: Builder, x: Value, w: Value, order: Sequence[int] = (1, 2, 3, 0, 4)) -> Value:
-    patches = patches_of(b, x)
-    rows = b.reshape(patches, (*patches.shape[:3], 6, 2, 2))
-    found = b.emit(
-        "dot_general", rows, w, batch_lhs=(4,), batch_rhs=(2,), contract_lhs=(3, 5),
-        contract_rhs=(0, 1),
-    )  # fmt: skip
-    turned = b.transpose(found, order)
-    return b.reshape(turned, (*turned.shape[:3], 6))
-
-
-@pytest.mark.parametrize(
-    ("function", "shapes"),
-    [(one_group, ((2, 7, 5, 4), (24, 3))), (one_group, ((2, 7, 5, 4), (24, 3), (3,))),
-     (two_groups, ((2, 7, 5, 4), (6, 2, 2, 3)))],
-)  # fmt: skip
-def test_patches_times_a_matrix_are_a_convolution(
-    function: Callable[..., Any], shapes: Sequence[Shape]
-) -> None:
-    program = built(function, *shapes)
-    raised = raise_program(program, patterns=FOR_OTHERS)
-    verify(raised)
-    assert coarse(raised) == ["weft.conv"]
-    agree(program, raised)
-    assert not coarse(raise_program(program)), "gradients take patches as they are"
-
-
-def test_what_only_looks_like_a_convolution() -> None:
-    """Padding that is not 0, patches that somebody else reads, groups in another order."""
-
-    def padded(b: Builder, x: Value, w: Value) -> Value:
-        return one_group(b, x, w, pad_value=1.0)
-
-    def read(b: Builder, x: Value, w: Value) -> Sequence[Value]:
-        patches = patches_of(b, x)
-        dot = b.emit("dot_general", patches, w, contract_lhs=(3,), contract_rhs=(0,))
-        return [dot, b.reduce_sum(patches, [0, 1, 2])]
-
-    def mixed(b: Builder, x: Value, w: Value) -> Value:
-        return two_groups(b, x, w, (1, 2, 3, 4, 0))
-
-    for function in (padded, read):
-        left = raise_program(built(function, (2, 7, 5, 4), (24, 3)), patterns=FOR_OTHERS)
-        assert not coarse(left)
-    left = raise_program(built(mixed, (2, 7, 5, 4), (6, 2, 2, 3)), patterns=FOR_OTHERS)
-    assert not coarse(left)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.test_cli import Result, Weft, run
+from tests.unit.cli.test_commands import Result, Weft, run
 from weft import core_ir
 
 __all__ = ["run"]

@@ -12,7 +12,7 @@ from weft.ptir import Function, Program, tensor
 from weft.ptir.codecs import bincode
 from weft.ptir.ops.reduction import Reduce
 
-GOLDEN = Path(__file__).parents[1] / "compat" / "2026-11-ptir-golden"
+GOLDEN = Path(__file__).parents[2] / "compat" / "2026-11-ptir-golden"
 
 
 def string(text: str) -> bytes:

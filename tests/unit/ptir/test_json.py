@@ -13,7 +13,7 @@ import pytest
 from weft.foundation.errors import SpecViolation, WeftWarning
 from weft.ptir import Program, dumps, loads, verify
 
-GOLDEN = Path(__file__).parents[1] / "compat" / "2026-11-ptir-golden"
+GOLDEN = Path(__file__).parents[2] / "compat" / "2026-11-ptir-golden"
 
 
 def golden(name: str) -> Any:

@@ -79,7 +79,9 @@ def product(m: int, k: int, n: int, *, turned: bool) -> Program:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize(("m", "k", "n"), [(9, 100, 130), (64, 300, 96), (129, 513, 70)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(9, 100, 130), (64, 300, 96), (129, 513, 70), (97, 64, 144)]
+)
 def test_weights_of_some_rows_lie_in_panels(m: int, k: int, n: int, turned: bool) -> None:
     program = product(m, k, n, turned=turned)
     made = compile_program(program, wide(), params=(1,))
@@ -92,8 +94,9 @@ def test_weights_of_some_rows_lie_in_panels(m: int, k: int, n: int, turned: bool
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_few_rows_read_weights_where_they_lie(turned: bool) -> None:
-    made = compile_program(product(4, 300, 96, turned=turned), wide(), params=(1,))
+@pytest.mark.parametrize("rows", [4, 512])
+def test_few_and_many_rows_read_weights_where_they_lie(rows: int, turned: bool) -> None:
+    made = compile_program(product(rows, 300, 96, turned=turned), wide(), params=(1,))
     assert not {where for _, where in places(made)} & {"panels"}
 
 

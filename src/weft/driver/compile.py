@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, overload
+from typing import Any, Final, Protocol, overload
 
 from numpy.typing import NDArray
 
@@ -263,7 +263,8 @@ class Executable(Compiled):
         return self._cluster([array.shape for array in arrays]), data
 
     def bind(self, params: Sequence[Any]) -> Bound:
-        """The executable with its parameters given once; calls then take only data."""
+        """The executable with its parameters given once; calls then take only data. What was given
+        is not to be written to any more."""
         return Bound(self, params)
 
     def explain(self) -> str:
@@ -358,7 +359,10 @@ class _Stopwatch:
 
 
 class Bound(Compiled):
-    """An executable with its parameters fixed: a call checks and fills in the data alone."""
+    """An executable with its parameters fixed: a call checks and fills in the data alone, and what
+    is made of parameters alone is kept. Nobody may write into them any more."""
+
+    elements_stay: Final = True
 
     def __init__(self, executable: Executable, params: Sequence[Any]) -> None:
         if not isinstance(params, Sequence):

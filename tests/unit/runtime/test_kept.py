@@ -128,6 +128,20 @@ def test_a_run_that_fails_has_made_nothing() -> None:
         np.testing.assert_allclose(found, arrays[0] * arrays[1].sum(1), rtol=1e-4, atol=1e-4)
 
 
+def test_parameters_that_are_bound_stay() -> None:
+    made = compile_program(scaled(), "cpu", params=[1])
+    rng = np.random.default_rng(0)
+    image, filters = (rng.standard_normal(s).astype(np.float32) for s in ((300, 64), (64, 96)))
+    bound = made.bind([filters])
+    for _ in range(4):
+        image = np.roll(image, 1)
+        np.testing.assert_allclose(bound(image)[0], image * filters.sum(1), rtol=1e-4, atol=1e-4)
+    program = made._latest.built.program
+    assert isinstance(program, executor.Program)
+    (workspace,) = program._idle
+    assert np.count_nonzero(workspace.steps[:, 0] == native.JUMP) == 1
+
+
 def test_threads_keep_each_for_itself() -> None:
     scaled, holders, wrong = Scaled(), [Holder(), Holder()], list[int]()
 

@@ -34,9 +34,13 @@ from weft.region.ir import (
 )
 from weft.target.target import Target
 
-_STAYS: Final = ("param", "constant")
+_STAYS: Final = "param"
+"""The role of what is the same in many runs; constants are read in loops, too, whose bodies would
+lay them out in every turn."""
 _MANY: Final = 1024
 """Results of each weight from which on packing it hardly counts."""
+_MANY_ROWS: Final = 256
+"""The same where weights are columns, and packed in vectors."""
 _FEWEST: Final = 1 << 12
 """Weights that are worth a kernel of their own."""
 _LEAST_DEPTH: Final = 16
@@ -48,8 +52,12 @@ _NEXT_BEST: Final = 0.02
 """How much longer each takes than the one before it."""
 _COLUMNS: Final = 32
 """Columns of a panel: two vectors, next to as many rows as there are, up to fourteen."""
-_COLUMNS_OF_FEW: Final = 4
-"""Rows next to which panels are twice as wide, so that sums do not wait for one another."""
+_COLUMNS_OF_MANY: Final = 48
+"""The same where there are many rows, and panels of so many leave nothing over."""
+_ENOUGH_ROWS: Final = 64
+_COLUMNS_OF_FEW: Final = 64
+"""The same next to so few rows that sums would wait for one another."""
+_FEWEST_ROWS: Final = 4
 _FEW_ROWS: Final = 8
 """Rows of a product that reads weights where they lie, if neighbours there are neighbours."""
 
@@ -97,7 +105,7 @@ def _filter(kernel: Kernel, tensors: Mapping[str, Tensor]) -> _Filter | None:
         used = [expr.single_axis for expr in read.index if not expr.is_constant]
         names = [each.name for each in used if each is not None]
         plain = len(names) == len(used) == len({*names}) and {*names} == {axes[0], *roles.k}
-        if plain and let.dtype is F32 and tensors[read.tensor].role in _STAYS:
+        if plain and let.dtype is F32 and tensors[read.tensor].role == _STAYS:
             return _Filter(side, let, read, axes[0])
     return None
 
@@ -124,12 +132,20 @@ def _placed(
         return kernel, _rows(image), summed
     if found.side == "A" and results >= _LANES:
         return kernel, _rows(results), summed
-    if results <= _FEW_ROWS and _lies_well(kernel, tensors, found):
+    if results > _MANY_ROWS or (results <= _FEW_ROWS and _lies_well(kernel, tensors, found)):
         return None
     if found.side == "A":
         turned = replace(roles, m=roles.n, n=roles.m, lhs=roles.rhs, rhs=roles.lhs)
         kernel = replace(kernel, roles=turned)
-    return kernel, _COLUMNS if results > _COLUMNS_OF_FEW else 2 * _COLUMNS, summed
+    return kernel, _columns(results, kernel.sizes[found.axis]), summed
+
+
+def _columns(rows: int, columns: int) -> int:
+    """Columns of the panels next to so many rows."""
+    if rows <= _FEWEST_ROWS:
+        return _COLUMNS_OF_FEW
+    wide = rows >= _ENOUGH_ROWS and columns % _COLUMNS_OF_MANY == 0
+    return _COLUMNS_OF_MANY if wide else _COLUMNS
 
 
 def _lies_well(kernel: Kernel, tensors: Mapping[str, Tensor], found: _Filter) -> bool:

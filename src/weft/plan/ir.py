@@ -245,8 +245,8 @@ class PlanSet:
     """The keys of plans that are the planner's own, and may move on where their machine code is
     bad; what was given or measured stays."""
     built: dict[str, tuple[Plan, Any]] = field(default_factory=dict, compare=False, repr=False)
-    """By kernel, what was made of it by a plan in order to choose that: whoever makes the kernels
-    need not do so again where the plan is still the same."""
+    """By kernel, what was last made of it, and by which plan: it is made in order to choose a plan,
+    and again where other kernels' plans move, but only once by the same plan."""
 
     def of(self, kernel: str) -> Plan:
         """The plan of a kernel, by the kernel's name."""

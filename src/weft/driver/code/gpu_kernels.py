@@ -106,10 +106,10 @@ class _Lowering:
             self.code.hosted[kernel.name] = findings[0].why
 
     def _made(self, job: Job[Plan], plans: PlanSet, name: str) -> ir.Kernel:
-        """The kernel of a job, made here unless it was made already in order to choose its plan."""
+        """The kernel of a job, made here unless it was made by this plan already."""
         known = plans.built.get(job.kernel.name)
         if known is None or known[0] != job.plan:
-            return build_accepted(job, name)
+            known = plans.built[job.kernel.name] = job.plan, build_accepted(job, name)
         made: ir.Kernel = known[1]
         return replace(made, name=name)
 
@@ -163,10 +163,15 @@ def _shared(refs: Iterable[MemRef]) -> str:
     return repr([found.index(buffer) for buffer in found])
 
 
-def check_module(code: GpuModule, module: Module, target: Target) -> None:
-    """Every kernel makes sense on the target, and every kernel of the program has its launch."""
-    for made in code.kernels.values():
-        verify(made, target)
+def check_module(
+    code: GpuModule, module: Module, target: Target, before: GpuModule | None = None
+) -> None:
+    """Every kernel makes sense on the target, and every kernel of the program has its launch. What
+    was there `before` is not checked again."""
+    known = {} if before is None else before.kernels
+    for symbol, made in code.kernels.items():
+        if known.get(symbol) != made:
+            verify(made, target)
     for kernel in module.kernels:
         if kernel.name in code.launches or not _is_the_hosts(kernel, code):
             _check_launch(kernel, code)
@@ -191,9 +196,16 @@ def _check_launch(kernel: Kernel, code: GpuModule) -> None:
         )
 
 
-def print_module(code: GpuModule) -> CudaCode:
-    """The CUDA text of every distinct kernel."""
-    return CudaCode({symbol: cuda(kernel) for symbol, kernel in code.kernels.items()})
+def print_module(
+    code: GpuModule, before: GpuModule | None = None, printed: CudaCode | None = None
+) -> CudaCode:
+    """The CUDA text of every distinct kernel; that of those which were there `before` is known."""
+    known = {} if before is None or printed is None else printed.sources
+    made: dict[str, str] = {}
+    for symbol, kernel in code.kernels.items():
+        stays = before is not None and before.kernels.get(symbol) == kernel
+        made[symbol] = known[symbol] if stays and symbol in known else cuda(kernel)
+    return CudaCode(made)
 
 
 def compile_sources(code: CudaCode, arch: str) -> Cubins:
@@ -211,6 +223,8 @@ def compile_sources(code: CudaCode, arch: str) -> Cubins:
         else:
             made.cubins[symbol] = found
             made.reused += 1
+    # The longest first, so that none of them is left when all the others are done.
+    missing.sort(key=lambda symbol: len(code.sources[symbol]), reverse=True)
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         fresh = pool.map(lambda symbol: compile_cuda(code.sources[symbol], arch), missing)
         for symbol, cubin in zip(missing, fresh, strict=True):

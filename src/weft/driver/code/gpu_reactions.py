@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -79,6 +79,30 @@ class Fault:
         return "nothing is spilled"
 
 
+@dataclass
+class _Way:
+    """The plans that one key's kernels go through, from the first on, with what is wrong with each;
+    `others` are those to come."""
+
+    key: str
+    others: Iterator[Plan]
+    first: InitVar[Plan]
+    fault: InitVar[Fault]
+    steps: list[tuple[Plan, Fault]] = field(init=False)
+
+    def __post_init__(self, first: Plan, fault: Fault) -> None:
+        self.steps = [(first, fault)]
+
+    @property
+    def end(self) -> Move:
+        """The best of them."""
+        plans, faults = [plan for plan, _ in self.steps], [fault for _, fault in self.steps]
+        best, names = faults.index(min(faults)), briefs(plans)
+        steps = [f"{name}: {fault}" for name, fault in zip(names, faults, strict=True)]
+        why = f", the best of {len(steps)} that were tried" if faults[best].is_there else ""
+        return Move(plans[best], (*steps, f"taken: {names[best]}{why}"))
+
+
 def fault_of(code: GpuModule, cubins: Cubins, symbols: Sequence[str], limits: Limits) -> Fault:
     """The worst that was found of some kernels."""
     worst = Fault()
@@ -119,11 +143,7 @@ class _Reactions:
         found = {key: move for key, name in records.items() if (move := self._kept(key, name))}
         self._take(found)
         cubins = self._compile(self.compilation["cu"])
-        moves = {
-            key: move
-            for key in own
-            if key not in found and (move := self._moved(key, cubins)) is not None
-        }
+        moves = self._moved([key for key in own if key not in found], cubins)
         for key, move in moves.items():
             cache.save(records[key], _written(move))
         self._take(moves)
@@ -139,39 +159,45 @@ class _Reactions:
         cubins = {symbol: self.known[source] for symbol, source in code.sources.items()}
         return Cubins(self.arch, cubins, self.count.compiled, self.count.reused)
 
-    # -- one plan --------------------------------------------------------------------------------
+    # -- plans that move -------------------------------------------------------------------------
 
-    def _moved(self, key: str, cubins: Cubins) -> Move | None:
-        """Where a plan goes; None where there is nothing to go for."""
-        first, limits = self.compilation["plan"].plans[key], self.compilation.target.limits
+    def _moved(self, keys: Sequence[str], cubins: Cubins) -> dict[str, Move]:
+        """Where plans go, of those that have something to go for. They go step by step together:
+        what all of them try next is compiled side by side."""
+        plans, limits = self.compilation["plan"].plans, self.compilation.target.limits
         code: GpuModule = self.compilation["gpu"]
-        least = fault_of(code, cubins, self._symbols(key, code), limits)
-        if not least.is_there:
-            return None
-        plans, faults = [first], [least]
-        for plan in islice(self._others(key, first, least), MOST_STEPS):
-            plans.append(plan)
-            faults.append(self._tried(key, plan))
-            if not faults[-1].is_there:
-                break
-        best = faults.index(min(faults))
-        names = briefs(plans)
-        steps = [f"{name}: {fault}" for name, fault in zip(names, faults, strict=True)]
-        why = f", the best of {len(steps)} that were tried" if faults[best].is_there else ""
-        return Move(plans[best], (*steps, f"taken: {names[best]}{why}"))
+        faults = {key: fault_of(code, cubins, self._symbols(key, code), limits) for key in keys}
+        ways = [
+            _Way(key, islice(self._others(key, plans[key], fault), MOST_STEPS), plans[key], fault)
+            for key, fault in faults.items()
+            if fault.is_there
+        ]
+        open_ways = ways
+        while open_ways:
+            tried = [(way, plan) for way in open_ways for plan in islice(way.others, 1)]
+            found = self._tried([(way.key, plan) for way, plan in tried])
+            for (way, plan), fault in zip(tried, found, strict=True):
+                way.steps.append((plan, fault))
+            open_ways = [way for way, _ in tried if way.steps[-1][1].is_there]
+        return {way.key: way.end for way in ways}
 
-    def _tried(self, key: str, plan: Plan) -> Fault:
-        """What is wrong with the machine code of a plan."""
+    def _tried(self, choices: Sequence[tuple[str, Plan]]) -> list[Fault]:
+        """What is wrong with the machine code of plans, each for the kernels of a key."""
+        made = [self._carried_out(key, plan) for key, plan in choices]
+        kernels = {symbol: kernel for code in made for symbol, kernel in code.kernels.items()}
+        cubins = self._compile(gpu_kernels.print_module(GpuModule(kernels)))
+        limits = self.compilation.target.limits
+        return [fault_of(code, cubins, tuple(code.kernels), limits) for code in made]
+
+    def _carried_out(self, key: str, plan: Plan) -> GpuModule:
+        """The kernels of a key by another plan."""
         plans: PlanSet = self.compilation["plan"]
         c = self.compilation
         names = {kernel.name for kernel in self._kernels(key)}
         only = names if len(c["region"].kernels) > len(names) else None
         moved = replace(plans, plans={**plans.plans, key: plan})
         code = gpu_kernels.lower_module(c["region"], c["memory"], moved, c.target, only=only)
-        symbols = self._symbols(key, code)
-        alone = GpuModule({symbol: code.kernels[symbol] for symbol in symbols})
-        cubins = self._compile(gpu_kernels.print_module(alone))
-        return fault_of(code, cubins, symbols, self.compilation.target.limits)
+        return GpuModule({symbol: code.kernels[symbol] for symbol in self._symbols(key, code)})
 
     def _others(self, key: str, first: Plan, fault: Fault) -> Iterator[Plan]:
         kernel, *_ = self._kernels(key)
@@ -211,10 +237,17 @@ class _Reactions:
             origins={key: why for key, why in plans.origins.items() if key not in gone},
             own=plans.own - moves.keys(),
         )
-        for name in ("gpu", "cu") if gone else ():
-            stage = self.compilation.stages[name]
-            values[name] = stage.enter(self.compilation)
-            stage.verify(self.compilation)
+        if gone:
+            self._make_again()
+
+    def _make_again(self) -> None:
+        """The kernels of the plans as they are. Those that stay were checked and printed."""
+        c, values, stages = self.compilation, self.compilation.values, self.compilation.stages
+        before: GpuModule = values["gpu"]
+        values["gpu"] = code = stages["gpu"].enter(c)
+        gpu_kernels.check_module(code, c["region"], c.target, before)
+        values["cu"] = gpu_kernels.print_module(code, before, values["cu"])
+        stages["cu"].verify(c)
 
     # -- the disk --------------------------------------------------------------------------------
 

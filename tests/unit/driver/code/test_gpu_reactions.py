@@ -13,7 +13,10 @@ import pytest
 
 import weft
 from tests.gpu_programs import through_stages
+from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, read_log
+from weft.codegen.gpu.spelling.print import cuda
+from weft.codegen.gpu.verify import verify
 from weft.driver.code import gpu_kernels
 from weft.driver.code.gpu_reactions import Fault, fault_of
 from weft.driver.compile import Executable
@@ -22,6 +25,7 @@ from weft.driver.tuning.tuned import Tuned
 from weft.ptir import Builder, Program
 from weft.ptir.builder import Value
 from weft.target.known import target_named
+from weft.target.target import Target
 
 ELF = b"\x7fELF"
 """How machine code for GPUs begins."""
@@ -179,6 +183,45 @@ def test_without_a_cache_nothing_is_compiled_twice(monkeypatch: pytest.MonkeyPat
     made = compiled(product())
     assert ran(made) == nvrtc.sources[1]
     assert made._latest.built.compiled == 2
+
+
+def test_plans_that_move_go_their_steps_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What two plans try next is compiled side by side; a kernel whose plan is good is made,
+    checked and printed once."""
+    b = Builder()
+    x, y, z = (b.param("bf16", shape) for shape in ([2048, 512], [512, 2048], [4096, 512]))
+    other = b.param("f32", [3, 5])
+    program = b.build(x @ y, z @ y, b.exp(other))
+    sizes, checked, printed = list[int](), list[str](), list[str]()
+    compile_sources = gpu_kernels.compile_sources
+
+    def compiling(code: gpu_kernels.CudaCode, arch: str) -> gpu_kernels.Cubins:
+        sizes.append(len(code.sources))
+        return compile_sources(code, arch)
+
+    def nvrtc(source: str, arch: str) -> Cubin:
+        spills = len(sizes) == 1 and "wgmma" in source
+        return Compiler((8, 16) if spills else (0, 0))(source, arch)
+
+    def checking(kernel: ir.Kernel, target: Target) -> None:
+        checked.append(kernel.name)
+        verify(kernel, target)
+
+    def printing(kernel: ir.Kernel) -> str:
+        printed.append(kernel.name)
+        return cuda(kernel)
+
+    monkeypatch.setattr(gpu_kernels, "compile_sources", compiling)
+    monkeypatch.setattr(gpu_kernels, "verify", checking)
+    monkeypatch.setattr(gpu_kernels, "cuda", printing)
+    monkeypatch.setattr(gpu_kernels, "compile_cuda", nvrtc)
+    made = compiled(program)
+    assert sizes[:2] == [3, 2]
+    code = made._latest.compilation["gpu"]
+    (small,) = (code.launches[name].symbol for name in code.launches if name.startswith("map"))
+    assert checked.count(small) == printed.count(small) == 1
+    again = through_stages(program, "sm90", plan=made.stages["plan"])
+    assert again.text("cu") == made.stages["cu"]
 
 
 def test_sm80_tiles_are_shared_by_more_warps(monkeypatch: pytest.MonkeyPatch) -> None:

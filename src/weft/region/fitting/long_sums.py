@@ -132,7 +132,8 @@ def _can_be_cut(kernel: Kernel) -> bool:
     if len(every) > 1 or any(gone & {*kernel.let(o.value).axes} for o in kernel.outputs):
         return False
     names = {let.name for let in sums}
-    before = [let for let in kernel.body if let.name in needed(names, kernel)]
+    wanted = needed(names, kernel)
+    before = [let for let in kernel.body if let.name in wanted]
     if any(names & {*needed(operands(let), kernel)} for let in sums):
         return False
     return not any(

@@ -17,7 +17,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from functools import cached_property
 
 from weft.foundation.dtypes import I1
 from weft.foundation.tally import asked, done
@@ -32,8 +32,6 @@ from weft.region.writing.assemble import assemble, draft
 from weft.region.writing.emit import Root, Stop, View
 from weft.target.target import Kind, Target
 
-Draft: TypeAlias = tuple[Kernel, float] | str
-"""A kernel with its time, or why it is none."""
 HEAVY = (BlockKind.REDUCE, BlockKind.CONTRACTION)
 DRAFTS = "kernels drafted"
 KERNELS = "kernels written out"
@@ -46,6 +44,25 @@ LONG = 16
 """Operations of one number that are worth a kernel of its own, on a GPU."""
 MANY = 1 << 16
 """Elements that such a number must be for."""
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A kernel that was drafted on tensors `known`, with its time, for other tensors of the same
+    shapes. Those of one `structure` are the same but for that."""
+
+    structure: int
+    made: Kernel
+    known: tuple[str, ...]
+    tensors: tuple[str, ...]
+    seconds: float
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel on its own tensors."""
+        if self.tensors == self.known:
+            return self.made
+        return on_tensors(self.made, dict(zip(self.known, self.tensors, strict=True)))
 
 
 @dataclass
@@ -84,14 +101,16 @@ class Fusion:
         self._places = {name: number for number, name in enumerate(self.order)}
         self._bounds = Bounds(self.view, self.target, self._places)
         self.signatures = Signatures(self.view)
-        self._known: dict[tuple[tuple[Root, ...], frozenset[str]], Draft] = {}
-        self._drafts: dict[object, tuple[Draft, tuple[str, ...]]] = {}
+        self._known: dict[tuple[tuple[Root, ...], frozenset[str]], Drafted | str] = {}
+        self._drafts: dict[object, Drafted | str] = {}
+        self._stops: dict[object, str | None] = {}
         self._finished: dict[object, tuple[Kernel, tuple[str, ...]]] = {}
 
     def afresh(self, *, one_place: bool = False) -> Fusion:
         """The choice from the beginning, with what is known of kernels already."""
         made = replace(self, inlined=set(), notes=[], refusals={}, weighed={}, one_place=one_place)
         made._known, made._drafts, made._finished = self._known, self._drafts, self._finished
+        made._stops = self._stops
         return made
 
     def reads_repeatedly(self) -> bool:
@@ -234,19 +253,19 @@ class Fusion:
         if heavy and len(users) > 1:
             return f"{len(users)} kernels read it"
         try:
-            before = [self.kernel((Root(user),)) for user in users]
+            before = [self._found((Root(user),)) for user in users]
             with self._supposing(inlined=[name]):
-                after = [self.kernel((Root(user),)) for user in users]
+                after = [self._found((Root(user),)) for user in users]
         except Stop as reason:
             return str(reason)
-        for (old, _), (new, _) in zip(before, after, strict=True):
-            stop = stop_reason(old, new, self.tensors, self.target)
+        for old, new in zip(before, after, strict=True):
+            stop = self._stop(old, new)
             if stop is not None:
                 return stop
         if self._is_border(name):
             return None
-        spent = sum(seconds for _, seconds in after)
-        stored = sum(seconds for _, seconds in before) + self._storing(name, len(users))
+        spent = sum(found.seconds for found in after)
+        stored = sum(found.seconds for found in before) + self._storing(name, len(users))
         self.weighed[name, ""] = Weighed(name, spent, stored)
         if not is_shorter(spent, stored):
             return f"computing it {len(users)} times takes {spent - stored:.2g} s longer"
@@ -269,14 +288,14 @@ class Fusion:
             return alone
         try:
             with self._supposing(inlined=chain[1:]):
-                short, without = self.kernel((Root(chain[0]),))
+                short = self._found((Root(chain[0]),))
             with self._supposing(inlined=chain):
-                whole, seconds = self.kernel((Root(name),))
+                whole = self._found((Root(name),))
         except Stop:
             return alone
-        if stop_reason(short, whole, self.tensors, self.target) is not None:
+        if self._stop(short, whole) is not None:
             return alone
-        return min(alone, seconds - without)
+        return min(alone, whole.seconds - short.seconds)
 
     def _private_chain(self, name: str) -> list[str]:
         """The blocks from what this one reads up to a contraction, each read by the next one alone;
@@ -304,7 +323,7 @@ class Fusion:
         inside = self.closure((name,))
         if self.target.kind is not Kind.GPU and self._bounds.of_numbers(name, inside):
             return self._bounds.seconds_of_numbers(name, inside)
-        return self.kernel((Root(name),))[1]
+        return self._found((Root(name),)).seconds
 
     def _roll_back(self, name: str, why: str) -> bool:
         """Store a block that was inlined before, so that this one can be inlined into it, which it
@@ -390,29 +409,48 @@ class Fusion:
 
     def kernel(self, roots: tuple[Root, ...]) -> tuple[Kernel, float]:
         """A draft of the kernel of some roots, and its time."""
-        return self.drafted(roots, self.members(roots))
+        found = self._found(roots)
+        return found.kernel, found.seconds
 
     def drafted(self, roots: tuple[Root, ...], needed: frozenset[str]) -> tuple[Kernel, float]:
         """The same for roots that inline what is `needed`, whatever is chosen now."""
+        found = self._found(roots, needed)
+        return found.kernel, found.seconds
+
+    def _stop(self, old: Drafted, new: Drafted) -> str | None:
+        """Why a kernel should not become another one, found out once for kernels of one structure
+        that have the same tensors in common."""
+        places = {name: place for place, name in enumerate(new.tensors)}
+        key = old.structure, new.structure, tuple(places.get(name) for name in old.tensors)
+        if key not in self._stops:
+            self._stops[key] = stop_reason(old.kernel, new.kernel, self.tensors, self.target)
+        return self._stops[key]
+
+    def _found(self, roots: tuple[Root, ...], needed: frozenset[str] | None = None) -> Drafted:
+        needed = self.members(roots) if needed is None else needed
         known = (roots, needed)
         if known not in self._known:
             key, tensors = self.signatures.of(roots, needed)
             asked(DRAFTS)
             if key not in self._drafts:
                 done(DRAFTS)
-                self._drafts[key] = self._draft(roots, needed), tensors
-            self._known[known] = _put_on(tensors, *self._drafts[key])
+                self._drafts[key] = self._draft(roots, needed, tensors)
+            made = self._drafts[key]
+            self._known[known] = made if isinstance(made, str) else replace(made, tensors=tensors)
         found = self._known[known]
         if isinstance(found, str):
             raise Stop(found)
         return found
 
-    def _draft(self, roots: tuple[Root, ...], needed: frozenset[str]) -> Draft:
+    def _draft(
+        self, roots: tuple[Root, ...], needed: frozenset[str], tensors: tuple[str, ...]
+    ) -> Drafted | str:
         try:
             kernel = draft(self.view, roots, needed)
         except Stop as reason:
             return str(reason)
-        return kernel, kernel_seconds(kernel, self.tensors, self.target)
+        seconds = kernel_seconds(kernel, self.tensors, self.target)
+        return Drafted(len(self._drafts), kernel, tensors, tensors, seconds)
 
     def finished(self, roots: tuple[Root, ...]) -> Kernel:
         """The kernel of some roots as it will be; equal ones are written out once."""
@@ -427,13 +465,6 @@ class Fusion:
             self._finished[key] = assemble(self.view, roots, needed), tensors
         kernel, known = self._finished[key]
         return on_tensors(kernel, dict(zip(known, tensors, strict=True)))
-
-
-def _put_on(tensors: tuple[str, ...], made: Draft, known: tuple[str, ...]) -> Draft:
-    """What was drafted on `known` tensors, on others of the same shapes."""
-    if isinstance(made, str) or tensors == known:
-        return made
-    return on_tensors(made[0], dict(zip(known, tensors, strict=True))), made[1]
 
 
 def is_shorter(one: float, other: float) -> bool:

@@ -58,7 +58,8 @@ def events_in(file: Path) -> list[Any] | None:
 
 
 def records_of_trace(events: list[Any], where: str) -> list[Json]:
-    """A program for each that the trace tells of; one that ran several times has all its runs."""
+    """A program for each that the trace tells of, that which took longest first; one that ran
+    several times has all its runs."""
     programs: dict[str, list[_Event]] = {}
     for event in _read(events):
         programs.setdefault(event.program, []).append(event)
@@ -72,7 +73,8 @@ def records_of_trace(events: list[Any], where: str) -> list[Json]:
             f"{where} is a trace without kernels of Weft; weft profile SCRIPT --trace FILE writes "
             "one with them"
         )
-    return [_record(name or "programs", found) for name, found in programs.items()]
+    made = [_record(name or "programs", found) for name, found in programs.items()]
+    return sorted(made, key=lambda record: -sum(kernel["seconds"] for kernel in record["kernels"]))
 
 
 def _read(events: list[Any]) -> Iterator[_Event]:
@@ -124,14 +126,19 @@ def _record(name: str, events: list[_Event]) -> Json:
     """A program without stages: a kernel stands for an instruction, so that lines lead to it."""
     first: dict[str, _Event] = {}
     seconds: dict[str, float] = {}
+    calls: dict[str, int] = {}
     for event in (event for event in events if event.process == KERNELS):
         first.setdefault(event.name, event)
         seconds[event.name] = seconds.get(event.name, 0.0) + event.seconds
+        calls[event.name] = calls.get(event.name, 0) + 1
     known = enumerate(first.values())
     return {
         "name": name, "target": "profile", "level": 0, "times": [], "stages": [],
         "values": [[at, e.op or e.name, "", e.file, e.line, e.layer, []] for at, e in known],
-        "kernels": [_kernel(at, e, seconds[e.name]) for at, e in enumerate(first.values())],
+        "kernels": [
+            {**_kernel(at, e, seconds[e.name]), "calls": calls[e.name]}
+            for at, e in enumerate(first.values())
+        ],
         "races": {}, "folded": {}, "notes": [],
         "memory": {"arena": 0, "tensors": [], "copies": [], "shares": []},
         "machine": {"bandwidth": 1.0, "matrix": 1.0, "vector": 1.0, "units": 1},

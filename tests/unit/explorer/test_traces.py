@@ -56,6 +56,16 @@ def test_a_profile_of_a_gpu_has_its_stream_the_host_and_the_gaps() -> None:
     assert times["stream1"] == pytest.approx(412e-6)
 
 
+def test_the_program_that_took_longest_comes_first() -> None:
+    events = [
+        {"cat": "weft", "pid": 1, "name": "map0", "ts": 1, "dur": dur, "args": {"program": name}}
+        for name, dur in (("@a", 2), ("@b", 3), ("@b", 4), ("@c", 1))
+    ]
+    found = records_of_trace(events, "it")
+    assert [record["name"] for record in found] == ["@b", "@a", "@c"]
+    assert found[0]["kernels"][0]["calls"] == 2
+
+
 def test_runs_and_kernels_are_lanes_where_nothing_else_is_told() -> None:
     events = [
         {"cat": "weft", "pid": pid, "tid": 5, "name": name, "ts": 1, "dur": 2, "args": {}}

@@ -123,7 +123,7 @@ const cardOf = (at) => {
     el("h2", {}, kernel.name, " ", el("small", {}, kernel.pattern)),
     el("p", { class: "where" }, source, kernel.layer ? [" in ", el("b", {}, kernel.layer)] : null, alike > 0 ? ` · ${alike} more like it` : ""),
     others.length > 0 && el("p", { class: "soft" }, `also from ${others.slice(0, 6).join(", ")}`),
-    !p.stages.length ? el("div", { class: "facts" }, fact("share of the time", showShare(seconds / total)), fact("measured", showSeconds(kernel.seconds))) : el("div", { class: "facts" },
+    !p.stages.length ? el("div", { class: "facts" }, fact("share of the time", showShare(seconds / total)), fact("measured", showSeconds(kernel.seconds), kernel.calls > 1 ? `in ${kernel.calls} runs` : "")) : el("div", { class: "facts" },
       fact("share of the time", showShare(seconds / total)),
       fact(measured ? "measured" : "not measured", showSeconds(kernel.seconds)),
       fact("estimated", showSeconds(kernel.estimate)),

@@ -77,7 +77,7 @@ const drawHead = () => {
   const p = program();
   clear(page.programs, state.data.programs.map((each, at) => el("option", { value: at, selected: at === state.at }, titleOf(each))));
   clear(page.strip, stripOf());
-  page.about.textContent = `${p.values.length.toLocaleString("en")} values, ${p.kernels.length.toLocaleString("en")} kernel${p.kernels.length === 1 ? "" : "s"}${p.why ? ` · ${p.why}` : ""}`;
+  page.about.textContent = `${p.values.length.toLocaleString("en")} value${p.values.length === 1 ? "" : "s"}, ${p.kernels.length.toLocaleString("en")} kernel${p.kernels.length === 1 ? "" : "s"}${p.why ? ` · ${p.why}` : ""}`;
 };
 
 const themeButton = () => el("button", {

@@ -18,7 +18,7 @@ const views = new Map();
 const onSelect = (listener) => { listeners.add(listener); return listener; };
 const tell = (scroll, from) => { for (const each of listeners) each(scroll, from); };
 
-const titleOf = (p) => `${p.name} · ${p.target} · -O${p.level}`;
+const titleOf = (p) => (p.stages.length ? `${p.name} · ${p.target} · -O${p.level}` : p.name);
 const program = () => state.data.programs[state.at];
 
 // Indexes over one program, made when they are first asked for.

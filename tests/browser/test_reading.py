@@ -10,6 +10,7 @@ import pytest
 import weft
 from tests.browser.driver import Browser
 from tests.browser.pages import chain, keep, needs_browser
+from weft import nn
 from weft.explorer.collect import of_program, records
 from weft.explorer.page import page
 from weft.ptir.ir import Program
@@ -117,11 +118,40 @@ def test_two_levels_are_compared_with_reasons(browser: Browser, tmp_path: Path) 
     assert not browser.errors()
 
 
-@pytest.mark.parametrize("view", ["graph", "memory"])
-def test_pictures_of_drawings(view: str, browser: Browser, tour: Path) -> None:
-    browser.open(tour)
-    browser.run(f"weft.show('{view}')")
-    keep(browser, view)
+class Net(nn.Module):
+    """Two blocks of a transformer, and a head."""
+
+    def __init__(self) -> None:
+        self.blocks = [nn.TransformerBlock(64, 4) for _ in range(2)]
+        self.head = nn.Linear(64, 96)
+
+    def __call__(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = weft.jit(lambda net, x: net(x)).program(Net(), weft.ones((8, 32, 64)))
+    path = tmp_path_factory.mktemp("model") / "model.html"
+    path.write_text(page(records([of_program("model", program)])[0], "model"))
+    return path
+
+
+def test_a_model_has_its_layers_and_its_memory(browser: Browser, model: Path) -> None:
+    browser.open(model)
+    browser.run("weft.show('graph')")
+    rows = browser.run("weft.views.get('graph').count()")
+    browser.settle()
+    keep(browser, "graph")
+    browser.run("[...document.querySelectorAll('.graph-view button')][0].click()")
+    assert browser.run("weft.views.get('graph').count()") < rows
+    browser.run("weft.show('memory')")
+    browser.settle()
+    words = " ".join(browser.texts(".memory-view .plan tr"))
+    assert "blocks[0]" in words or "blocks[1]" in words
+    keep(browser, "memory")
     assert not browser.errors()
 
 

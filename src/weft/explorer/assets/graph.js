@@ -82,6 +82,8 @@ const graphView = () => {
   let cursor = 0;
   let drawn = "";
   let most = 1;
+  // How wide the column with the lines is.
+  let placeRoom = 110;
   const folded = new Set();
   const canvas = el("canvas", { class: "graph" });
   const spacer = el("div", { class: "spacer" });
@@ -103,6 +105,7 @@ const graphView = () => {
   const layout = () => {
     rows = graphRows(items, folded);
     plan = graphLanes(items, rows);
+    placeRoom = Math.min(210, 7 * items.reduce((longest, item) => Math.max(longest, item.place.length), 8) + 10);
     most = rows.reduce((top, row) => (row.item != null || row.folded ? Math.max(top, shareOf(row)) : top), 1e-9);
     spacer.style.height = `${rows.length * GRAPH_ROW + 20}px`;
     cursor = Math.min(cursor, rows.length - 1);
@@ -140,7 +143,7 @@ const graphView = () => {
   const paintRow = (pen, row, n, y, width, inks) => {
     const share = shareOf(row);
     const x = plan.width + 10 + row.depth * 16;
-    const right = width - 250;
+    const right = width - 140 - placeRoom;
     const chosen = isChosen(row);
     pen.textBaseline = "middle";
     if (row.group != null && !row.folded) {
@@ -169,7 +172,7 @@ const graphView = () => {
     pen.fillStyle = inks.glow; rounded(pen, right + 12, y - 5, 64, 10, 3); pen.fill();
     pen.fillStyle = inks.mark; if (share > 0.001) { rounded(pen, right + 12, y - 5, Math.max(2, 64 * Math.min(1, share)), 10, 3); pen.fill(); }
     pen.fillStyle = inks.text; pen.fillText(share >= 0.0005 ? showShare(share) : "", right + 82, y + 0.5);
-    pen.fillStyle = inks.soft; pen.fillText(fitted(pen, row.item != null ? items[row.item].place : "", 110), right + 132, y + 0.5);
+    pen.fillStyle = inks.soft; pen.fillText(fitted(pen, row.item != null ? items[row.item].place : "", placeRoom - 4), right + 132, y + 0.5);
   };
 
   const toggle = (row) => { if (row.group == null) return; if (folded.has(row.id)) folded.delete(row.id); else folded.add(row.id); layout(); };

@@ -1,0 +1,89 @@
+"""One softmax, seen from every stage: the pictures of docs/explorer.md."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.browser.driver import Browser
+from tests.browser.pages import ROOT, TOUR, keep, needs_browser
+from weft.codegen.gpu import sass
+
+pytestmark = needs_browser
+
+
+def show_stages(browser: Browser, page: Path, stages: tuple[str, ...]) -> None:
+    """Put stages side by side."""
+    browser.open(page)
+    browser.run("weft.show('code')")
+    count = browser.run("weft.state.panes.length")
+    button = f".code .bar button[title='One pane {'more' if count < len(stages) else 'less'}']"
+    for _ in range(abs(count - len(stages))):
+        browser.click(button)
+    for at, stage in enumerate(stages):
+        browser.run(f"weft.state.panes[{at}].show('{stage}')")
+
+
+def lit(browser: Browser, pane: int) -> list[str]:
+    row = f".pane:nth-child({pane + 1}) .row"
+    return browser.texts(f"{row}.lit code") or browser.texts(f"{row}.near code")
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "words"),
+    [
+        ("graphs", ("frontend", "tiny", "indexbook"), ("exp(", '"exp"', '"iter"')),
+        ("fused", ("poly_view", "region", "memory"), ("exp", '"exp"', "")),
+        ("code-stages", ("plan", "cpu", "llvm", "asm"), ("row", "exp", "float", "")),
+    ],
+    ids=["graphs", "kernels", "code"],
+)
+def test_one_exponential_in_every_stage(
+    name: str, stages: tuple[str, ...], words: tuple[str, ...], browser: Browser, tour: Path
+) -> None:
+    browser.resize(1600, 560)
+    show_stages(browser, tour, stages)
+    exp = browser.run("weft.state.data.programs[0].values.find((v) => v[1] === 'exp')[0]")
+    browser.run(f"weft.select({{ values: [{exp}] }}, {{ pin: true }})")
+    browser.settle()
+    for at, (stage, word) in enumerate(zip(stages, words, strict=True)):
+        found = lit(browser, at)
+        if stage == "memory":  # It never leaves the registers.
+            assert not found
+            assert "none about it" in browser.texts(".pane-note")[at]
+        else:
+            assert any(word in line for line in found), (stage, found[:5])
+    keep(browser, name)
+    browser.resize(1280, 800)
+
+
+@pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
+def test_one_exponential_on_a_gpu(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "softmax.py").write_text(TOUR.replace("head(weft", "head.program(weft"))
+    script = (
+        "import runpy, weft\n"
+        "from pathlib import Path\n"
+        "from weft.explorer.collect import of_program, records\n"
+        "from weft.explorer.page import page\n"
+        "head = runpy.run_path('softmax.py')['head']\n"
+        "made = head.program(weft.ones((64, 128)), weft.ones((128, 96)))\n"
+        "Path('gpu.html').write_text(page(records([of_program('head', made, 'sm90')])[0], 'gpu'))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
+    browser.resize(1600, 560)
+    show_stages(browser, tmp_path / "gpu.html", ("gpu", "cu", "ptx", "sass"))
+    lines = browser.run("weft.state.panes[0].lines")
+    at = next(n for n, line in enumerate(lines) if " = exp(" in line)
+    browser.run(f"weft.state.panes[0].into({at})")
+    browser.settle()
+    browser.run(f"document.querySelector(\".pane .row[data-at='{at}'] code\").click()")
+    browser.settle()
+    for pane, word in enumerate((" = exp(", "expf(", "fma", "")):
+        assert any(word in line for line in browser.texts(f".pane:nth-child({pane + 1}) .lit code"))
+    keep(browser, "gpu")
+    browser.resize(1280, 800)

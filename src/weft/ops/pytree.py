@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -56,6 +56,8 @@ class Structure:
 LEAF = Structure(None)
 _NODES: dict[type, Node | None] = {}
 """None for a class that was looked at and is no container."""
+_PYTHONS: set[type] = set()
+"""Lists, tuples and dicts, as long as nobody has said how they come apart: the quick way does."""
 _OWN = __name__.partition(".")[0]
 """Records of Weft's own, such as dtypes, are values as a whole unless they are marked."""
 
@@ -96,6 +98,7 @@ def register_pytree(
         if not callable(part):
             raise UserError(f"register_pytree takes functions, not {brief(part)}")
     _NODES[kind] = Node(flatten, unflatten, names)
+    _PYTHONS.discard(kind)
 
 
 def let_wait(kind: type, later: Callable[[Hashable], Later | None]) -> None:
@@ -130,6 +133,7 @@ register_pytree(
     lambda rest, count: _keys(rest[1], count),
 )
 register_pytree(type(None), lambda x: ((), None), lambda rest, c: None)
+_PYTHONS.update((list, tuple, dict))
 
 
 @told
@@ -237,12 +241,9 @@ def _collected(structure: Structure, value: Any, leaves: list[Any], ends: bool) 
     if kind is not type(value):
         leaves.append(value)
         return kind is None and not (ends and _node_of(type(value)))
-    node = _node_of(kind)
-    if node is None:
-        return False
-    children, rest = node.flatten(value)
+    children = _children_like(structure, value)
     inside = structure.children
-    if len(children) != len(inside) or (rest is not structure.rest and rest != structure.rest):
+    if children is None or len(children) != len(inside):
         return False
     if structure.is_flat:
         leaves += children
@@ -251,6 +252,21 @@ def _collected(structure: Structure, value: Any, leaves: list[Any], ends: bool) 
         if not _collected(inner, child, leaves, ends):
             return False
     return True
+
+
+def _children_like(structure: Structure, value: Any) -> Collection[Any] | None:
+    """The children of a value of the kind that a structure is; None where it has another rest."""
+    kind = structure.kind
+    if kind in _PYTHONS:
+        if kind is not dict:
+            return value  # type: ignore[no-any-return]
+        if tuple(value) == structure.rest:
+            return value.values()  # type: ignore[no-any-return]
+    node = _node_of(type(value))
+    if node is None:
+        return None
+    children, rest = node.flatten(value)
+    return children if rest is structure.rest or rest == structure.rest else None
 
 
 def flatten_up_to(structure: Structure, value: Any, name: str = "") -> list[Any]:
@@ -297,13 +313,20 @@ def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:
 
 
 def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
-    if structure.kind is None:
+    kind = structure.kind
+    if kind is None:
         return next(leaves)
-    node = _node_of(structure.kind)
-    assert node is not None
+    items: Iterable[Any]
     if structure.is_flat:
-        return node.unflatten(structure.rest, list(islice(leaves, len(structure.children))))
-    return node.unflatten(structure.rest, [_unflatten(c, leaves) for c in structure.children])
+        items = islice(leaves, len(structure.children))
+    else:
+        items = [_unflatten(child, leaves) for child in structure.children]
+    if kind in _PYTHONS:
+        rest: Any = structure.rest
+        return kind(items) if kind is not dict else dict(zip(rest, items, strict=True))
+    node = _node_of(kind)
+    assert node is not None
+    return node.unflatten(structure.rest, list(items))
 
 
 def later_of(structure: Structure) -> Later | None:

@@ -10,7 +10,16 @@ import pytest
 
 import weft
 from weft.foundation.errors import UserError
-from weft.ops.pytree import LEAF, flatten, leaf_names, leaves_like, map_leaves, unflatten
+from weft.ops import pytree
+from weft.ops.pytree import (
+    LEAF,
+    flatten,
+    leaf_names,
+    leaves_like,
+    map_leaves,
+    parts_like,
+    unflatten,
+)
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -136,3 +145,36 @@ def test_a_container_that_contains_itself() -> None:
     loop.append(loop)
     with pytest.raises(UserError, match="contains itself"):
         flatten(loop)
+
+
+@pytest.mark.parametrize(("value", "leaves", "names"), CONTAINERS)
+def test_what_is_at_the_leaves_of_a_structure(value: Any, leaves: list[Any], names: Any) -> None:
+    structure = flatten(value)[1]
+    assert parts_like(structure, value) == leaves
+    deeper = unflatten(structure, [[leaf] for leaf in leaves])
+    assert parts_like(structure, deeper) == [[leaf] for leaf in leaves]
+    assert (leaves_like(structure, deeper) is None) == bool(leaves)
+
+
+def test_what_is_nested_in_another_way_is_not_like_a_structure() -> None:
+    structure = flatten({"a": [1, 2], "b": (3,)})[1]
+    assert parts_like(structure, {"b": (5,), "a": [6, 7]}) == [6, 7, 5]
+    others = [
+        {"a": [1, 2]},
+        {"a": [1, 2], "c": (3,)},
+        {"a": [1], "b": (3,)},
+        {"a": (1, 2), "b": (3,)},
+    ]
+    for other in others:
+        assert parts_like(structure, other) is None
+        assert leaves_like(structure, other) is None
+
+
+def test_lists_come_apart_as_somebody_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytree, "_NODES", dict(pytree._NODES))
+    monkeypatch.setattr(pytree, "_PYTHONS", set(pytree._PYTHONS))
+    weft.register_pytree(list, lambda x: (x[::-1], None), lambda rest, c: list(c)[::-1])
+    leaves, structure = flatten([1, 2, (3, 4)])
+    assert leaves == [3, 4, 2, 1]
+    assert leaves_like(structure, [5, 6, (7, 8)]) == [7, 8, 6, 5]
+    assert unflatten(structure, leaves) == [1, 2, (3, 4)]

@@ -23,7 +23,7 @@ from weakref import getweakrefcount
 from weft.foundation.identities import identities
 from weft.ops.donation import are_separate, are_writeable
 from weft.ops.graph.arena import Arena
-from weft.ops.graph.group import Group, Memory, Place
+from weft.ops.graph.group import LEAVING, Group, Memory, Place
 from weft.ops.graph.node import Donated, Node
 from weft.ops.pytree import LEAF, Later, Structure, later_of, parts_like, unflatten
 from weft.ops.state import Holder
@@ -106,8 +106,9 @@ class Tensors:
                 return None
         group = first._group
         loose: Sequence[int] = ()
-        # As long as all of its tensors refer to it, no other one has the identity of one of them.
-        alive = _referred_to(group) == _LOCAL + len(tensors)
+        with LEAVING:
+            # As long as all of its tensors refer to it, none has the identity of one that is gone.
+            alive = _referred_to(group) == _LOCAL + len(tensors)
         if not alive or group.tensors != identities(tensors):
             if len(tensors) != len(group.places) or not _are_tensors(tensors):
                 return None
@@ -305,7 +306,7 @@ class Outline:
         memories = []
         for number, piece in enumerate(pieces):
             memory = found[number].memory if found else None
-            if memory is None or identities(piece) != identities(memory):
+            if memory is None or identities(piece) != memory.identities:
                 memory = Memory(piece)
                 others.append(memory)
             memories.append(memory)

@@ -155,7 +155,7 @@ class _Tree:
     def _take_groups(self, outline: Outline, value: Any, call: Taken) -> bool:
         """The same for what nobody has looked at since a call made it."""
         found = outline.find(value, call.home)
-        if found is None or (call.groups and not _are_others(found, call.groups)):
+        if found is None or not _are_different([*call.groups, *found]):
             return False
         storages = outline.storages(found)
         if found[-1].loose:
@@ -190,10 +190,9 @@ class _Tree:
         return all(arena.backend is backend for arena in {node.arena for node in nodes})
 
 
-def _are_others(found: Sequence[Found], known: Sequence[Found]) -> bool:
-    """Whether no group is found that is known already."""
-    groups = [each.group for each in (*known, *found)]
-    return len(set(map(id, groups))) == len(groups)
+def _are_different(found: Sequence[Found]) -> bool:
+    """Whether no group is found twice."""
+    return len(found) == 1 or len({id(each.group) for each in found}) == len(found)
 
 
 def _stored(leaf: Any, kind: TensorType, is_number: bool, call: Taken) -> Any:

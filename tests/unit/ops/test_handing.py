@@ -355,6 +355,16 @@ def test_one_tensor_at_two_places() -> None:
     assert values([doubled]) == [14.0]
 
 
+def test_one_module_at_two_places() -> None:
+    step = adding()
+    first, second = stepped(step, [Layer(1), Layer(10)], 4)
+    state = stepped(step, [first, first], 2)
+    assert values(state) == [7.0, 7.5, 7.0, 7.5]
+    assert values(second) == [14.0, 14.5]
+    with pytest.raises(UserError, match=DONATED):
+        first.weight.numpy()
+
+
 def test_arguments_of_two_kinds_take_turns() -> None:
     step, x = adding(), tensor(1)
     one, other = [tensor(n) for n in range(3)], [weft.ones((4,)).eval() for _ in range(3)]

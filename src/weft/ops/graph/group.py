@@ -13,6 +13,7 @@ from typing import Any, Final
 from weakref import ref
 
 from weft.foundation.forks import new_reentrant_lock
+from weft.foundation.identities import identities
 from weft.ops.graph.node import CHANGES, Donated, Home, Node
 from weft.ptir.types import TensorType
 
@@ -24,7 +25,15 @@ class Memory(list[Any]):
     """What a backend stored of a group. It is the same object from call to call as long as it is
     the same memory."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "identities")
+
+    def __init__(self, storages: list[Any]) -> None:
+        super().__init__(storages)
+        self.identities: object = identities(self)
+        """Which storages these are; None: one has been taken out."""
+
+
+_NO_MEMORY: Final = Memory([])
 
 
 class Place:
@@ -69,6 +78,7 @@ class Group:
         storage: Any = self.given
         if storage is None:
             storage, self.memory[index] = self.memory[index], None
+            self.memory.identities = None
         node = Node(self.home, None, (), self.kinds[index], None, storage)
         self.left.append(ref(node))
         return node
@@ -78,7 +88,7 @@ class Group:
         those who left after the first `seen`. Whether there are none of these."""
         with LEAVING:
             self.given = given
-            self.memory = Memory()
+            self.memory = _NO_MEMORY
             late = self.left[seen:]
         for each in late:
             node = each()

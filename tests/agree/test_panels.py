@@ -41,7 +41,7 @@ CONVS = [
     (Conv(sizes=(8, 8), channels=32, results=48, last=True), "B"),
     (Conv(sizes=(6, 6), channels=64, results=80, window=(1, 1), pad=0), "A"),
     (Conv(sizes=(2, 2), channels=32, results=50, images=3), "B"),
-    (Conv(sizes=(1, 1), channels=32, results=70, images=2), "B"),
+    (Conv(sizes=(1, 1), channels=96, results=70, images=2), "B"),
     (Conv(sizes=(2, 2), channels=32, results=33, stride=2, images=5), "B"),
     (Conv(sizes=(3, 3), channels=64, results=64, window=(1, 1), pad=0), "B"),
 ]
@@ -55,6 +55,38 @@ def test_filters_that_stay_lie_in_panels(conv: Conv, side: str) -> None:
     (got,) = made.run(data)
     np.testing.assert_allclose(got, conv.exact(data).astype(np.float32), rtol=2e-5, atol=2e-5)
     assert not {where for _, where in places(compile_program(conv.program(), wide()))} & {"panels"}
+
+
+IDLE = [
+    Conv(sizes=(1, 1), channels=96, results=70, images=2),
+    Conv(sizes=(2, 2), channels=96, results=70, images=3, stride=2),
+    Conv(sizes=(1, 9), channels=96, results=70, window=(5, 3), pad=2),
+    Conv(sizes=(1, 30), channels=96, results=70, window=(3, 3)),
+    Conv(sizes=(2,), images=3, channels=96, results=70, window=(9,), stride=8, pad=4),
+]
+
+
+@pytest.mark.parametrize("conv", IDLE, ids=[str(number) for number in range(len(IDLE))])
+def test_taps_that_no_result_sees_are_summed_up_once(conv: Conv) -> None:
+    made = compile_program(conv.program(), wide(), params=(1,))
+    assert "_idle_sum" in made.stages["region"]
+    data = conv.data()
+    np.testing.assert_allclose(
+        made.run(data)[0], conv.exact(data).astype(np.float32), rtol=2e-5, atol=2e-5
+    )
+
+
+@pytest.mark.parametrize("weight", [np.inf, -np.inf, np.nan])
+def test_weights_that_are_no_numbers_are_seen_where_they_multiply_zeros(weight: float) -> None:
+    conv = Conv(sizes=(1, 1), channels=96, results=70, images=2)
+    made = compile_program(conv.program(), wide(), params=(1,))
+    for tap in ((0, 2), (1, 1)):
+        x, w, bias = conv.data()
+        w[3, 5, *tap] = weight
+        (want,) = weft.run(conv.program(), [x, w, bias], backend="reference")
+        np.testing.assert_allclose(made.run([x, w, bias])[0], want, rtol=2e-5, atol=2e-5)
+        assert np.isfinite(want[:, :3]).all()
+        assert np.isnan(want[:, 3]).all() == (tap == (0, 2) or np.isnan(weight))
 
 
 @pytest.mark.parametrize(

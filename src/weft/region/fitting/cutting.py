@@ -170,7 +170,7 @@ class _Cutting:
     def moved(self, let: Let, moved: Places, order: Sequence[str], inner: Sequence[str]) -> Let:
         """A Let of the first kernel: the axis that is cut is a part and a place in it."""
         held = {*let.axes, *((self.part,) if self.cut.axis in let.axes else ())}
-        expr = _placed(let.expr, moved)
+        expr = placed(let.expr, moved)
         parts = {found.name for found in (*self.parts, *self.strip)}
 
         def everywhere(axes: Iterable[str]) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ class _Cutting:
 
         def in_fold(step: Let) -> Let:
             axes = () if isinstance(step.expr, Const) else everywhere(step.axes)
-            return Let(step.name, step.dtype, axes, _placed(step.expr, moved))
+            return Let(step.name, step.dtype, axes, placed(step.expr, moved))
 
         if isinstance(expr, Reduce):
             return Let(let.name, let.dtype, everywhere(held), replace(expr, axes=tuple(inner)))
@@ -248,7 +248,7 @@ class _Cutting:
             fold,
             axes=names,
             carries=tuple(replace(carry, next=carry.merged) for carry in fold.carries),
-            step=tuple(replace(step, expr=_renamed(step.expr, known)) for step in fold.combine),
+            step=tuple(replace(step, expr=renamed(step.expr, known)) for step in fold.combine),
         )
 
 
@@ -289,7 +289,7 @@ class _Over:
         return kept if kept == let.axes else (*kept, self.axis.name)
 
     def expr(self, let: Let) -> ValueExpr:
-        expr = _placed(let.expr, self.places)
+        expr = placed(let.expr, self.places)
         if not isinstance(expr, Read) or self.axis.name not in self.axes(let):
             return expr
         fill = 0 if expr.fill is None else expr.fill
@@ -321,7 +321,7 @@ class _Over:
         for step in total.expr.step:
             over = () if isinstance(step.expr, Const) else axes
             name = free(f"{total.name}_{step.name}")
-            made = Let(name, step.dtype, over, _renamed(step.expr, known))
+            made = Let(name, step.dtype, over, renamed(step.expr, known))
             yield replace(made, expr=self.expr(made))
             known[step.name] = name
         (last,) = (c.next for c in total.expr.carries if c.name == total.expr.result)
@@ -343,7 +343,7 @@ def _totals(sums: Iterable[Let]) -> Iterator[Let]:
                 yield Let(f"{let.name}_{carry.name}", carry.dtype, carry.axes, fold)
 
 
-def _placed(expr: ValueExpr, places: Places) -> ValueExpr:
+def placed(expr: ValueExpr, places: Places) -> ValueExpr:
     """A read or a number at other places."""
     if isinstance(expr, Read):
         index = tuple(substitute(e, places) for e in expr.index)
@@ -352,7 +352,7 @@ def _placed(expr: ValueExpr, places: Places) -> ValueExpr:
     return AxisIndex(substitute(expr.expr, places)) if isinstance(expr, AxisIndex) else expr
 
 
-def _renamed(expr: ValueExpr, names: Mapping[str, str]) -> ValueExpr:
+def renamed(expr: ValueExpr, names: Mapping[str, str]) -> ValueExpr:
     """A function of one element, of values with other names."""
 
     def new(name: str) -> str:

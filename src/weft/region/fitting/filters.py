@@ -21,6 +21,7 @@ from typing import Final
 
 from weft.foundation.dtypes import F32
 from weft.foundation.index_expr import Guard, axes_of, axis, coefficient, linear, substitute
+from weft.region.fitting.idle_taps import without_idle_taps
 from weft.region.forms.multiplied import multiplies_reads
 from weft.region.ir import (
     Kernel,
@@ -77,16 +78,21 @@ def with_panels(
 ) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
     """A contraction behind a kernel that lays out its weights, and the tensor between them."""
     found = _filter(kernel, tensors) if target.lanes(F32) == _LANES else None
-    if found is None:
+    if found is None or kernel.roles is None:
         return (kernel,), ()
-    placed = _placed(kernel, tensors, found)
-    if placed is None:
+    other = kernel.roles.lhs if found.side == "B" else kernel.roles.rhs
+    narrow, idle, sums = without_idle_taps(kernel, found.let.name, other)
+    found = _filter(narrow, tensors)
+    placed = _placed(narrow, tensors, found) if found is not None else None
+    if found is None or placed is None:
         return (kernel,), ()
     kernel, width, summed = placed
     name = f"{kernel.name}_panels"
     laid, tensor, let = _laid(kernel, found, name, width, summed)
     body = tuple(let if each.name == let.name else each for each in kernel.body)
-    return (laid, replace(kernel, body=body)), (tensor,)
+    before = [laid] if idle is None else [idle, laid]
+    between = [tensor] if sums is None else [sums, tensor]
+    return (*before, replace(kernel, body=body)), tuple(between)
 
 
 def _filter(kernel: Kernel, tensors: Mapping[str, Tensor]) -> _Filter | None:
@@ -102,7 +108,7 @@ def _filter(kernel: Kernel, tensors: Mapping[str, Tensor]) -> _Filter | None:
         read = let.expr
         if not isinstance(read, Read) or read.guards or read.places or len(axes) != 1:
             continue
-        used = [expr.single_axis for expr in read.index if not expr.is_constant]
+        used = [(e - e.constant).single_axis for e in read.index if not e.is_constant]
         names = [each.name for each in used if each is not None]
         plain = len(names) == len(used) == len({*names}) and {*names} == {axes[0], *roles.k}
         if plain and let.dtype is F32 and tensors[read.tensor].role == _STAYS:

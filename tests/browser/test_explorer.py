@@ -418,3 +418,30 @@ def test_an_edited_plan_changes_its_kernel(browser: Browser, server: Server) -> 
     assert any("accumulators" in text for text in browser.texts(".pairs .changed td:last-child"))
     keep(browser, "compare")
     assert not browser.errors()
+
+
+@pytest.mark.parametrize(
+    ("stage", "old", "new", "word"),
+    [
+        ("frontend", "exp(%0)", "exp(%9)", "%9"),
+        ("frontend", "exp(", "expo(", "expo"),
+        ("tiny", '"fn": "exp"', '"fn": "exq"', "exq"),
+        ("memory", '"offset": 0', '"offset": 1', '"offset": 1'),
+        ("region", '"fn": "exp"', '"fn": "nope"', "nope"),
+    ],
+)
+def test_an_error_stands_beside_its_line(
+    stage: str, old: str, new: str, word: str, browser: Browser, server: Server
+) -> None:
+    browser.open(server.address)
+    browser.run("weft.show('code')")
+    browser.run(f"weft.state.panes[1].show('{stage}')")
+    browser.settle()
+    browser.click(".pane:nth-child(2) .edit")
+    change = "((t, [old, now]) => { t.value = t.value.replace(old, now); })"
+    browser.run(f"{change}(document.querySelector('.editor'), arguments)", old, new)
+    browser.click(".compile")
+    browser.until("document.querySelector('.problem:not([hidden])') !== null")
+    line = int(browser.texts(".problem b")[0].removeprefix("line ").rstrip(": "))
+    assert word in browser.run("document.querySelector('.editor').value").split("\n")[line - 1]
+    assert not browser.errors()

@@ -58,16 +58,19 @@ const openEditor = (pane, stage) => {
   };
 };
 
-// Where an error is: the line it names, or that with the rarest word of those it has in common with
-// the text, as a name in quotes or an id.
+// Where an error is: the line it names, that of the instruction or function it quotes, or that with
+// the rarest word of those it has in common with the text, as a name in quotes; of two the one that is
+// said last. What stands in brackets at its end is advice, and about no line.
 const lineOf = (text, error) => {
   const told = /\bline (\d+)/.exec(error);
   if (told) return Number(told[1]);
   const lines = text.split("\n");
+  const quoted = /(%\d+ = )/.exec(error)?.[1] ?? /@[\w.]+/.exec(error)?.[0].replace("@", "func @").concat("(");
+  const at = quoted ? lines.findIndex((line) => line.trimStart().startsWith(quoted)) : -1;
+  if (at >= 0) return at + 1;
   let best = [0, Infinity];
-  for (const [word] of error.matchAll(/%?\w{2,}/g)) {
-    const spelled = word.startsWith("%") ? [`${word} `] : [`"${word}"`];
-    const hits = lines.map((line, at) => [line, at]).filter(([line]) => spelled.some((each) => line.includes(each)));
+  for (const [word] of error.replace(/\s\([^()]*\)$/, "").matchAll(/\w{2,}/g)) {
+    const hits = lines.map((line, n) => [line, n]).filter(([line]) => line.includes(`"${word}"`));
     if (hits.length && hits.length <= best[1]) best = [hits[0][1] + 1, hits.length];
   }
   return best[0];

@@ -111,6 +111,17 @@ def test_files_become_pages(tmp_path: Path) -> None:
     assert len(programs[0]["kernels"]) > len(programs[1]["kernels"])
 
 
+@pytest.mark.parametrize("target", ["cpu", pytest.param("sm90", marks=pytest.mark.slow)])
+def test_twelve_blocks_are_a_small_page(target: str, tmp_path: Path) -> None:
+    """With the code of every kernel."""
+    file, out = EXAMPLES / "attention_12_blocks.ptir.txt", tmp_path / "page.html"
+    assert run(file, "--no-run", "--target", target, "-o", out).exit_code == 0
+    text = out.read_text()
+    (program,) = data_of(text)["programs"]
+    assert not any("left out" in stage["text"][-1] for stage in program["stages"])
+    assert len(text) - len(script_text()) - len(asset(STYLE)) <= 300_000
+
+
 def test_a_script_becomes_a_page_with_its_source(tmp_path: Path) -> None:
     script, out = tmp_path / "net.py", tmp_path / "net.html"
     script.write_text(

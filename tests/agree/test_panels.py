@@ -4,6 +4,7 @@ refused."""
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 import weft
 from tests.agree.test_images import Conv, wide
+from weft import functional as F
 from weft import nn
 from weft.driver.compile import Executable, compile_program
 from weft.driver.cpu import CpuExecutable
@@ -74,6 +76,17 @@ def test_taps_that_no_result_sees_are_summed_up_once(conv: Conv) -> None:
     np.testing.assert_allclose(
         made.run(data)[0], conv.exact(data).astype(np.float32), rtol=2e-5, atol=2e-5
     )
+
+
+def test_sums_without_an_epilogue_have_idle_taps_as_well() -> None:
+    rng = np.random.default_rng(0)
+    shapes = ((2, 96, 1, 1), (70, 96, 3, 3))
+    data = [(0.1 * rng.standard_normal(shape)).astype(np.float32) for shape in shapes]
+    program = weft.jit(partial(F.conv2d, padding=1)).program(*map(weft.tensor, data))
+    made = compile_program(program, wide(), params=(1,))
+    assert "_idle_sum" in made.stages["region"]
+    (want,) = weft.run(program, data, backend="reference")
+    np.testing.assert_allclose(made.run(data)[0], want, rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("weight", [np.inf, -np.inf, np.nan])

@@ -24,6 +24,7 @@ from weft.region.ir import (
     Kernel,
     KernelAxis,
     Let,
+    Materialize,
     Output,
     Pattern,
     Read,
@@ -151,5 +152,8 @@ def _added(kernel: Kernel, own: str, name: str) -> Kernel:
             body.append(Let(f"{name}_read", total.dtype, (own,), Read(name, (axis(own),))))
             both = Binary("add", total.name, f"{name}_read")
             body.append(Let(whole, total.dtype, total.axes, both))
-    outputs = tuple(replace(o, value=new.get(o.value, o.value)) for o in kernel.outputs)
+    outputs = tuple(
+        replace(o, value=new.get(o.value, o.value), materialize=Materialize.DEFERRED)
+        for o in kernel.outputs
+    )
     return replace(kernel, body=tuple(body), outputs=outputs)

@@ -20,7 +20,7 @@ import pytest
 import weft
 from weft import nn
 from weft.foundation.errors import UserError, WeftError
-from weft.ops.graph.node import Node
+from weft.ops.graph.node import Donated, Node
 from weft.ops.pytree import Structure, flatten, leaves_like
 from weft.ops.tensor import Tensor
 
@@ -313,6 +313,32 @@ def test_who_was_taken_out_before_is_not_donated() -> None:
     assert float(module.layers[0].weight[0, 0]) == 23.0
 
 
+def test_a_tensor_that_was_looked_at_too_late_is_not_used_again() -> None:
+    step = adding()
+    state = stepped(step, [tensor(n) for n in range(4)], 5)
+    late: Any = state[1]
+    state = stepped(step, state, 1)
+    assert isinstance(late._node.storage, Donated)
+    del late
+    for turn in range(4):
+        state = stepped(step, state, 1)
+        assert values(state[1:2]) == [8.0 + turn]
+
+
+def test_a_tensor_in_the_place_of_one_that_is_gone_is_another_one() -> None:
+    """Whatever its identity."""
+    step = adding()
+    for turn in range(20):
+        state = stepped(step, [tensor(n) for n in range(6)], 4)
+        new = [tensor(100) for _ in range(4)]
+        gone = id(state[2])
+        state[2] = None
+        new = [copy.copy(new[0]) for _ in range(40)]
+        same = [each for each in new if id(each) == gone]
+        state[2] = same[0] if same else new[turn]
+        assert values(stepped(step, state, 1)) == [5.0, 6.0, 101.0, 8.0, 9.0, 10.0]
+
+
 def test_views_of_others_are_never_overwritten() -> None:
     step = adding()
     state = stepped(step, [tensor(n) for n in range(4)], 5)
@@ -419,6 +445,13 @@ def test_a_module_has_all_when_somebody_looks(look: Callable[[Any], Any]) -> Non
     expected = [6.0, 6.5, 7.0, 7.5, 8.0, 9.0]
     found = flatten([module.layers, getattr(module, "table", [])])[0]
     assert sorted(values(found)) == expected[: len(found)]
+
+
+def test_what_the_class_has_does_not_hide_what_the_module_has() -> None:
+    shadowed, other = stepped(adding(), [Shadowed(1), Looking(3)], 5)
+    assert values([shadowed.weight, shadowed.inner.weight]) == [6.0, 7.0]
+    assert other.nothing == 0
+    assert values([other.weight]) == [8.0]
 
 
 def test_a_module_without_an_attribute_says_so() -> None:

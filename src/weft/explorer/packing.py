@@ -8,6 +8,7 @@ the other direction.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -128,9 +129,14 @@ def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Json:
         for name, about in named.items():
             inside.append(words(name))
             first = _steps(about, first, inside)
+    plans: dict[str, int] = {}
+    columns["fields"] = [
+        plans.setdefault(json.dumps(fields), len(plans)) for fields in columns["fields"]
+    ]
     return {
         "count": len(kernels),
         "columns": columns,
+        "plans": [json.loads(fields) for fields in plans],
         "nests": holed([line for lines in nests for line in lines]),
         "values": flat,
         "words": words.all(),

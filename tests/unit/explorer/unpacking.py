@@ -85,6 +85,7 @@ def _kernels(packed: Any) -> list[Any]:
     for at in range(packed["count"]):
         kernel = {name: column[at] for name, column in packed["columns"].items()}
         kernel["nest"] = "\n".join(next(lines) for _ in range(kernel["nest"]))
+        kernel["fields"] = packed["plans"][kernel["fields"]]
         kernel["values"], first = _steps(values, first)
         kernel["inside"] = {}
         for _ in range(next(inside)):

@@ -26,8 +26,9 @@ class Steps {
   next() { this.at += 1; return this.flat[this.at - 1]; }
 
   list() {
+    const found = new Array(this.next());
     let value = this.first;
-    const found = Array.from({ length: this.next() }, () => { value += this.next(); return value; });
+    for (let n = 0; n < found.length; n += 1) { value += this.next(); found[n] = value; }
     if (found.length) [this.first] = found;
     return found;
   }
@@ -60,17 +61,26 @@ const valuesOf = ({ words, flat }) => {
   return found;
 };
 
-const kernelsOf = ({ count, columns, nests, values, words, inside }) => {
+const kernelsOf = ({ count, columns, plans, nests, values, words, inside }) => {
   if (!count) return [];
   const lines = linesOf(nests);
   const [about, named] = [new Steps(values), new Steps(inside)];
+  const names = Object.keys(columns);
   let line = 0;
   return Array.from({ length: count }, (_, at) => {
-    const kernel = Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, column[at]]));
+    const kernel = {};
+    for (const name of names) kernel[name] = columns[name][at];
     const from = line;
     line += kernel.nest;
-    const pairs = Array.from({ length: named.next() }, () => [words[named.next()], named.list()]);
-    return { ...kernel, nest: lines.slice(from, line).join("\n"), values: about.list(), inside: Object.fromEntries(pairs) };
+    kernel.nest = lines.slice(from, line).join("\n");
+    kernel.fields = plans[kernel.fields];
+    kernel.values = about.list();
+    kernel.inside = {};
+    for (let left = named.next(); left > 0; left -= 1) {
+      const name = words[named.next()];
+      kernel.inside[name] = named.list();
+    }
+    return kernel;
   });
 };
 

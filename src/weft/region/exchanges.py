@@ -92,7 +92,7 @@ class _Order:
                 now.append(kernel)
             else:
                 left.append(kernel)
-                away |= _made(kernel)
+                away.update(_made(kernel))
         return now, left
 
     def _round(self, kernels: list[Kernel]) -> None:
@@ -126,5 +126,7 @@ class _Order:
                 self.done += self.open.pop(key)
 
 
-def _made(kernel: Kernel) -> set[str]:
-    return {output.tensor for output in kernel.outputs}
+def _made(kernel: Kernel) -> tuple[str, ...]:
+    """What a kernel makes, in an order that is the same in every process: ranks that take their
+    exchanges in different orders add up different tensors."""
+    return tuple(dict.fromkeys(output.tensor for output in kernel.outputs))

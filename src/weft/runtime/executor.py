@@ -548,7 +548,8 @@ class Program:
 
         given = [tensor(*place) for place in call.inputs]
         made = [tensor(*place) for place in call.outputs]
-        return self._begins[position](given, made, self._needed[position] == position + 1)
+        at_once = self._needed[position] == position + 1
+        return self._begins[position](given, made, at_once, call.label)
 
     def _host_call(
         self,

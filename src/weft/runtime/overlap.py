@@ -18,7 +18,7 @@ from weft.runtime.artifact import Artifact, BufferSlot, CopyBuffer, HostCall, La
 
 Array = NDArray[Any]
 
-Begin: TypeAlias = Callable[[Sequence[Array], Sequence[Array], bool], Begun]
+Begin: TypeAlias = Callable[[Sequence[Array], Sequence[Array], bool, str], Begun]
 
 
 @runtime_checkable
@@ -27,7 +27,7 @@ class Exchanging(Protocol):
 
     @property
     def begin(self) -> Begin:
-        """From operands into results; the last says whether it is waited for at once."""
+        """From operands into results; whether it is waited for at once; the step's name."""
         ...
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
+from weft.driver.artifact.kernels import together
 from weft.ptir import Builder
 from weft.region import exchanges
 from weft.runtime.artifact import HostCall
@@ -93,3 +97,39 @@ def test_full_buckets_go_off_in_the_order_of_making(monkeypatch: pytest.MonkeyPa
     kinds = [isinstance(step, HostCall) for step in found.artifact.steps]
     assert [len(call.inputs) for call in calls(found)] == [2, 2]
     assert kinds == [False, False, True, False, False, True, False, False, False, False]
+
+
+TWO_OF_ONE_KERNEL = """
+import weft
+from weft.ptir import Builder
+from weft.runtime.artifact import HostCall
+b = Builder("two")
+x, y = b.param("f32", (64, 16)), b.param("f32", (64, 16))
+sums = [b.emit("reduce_sum", v, axes=[0], keepdims=False) for v in (x * y, x)]
+reduced = [b.emit("all_reduce", s, groups=[0], size=1, fn="sum") for s in sums]
+made = weft.compile(b.build(*(b.emit("exp", r) for r in reduced)), "cpu")
+assert sum(not isinstance(s, HostCall) for s in made.artifact.steps) < 4, "one kernel makes both"
+print([(s.label, s.inputs) for s in made.artifact.steps if isinstance(s, HostCall)])
+"""
+
+
+def test_every_process_exchanges_in_the_same_order() -> None:
+    """Ranks are processes, and each has its own order of sets."""
+    said = set()
+    for seed in (1, 6, 8):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed), "WEFT_CACHE": "off"}
+        command = [sys.executable, "-c", TWO_OF_ONE_KERNEL]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+        said.add(done.stdout)
+    assert len(said) == 1
+    assert "and 1 more (" in said.pop()
+
+
+def test_the_name_of_an_exchange_stands_for_its_order() -> None:
+    """By it ranks with other orders, on processors of other kinds, say so instead of adding up
+    different tensors."""
+    one = HostCall("all_reduce", (), (), "opaque2")
+    first, second = (together([one, one], made) for made in (["v1", "v2"], ["v2", "v1"]))
+    assert first.label.startswith("opaque2 and 1 more (")
+    assert first.label != second.label

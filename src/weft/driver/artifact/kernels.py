@@ -83,7 +83,7 @@ def body_steps(
                 _host_call(k, module, lambda n: made.number(slot(n)), host_call, why)
                 for k in (kernel, *others)
             ]
-            made.append(_together(calls))
+            made.append(together(calls, [o.tensor for k in (kernel, *others) for o in k.outputs]))
         else:
             number, names, where = native
             args = tuple(made.number(slot(name)) for name in names)
@@ -158,11 +158,15 @@ def _host_call(
     return HostCall(words(call.op, shapes, call.pairs), inputs, outputs, kernel.name)
 
 
-def _together(calls: Sequence[HostCall]) -> HostCall:
-    """The calls of a bucket as one, which is of the first one's op."""
+def together(calls: Sequence[HostCall], made: Sequence[str]) -> HostCall:
+    """The calls of a bucket as one, which is of the first one's op. Its label stands for what is
+    made, in order: by it ranks find out that they would add up different tensors."""
     inputs = tuple(place for call in calls for place in call.inputs)
     outputs = tuple(place for call in calls for place in call.outputs)
-    label = f"{calls[0].label} and {len(calls) - 1} more" if len(calls) > 1 else calls[0].label
+    label = calls[0].label
+    if len(calls) > 1:
+        order = hashlib.sha256(" ".join(made).encode()).hexdigest()[:6]
+        label = f"{label} and {len(calls) - 1} more ({order})"
     return replace(calls[0], inputs=inputs, outputs=outputs, label=label)
 
 

@@ -105,12 +105,12 @@ class Reducing:
     """`all_reduce` of one tensor, or of several as one exchange."""
 
     def __init__(self, op: AllReduce) -> None:
-        self.begin: Callable[[Sequence[Array], Sequence[Array], bool], Begun] = op.begin
+        self.begin: Callable[[Sequence[Array], Sequence[Array], bool, str], Begun] = op.begin
         self.exchange: Callable[[DType, Sequence[int]], Exchange | None] = op.exchange
 
     def __call__(self, arrays: Sequence[Array], seed: int) -> list[Array]:
         results = [np.empty_like(array) for array in arrays]
-        self.begin(arrays, results, True).wait()
+        self.begin(arrays, results, True, "alone").wait()
         return results
 
 

@@ -250,14 +250,17 @@ class AllReduce(Collective):
         meeting = self.meeting(self.world(), _stand_in(dtype, shape), fn=fn)
         return Exchange("all_reduce", meeting, fn)
 
-    def begin(self, parts: Sequence[Array], results: Sequence[Array], at_once: bool) -> Begun:
-        """Begin to reduce some arrays of one dtype into others, as one exchange."""
+    def begin(
+        self, parts: Sequence[Array], results: Sequence[Array], at_once: bool, step: str
+    ) -> Begun:
+        """Begin to reduce some arrays of one dtype into others, as one exchange, which a step of a
+        program is."""
         world, fn = self.world(), str(self.fn)
         meeting = self.meeting(world, parts[0], fn=fn)
         if len(parts) > 1:
             total = sum(part.size for part in parts)
             what = f"{len(parts)} tensors, {parts[0].dtype}[{total}]"
-            meeting = replace(meeting, name=f"{self.name} of {what} fn={fn}")
+            meeting = replace(meeting, name=f"{self.name} of {what} fn={fn}, {step}")
         return world.begin_all_reduce(meeting, parts, results, fn, at_once)
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:

@@ -19,7 +19,7 @@ import importlib
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -104,7 +104,12 @@ def _exchange(step: HostCall, functions: Mapping[str, HostFunction]) -> Exchange
         return None
     if any(spec.dtype not in _TYPES for spec in given):
         return None
-    return function.exchange(BY_NAME[given[0].dtype], given[0].shape)
+    found = function.exchange(BY_NAME[given[0].dtype], given[0].shape)
+    if found is None or len(given) == 1:
+        return found
+    # Of several tensors, which and in which order: the step's name stands for that.
+    meeting = replace(found.meeting, name=f"{found.meeting.name}, {step.label}")
+    return replace(found, meeting=meeting)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from weft.ptir.op import CORE, Op
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.types import TensorType
 from weft.runtime.artifact import TensorSpec
-from weft.runtime.executor import empty_tensor
+from weft.runtime.host_memory import empty_tensor
 from weft.runtime.timeline import Lap
 
 Array = NDArray[Any]

@@ -10,7 +10,7 @@ takes a few microseconds, so it only fills in the pointers of that run's inputs 
 
 from __future__ import annotations
 
-import math
+import contextlib
 import threading
 import time
 import weakref
@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation import limits
-from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import ExecutionError, InternalError, SpecViolation
 from weft.foundation.functions import broken_at
 from weft.foundation.ranks import Begun
@@ -46,8 +45,14 @@ from weft.runtime.artifact import (
     Step,
     TensorSpec,
 )
-from weft.runtime.blocks import ALIGNMENT, BLOCKS, LARGE
-from weft.runtime.host_memory import aligned_bytes, aligned_copy, as_tensor, tensor_at
+from weft.runtime.host_memory import (
+    aligned_bytes,
+    aligned_copy,
+    as_tensor,
+    empty_tensor,
+    maker,
+    tensor_at,
+)
 from weft.runtime.jit import Library
 from weft.runtime.kept import Kept, KeptSteps, kept_of
 from weft.runtime.overlap import Begin, Exchanging, Flight, needed_at
@@ -63,38 +68,13 @@ _NOTHING = (1 << 64) - 1
 """What an error word holds while nothing was reported; a report has the number of a check in its
 upper 16 bits and an element below."""
 _ELEMENT_BITS = 48
+_HOLDERS = 4
+"""Holders that come in turn for whom results are kept."""
 _MANY = 16
 """From how many inputs on it is worth knowing those of the last run again."""
 LONG = 20_000_000
 """Nanoseconds, as estimated, from which on a kernel is worth a thread that watches for Ctrl-C: to
 make one takes a tenth of a millisecond. Estimates may be far too small."""
-
-
-def empty_tensor(spec: TensorSpec) -> Array:
-    """An aligned tensor with unspecified contents."""
-    return _maker(spec)(())
-
-
-def zero_tensor(dtype: str, shape: tuple[int, ...]) -> Array:
-    """An aligned tensor of zeros."""
-    made = empty_tensor(TensorSpec("", dtype, shape))
-    made[...] = np.zeros((), made.dtype)
-    return made
-
-
-def _maker(spec: TensorSpec) -> Callable[[Sequence[Array]], Array]:
-    """A function that makes aligned tensors with unspecified contents, whatever the inputs."""
-    dtype, shape = BY_NAME[spec.dtype], spec.shape
-    total = math.prod(shape) * dtype.storage_bytes + ALIGNMENT
-    element = dtype.numpy
-    if total >= LARGE:
-        return lambda inputs: BLOCKS.tensor(shape, element, total)
-
-    def make(inputs: Sequence[Array]) -> Array:
-        raw = np.empty(total, np.uint8)
-        return np.ndarray(shape, element, raw, -address_of(raw) % ALIGNMENT)
-
-    return make
 
 
 class _Workspace:
@@ -385,6 +365,8 @@ class Program:
             workspace = self._idle.pop()
         except IndexError:
             workspace = _Workspace(self)
+        if holder is not None and workspace.holder() is not holder and workspace.kept.may_keep:
+            workspace = self._instead(workspace, holder)
         data, kept = self.data if data is None else data, workspace.kept
         if holder is None:
             workspace.holder = _nobody
@@ -404,6 +386,23 @@ class Program:
         if self._fresh_runs:
             workspace.begin(seed)
         return workspace
+
+    def _instead(self, workspace: _Workspace, holder: object) -> _Workspace:
+        """In the place of a workspace that another holder has used, if that is still there: one
+        that was this holder's or is nobody's, or a new one, unless there are many."""
+        if workspace.holder() is None or not getattr(holder, "elements_stay", False):
+            return workspace
+        for wanted in (holder, None):
+            for other in list(self._idle):
+                if other.holder() is wanted:
+                    with contextlib.suppress(ValueError):
+                        self._idle.remove(other)
+                        self._idle.append(workspace)
+                        return other
+        if len(self._idle) + 1 >= _HOLDERS:
+            return workspace
+        self._idle.append(workspace)
+        return _Workspace(self)
 
     def _give_back(self, workspace: _Workspace) -> SpecViolation | None:
         """Keep a workspace for the next run, and say what the first step that reported a violation
@@ -506,7 +505,7 @@ class Program:
         if slot.space in ("state", "constant"):
             memory = (self.state if slot.space == "state" else self.constants)[slot.number]
             return lambda inputs: as_tensor(memory, spec)
-        return _maker(spec)
+        return maker(spec)
 
     def _passed_on(self, number: int) -> int | None:
         """The input that an output is, as it is."""

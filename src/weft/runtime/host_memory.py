@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import BY_NAME
+from weft.runtime.addresses import address_of
 from weft.runtime.artifact import TensorSpec
-from weft.runtime.blocks import ALIGNMENT
+from weft.runtime.blocks import ALIGNMENT, BLOCKS, LARGE
 
 Array = NDArray[Any]
 
@@ -20,6 +23,33 @@ def aligned_bytes(count: int) -> Array:
     raw = np.empty(max(1, count) + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + max(1, count)]
+
+
+def empty_tensor(spec: TensorSpec) -> Array:
+    """An aligned tensor with unspecified contents."""
+    return maker(spec)(())
+
+
+def zero_tensor(dtype: str, shape: tuple[int, ...]) -> Array:
+    """An aligned tensor of zeros."""
+    made = empty_tensor(TensorSpec("", dtype, shape))
+    made[...] = np.zeros((), made.dtype)
+    return made
+
+
+def maker(spec: TensorSpec) -> Callable[[Sequence[Array]], Array]:
+    """A function that makes aligned tensors with unspecified contents, whatever the inputs."""
+    dtype, shape = BY_NAME[spec.dtype], spec.shape
+    total = math.prod(shape) * dtype.storage_bytes + ALIGNMENT
+    element = dtype.numpy
+    if total >= LARGE:
+        return lambda inputs: BLOCKS.tensor(shape, element, total)
+
+    def make(inputs: Sequence[Array]) -> Array:
+        raw = np.empty(total, np.uint8)
+        return np.ndarray(shape, element, raw, -address_of(raw) % ALIGNMENT)
+
+    return make
 
 
 def as_tensor(memory: Array, spec: TensorSpec) -> Array:

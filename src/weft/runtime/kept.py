@@ -78,15 +78,21 @@ class KeptSteps:
         """The inputs that were not the holder's when it came."""
         self._said: dict[int, list[int]] = {}
         """What the steps that are left out say else."""
-        self._is_made = False
+        self.is_made = False
+        """Whether the next run of the holder leaves steps out."""
 
     def point(self, number: int, table: memoryview, place: int) -> None:
         """A word of a table points to this result."""
         self._pointers.setdefault(number, []).append((table, place))
 
+    @property
+    def may_keep(self) -> bool:
+        """Whether there are results that a run may keep."""
+        return bool(self._pointers)
+
     def forget(self) -> None:
         """The next run makes everything."""
-        self._is_made = False
+        self.is_made = False
         for step, words in self._said.items():
             self._steps[step, :_SAID] = words
         self._said = {}
@@ -100,7 +106,7 @@ class KeptSteps:
     ) -> bool:
         """The holder of the run before has come again; whether this run makes what is kept, and
         has to say that it has (`made`)."""
-        if self._is_made or not self._pointers or not getattr(holder, "elements_stay", False):
+        if self.is_made or not self._pointers or not getattr(holder, "elements_stay", False):
             return False
         if self._kept is None:
             self._begin(find(data), allocate)
@@ -109,7 +115,7 @@ class KeptSteps:
 
     def made(self) -> None:
         """A run has made what is kept: those that come after leave out the steps."""
-        self._is_made = True
+        self.is_made = True
         for step in self._kept.steps if self._kept else ():
             self._said[step] = [int(word) for word in self._steps[step, :_SAID]]
             self._steps[step, :_SAID] = self._jump, step + 1

@@ -61,8 +61,8 @@ class Scaled:
         return bool(np.allclose(made, want, rtol=1e-4, atol=1e-4))
 
     def left_out(self) -> int:
-        """The steps that the next run of the idle workspace leaves out."""
-        (workspace,) = self.program._idle
+        """The steps that the next run of the workspace that was used last leaves out."""
+        workspace = self.program._idle[-1]
         return int(np.count_nonzero(workspace.steps[:, 0] == native.JUMP))
 
 
@@ -80,15 +80,39 @@ def test_the_second_run_of_a_holder_keeps_and_the_third_leaves_out() -> None:
 @pytest.mark.parametrize("other", [None, Holder(), Owner()])
 def test_another_holder_has_everything_made(other: object) -> None:
     scaled, holder = Scaled(), Holder()
+    own, others = scaled.filters, 2 * scaled.filters
     for _ in range(3):
         assert scaled.is_right(holder)
-    scaled.filters *= 2
+    scaled.filters = others
     assert scaled.is_right(other)
     assert scaled.left_out() == 0
-    scaled.filters *= 2
+    scaled.filters = own
     for _ in range(3):
-        assert scaled.is_right(holder), "nothing is left of what was kept before"
+        assert scaled.is_right(holder), "nothing of what the other one has"
     assert scaled.left_out() == 1
+
+
+def test_holders_that_come_in_turn_keep_each_for_itself() -> None:
+    one, holders = Scaled(), [Holder() for _ in range(6)]
+    rng = np.random.default_rng(1)
+    filters = [rng.standard_normal((64, 96)).astype(np.float32) for _ in holders]
+    for count in (2, 6, 1, 6):
+        for _ in range(4):
+            for holder, own in zip(holders[:count], filters, strict=False):
+                one.filters = own
+                assert one.is_right(holder)
+        assert len(one.program._idle) <= 4
+    kept = Scaled()
+    for _ in range(3):
+        for holder, own in zip(holders[:2], filters, strict=False):
+            kept.filters = own
+            assert kept.is_right(holder)
+    assert [each.kept.is_made for each in kept.program._idle] == [True, True]
+    holders.clear()
+    del holder
+    gc.collect()
+    assert kept.is_right(Holder())
+    assert len(kept.program._idle) == 2, "what is kept for nobody is given to the next"
 
 
 def test_nothing_is_kept_for_those_who_do_not_say_that_elements_stay() -> None:

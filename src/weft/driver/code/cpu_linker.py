@@ -15,6 +15,7 @@ from weft.foundation.errors import UserError
 from weft.ptir.types import TensorType
 from weft.runtime import executor
 from weft.runtime.artifact import Artifact
+from weft.runtime.host_memory import zero_tensor
 from weft.runtime.jit import code_facts
 from weft.target.target import Target
 
@@ -53,7 +54,7 @@ def link(artifact: Artifact, signature: Signature, state: Sequence[Array]) -> Ru
 
 
 def _new_state(kind: TensorType) -> Array:
-    return executor.zero_tensor(kind.dtype.name, kind.static_shape)
+    return zero_tensor(kind.dtype.name, kind.static_shape)
 
 
 LINKER = Linker(facts=_facts, link=link, new_state=_new_state)

@@ -14,10 +14,10 @@ from weft.driver.stages import opaque
 from weft.driver.stages.generators import Linker, host_kernel
 from weft.foundation.errors import Unimplemented
 from weft.ptir.types import TensorType
-from weft.runtime import executor
 from weft.runtime.artifact import Artifact, HostFunction
 from weft.runtime.cuda import driver
 from weft.runtime.cuda.program import Program, state_tensor
+from weft.runtime.host_memory import zero_tensor
 from weft.target.target import Target
 
 Array = NDArray[Any]
@@ -49,7 +49,7 @@ def _host_function(call: str) -> HostFunction:
 
 def _new_state(kind: TensorType) -> Array:
     if driver.compute_capability() is None:
-        return executor.zero_tensor(kind.dtype.name, kind.static_shape)
+        return zero_tensor(kind.dtype.name, kind.static_shape)
     return state_tensor(kind.dtype.name, kind.static_shape)
 
 

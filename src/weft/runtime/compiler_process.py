@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from weft.foundation.errors import WeftError
-from weft.runtime.compilers import receive, send
+from weft.foundation.pipes import receive, send
 from weft.runtime.jit import compile_object
 
 

@@ -1,23 +1,24 @@
 """Machine code for many modules, from the disk or made by several processes at once.
 
-LLVM compiles one module at a time in a process, however many threads ask. Where there is much to
-compile and more than one processor, further processes help: each runs `compiler_process`, gets
-modules through a pipe and answers object code. The code is the same whoever makes it. A helper that
-cannot be started, or fails, is done without: what it had is compiled here.
+LLVM compiles one module at a time in a process, however many threads ask, and NVRTC reads one
+source at a time. Where there is much to compile and more than one processor, further processes
+help: each runs a module such as `compiler_process`, gets texts through a pipe and answers code. The
+code is the same whoever makes it. A helper that cannot be started, or fails, is done without: what
+it had is compiled here.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from weft.foundation.pipes import receive, send
 from weft.foundation.progress import at
 from weft.runtime import cache
 from weft.runtime.jit import code_facts, compile_object, kept_object
@@ -28,8 +29,7 @@ SHARE: Final = 300_000
 the process takes a third."""
 MOST: Final = 8
 """The most processes that compile, this one included."""
-LENGTH: Final = struct.Struct("<Q")
-"""What stands before every message: how many bytes it has. No bytes: it could not be compiled."""
+_PROCESS: Final = "weft.runtime.compiler_process"
 
 
 def object_codes(
@@ -58,32 +58,46 @@ def compile_objects(
     for this processor alone."""
     if cpu is not None:
         return [compile_object(text, cpu) for text in texts]
-    # The longest come first, so that none of them is the one all others wait for.
-    waiting = deque(sorted(range(len(texts)), key=lambda n: -len(texts[n])))
-    made: dict[int, bytes] = {}
     count = _worth(texts) if processes is None else processes
-    at("machine code", lambda: (len(made), len(texts)))
-    helpers = [_Helper(waiting, texts, made) for _ in range(count - 1)]
+    messages = [text.encode() for text in texts]
+    return shared_out(messages, lambda n: compile_object(texts[n]), _PROCESS, count)
+
+
+def shared_out(
+    messages: Sequence[bytes], own: Callable[[int], bytes], module: str, processes: int
+) -> list[bytes]:
+    """What is made of every message: by `own`, which gets its number, and in all but one of so many
+    processes, which run a module that answers messages."""
+    # The longest come first, so that none of them is the one all others wait for.
+    waiting = deque(sorted(range(len(messages)), key=lambda n: -len(messages[n])))
+    made: dict[int, bytes] = {}
+    at("machine code", lambda: (len(made), len(messages)))
+    helpers = [_Helper(waiting, messages, made, module) for _ in range(processes - 1)]
     try:
         while True:
             try:
                 number = waiting.popleft()
             except IndexError:
                 break
-            made[number] = compile_object(texts[number])
+            made[number] = own(number)
         for helper in helpers:
             helper.thread.join()
     finally:
         waiting.clear()
         for helper in helpers:
             helper.stop()
-    return [made[n] if n in made else compile_object(text) for n, text in enumerate(texts)]
+    return [made[n] if n in made else own(n) for n in range(len(messages))]
 
 
 def _worth(texts: Sequence[str]) -> int:
     """How many processes shall compile."""
     shares = sum(map(len, texts)) // SHARE
-    return max(1, min(thread_count(), MOST, shares)) if shares > 1 and _python() else 1
+    return max(1, min(thread_count(), MOST, shares)) if shares > 1 and can_start() else 1
+
+
+def can_start() -> bool:
+    """Whether further processes can be started."""
+    return _python() is not None
 
 
 def _python() -> str | None:
@@ -95,11 +109,13 @@ def _python() -> str | None:
 
 
 class _Helper:
-    """Another process, and the thread here that hands modules to it."""
+    """Another process, and the thread here that hands messages to it."""
 
-    def __init__(self, waiting: deque[int], texts: Sequence[str], made: dict[int, bytes]) -> None:
-        self.waiting, self.texts, self.made = waiting, texts, made
-        self.process = _start()
+    def __init__(
+        self, waiting: deque[int], messages: Sequence[bytes], made: dict[int, bytes], module: str
+    ) -> None:
+        self.waiting, self.messages, self.made = waiting, messages, made
+        self.process = _start(module)
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
 
@@ -110,7 +126,7 @@ class _Helper:
         try:
             while True:
                 number = self.waiting.popleft()
-                send(process.stdin, self.texts[number].encode())
+                send(process.stdin, self.messages[number])
                 code = receive(process.stdout)
                 if code:
                     self.made[number] = code
@@ -138,16 +154,16 @@ def _close(pipe: IO[bytes]) -> None:
         return
 
 
-def _start() -> subprocess.Popen[bytes] | None:
-    """A process that compiles, on the same modules as this one; out of reach of Ctrl-C, because
-    this one ends it."""
+def _start(module: str) -> subprocess.Popen[bytes] | None:
+    """A process that runs a module, on the same sources as this one; out of reach of Ctrl-C,
+    because this one ends it."""
     python = _python()
     if python is None:
         return None
     path = os.pathsep.join(entry for entry in sys.path if entry)
     try:
         return subprocess.Popen(  # noqa: S603 (our own module)
-            [python, "-P", "-m", "weft.runtime.compiler_process"],
+            [python, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -156,22 +172,3 @@ def _start() -> subprocess.Popen[bytes] | None:
         )
     except OSError:
         return None
-
-
-def send(pipe: IO[bytes], message: bytes) -> None:
-    """Write a message."""
-    pipe.write(LENGTH.pack(len(message)) + message)
-    pipe.flush()
-
-
-def receive(pipe: IO[bytes]) -> bytes:
-    """Read a message."""
-    (size,) = LENGTH.unpack(_exactly(pipe, LENGTH.size))
-    return _exactly(pipe, size)
-
-
-def _exactly(pipe: IO[bytes], size: int) -> bytes:
-    found: bytes = pipe.read(size)
-    if len(found) != size:
-        raise EOFError
-    return found

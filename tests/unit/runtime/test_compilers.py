@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from weft.foundation.errors import InternalError
+from weft.foundation.pipes import receive
 from weft.runtime import compilers
 from weft.runtime.compilers import SHARE, compile_objects
 from weft.runtime.jit import compile_object
@@ -31,7 +32,6 @@ def test_every_process_makes_the_same_code() -> None:
 def test_helpers_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process compiles itself is counted; without it, the helper does everything."""
     taken: list[bytes] = []
-    receive = compilers.receive
 
     def counted(pipe: Any) -> bytes:
         found = receive(pipe)
@@ -54,7 +54,7 @@ def test_helpers_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_helper_fails_at_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> Any:
+    def broken(module: str) -> Any:
         return subprocess.Popen(
             [sys.executable, "-c", "print('no')"],
             stdin=subprocess.PIPE,
@@ -66,7 +66,7 @@ def test_what_a_helper_fails_at_is_made_here(monkeypatch: pytest.MonkeyPatch) ->
     expected = [compile_object(text) for text in texts]
     monkeypatch.setattr(compilers, "_start", broken)
     assert compile_objects(texts, processes=3) == expected
-    monkeypatch.setattr(compilers, "_start", lambda: None)
+    monkeypatch.setattr(compilers, "_start", lambda module: None)
     assert compile_objects(texts, processes=3) == expected
 
 

@@ -7,9 +7,10 @@ instructions that lost their asynchrony decides whether a kernel may be used (`R
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -63,6 +64,11 @@ class Cubin:
     report: Report
     ptx: str = ""
     """What it was assembled from, where somebody wants to read it."""
+
+
+def packed(cubin: Cubin) -> bytes:
+    """A cubin and what the compiler said about it."""
+    return json.dumps(asdict(cubin.report)).encode() + b"\n" + cubin.code
 
 
 @cache

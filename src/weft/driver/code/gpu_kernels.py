@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.chain import Neighbours, chained
-from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, version
+from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, packed, version
 from weft.codegen.gpu.ir.module import GpuModule, Launch
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.template import Job
@@ -34,8 +34,18 @@ from weft.region.ir import Check, Kernel, Module, Pattern
 from weft.region.structure import buffers
 from weft.runtime import cache
 from weft.runtime.artifact import KernelCode
+from weft.runtime.compilers import can_start, shared_out
+from weft.runtime.threads import thread_count
 from weft.target.target import Target
 
+_MANY: Final = 32
+"""Sources for which further processes pay, ..."""
+_PROCESSORS: Final = 4
+"""... where there are so many processors."""
+_SHARE: Final = 4
+"""Sources of each process: starting one takes about as long as compiling these."""
+_MOST_PROCESSES: Final = 16
+_PROCESS: Final = "weft.codegen.gpu.compiler_process"
 _ELF: Final = b"\x7fELF"
 """How machine code for GPUs begins."""
 
@@ -223,20 +233,48 @@ def compile_sources(code: CudaCode, arch: str) -> Cubins:
         else:
             made.cubins[symbol] = found
             made.reused += 1
-    # The longest first, so that none of them is left when all the others are done.
-    missing.sort(key=lambda symbol: len(code.sources[symbol]), reverse=True)
-    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        fresh = pool.map(lambda symbol: compile_cuda(code.sources[symbol], arch), missing)
-        for symbol, cubin in zip(missing, fresh, strict=True):
-            cache.save(keys[symbol], _pack(cubin))
-            made.cubins[symbol] = cubin
-            made.compiled += 1
+    fresh = compile_all([code.sources[symbol] for symbol in missing], arch)
+    for symbol, cubin in zip(missing, fresh, strict=True):
+        cache.save(keys[symbol], packed(cubin))
+        made.cubins[symbol] = cubin
+        made.compiled += 1
     return made
 
 
-def _pack(cubin: Cubin) -> bytes:
-    """A cubin and what the compiler said about it."""
-    return json.dumps(asdict(cubin.report)).encode() + b"\n" + cubin.code
+def compile_all(sources: Sequence[str], arch: str, processes: int | None = None) -> list[Cubin]:
+    """Machine code of every source. In one process the compiler reads one of them at a time, half
+    of its work on a short kernel: few are shared out to threads, and many to processes."""
+    count = _worth(len(sources)) if processes is None else processes
+    if count > 1:
+        return _by_processes(sources, arch, count)
+    # The longest first, so that none of them is left when all the others are done.
+    order = sorted(range(len(sources)), key=lambda n: -len(sources[n]))
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        made = dict(
+            zip(order, pool.map(lambda n: compile_cuda(sources[n], arch), order), strict=True)
+        )
+    return [made[n] for n in range(len(sources))]
+
+
+def _worth(count: int) -> int:
+    """How many processes shall compile so many sources."""
+    processors = thread_count()
+    if count < _MANY or processors < _PROCESSORS or not can_start():
+        return 1
+    return min(processors, _MOST_PROCESSES, count // _SHARE)
+
+
+def _by_processes(sources: Sequence[str], arch: str, processes: int) -> list[Cubin]:
+    def own(number: int) -> bytes:
+        return packed(compile_cuda(sources[number], arch))
+
+    messages = [f"{arch}\n{source}".encode() for source in sources]
+    answers = shared_out(messages, own, _PROCESS, processes)
+    found = [_unpack(data, arch) for data in answers]
+    return [
+        compile_cuda(source, arch) if cubin is None else cubin
+        for source, cubin in zip(sources, found, strict=True)
+    ]
 
 
 def _unpack(data: bytes | None, arch: str) -> Cubin | None:

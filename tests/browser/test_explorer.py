@@ -63,9 +63,28 @@ def test_every_view_draws_in_light_and_dark_at_both_widths(browser: Browser, tou
     assert not browser.errors()
 
 
-def test_a_line_of_source_leads_to_its_machine_code(browser: Browser, tour: Path) -> None:
+def test_the_dearest_kernel_and_its_line_are_seen_without_a_click(
+    browser: Browser, tour: Path
+) -> None:
     browser.open(tour)
-    browser.run("weft.show('code')")
+    times = browser.run(
+        "weft.state.data.programs[0].kernels.map((k) => [k.seconds, k.name, k.place])"
+    )
+    _, name, place = max(times)
+    (first, *_) = browser.texts(".kernel:not(.head) .name")
+    assert first == name
+    assert browser.texts(".kernel:not(.head) .place")[0] == place
+    assert browser.texts(".card h2")[0].startswith(name)
+    assert browser.texts(".card .where .link") == [place]
+    box = "document.querySelector('.card .where .link').getBoundingClientRect()"
+    assert browser.run(f"{box}.bottom < innerHeight && {box}.right < innerWidth")
+
+
+def test_a_line_of_source_leads_to_its_machine_code_in_two_clicks(
+    browser: Browser, tour: Path
+) -> None:
+    browser.open(tour)
+    browser.click(".tabs button:nth-child(2)")
     browser.settle()
     stages = browser.run("weft.state.panes.map((pane) => pane.stage)")
     assert stages[0] == "source"

@@ -230,6 +230,21 @@ def test_a_donated_input_of_a_holder_is_overwritten_in_every_run(backend: Machin
     assert made._program._launched() is owner
 
 
+def test_donated_inputs_that_are_returned_as_they_are(
+    gpu: Machine, backend: MachineBackend
+) -> None:
+    b = Builder()
+    made = backend.compile_donating(
+        b.build(b.param("f32", [4]), b.param("f32", [4])), frozenset((0, 1))
+    )
+    state, owner = [backend.store(np.full(4, n, np.float32)) for n in range(2)], Owner()
+    for _ in range(4):
+        gpu.launches.clear()
+        assert made.execute_held(state, owner, []) == state
+        assert not gpu.launches
+    assert [tensor.numpy()[0] for tensor in state] == [0.0, 1.0]
+
+
 def test_what_went_wrong_with_a_donated_input_of_a_holder_is_told(backend: MachineBackend) -> None:
     made, owner = divided_in_place(backend), Owner()
     state, one = backend.store(np.ones(4, np.int32)), backend.store(np.ones(4, np.int32))

@@ -19,7 +19,7 @@ from weft import optim
 from weft.driver.compile import Executable, compile_program
 from weft.memory.ir import Space
 from weft.ptir import Builder, Program, TensorType
-from weft.runtime.artifact import CopyBuffer
+from weft.runtime.artifact import CopyBuffer, Launch
 
 STATM = Path("/proc/self/statm")
 TOKENS, LABELS = np.zeros((1, 8), np.int32), np.zeros(2, np.int32)
@@ -63,6 +63,43 @@ def test_what_is_given_away_is_not_copied(name: str) -> None:
     assert [step.label for step in copied] == []
     assert cluster.compilation["memory"].copies == ()
     assert not any("in a copy" in line for line in executable.report())
+
+
+def returned(count: int) -> Program:
+    """Some inputs as they are, with one that is added to among them, and one from two sides."""
+    b = Builder()
+    kept = [b.param("f32", [4, 6]) for _ in range(count)]
+    added, turned = b.param("f32", [4, 6]), b.param("f32", [5, 5])
+    return b.build(*kept, added + 1.0, b.transpose(turned, [1, 0]))
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm90"])
+def test_what_is_returned_as_it_is_given_is_not_moved(target: str) -> None:
+    program = returned(3)
+    executable = compile_program(program, target, donate=range(5))
+    (cluster,) = executable.clusters.values()
+    launches = [step for step in cluster.built.artifact.steps if isinstance(step, Launch)]
+    assert len(launches) == 2
+    if target == "cpu":
+        arrays = [np.full((4, 6), n, np.float32) for n in range(4)]
+        arrays.append(np.arange(25, dtype=np.float32).reshape(5, 5))
+        found = executable.run([array.copy() for array in arrays])
+        expected = [*arrays[:3], arrays[3] + 1, arrays[4].T]
+        for got, want in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_a_step_that_does_nothing_but_hand_on() -> None:
+    step = weft.jit(lambda state: [state[1], state[0]], donate="state")
+    same = weft.jit(lambda state: list(state), donate="state")
+    for backend in ("cpu", "reference"):
+        state = [(weft.ones((3,)) * float(n)).to(backend).eval() for n in range(2)]
+        for _ in range(4):
+            state = same(state)
+        assert [tensor.numpy()[0] for tensor in state] == [0.0, 1.0]
+        for _ in range(5):
+            state = step(state)
+        assert [tensor.numpy()[0] for tensor in state] == [1.0, 0.0]
 
 
 def chain(depth: int) -> Program:

@@ -19,7 +19,7 @@ from weft.ptir.ir import Program
 from weft.ptir.ops.bits import Bitcast
 from weft.ptir.types import leaves
 from weft.region.exchanges import buckets
-from weft.region.ir import Kernel, Module, Tensor
+from weft.region.ir import Kernel, Let, Module, Output, Read, Tensor
 from weft.region.structure import structure_key
 from weft.runtime.artifact import (
     Artifact,
@@ -76,6 +76,8 @@ def body_steps(
         if is_copy(kernel):
             _copy_bytes(kernel, module, made, slot)
             continue
+        if not others and moves_nothing(kernel, buffer_map.refs):
+            continue
         native = launch(kernel)
         if native is None:
             why = (hosted or {}).get(kernel.name, "it has no machine code")
@@ -94,6 +96,26 @@ def body_steps(
 def is_copy(kernel: Kernel) -> bool:
     """Whether all that an op does is done by copying bytes."""
     return kernel.opaque is not None and isinstance(kernel.opaque.op, Bitcast)
+
+
+def moves_nothing(kernel: Kernel, refs: Mapping[str, MemRef]) -> bool:
+    """Whether all that a kernel does is to put elements where they are: a donated input that is
+    returned as it was, such as a parameter that is not learnt."""
+    lets = {let.name: let.expr for let in kernel.body if isinstance(let, Let)}
+
+    def stays(output: Output) -> bool:
+        read = lets.get(output.value)
+        if not isinstance(read, Read) or read.guards or read.places or output.base is not None:
+            return False
+        source, target = refs.get(read.tensor), refs.get(output.tensor)
+        if source is None or target is None or read.index != output.index:
+            return False
+        return (source.buffer, source.shape, source.strides, source.element_bytes) == (
+            target.buffer, target.shape, target.strides, target.element_bytes,
+        )  # fmt: skip
+
+    plain = kernel.opaque is None and not kernel.stages and bool(kernel.outputs)
+    return plain and all(map(stays, kernel.outputs))
 
 
 def _copy_bytes(

@@ -34,6 +34,8 @@ _MOST_WIDTH: Final = 128
 _PADDING: Final = 8
 """Numbers behind each row of sums, so that rows begin in other banks."""
 _WARPS: Final = 8
+_BATCH_BESIDE_PANELS: Final = 2
+"""Axes of a tensor map beside those of panels, of rows, and along a row."""
 _STEP: Final = 16
 
 
@@ -107,6 +109,19 @@ class FewLayout(Layout):
         """Keys that the copy engine brings at a time: a tile, or a page of it."""
         pages, tile = self.problem.pages, self.plan.tile_kv
         return tile if pages is None else min(tile, pages.size)
+
+    def in_rows(self, name: str) -> bool:
+        """Whether keys (k), or values (v), come in whole rows, the panels of each side by side:
+        memory is read in the order in which it lies."""
+        problem = self.problem
+        operand, tile, size = (
+            (problem.k, self.k, problem.depth)
+            if name == "k"
+            else (problem.v, self.v, problem.width)
+        )
+        axes = sum(stride != 0 for stride in operand.batch) + (problem.pages is not None)
+        whole = size == tile.panels * tile.panel_columns
+        return tile.panels > 1 and whole and axes <= _BATCH_BESIDE_PANELS
 
     # Shared memory, in this order
 

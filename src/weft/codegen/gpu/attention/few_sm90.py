@@ -171,14 +171,21 @@ class FewBuilder:
         axes = [pages, *axes] if pages else axes
         # A single row has no stride; the copy engine wants a regular one all the same.
         pitch = operand.outer or -(-sizes[0] // 8) * 8
+        width = tile.panel_columns
+        if name != "q" and self.layout.in_rows(name):
+            extents = [(tile.panels, width, tile.panels), (sizes[1], pitch, tile.rows)]
+        else:
+            width, extents = sizes[0], [(sizes[1], pitch, tile.rows)]
+        extents += [(size, stride, 1) for size, stride in axes]
+        counts, strides, box = zip(*extents, strict=True)
         return ir.TensorMap(
             name,
             self.buffers.index(operand.tensor),
             operand.dtype,
             operand.offset,
-            (*sizes, *(size for size, _ in axes)),
-            (pitch, *(stride for _, stride in axes)),
-            (tile.panel_columns, tile.rows, *(1 for _ in axes)),
+            (width, *counts),
+            strides,
+            (tile.panel_columns, *box),
             tile.swizzle,
         )
 
@@ -287,7 +294,8 @@ class FewBuilder:
             step.append(ir.MbarrierExpectTx(full, tile.bytes))
             batch = present(self.softmax.batch, operand.batch)
             for box in range(self.plan.tile_kv // layout.box_keys):
-                first = ir.Address("ring", place + box * layout.box_keys * tile.swizzle.span)
+                row_bytes = tile.swizzle.span * (tile.panels if layout.in_rows(name) else 1)
+                first = ir.Address("ring", place + box * layout.box_keys * row_bytes)
                 coords = (*self.table.rows(name, _TILE, box), *batch)
                 step += self.loads(name, first, tile, tile.rows, coords, full)
         step += [*self.table.next(), *self.ring.advance()]
@@ -303,10 +311,23 @@ class FewBuilder:
         coords: tuple[Scalar, ...],
         full: ir.BarrierAt,
     ) -> Iterator[ir.Stmt]:
-        """All panels of a box, whose panels lie `rows` rows apart."""
+        """All panels of a box, whose panels lie `rows` rows apart, or side by side."""
+        if name != "q" and self.layout.in_rows(name):
+            yield ir.TmaLoad(target, name, (Lit(0), Lit(0), *coords), full)
+            return
         for panel in range(tile.panels):
             place = ir.Address(target.tile, target.offset + panel * rows * tile.swizzle.span)
             yield ir.TmaLoad(place, name, (Lit(panel * tile.panel_columns), *coords), full)
+
+    def at(self, name: str, tile: TileLayout, row: Scalar, column: Scalar, first: int) -> Scalar:
+        """Where an element lies whose column is less than 16 behind a `first` one, a multiple of
+        16."""
+        panel, inside = divmod(first, tile.panel_columns)
+        one = replace(tile, columns=tile.panel_columns)
+        across = column - first + inside
+        if name != "q" and self.layout.in_rows(name):
+            return one.of(row * tile.panels + panel, across)
+        return one.of(row, across) + panel * tile.panel_bytes
 
     @property
     def keys_at(self) -> Scalar:
@@ -336,7 +357,7 @@ class FewBuilder:
         yield ir.MbarrierWait(ir.BarrierAt("q_full", Lit(0)), Lit(0))
         for depth in range(0, layout.depth, STEP):
             row, column = _GROUP * ROWS + (LANE & 15), (LANE >> 4) * 8 + depth
-            place = ir.Address("q", _at(layout.q, row, column, depth))
+            place = ir.Address("q", self.at("q", layout.q, row, column, depth))
             yield ir.LdMatrix(ir.RegAt("queries", depth // 4), place, transposed=False)
         step = (*self.scores(), *self.weights(), *self.mixes(), *self.ring.advance())
         yield ir.For(_TILE.name, Name("first"), Name("last"), 1, step)
@@ -352,7 +373,7 @@ class FewBuilder:
         for depth in range(0, layout.depth, STEP):
             for key in range(0, layout.warp_keys, STEP):
                 row = _SHARE * layout.warp_keys + key + (LANE & 7) + (LANE >> 4) * 8
-                place = _at(layout.k, row, ((LANE >> 3) & 1) * 8 + depth, depth)
+                place = self.at("k", layout.k, row, ((LANE >> 3) & 1) * 8 + depth, depth)
                 source = ir.Address("ring", self.keys_at + place)
                 yield ir.LdMatrix(ir.RegAt("key_part"), source, transposed=False)
                 for half in (0, 1):
@@ -377,7 +398,7 @@ class FewBuilder:
         for key in range(0, layout.warp_keys, STEP):
             for column in range(0, layout.width, STEP):
                 row = _SHARE * layout.warp_keys + key + (LANE & 15)
-                place = _at(layout.v, row, (LANE >> 4) * 8 + column, column)
+                place = self.at("v", layout.v, row, (LANE >> 4) * 8 + column, column)
                 source = ir.Address("ring", self.values_at + place)
                 yield ir.LdMatrix(ir.RegAt("value_part"), source, transposed=True)
                 for half in (0, 1):
@@ -539,10 +560,3 @@ class FewBuilder:
         body += self.add(vector, names, arrays[0], vector.suffix)
         times = min(_AT_ONCE, self.plan.parts)
         yield ir.For(part.name, 0, self.plan.parts, 1, tuple(body), times=times)
-
-
-def _at(tile: TileLayout, row: Scalar, column: Scalar, first: int) -> Scalar:
-    """Where an element lies whose column is less than 16 behind a `first` one, a multiple of 16."""
-    panel, inside = divmod(first, tile.panel_columns)
-    one = replace(tile, columns=tile.panel_columns)
-    return one.of(row, column - first + inside) + panel * tile.panel_bytes

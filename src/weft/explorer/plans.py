@@ -29,6 +29,7 @@ MEANINGS: Final = {
     "roles": "How warps share the work: some that load and some that multiply, or all alike.",
     "deferred_epilogue": "Whether a tile is finished while the next one is being multiplied.",
     "consumers": "Groups of warps that multiply (SM90).",
+    "parts": "Blocks that share the keys of few queries; 0 where queries are many (SM90).",
     "in_flight": "Matrix instructions still running when the next are issued (SM90).",
     "store_buffers": "Buffers that results go through on their way out (SM90).",
     "registers": "Registers of each thread that loads, and of each that computes (SM90).",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -144,7 +145,7 @@ def _write_shards(
     before is removed: whenever it stops, there is one whole index, and all of its shards exist."""
     if type(most) is not int or most < 1:
         raise UserError(f"[save] shard_bytes is {most!r}; it must be a number of bytes over 0")
-    old, tag = _shards_of(target), secrets.token_hex(4)
+    old, tag = _shards_of(target) | _left_behind(target), secrets.token_hex(4)
     groups = list(_groups(tensors, most))
     names: dict[str, str] = {}
     for number, group in enumerate(groups, 1):
@@ -172,7 +173,7 @@ def _write_ranks(
 ) -> None:
     """A file of each rank, and then rank 0's index."""
     found, parts = made
-    old = _shards_of(target)
+    old = _shards_of(target) | _left_behind(target)
     for piece in found:
         _note_type(piece.name, piece.held.dtype, piece.shape, texts)
 
@@ -205,6 +206,16 @@ def _shards_of(target: Path) -> set[str]:
     except (OSError, UserError):
         return set()
     return {file for file in found if file.startswith(f"{target.stem}-")}
+
+
+def _left_behind(target: Path) -> set[str]:
+    """The files of earlier saves that were killed before they had an index."""
+    shard = rf"{re.escape(target.stem)}-[0-9a-f]{{8}}-\d{{5}}-of-\d{{5}}\.safetensors"
+    ours = re.compile(rf"{shard}|\.{shard}\.\d+")
+    try:
+        return {entry.name for entry in os.scandir(target.parent) if ours.fullmatch(entry.name)}
+    except OSError:
+        return set()
 
 
 def _drop_shards(target: Path) -> None:

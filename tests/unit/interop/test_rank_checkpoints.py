@@ -62,6 +62,23 @@ def test_an_interruption_leaves_the_older_one(
     assert np.array_equal(weft.load(path)["w"].numpy(), -WHOLE)
 
 
+def test_what_a_killed_save_left_goes_with_the_next(tmp_path: Path) -> None:
+    mesh = weft.mesh(data=2, simulated=True)
+    path = tmp_path / "step.safetensors"
+    others = ("step-00001-of-00002.safetensors", "step2-0a1b2c3d-00001-of-00002.safetensors")
+    for name in others:
+        (tmp_path / name).write_bytes(b"somebody else's")
+    left = "step-0a1b2c3d-00001-of-00002.safetensors"
+    for name in (left, f".{left}.4711"):
+        (tmp_path / name).write_bytes(b"half of it")
+    weft.save(path, _tree(mesh, {0: "data"}), mesh=mesh)
+    kept = {entry.name for entry in tmp_path.iterdir()}
+    assert left not in kept
+    assert f".{left}.4711" not in kept
+    assert kept >= set(others)
+    assert np.array_equal(weft.load(path)["w"].numpy(), WHOLE)
+
+
 def test_split_tensors_need_a_mesh(tmp_path: Path) -> None:
     mesh = weft.mesh(data=2, simulated=True)
     with pytest.raises(weft.UserError, match="save it with mesh="):

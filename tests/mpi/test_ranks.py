@@ -80,9 +80,10 @@ def test_a_checkpoint_of_two_ranks_loads_on_one_two_and_three(tmp_path: Path) ->
     ("raise", r"weft: rank {} failed at faults.py:\d+: ValueError: no data"),
     ("kill", r"weft: rank {} is gone, killed or by os._exit; it is past all_reduce .*\.py:\d+"),
     ("exit", r"weft: rank {} is gone, killed or by os._exit; it is past all_reduce .*\.py:\d+"),
+    ("end", r"rank \d is at all_reduce .*faults.py:\d+\), and rank {} has ended"),
     ("sleep", r"waited 3 s at all_reduce .*faults.py:\d+\), and rank {} is past all_reduce"),
     ("mismatch", r"rank \d is at .* \(faults.py:\d+\), and rank \d is at .* \(faults.py:\d+\)"),
-], ids=["raise", "kill", "exit", "sleep", "mismatch"])  # fmt: skip
+], ids=["raise", "kill", "exit", "end", "sleep", "mismatch"])  # fmt: skip
 def test_a_fault_is_one_sentence_and_the_end(kind: str, sentence: str, rank: int) -> None:
     done = launched("faults.py", kind, str(rank), timeout="3" if kind == "sleep" else "60")
     assert done.returncode != 0

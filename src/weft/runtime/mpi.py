@@ -51,6 +51,8 @@ _SPIN = 200e-6
 """Seconds of polling without a pause: most collectives are over by then."""
 _OF_MPI = frozenset("bBhHiIlLqQfdFD")
 """The dtypes that MPI combines as they are, by NumPy's letters."""
+_ENDED_FOR = 1.0
+"""Seconds for which a rank must have ended before others give up."""
 _BUSY = 0.02
 """Seconds of polling in turn with other processes; from then on a rank sleeps between."""
 
@@ -186,14 +188,23 @@ class MpiRank(World):
 
     def _wait_until(self, over: Callable[[], bool], meeting: Meeting) -> None:
         """Until something is over; an error after the deadline, which names who is missing."""
-        start = time.monotonic()
+        start, gone = time.monotonic(), 0.0
         while not over():
             waited = time.monotonic() - start
             if waited > self.timeout:
                 raise RankFailed(self._late(meeting))
+            if waited > gone + _ENDED_FOR:
+                # A rank that ended has done its part of what was under way, which arrives.
+                if gone and (ended := self._ended(meeting)) is not None:
+                    raise RankFailed(f"rank {self.rank} is at {meeting}, and rank {ended} {ENDED}")
+                gone = waited if self._ended(meeting) is not None else 0.0
             if waited > _SPIN:
                 # Exchanges go on only while somebody asks: the longer it takes, the less often.
                 time.sleep(0 if waited < _BUSY else 2e-4)
+
+    def _ended(self, meeting: Meeting) -> int | None:
+        """A member whose program is over."""
+        return next((m for m in meeting.members if self.board.read(m) == ENDED), None)
 
     def _late(self, meeting: Meeting) -> str:
         others = [m for m in meeting.members if m != self.rank]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from weft.foundation.dtypes import F16
 from weft.foundation.errors import UserError, brief
 from weft.foundation.lines import shown, user_line
 from weft.foundation.mesh import Mesh, Over
@@ -25,11 +26,11 @@ def all_reduce(tree: Any, op: str = "sum", *, over: Over) -> Any:
     them."""
     _check_reduction(op, _REDUCTIONS)
     found = mesh_in_force()
-    fn = "sum" if op == "mean" else op
 
     def one(s: Session, x: Handle, groups: dict[str, Any]) -> Handle:
-        made = s.emit("all_reduce", x, **groups, fn=fn)
-        return _mean(made, groups["size"]) if op == "mean" else made
+        if op == "mean":
+            return _mean(s, "all_reduce", x, groups)
+        return s.emit("all_reduce", x, **groups, fn=op)
 
     return _each(tree, found, over, one)
 
@@ -49,11 +50,11 @@ def all_gather(tree: Any, axis: int = 0, *, over: Over) -> Any:
 def reduce_scatter(tree: Any, op: str = "sum", axis: int = 0, *, over: Over) -> Any:
     """What `all_reduce` gives, of which each rank keeps its part along `axis`."""
     _check_reduction(op, _REDUCTIONS)
-    fn = "sum" if op == "mean" else op
 
     def one(s: Session, x: Handle, groups: dict[str, Any]) -> Handle:
-        made = s.emit("reduce_scatter", x, **groups, axis=axis, fn=fn)
-        return _mean(made, groups["size"]) if op == "mean" else made
+        if op == "mean":
+            return _mean(s, "reduce_scatter", x, groups, axis=axis)
+        return s.emit("reduce_scatter", x, **groups, axis=axis, fn=op)
 
     return _each(tree, mesh_in_force(), over, one)
 
@@ -119,10 +120,15 @@ def _each(
     return unflatten(structure, made)
 
 
-def _mean(total: Handle, count: int) -> Handle:
-    if not (total.dtype.is_float or total.dtype.is_complex):
-        raise UserError(f"the mean of {total.type} is no integer; cast it to a float first")
-    return total / float(count)
+def _mean(s: Session, reduce: str, x: Handle, groups: dict[str, Any], **attrs: int) -> Handle:
+    """The sum over the ranks, divided. The sum of f16 may be too large for it where the mean is
+    not: there the parts are divided."""
+    count = float(groups["size"])
+    if not (x.dtype.is_float or x.dtype.is_complex):
+        raise UserError(f"the mean of {x.type} is no integer; cast it to a float first")
+    if x.dtype is F16:
+        return s.emit(reduce, x / count, **groups, **attrs, fn="sum")
+    return s.emit(reduce, x, **groups, **attrs, fn="sum") / count
 
 
 def _check_reduction(op: Any, known: Sequence[str]) -> None:

@@ -76,16 +76,17 @@ def trained(mesh: weft.Mesh, steps: int, dtype: Any, layers: int = 1) -> list[fl
         pairs = zip(state[slot], sorted(params), strict=True)
         state[slot] = [_like(x, params[name]) for x, name in pairs]
 
+    start = dict(params)
+
     @weft.spmd(mesh, split={"tokens": {0: "data"}})
     def step(params: Any, state: Any, tokens: Any) -> Any:
-        own = {name: _bare(x) for name, x in params.items()}
-        held = {k: list(map(_bare, v)) if isinstance(v, list) else v for k, v in state.items()}
-        loss, slopes = weft.value_and_grad(loss_of)(own, tokens)
+        loss, slopes = weft.value_and_grad(loss_of)(params, tokens)
         slopes, loss = weft.all_reduce((slopes, loss), "mean", over="data")
-        own, held = optimiser.update(slopes, held, own)
-        made = {name: _dressed(x, params[name]) for name, x in own.items()}
+        own, held = optimiser.update(slopes, state, params)
+        made = {name: _dressed(x, start[name]) for name, x in own.items()}
         for slot in ("mean", "square"):
-            held[slot] = list(map(_dressed, held[slot], state[slot]))
+            pairs = zip(held[slot], sorted(start), strict=True)
+            held[slot] = [_dressed(x, start[name]) for x, name in pairs]
         return made, held, loss
 
     run, losses = weft.jit(step), []
@@ -94,10 +95,6 @@ def trained(mesh: weft.Mesh, steps: int, dtype: Any, layers: int = 1) -> list[fl
         params, state, loss = run(params, state, tokens.astype(np.int32))
         losses.append(float(loss))
     return losses
-
-
-def _bare(x: Any) -> Any:
-    return x.value if isinstance(x, weft.Sharded) else x
 
 
 def _dressed(x: Any, like: Any) -> Any:

@@ -71,7 +71,7 @@ def trained(mesh: weft.Mesh) -> list[float]:
 
     @weft.spmd(mesh)
     def step(model: Any, state: Any, batch: Any) -> Any:
-        x, y = (part.value for part in batch)
+        x, y = batch
         loss, slopes = weft.value_and_grad(lambda m: F.cross_entropy(m(x), y))(model)
         slopes, loss = weft.all_reduce((slopes, loss), "mean", over="data")
         return *optimiser.update(slopes, state, model), loss

@@ -27,6 +27,10 @@ class Parameters:
         with suppress(TypeError, ValueError):
             self._signature = inspect.signature(function)
         self.names = list(self._signature.parameters) if self._signature else []
+        kinds = [p.kind for p in self._signature.parameters.values()] if self._signature else []
+        several = inspect.Parameter.VAR_POSITIONAL
+        self._rest = kinds.index(several) if several in kinds else len(kinds)
+        """The position from which on arguments are those of a `*args`."""
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Say so where the function does not take these arguments."""
@@ -81,11 +85,18 @@ class Parameters:
         args, kwargs = structure.children
         found = []
         for position, child in enumerate(args.children):
-            known = position < len(self.names)
-            found += leaf_names(child, self.names[position] if known else f"argument {position}")
+            found += leaf_names(child, self._called(position))
         for name, child in _named(kwargs):
             found += leaf_names(child, name)
         return found
+
+    def _called(self, position: int) -> str:
+        """The name of a positional argument: `x`, or `xs[1]` of `*xs`."""
+        if position < self._rest:
+            return self.names[position]
+        if self._rest < len(self.names):
+            return f"{self.names[self._rest]}[{position - self._rest}]"
+        return f"argument {position}"
 
 
 def _named(kwargs: Structure) -> list[tuple[str, Structure]]:

@@ -76,11 +76,82 @@ def test_what_is_split_and_returned() -> None:
 def test_a_value_that_is_split_says_so_itself() -> None:
     @weft.spmd(MESH)
     def total(x: Any) -> Any:
-        assert isinstance(x, weft.Sharded)
-        return weft.all_reduce(x.value.sum(), over=("data", "model"))
+        assert x.shape == (2,)
+        return weft.all_reduce(x.sum(), over=("data", "model"))
 
     x = weft.shard(np.arange(8, dtype=np.float32), MESH, {0: ("data", "model")})
     assert float(total(x)) == 28
+
+
+def test_parts_of_what_is_split_are_tensors_inside_modules_too() -> None:
+    layer = nn.Linear(2, 4)
+    wanted = layer(weft.ones((3, 2))).numpy().sum()
+    for name in ("weight", "bias"):
+        setattr(layer, name, weft.shard(getattr(layer, name), MESH, {0: "model"}))
+
+    @weft.spmd(MESH)
+    def total(layer: Any, x: Any) -> Any:
+        return weft.all_reduce(layer(x).sum(), over="model")
+
+    assert float(total(layer, np.ones((3, 2), np.float32))) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_batches_that_are_split_train_as_whole_ones_do() -> None:
+    model = nn.Linear(2, 2)
+
+    @weft.spmd(MESH, split={"x": {0: "data"}, "y": {0: "data"}})
+    def loss(model: Any, x: Any, y: Any) -> Any:
+        return weft.all_reduce(F.cross_entropy(model(x), y), "mean", over="data")
+
+    ((x, y),) = weft.shard_batches(_batch(), 16, MESH)
+    assert float(loss(model, x, y)) == pytest.approx(float(loss(model, *_batch())), rel=1e-6)
+
+
+def test_a_split_that_contradicts_the_value_is_told() -> None:
+    x = weft.shard(np.ones((2, 2), np.float32), MESH, {0: "data"})
+    run = weft.spmd(MESH, split={"x": {1: "data"}})(lambda x: weft.all_reduce(x, over="data"))
+    with pytest.raises(weft.UserError, match=r"split says \{1: 'data'\} of x, and it comes"):
+        run(x)
+
+
+def test_every_one_of_several_arguments_is_split() -> None:
+    @weft.spmd(MESH, split={"xs": {0: "data"}})
+    def total(*xs: Any) -> Any:
+        assert [x.shape for x in xs] == [(2, 2), (2, 2)]
+        return weft.all_reduce(xs[0].sum() + xs[1].sum(), over="data")
+
+    assert float(total(*[np.ones((4, 2), np.float32)] * 2)) == 16
+
+
+def test_what_a_function_assigns_to_a_module_is_kept() -> None:
+    x, _ = _batch()
+    alone, norm = nn.BatchNorm(2), nn.BatchNorm(2)
+    alone(x, training=True)
+    for mesh in (weft.mesh(data=1), weft.mesh(data=2, simulated=True)):
+        for run in (weft.spmd(mesh), weft.parallel(mesh, split={"x": {0: "data"}})):
+            norm = nn.BatchNorm(2)
+            run(lambda norm, x: weft.sum(norm(x, training=True)))(norm, x)
+            assert np.allclose(norm.running_mean.numpy(), alone.running_mean.numpy(), atol=1e-6)
+
+
+def test_an_assignment_that_differs_between_ranks_is_told() -> None:
+    @weft.spmd(MESH, split={"x": {0: "data"}})
+    def total(norm: Any, x: Any) -> Any:
+        return weft.all_reduce(weft.sum(norm(x, training=True)), over="data")
+
+    with pytest.raises(
+        weft.UserError,
+        match=r"RanksDiffer.*running_mean of a BatchNorm is assigned .* along data; all_reduce it",
+    ):
+        total(nn.BatchNorm(2), _batch()[0])
+
+
+def test_the_mean_of_large_halves_is_no_infinity() -> None:
+    @weft.spmd(MESH)
+    def mean(x: Any) -> Any:
+        return weft.all_reduce(x, "mean", over="data")
+
+    assert mean(np.full(2, 40000, np.float16)).numpy().tolist() == [40000, 40000]
 
 
 def test_every_exchange() -> None:

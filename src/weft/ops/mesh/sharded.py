@@ -100,7 +100,8 @@ def _split(leaf: Any, mesh: Mesh, split: Split, name: str) -> Sharded:
 
 @public
 def replicate(tree: Any, mesh: Mesh) -> Any:
-    """The tensors of rank 0 on every rank: what all begin with. Other values stay each rank's."""
+    """The tensors and arrays of rank 0 on every rank: what all begin with. Other values stay each
+    rank's."""
     if not isinstance(mesh, Mesh):
         raise UserError(f"replicate takes a mesh, not {a_type(mesh)}; make one with weft.mesh")
     if mesh.simulated or mesh.count == 1:
@@ -108,13 +109,15 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
     world = world_of(mesh.count, "replicate")
     meeting = Meeting("replicate", tuple(range(mesh.count)))
     leaves, structure = flatten(tree)
-    made = []
+    made: list[Any] = []
     for leaf in leaves:
-        if not isinstance(leaf, Tensor):
+        if isinstance(leaf, np.ndarray) and leaf.dtype != object:
+            made.append(world.broadcast(meeting, np.ascontiguousarray(leaf)))
+        elif isinstance(leaf, Tensor):
+            own = np.ascontiguousarray(leaf.numpy())
+            made.append(asarray(world.broadcast(meeting, own), dtype=leaf.dtype))
+        else:
             made.append(leaf)
-            continue
-        own = np.ascontiguousarray(leaf.numpy())
-        made.append(asarray(world.broadcast(meeting, own), dtype=leaf.dtype))
     return unflatten(structure, made)
 
 

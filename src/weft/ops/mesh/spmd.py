@@ -25,6 +25,7 @@ from weft.foundation.lines import shown, user_line
 from weft.foundation.mesh import Mesh, Split
 from weft.ops.calls import check_function, explained, public
 from weft.ops.graph.context import current
+from weft.ops.graph.node import Node
 from weft.ops.home import at_home
 from weft.ops.jit import jit
 from weft.ops.mesh.mesh import on_mesh
@@ -33,7 +34,7 @@ from weft.ops.parameters import Parameters
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.rank_classes import classes_of_nodes
 from weft.ops.session import Handle, Session
-from weft.ops.state import assign, places
+from weft.ops.state import Watched, assign, places
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.traced_function import arguments_of
 from weft.ops.tracing import Trace, trace
@@ -84,7 +85,10 @@ def _real(
     def local(*args: Any, **kwargs: Any) -> Any:
         whole = _Given(mesh, splits, function, args, kwargs, dressed)
         with on_mesh(mesh):
-            return _called(mesh, function, whole.own())
+            result, state = _called(mesh, function, whole.own())
+        held = places((args, kwargs))
+        assign([(held[leaf], Tensor(node)) for leaf, node in state.items()])
+        return result
 
     made: Callable[..., Any] = jit(local)
     return made
@@ -132,6 +136,12 @@ class _Given:
         if isinstance(leaf, Sharded):
             if leaf.mesh != self.mesh:
                 raise UserError(f"{name} is split over {leaf.mesh}, and this is {self.mesh}")
+            said = self.mesh.checked(splits[found[-1]], leaf.shape, name) if found else leaf.split
+            if said != leaf.split:
+                raise UserError(
+                    f"split says {said} of {name}, and it comes split as {leaf.split}; leave it "
+                    "out of split, or weft.shard it so"
+                )
             return _Leaf(name, leaf.split, not self.mesh.simulated)
         if not found or not isinstance(leaf, Tensor):
             return _Leaf(name, {}, False)
@@ -145,19 +155,19 @@ class _Given:
 
     def _own(self, leaf: Any, kind: _Leaf) -> Any:
         if not kind.split:
-            return leaf
+            return bare(leaf)
         session = Session.here()
         handle = session.import_(bare(leaf))
         if not kind.is_part:
             handle = part_of(session, handle, self.mesh, kind.split)
         part = session.export(_marked(session, handle, self.mesh, kind.split))
-        return self._shown(part, leaf, kind)
+        return self._shown(part, kind)
 
-    def _shown(self, part: Any, leaf: Any, kind: _Leaf) -> Any:
+    def _shown(self, part: Any, kind: _Leaf) -> Any:
         """A part as the function gets it."""
-        if is_sharded(leaf) or (self.dressed and kind.split):
+        if self.dressed and kind.split:
             return Sharded(part, self.mesh, kind.split)
-        return part
+        return bare(part)
 
     def tensors(self) -> list[tuple[Tensor, _Leaf]]:
         """The tensors among the arguments, and how each is split."""
@@ -173,7 +183,7 @@ class _Given:
             if kind.split:
                 marked = _marked(session, session.import_(part), self.mesh, kind.split)
                 part = session.export(marked)
-            made.append(self._shown(part, leaf, kind))
+            made.append(self._shown(part, kind))
         return unflatten(self.structure, made)
 
 
@@ -202,13 +212,16 @@ def _marked(session: Session, part: Handle, mesh: Mesh, split: Split) -> Handle:
     return session.emit("mark_varying", part, classes=mesh.places(names))
 
 
-def _called(mesh: Mesh, function: Callable[..., Any], given: Any) -> Any:
-    """The function on one rank's arguments; what it returns is checked."""
+def _called(mesh: Mesh, function: Callable[..., Any], given: Any) -> tuple[Any, Mapping[int, Node]]:
+    """What the function returns on one rank's arguments, and what it assigned to their modules, by
+    leaf. Both are checked: what differs between ranks is said to."""
+    watched = Watched(given)
     result = function(*given[0], **given[1])
     leaves, structure = flatten(result, is_sharded)
     tensors = [(leaf, x) for leaf in leaves if isinstance(x := bare(leaf), Tensor)]
-    classes = classes_of_nodes([tensor._node for _, tensor in tensors])
-    for (leaf, tensor), own in zip(tensors, classes, strict=True):
+    state = watched.changes()
+    classes = classes_of_nodes([*(tensor._node for _, tensor in tensors), *state.values()])
+    for (leaf, tensor), own in zip(tensors, classes, strict=False):
         split = leaf.split.values() if isinstance(leaf, Sharded) else ()
         said = {name for over in split for name in mesh.names(over)}
         axes = [name for name in mesh.varying(own) if name not in said]
@@ -220,7 +233,16 @@ def _called(mesh: Mesh, function: Callable[..., Any], given: Any) -> Any:
                 "RanksDiffer",
                 shown(tensor._node.line),
             )
-    return unflatten(structure, leaves)
+    held = places(given)
+    for (number, node), own in zip(state.items(), classes[len(tensors) :], strict=True):
+        if axes := mesh.varying(own):
+            raise UserError(
+                f"{held[number]} is assigned a value that differs between the ranks along "
+                f"{', '.join(axes)}; all_reduce it before, or let weft.parallel split the function",
+                "RanksDiffer",
+                shown(node.line),
+            )
+    return unflatten(structure, leaves), state
 
 
 # -- on ranks that are simulated -----------------------------------------------------------------
@@ -269,7 +291,7 @@ class _Program:
 
         def call(arguments: Any) -> Any:
             with on_mesh(mesh):
-                return _called(mesh, function, arguments)
+                return _called(mesh, function, arguments)[0]
 
         self.trace: Trace = trace(function, kinds, given.filled, call, stands_for=())
         self.program = SimulatedProgram(self.trace.program)

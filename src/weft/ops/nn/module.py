@@ -25,6 +25,7 @@ from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.foundation.tracebacks import ending_outside
 from weft.ops.calls import public
+from weft.ops.mesh.sharded import Sharded
 from weft.ops.nn.layers import told_by_layer
 from weft.ops.nn.packed import Packed
 from weft.ops.other_names import module_advice
@@ -181,7 +182,7 @@ def _dotted(name: str) -> str:
 
 
 def _is_child(value: Any) -> bool:
-    if isinstance(value, Tensor | Module | Packed):
+    if isinstance(value, Tensor | Module | Packed | Sharded):
         return True
     if isinstance(value, tuple):
         return any(map(_is_child, value))

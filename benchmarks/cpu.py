@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("WEFT_CACHE", "off")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WEFT_NUM_THREADS"):
     os.environ.setdefault(_variable, "2")
 

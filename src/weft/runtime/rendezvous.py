@@ -7,16 +7,31 @@ group that are at different collectives, a rank whose program is over, ranks tha
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from weft.foundation.ranks import Meeting, RankFailed, World, as_rank
+from weft.foundation.ranks import Meeting, RankFailed, World, as_rank, combined
 
 Array = NDArray[Any]
 T = TypeVar("T")
+
+
+class _Parts(list[Array]):
+    """What the members of one meeting came with, and what was made of all of it, once for all."""
+
+    def __init__(self, arrays: Iterable[Array]) -> None:
+        super().__init__(arrays)
+        self._made: dict[str, Array] = {}
+        self._making = threading.Lock()
+
+    def combined(self, fn: str) -> Array:
+        with self._making:
+            if fn not in self._made:
+                self._made[fn] = combined(self, fn)
+            return self._made[fn]
 
 
 @dataclass
@@ -25,7 +40,7 @@ class _Waiting:
 
     meeting: Meeting
     array: Array
-    parts: list[Array] | None = None
+    parts: _Parts | None = None
 
 
 @dataclass
@@ -39,10 +54,12 @@ class Rendezvous:
     failure: str = ""
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def meet(self, rank: int, meeting: Meeting, array: Array) -> list[Array]:
+    def meet(self, rank: int, meeting: Meeting, array: Array) -> _Parts:
         with self.changed:
             mine = self.waiting[rank] = _Waiting(meeting, array)
-            self._settle()
+            # Who was here before waits for somebody else still, unless this one has come to them.
+            self._look(rank, mine)
+            self._find_circles()
             while mine.parts is None and not self.failure:
                 self.changed.wait()
             if mine.parts is None:
@@ -62,6 +79,9 @@ class Rendezvous:
         for rank, one in list(self.waiting.items()):
             if rank in self.waiting:
                 self._look(rank, one)
+        self._find_circles()
+
+    def _find_circles(self) -> None:
         stuck = self.waiting.keys() | self.over
         if self.waiting and len(stuck) == self.count:
             places = ", ".join(f"rank {r} is at {w.meeting}" for r, w in self._in_order())
@@ -82,7 +102,7 @@ class Rendezvous:
                     f"rank {second} at {same[second].meeting}"
                 )
         if len(same) == len(members) and not self.failure:
-            parts = [same[member].array for member in members]
+            parts = _Parts(same[member].array for member in members)
             for member in members:
                 same[member].parts = parts
                 del self.waiting[member]
@@ -104,6 +124,9 @@ class SimulatedRank(World):
 
     def meet(self, meeting: Meeting, array: Array) -> list[Array]:
         return self.place.meet(self.rank, meeting, array)
+
+    def all_reduce(self, meeting: Meeting, array: Array, fn: str) -> Array:
+        return self.place.meet(self.rank, meeting, array).combined(fn).copy()
 
 
 def run_ranks(count: int, program: Callable[[int], T]) -> list[T]:

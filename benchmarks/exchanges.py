@@ -2,12 +2,14 @@
 kernels.
 
     weft launch -n 2 benchmarks/exchanges.py
+    python benchmarks/exchanges.py --simulated
 
 Both are measured in turns, on every rank from a barrier on; the table has medians in microseconds
 of the slowest rank, and the least time, as on a machine that has nothing else to do. `call` is what
 calling any program takes, of a kernel on 1 KiB here; an exchange is a step in one. `kernels` is a
 chain of products, `apart` these and then an exchange of 4 MiB, `together` one program that has both
-and needs neither for the other.
+and needs neither for the other. `--simulated` measures an exchange of 64 bytes between ranks that
+are threads of one process.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ import numpy as np
 from mpi4py import MPI
 
 import weft
+from weft.foundation.ranks import Meeting, world_here
 from weft.ptir import Builder
+from weft.runtime.rendezvous import run_ranks
 
 SIZES = (1 << 10, 64 << 10, 1 << 20, 4 << 20)
 
@@ -78,12 +82,33 @@ def told(comm: Any, what: str, times: dict[str, Any], base: str) -> None:
         print(f"{what:>8} {name:10} {median[name]:10.0f} {least[name]:10.0f}  {ratio}", flush=True)
 
 
+def simulated(turns: int) -> None:
+    """What a collective of simulated ranks takes."""
+    print("simulated ranks   median µs   least µs of a collective")
+    for ranks in (2, 8, 64):
+        meeting = Meeting("all_reduce", tuple(range(ranks)))
+
+        def program(rank: int, meeting: Meeting = meeting) -> float:
+            world, x = world_here(), np.ones(16, np.float32)
+            start = time.perf_counter()
+            for _ in range(50):
+                world.all_reduce(meeting, x, "sum")
+            return 1e6 * (time.perf_counter() - start) / 50
+
+        took = [max(run_ranks(ranks, program)) for _ in range(turns)]
+        print(f"{ranks:15} {np.median(took):11.0f} {np.min(took):10.0f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--size", type=int, default=256, help="rows of the matrices")
     parser.add_argument("--products", type=int, default=20)
+    parser.add_argument("--simulated", action="store_true")
     given = parser.parse_args()
+    if given.simulated:
+        simulated(given.turns)
+        return
     comm, ranks = MPI.COMM_WORLD, weft.mesh(data=-1).count
     if comm.rank == 0:
         print(

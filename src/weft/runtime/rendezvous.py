@@ -7,7 +7,7 @@ group that are at different collectives, a rank whose program is over, ranks tha
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -34,13 +34,23 @@ class _Parts(list[Array]):
             return self._made[fn]
 
 
-@dataclass
 class _Waiting:
-    """A rank at a collective."""
+    """A rank at a collective. It has a lock of its own to wait at: of several that go on at the
+    same time none waits for another."""
 
-    meeting: Meeting
-    array: Array
-    parts: _Parts | None = None
+    def __init__(self, rank: int, meeting: Meeting, array: Array) -> None:
+        self.rank, self.meeting, self.array = rank, meeting, array
+        self.parts: _Parts | None = None
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    def wait(self) -> None:
+        """Return when this rank may go on."""
+        self._gate.acquire()
+
+    def go_on(self, parts: _Parts | None = None) -> None:
+        self.parts = parts
+        self._gate.release()
 
 
 @dataclass
@@ -49,71 +59,72 @@ class Rendezvous:
 
     count: int
     waiting: dict[int, _Waiting] = field(default_factory=dict)
+    groups: dict[tuple[int, ...], list[_Waiting]] = field(default_factory=dict)
+    """Of each group those members that wait for the others; they are at the same collective."""
     over: set[int] = field(default_factory=set)
     """Ranks whose program has ended."""
     failure: str = ""
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def meet(self, rank: int, meeting: Meeting, array: Array) -> _Parts:
-        with self.changed:
-            mine = self.waiting[rank] = _Waiting(meeting, array)
-            # Who was here before waits for somebody else still, unless this one has come to them.
-            self._look(rank, mine)
-            self._find_circles()
-            while mine.parts is None and not self.failure:
-                self.changed.wait()
-            if mine.parts is None:
+        mine = _Waiting(rank, meeting, array)
+        with self.lock:
+            if self.failure:
                 raise RankFailed(self.failure)
-            return mine.parts
+            self._arrive(mine)
+        mine.wait()
+        if mine.parts is None:
+            raise RankFailed(self.failure)
+        return mine.parts
 
     def leave(self, rank: int, failed: str = "") -> None:
         """A rank's program is over, or has failed."""
-        with self.changed:
+        with self.lock:
             self.over.add(rank)
             if failed:
                 self._fail(failed)
-            self._settle()
+            for one in list(self.waiting.values()):
+                self._miss(one)
+            self._find_circles()
 
-    def _settle(self) -> None:
+    def _arrive(self, mine: _Waiting) -> None:
         """Let those go on who are all there; say so where somebody never can."""
-        for rank, one in list(self.waiting.items()):
-            if rank in self.waiting:
-                self._look(rank, one)
-        self._find_circles()
+        members = mine.meeting.members
+        here = self.groups.setdefault(members, [])
+        here.append(mine)
+        self.waiting[mine.rank] = mine
+        if here[0].meeting.name != mine.meeting.name:
+            first, second = sorted((here[0], mine), key=lambda one: one.rank)
+            at = f"rank {first.rank} is at {first.meeting}, rank {second.rank} at {second.meeting}"
+            self._fail(at)
+        elif len(here) == len(members):
+            together = [self.waiting.pop(member) for member in members]
+            del self.groups[members]
+            parts = _Parts(one.array for one in together)
+            for one in together:
+                one.go_on(parts)
+        else:
+            self._miss(mine)
+            self._find_circles()
+
+    def _miss(self, one: _Waiting) -> None:
+        """Say so where a rank waits for one that has ended."""
+        ended = self.over.intersection(one.meeting.members) if self.over else None
+        if ended:
+            self._fail(f"rank {one.rank} is at {one.meeting}, and rank {min(ended)} has ended")
 
     def _find_circles(self) -> None:
-        stuck = self.waiting.keys() | self.over
-        if self.waiting and len(stuck) == self.count:
-            places = ", ".join(f"rank {r} is at {w.meeting}" for r, w in self._in_order())
+        if self.waiting and len(self.waiting) + len(self.over) == self.count:
+            held = sorted(self.waiting.items())
+            places = ", ".join(f"rank {rank} is at {one.meeting}" for rank, one in held)
             self._fail(f"the ranks wait for each other in a circle: {places}")
-
-    def _look(self, rank: int, one: _Waiting) -> None:
-        members = one.meeting.members
-        here = {m: w for m in members if (w := self.waiting.get(m)) is not None}
-        same = {m: w for m, w in here.items() if w.meeting.members == members}
-        for member in members:
-            if member in self.over:
-                self._fail(f"rank {rank} is at {one.meeting}, and rank {member} has ended")
-        for member, other in same.items():
-            if other.meeting.name != one.meeting.name:
-                first, second = sorted([rank, member])
-                self._fail(
-                    f"rank {first} is at {same[first].meeting}, "
-                    f"rank {second} at {same[second].meeting}"
-                )
-        if len(same) == len(members) and not self.failure:
-            parts = _Parts(same[member].array for member in members)
-            for member in members:
-                same[member].parts = parts
-                del self.waiting[member]
-            self.changed.notify_all()
-
-    def _in_order(self) -> Sequence[tuple[int, _Waiting]]:
-        return sorted(self.waiting.items(), key=lambda pair: pair[0])
 
     def _fail(self, why: str) -> None:
         self.failure = self.failure or why
-        self.changed.notify_all()
+        for one in self.waiting.values():
+            one.go_on()
+        self.waiting.clear()
+        self.groups.clear()
 
 
 class SimulatedRank(World):

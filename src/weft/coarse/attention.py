@@ -21,7 +21,7 @@ from weft.coarse.rules import (
 )
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI64
 from weft.ptir import library
-from weft.ptir.composite import Composite, Parts
+from weft.ptir.composite import Composite
 from weft.ptir.op import Op, coarse_op
 from weft.ptir.ops.random import STATE
 from weft.ptir.rules import (
@@ -33,7 +33,7 @@ from weft.ptir.rules import (
     violation,
 )
 from weft.ptir.schema import Bool, Float, ListOf, Maybe, String, Usize, attr
-from weft.ptir.term import Cotangents, Pullback, Term
+from weft.ptir.term import Cotangents, Parts, Pullback, Term
 from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType, symbols_of
 
 ATTENDED = frozenset({F16, BF16, F32, F64})

@@ -9,13 +9,13 @@ from weft.coarse.forms import reduced
 from weft.coarse.rules import check_axis, result_count
 from weft.foundation.dtypes import INDICES, ORDERED, SI64, DType
 from weft.foundation.errors import SpecViolation
-from weft.ptir.composite import Composite, Parts
+from weft.ptir.composite import Composite
 from weft.ptir.op import Array, coarse_op, op_base
 from weft.ptir.ops.ordering import TopK
 from weft.ptir.ops.reduction import reduced_shape
 from weft.ptir.rules import index_range, invalid_attribute, length_is, violation
 from weft.ptir.schema import USIZES, Bool, DTypeOf, Usize, attr
-from weft.ptir.term import Cotangents, Pullback, Term, any_of
+from weft.ptir.term import Cotangents, Parts, Pullback, Term, any_of
 from weft.ptir.types import Dim, TensorType, TupleType, ValueType
 
 

@@ -24,12 +24,12 @@ from weft.coarse.rules import (
     wide_dtype,
 )
 from weft.foundation.dtypes import INDICES, SI64
-from weft.ptir.composite import Composite, Parts
+from weft.ptir.composite import Composite
 from weft.ptir.op import Array, coarse_op
 from weft.ptir.ops.random import STATE, Drawing, stream_attribute
 from weft.ptir.rules import invalid_attribute, rank_is, same_dim, violation
 from weft.ptir.schema import Bool, Float, Usize, attr
-from weft.ptir.term import Cotangents, Pullback, Term
+from weft.ptir.term import Cotangents, Parts, Pullback, Term
 from weft.ptir.types import Shape, TensorType, TupleType, ValueType
 
 

@@ -9,11 +9,11 @@ from weft.coarse.forms import laid_along, length, mean, reduced, summed_to
 from weft.coarse.rules import check_axes, check_epsilon, result_count, wide_dtype
 from weft.foundation.dtypes import FLOATS, DType
 from weft.foundation.errors import SpecViolation
-from weft.ptir.composite import Composite, Parts
+from weft.ptir.composite import Composite
 from weft.ptir.op import coarse_op
 from weft.ptir.rules import invalid_attribute, rank_is, same_dim, same_dtype
 from weft.ptir.schema import OPTIONAL_DTYPE, USIZES, Bool, Float, Maybe, Usize, attr
-from weft.ptir.term import Cotangents, Pullback, Term
+from weft.ptir.term import Cotangents, Parts, Pullback, Term
 from weft.ptir.types import TensorType, TupleType, ValueType
 
 

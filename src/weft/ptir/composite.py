@@ -14,24 +14,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeAlias
 
-from weft.foundation.dtypes import DType, as_dtype
+from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
 from weft.ptir.gradient import vjp
 from weft.ptir.interp import Interpreter
-from weft.ptir.ir import ElementRef, Function, Instruction, Operand, Program
+from weft.ptir.ir import ElementRef, Function, Operand, Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Array, EvalContext, Op, Value
 from weft.ptir.passes.dce import dce
-from weft.ptir.passes.emitter import Emitter, Handle
 from weft.ptir.slots import is_smooth
 from weft.ptir.tape import Workshop
-from weft.ptir.term import Cotangents, Number, Pullback, Term
+from weft.ptir.term import Cotangents, Parts, Pullback, Term
 from weft.ptir.types import TensorType, TupleType
-
-Parts: TypeAlias = "Term | tuple[Term, ...]"
-"""A result as a formula: one term, or one for each element of a tuple."""
 
 
 class Composite(Op):
@@ -117,45 +112,14 @@ def _replayed(program: Program, operands: Sequence[Term]) -> list[Term]:
     return [values[value_id] for value_id in main.result_ids]
 
 
-class _Formula:
-    """Terms over the emitter of a pass."""
-
-    def __init__(self, emitter: Emitter) -> None:
-        self._emitter = emitter
-        self._handles: list[Handle] = []
-
-    def term(self, handle: Handle) -> Term:
-        self._handles.append(handle)
-        return Term(self, len(self._handles) - 1, handle.type)
-
-    def handle(self, term: Term) -> Handle:
-        return self._handles[term.key]
-
-    def emit(self, name: str, *operands: Term | Number, **attrs: Any) -> Term:
-        values = [self.handle(o) if isinstance(o, Term) else o for o in operands]
-        return self.term(self._emitter.emit(name, *values, **attrs))
-
-    def literal(self, value: Any, dtype: DType) -> Term:
-        return self.term(self._emitter.literal(value, dtype))
-
-    def element(self, value: Term, index: int) -> Term:
-        return self.term(self.handle(value)[index])
-
-
-def expand(emitter: Emitter, instruction: Instruction) -> Handle | tuple[Handle, ...] | None:
-    """The decomposition of a composite instruction as a rule of `weft.ptir.decompositions`; None
-    where its dynamic dims have no names or must be numbers."""
-    op = instruction.op
-    if not isinstance(op, Composite):
-        raise InternalError(f"{op.mnemonic} is not a composite op")
-    formula = _Formula(emitter)
-    operands = [formula.term(handle) for handle in emitter.values(instruction)]
+def expand(op: Composite, *operands: Term) -> Parts | None:
+    """The decomposition of a composite op as a rule of `weft.ptir.decompositions`; None where its
+    dynamic dims have no names or must be numbers."""
     try:
-        found = op.decompose(*operands)
+        return op.decompose(*operands)
     except Unimplemented:
         return None
     except SpecViolation as error:
         if error.code != "DynamicDimensionMismatch":
             raise
         return None
-    return tuple(map(formula.handle, found)) if isinstance(found, tuple) else formula.handle(found)

@@ -32,9 +32,10 @@ from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.ops.random import Drawing
 from weft.ptir.ops.tuples import MakeTuple
 from weft.ptir.passes.edit import Editor, dropped, edit_bodies
-from weft.ptir.passes.emitter import Emitter, Handle
 from weft.ptir.passes.log import PassLog
+from weft.ptir.passes.replacement import Replacement
 from weft.ptir.streams import drop_default_streams
+from weft.ptir.term import Term
 from weft.ptir.types import TensorType, TupleType, ValueType
 from weft.ptir.verify import check_hint, verify
 
@@ -176,15 +177,15 @@ class _Round:
         rule = DECOMPOSITIONS.get(type(instruction.op))
         if rule is None or type(instruction.op) in self.keep:
             return None
-        emitter = Emitter(editor)
-        value = rule(emitter, instruction)
+        new = Replacement(editor)
+        value = rule(instruction.op, *new.terms(instruction.operands))
         if value is None:
-            editor.unmake(emitter.made)
+            editor.unmake(new.made)
             return None
         self.log.fire(f"decompose-{instruction.op.mnemonic}", editor.place(instruction))
         if isinstance(value, tuple):
-            return _put_parts(editor, instruction, emitter.made, value)
-        return put_in_place(editor, instruction, emitter.made, value)
+            return _put_parts(new, instruction, value)
+        return put_in_place(new, instruction, value)
 
     def settle(self, before: Function, after: Function, log: PassLog) -> Function:
         """Hints with new instructions in place of old ones; those that fit no more are noted."""
@@ -206,52 +207,50 @@ class _Round:
 
 
 def put_in_place(
-    editor: Editor, instruction: Instruction, made: list[Instruction], value: Handle
+    new: Replacement, instruction: Instruction, value: Term
 ) -> tuple[Instruction, ...]:
-    """Put the made instructions where the old one stood; the value keeps its id where it can."""
+    """Put what was made where the old instruction stood; the value keeps its id where it can."""
     if value.type != instruction.output:
         raise InternalError(
             f"{instruction.summary} of type {instruction.output} was decomposed to {value.type}"
         )
-    done = list(made)
-    if made and value.operand == Ref(made[-1].id):
-        done[-1] = replace(made[-1], id=instruction.id)
-    elif editor.may_forward(instruction, value.operand):
-        editor.forward(instruction, value.operand)
+    done, operand = list(new.made), new.operand(value)
+    if done and operand == Ref(done[-1].id):
+        done[-1] = replace(done[-1], id=instruction.id)
+    elif new.editor.may_forward(instruction, operand):
+        new.editor.forward(instruction, operand)
     else:
-        done.append(_copy(instruction, value))
-    for new in done:
-        editor.inherit(new.id, instruction.id)
-        editor.keep(new)
-    return tuple(done)
+        # Results and the inputs of hints must be plain.
+        done.append(_copied(instruction.id, operand, instruction.output))
+    return _kept(new.editor, instruction, done)
 
 
 def _put_parts(
-    editor: Editor, instruction: Instruction, made: list[Instruction], parts: tuple[Handle, ...]
+    new: Replacement, instruction: Instruction, parts: tuple[Term, ...]
 ) -> tuple[Instruction, ...]:
-    """Put the made instructions where one with a tuple result stood. The elements are read where
+    """Put what was made where an instruction with a tuple result stood. The elements are read where
     they are made; the tuple is put together only if somebody uses it as a whole."""
     found = TupleType(tuple(part.type for part in parts))
     if found != instruction.output:
         raise InternalError(
             f"{instruction.summary} of type {instruction.output} was decomposed to {found}"
         )
-    operands = tuple(part.operand for part in parts)
-    done = list(made)
-    if editor.is_whole(instruction.id):
+    operands = tuple(map(new.operand, parts))
+    done = list(new.made)
+    if new.editor.is_whole(instruction.id):
         done.append(replace(instruction, op=MakeTuple(), operands=operands))
-    editor.forward_parts(instruction, operands)
-    for new in done:
-        editor.inherit(new.id, instruction.id)
-        editor.keep(new)
+    new.editor.forward_parts(instruction, operands)
+    return _kept(new.editor, instruction, done)
+
+
+def _kept(
+    editor: Editor, instruction: Instruction, done: list[Instruction]
+) -> tuple[Instruction, ...]:
+    """Instructions that join the body, with the line of the one they stand for."""
+    for made in done:
+        editor.inherit(made.id, instruction.id)
+        editor.keep(made)
     return tuple(done)
-
-
-def _copy(instruction: Instruction, value: Handle) -> Instruction:
-    """An instruction that only holds a value: results and the inputs of hints must be plain."""
-    if isinstance(value.operand, TensorLiteral):
-        return replace(instruction, op=Constant(value.operand), operands=())
-    return replace(instruction, op=BroadcastTo(value.shape), operands=(value.operand,))
 
 
 def _expanded(

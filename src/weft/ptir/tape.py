@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError, SpecViolation
+from weft.ptir.emitter import Emitter
 from weft.ptir.ir import (
     Body,
     ElementRef,
@@ -24,14 +23,14 @@ from weft.ptir.ir import (
     Region,
     ValueKey,
 )
-from weft.ptir.literal import TensorLiteral, literal
-from weft.ptir.op import Op, make_op
+from weft.ptir.literal import TensorLiteral
+from weft.ptir.op import Op
 from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.ops.tuples import MakeTuple
 from weft.ptir.passes.edit import fresh_ids, function_symbols
 from weft.ptir.slots import Slot
-from weft.ptir.term import Number, Term
+from weft.ptir.term import Term
 from weft.ptir.types import UNKNOWN, Symbol, TensorType, TupleType, ValueType, symbols_of
 from weft.ptir.verify import BodyScope, check_type
 
@@ -99,10 +98,11 @@ class Workshop:
         return self.program.locations.get((body.label, instruction.id), "")
 
 
-class Tape:
+class Tape(Emitter):
     """One body being written."""
 
     def __init__(self, shop: Workshop, used: Collection[int], bound: Iterable[Symbol]) -> None:
+        super().__init__()
         self.shop = shop
         self.scope = BodyScope(shop.regions, set(bound))
         self.parameters: list[ValueType] = []
@@ -113,7 +113,6 @@ class Tape:
         """The user's line that new instructions belong to."""
         self.lines: dict[int, str] = {}
         self._ids = fresh_ids(used)
-        self._operands: list[Operand] = []
 
     # -- values ----------------------------------------------------------------------------------
 
@@ -125,38 +124,16 @@ class Tape:
     def _defined(self, kind: ValueType, value_id: int) -> Term:
         self.types[value_id] = kind
         self.scope.bound.update(symbols_of(kind))
-        return self._term(Ref(value_id), kind)
-
-    def _term(self, operand: Operand, kind: ValueType) -> Term:
-        self._operands.append(operand)
-        return Term(self, len(self._operands) - 1, kind)
+        return self.term(Ref(value_id), kind)
 
     def value(self, value_id: int) -> Term:
         """A parameter or what an instruction made, by its id."""
-        return self._term(Ref(value_id), self.types[value_id])
-
-    def operand(self, term: Term) -> Operand:
-        if term.emitter is not self:
-            raise InternalError(f"a term of type {term.type} belongs to another body")
-        return self._operands[term.key]
-
-    def literal(self, value: Any, dtype: DType) -> Term:
-        made = literal(value, dtype)
-        return self._term(made, made.type)
-
-    def constant(self, made: TensorLiteral) -> Term:
-        return self._term(made, made.type)
+        return self.term(Ref(value_id), self.types[value_id])
 
     def zeros(self, kind: ValueType) -> Term:
         if isinstance(kind, TupleType):
             raise InternalError(f"there are no zeros of the tuple type {kind}")
         return self.literal(0, kind.dtype).broadcast_to(kind.shape)
-
-    def element(self, value: Term, index: int) -> Term:
-        operand = self.operand(value)
-        if not isinstance(value.type, TupleType) or not isinstance(operand, Ref):
-            raise InternalError(f"a value of type {value.type} has no elements that can be named")
-        return self._term(ElementRef(operand.id, index), value.type.elements[index])
 
     def plain_id(self, term: Term) -> int:
         """The id of a value that can be returned: elements of tuples and literals are copied."""
@@ -170,16 +147,6 @@ class Tape:
         return self.plain_id(copy)
 
     # -- instructions ----------------------------------------------------------------------------
-
-    def emit(self, name: str, *operands: Term | Number, **attrs: Any) -> Term:
-        model = next((operand for operand in operands if isinstance(operand, Term)), None)
-        terms = [o if isinstance(o, Term) else self._like(o, model) for o in operands]
-        return self.append(make_op(name, [term.type for term in terms], attrs), terms)
-
-    def _like(self, number: Number, model: Term | None) -> Term:
-        if model is None:
-            raise InternalError(f"nothing says which dtype the number {number} has")
-        return model.like(number)
 
     def append(
         self,

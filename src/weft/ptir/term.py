@@ -339,5 +339,7 @@ class Pullback:
         )
 
 
+Parts: TypeAlias = Term | tuple[Term, ...]
+"""A result as a formula: one term, or one for each element of a tuple."""
 Cotangents: TypeAlias = Sequence[Term | None]
 """One for each operand, with its type; None for zero, and where none was asked for."""

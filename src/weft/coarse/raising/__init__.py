@@ -28,9 +28,10 @@ from weft.ptir.ir import Instruction, Program
 from weft.ptir.passes.cse import cse
 from weft.ptir.passes.dce import dce
 from weft.ptir.passes.edit import Editor, edit_bodies
-from weft.ptir.passes.emitter import Emitter, Handle
 from weft.ptir.passes.fold import fold
 from weft.ptir.passes.log import PassLog
+from weft.ptir.passes.replacement import Replacement
+from weft.ptir.term import Term
 from weft.ptir.types import TensorType
 from weft.ptir.verify import verify
 
@@ -89,21 +90,19 @@ def _raised(
     for name, pattern in patterns.items():
         matched = pattern(view, original)
         if matched is not None and _stands_alone(editor, view, matched, original.id):
-            emitter = Emitter(editor)
-            value = _written(editor, emitter, matched)
+            new = Replacement(editor)
+            value = _written(new, matched)
             if value is not None and value.type == kind:
                 log.fire(f"raise-{name}", editor.place(original))
-                put_in_place(editor, instruction, emitter.made, value)
+                put_in_place(new, instruction, value)
                 return True
-            editor.unmake(emitter.made)
+            editor.unmake(new.made)
     return False
 
 
-def _written(editor: Editor, emitter: Emitter, matched: Matched) -> Handle | None:
-    operands = [editor.resolve(operand) for operand in matched.operands]
-    handles = [Handle(operand, editor.type_of(operand)) for operand in operands]
+def _written(new: Replacement, matched: Matched) -> Term | None:
     try:
-        return matched.write(emitter, handles)
+        return matched.write(new.terms(map(new.editor.resolve, matched.operands)))
     except (SpecViolation, UserError):
         # What was found does not make a valid op here.
         return None

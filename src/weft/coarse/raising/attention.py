@@ -27,8 +27,8 @@ from weft.ptir import library
 from weft.ptir.ir import Instruction, Operand, Ref
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.movement import Transpose
-from weft.ptir.passes.emitter import Emitter, Handle
-from weft.ptir.types import Dim, Shape
+from weft.ptir.term import Term
+from weft.ptir.types import Shape
 
 
 @dataclass
@@ -248,66 +248,56 @@ def _is_causal(view: View, mask: Operand, scores: Shape) -> bool:
 # -- writing -------------------------------------------------------------------------------------
 
 
-def _write(wiring: _Wiring, b: Emitter, values: Sequence[Handle]) -> Handle:
+def _write(wiring: _Wiring, values: Sequence[Term]) -> Term:
     q, k, v, *masks = values
     if wiring.turn_keys:
-        rank = k.rank
-        k = b.emit("transpose", k, perm=(*range(rank - 2), rank - 1, rank - 2))
-    four = [_four(b, x) for x in (q, k, v)]
+        k = k.matrix_transpose()
+    four = [x.reshape(_with_heads(x.shape, 4 - x.rank)) for x in (q, k, v)]
     pairs = zip(wiring.factors, masks, strict=True)
-    added = [_additive(b, mask, factor, wiring) for factor, mask in pairs]
-    mask = _sum(b, added, wiring) if added else None
-    both = b.emit(
+    added = [_additive(mask, factor, wiring) for factor, mask in pairs]
+    mask = _sum(added, wiring) if added else None
+    both = q.emitter.emit(
         "weft.attention", *four, *([] if mask is None else [mask]), causal=wiring.causal,
         scale=wiring.scale, dropout=0.0,
     )  # fmt: skip
     out = both[0]
     if added or (wiring.causal and library.has_early_rows(*wiring.scores[-2:])):
-        out = as_written(b, out, both[1])
-    shape: tuple[Dim, ...] = (*wiring.scores[:-1], v.shape[-1])
-    return out if out.shape == shape else b.emit("reshape", out, new_shape=shape)
+        out = as_written(out, both[1])
+    return out.reshape((*wiring.scores[:-1], v.shape[-1]))
 
 
-def as_written(b: Emitter, out: Handle, lse: Handle) -> Handle:
+def as_written(out: Term, lse: Term) -> Term:
     """The result with NaN in rows that see nothing: the op gives 0, the formula divides 0 by 0."""
-    column = b.emit("reshape", lse, new_shape=(*lse.shape, 1))
-    blind = b.emit("compare", column, b.full(-math.inf, lse.dtype, column.shape), op="equal")
-    nothing = b.full(math.nan, out.dtype, out.shape)
-    return b.emit("select", b.broadcast_to(blind, out.shape), nothing, out)
-
-
-def _four(b: Emitter, x: Handle) -> Handle:
-    """With a batch and a head axis, each of extent 1 where there was none."""
-    missing = 4 - x.rank
-    if not missing:
-        return x
-    return b.emit("reshape", x, new_shape=_with_heads(x.shape, missing))
+    blind = lse.reshape((*lse.shape, 1)).compare(-math.inf, "equal")
+    nothing = out.like(math.nan)
+    return nothing.where(blind.broadcast_to(out.shape), out)
 
 
 def _with_heads(shape: Shape, missing: int) -> Shape:
+    """A shape with batch and head axes of extent 1 where these are missing."""
     return (*shape[:-2], *[1] * missing, *shape[-2:])
 
 
-def _additive(b: Emitter, mask: Handle, factor: float, wiring: _Wiring) -> Handle:
+def _additive(mask: Term, factor: float, wiring: _Wiring) -> Term:
     """A mask to add, in the dtype of the operands where that holds it, laid out for four axes."""
     rank = len(wiring.scores)
     full = (*[1] * (rank - mask.rank), *mask.shape)
-    laid = mask if full == mask.shape else b.emit("reshape", mask, new_shape=full)
-    if rank < 4:
-        laid = b.emit("reshape", laid, new_shape=_with_heads(full, 4 - rank))
+    laid = mask.reshape(full).reshape(_with_heads(full, 4 - rank))
     if laid.dtype is I1:
-        zero = b.full(0.0, wiring.dtype, laid.shape)
-        return b.emit("select", laid, zero, b.full(-math.inf, wiring.dtype, laid.shape))
-    return laid if factor == 1.0 else b.emit("mul", laid, factor)
+        return hiding(laid, -math.inf, wiring.dtype)
+    return laid if factor == 1.0 else laid * factor
 
 
-def _sum(b: Emitter, masks: Sequence[Handle], wiring: _Wiring) -> Handle:
+def hiding(seen: Term, hidden: float, dtype: DType) -> Term:
+    """An i1 mask as one to add: a number where nothing is seen."""
+    zero = seen.full(0.0, seen.shape, dtype)
+    return zero.where(seen, seen.full(hidden, seen.shape, dtype))
+
+
+def _sum(masks: Sequence[Term], wiring: _Wiring) -> Term:
     if len(masks) == 1:
         return masks[0]
     full: Shape = (*wiring.scores[:-2], *[1] * (4 - len(wiring.scores)), *wiring.scores[-2:])
     wide = wide_dtype(wiring.dtype)
-    spread = [b.broadcast_to(b.cast(mask, wide), full) for mask in masks]
-    total = spread[0]
-    for mask in spread[1:]:
-        total = b.emit("add", total, mask)
-    return total
+    first, *others = [mask.cast(wide).broadcast_to(full) for mask in masks]
+    return sum(others, first)

@@ -14,7 +14,7 @@ from weft.ptir.ir import Instruction, Operand
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.movement import Transpose
 from weft.ptir.ops.window import ExtractPatches
-from weft.ptir.passes.emitter import Emitter, Handle
+from weft.ptir.term import Term
 from weft.ptir.types import TensorType
 
 _LAYOUTS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
@@ -48,16 +48,14 @@ def _matched(search: Search, found: Product, bias: Sequence[Operand]) -> Matched
     return Matched((x, matrix, *bias), frozenset(search.inside), write)
 
 
-def _write(
-    patches: ExtractPatches, groups: int, emitter: Emitter, values: Sequence[Handle]
-) -> Handle:
+def _write(patches: ExtractPatches, groups: int, values: Sequence[Term]) -> Term:
     x, matrix, *bias = values
     share = known_size(x.shape[-1]) // groups
     outputs = matrix.tensor.size // (math.prod(patches.window) * share)
-    weight = emitter.emit("reshape", matrix, new_shape=(*patches.window, share, outputs))
-    flat = [emitter.emit("reshape", each, new_shape=(outputs,)) for each in bias]
+    weight = matrix.reshape((*patches.window, share, outputs))
+    flat = [each.reshape((outputs,)) for each in bias]
     lows, highs = zip(*patches.padding, strict=True)
-    return emitter.emit(
+    return x.emitter.emit(
         "weft.conv", x, weight, *flat, layout=_LAYOUTS[len(patches.window)],
         stride=patches.strides, pad=(*lows, *highs), dilation=patches.dilation, groups=groups,
     )  # fmt: skip

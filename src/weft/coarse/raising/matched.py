@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 from weft.coarse.raising.search import Search, View
 from weft.ptir.ir import Instruction, Operand
-from weft.ptir.passes.emitter import Emitter, Handle
+from weft.ptir.term import Term
 
-Write: TypeAlias = Callable[[Emitter, Sequence[Handle]], Handle]
+Write: TypeAlias = Callable[[Sequence[Term]], Term]
 
 
 @dataclass(frozen=True)
@@ -33,5 +33,5 @@ def one_op(search: Search, name: str, operands: Sequence[Operand], **attrs: Any)
     return Matched(tuple(operands), frozenset(search.inside), write)
 
 
-def _emit(name: str, attrs: dict[str, Any], emitter: Emitter, values: Sequence[Handle]) -> Handle:
-    return emitter.emit(name, *values, **attrs)
+def _emit(name: str, attrs: dict[str, Any], values: Sequence[Term]) -> Term:
+    return values[0].emitter.emit(name, *values, **attrs)

@@ -8,7 +8,7 @@ from functools import partial
 from weft.coarse.raising.matched import Matched, one_op
 from weft.coarse.raising.search import Search, View
 from weft.ptir.ir import Instruction, Operand, Ref
-from weft.ptir.passes.emitter import Emitter, Handle
+from weft.ptir.term import Term
 from weft.ptir.types import Shape
 
 # -- layer_norm ----------------------------------------------------------------------------------
@@ -131,12 +131,12 @@ def _outside(
 
 
 def _write_norm(
-    axes: tuple[int, ...], epsilon: float, outside: bool, b: Emitter, values: Sequence[Handle]
-) -> Handle:
+    axes: tuple[int, ...], epsilon: float, outside: bool, values: Sequence[Term]
+) -> Term:
     x, *parameters = values
     dims = tuple(x.shape[axis] for axis in axes)
-    laid = [p if p.shape == dims else b.emit("reshape", p, new_shape=dims) for p in parameters]
-    return b.emit(
+    laid = [parameter.reshape(dims) for parameter in parameters]
+    return x.emitter.emit(
         "byteir.layer_norm", x, *laid, epsilon=epsilon, axis=axes,
         eps_outside_sqrt=True if outside else None,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from weft.coarse.attention import ATTENDED
-from weft.coarse.raising.attention import as_written
+from weft.coarse.raising.attention import as_written, hiding
 from weft.coarse.raising.matched import Matched
 from weft.coarse.raising.rows import find_softmax
 from weft.coarse.raising.search import MOST_STEPS, Search, View
@@ -29,7 +29,7 @@ from weft.foundation.dtypes import I1, DType
 from weft.ptir.ir import Instruction, Operand, Ref
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.movement import BroadcastTo, Reshape, Transpose
-from weft.ptir.passes.emitter import Emitter, Handle
+from weft.ptir.term import Term
 from weft.ptir.types import Shape, TensorType
 
 Axes: TypeAlias = tuple[int, ...]
@@ -335,52 +335,41 @@ def _is_causal(view: View, mask: _Mask, wiring: _Wiring) -> bool:
 # -- writing -------------------------------------------------------------------------------------
 
 
-def _write(wiring: _Wiring, b: Emitter, values: Sequence[Handle]) -> Handle:
-    q, k, v = (_turned(b, x, turn) for x, turn in zip(values[:3], wiring.turns, strict=True))
+def _write(wiring: _Wiring, values: Sequence[Term]) -> Term:
+    q, k, v = (x.transpose(turn) for x, turn in zip(values[:3], wiring.turns, strict=True))
     lead, heads = wiring.extent(wiring.lead), wiring.extent(wiring.heads)
     rows, columns = wiring.extent(wiring.rows), wiring.sizes[wiring.columns]
     shared = heads * wiring.extent(wiring.groups)
-    q = _shaped(b, q, (lead, shared, rows, q.shape[-1]))
-    k, v = (_shaped(b, x, (lead, heads, columns, x.shape[-1])) for x in (k, v))
+    q = q.reshape((lead, shared, rows, q.shape[-1]))
+    k, v = (x.reshape((lead, heads, columns, x.shape[-1])) for x in (k, v))
     pairs = zip(wiring.masks, values[3:], strict=True)
-    masks = [_additive(b, wiring, mask, value) for mask, value in pairs]
-    both = b.emit(
-        "weft.attention", q, k, v, *_total(b, masks, wiring.dtype), causal=wiring.causal,
+    masks = [_additive(wiring, mask, value) for mask, value in pairs]
+    both = q.emitter.emit(
+        "weft.attention", q, k, v, *_total(masks, wiring.dtype), causal=wiring.causal,
         scale=wiring.scale, dropout=0.0,
     )  # fmt: skip
     blind = any(mask.hidden == -math.inf or not mask.hidden for mask in wiring.masks)
-    out = as_written(b, both[0], both[1]) if blind else both[0]
+    out = as_written(both[0], both[1]) if blind else both[0]
     now = (*wiring.batch, *wiring.groups, *wiring.rows)
-    out = _shaped(b, out, (*(wiring.sizes[name] for name in now), v.shape[-1]))
-    return _turned(b, out, [(*now, DEPTH).index(name) for name in wiring.result])
+    out = out.reshape((*(wiring.sizes[name] for name in now), v.shape[-1]))
+    return out.transpose([(*now, DEPTH).index(name) for name in wiring.result])
 
 
-def _turned(b: Emitter, x: Handle, perm: Sequence[int]) -> Handle:
-    turn = tuple(perm)
-    return x if turn == tuple(range(len(turn))) else b.emit("transpose", x, perm=turn)
-
-
-def _shaped(b: Emitter, x: Handle, shape: Shape) -> Handle:
-    return x if x.shape == shape else b.emit("reshape", x, new_shape=shape)
-
-
-def _additive(b: Emitter, wiring: _Wiring, mask: _Mask, value: Handle) -> Handle:
+def _additive(wiring: _Wiring, mask: _Mask, value: Term) -> Term:
     """A mask to add, laid out as the scores of the op are."""
     parts = (wiring.lead, (*wiring.heads, *wiring.groups), wiring.rows, (wiring.columns,))
     order = [name for part in parts for name in part]
     single = [place for place, name in enumerate(mask.axes) if name == ONCE]
     places = [mask.axes.index(name) for name in order if name in mask.axes]
-    laid = _turned(b, value, (*single, *places))
+    laid = value.transpose((*single, *places))
     whole = [tuple(_whole(wiring, mask, part)) for part in parts]
     present = [wiring.sizes[name] if name in mask.axes else 1 for name in order]
-    laid = _shaped(b, laid, tuple(present))
-    laid = b.broadcast_to(laid, tuple(size for part in whole for size in part))
-    laid = _shaped(b, laid, tuple(math.prod(part) for part in whole))
+    laid = laid.reshape(present).broadcast_to([size for part in whole for size in part])
+    laid = laid.reshape([math.prod(part) for part in whole])
     if laid.dtype is not I1:
-        return laid if mask.factor == 1.0 else b.emit("mul", laid, mask.factor)
+        return laid if mask.factor == 1.0 else laid * mask.factor
     dtype = wide_dtype(wiring.dtype) if math.isfinite(mask.hidden) else wiring.dtype
-    zero, hidden = (b.full(number, dtype, laid.shape) for number in (0.0, mask.hidden))
-    return b.emit("select", laid, zero, hidden)
+    return hiding(laid, mask.hidden, dtype)
 
 
 def _whole(wiring: _Wiring, mask: _Mask, part: Axes) -> Iterator[int]:
@@ -389,11 +378,9 @@ def _whole(wiring: _Wiring, mask: _Mask, part: Axes) -> Iterator[int]:
     return (wiring.sizes[name] if some else 1 for name in part)
 
 
-def _total(b: Emitter, masks: Sequence[Handle], dtype: DType) -> list[Handle]:
+def _total(masks: Sequence[Term], dtype: DType) -> list[Term]:
     if len(masks) <= 1:
         return list(masks)
     full = tuple(max(sizes) for sizes in zip(*(mask.shape for mask in masks), strict=True))
-    total, *others = (b.broadcast_to(b.cast(m, wide_dtype(dtype)), full) for m in masks)
-    for mask in others:
-        total = b.emit("add", total, mask)
-    return [total]
+    first, *others = [mask.cast(wide_dtype(dtype)).broadcast_to(full) for mask in masks]
+    return [sum(others, first)]

@@ -85,5 +85,17 @@ def test_one_exponential_on_a_gpu(browser: Browser, tmp_path: Path) -> None:
     browser.settle()
     for pane, word in enumerate((" = exp(", "expf(", "fma", "")):
         assert any(word in line for line in browser.texts(f".pane:nth-child({pane + 1}) .lit code"))
+    assert len(browser.texts(".pane:nth-child(2) .lit code")) == 1
     keep(browser, "gpu")
+    # From the instruction, all the variables that it is: one for each element of a thread.
+    exp = browser.run("weft.state.data.programs[0].values.find((v) => v[1] === 'exp')[0]")
+    browser.run(f"weft.select({{ values: [{exp}] }}, {{ pin: true }})")
+    browser.settle()
+    found = [lit(browser, pane) for pane in range(4)]
+    assert len(found[0]) > 1
+    assert all(" = exp(" in line for line in found[0])
+    assert found[1]
+    assert all("expf(" in line for line in found[1])
+    assert any("fma" in line for line in found[2])
+    assert all(found)
     browser.resize(1280, 800)

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 from weft.driver.code.gpu_kernels import compile_sources
 from weft.driver.code.gpu_linker import arch_for
 from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.variables import Lets
 from weft.explorer.listings import Listing, assembly_listing, gpu_listings, llvm_listing
 from weft.foundation.errors import WeftError
 from weft.foundation.tally import counted
@@ -20,15 +21,20 @@ MOST_LINES: Final = 30_000
 Json: TypeAlias = dict[str, Any]
 
 
-def codes_of(compilation: Compilation, dearest: Iterable[str], full: bool) -> dict[str, Listing]:
-    """LLVM IR and machine code of a CPU's routines; CUDA, PTX and SASS of a GPU's kernels."""
+def codes_of(
+    compilation: Compilation, dearest: Iterable[str], full: bool, variables: Mapping[str, Lets]
+) -> dict[str, Listing]:
+    """LLVM IR and machine code of a CPU's routines; CUDA, PTX and SASS of a GPU's kernels, of whose
+    `variables` it is known by symbol what they are."""
     stage = "llvm" if compilation.target.kind is Kind.CPU else "cu"
     sources = getattr(compilation.values.get(stage), "sources", None)
     if sources is None:
         return {}
     symbols = [symbol for symbol in dict.fromkeys(dearest) if symbol in sources]
-    make = _of_cpu if compilation.target.kind is Kind.CPU else _of_gpu
-    return _fitting(symbols, lambda symbol: make(compilation, symbol), full)
+    if compilation.target.kind is Kind.CPU:
+        return _fitting(symbols, lambda symbol: _of_cpu(compilation, symbol), full)
+    lets = variables.get
+    return _fitting(symbols, lambda symbol: _of_gpu(compilation, symbol, lets(symbol, {})), full)
 
 
 def _of_cpu(compilation: Compilation, symbol: str) -> dict[str, Listing]:
@@ -39,10 +45,10 @@ def _of_cpu(compilation: Compilation, symbol: str) -> dict[str, Listing]:
     return {"llvm": ir, "asm": assembly_listing(ir, symbol, cpu)}
 
 
-def _of_gpu(compilation: Compilation, symbol: str) -> dict[str, Listing]:
+def _of_gpu(compilation: Compilation, symbol: str, lets: Lets) -> dict[str, Listing]:
     source = compilation["cu"].sources[symbol]
     try:
-        made = gpu_listings(source, arch_for(compilation.target))
+        made = gpu_listings(source, arch_for(compilation.target), lets)
     except WeftError as error:
         lines = source.rstrip("\n").split("\n")
         return {"cu": Listing(lines), "ptx": Listing([f"; there is none: {error}"])}

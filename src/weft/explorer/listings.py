@@ -2,14 +2,14 @@
 
 A line of a CPU's routine is about a value of its kernel: LLVM IR knows the statement that every
 line was written for, and the assembler, given the lines of the IR as those of a source file, says
-from which every instruction comes. A GPU's dialect and CUDA name the same variables; PTX and SASS
-say from which line of the CUDA they come.
+from which every instruction comes. A GPU's dialect and CUDA name the same variables, each of which
+is a value of the kernel; PTX and SASS say from which line of the CUDA they come.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,7 @@ from weft.codegen.cpu import ir
 from weft.codegen.cpu.llvm import emit_module, statements_by_line
 from weft.codegen.gpu.compile import Cubin, compile_cuda
 from weft.codegen.gpu.sass import available, listing
+from weft.driver.stages.variables import Lets
 from weft.runtime.jit import assembly
 
 VARIABLE: Final = "$"
@@ -36,6 +37,8 @@ _FROM: Final = re.compile(r'\s*//## File ".*", line (\d+)')
 _SASS: Final = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(.*?);|(\.L_x_\d+:)")
 _SET: Final = re.compile(r"\s*(?:const )?(?:[a-z]\w*(?:<\w+>)? )?(\w+)(?:, \w+)*(?:\[\d+\])? = ")
 """A variable that is set, in CUDA or in the dialect: the first, where there are several."""
+_WORD: Final = re.compile(r"\b[A-Za-z_]\w*")
+_BEGINS: Final = re.compile(r"kernel \w+ ")
 
 
 @dataclass(frozen=True)
@@ -126,10 +129,28 @@ def _is_code(line: str) -> bool:
 # -- GPUs ----------------------------------------------------------------------------------------
 
 
-def cuda_names(lines: Iterable[str]) -> dict[int, str]:
-    """The variable that is set on each line, in the dialect and in CUDA alike."""
-    matches = ((at, _SET.match(line.replace(" : ", " = ", 1))) for at, line in enumerate(lines))
-    return {at: VARIABLE + match[1] for at, match in matches if match}
+def cuda_names(lines: Iterable[str], lets: Lets) -> dict[int, str]:
+    """The variable that is set on each line of a kernel, in the dialect and in CUDA alike, and the
+    values of the kernel in Region that it is; where none is set, the values of what is used."""
+    found: dict[int, str] = {}
+    for at, line in enumerate(lines):
+        match = _SET.match(line.replace(" : ", " = ", 1))
+        if match:
+            found[at] = " ".join([VARIABLE + match[1], *lets.get(match[1], ())])
+        elif used := [each for word in _WORD.findall(line) for each in lets.get(word, ())]:
+            found[at] = " ".join(dict.fromkeys(used))
+    return found
+
+
+def dialect_names(lines: Sequence[str], variables: Mapping[str, Lets]) -> dict[int, str]:
+    """The same of a program's kernels, one below the other."""
+    starts = [at for at, line in enumerate(lines) if _BEGINS.match(line)]
+    found: dict[int, str] = {}
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        symbol = lines[start].split()[1]
+        names = cuda_names(lines[start:end], variables.get(symbol, {}))
+        found.update((start + at, name) for at, name in names.items())
+    return found
 
 
 @dataclass(frozen=True)
@@ -141,20 +162,20 @@ class GpuListings:
     sass: Listing
 
 
-def gpu_listings(source: str, arch: str) -> GpuListings:
+def gpu_listings(source: str, arch: str, lets: Lets) -> GpuListings:
     """PTX and machine code, each line about what its line of the source is about."""
     cubin = compile_cuda(source, arch, to_read=True)
-    names = cuda_names(source.split("\n"))
-    ptx = _linked(_ptx_lines(cubin.ptx), names)
-    return GpuListings(_kernel_alone(source, names), ptx, _sass(cubin, names))
-
-
-def _kernel_alone(source: str, names: Mapping[int, str]) -> Listing:
-    """CUDA without the functions that every kernel begins with."""
     lines = source.rstrip("\n").split("\n")
     start = next((at for at, line in enumerate(lines) if "__global__" in line), 0)
+    names = {start + at: name for at, name in cuda_names(lines[start:], lets).items()}
+    ptx = _linked(_ptx_lines(cubin.ptx), names)
+    return GpuListings(_kernel_alone(lines, start, names), ptx, _sass(cubin, names))
+
+
+def _kernel_alone(lines: Sequence[str], start: int, names: Mapping[int, str]) -> Listing:
+    """CUDA without the functions that every kernel begins with."""
     shown = [f"// after {start} lines of functions that kernels call", *lines[start:]]
-    return Listing(shown, {at - start + 1: name for at, name in names.items() if at >= start})
+    return Listing(shown, {at - start + 1: name for at, name in names.items()})
 
 
 def _sass(cubin: Cubin, names: Mapping[int, str]) -> Listing:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from weft.codegen.gpu.ir.module import GpuModule
 from weft.driver.compile import Cluster
 from weft.driver.stages.bodies import parts_of
 from weft.driver.stages.compilation import Compilation
@@ -18,9 +19,10 @@ from weft.driver.stages.links import Links, links_of
 from weft.driver.stages.marks import marks_of, names_of
 from weft.driver.stages.origins import kernel_origins
 from weft.driver.stages.remarks import with_origins
+from weft.driver.stages.variables import Lets, variables_of
 from weft.explorer.choices import choices_of, races_of
 from weft.explorer.codes import codes_of, resources_of
-from weft.explorer.listings import cuda_names
+from weft.explorer.listings import dialect_names
 from weft.explorer.nests import nest_of
 from weft.explorer.plans import explained
 from weft.foundation.errors import WeftError
@@ -79,9 +81,13 @@ def _record(
     target = compilation.target
     kernels = _kernels(compilation, links, measured)
     costly = sorted(kernels, key=lambda kernel: -(kernel["seconds"] or kernel["estimate"]))
-    codes = codes_of(compilation, [kernel["routine"] for kernel in costly], options.full)
+    variables = _variables(compilation)
+    symbols = [kernel["routine"] for kernel in costly]
+    codes = codes_of(compilation, symbols, options.full, variables)
     stages = [
-        _stage(name, compilation, links, edit) for name in compilation.values if name not in codes
+        _stage(name, compilation, links, variables, edit)
+        for name in compilation.values
+        if name not in codes
     ]
     stages += [_text(name, listing.lines, links, listing.names) for name, listing in codes.items()]
     taken = {**times, **{k: v for k, v in compilation.seconds.items() if k not in times}}
@@ -110,13 +116,21 @@ def timeline_of(laps: Sequence[Lap]) -> Json:
     return {"lanes": lanes, "spans": spans}
 
 
-def _stage(name: str, compilation: Compilation, links: Links, edit: bool) -> Json:
+def _variables(compilation: Compilation) -> dict[str, Lets]:
+    """What the variables of a GPU's kernels are, by symbol."""
+    code = compilation.values.get("gpu")
+    return variables_of(code, compilation["region"].kernels) if isinstance(code, GpuModule) else {}
+
+
+def _stage(
+    name: str, compilation: Compilation, links: Links, variables: Mapping[str, Lets], edit: bool
+) -> Json:
     try:
         text = compilation.text(name) if name in compilation.stages else ""
     except WeftError as error:
         text = f"(this stage has no text here: {error})"
     lines = with_origins(name, text, links).rstrip("\n").split("\n")
-    names = cuda_names(lines) if name == "gpu" else names_of(name, lines)
+    names = dialect_names(lines, variables) if name == "gpu" else names_of(name, lines)
     return _text(name, lines, links, names, edit and name in _EDITABLE)
 
 

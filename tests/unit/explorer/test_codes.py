@@ -12,8 +12,15 @@ from weft.driver.compile import compile_program
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.links import links_of
 from weft.driver.stages.marks import names_of
+from weft.driver.stages.variables import variables_of
 from weft.explorer.codes import codes_of, resources_of
-from weft.explorer.listings import VARIABLE, assembly_listing, cuda_names, llvm_listing
+from weft.explorer.listings import (
+    VARIABLE,
+    assembly_listing,
+    cuda_names,
+    dialect_names,
+    llvm_listing,
+)
 from weft.runtime.jit import assembly
 
 
@@ -34,7 +41,7 @@ def cpu() -> Compilation:
 def test_every_instruction_of_a_cpu_is_about_a_value(cpu: Compilation) -> None:
     (kernel,) = cpu["region"].kernels
     lets = {let.name for let in kernel.body}
-    codes = codes_of(cpu, cpu["cpu"].routines, full=True)
+    codes = codes_of(cpu, cpu["cpu"].routines, full=True, variables={})
     assert list(codes) == ["llvm", "asm"]
     for listing in codes.values():
         assert {"v0"} < set(listing.names.values()) <= lets
@@ -75,13 +82,13 @@ def test_code_is_that_of_the_dearest_kernels_and_says_what_is_left_out(
     made = cluster.compilation
     dearest = list(reversed(made["cpu"].routines))
     assert len(dearest) >= 2
-    whole = codes_of(made, dearest, full=False)
+    whole = codes_of(made, dearest, full=False, variables={})
     for listing in whole.values():
         heads = [line for line in listing.lines if line.startswith("; ==== kernel")]
         assert heads == [f"; ==== kernel {symbol}" for symbol in dearest]
     monkeypatch.setattr("weft.explorer.codes.MOST_LINES", 10)
-    assert codes_of(made, dearest, full=True) == whole
-    for listing in codes_of(made, dearest, full=False).values():
+    assert codes_of(made, dearest, full=True, variables={}) == whole
+    for listing in codes_of(made, dearest, full=False, variables={}).values():
         heads = [line for line in listing.lines if line.startswith("; ==== kernel")]
         assert heads == [f"; ==== kernel {dearest[0]}"]
         assert "left out: weft explore --full" in listing.lines[-1]
@@ -95,15 +102,25 @@ def test_variables_are_the_same_in_the_dialect_and_in_cuda() -> None:
         "  acc17 = v12;",
         "  const int lane = 3;",
     ]
-    assert cuda_names(dialect) == {0: f"{VARIABLE}row", 1: f"{VARIABLE}v12"}
-    assert [name[1:] for name in cuda_names(cuda).values()] == ["row", "v12", "acc17", "lane"]
+    assert cuda_names(dialect, {}) == {0: f"{VARIABLE}row", 1: f"{VARIABLE}v12"}
+    assert [name[1:] for name in cuda_names(cuda, {}).values()] == ["row", "v12", "acc17", "lane"]
+
+
+def test_lines_are_about_the_values_that_their_variables_are() -> None:
+    lets = {"v12": ["v0"], "v13": ["v0"], "acc17": ["v3", "v2"]}
+    cuda = ["  float v12 = held[0];", "  acc17 = v12;", "  store(b1, acc17, v13);", "  wait();"]
+    assert cuda_names(cuda, lets) == {0: "$v12 v0", 1: "$acc17 v3 v2", 2: "v3 v2 v0"}
+    dialect = ["launch row = k_1(0)", "kernel k_1 grid=1 {", "  v12 : f32 = load()", "}",
+               "kernel k_2 grid=1 {", "  v12 : f32 = load()", "}"]  # fmt: skip
+    assert dialect_names(dialect, {"k_2": lets}) == {2: "$v12", 5: "$v12 v0"}
 
 
 @pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
 def test_a_gpu_has_ptx_and_machine_code() -> None:
     gpu = compiled("sm90")
     (symbol,) = gpu["cu"].sources
-    codes = codes_of(gpu, [symbol], full=False)
+    variables = variables_of(gpu["gpu"], gpu["region"].kernels)
+    codes = codes_of(gpu, [symbol], False, variables)
     assert list(codes) == ["cu", "ptx", "sass"]
     assert any("ld.global" in line for line in codes["ptx"].lines)
     assert any("LDG" in line for line in codes["sass"].lines)
@@ -111,7 +128,12 @@ def test_a_gpu_has_ptx_and_machine_code() -> None:
     for stage in ("ptx", "sass"):
         assert set(codes[stage].names.values()) <= set_in_cuda
         assert codes[stage].names
-    assert set(cuda_names(gpu.text("gpu").split("\n")).values()) & set_in_cuda
+    dialect = gpu.text("gpu").split("\n")
+    assert set(dialect_names(dialect, variables).values()) & set_in_cuda
+    (link,) = links_of(gpu).kernels.values()
+    (exp,) = (name for name, ids in link.inside.items() if ids == (max(link.values),))
+    for listing in codes.values():
+        assert any(exp in name.split() for name in listing.names.values())
     taken = resources_of(gpu)[symbol]
     assert taken["registers"] > 0
     assert taken["spilled"] == 0

@@ -80,13 +80,15 @@ const letGo = () => { state.pinned = false; select({}, { scroll: false }); remem
 const hover = (what, from) => { if (!state.pinned) select(what, { scroll: true, from }); };
 
 // What a line is about, from its marks: instructions, or -1 - n for kernel n; and what that kernel
-// calls it, from which follow the instructions where they are known.
+// calls it, from which follow the instructions where they are known. A GPU's variables begin with $.
 const aboutOf = (marks, name) => {
   const kernels = marks.filter((mark) => mark < 0).map((mark) => -1 - mark);
   const values = new Set(marks.filter((mark) => mark >= 0));
-  if (name) for (const at of kernels) for (const id of program().kernels[at].inside[name] || []) values.add(id);
-  return { values: [...values], kernels, names: name ? [name] : [] };
+  const names = name ? name.split(" ") : [];
+  for (const at of kernels) for (const each of names) for (const id of program().kernels[at].inside[each] || []) values.add(id);
+  return { values: [...values], kernels, names };
 };
+const variableOf = (names) => { for (const name of names) if (name[0] === "$") return name; return null; };
 
 const LIT = 2;
 const NEAR = 1;
@@ -94,6 +96,9 @@ const NEAR = 1;
 const litness = (about) => {
   if (!about) return 0;
   const inside = about.kernels.some((at) => state.kernels.has(at));
+  // Of a value that is many variables, the one that was pointed at.
+  const [wanted, own] = [variableOf(state.names), variableOf(about.names)];
+  if (wanted && own) return inside ? (wanted === own ? LIT : NEAR) : 0;
   if (about.values.some((id) => state.values.has(id)) && (inside || !about.kernels.length)) return LIT;
   if (!inside) return 0;
   return about.names.some((name) => state.names.has(name)) ? LIT : NEAR;

@@ -295,6 +295,6 @@ const inWords = () => {
   const what = ids.length === 1 && value ? `%${value[0]} ${value[1]} ${value[2]}` : `${ids.length} instructions`;
   const isFolded = ids.length === 1 && p.folded[ids[0]];
   const where = names ? (isFolded ? `became the index map of ${names}${more}` : `computed by ${names}${more}`) : "no kernel of its own";
-  const called = [...state.names].map((name) => name.replace("$", "")).join(", ");
+  const called = [...state.names].slice(0, 3).map((name) => name.replace("$", "")).join(" = ");
   return `${called ? `${called} inside · ` : ""}${what} · ${where}${value && value[5] && ids.length === 1 ? ` · ${value[5]}` : ""}`;
 };

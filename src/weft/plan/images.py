@@ -155,18 +155,25 @@ def _image(
 
 
 def _windows(kernel: Kernel, source: Read, axes: Sequence[str]) -> tuple[Window, ...]:
-    """The axes of results and taps that an index has as a sum, in the order of the results."""
+    """The axes of results and taps that an index has as a sum, in the order of the results; where
+    it has several sums in one, its guards have them apart, or those with equal factors are one."""
     assert kernel.roles is not None
-    found = {}
-    for expr in source.index:
+    found: dict[str, Window] = {}
+    for expr in (*source.index, *(guard.expr for guard in source.guards)):
         names = [term.name for term, _ in expr.terms if isinstance(term, Axis)]
         if len(names) != 2 or len(expr.terms) != 2:
             continue
         tap = next((name for name in names if name in kernel.roles.k), "")
         place = next((name for name in names if name in axes), "")
         steps = coefficient(expr, place), coefficient(expr, tap)
-        if place and tap and min(steps) > 0:
+        if place and tap and min(steps) > 0 and place not in found:
             found[place] = Window(place, tap, *steps, kernel.sizes[tap])
+    taken = {window.tap for window in found.values()}
+    for expr, place, tap in product(source.index, axes, kernel.roles.k):
+        alike = coefficient(expr, place) == coefficient(expr, tap) > 0
+        if alike and place not in found and tap not in taken:
+            found[place] = Window(place, tap, 1, 1, kernel.sizes[tap])
+            taken.add(tap)
     return tuple(found[name] for name in axes if name in found)
 
 

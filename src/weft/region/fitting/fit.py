@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Final
 
 from weft.region.fitting.aligned import with_aligned_operands
-from weft.region.fitting.boards import with_boards
+from weft.region.fitting.boards import Made, with_boards
 from weft.region.fitting.few_channels import with_folded_windows, with_patches
 from weft.region.fitting.filters import with_panels
 from weft.region.fitting.joined_axes import with_joined_axes
 from weft.region.fitting.joined_groups import with_joined_groups
 from weft.region.fitting.long_sums import in_parts
 from weft.region.fitting.one_row import with_one_row
+from weft.region.fitting.phases import with_phases
 from weft.region.fitting.room import with_room
 from weft.region.fitting.sorted_together import sorted_together
 from weft.region.fitting.whole_ops import whole_in_parts
@@ -29,8 +30,8 @@ _ZERO: Final = ("0", "0.0", "False")
 def fit(module: Module, target: Target) -> Module:
     """The module with long sums cut; on a GPU with room in odd rows, or with them joined, operands
     aligned, single rows of 8-bit numbers as contractions and ops that stay whole in steps;
-    elsewhere with parameters laid out for products, and with scatters that add narrow floats in a
-    wider dtype."""
+    elsewhere with windows that have zeros in them by phases, with parameters laid out for products,
+    and with scatters that add narrow floats in a wider dtype."""
     module = with_room(module, target)
     together: dict[str, tuple[Kernel, ...]] = {}
     if target.kind is Kind.GPU:
@@ -65,13 +66,13 @@ def _prepared(
     zeros: Collection[str],
     together: tuple[Kernel, ...] | None,
     target: Target,
-) -> tuple[tuple[Kernel, ...], tuple[Tensor, ...]]:
+) -> Made:
     """The kernels that take a kernel's place on a machine, and the tensors between them. `together`
     are the scatters that it sorts the updates of."""
     if target.kind is not Kind.GPU:
-        if kernel.roles is not None:
-            return with_panels(kernel, tensors, target)
-        return with_wide_sums(kernel, tensors)
+        if kernel.roles is None:
+            return with_wide_sums(kernel, tensors)
+        return _contracted(kernel, tensors, target)
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros, together)
     if kernel.pattern is Pattern.CONV:
@@ -81,6 +82,18 @@ def _prepared(
         return folded or with_boards(kernel, tensors, target)
     joined = with_joined_axes(kernel, tensors)
     return with_aligned_operands(with_one_row(joined, tensors, target), tensors, target)
+
+
+def _contracted(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
+    """A contraction of a CPU by phases, each behind its weights laid out."""
+    phases, between = with_phases(kernel, tensors)
+    kernels: list[Kernel] = []
+    known = {**tensors, **{tensor.name: tensor for tensor in between}}
+    for phase in phases:
+        prepared, more = with_panels(phase, known, target) if phase.roles else ((phase,), ())
+        kernels += prepared
+        between += more
+    return tuple(kernels), between
 
 
 def _fills_with_zeros(kernel: Kernel) -> bool:

@@ -149,10 +149,8 @@ def attend_backward(
 def _product(lhs: Term, rhs: Term, left: tuple[int, ...], right: tuple[int, ...]) -> Term:
     """A product over some axes of each side, for every head, in f32 at least."""
     wide = wide_dtype(lhs.dtype)
-    return lhs.emitter.emit(
-        "dot_general", lhs, rhs, batch_lhs=(0, 1), batch_rhs=(0, 1), contract_lhs=left,
-        contract_rhs=right, accum_dtype=wide, out_dtype=wide,
-    )  # fmt: skip
+    heads = ([0, 1], [0, 1])
+    return lhs.dot(rhs, (left, right), heads, accum_dtype=wide, out_dtype=wide)
 
 
 def _shared_product(weights: Term, rows: Term, heads: Dim) -> Term:

@@ -210,27 +210,14 @@ class Conv(Composite):
         patches, size = self._patches_of(image, window), math.prod(window)
         places = list(range(g.rank - 1))
         if self.groups == 1:
-            found = _dot(patches, g, ([], []), (places, places), dtype)
+            found = patches.dot(g, (places, places), out_dtype=dtype)
             return found.reshape(kernel.shape)
         each, last = outputs // self.groups, g.rank - 1
         rows = patches.reshape((*patches.shape[:-1], size, self.groups, share))
         columns = g.reshape((*g.shape[:-1], self.groups, each))
-        found = _dot(rows, columns, ([last + 1], [last]), (places, places), dtype)
+        found = rows.dot(columns, (places, places), ([last + 1], [last]), out_dtype=dtype)
         return found.transpose((1, 2, 0, 3)).reshape(kernel.shape)
 
 
 def _permuted(kind: TensorType, order: Sequence[int]) -> TensorType:
     return kind.with_shape(kind.shape[axis] for axis in order)
-
-
-def _dot(
-    lhs: Term,
-    rhs: Term,
-    batch: tuple[Sequence[int], Sequence[int]],
-    contract: tuple[Sequence[int], Sequence[int]],
-    dtype: DType,
-) -> Term:
-    return lhs.emitter.emit(
-        "dot_general", lhs, rhs, batch_lhs=batch[0], batch_rhs=batch[1],
-        contract_lhs=contract[0], contract_rhs=contract[1], out_dtype=dtype,
-    )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy as np
 from weft.core_ir.instructions import data_of, padding_of, wholes
 from weft.core_ir.ir import CoreOperation, Module
 from weft.core_ir.literals import Unreadable
-from weft.core_ir.ptir_writer import Value, Writer
 from weft.core_ir.rules.checks import reduced_axes
 from weft.core_ir.rules.contraction import Window, windows
 from weft.core_ir.rules.indexing import sliced
@@ -27,8 +26,11 @@ from weft.core_ir.verify import verify
 from weft.foundation.calls import told_outside
 from weft.foundation.dtypes import SI64
 from weft.foundation.errors import Finding, InternalError, SpecViolation
-from weft.ptir.ir import Function, Program, Ref
+from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral, scalar_literal
+from weft.ptir.ops.constant import Constant
+from weft.ptir.tape import Workshop, empty_program
+from weft.ptir.term import Term
 from weft.ptir.types import TensorType
 
 ENTRY: Final = "main"
@@ -74,14 +76,14 @@ def _core_finding(finding: Finding, places: frozenset[str]) -> Finding:
 class _Lowering:
     def __init__(self, module: Module) -> None:
         self.module = module
-        self.writer = Writer(len(module.inputs))
-        self.values: dict[int, Value] = {}
+        self.shop = Workshop(empty_program(ENTRY))
+        self.tape = self.shop.function_tape(self.shop.program.main)
+        self.values: dict[int, Term] = {}
         self.origin: dict[int, int] = {}
-        self.places: dict[int, str] = {}
 
     def lowered(self) -> Lowered:
         for index, op in enumerate(self.module.inputs):
-            self.values[op.value_id] = Value(Ref(index), op.result_type.dtype, op.result_type.shape)
+            self.values[op.value_id] = self.tape.parameter(_kind(op))
             self.origin[index] = op.value_id
         for position, op in enumerate(self.module.operations):
             if op.opcode != "Input":
@@ -89,153 +91,145 @@ class _Lowering:
         return Lowered(self._program(), self.origin)
 
     def _operation(self, position: int, op: CoreOperation) -> None:
-        before = len(self.writer.body)
-        operands = [self.values[value_id] for value_id in op.operands]
-        if op.result_type.size == 0 and op.opcode not in _CHECKS_INDICES:
-            value = self.writer.full(0, op.result_type.dtype, op.result_type.shape)
-        else:
-            value = LOWERINGS[op.opcode](self.writer, op, *operands)
-        if (value.dtype, value.shape) != (op.result_type.dtype, op.result_type.shape):
-            raise InternalError(f"{op.summary} was lowered to {value.dtype}{list(value.shape)}")
+        before = len(self.tape.body)
+        self.tape.line = self.module.place(position)
+        value = self._lowered(op)
+        if value.type != _kind(op):
+            raise InternalError(f"{op.summary} was lowered to {value.type}")
         self.values[op.value_id] = value
-        for made in self.writer.body[before:]:
-            self.origin[made.id] = op.value_id
-            self.places[made.id] = self.module.place(position)
+        self.origin.update((made.id, op.value_id) for made in self.tape.body[before:])
+
+    def _lowered(self, op: CoreOperation) -> Term:
+        if op.result_type.size == 0 and op.opcode not in _CHECKS_INDICES:
+            return self.tape.zeros(_kind(op))
+        if op.opcode in CONSTANTS:
+            return self.tape.append(Constant(_data(op)), [])
+        return LOWERINGS[op.opcode](op, *(self.values[value_id] for value_id in op.operands))
 
     def _program(self) -> Program:
-        results = [self._result(value_id) for value_id in self.module.outputs]
-        types = [
-            TensorType(op.result_type.dtype, op.result_type.shape) for op in self.module.inputs
-        ]
-        function = Function(
-            ENTRY,
-            tuple(types),
-            tuple(range(len(types))),
-            tuple(TensorType(value.dtype, value.shape) for value in results),
-            tuple(self.writer.body),
-            (),
-            tuple(value.operand.id for value in results if isinstance(value.operand, Ref)),
-        )
-        locations = {(function.label, value_id): place for value_id, place in self.places.items()}
+        self.tape.line = ""
+        program = self.shop.finished(self.tape, [self._result(v) for v in self.module.outputs])
         names = tuple(str(op.attributes.get("name", "")) for op in self.module.inputs)
-        return Program(ENTRY, (function,), (), locations, input_names=names)
+        return replace(program, input_names=names)
 
-    def _result(self, value_id: int) -> Value:
-        value = self.values[value_id]
-        if isinstance(value.operand, TensorLiteral):
-            value = self.writer.constant(value.operand)
-            self.values[value_id] = value
-        return value
+    def _result(self, value_id: int) -> Term:
+        """A value that can be returned; a number becomes an instruction, and only one."""
+        plain = self.tape.value(self.tape.plain_id(self.values[value_id]))
+        self.values[value_id] = plain
+        return plain
+
+
+def _kind(op: CoreOperation) -> TensorType:
+    return TensorType(op.result_type.dtype, op.result_type.shape)
+
+
+def _data(op: CoreOperation) -> TensorLiteral:
+    data = data_of(op.attributes)
+    if isinstance(data, Unreadable):
+        raise InternalError(f"{op.summary} holds data that do not verify")
+    return data
 
 
 # -- one function for each kind of instruction ---------------------------------------------------
 
-Lower: TypeAlias = Callable[..., Value]
-
-
-def _constant(w: Writer, op: CoreOperation) -> Value:
-    data = data_of(op.attributes)
-    if isinstance(data, Unreadable):
-        raise InternalError(f"{op.summary} holds data that do not verify")
-    return w.constant(data)
+Lower: TypeAlias = Callable[..., Term]
 
 
 def _elementwise(name: str) -> Lower:
-    def lower(w: Writer, op: CoreOperation, *operands: Value) -> Value:
-        return w.emit(name, *(w.broadcast_to(x, op.result_type.shape) for x in operands))
+    def lower(op: CoreOperation, *operands: Term) -> Term:
+        spread = [x.broadcast_to(op.result_type.shape) for x in operands]
+        return spread[0].emitter.emit(name, *spread)
 
     return lower
 
 
-def _relu(w: Writer, op: CoreOperation, x: Value) -> Value:
-    return _where_positive(w, x, x)
+def _relu(op: CoreOperation, x: Term) -> Term:
+    return _where_positive(x, x)
 
 
-def _relu_backward(w: Writer, op: CoreOperation, x: Value, gradient: Value) -> Value:
-    return _where_positive(w, x, gradient)
+def _relu_backward(op: CoreOperation, x: Term, gradient: Term) -> Term:
+    return _where_positive(x, gradient)
 
 
-def _where_positive(w: Writer, x: Value, chosen: Value) -> Value:
-    zero = w.full(0, x.dtype, x.shape)
-    return w.emit("select", w.emit("compare", x, zero, op="greater"), chosen, zero)
+def _where_positive(x: Term, chosen: Term) -> Term:
+    zero = x.like(0)
+    return chosen.where(x.compare(zero, "greater"), zero)
 
 
-def _sum(w: Writer, op: CoreOperation, x: Value) -> Value:
+def _sum(op: CoreOperation, x: Term) -> Term:
     axes = reduced_axes(op.attributes, x.rank, op.opcode)
-    total = w.emit("reduce_sum", x, axes=axes, keepdims=False) if axes else x
-    return w.reshape(total, op.result_type.shape)
+    return x.sum(axes).reshape(op.result_type.shape)
 
 
-def _mean(w: Writer, op: CoreOperation, x: Value) -> Value:
-    total = _sum(w, op, x)
-    count = math.prod(x.shape[axis] for axis in reduced_axes(op.attributes, x.rank, op.opcode))
+def _mean(op: CoreOperation, x: Term) -> Term:
+    total = _sum(op, x)
+    count = math.prod(x.sizes[axis] for axis in reduced_axes(op.attributes, x.rank, op.opcode))
     if count <= x.dtype.highest:
-        return w.emit("div", total, w.full(count, x.dtype, total.shape))
+        return total / count
     # More elements than an i32 can count: the division is the same in i64.
-    wide = w.emit("cast", total, dtype=SI64)
-    return w.emit("cast", w.emit("div", wide, w.full(count, SI64, total.shape)), dtype=x.dtype)
+    return (total.cast(SI64) / count).cast(x.dtype)
 
 
-def _reshape(w: Writer, op: CoreOperation, x: Value) -> Value:
-    return w.reshape(x, op.result_type.shape)
+def _reshape(op: CoreOperation, x: Term) -> Term:
+    return x.reshape(op.result_type.shape)
 
 
-def _transpose(w: Writer, op: CoreOperation, x: Value) -> Value:
-    return w.transpose(x, tuple(axis % x.rank for axis in wholes(op.attributes, "permutation")))
+def _transpose(op: CoreOperation, x: Term) -> Term:
+    return x.transpose([axis % x.rank for axis in wholes(op.attributes, "permutation")])
 
 
-def _broadcast_to(w: Writer, op: CoreOperation, x: Value) -> Value:
-    return w.broadcast_to(x, op.result_type.shape)
+def _broadcast_to(op: CoreOperation, x: Term) -> Term:
+    return x.broadcast_to(op.result_type.shape)
 
 
 # -- positions -----------------------------------------------------------------------------------
 
 
-def _index(w: Writer, op: CoreOperation, x: Value) -> Value:
+def _index(op: CoreOperation, x: Term) -> Term:
     """A window of one element. Where it would lie outside, an index that any backend rejects when
     it runs stands in its place."""
     indices = wholes(op.attributes, "indices")
-    inside = [0 <= index < dim for index, dim in zip(indices, x.shape, strict=True)]
-    starts = tuple(i if ok else 0 for i, ok in zip(indices, inside, strict=True))
-    sizes = tuple(1 if ok else dim for dim, ok in zip(x.shape, inside, strict=True))
-    found = w.slice(x, starts, sizes)
+    inside = [0 <= index < dim for index, dim in zip(indices, x.sizes, strict=True)]
+    starts = [i if ok else 0 for i, ok in zip(indices, inside, strict=True)]
+    found = x.slice(starts, [1 if ok else dim for dim, ok in zip(x.sizes, inside, strict=True)])
     for axis, (index, ok) in enumerate(zip(indices, inside, strict=True)):
         if not ok:
             shape = (*found.shape[:axis], 1, *found.shape[axis + 1 :])
-            found = w.emit("gather", found, w.full(index, SI64, shape), axis=axis)
-    return w.reshape(found, ())
+            found = found.gather(found.full(index, shape, SI64), axis=axis)
+    return found.reshape(())
 
 
-def _slice(w: Writer, op: CoreOperation, x: Value) -> Value:
+def _slice(op: CoreOperation, x: Term) -> Term:
     """Along an axis with a step, the axis is cut into pieces of that size and the first element of
     each is taken; the last piece is filled up."""
-    ranges = sliced(op.attributes, x.shape)
+    ranges = sliced(op.attributes, x.sizes)
     steps = [r.step if r.size > 1 else 1 for r in ranges]
     spans = [r.size * step for r, step in zip(ranges, steps, strict=True)]
-    held = tuple(min(s, dim - r.start) for s, r, dim in zip(spans, ranges, x.shape, strict=True))
-    found = w.slice(x, tuple(r.start for r in ranges), held)
-    none = (0,) * x.rank
-    found = w.pad(found, none, tuple(s - h for s, h in zip(spans, held, strict=True)), none)
+    held = [min(s, dim - r.start) for s, r, dim in zip(spans, ranges, x.sizes, strict=True)]
+    found = x.slice([r.start for r in ranges], held)
+    found = found.pad([0] * x.rank, [s - h for s, h in zip(spans, held, strict=True)])
     cut = [(r.size, step) if step > 1 else (r.size,) for r, step in zip(ranges, steps, strict=True)]
-    found = w.reshape(found, tuple(n for piece in cut for n in piece))
-    first = tuple(n for piece in cut for n in (piece[0], *(1 for _ in piece[1:])))
-    return w.reshape(w.slice(found, (0,) * len(first), first), op.result_type.shape)
+    found = found.reshape([n for piece in cut for n in piece])
+    first = [n for piece in cut for n in (piece[0], *(1 for _ in piece[1:]))]
+    return found.slice([0] * len(first), first).reshape(op.result_type.shape)
 
 
-def _slice_backward(w: Writer, op: CoreOperation, gradient: Value) -> Value:
+def _slice_backward(op: CoreOperation, gradient: Term) -> Term:
     shape, starts = op.result_type.shape, wholes(op.attributes, "starts")
     steps = wholes(op.attributes, "steps")
     if 0 in gradient.shape:
-        return w.full(0, gradient.dtype, shape)
-    places = zip(gradient.shape, shape, starts, steps, strict=True)
-    high = tuple(dim - start - (size - 1) * step - 1 for size, dim, start, step in places)
-    return w.pad(gradient, starts, high, tuple(step - 1 for step in steps))
+        return gradient.full(0, shape)
+    places = zip(gradient.sizes, shape, starts, steps, strict=True)
+    high = [dim - start - (size - 1) * step - 1 for size, dim, start, step in places]
+    return gradient.pad(starts, high, [step - 1 for step in steps])
 
 
-def _gather_backward(w: Writer, op: CoreOperation, gradient: Value, indices: Value) -> Value:
-    return w.emit(
-        "scatter_add",
-        w.full(0, gradient.dtype, op.result_type.shape),
+def _gather(op: CoreOperation, x: Term, indices: Term) -> Term:
+    return x.take(indices)
+
+
+def _gather_backward(op: CoreOperation, gradient: Term, indices: Term) -> Term:
+    return gradient.full(0, op.result_type.shape).scatter_add(
         indices,
         gradient,
         update_window_dims=tuple(range(indices.rank, gradient.rank)),
@@ -247,29 +241,25 @@ def _gather_backward(w: Writer, op: CoreOperation, gradient: Value, indices: Val
 # -- sums of products ----------------------------------------------------------------------------
 
 
-def _dot(w: Writer, op: CoreOperation, x: Value, y: Value) -> Value:
-    return w.dot(x, y, ((x.rank - 1,), (0,)), ((), ()))
+def _dot(op: CoreOperation, x: Term, y: Term) -> Term:
+    return x.dot(y, ([x.rank - 1], [0]))
 
 
-def _matmul(w: Writer, op: CoreOperation, x: Value, y: Value) -> Value:
+def _matmul(op: CoreOperation, x: Term, y: Term) -> Term:
     if y.rank == 2:
-        return _dot(w, op, x, y)
+        return _dot(op, x, y)
     batch = op.result_type.shape[:-2]
-    x = w.broadcast_to(x, (*batch, *x.shape[-2:]))
-    y = w.broadcast_to(y, (*batch, *y.shape[-2:]))
-    axes = tuple(range(len(batch)))
-    return w.dot(x, y, ((x.rank - 1,), (y.rank - 2,)), (axes, axes))
+    x = x.broadcast_to((*batch, *x.shape[-2:]))
+    return x @ y.broadcast_to((*batch, *y.shape[-2:]))
 
 
 def _windows(op: CoreOperation, image: Shape, kernel: Shape) -> tuple[Window, Window]:
     return windows(image, kernel, wholes(op.attributes, "strides"), padding_of(op.attributes))
 
 
-def _patches(w: Writer, x: Value, moves: Sequence[Window]) -> Value:
+def _patches(x: Term, moves: Sequence[Window]) -> Term:
     """Every window as one row `[N, rows, columns, kernel height * kernel width * C]`."""
-    return w.emit(
-        "extract_patches",
-        x,
+    return x.extract_patches(
         window=[m.kernel for m in moves],
         strides=[m.stride for m in moves],
         dilation=[1, 1],
@@ -278,20 +268,20 @@ def _patches(w: Writer, x: Value, moves: Sequence[Window]) -> Value:
     )
 
 
-def _conv2d(w: Writer, op: CoreOperation, x: Value, kernel: Value) -> Value:
-    moves = _windows(op, x.shape, kernel.shape)
-    height, width, channels, filters = kernel.shape
-    columns = w.reshape(kernel, (height * width * channels, filters))
-    return w.dot(_patches(w, x, moves), columns, ((3,), (0,)), ((), ()))
+def _conv2d(op: CoreOperation, x: Term, kernel: Term) -> Term:
+    moves = _windows(op, x.sizes, kernel.sizes)
+    height, width, channels, filters = kernel.sizes
+    columns = kernel.reshape((height * width * channels, filters))
+    return _patches(x, moves).dot(columns, ([3], [0]))
 
 
-def _conv2d_backward_filter(w: Writer, op: CoreOperation, x: Value, gradient: Value) -> Value:
-    moves = _windows(op, x.shape, op.result_type.shape)
-    found = w.dot(_patches(w, x, moves), gradient, ((0, 1, 2), (0, 1, 2)), ((), ()))
-    return w.reshape(found, op.result_type.shape)
+def _conv2d_backward_filter(op: CoreOperation, x: Term, gradient: Term) -> Term:
+    moves = _windows(op, x.sizes, op.result_type.shape)
+    found = _patches(x, moves).dot(gradient, ([0, 1, 2], [0, 1, 2]))
+    return found.reshape(op.result_type.shape)
 
 
-def _conv2d_backward_input(w: Writer, op: CoreOperation, gradient: Value, kernel: Value) -> Value:
+def _conv2d_backward_input(op: CoreOperation, gradient: Term, kernel: Term) -> Term:
     """A convolution of the gradient, spread out by the strides, with the kernel turned around.
 
     Output `o` reads inputs `o * stride - low + k`, so input `i` gathers from a board on which
@@ -299,7 +289,7 @@ def _conv2d_backward_input(w: Writer, op: CoreOperation, gradient: Value, kernel
     read nothing but padding lie outside the board and are left out.
     """
     image = op.result_type.shape
-    moves = _windows(op, image, kernel.shape)
+    moves = _windows(op, image, kernel.sizes)
     shape, starts, low, high, interior = [image[0]], [0], [0], [0], [0]
     for move, size in zip(moves, image[1:3], strict=True):
         board = size + move.kernel - 1
@@ -307,32 +297,31 @@ def _conv2d_backward_input(w: Writer, op: CoreOperation, gradient: Value, kernel
         first = max(0, -(offset // move.stride))
         last = min(move.positions - 1, (board - 1 - offset) // move.stride)
         if last < first:
-            return w.full(0, gradient.dtype, image)
+            return gradient.full(0, image)
         starts.append(first)
         shape.append(last - first + 1)
         low.append(offset + first * move.stride)
         high.append(board - 1 - offset - last * move.stride)
         interior.append(move.stride - 1)
-    used = w.slice(gradient, (*starts, 0), (*shape, gradient.shape[3]))
-    spread = w.pad(used, (*low, 0), (*high, 0), (*interior, 0))
+    used = gradient.slice((*starts, 0), (*shape, gradient.sizes[3]))
+    spread = used.pad((*low, 0), (*high, 0), (*interior, 0))
     around = [Window(m.kernel, 1, 0, 0, n) for m, n in zip(moves, image[1:3], strict=True)]
-    return w.dot(_patches(w, spread, around), _turned(w, kernel), ((3,), (0,)), ((), ()))
+    return _patches(spread, around).dot(_turned(kernel), ([3], [0]))
 
 
-def _turned(w: Writer, kernel: Value) -> Value:
+def _turned(kernel: Term) -> Term:
     """The kernel rotated by half a turn, filters and channels exchanged, one column a channel."""
-    height, width, channels, filters = kernel.shape
+    height, width, channels, filters = kernel.sizes
     places = height * width
-    flat = w.reshape(kernel, (places, channels, filters))
+    flat = kernel.reshape((places, channels, filters))
     if places > 1:
-        backwards = w.literal(np.arange(places - 1, -1, -1), SI64)
-        flat = w.emit("take", flat, backwards)
-    return w.reshape(w.transpose(flat, (0, 2, 1)), (places * filters, channels))
+        flat = flat.take(flat.emitter.literal(np.arange(places - 1, -1, -1), SI64))
+    return flat.transpose((0, 2, 1)).reshape((places * filters, channels))
 
 
 _CHECKS_INDICES: Final = frozenset({"Gather", "GatherBackward"})
+CONSTANTS: Final = frozenset({"ConstI64", "ConstF32", "ConstF64", "ConstTensor"})
 LOWERINGS: Final[Mapping[str, Lower]] = {
-    **dict.fromkeys(("ConstI64", "ConstF32", "ConstF64", "ConstTensor"), _constant),
     "Add": _elementwise("add"),
     "Sub": _elementwise("sub"),
     "Mul": _elementwise("mul"),
@@ -345,7 +334,7 @@ LOWERINGS: Final[Mapping[str, Lower]] = {
     "Squeeze": _reshape,
     "Index": _index,
     "Slice": _slice,
-    "Gather": lambda w, op, x, indices: w.emit("take", x, indices),
+    "Gather": _gather,
     "Dot": _dot,
     "MatMul": _matmul,
     "Conv2d": _conv2d,
@@ -361,4 +350,4 @@ LOWERINGS: Final[Mapping[str, Lower]] = {
     "Conv2dBackwardInput": _conv2d_backward_input,
     "Conv2dBackwardFilter": _conv2d_backward_filter,
 }
-"""Every opcode but `Input`, which becomes a parameter."""
+"""Every opcode but constants and `Input`, which becomes a parameter."""

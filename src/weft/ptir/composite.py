@@ -19,12 +19,12 @@ from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
 from weft.ptir.gradient import vjp
 from weft.ptir.interp import Interpreter
-from weft.ptir.ir import ElementRef, Function, Operand, Program
+from weft.ptir.ir import ElementRef, Operand, Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Array, EvalContext, Op, Value
 from weft.ptir.passes.dce import dce
 from weft.ptir.slots import is_smooth
-from weft.ptir.tape import Workshop
+from weft.ptir.tape import Workshop, empty_program
 from weft.ptir.term import Cotangents, Parts, Pullback, Term
 from weft.ptir.types import TensorType, TupleType
 
@@ -70,7 +70,7 @@ class Composite(Op):
         return [gradients.get(index) for index in range(len(types))]
 
 
-_EMPTY = Program("composite", (Function("composite", (), (), (), ()),), ())
+_EMPTY = empty_program("composite")
 
 
 @lru_cache(maxsize=256)

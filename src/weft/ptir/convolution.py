@@ -33,16 +33,12 @@ def times_kernel(
     *window, share, outputs = map(_known, kernel.shape)
     last, size, places = patches.rank - 1, math.prod(window), patches.shape[:-1]
     if groups == 1:
-        return patches.dot_general(
-            kernel.reshape((share * size, outputs)), batch_lhs=(), batch_rhs=(),
-            contract_lhs=(last,), contract_rhs=(0,), accum_dtype=accum, out_dtype=out,
-        )  # fmt: skip
+        matrix = kernel.reshape((share * size, outputs))
+        return patches.dot(matrix, ([last], [0]), accum_dtype=accum, out_dtype=out)
     rows = patches.reshape((*places, size, groups, share))
     columns = kernel.reshape((size, share, groups, outputs // groups))
-    found = rows.dot_general(
-        columns, batch_lhs=(last + 1,), batch_rhs=(2,), contract_lhs=(last, last + 2),
-        contract_rhs=(0, 1), accum_dtype=accum, out_dtype=out,
-    )  # fmt: skip
+    axes, batch = ([last, last + 2], [0, 1]), ([last + 1], [2])
+    found = rows.dot(columns, axes, batch, accum_dtype=accum, out_dtype=out)
     return found.move_axis(0, last).reshape((*places, outputs))
 
 

@@ -35,6 +35,11 @@ from weft.ptir.types import UNKNOWN, Symbol, TensorType, TupleType, ValueType, s
 from weft.ptir.verify import BodyScope, check_type
 
 
+def empty_program(name: str) -> Program:
+    """A program whose entry function has nothing in it yet."""
+    return Program(name, (Function(name, (), (), (), ()),), ())
+
+
 class Workshop:
     """What the bodies of one program under construction share: its regions, symbols and lines."""
 

@@ -21,6 +21,8 @@ from weft.ptir.literal import scalar_literal
 from weft.ptir.types import Dim, OfTensorType, Symbol, TensorType, TupleType, ValueType
 
 Number: TypeAlias = bool | int | float | complex
+Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
+"""Axes of the left operand and of the right one, paired by position."""
 
 
 class TermEmitter(Protocol):
@@ -187,6 +189,8 @@ class Term(OfTensorType):
         return self.reshape(column).broadcast_to(dims)
 
     def slice(self, starts: Sequence[int], sizes: Sequence[int]) -> Term:
+        if tuple(sizes) == self.shape:
+            return self
         return self.emitter.emit("slice", self, starts=tuple(starts), sizes=tuple(sizes))
 
     def part(self, axis: int, start: int, size: int) -> Term:
@@ -195,7 +199,7 @@ class Term(OfTensorType):
             return self
         if all(isinstance(dim, int) for dim in self.shape):
             starts = [start if d == axis else 0 for d in range(self.rank)]
-            return self.slice(starts, [size if d == axis else n for d, n in enumerate(self._sizes)])
+            return self.slice(starts, [size if d == axis else n for d, n in enumerate(self.sizes)])
         positions = self.counting((size,), 0) + start
         return self.taken(axis, positions)
 
@@ -242,7 +246,7 @@ class Term(OfTensorType):
         """Zeros of shape `dims` with this term in them from `starts` on."""
         if tuple(dims) == self.shape:
             return self
-        sizes = self._sizes
+        sizes = self.sizes
         known = [dim for dim in dims if isinstance(dim, int)]
         if len(known) == len(dims):
             spans = zip(known, starts, sizes, strict=True)
@@ -256,7 +260,7 @@ class Term(OfTensorType):
             return self
         if count == 0:
             return self.part(axis, 0, 0)
-        sizes = self._sizes
+        sizes = self.sizes
         needed = (count - 1) * step + 1
         short = [step - 1 if d == axis else 0 for d in range(self.rank)]
         padded = self.part(axis, 0, needed).pad([0] * self.rank, short)
@@ -264,7 +268,7 @@ class Term(OfTensorType):
         return rows.part(axis + 1, 0, 1).reshape([*sizes[:axis], count, *sizes[axis + 1 :]])
 
     @property
-    def _sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[int, ...]:
         """The shape where it must be known in numbers."""
         for dim in self.shape:
             if isinstance(dim, Symbol):
@@ -273,14 +277,20 @@ class Term(OfTensorType):
 
     # -- matrices --------------------------------------------------------------------------------
 
+    def dot(
+        self, other: Term, contract: Axes, batch: Axes = ((), ()), **dtypes: DType | None
+    ) -> Term:
+        """The sums of products over the axes in `contract`, of this term and of the other one,
+        for each place along the axes in `batch`."""
+        return self.emitter.emit(
+            "dot_general", self, other, batch_lhs=tuple(batch[0]), batch_rhs=tuple(batch[1]),
+            contract_lhs=tuple(contract[0]), contract_rhs=tuple(contract[1]), **dtypes,
+        )  # fmt: skip
+
     def __matmul__(self, other: Term) -> Term:
         """The product of the last two axes; all others are batch axes and equal."""
-        batch = tuple(range(self.rank - 2))
-        last = self.rank - 1
-        return self.emitter.emit(
-            "dot_general", self, other, batch_lhs=batch, batch_rhs=batch,
-            contract_lhs=(last,), contract_rhs=(last - 1,),
-        )  # fmt: skip
+        batch = range(self.rank - 2)
+        return self.dot(other, ([self.rank - 1], [self.rank - 2]), (batch, batch))
 
     def mask(self, op: str) -> Term:
         """Where row `op` column holds, in the shape of a matrix term, as i1."""

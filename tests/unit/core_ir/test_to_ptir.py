@@ -9,7 +9,7 @@ import weft
 from weft.core_ir import INSTRUCTIONS, from_expression, gradient, loads, lower, to_ptir
 from weft.core_ir.gradient_rules import GRADIENTS
 from weft.core_ir.infer import RULES
-from weft.core_ir.to_ptir import LOWERINGS
+from weft.core_ir.to_ptir import CONSTANTS, LOWERINGS
 from weft.ptir import dumps, verify
 
 OPCODES = set(INSTRUCTIONS) - {"Input"}
@@ -17,7 +17,7 @@ OPCODES = set(INSTRUCTIONS) - {"Input"}
 
 def test_every_table_has_a_row_for_every_instruction() -> None:
     assert set(RULES) == OPCODES
-    assert set(LOWERINGS) == OPCODES
+    assert set(LOWERINGS) | CONSTANTS == OPCODES
     without_gradient = {o for o in OPCODES if not INSTRUCTIONS[o].operands} | {"Div"}
     assert set(GRADIENTS) == OPCODES - without_gradient
 

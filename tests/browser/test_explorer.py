@@ -364,14 +364,28 @@ def test_a_profile_of_a_gpu_shows_stream_host_and_gaps(browser: Browser, tmp_pat
     browser.run("weft.show('timeline')")
     browser.settle()
     laid = browser.run("weft.state.data.programs[0].laid")
-    assert browser.run("weft.state.data.programs[0].lanes") == ["GPU stream", "host"]
+    assert browser.run("weft.state.data.programs[0].lanes") == ["GPU stream", "host", "launches"]
     waits = [end - start for start, end in laid["gaps"] if end - start > 2e-6]
-    assert waits == pytest.approx([59e-6, 74e-6])
+    # A launch computes nothing: from its beginning to its first kernel is a gap.
+    assert waits == pytest.approx([8e-6, 59e-6, 74e-6])
+    wait = next(start for start, end in laid["gaps"] if end - start > 70e-6)
+    browser.run(POINT_AT, wait + 40e-6, *laid["extent"], 3)
+    told = browser.texts(".timeline-view .told")[0]
+    assert "nothing runs for 74.0 µs: the host launches for 5.00 µs of it" in told
     browser.click_at(".timeline", -150, laid_row(browser, lane=0))
     assert browser.run("weft.state.pinned && weft.state.kernels.size") == 1
     browser.press("escape")
     keep(browser, "timeline")
     assert not browser.errors()
+
+
+POINT_AT = """((canvas, [t, from, to, lane]) => {
+  const box = canvas.getBoundingClientRect();
+  const clientX = box.left + 112 + ((t - from) / (to - from)) * (box.width - 128);
+  const clientY = box.top + 40 + 46 * lane + 6;
+  canvas.dispatchEvent(new PointerEvent("pointermove", { clientX, clientY }));
+})(document.querySelector(".timeline"), arguments)"""
+"""Point at a moment of the timeline, in a lane or, below all lanes, in the row of gaps."""
 
 
 def laid_row(browser: Browser, lane: int) -> int:

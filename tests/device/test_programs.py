@@ -176,9 +176,13 @@ def test_steps_are_timed() -> None:
     assert len([label for label, _ in steps if label.startswith("attention")]) == 1
     assert all(0 <= seconds < 1 for _, seconds in steps)
     laps = compile_program(program, "sm90").timeline(inputs_for(program))
-    assert {lap.lane for lap in laps} == {"GPU stream"}
-    ends = [lap.start + lap.seconds for lap in laps]
-    assert all(end <= lap.start + 1e-6 for end, lap in zip(ends, laps[1:], strict=False))
+    assert {lap.lane for lap in laps} == {"GPU stream", "launches"}
+    busy = [lap for lap in laps if lap.lane == "GPU stream"]
+    ends = [lap.start + lap.seconds for lap in busy]
+    assert all(end <= lap.start + 1e-6 for end, lap in zip(ends, busy[1:], strict=False))
+    launch = next(lap for lap in laps if lap.lane == "launches")
+    # The stream begins after the host has, and not long after it has handed the graph over.
+    assert launch.start < busy[0].start < launch.start + launch.seconds + 1e-3
 
 
 def test_times_have_no_pauses_of_the_host_in_them() -> None:

@@ -30,7 +30,7 @@ from weft.foundation.lines import Place
 from weft.plan.ir import Plan
 from weft.region.cost import kernel_seconds, kernel_work
 from weft.region.ir import Kernel
-from weft.runtime.timeline import HOST, Lap
+from weft.runtime.timeline import HOST, LAUNCHES, Lap
 from weft.target.target import Target
 
 Json = dict[str, Any]
@@ -111,7 +111,8 @@ def _record(
 
 def timeline_of(laps: Sequence[Lap]) -> Json:
     """Lanes by name, threads first, and spans: name, start, seconds, the number of their lane."""
-    lanes = sorted({lap.lane for lap in laps}, key=lambda lane: (lane == HOST, len(lane), lane))
+    last = (HOST, LAUNCHES)
+    lanes = sorted({lap.lane for lap in laps}, key=lambda lane: (lane in last, len(lane), lane))
     spans = [[lap.label, lap.start, lap.seconds, lanes.index(lap.lane)] for lap in laps]
     return {"lanes": lanes, "spans": spans}
 

@@ -17,6 +17,8 @@ HOST: Final = "host"
 """The lane of what Python carries out itself."""
 STREAM: Final = "GPU stream"
 """The lane of what a GPU carries out: programs have one stream."""
+LAUNCHES: Final = "launches"
+"""The lane of the host's calls that hand work to a GPU, and do not wait for it."""
 _PYTHON: Final = -1
 """Stands for the thread of what Python carries out itself."""
 MOST_LAPS: Final = 20_000

@@ -41,16 +41,17 @@ def test_a_saved_profile_becomes_a_page(tmp_path: Path) -> None:
 
 
 STREAMS = Path(__file__).parent / "gpu_profile.json"
-"""A step on a GPU, as `weft.profile` writes it: a stream, and a step that is the host's."""
+"""A step on a GPU, as `weft.profile` writes it: a stream, a step that is the host's, and
+launches."""
 
 
 def test_a_profile_of_a_gpu_has_its_stream_the_host_and_the_gaps() -> None:
     events = events_in(STREAMS)
     assert events is not None
     (record,) = records_of_trace(events, "it")
-    assert record["lanes"] == ["GPU stream", "host"]
+    assert record["lanes"] == ["GPU stream", "host", "launches"]
     on = [lane for _, _, _, lane in record["spans"]]
-    assert {0, 1} == set(on)
+    assert {0, 1, 2} == set(on)
     assert record["spans"][0][1] == 0
     times = {kernel["name"]: kernel["seconds"] for kernel in record["kernels"]}
     assert times["stream1"] == pytest.approx(412e-6)

@@ -1,11 +1,13 @@
-// One run in lanes: each thread of a CPU or stream of a GPU, the host, and the gaps in which none of
-// them is busy. Wheel or + and - zoom, dragging or arrows move.
+// One run in lanes: each thread of a CPU or stream of a GPU, the host, its launches, and the gaps in
+// which nothing is computed. Wheel or + and - zoom, dragging or arrows move.
 
 const LANE_HIGH = 38;
 const LANE_STEP = 46;
 const LEFT = 112;
 // Threads take the time themselves, which costs about so much: what is shorter is no gap of theirs.
 const LOOK = 1e-5;
+// The lane of what hands work to a GPU: it computes nothing itself.
+const LAUNCHES = "launches";
 
 // When the run begins and ends, how long each lane is busy, and the gaps; spans come in order.
 const layTimeline = ({ spans, lanes }) => {
@@ -14,12 +16,15 @@ const layTimeline = ({ spans, lanes }) => {
   const gaps = [];
   let [end, idle] = [spans.length ? spans[0][1] : 0, 0];
   const begin = end;
+  let last = end;
   for (const [, start, seconds, lane] of spans) {
     busy[lane] = (busy[lane] || 0) + seconds;
+    last = Math.max(last, start + seconds);
+    if (lanes[lane] === LAUNCHES) continue;
     if (start > end + least) { gaps.push([end, start]); idle += start - end; }
     end = Math.max(end, start + seconds);
   }
-  return { busy, gaps, idle, extent: [begin, Math.max(end, begin + 1e-9)] };
+  return { busy, gaps, idle, extent: [begin, Math.max(last, begin + 1e-9)] };
 };
 
 const timelineView = () => {
@@ -121,6 +126,13 @@ const timelineView = () => {
     const span = spans().find(([, start, seconds, own]) => own === lane && t >= start && t <= start + seconds);
     return { t, span, gap: lane === program().lanes.length && laidOut().gaps.find(([start, end]) => t >= start && t <= end) };
   };
+  // What the host did in a gap: calls that launch, or what nobody took the time of.
+  const whyIdle = ([from, to]) => {
+    const launches = program().lanes.indexOf(LAUNCHES);
+    const inside = spans().filter(([, start, seconds, lane]) => lane === launches && start < to && start + seconds > from);
+    const taken = inside.reduce((sum, [, start, seconds]) => sum + Math.min(to, start + seconds) - Math.max(from, start), 0);
+    return taken ? `the host launches for ${showSeconds(taken)} of it` : "the host prepares what comes next";
+  };
   const zoom = (factor, t) => { const [from, to] = view || extent(); view = [t - (t - from) * factor, t + (to - t) * factor]; painting.ask(); };
   // As weft.profile writes it: kernels one after the other are process 1, lanes process 2.
   const saveTrace = () => {
@@ -153,7 +165,7 @@ const timelineView = () => {
   canvas.addEventListener("pointermove", (event) => {
     const { span, gap } = atEvent(event);
     const kernel = span && program().kernels[index().named.get(span[0])];
-    told.textContent = span ? `${span[0]} ${showSeconds(span[2])} ${kernel ? `${kernel.op} ${kernel.place} ${kernel.layer}` : ""}` : gap ? `nothing runs for ${showSeconds(gap[1] - gap[0])}: the host prepares what comes next` : "";
+    told.textContent = span ? `${span[0]} ${showSeconds(span[2])} ${kernel ? `${kernel.op} ${kernel.place} ${kernel.layer}` : ""}` : gap ? `nothing runs for ${showSeconds(gap[1] - gap[0])}: ${whyIdle(gap)}` : "";
     if (!drag || !(event.buttons & 1)) return;
     const [from, to] = drag[1];
     const by = ((drag[0] - event.offsetX) / (canvas.clientWidth - LEFT - 16)) * (to - from);

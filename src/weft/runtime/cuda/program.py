@@ -47,6 +47,7 @@ from weft.runtime.cuda.tensors import (
     fresh,
     overwritten,
 )
+from weft.runtime.cuda.watched import Watched
 from weft.runtime.passing import Passing
 from weft.runtime.timeline import Lap
 
@@ -88,6 +89,8 @@ class Program:
         """Whether outputs lie in the memory of other donated inputs."""
         self._blocks: list[Block] = []
         """The memory of donated inputs that the last launch has overwritten."""
+        self._alone: list[float] | None = None
+        """The seconds of every step by itself, where they were measured."""
 
     # -- tensors of the device -------------------------------------------------------------------
 
@@ -235,7 +238,7 @@ class Program:
             stretches = self._ready(gpu)
             resident = stretches.resident
             self._upload(resident, inputs, None, frozenset())
-            seconds = Walk(stretches, self._functions, seed).timed()
+            self._alone = seconds = Walk(stretches, self._functions, seed).timed()
             self._results(resident)
         labels = [step.label for step in self.artifact.steps]
         return list(zip(labels, seconds, strict=True))
@@ -243,13 +246,17 @@ class Program:
     def timeline(
         self, inputs: Sequence[Array], seed: int = 0, threads: int | None = None
     ) -> list[Lap]:
-        """When the GPU was busy with each step of one run, and the host with its own."""
+        """When the GPU was busy with each step of one run, and the host with its own and with
+        launches."""
         gpu = open_gpu()
+        if self._alone is None:
+            self.profile(inputs, seed)
+        assert self._alone is not None
         with gpu.lock:
             stretches = self._ready(gpu)
             resident = stretches.resident
             self._upload(resident, inputs, None, frozenset())
-            laps = Walk(stretches, self._functions, seed).timeline()
+            laps = Watched(stretches, self._functions, seed).laps(self._alone)
             self._results(resident)
         return laps
 

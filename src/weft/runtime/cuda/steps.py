@@ -31,8 +31,7 @@ from weft.runtime.artifact import (
     TensorSpec,
 )
 from weft.runtime.cuda.resident import endless
-from weft.runtime.cuda.stretches import Stretches
-from weft.runtime.timeline import HOST, MOST_LAPS, STREAM, Lap
+from weft.runtime.cuda.stretches import Stretch, Stretches
 
 Array = NDArray[Any]
 _AT_ONCE: Final = 128
@@ -70,7 +69,7 @@ class Walk:
             stretch = self.stretches.at(position, kept=self.kept)
             if stretch is not None:
                 self._count(stretch.entered)
-                self.stretches.replay(stretch)
+                self.replay(stretch)
                 position = stretch.section.last
             else:
                 position = self.turn(position)
@@ -78,40 +77,22 @@ class Walk:
     def timed(self) -> list[float]:
         """All steps, one by one; the seconds of each, in all its turns."""
         seconds = np.zeros(len(self.steps))
-        for number, _, taken, _ in self._taken():
-            seconds[number] += taken
-        return [float(found) for found in seconds]
-
-    def timeline(self) -> list[Lap]:
-        """When the GPU was busy with each step, and the host with its own, side by side."""
-        found = [
-            Lap(self.steps[number].label, start, seconds, lane)
-            for number, start, seconds, lane in self._taken()
-            if lane == STREAM or isinstance(self.steps[number], HostCall)
-        ]
-        return sorted(found, key=lambda lap: lap.start)[:MOST_LAPS]
-
-    def _taken(self) -> list[tuple[int, float, float, str]]:
-        """All steps, one by one: their places, when they began, their seconds, and whose."""
-        found: list[tuple[int, float, float, str]] = []
         self.resident.begin(self.seed)
         self.resident.gpu.stream.synchronize()
-        began = time.perf_counter()
         position = 0
         while position < len(self.steps):
             here, started = position, time.perf_counter()
             if self.resident.is_straight(position):
                 position = self._straight_until(position)
-                laps = self._put(range(here, position))
-                # They ended just now, and began when the host had asked for them all.
-                start = time.perf_counter() - began - sum(laps)
-                for number, seconds in zip(range(here, position), laps, strict=True):
-                    found.append((number, start, seconds, STREAM))
-                    start += seconds
+                seconds[here:position] += self._put(range(here, position))
             else:
                 position = self.turn(position)
-                found.append((here, started - began, time.perf_counter() - started, HOST))
-        return found
+                seconds[here] += time.perf_counter() - started
+        return [float(found) for found in seconds]
+
+    def replay(self, stretch: Stretch) -> None:
+        """Start the steps of a stretch."""
+        self.stretches.replay(stretch)
 
     def _straight_until(self, position: int) -> int:
         end = min(len(self.steps), position + _AT_ONCE)

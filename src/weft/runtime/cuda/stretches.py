@@ -114,9 +114,15 @@ class Stretches:
 
     def replay(self, stretch: Stretch) -> None:
         """Start the steps of a stretch."""
+        found = self.ready(stretch)
+        if found is not None:
+            found.graph.launch(self.resident.gpu.stream)
+
+    def ready(self, stretch: Stretch) -> _Recorded | None:
+        """The graph of a stretch for what lies where it does; None where there is nothing to do."""
         resident, found = self.resident, stretch.last
         if not stretch.section.parts:
-            return
+            return None
         key = stretch.addresses(resident.external)
         if found is None or found.key != key:
             found = stretch.graphs.get(key)
@@ -125,7 +131,7 @@ class Stretches:
             else:
                 stretch.graphs.move_to_end(key)
             stretch.last = found
-        found.graph.launch(resident.gpu.stream)
+        return found
 
     def _made(self, stretch: Stretch, key: tuple[int, ...]) -> _Recorded:
         """A graph for a new set of addresses."""

@@ -181,9 +181,39 @@ def test_steps_are_timed(gpu: Machine) -> None:
     steps = on(gpu, source).profile(inputs_for(source))
     assert steps == [("matmul0", 0.0005), ("matmul1", 0.0005)]
     assert gpu.graph_launches == 0
-    laps = on(gpu, source).timeline(inputs_for(source))
-    assert [lap.label for lap in laps] == ["matmul0", "matmul1"]
-    assert {(lap.lane, lap.seconds) for lap in laps} == {("GPU stream", 0.0005)}
+
+
+def test_a_timeline_is_that_of_a_run_as_it_is(gpu: Machine) -> None:
+    """One launch of the host for all kernels of a graph, and when the stream was busy with each."""
+    source = mlp(8, 16, 8, 8)
+    executable = on(gpu, source)
+    laps = executable.timeline(inputs_for(source))
+    in_stream = [lap for lap in laps if lap.lane == "GPU stream"]
+    assert [lap.label for lap in in_stream] == ["matmul0", "matmul1"]
+    # The machine's clock says half a millisecond from any point to any other.
+    assert [lap.start for lap in in_stream] == pytest.approx([0.0005, 0.00075])
+    assert [lap.seconds for lap in in_stream] == pytest.approx([0.00025, 0.00025])
+    (launch,) = (lap for lap in laps if lap.lane == "launches")
+    assert launch.label == "launch of 2 steps"
+    assert launch.seconds > 0
+    assert gpu.graph_launches == 1
+    # The times of single kernels are known, and the graph is there.
+    launched = len(gpu.launches)
+    executable.timeline(inputs_for(source))
+    assert len(gpu.launches) == launched + 2
+
+
+def test_a_timeline_has_what_the_host_computes_between_launches(gpu: Machine) -> None:
+    b = Builder()
+    x = b.param("f32", [4, 8])
+    q, _ = b.qr(b.exp(x))
+    laps = on(gpu, b.build(b.tanh(q))).timeline([np.ones((4, 8), np.float32)])
+    first, call, second = (lap for lap in laps if lap.lane != "GPU stream")
+    assert [first.lane, call.lane, second.lane] == ["launches", "host", "launches"]
+    assert (first.label, second.label) == ("launch of map0", "launch of map2")
+    assert first.start + first.seconds <= call.start
+    assert call.start + call.seconds <= second.start
+    assert [lap.label for lap in laps if lap.lane == "GPU stream"] == ["map0", "map2"]
 
 
 def test_what_is_held_back_goes_on_whatever_happens(gpu: Machine) -> None:

@@ -6,8 +6,8 @@
 
 Families are gemm, gemm_odd, gemm_epilogue, rows, maps, reduce, movement, sm80 and gpt2, of the list
 in `gpu2.json` attention, attention_training, attention_decode, conv, conv_epilogue, products and
-rows_backward, and beside the lists gemm_types, depthwise and whole. Programs go through the whole
-compiler. `--prepare` compiles them into a folder that `WEFT_CACHE` names later, on a machine
+rows_backward, and beside the lists gemm_types, depthwise, groups and whole. Programs go through the
+whole compiler. `--prepare` compiles them into a folder that `WEFT_CACHE` names later, on a machine
 without a GPU too. Lines are measured in a child, which is given up when it has been silent for too
 long, and started again after the line at which it was lost. A peer that takes too long to compile
 is given up, and its line goes on. What cannot run, or was not reached in time, is listed with the

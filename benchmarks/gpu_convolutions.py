@@ -240,6 +240,25 @@ def depthwise_lines() -> Iterator[Line]:
         yield from (shape.line("depthwise"), shape.back(0, "depthwise"), shape.back(1, "depthwise"))
 
 
+GROUPS: Final = (
+    Shape(32, (56, 56), 128, 128, 3, groups=32),
+    Shape(32, (28, 28), 256, 256, 3, groups=32),
+    Shape(32, (56, 56), 256, 256, 3, 2, groups=32),
+    Shape(32, (14, 14), 512, 512, 3, groups=32),
+    Shape(32, (7, 7), 1024, 1024, 3, groups=32),
+    Shape(32, (28, 28), 192, 192, 3, groups=8),
+    Shape(16, (56, 56), 96, 192, 5, groups=12),
+    Shape(16, (4096,), 256, 256, 9, groups=16),
+)
+"""Convolutions in groups of few channels: ResNeXt's, and others."""
+
+
+def group_lines() -> Iterator[Line]:
+    """Three passes each."""
+    for shape in GROUPS:
+        yield from (shape.line("groups"), shape.back(0, "groups"), shape.back(1, "groups"))
+
+
 @dataclass(frozen=True)
 class Ending:
     """A convolution with what follows it, in one of the ways of `conv_epilogue`."""

@@ -15,7 +15,12 @@ from typing import Any, Final
 
 from benchmarks.gpu_attention import attention_lines, attention_training_lines
 from benchmarks.gpu_backward import rows_backward_lines
-from benchmarks.gpu_convolutions import conv_epilogue_lines, conv_lines, depthwise_lines
+from benchmarks.gpu_convolutions import (
+    conv_epilogue_lines,
+    conv_lines,
+    depthwise_lines,
+    group_lines,
+)
 from benchmarks.gpu_decode import decode_lines
 from benchmarks.gpu_gpt2 import gpt2_lines
 from benchmarks.gpu_line import Line, Tensor
@@ -403,6 +408,7 @@ FAMILIES: Final[Mapping[str, Callable[[], Iterator[Line]]]] = {
     "conv": conv_lines,
     "conv_epilogue": conv_epilogue_lines,
     "depthwise": depthwise_lines,
+    "groups": group_lines,
     "products": products_lines,
     "rows_backward": rows_backward_lines,
 }

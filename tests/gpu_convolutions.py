@@ -123,7 +123,7 @@ COPIED: Final[dict[str, Case]] = {
     "channels first, stride 2, dilated": Case(size=(17, 18), layout="first", stride=2, pad=2),
     "filters first": Case(size=(8, 8), layout="filters first"),
     "odd channels": Case(size=(8, 8), inputs=65, outputs=63),
-    "groups of few channels": Case(size=(12, 12), inputs=96, outputs=96, groups=3),
+    "groups of some channels": Case(size=(12, 12), inputs=96, outputs=96, groups=2),
     "three channels": Case(size=(20, 20), window=(7, 7), inputs=3, images=6, stride=2, pad=3),
     "four channels, no zeros around": Case(
         size=(26, 23), window=(7, 5), inputs=4, images=12, stride=3, pad=0
@@ -134,6 +134,28 @@ COPIED: Final[dict[str, Case]] = {
     "channels first, 1-D": Case(size=(200,), window=(5,), pad=2, layout="first"),
 }
 """Those of which an operand is copied first."""
+
+GROUPED: Final[dict[str, Case]] = {
+    "8 channels": Case(inputs=32, outputs=32, groups=4),
+    "8 channels, f16, stride 2": Case(
+        inputs=24, outputs=24, groups=3, size=(7, 5), stride=2, images=3, dtype="f16"
+    ),
+    "4 channels, more groups than a block has": Case(inputs=40, outputs=40, groups=10),
+    "3 channels, bias": Case(inputs=9, outputs=15, groups=3, size=(5, 5), epilogue="bias"),
+    "16 channels, more results, dilated": Case(
+        inputs=48, outputs=96, groups=3, size=(5, 21), images=1, dilation=2, pad=2
+    ),
+    "24 channels": Case(inputs=72, outputs=72, groups=3, size=(4, 5), pad=(1, 0, 2, 1)),
+    "32 channels": Case(inputs=64, outputs=64, groups=2, window=(2, 1), pad=0),
+    "many results": Case(inputs=16, outputs=112, groups=2, size=(3, 4)),
+    "filters first, residual": Case(
+        inputs=32, outputs=32, groups=4, layout="filters first", epilogue="residual"
+    ),
+    "two results": Case(inputs=16, outputs=16, groups=2, epilogue="two"),
+    "1-D": Case(inputs=32, outputs=32, groups=4, size=(300,), window=(3,), images=1),
+    "3-D": Case(inputs=16, outputs=16, groups=2, size=(3, 4, 5), window=(3, 2, 3), images=2),
+}
+"""In groups of few channels."""
 
 PATCHES: Final = Case(
     size=(32, 32), window=(8, 8), inputs=3, outputs=128, images=16, stride=8, pad=0

@@ -28,7 +28,7 @@ BOUND: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Who takes which part of a contraction in the SM80 template."""
 _TAILS: Final = ("m.i.i", "n.i.i", "k.i.i")
-_GPU: Final = ("fma", "sm80", "sm90")
+_GPU: Final = ("fma", "groups", "sm80", "sm90")
 _PIECE: Final = 16
 """Bytes of one copy of the SM80 template."""
 

@@ -15,6 +15,7 @@ from weft.foundation.dtypes import F32, I1
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.plan.attention import cpu_attention_plan, gpu_attention_plan, stream_plan
 from weft.plan.contraction import cpu_plan
+from weft.plan.group_tiles import group_plan
 from weft.plan.ir import (
     STREAMING,
     Header,
@@ -159,7 +160,8 @@ def _contraction(
         return sm90_plan(kernel, problem, target, header)
     if problem is not None and takes_warps(problem, kernel):
         return sm80_plan(kernel, problem, target, header)
-    return fma_plan(kernel, target, header)
+    in_groups = None if problem is None else group_plan(kernel, problem, target, header)
+    return in_groups or fma_plan(kernel, target, header)
 
 
 def _row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> RowPlan:

@@ -21,11 +21,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from weft.plan.attention import attention_seconds
+from weft.plan.group_tiles import group_seconds
 from weft.plan.ir import AttentionPlan, MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.rows import chunks_of, row_count, row_length, rows_together
 from weft.plan.tensor_cores import product_seconds
 from weft.region.cost import kernel_work
-from weft.region.ir import Fold, Kernel, Read, Reduce, Tensor
+from weft.region.forms.grouped import find_groups
+from weft.region.ir import Fold, Kernel, Read, Reduce, Tensor, problem_of
 from weft.target import roofline
 from weft.target.target import Target
 
@@ -53,6 +55,11 @@ def plan_seconds(
             return product_seconds(kernel, plan, target)
         case MmaPlan(arch="sm80"):
             return None
+        case MmaPlan(arch="groups"):
+            found = find_groups(kernel, problem_of(kernel))
+            return (
+                None if found is None else group_seconds(found, plan.tile, plan.warp_tile, target)
+            )
         case MmaPlan():
             return _multiply_adds(kernel, tensors, plan, target)
         case AttentionPlan():

@@ -65,7 +65,8 @@ class LocalEdge:
 @dataclass(frozen=True)
 class MmaPlan:
     """A contraction, or a convolution as one (document 2's plan, extended). `arch` is the template:
-    matrix instructions of SM80 or SM90, multiply-adds of single numbers (fma), or loops (cpu)."""
+    matrix instructions of SM80 or SM90, those of SM80 for groups of few channels (groups),
+    multiply-adds of single numbers (fma), or loops (cpu)."""
 
     header: Header
     tile: tuple[int, int, int]

@@ -26,7 +26,7 @@ ALIGNMENT: Final = "E2203 AlignmentOverrun"
 RANGE: Final = "E2204 PlanRange"
 _VECTOR_BYTES: Final = 16
 _PRECISIONS: Final = (FULL, PROMOTED, SPLIT)
-_ARCHITECTURES: Final = ("cpu", "fma", "sm80", "sm90")
+_ARCHITECTURES: Final = ("cpu", "fma", "groups", "sm80", "sm90")
 _ROLES: Final = ("cooperative", "pingpong", "single")
 _BUFFERS: Final = ("reg", "smem_ring", "gmem")
 
@@ -233,7 +233,7 @@ def threads_of_accumulators(plan: MmaPlan) -> int:
 def threads_of_block(plan: MmaPlan) -> int:
     """Threads of a block without specialised warps."""
     (rows, columns, _), (warp_rows, warp_columns) = plan.tile, plan.warp_tile
-    return (rows // warp_rows) * (columns // warp_columns) * roofline.WARP
+    return -(-rows // warp_rows) * (columns // warp_columns) * roofline.WARP
 
 
 def _base(plan: MmaPlan) -> int:

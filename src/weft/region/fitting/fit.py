@@ -20,6 +20,8 @@ from weft.region.fitting.room import with_room
 from weft.region.fitting.sorted_together import sorted_together
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.fitting.wide_sums import with_wide_sums
+from weft.region.forms.grouped import find_groups
+from weft.region.forms.problem import find_problem
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
 from weft.region.structure import buffers
 from weft.target.target import Kind, Target
@@ -76,6 +78,8 @@ def _prepared(
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros, together)
     if kernel.pattern is Pattern.CONV:
+        if find_groups(kernel, find_problem(kernel, tensors)) is not None:
+            return (kernel,), ()
         groups = with_joined_groups(kernel, tensors, target)
         patches = groups or with_patches(kernel, tensors, target)
         folded = patches or with_folded_windows(kernel, tensors, target)

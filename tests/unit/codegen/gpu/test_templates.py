@@ -21,6 +21,7 @@ PLANS: dict[str, Plan] = {
     "columns": RowPlan(HEADER, 4, across=True, ring=4),
     "strips": RowPlan(HEADER, 4, across=True, rows_per_thread=7),
     "fma": MmaPlan(HEADER, TILE, arch="fma"),
+    "groups": MmaPlan(HEADER, TILE, arch="groups"),
     "sm80": MmaPlan(HEADER, TILE, arch="sm80"),
     "sm90": MmaPlan(HEADER, TILE, arch="sm90"),
     "attention": AttentionPlan(HEADER, 64, 64),

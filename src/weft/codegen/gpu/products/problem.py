@@ -155,9 +155,10 @@ class _Axes:
         return prod(self.sizes[name] for name in names)
 
 
-def analyse(kernel: Kernel, refs: Refs) -> Problem:
+def analyse(kernel: Kernel, refs: Refs, *, kept: bool = False) -> Problem:
     """The problem a kernel poses; raises `Refusal`. Functions that its epilogue spells out are
-    recognised here: plans speak of the kernel as it was written."""
+    recognised here: plans speak of the kernel as it was written. An image that is `kept`, with its
+    border, is not gone through window by window: its operand says where its elements lie."""
     kernel = recognise(kernel)
     roles = _roles(kernel)
     lets = {let.name: let for let in kernel.body}
@@ -166,7 +167,7 @@ def analyse(kernel: Kernel, refs: Refs) -> Problem:
     axes = _axes(kernel, roles, refs)
     names = {let.name: f"v{i}" for i, let in enumerate([lets[roles.contraction], *epilogue])}
     sources, ops = _program(epilogue, reads, names, axes, lets)
-    a, b = _operands(kernel, roles, refs, axes)
+    a, b = (_kept if kept else _operands)(kernel, roles, refs, axes)
     return Problem(
         batch=tuple(axes.sizes[name] for name in axes.batch),
         m=axes.size(axes.m),
@@ -257,6 +258,19 @@ def _operands(kernel: Kernel, roles: Roles, refs: Refs, axes: _Axes) -> tuple[Op
         if image is not None and image.is_summed:
             sides[-1] = filter_operand(sides[-1], address, image, own)
     return sides[0], sides[1]
+
+
+def _kept(kernel: Kernel, roles: Roles, refs: Refs, axes: _Axes) -> tuple[Operand, Operand]:
+    """Both operands, guarded or not, as if they were matrices."""
+    lets = (kernel.let(roles.lhs), axes.m), (kernel.let(roles.rhs), axes.n)
+    reads = [(let, let.expr, outer) for let, outer in lets if isinstance(let.expr, Read)]
+    if len(reads) < len(lets):
+        raise Refusal("OperandComputed", "an operand of the contraction is computed, not read")
+    found = [
+        _operand(let, _address(read.index, refs[read.tensor], kernel), outer, axes)
+        for let, read, outer in reads
+    ]
+    return found[0], found[1]
 
 
 def _depth(a: Operand, b: Operand) -> int:

@@ -29,14 +29,15 @@ _SPLITTING: Final = ("sm80", "sm90")
 
 def field_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
     """Fields of a plan that no template carries out, and what they say that is not so."""
-    for why in (*false_claims(kernel, plan), *_algorithms(kernel, plan), *_cached(plan)):
+    for why in (*false_claims(kernel, plan), *algorithm_refusals(kernel, plan), *_cached(plan)):
         yield refuse("PlanField", why)
     for hint, value in plan.layout_hints.items():
         if HINTS.get(hint) != value:
             yield refuse("PlanField", f"layout_hints.{hint}={json.dumps(value)} is not built")
 
 
-def _algorithms(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
+def algorithm_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
+    """Algorithms that a plan names and no template has."""
     built = {algorithm_kind(kernel, plan.arch): "implicit_gemm", "attention": STREAMING}
     for key, value in plan.algo_choice.items():
         # Matrix instructions make sums in parts as well (`split.py`).

@@ -47,6 +47,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
     Expr,
+    FloorDiv,
     add,
     axes_of,
     axis,
@@ -269,6 +270,10 @@ class Lowering(Reductions):
     def _lies_across(self, load: ir.Load, rows: Scope, lanes: Scope) -> bool:
         """Whether neighbours in memory are neighbours along `rows`, and far apart along `lanes`."""
         if load.places or coefficient(load.address, rows.var) != 1:
+            return False
+        quotients = [term for term, _ in load.address.terms if isinstance(term, FloorDiv)]
+        if any(rows.var in axes_of(term.value) for term in quotients):
+            # Somewhere among the neighbours the next line, or the next image, begins.
             return False
         if any(rows.var in axes_of(guard.expr) for guard in load.guards):
             return False

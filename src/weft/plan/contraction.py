@@ -24,7 +24,18 @@ from weft.plan.images import IMAGE, NEAR_BYTES, image_block, image_of
 from weft.plan.ir import CacheRead, Header, MmaPlan, Vectorize
 from weft.region.forms.columns import FEW_ROWS
 from weft.region.forms.panels import Panels, panels_of
-from weft.region.ir import Binary, Cast, Kernel, Let, Read, Reduce, Tensor, epilogue_of, row_major
+from weft.region.ir import (
+    Binary,
+    Cast,
+    Kernel,
+    Let,
+    Pattern,
+    Read,
+    Reduce,
+    Tensor,
+    epilogue_of,
+    row_major,
+)
 from weft.target.target import Target
 
 ROWS_PER_PIECE = 240
@@ -245,7 +256,9 @@ def blocked_tile(
     roles, sizes = kernel.roles, kernel.sizes
     m, n, k = (math.prod(sizes[a] for a in axes) for axes in (roles.m, roles.n, roles.k))
     rows, columns = register_block(target, lanes, m, n)
-    if m < rows or n < columns or k < 16 or m * n * k < WORTH_PACKING:
+    # Where the last axis of the columns fills no vector, half a tile of all of them is better.
+    least = columns // 2 if roles.n and sizes[roles.n[-1]] < lanes else columns
+    if m < rows or n < least or k < 16 or m * n * k < WORTH_PACKING:
         return None
     return _block(kernel, target, lanes, (rows, columns)), (rows, columns)
 
@@ -270,7 +283,8 @@ def _block(
         blocks = (without_rest(m, blocks[0], rows), blocks[1])
     # Whole runs of the last summed axis: between them, windows jump.
     run = sizes[roles.k[-1]]
-    run = run if run <= most_depth and run % lanes == 0 else 1
+    whole = run % lanes == 0 or kernel.pattern is Pattern.CONV
+    run = run if run <= most_depth and whole else 1
     depth = even_blocks(k, most_depth // run * run, run)
     return (*blocks, depth)
 

@@ -276,10 +276,30 @@ class Code:
         low = self.load(kind, pointer, lanes, align)
         after = self.pointer(pointer, kind, number(lanes - 1, "i64"))
         high = self.load(kind, after, lanes, align)
+        return self._every_second_of(low, high)
+
+    def every_second_masked(self, kind: str, pointer: str, mask: Val, fill: Val, align: int) -> Val:
+        """Elements 0, 2, 4, ... where the mask holds, and the fill elsewhere."""
+        lanes = mask.lanes
+        half = lanes // 2
+        first = [n // 2 if n % 2 == 0 else lanes for n in range(lanes)]
+        last = [half + n // 2 if n % 2 else lanes for n in range(lanes)]
+        parts = []
+        for start, taken in ((0, first), (lanes - 1, last)):
+            chosen = ", ".join(f"i32 {lane}" for lane in taken)
+            some = f"shufflevector {mask}, {mask.type} zeroinitializer, <{lanes} x i32> <{chosen}>"
+            place = self.assign(f"getelementptr {kind}, ptr {pointer}, i64 {start}", "ptr").text
+            parts.append(self.masked_load(kind, place, self.assign(some, "i1", lanes), fill, align))
+        return self._every_second_of(*parts)
+
+    def _every_second_of(self, low: Val, high: Val) -> Val:
+        """Elements 0, 2, 4, ... of two vectors, the second of which begins where the first ends."""
+        lanes = low.lanes
         half = lanes // 2
         taken = [2 * n if n < half else lanes + 2 * n - (lanes - 1) for n in range(lanes)]
         mask = ", ".join(f"i32 {lane}" for lane in taken)
-        return self.assign(f"shufflevector {low}, {high}, <{lanes} x i32> <{mask}>", kind, lanes)
+        text = f"shufflevector {low}, {high}, <{lanes} x i32> <{mask}>"
+        return self.assign(text, low.scalar, lanes)
 
     def prefetch(self, base: str, kind: str, index: Val) -> None:
         """A hint that memory near a place, which need not exist, will be read once."""

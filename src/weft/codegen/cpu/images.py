@@ -23,7 +23,7 @@ from itertools import product
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.blocked import Block, BlockedContraction, first_apart
-from weft.codegen.cpu.panels import Cut, close, cuts, repeat
+from weft.codegen.cpu.panels import Cut, close, cuts, halves, repeat
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Blocking, Segment, Tiling, segments
 from weft.foundation.dtypes import DType
@@ -397,7 +397,7 @@ class ImageContraction(BlockedContraction):
         flat = flat + axis(over.var) * self.width
         size = places_of(self.kernel, self.image, block.columns)[-1]
         start = block.column if count == 1 else constant(0)
-        for cut in _halves(size, self.lanes):
+        for cut in halves(size, self.lanes):
             inner, place = self._lanes_loop(scope, cut)
             inner.axes[self.image.windows[-1].place] = place + start
             self._finish(inner, flat + place)
@@ -406,7 +406,7 @@ class ImageContraction(BlockedContraction):
 
     def _finish_rows(self, root: Scope, block: Block) -> None:
         scope, flat = self._places(root, block, len(self.image.windows))
-        for cut in _halves(block.rows, self.lanes):
+        for cut in halves(block.rows, self.lanes):
             inner, place = self._lanes_loop(scope, cut)
             inner.axes.update(self._unflattened(self.a.axes, block.row + place))
             self._finish(inner, flat + place * self.width)
@@ -422,15 +422,3 @@ class ImageContraction(BlockedContraction):
         inner.body.append(ir.Load(self.reduce.name, self.sums, address))
         inner.names.add(self.reduce.name)
         self._store(self.kernel.outputs, inner)
-
-
-def _halves(size: int, lanes: int) -> list[Segment]:
-    """Whole vectors, then vectors of half the lanes, and so on down to single elements."""
-    found, start = [], 0
-    while lanes and start < size:
-        count = (size - start) // lanes
-        if count:
-            found.append(Segment(start, count, 1, lanes))
-        start += count * lanes
-        lanes //= 2
-    return found

@@ -350,11 +350,12 @@ class _Emitter:
             read = code.every_second if every_second else code.load
             raw = read(kind, place, lanes, dtype.storage_bytes)
             return code.select(inside, self.formats.from_storage(raw, dtype), fill)
-        if moves and step == 1 and self._masks(load.guards, kind):
+        if moves and together and self._masks(load.guards, kind):
             mask = indices.inside_lanes(load.guards)
             place = code.far_pointer(base, kind, indices.value(load.address))
             fill = self.formats.to_storage(code.spread(fill, lanes), dtype)
-            raw = code.masked_load(kind, place, mask, fill, dtype.storage_bytes)
+            read_some = code.every_second_masked if every_second else code.masked_load
+            raw = read_some(kind, place, mask, fill, dtype.storage_bytes)
             return self.formats.from_storage(raw, dtype)
         parts = []
         for lane in range(lanes):

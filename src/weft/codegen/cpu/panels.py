@@ -38,6 +38,9 @@ _MANY_LANES: Final = 16
 _FEWER_LANES: Final = (8, 4)
 """Lanes of tiles that are turned where a panel is no whole vectors: wide vectors are wider than
 panels of rows."""
+_SHORTEST_LINE: Final = 4
+_NEAR_STEPS: Final = (1, 2)
+"""How far apart neighbours along a line lie that one or two vectors hold."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,9 @@ class Panels(Lowering):
         """One panel, with vectors along whichever of its two directions the memory runs."""
         base = number * (depth * side.width)
         jumps = self._jumps(side, start, k)
+        if jumps and self._lines_along(side, depth):
+            self._line_by_line(scope, side, start, width, depth, k, base)
+            return
         if jumps and self._runs_along(side):
             self._one_by_one(scope, side, start, width, depth, ZERO, k, base)
             return
@@ -182,6 +188,39 @@ class Panels(Lowering):
         deep = Scope(each, self._name("k"), count, SERIAL)
         self._copy(deep, side, start, axis(each.var), along + axis(deep.var), k, base)
         close(deep, scope)
+
+    def _lines_along(self, side: Side, depth: int) -> int:
+        """Steps of a line along k whose elements lie side by side in memory, or every second of
+        them does; 0 where a panel has no whole lines, or they are short."""
+        last = side.summed[-1] if side.summed else ""
+        size = self.kernel.sizes.get(last, 1)
+        if size < _SHORTEST_LINE or depth % size:
+            return 0
+        stack = [side.value]
+        while stack:
+            let = self.lets[stack.pop()]
+            if isinstance(let.expr, Read) and last in let.axes:
+                address = linear(let.expr.index, self.refs[let.expr.tensor].strides)
+                if coefficient(address, last) not in _NEAR_STEPS:
+                    return 0
+            stack += operands(let)
+        return size
+
+    def _line_by_line(
+        self, scope: Scope, side: Side, start: Expr, width: int, depth: int, k: Expr, base: Expr
+    ) -> None:
+        """A panel read in vectors along lines and stored element by element: a line of all places
+        across, then the next, so that what is written stays near."""
+        run = self._lines_along(side, depth)
+        lines = Scope(scope, self._name("kr"), depth // run, SERIAL)
+        each = Scope(lines, self._name("w"), width, SERIAL)
+        for cut in halves(run, self.lanes):
+            loop = Scope(each, self._name("kt"), cut.count, SERIAL)
+            inner = Scope(loop, self._name("kl"), cut.lanes, LANES if cut.lanes > 1 else UNROLLED)
+            along = axis(lines.var) * run + axis(loop.var) * cut.lanes + axis(inner.var) + cut.start
+            self._copy(inner, side, start, axis(each.var), along, k, base)
+            close(inner, each)
+        close(each, scope)
 
     def _lanes_across(self, width: int) -> int:
         """Lanes of the tiles that a panel is turned in: all, or as many as make whole tiles."""
@@ -337,6 +376,18 @@ class Panels(Lowering):
         """`tile += a * b`."""
         product = ir.Let("ab", self._packed_dtype(side), "mul", ("a", "b"))
         return product, ir.Accumulate("tile", "ab")
+
+
+def halves(size: int, lanes: int) -> list[Segment]:
+    """Whole vectors, then vectors of half the lanes, and so on down to single elements."""
+    found, start = [], 0
+    while lanes and start < size:
+        count = (size - start) // lanes
+        if count:
+            found.append(Segment(start, count, 1, lanes))
+        start += count * lanes
+        lanes //= 2
+    return found
 
 
 def up(size: int, step: int) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol, overload
 
 from numpy.typing import NDArray
 
+from weft.driver.agreement import agreement_on
 from weft.driver.inputs import (
     ReadyInputs,
     Shapes,
@@ -139,6 +140,7 @@ class Executable(Compiled):
         self._given = ReadyInputs(self.inputs)
         self._known: dict[Shapes, Cluster] = {}
         """The version for inputs of given shapes that need no conversion."""
+        self._agreement = agreement_on(self.source)
 
     def __repr__(self) -> str:
         versions = counted(len(self.clusters), "version")
@@ -205,6 +207,8 @@ class Executable(Compiled):
         holder: object,
     ) -> list[Array]:
         """Run a version on inputs that are ready for it; the parameters are the holder's."""
+        if self._agreement is not None:
+            self._agreement.reach()
         try:
             return cluster.built.program.run(inputs, check_seed(seed), threads, holder)
         except MemoryError:

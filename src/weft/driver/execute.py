@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from weft.core_ir.ir import Module
 from weft.core_ir.to_ptir import to_ptir
+from weft.driver.agreement import Agreement, agreement_on
 from weft.driver.backends import (
     Backend,
     DonatingBackend,
@@ -90,9 +91,11 @@ def _run(
     sizes = bind_shapes(program.main.parameters, [array.shape for array in arrays])
     prepared = _RECENT.find(program, chosen, sizes) if log is None else None
     if prepared is None:
-        prepared = _prepare(specialise(program, sizes), chosen, log)
+        made = _prepare(specialise(program, sizes), chosen, log)
+        prepared = replace(made, source=program)
         _RECENT.keep(program, chosen, sizes, prepared)
     stored = [chosen.store(array) for array in arrays]
+    prepared.agree()
     results = prepared.executable.execute(stored, seed=seed, observer=observer)
     kinds = prepared.results
     return [chosen.read_storage(x, kind) for x, kind in zip(results, kinds, strict=True)]
@@ -109,6 +112,8 @@ class Prepared:
     """The positions of the inputs that a run may overwrite."""
     files: list[str] = field(default_factory=list, compare=False, repr=False)
     """Where its profiles and pages were written, in words for `explain`."""
+    source: Program | None = field(default=None, compare=False, repr=False)
+    """What the program was before its sizes were filled in and passes changed it."""
 
     def note_file(self, told: str) -> None:
         """Remember a file that tells of this program, in words; it is named once."""
@@ -119,6 +124,15 @@ class Prepared:
     def results(self) -> tuple[TensorType, ...]:
         """The types of the flattened results."""
         return tuple(leaf for kind in self.program.main.results for leaf in leaves(kind))
+
+    @cached_property
+    def _agreement(self) -> Agreement | None:
+        return agreement_on(self.source or self.program)
+
+    def agree(self) -> None:
+        """Return when all ranks have come to this program, which they run together."""
+        if self._agreement is not None:
+            self._agreement.reach()
 
     @cached_property
     def _held(self) -> HoldingExecutable | None:
@@ -134,6 +148,8 @@ class Prepared:
     ) -> list[Storage]:
         """The flattened results for flattened inputs, as the backend stores them. While `holder`
         stays the same, so do all inputs but those at the positions `data`."""
+        if self._agreement is not None:
+            self._agreement.reach()
         held = self._held if holder is not None else None
         if held is None:
             return self.executable.execute(inputs, seed=seed)

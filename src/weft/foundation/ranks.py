@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -100,6 +101,11 @@ class World:
     count: int
     is_process = False
     """Whether no other rank is in this process, so that a device can be this rank's own."""
+
+    @cached_property
+    def agreed(self) -> set[bytes]:
+        """Digests of the programs of which this rank knows that all ranks run them."""
+        return set()
 
     def meet(self, meeting: Meeting, array: Array) -> list[Array]:
         """The arrays of all members, in their order; mine is among them. Nobody changes them."""

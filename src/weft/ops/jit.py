@@ -13,6 +13,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, update_wrapper
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -417,12 +418,13 @@ class Jitted:
     def _prepare(
         self, traced: Trace, home: Arena, donated: frozenset[int], structure: Structure
     ) -> Prepared | ByShape:
+        named = replace(traced.program, input_names=tuple(self._parameters.leaf_names(structure)))
         if not is_static(traced.program):
-            return ByShape(traced.program, home.backend, self._shapes)
+            return ByShape(named, home.backend, self._shapes)
         # Modules of which something is given away or assigned to are others in the next call.
         stays = not (donated or traced.state)
         held = held_leaves(structure, len(traced.captured)) if stays else frozenset[int]()
-        return PROGRAMS.compile(traced.program, home.backend, "jit", donated, held)
+        return PROGRAMS.compile(traced.program, home.backend, "jit", donated, held, named)
 
     def trace(self, key: Key, home: Arena, numbers: Numbers) -> Trace:
         """The function on traced arguments of these kinds; `numbers` gets to know what it does with

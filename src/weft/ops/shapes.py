@@ -25,14 +25,14 @@ class ByShape:
 
     def __init__(self, program: Program, backend: Backend, shapes: ShapeSet | None = None) -> None:
         self.backend = backend
-        self.source = optimise(program)
+        self.written, self.source = program, optimise(program)
         self.kinds = [leaf for kind in self.source.main.parameters for leaf in leaves(kind)]
         interprets = getattr(backend, "interprets", False)
         chosen = shapes or (exact_shapes() if interprets else ShapeSet())
         self.clusters: Clusters[Prepared] = Clusters(self.source, self._compile, chosen)
 
     def _compile(self, program: Program) -> Prepared:
-        return PROGRAMS.compile(program, self.backend, "jit")
+        return PROGRAMS.compile(program, self.backend, "jit", source=self.written)
 
     def execute(
         self, inputs: Sequence[Any], shapes: Sequence[tuple[int, ...]], *, seed: int = 0

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from weft.driver.backends import Backend, runs_passes
@@ -133,17 +133,18 @@ class ProgramCache:
         kind: str = "eval",
         donated: frozenset[int] = frozenset(),
         params: frozenset[int] = frozenset(),
+        source: Program | None = None,
     ) -> Prepared:
         """A program after all passes, ready to run. `kind` tells a tracer for whom, and what the
         passes did; a run may use the memory of the inputs at the positions `donated`, and those at
-        the positions `params` are the same in many runs."""
+        the positions `params` are the same in many runs. `source` is what it was made of."""
         self.statistics.compiled += 1
         started = time.perf_counter()
         log = PassLog()
         is_ready = WATCH.tracer is None and runs_passes(backend)
         with no_fork:
             passed = program if is_ready else optimise(program, log)
-            made = prepare(passed, backend, donated, params)
+            made = replace(prepare(passed, backend, donated, params), source=source or program)
         if WATCH.tracer is not None:
             WATCH.tracer.compiled(kind, program, made, log, time.perf_counter() - started)
         return made

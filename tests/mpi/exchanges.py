@@ -64,6 +64,9 @@ def exchanges(world: World) -> int:
 
 
 def trained(mesh: weft.Mesh) -> list[float]:
+    same = weft.replicate({"step": np.array(mesh.rank), "rate": weft.asarray(0.5)}, mesh)
+    assert same["step"].shape == same["rate"].shape == ()
+    assert same["step"] == 0
     nn.manual_seed(mesh.rank)
     model = weft.replicate(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 2)), mesh)
     optimiser = optim.AdamW(1e-2)

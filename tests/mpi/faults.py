@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,13 @@ def gathered(x: Any) -> Any:
     return weft.all_gather(x, over="data")
 
 
+@weft.spmd(mesh)
+def summed(x: Any) -> Any:
+    scaled = {name: value * factor for name, value in x.items()}
+    return weft.all_reduce(scaled, over="data")
+
+
+factor = 1.0
 x = np.arange(4, dtype=np.float32)
 assert float(total(x)) == 6
 if mesh.rank == bad:
@@ -42,4 +50,9 @@ if mesh.rank == bad:
             time.sleep(600)
         case "mismatch":
             gathered(x).numpy()
+        case "constant":
+            factor = 2.0
+if kind in ("constant", "order"):
+    names = ["b", "a"] if kind == "order" and mesh.rank == bad else ["a", "b"]
+    summed(OrderedDict((name, x) for name in names))
 print(float(total(x)))

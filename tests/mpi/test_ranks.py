@@ -83,8 +83,14 @@ def test_a_checkpoint_of_two_ranks_loads_on_one_two_and_three(tmp_path: Path) ->
     ("end", r"rank \d is at all_reduce .*faults.py:\d+\), and rank {} has ended"),
     ("sleep", r"waited 3 s at all_reduce .*faults.py:\d+\), and rank {} is past all_reduce"),
     ("mismatch", r"rank \d is at .* \(faults.py:\d+\), and rank \d is at .* \(faults.py:\d+\)"),
-], ids=["raise", "kill", "exit", "end", "sleep", "mismatch"])  # fmt: skip
+    ("constant", r"rank 1 traced another program than rank 0: .*<\d\.0>.* \(faults.py:\d+\) where "
+                 r"rank 0 has .*<\d\.0>.* \(faults.py:\d+\)"),
+    ("order", r"rank 1 traced another .*: argument 0 x\['[ab]'\] .* has argument 0 x\['[ab]'\]"),
+], ids=["raise", "kill", "exit", "end", "sleep", "mismatch", "constant", "order"])  # fmt: skip
 def test_a_fault_is_one_sentence_and_the_end(kind: str, sentence: str, rank: int) -> None:
     done = launched("faults.py", kind, str(rank), timeout="3" if kind == "sleep" else "60")
     assert done.returncode != 0
     assert re.search(sentence.format(rank), done.stderr), done.stderr
+    assert done.stderr.splitlines()[-1].startswith("weft: "), done.stderr
+    if kind not in ("kill", "exit"):
+        assert "MPI_ABORT" not in done.stderr

@@ -2,7 +2,7 @@
 
 It is MPI's own launcher with what a run of Weft wants: each rank on cores of its own, a board on
 which ranks write what they are at, and a look at whether they are still there. A job in which a
-rank did not come to its end has failed, whatever its exit code.
+rank did not come to its end has failed, whatever its exit code; why is said last, and once.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _LOOK: Final = 0.1
 """Seconds between looks at the ranks."""
 _GRACE: Final = 1.0
 """How long MPI's launcher may take to end a job by itself."""
+_LAST_WORDS: Final = 0.3
+"""How long the other ranks may take to say what they think of a failure."""
 
 
 def launch_command(
@@ -83,23 +85,32 @@ def _environment(board: Board) -> dict[str, str]:
 
 
 def _watched(job: subprocess.Popen[bytes], board: Board) -> int:
-    """The exit code of a job; a rank that is gone ends it."""
+    """The exit code of a job; a rank that is gone, or says that it has failed, ends it."""
     gone: list[str] = []
-    while job.poll() is None:
+    while job.poll() is None and not gone and not _has_failed(board):
         time.sleep(_LOOK)
         gone = _gone(board)
-        if gone:
-            break
     try:
-        code = job.wait(_GRACE if gone else None)
+        code = job.wait(_LAST_WORDS if _has_failed(board) else _GRACE)
     except subprocess.TimeoutExpired:
         job.terminate()
         code = job.wait()
-    said = any(board.read(rank) == FAILED for rank in range(board.count))
-    for sentence in [] if said else gone or _gone(board):
+    said = _has_failed(board)
+    for sentence in _once(board.told()) if said else gone or _gone(board):
         complain(f"weft: {sentence}")
         code = code or 1
     return code if code in range(256) else 1
+
+
+def _has_failed(board: Board) -> bool:
+    return any(board.read(rank) == FAILED for rank in range(board.count))
+
+
+def _once(sentences: list[str]) -> list[str]:
+    """The sentences without those by which another rank says the same."""
+    return list({said.partition(": ")[2] or said: said for said in reversed(sentences)}.values())[
+        ::-1
+    ]
 
 
 def _gone(board: Board) -> list[str]:

@@ -1,7 +1,8 @@
 """The board: where the ranks of one machine write what they are at, for each other's messages.
 
 It is a file with a line for each rank, which all of them map into memory. A rank that waits too
-long reads there where the others are, and a launcher whether the process of a rank is gone.
+long reads there where the others are, and a launcher whether the process of a rank is gone. Beside
+it lies a file with the last words of ranks that failed, which the launcher repeats.
 """
 
 from __future__ import annotations
@@ -42,6 +43,20 @@ class Board:
     def process(self, rank: int) -> int:
         """The number of a rank's process; 0 where it has not come yet."""
         return int(self._line(rank)[0] or 0)
+
+    def tell(self, sentence: str) -> None:
+        """Why this process fails, in one sentence."""
+        with self._told.open("ab", buffering=0) as file:
+            file.write(" ".join(sentence.split()).encode() + b"\n")
+
+    def told(self) -> list[str]:
+        """The sentences of all that failed, in the order in which they came."""
+        found = self._told.read_bytes() if self._told.exists() else b""
+        return found.decode(errors="replace").splitlines()
+
+    @property
+    def _told(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.told")
 
     def _line(self, rank: int) -> tuple[str, str]:
         line = self._memory[rank * WIDTH : (rank + 1) * WIDTH].rstrip(b"\0")

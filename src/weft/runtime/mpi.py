@@ -53,6 +53,8 @@ _OF_MPI = frozenset("bBhHiIlLqQfdFD")
 """The dtypes that MPI combines as they are, by NumPy's letters."""
 _ENDED_FOR = 1.0
 """Seconds for which a rank must have ended before others give up."""
+_ENDED_BY = 5.0
+"""Seconds in which a launcher of Weft's ends a job that has failed."""
 _BUSY = 0.02
 """Seconds of polling in turn with other processes; from then on a rank sleeps between."""
 
@@ -93,6 +95,7 @@ class MpiRank(World):
     def _board(self) -> Board:
         """The board of this machine's ranks: the launcher's, or one that rank 0 makes."""
         given = os.environ.get("WEFT_BOARD", "")
+        self._is_watched = bool(given)
         path = given if self.rank == 0 else ""
         if self.rank == 0 and not given:
             folder = Path(tempfile.mkdtemp(prefix="weft-ranks-"))
@@ -106,6 +109,7 @@ class MpiRank(World):
             # Of another machine: this rank has a board of its own, and knows nobody's place.
             path = str(Path(tempfile.mkdtemp(prefix="weft-ranks-")) / "board")
             Board.made(path, self.count)
+            self._is_watched = False
         return Board(path, self.count)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -122,10 +126,15 @@ class MpiRank(World):
         self.abort(f"rank {self.rank} failed{place}: {said}")
 
     def abort(self, why: str) -> None:
-        """End the job, with one sentence."""
+        """End the job, with one sentence. A launcher of Weft's says it, after all that others have
+        to say, and ends the job without words of MPI's; no other launcher is waited for."""
+        sys.stdout.flush()
+        if self._is_watched:
+            self.board.tell(why)
+            self.board.write(self.rank, FAILED)
+            time.sleep(_ENDED_BY)
         self.board.write(self.rank, FAILED)
         print(f"weft: {why}", file=sys.stderr, flush=True)
-        sys.stdout.flush()
         self.comm.Abort(1)
 
     def left(self) -> None:
@@ -246,7 +255,7 @@ class MpiRank(World):
 
     def meet(self, meeting: Meeting, array: Array) -> list[Array]:
         comm = self._agreed(meeting)
-        mine = np.ascontiguousarray(array)
+        mine = np.asarray(array, order="C")
         found = np.empty((len(meeting.members), *mine.shape), mine.dtype)
         self._wait(comm.Iallgather(_bytes(mine), _bytes(found)), meeting)
         return self._over(meeting, list(found))

@@ -141,6 +141,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "gather twice": lambda b, x, p: b.emit(
         "all_gather", b.sin(b.emit("all_gather", x + p, **ROWS, axis=0)), **COLUMNS, axis=1),
     "scatter": lambda b, x, p: b.sin(b.emit("reduce_scatter", x * p, **ALL, axis=0, fn="sum")),
+    "scatter the product": lambda b, x, p: b.emit(
+        "reduce_scatter", b.sin(x * p), **ROWS, axis=0, fn="prod") * 3.0,
+    "scatter the least": lambda b, x, p: b.emit(
+        "reduce_scatter", b.sin(x * p), **ALL, axis=0, fn="min") * 2.0,
     "exchange": lambda b, x, p: b.sin(b.emit("all_to_all", x * p, **ROWS, split=0, concat=1)),
     "permute": lambda b, x, p: b.emit(
         "collective_permute", b.sin(x + p), **ALL, sources=[0, 3], targets=[1, 0]) * p,

@@ -196,6 +196,28 @@ def summed(g: Term, groups: Groups, line: str = "") -> Term:
     return g.all_reduce(groups=ranks, size=size, fn="sum", line=line)
 
 
+def _of_operand(
+    op: Collective, fn: RankReduction, x: Term, result: Term, g: Term, line: str
+) -> Term:
+    """The cotangent of what a member gives to a reduction, given that of the whole result. The
+    least or largest elements share it where there are several."""
+    if fn is RankReduction.SUM:
+        return g
+    if fn is RankReduction.PROD:
+        return g * _of_others(op, x, line).conj()
+    chosen = x.like(1).where(x.compare(result, "equal"))
+    return g * chosen / summed(chosen, op.rows_of_ranks, line)
+
+
+def _of_others(op: Collective, x: Term, line: str) -> Term:
+    """The product of what the other members have."""
+    row = x.reshape((1, *x.shape))
+    rows = row.all_gather(groups=op.groups, size=op.size, axis=0, line=line)
+    number = x.counting(rows.shape, 0)
+    mine = number.compare(op.place_term(x).broadcast_to(rows.shape), "equal")
+    return rows.like(1).where(mine, rows).reduce_prod(axes=(0,), keepdims=False)
+
+
 def _own_part(op: Collective, g: Term, axis: int) -> Term:
     """The part of a term along an axis that belongs to this rank's place."""
     sizes = list(g.tensor.static_shape)
@@ -271,21 +293,7 @@ class AllReduce(Collective):
     def vjp(self, at: Pullback) -> Cotangents:
         (x,) = at.operands
         g = self.counted_once(at.cotangent, at.classes)
-        if self.fn is RankReduction.SUM:
-            return (g,)
-        if self.fn is RankReduction.PROD:
-            return (g * self._others(x).conj(),)
-        chosen = x.like(1).where(x.compare(at.result, "equal"))
-        count = summed(chosen, self.rows_of_ranks, self.line)
-        return (g * chosen / count,)
-
-    def _others(self, x: Term) -> Term:
-        """The product of what the other members have."""
-        row = x.reshape((1, *x.shape))
-        rows = row.all_gather(groups=self.groups, size=self.size, axis=0, line=self.line)
-        number = x.counting(rows.shape, 0)
-        mine = number.compare(self.place_term(x).broadcast_to(rows.shape), "equal")
-        return rows.like(1).where(mine, rows).reduce_prod(axes=(0,), keepdims=False)
+        return (_of_operand(self, self.fn, x, at.result, g, self.line),)
 
 
 @extension_op("all_gather")
@@ -359,15 +367,17 @@ class ReduceScatter(Collective):
         return Exchange("reduce_scatter", meeting, fn) if _comes_first(axis, shape) else None
 
     def vjp(self, at: Pullback) -> Cotangents:
-        if self.fn is not RankReduction.SUM:
-            raise Unimplemented(
-                f"the gradient of reduce_scatter with fn={self.fn}",
-                "there is a rule for sums; use all_reduce and take a part of it",
+        (x,) = at.operands
+
+        def whole(part: Term) -> Term:
+            return part.all_gather(
+                groups=self.groups, size=self.size, axis=self.axis, line=self.line
             )
-        whole = at.cotangent.all_gather(
-            groups=self.groups, size=self.size, axis=self.axis, line=self.line
-        )
-        return (whole,)
+
+        g = whole(at.cotangent)
+        if self.fn is RankReduction.SUM:
+            return (g,)
+        return (_of_operand(self, self.fn, x, whole(at.result), g, self.line),)
 
 
 @extension_op("all_to_all")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Final, TypeAlias
 
 from weft.foundation.calls import told_methods
@@ -56,7 +57,9 @@ class Mesh:
 
     def names(self, over: Over) -> tuple[str, ...]:
         """The axes that are meant, checked."""
-        given = (over,) if isinstance(over, str) else tuple(over)
+        given: tuple[Any, ...] = (over,)
+        if isinstance(over, Sequence) and not isinstance(over, str):
+            given = tuple(over)
         for name in given:
             if name not in self.shape:
                 known = ", ".join(self.shape)
@@ -108,17 +111,27 @@ class Mesh:
             raise UserError(f"{name} is split by {brief(split)}; write it as {{0: 'data'}}")
         found: dict[int, Over] = {}
         for axis, over in split.items():
-            if type(axis) is not int or not -len(shape) <= axis < len(shape):
+            number = _as_number(axis)
+            if number is None or not -len(shape) <= number < len(shape):
                 raise UserError(
                     f"{name} has shape {list(shape)} and no axis {brief(axis)} to split"
                 )
+            place = number % len(shape)
+            if over is None:
+                raise UserError(f"axis {place} of {name} is split over None; leave it out of split")
             count = self.size(over)
-            if shape[axis] % count:
+            if shape[place] % count:
                 raise UserError(
-                    f"axis {axis % len(shape)} of {name} has size {shape[axis]}, which is no "
-                    f"multiple of the {count} ranks along {_shown(over)}"
+                    f"axis {place} of {name} has size {shape[place]}, which is no multiple of the "
+                    f"{count} ranks along {_shown(over)}"
                 )
-            found[axis % len(shape)] = over
+            for other, taken in found.items():
+                if both := set(self.names(over)) & set(self.names(taken)):
+                    raise UserError(
+                        f"axes {other} and {place} of {name} are both split over "
+                        f"{', '.join(sorted(both))}; an axis of a mesh splits one of them"
+                    )
+            found[place] = over
         return found
 
     def varying(self, classes: Classes) -> list[str]:
@@ -143,6 +156,14 @@ def _is_axis(given: Any) -> bool:
     if not isinstance(given, tuple) or len(given) != 2 or not isinstance(given[0], str):
         return False
     return type(given[1]) is int and given[1] > 0
+
+
+def _as_number(axis: Any) -> int | None:
+    """An axis as a number, NumPy's numbers included; None where it is none."""
+    try:
+        return None if isinstance(axis, bool) else index(axis)
+    except TypeError:
+        return None
 
 
 def _shown(over: Over) -> str:

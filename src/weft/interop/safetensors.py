@@ -60,6 +60,8 @@ def save(
     written part by part, and load as wholes on any number of ranks."""
     texts = _texts(metadata)
     plain, splits = unsplit(tree)
+    if not isinstance(mesh, Mesh | None):
+        raise UserError(f"[save] mesh is {a_type(mesh)}; make one with weft.mesh")
     if splits and mesh is None:
         raise UserError("[save] the tree has split tensors; save it with mesh=, on all ranks")
     tensors, form = _taken_apart(plain)

@@ -13,6 +13,8 @@ from weft import nn, optim
 
 MESH = weft.mesh(data=2, model=2, simulated=True)
 NO_MESH: Any = 3
+NOTHING: Any = None
+NO_PAIRS: Any = [0, 1]
 
 
 def _batch() -> tuple[Any, Any]:
@@ -206,7 +208,10 @@ def test_batches_of_which_each_rank_has_a_part() -> None:
 
 
 @pytest.mark.parametrize(("given", "why"), [
-    (lambda: weft.mesh(data=3), "data=3 does not fit 1 ranks; start 3 of them"),
+    (lambda: weft.mesh(data=3), "data=3 needs 3 ranks, and there is one; .* `weft launch -n 3"),
+    (lambda: weft.mesh(data=-1, model=3), "needs a multiple of 3 ranks, .* simulated=3$"),
+    (lambda: weft.mesh(data=3, simulated=2), "data=3 needs 3 ranks, and simulated=2"),
+    (lambda: weft.mesh(data=3, simulated=-2), "simulated is -2; write True, or how many ranks"),
     (lambda: weft.mesh(data=-1, model=-1), "only one axis of a mesh can be -1"),
     (lambda: weft.mesh(data=-1, simulated=True), "write simulated=8"),
     (lambda: weft.mesh(data=0), "the axis data has size 0"),
@@ -214,6 +219,13 @@ def test_batches_of_which_each_rank_has_a_part() -> None:
     (lambda: weft.shard(np.ones(3), MESH, {0: "data"}), "no multiple of the 2 ranks along data"),
     (lambda: weft.shard(np.ones(4), MESH, {1: "data"}), "no axis 1 to split"),
     (lambda: weft.shard(np.ones(4), MESH, {0: "rows"}), "the mesh has no axis 'rows'"),
+    (lambda: weft.shard(np.ones(4), MESH, {0: NOTHING}), "axis 0 of tree is split over None"),
+    (lambda: weft.shard(np.ones((2, 2)), MESH, {0: "data", -1: "data"}),
+     "axes 0 and 1 of tree are both split over data"),
+    (lambda: weft.shard(np.ones(4), NO_MESH, {0: "data"}), "shard takes a mesh, not an int"),
+    (lambda: weft.shard_batches(np.ones(4), 2, NO_MESH), "shard_batches takes a mesh, not an int"),
+    (lambda: weft.save("x.safetensors", {}, mesh=NO_MESH), "mesh is an int; make one"),
+    (lambda: weft.Sharded(np.ones(4), MESH, {0: "rows"}), "the mesh has no axis 'rows'"),
     (lambda: weft.all_reduce(np.ones(2), over="data"), "there is no mesh here"),
 ])  # fmt: skip
 def test_mistakes_are_told(given: Any, why: str) -> None:
@@ -240,12 +252,87 @@ def test_mistakes_inside_are_told() -> None:
     assert "split names 'z', and no argument is called that; there are x" in _called(
         lambda x: x, z={0: "data"}
     )
+    assert "no axis None; its axes are" in _called(lambda x: weft.all_reduce(x, over=NOTHING))
+    assert "who sends it to whom: [(0, 1)]" in _called(
+        lambda x: weft.collective_permute(x, NO_PAIRS, over="data")
+    )
+    assert "a result has 1 axes, and is Sharded along axis 7" in _called(
+        lambda x: weft.Sharded(x, MESH, {7: "data"}), x={0: "data"}
+    )
+    with pytest.raises(weft.UserError, match="called that; there are no arguments"):
+        weft.spmd(MESH, split={"z": {0: "data"}})(lambda: weft.rank())()
+    with pytest.raises(weft.UserError, match="x is a float, and only tensors can be split"):
+        weft.spmd(MESH, split={"x": {0: "data"}})(lambda x: x)(2.0)
 
 
-def test_a_gradient_around_a_simulated_mesh_is_refused() -> None:
-    @weft.spmd(MESH, split={"x": {0: "data"}})
-    def loss(w: Any, x: Any) -> Any:
-        return weft.all_reduce((w * x).sum(), over="data")
+def test_axes_of_results_count_from_the_end_too() -> None:
+    split: Any = {np.int64(-1): "data"}
+    twice = weft.spmd(MESH, split={"x": split})(lambda x: weft.Sharded(2 * x, MESH, {-1: "data"}))
+    found = twice(np.arange(4.0))
+    assert found.split == {0: "data"}
+    assert np.array_equal(found.numpy(), 2 * np.arange(4.0))
 
-    with pytest.raises(weft.Unimplemented, match="the gradient of callback"):
-        weft.grad(loss)(np.float32(1), np.ones(4, np.float32))
+
+def _around(kind: str) -> tuple[Any, Any]:
+    """A function around one on the mesh, and the same without ranks."""
+    if kind == "a number":
+        loss = weft.spmd(MESH, split={"x": {0: "data"}})(
+            lambda w, x: weft.all_reduce(weft.tanh(x @ w).sum(), over="data")
+        )
+        return loss, lambda w, x: weft.tanh(x @ w).sum()
+    if kind == "parts":
+        split = weft.spmd(MESH, split={"x": {0: "data"}, "w": {1: "model"}})(
+            lambda w, x: weft.Sharded(weft.tanh(x @ w), MESH, {0: "data", 1: "model"})
+        )
+        return lambda w, x: (split(w, x).value ** 2).sum(), (
+            lambda w, x: (weft.tanh(x @ w) ** 2).sum()
+        )
+    several = weft.spmd(MESH, split={"x": {0: "data"}})(
+        lambda w, x: (
+            weft.Sharded(weft.tanh(x @ w), MESH, {0: "data"}),
+            w * 2,
+            weft.all_reduce(x.sum(0), "max", over="data"),
+        )
+    )
+
+    def whole(w: Any, x: Any) -> Any:
+        rows = weft.max(x.reshape((2, 4, 4)).sum(1), axis=0)
+        return (weft.tanh(x @ w) ** 2).sum() + ((2 * w) ** 3).sum() + (rows**2).sum()
+
+    def parts(w: Any, x: Any) -> Any:
+        y, z, rows = several(w, x)
+        return (y.value**2).sum() + (z**3).sum() + (rows**2).sum()
+
+    return parts, whole
+
+
+@pytest.mark.parametrize("kind", ["a number", "parts", "several"])
+def test_gradients_around_a_simulated_mesh(kind: str) -> None:
+    source = np.random.default_rng(0)
+    w, x = source.standard_normal((4, 6)), source.standard_normal((8, 4))
+    around, whole = _around(kind)
+    for found, wanted in zip(
+        weft.grad(around, argnums=(0, 1))(w, x),
+        weft.grad(whole, argnums=(0, 1))(w, x),
+        strict=True,
+    ):
+        assert np.allclose(found.numpy(), wanted.numpy(), atol=1e-9)
+    compiled = weft.jit(weft.grad(around))(w, x)
+    assert np.allclose(compiled.numpy(), weft.grad(whole)(w, x).numpy(), atol=1e-9)
+
+
+def test_second_gradients_around_a_simulated_mesh() -> None:
+    source = np.random.default_rng(1)
+    w, x = source.standard_normal((4, 6)), source.standard_normal((8, 4))
+
+    def squared(loss: Any) -> Any:
+        return weft.grad(lambda w, x: (weft.grad(loss)(w, x) ** 2).sum())(w, x).numpy()
+
+    around, whole = _around("a number")
+    assert np.allclose(squared(around), squared(whole), atol=1e-9)
+
+
+def test_a_gradient_of_complex_numbers_around_a_simulated_mesh_is_refused() -> None:
+    twice = weft.spmd(MESH)(lambda x: x * 2)
+    with pytest.raises(weft.Unimplemented, match="take the gradient inside of the function"):
+        weft.grad(lambda x: weft.real(twice(x)).sum())(np.ones(2, np.complex64))

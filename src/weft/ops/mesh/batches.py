@@ -12,7 +12,7 @@ from weft.foundation.errors import UserError
 from weft.foundation.mesh import Mesh, Over
 from weft.ops.calls import public
 from weft.ops.data.batches import Samples, batches, samples_of
-from weft.ops.mesh.sharded import Sharded
+from weft.ops.mesh.sharded import Sharded, check_mesh
 from weft.ops.pytree import map_leaves
 
 
@@ -29,6 +29,7 @@ def shard_batches(
 ) -> Iterator[Any]:
     """What `weft.data.batches` gives for arrays or items, with the samples of each batch split over
     the ranks along `over`: a rank takes only its own. All ranks must give the same key."""
+    check_mesh("shard_batches", mesh)
     count = mesh.size(over)
     if type(size) is int and size % count:
         raise UserError(f"a batch of {size} cannot be split over {count} ranks")

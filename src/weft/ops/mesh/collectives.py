@@ -75,6 +75,10 @@ def all_to_all(tree: Any, split: int, concat: int, *, over: Over) -> Any:
 def collective_permute(tree: Any, pairs: Sequence[tuple[int, int]], *, over: Over) -> Any:
     """Each pair (source, target) of places along the axes sends a tensor; who gets none has
     zeros."""
+    if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        raise UserError(
+            f"pairs is {brief(pairs)}; write for each tensor who sends it to whom: [(0, 1)]"
+        )
     sources, targets = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
     return _each(
         tree,

@@ -24,6 +24,8 @@ def mesh(*, simulated: bool | int = False, **axes: int) -> Mesh:
             raise UserError(f"the axis {name} has size {brief(size)}; give a number, or -1 once")
     if list(axes.values()).count(-1) > 1:
         raise UserError("only one axis of a mesh can be -1: whatever is left")
+    if simulated is not True and (type(simulated) not in (int, bool) or simulated < 0):
+        raise UserError(f"simulated is {brief(simulated)}; write True, or how many ranks")
     given = axes or {"data": -1}
     known = math.prod(size for size in given.values() if size != -1)
     if simulated is True:
@@ -33,9 +35,15 @@ def mesh(*, simulated: bool | int = False, **axes: int) -> Mesh:
     world = None if simulated else launched_world()
     count = int(simulated) if world is None else world.count
     if count % known or (-1 not in given.values() and count != known):
+        said = ", ".join(f"{name}={size}" for name, size in given.items())
+        wanted = f"a multiple of {known}" if -1 in given.values() else f"{known}"
+        if world is None:
+            raise UserError(f"{said} needs {wanted} ranks, and simulated={count}; write as many")
+        there = "there is one" if count == 1 else f"the launcher started {count}"
         raise UserError(
-            f"{', '.join(f'{n}={s}' for n, s in given.items())} does not fit {count} ranks; "
-            f"start {known} of them, as in weft launch -n {known}, or simulate them"
+            f"{said} needs {wanted} ranks, and {there}; start the script by "
+            f"`weft launch -n {known} SCRIPT`, or play them all in this process by simulated="
+            f"{known if -1 in given.values() else True}"
         )
     settled = tuple((n, count // known if s == -1 else s) for n, s in given.items())
     return Mesh(settled, world is None, 0 if world is None else world.rank)

@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any
 
 from weft.foundation.calls import told
-from weft.foundation.errors import UserError, a_type
+from weft.foundation.errors import UserError
 from weft.foundation.lines import user_line
 from weft.foundation.mesh import Mesh, Split
 from weft.ops.array.creation import asarray
@@ -22,7 +22,7 @@ from weft.ops.calls import check_function, explained, public
 from weft.ops.graph.context import current
 from weft.ops.graph.inline import inline
 from weft.ops.mesh.mesh import mesh_in_force_or_none
-from weft.ops.mesh.sharded import Sharded, is_sharded, splits_of
+from weft.ops.mesh.sharded import Sharded, check_mesh, is_sharded, splits_of
 from weft.ops.mesh.spmd import bare, on_ranks
 from weft.ops.pytree import flatten, unflatten
 from weft.ops.session import Session
@@ -44,8 +44,7 @@ def parallel(mesh: Mesh, *, split: Mapping[str, Split] | None = None) -> Callabl
     are split as in `weft.spmd`, and how all else is split follows. Sums over what is split are
     exchanged, each with a line in `weft.explain`; what does not fit together is an error, and
     `weft.reshard` in the function says what to do. Results that are split are `Sharded`."""
-    if not isinstance(mesh, Mesh):
-        raise UserError(f"parallel takes a mesh, not {a_type(mesh)}; make one with weft.mesh")
+    check_mesh("parallel", mesh)
     splits = splits_of(split)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

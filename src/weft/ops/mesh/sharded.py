@@ -34,6 +34,8 @@ class Sharded:
             raise UserError(f"a value is split over a mesh, not {a_type(mesh)}")
         if not isinstance(split, Mapping):
             raise UserError(f"a value is split as in {{0: 'data'}}, not by {a_type(split)}")
+        for over in split.values():
+            mesh.names(over)
         self.value, self.mesh, self.split = value, mesh, dict(split)
 
     @property
@@ -82,6 +84,7 @@ def is_sharded(value: Any) -> bool:
 def shard(tree: Any, mesh: Mesh, split: Split) -> Any:
     """Every tensor of a container split over a mesh: `shard(x, mesh, {0: "data"})`. All ranks give
     the same tensors, and each keeps its part."""
+    check_mesh("shard", mesh)
     leaves, structure = flatten(tree)
     names = leaf_names(structure, "tree")
     made = [_split(leaf, mesh, split, name) for leaf, name in zip(leaves, names, strict=True)]
@@ -102,8 +105,7 @@ def _split(leaf: Any, mesh: Mesh, split: Split, name: str) -> Sharded:
 def replicate(tree: Any, mesh: Mesh) -> Any:
     """The tensors and arrays of rank 0 on every rank: what all begin with. Other values stay each
     rank's."""
-    if not isinstance(mesh, Mesh):
-        raise UserError(f"replicate takes a mesh, not {a_type(mesh)}; make one with weft.mesh")
+    check_mesh("replicate", mesh)
     if mesh.simulated or mesh.count == 1:
         return tree
     world = world_of(mesh.count, "replicate")
@@ -112,13 +114,17 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
     made: list[Any] = []
     for leaf in leaves:
         if isinstance(leaf, np.ndarray) and leaf.dtype != object:
-            made.append(world.broadcast(meeting, np.ascontiguousarray(leaf)))
+            made.append(world.broadcast(meeting, leaf))
         elif isinstance(leaf, Tensor):
-            own = np.ascontiguousarray(leaf.numpy())
-            made.append(asarray(world.broadcast(meeting, own), dtype=leaf.dtype))
+            made.append(asarray(world.broadcast(meeting, leaf.numpy()), dtype=leaf.dtype))
         else:
             made.append(leaf)
     return unflatten(structure, made)
+
+
+def check_mesh(what: str, mesh: Any) -> None:
+    if not isinstance(mesh, Mesh):
+        raise UserError(f"{what} takes a mesh, not {a_type(mesh)}; make one with weft.mesh")
 
 
 def part_of(session: Session, whole: Handle, mesh: Mesh, split: Split) -> Handle:
@@ -145,4 +151,13 @@ def splits_of(given: Mapping[str, Split] | None) -> dict[str, Split]:
     return dict(given)
 
 
-__all__ = ["Over", "Sharded", "is_sharded", "part_of", "replicate", "shard", "splits_of"]
+__all__ = [
+    "Over",
+    "Sharded",
+    "check_mesh",
+    "is_sharded",
+    "part_of",
+    "replicate",
+    "shard",
+    "splits_of",
+]

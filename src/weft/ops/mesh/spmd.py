@@ -20,16 +20,21 @@ from numpy.typing import NDArray
 
 from weft.driver.ranks import SimulatedProgram
 from weft.foundation.calls import told
-from weft.foundation.errors import SpecViolation, UserError, a_type
+from weft.foundation.errors import SpecViolation, Unimplemented, UserError, a_type, brief
 from weft.foundation.lines import shown, user_line
 from weft.foundation.mesh import Mesh, Split
+from weft.ops.array.creation import asarray
 from weft.ops.calls import check_function, explained, public
+from weft.ops.custom_rules import CustomVjp
+from weft.ops.differentiate import grad
 from weft.ops.graph.context import current
+from weft.ops.graph.inline import inline
 from weft.ops.graph.node import Node
 from weft.ops.home import at_home
 from weft.ops.jit import jit
+from weft.ops.mesh.collectives import all_reduce
 from weft.ops.mesh.mesh import on_mesh
-from weft.ops.mesh.sharded import Sharded, is_sharded, part_of, splits_of
+from weft.ops.mesh.sharded import Sharded, check_mesh, is_sharded, part_of, splits_of
 from weft.ops.parameters import Parameters
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.rank_classes import classes_of_nodes
@@ -52,8 +57,7 @@ def spmd(mesh: Mesh, *, split: Mapping[str, Split] | None = None) -> Callable[..
     mesh; a name may be a pattern of what is inside an argument, as in `"model.*.up.weight"`. An
     argument that is `Sharded` says it itself. All others are the same on every rank, and so is what
     the function returns, unless it is `Sharded`."""
-    if not isinstance(mesh, Mesh):
-        raise UserError(f"spmd takes a mesh, not {a_type(mesh)}; make one with weft.mesh")
+    check_mesh("spmd", mesh)
     splits = splits_of(split)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,10 +129,8 @@ class _Given:
             for leaf, name in zip(self.leaves, names, strict=True)
         ]
         for pattern in splits.keys() - used:
-            raise UserError(
-                f"split names {pattern!r}, and no argument is called that; there are "
-                f"{', '.join(names[:8])}"
-            )
+            there = f"there are {', '.join(names[:8])}" if names else "there are no arguments"
+            raise UserError(f"split names {pattern!r}, and no argument is called that; {there}")
 
     def _leaf(self, leaf: Any, name: str, splits: Mapping[str, Split], used: set[str]) -> _Leaf:
         found = [pattern for pattern in splits if _matches(name, pattern)]
@@ -143,7 +145,11 @@ class _Given:
                     "out of split, or weft.shard it so"
                 )
             return _Leaf(name, leaf.split, not self.mesh.simulated)
-        if not found or not isinstance(leaf, Tensor):
+        if not isinstance(leaf, Tensor):
+            if name in found:
+                raise UserError(f"{name} is {a_type(leaf)}, and only tensors can be split")
+            return _Leaf(name, {}, False)
+        if not found:
             return _Leaf(name, {}, False)
         shape = leaf.type.static_shape
         return _Leaf(name, self.mesh.checked(splits[found[-1]], shape, name), False)
@@ -218,6 +224,7 @@ def _called(mesh: Mesh, function: Callable[..., Any], given: Any) -> tuple[Any, 
     watched = Watched(given)
     result = function(*given[0], **given[1])
     leaves, structure = flatten(result, is_sharded)
+    leaves = [_result(mesh, leaf) if is_sharded(leaf) else leaf for leaf in leaves]
     tensors = [(leaf, x) for leaf in leaves if isinstance(x := bare(leaf), Tensor)]
     state = watched.changes()
     classes = classes_of_nodes([*(tensor._node for _, tensor in tensors), *state.values()])
@@ -243,6 +250,17 @@ def _called(mesh: Mesh, function: Callable[..., Any], given: Any) -> tuple[Any, 
                 shown(node.line),
             )
     return unflatten(structure, leaves), state
+
+
+def _result(mesh: Mesh, part: Sharded) -> Sharded:
+    """A part that a function returns, with axes counted from the front."""
+    if part.mesh != mesh:
+        raise UserError(f"a result is split over {part.mesh}, and this is {mesh}")
+    rank = len(part.value.shape)
+    for axis in part.split:
+        if not isinstance(axis, int) or not -rank <= axis < rank:
+            raise UserError(f"a result has {rank} axes, and is Sharded along axis {brief(axis)}")
+    return Sharded(part.value, mesh, {axis % rank: over for axis, over in part.split.items()})
 
 
 # -- on ranks that are simulated -----------------------------------------------------------------
@@ -336,6 +354,59 @@ class _Program:
         return used + [{}] * (len(self.trace.program.main.results) - len(used))
 
     def _traced(self, inputs: Sequence[Tensor], splits: Sequence[Split]) -> list[Tensor]:
+        """The run as part of a trace around it, which may be differentiated."""
+
+        def forward(*given: Tensor) -> Any:
+            return tuple(self._instruction(given, splits)), given
+
+        def backward(given: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Any:
+            return self._backward(given, splits, cotangents)
+
+        run = CustomVjp(lambda *given: forward(*given)[0])
+        run.defvjp(forward, backward)
+        return list(run(*inputs))
+
+    def _backward(
+        self, inputs: Sequence[Tensor], splits: Sequence[Split], cotangents: Sequence[Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        """The cotangents of the inputs. Each rank makes its own, on the same mesh, as slopes of a
+        number that all ranks have: the sum of results times cotangents, where those of parts are
+        summed over the ranks that have them."""
+        mesh, outputs = self.mesh, self._splits()
+        if any(x.type.dtype.is_complex for x in (*inputs, *cotangents)):
+            raise Unimplemented(
+                "the gradient around a function on a simulated mesh",
+                "it takes or returns complex numbers; take the gradient inside of the function",
+            )
+        wanted = [at for at, x in enumerate(inputs) if x.type.dtype.is_float]
+
+        def slopes(parts: Sequence[Tensor], weights: Sequence[Tensor]) -> Any:
+            def number(moved: Sequence[Tensor]) -> Tensor:
+                given = list(parts)
+                for at, part in zip(wanted, moved, strict=True):
+                    given[at] = part
+                made = inline(self.trace.program, [x._node for x in given], current(), user_line())
+                total = asarray(0.0)
+                for node, weight, split in zip(made, weights, outputs, strict=True):
+                    if node.tensor.dtype.is_float:
+                        part = (Tensor(node) * weight).sum()
+                        over = [name for axes in split.values() for name in mesh.names(axes)]
+                        total = total + (all_reduce(part, over=over) if over else part)
+                return total
+
+            found = grad(number)([parts[at] for at in wanted])
+            pairs = zip(found, wanted, strict=True)
+            return [Sharded(x, mesh, splits[at]) if splits[at] else x for x, at in pairs]
+
+        def dressed(values: Sequence[Tensor], how: Sequence[Split]) -> list[Any]:
+            pairs = zip(values, how, strict=True)
+            return [Sharded(x, mesh, split) if split else x for x, split in pairs]
+
+        found = spmd(mesh)(slopes)(dressed(inputs, splits), dressed(cotangents, outputs))
+        made = dict(zip(wanted, map(bare, found), strict=True))
+        return tuple(made.get(at) for at in range(len(inputs)))
+
+    def _instruction(self, inputs: Sequence[Tensor], splits: Sequence[Split]) -> list[Tensor]:
         """The run as an instruction of a trace around it: the host carries it out."""
         session = Session.here()
         results = zip(self.trace.results, self._splits(), strict=True)

@@ -12,7 +12,7 @@ from weft.bundles.build import PROGRAM
 from weft.cli.programs import load_program
 from weft.cli.report import check_writable, printable, write
 from weft.cli.scripts import run_script
-from weft.cli.sizes import Sizes, load_sized, with_sizes
+from weft.cli.sizes import Sizes, load_sized, sizes_in, with_sizes
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
 from weft.explorer.collect import Shown, of_program, records, watched
 from weft.explorer.page import page
@@ -98,23 +98,29 @@ def _shown(
             raise UserError(f"{file} compiled nothing through Weft, so there is nothing to show")
         return found
     if file.is_dir():
-        program = _of_bundle(file)
-        if sizes or not is_static(program):
-            program = with_sizes(program, sizes)
+        name, program = _of_bundle(file, sizes or [])
     else:
         program = load_sized(file, sizes)
+        name = program.entry
     made = []
-    for name in targets:
-        target_named(name)
+    for target in targets:
+        target_named(target)
         for level in levels:
-            made.append(of_program(program.entry, program, name, _level(level), run))
+            made.append(of_program(name, program, target, _level(level), run))
     return made
 
 
-def _of_bundle(folder: Path) -> Program:
-    """The program that a bundle was made of, where the bundle is whole."""
-    manifest.read(folder).check_files()
-    return load_program(folder / PROGRAM)
+def _of_bundle(folder: Path, sizes: list[str]) -> tuple[str, Program]:
+    """The name of a bundle and the program that it was made of, where the bundle is whole. A size
+    that nobody gives is the largest that it takes."""
+    found = manifest.read(folder)
+    found.check_files()
+    program = load_program(folder / PROGRAM)
+    if not sizes and is_static(program):
+        return found.name, program
+    given = sizes_in(sizes)
+    largest = [f"{dim}={most}" for dim, (_, most) in found.sizes.items() if dim not in given]
+    return found.name, with_sizes(program, [*sizes, *largest])
 
 
 def _level(text: str) -> int:

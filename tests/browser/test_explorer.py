@@ -6,6 +6,7 @@ leaves pictures of what it saw there.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.browser.pages import (
     keep,
     needs_browser,
 )
+from tests.trace_events import check_trace
 from weft.driver.tuning import tuned
 from weft.driver.tuning.tuned import Tuned
 from weft.explorer.collect import of_program, records
@@ -376,6 +378,13 @@ def test_a_profile_of_a_gpu_shows_stream_host_and_gaps(browser: Browser, tmp_pat
     assert browser.run("weft.state.pinned && weft.state.kernels.size") == 1
     browser.press("escape")
     keep(browser, "timeline")
+    browser.run("URL.createObjectURL = (blob) => { window.saved = blob; return '#'; }")
+    browser.run("[...document.querySelectorAll('.timeline-view button')].at(-1).click()")
+    trace = json.loads(browser.run_until_done("window.saved.text().then(arguments[0])"))
+    check_trace(trace)
+    (again,) = records_of_trace(trace["traceEvents"], "it")
+    assert again["lanes"] == ["GPU stream", "host", "launches"]
+    assert {kernel["layer"] for kernel in again["kernels"]} >= {"blocks[0].attention", "head"}
     assert not browser.errors()
 
 

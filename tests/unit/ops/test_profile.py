@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 import weft
+from tests.trace_events import check_trace
 from weft import nn
 from weft.cli.main import app
 from weft.foundation.errors import UserError
 from weft.foundation.lines import LAYER, Place
+from weft.ops.trace.profile import Profile, Span
 
 SCRIPT = """
 import sys
@@ -141,9 +144,34 @@ def test_a_profile_has_one_run_of_each_program_by_threads() -> None:
     assert all("test_profile.py:" in lap.line for lap in laps)
     lanes = [lap.lane for lap in laps]
     assert 1 <= lanes.count("thread 1") <= len(spans) / 3
+    check_trace(found.chrome())
     trace = found.chrome()["traceEvents"]
     named = {event["args"]["name"] for event in trace if event["name"] == "thread_name"}
     assert named == {lap.lane for lap in found.laps}
+
+
+def test_a_trace_keeps_programs_of_several_threads_apart() -> None:
+    step = weft.jit(lambda x: weft.exp(x @ x))
+
+    def work() -> None:
+        with weft.graph(backend="cpu"):
+            step(weft.ones((32, 32))).eval()
+        with weft.graph(backend="reference"):
+            weft.eval(weft.tanh(weft.ones((8, 8))) + 1.0)
+
+    with weft.profile(show=False) as found:
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        work()
+        for thread in threads:
+            thread.join()
+    check_trace(found.chrome())
+    # Spans that meet, as kernels one after the other do, must not overlap when they are cut.
+    meeting = Profile(spans=[Span(f"k{at}", 0.1 * at, 0.1, 1 << 40) for at in range(1000)])
+    check_trace(meeting.chrome())
+    ends = [event for event in meeting.chrome()["traceEvents"] if event["ph"] == "X"]
+    assert ends[-1]["ts"] + ends[-1]["dur"] == pytest.approx(1e8)
 
 
 def test_kernels_of_loops_have_lines_too() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.trace_events import check_trace
 from weft.foundation.errors import UserError
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.hooks import WATCH
@@ -53,29 +54,7 @@ def test_the_folder_is_laid_out_as_documented(tmp_path: Path) -> None:
     passes = [json.loads(s) for s in (tmp_path / "passes.jsonl").read_text().splitlines()]
     assert passes
     assert all({"program", "rule", "place"} <= set(line) for line in passes)
-    check_chrome(json.loads((tmp_path / "profile.json").read_text()))
-
-
-def check_chrome(trace: Any) -> None:
-    """The JSON object form of the Trace Event Format: complete events, and names of processes and
-    threads."""
-    assert set(trace) <= {"traceEvents", "displayTimeUnit", "otherData", "metadata"}
-    assert trace.get("displayTimeUnit", "ms") in ("ms", "ns")
-    assert trace["traceEvents"]
-    for event in trace["traceEvents"]:
-        if event["ph"] == "M":
-            assert event["name"] in ("process_name", "thread_name")
-            assert event["args"]["name"]
-            continue
-        assert event["ph"] == "X"
-        assert isinstance(event["name"], str)
-        assert event["name"]
-        for key in ("ts", "dur"):
-            assert isinstance(event[key], int | float)
-            assert event[key] >= 0
-        for key in ("pid", "tid"):
-            assert isinstance(event[key], int)
-        assert isinstance(event["args"], dict)
+    check_trace(json.loads((tmp_path / "profile.json").read_text()))
 
 
 def test_the_profile_has_every_instruction_with_its_line() -> None:
@@ -89,7 +68,7 @@ def test_the_profile_has_every_instruction_with_its_line() -> None:
     summary = tracer.profile.summary().splitlines()
     assert summary[0].split() == ["share", "seconds", "calls", "name"]
     assert len(summary) == 1 + len(spans)
-    check_chrome(tracer.profile.chrome())
+    check_trace(tracer.profile.chrome())
 
 
 def test_kernels_are_profiled_on_a_compiling_backend() -> None:
@@ -201,7 +180,7 @@ def test_the_environment_traces_a_process(tmp_path: Path) -> None:
     environment = {**os.environ, "WEFT_TRACE": str(folder), "PYTHONPATH": source}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert (folder / "00000_eval" / "program.txt").exists()
-    check_chrome(json.loads((folder / "profile.json").read_text()))
+    check_trace(json.loads((folder / "profile.json").read_text()))
 
 
 def test_reports_of_tensors_are_printed(capfd: pytest.CaptureFixture[str]) -> None:

@@ -142,12 +142,14 @@ const timelineView = () => {
     const event = (name, start, seconds, pid, tid) => {
       const kernel = p.kernels[named.get(name)];
       const from = kernel ? { op: kernel.op, line: kernel.place, file: kernel.file, layer: kernel.layer } : {};
-      return { name, cat: "weft", ph: "X", ts: start * 1e6, dur: seconds * 1e6, pid, tid, args: { program: p.name, ...from } };
+      // Readers cut times to whole nanoseconds: so the next span never begins inside this one.
+      const [began, ended] = [start, start + seconds].map((t) => Math.round(t * 1e9));
+      return { name, cat: "weft", ph: "X", ts: began / 1e3, dur: Math.max(0, ended - began - 1) / 1e3, pid, tid, args: { program: p.name, ...from } };
     };
     let end = 0;
-    const kernels = p.kernels.filter((kernel) => kernel.seconds > 0).map((kernel) => { end += kernel.seconds; return event(kernel.name, end - kernel.seconds, kernel.seconds, 1, 0); });
-    const names = [called("process_name", 1, 0, "kernels, one after the other"), called("process_name", 2, 0, "one run, by threads and streams"), ...p.lanes.map((name, lane) => called("thread_name", 2, lane, name))];
-    const laps = spans().map(([name, start, seconds, lane]) => event(name, start, seconds, 2, lane));
+    const kernels = p.kernels.filter((kernel) => kernel.seconds > 0).map((kernel) => { end += kernel.seconds; return event(kernel.name, end - kernel.seconds, kernel.seconds, 1, 1); });
+    const names = [called("process_name", 1, 0, "kernels, one after the other"), called("process_name", 2, 0, "one run, by threads and streams"), ...p.lanes.map((name, lane) => called("thread_name", 2, lane + 2, name))];
+    const laps = spans().map(([name, start, seconds, lane]) => event(name, start, seconds, 2, lane + 2));
     const url = URL.createObjectURL(new Blob([JSON.stringify({ traceEvents: [...names, ...kernels, ...laps] })], { type: "application/json" }));
     el("a", { href: url, download: "trace.json" }).click();
   };

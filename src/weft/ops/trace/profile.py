@@ -135,13 +135,21 @@ class Profile:
         """The spans in the Trace Event Format, times in microseconds: what chrome://tracing and
         Perfetto open. Programs as they ran are process 0, their parts process 1, and one run of
         each by threads and streams process 2."""
-        lanes = {name: at for at, name in enumerate(dict.fromkeys(lap.lane for lap in self.laps))}
-        events = [_event(span, KERNELS) for span in self.spans]
-        events += [_event(span, RUNS) for span in self.runs]
-        events += [{**_event(lap, LANES), "tid": lanes[lap.lane]} for lap in self.laps]
+        parts = ((KERNELS, self.spans), (RUNS, self.runs), (LANES, self.laps))
+        # Readers hold the number of a thread in 32 bits, and know it by that in all processes.
+        tracks: dict[tuple[int, int | str], int] = {}
+        events = [
+            _event(span, pid, tracks.setdefault((pid, span.lane or span.thread), len(tracks) + 1))
+            for pid, spans in parts
+            for span in spans
+        ]
         used = {event["pid"] for event in events}
         names = [_named("process_name", pid, 0, PROCESSES[pid]) for pid in sorted(used)]
-        names += [_named("thread_name", LANES, at, name) for name, at in lanes.items()]
+        names += [
+            _named("thread_name", pid, number, lane)
+            for (pid, lane), number in tracks.items()
+            if isinstance(lane, str)
+        ]
         return {"traceEvents": [*names, *events], "displayTimeUnit": "ms"}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -157,16 +165,18 @@ def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
-def _event(span: Span, process: int) -> dict[str, Any]:
+def _event(span: Span, process: int, track: int) -> dict[str, Any]:
     place = next((p for p in span.origin.places if isinstance(p, Place)), None)
+    start, end = round(span.start * 1e9), round((span.start + span.seconds) * 1e9)
     return {
         "name": span.name,
         "cat": "weft",
         "ph": "X",
-        "ts": span.start * 1e6,
-        "dur": span.seconds * 1e6,
+        "ts": start / 1e3,
+        # Readers cut times to whole nanoseconds: so the next span never begins inside this one.
+        "dur": max(0, end - start - 1) / 1e3,
         "pid": process,
-        "tid": span.thread,
+        "tid": track,
         "args": {
             "detail": span.detail,
             "program": span.program,

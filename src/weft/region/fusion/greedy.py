@@ -41,7 +41,8 @@ ROUNDING = 1e-9
 LARGEST = 96
 """The most blocks that one kernel computes."""
 LONG = 16
-"""Operations of one number that are worth a kernel of its own, on a GPU."""
+"""Operations of one number that are worth a kernel of its own, on a GPU, or blocks that say on
+which side of a place an element is."""
 MANY = 1 << 16
 """Elements that such a number must be for."""
 
@@ -272,12 +273,31 @@ class Fusion:
         return None
 
     def _is_border(self, name: str) -> bool:
-        """Whether a block says on which side of a place an element is: a counter compared with a
-        number. Where loops are cut at that place it takes nothing, and nowhere much."""
-        fns = [
-            self.view.blocks[source].fn for source in self.sources[name] if source in self.readers
-        ]
-        return sorted(fns) == ["const", "iota"] and self.view.blocks[name].dtype is I1
+        """Whether a block says on which side of a place an element is: a truth of counters and
+        numbers alone, as that of a padding, or of the rows that an attention's query sees. Where
+        loops are cut at that place, and blocks of keys that nobody sees are left out, it takes
+        nothing, and nowhere much; a kernel that reads it instead does not know the place."""
+        if self.view.blocks[name].dtype is not I1:
+            return False
+        parts, found = [name], {name}
+        while parts and len(found) <= LONG:
+            sources = self.sources[parts.pop()]
+            fresh = [source for source in dict.fromkeys(sources) if source not in found]
+            if not all(source in self.readers for source in fresh):
+                return False
+            parts += fresh
+            found.update(fresh)
+        blocks = [self.view.blocks[part] for part in found]
+        return (
+            len(found) <= LONG
+            and all(
+                block.kind in (BlockKind.EWISE, BlockKind.MOVEMENT)
+                and (block.fn == "iota" or block.fn not in PLACED)
+                and operations_of(block.fn) == 1
+                for block in blocks
+            )
+            and any(block.fn == "iota" for block in blocks)
+        )
 
     def _storing(self, name: str, users: int) -> float:
         """The time it takes to store a block that several kernels read: a kernel of its own, or

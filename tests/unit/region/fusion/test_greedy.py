@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
+import weft
+import weft.functional as F
 from examples.gpt import Shape, build_gpt
 from tests.lowered import lowered
 from weft.foundation.dtypes import I1
@@ -49,6 +54,30 @@ def test_a_layer_of_a_transformer_is_seven_kernels_and_computes_nothing_twice() 
     ]
     per_layer = [(row, "rsqrt"), (attention, "exp"), (row, "rsqrt"), (product, "erf")]
     assert functions == [*per_layer * 2, (row, "rsqrt")]
+
+
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("target", ["cpu", "sm90"])
+def test_who_sees_whom_is_never_stored(target: str, window: int | None) -> None:
+    """Many layers share the truth of counters that says which keys a query sees. Read from memory,
+    it is a mask like any other, and no layer knows which blocks of keys it can leave out."""
+
+    def layers(x: weft.Tensor) -> weft.Tensor:
+        places = weft.arange(x.shape[2])
+        apart = places[:, None] - places[None, :]
+        for _ in range(6):
+            if window is None:
+                x = F.attention(x, x, x, causal=True)
+            else:
+                seen = (apart >= 0) & (apart < window)
+                scores = weft.where(seen, x @ x.mT, float("-inf"))
+                x = F.softmax(scores, axis=-1) @ x
+        return x
+
+    x = weft.asarray(np.zeros((8, 12, 1024, 64), np.float16))
+    module = lowered(lower_program(weft.jit(layers).program(x)), target).module
+    assert [kernel.pattern for kernel in module.kernels] == [Pattern.ATTENTION] * 6
+    assert not [t for t in module.tensors.values() if t.dtype is I1]
 
 
 def test_hundreds_of_joined_tensors_are_a_few_kernels_of_stored_groups() -> None:

@@ -9,7 +9,7 @@ time has next, the choice's neighbours, some that the model thinks little of, an
 its tiles in other orders. On a GPU every candidate is checked against torch and all of a product
 are timed side by side (`weft.runtime.cuda.race`). The loss of a product is the time of the
 planner's choice over that of its best candidate. A set judges the planner until its times become
-data of the planner, in `weft.target.measured_forms`; of the sets here only the last one has not.
+data of the planner, in `weft.target.measured_forms`; of the sets here only the last two have not.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import statistics
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,8 +61,9 @@ SETS: Final = {
     "next": (7, 40),
     "newest": (8, 40),
     "coming": (9, 40),
+    "narrow": (10, 20),
 }
-"""Seed and count of each set."""
+"""Seed and count of each set; those of `narrow` have few columns."""
 MOST_FLOPS: Final = 1.2e12
 LEAST_FLOPS: Final = 2e7
 MOST_BYTES: Final = 1 << 29
@@ -80,23 +82,32 @@ ORDERS: Final = ("grouped:4", "grouped:8", "hilbert")
 def products(name: str) -> list[Product]:
     """The products of a set, the same every time."""
     seed, count = SETS[name]
-    return list(_drawn(random.Random(seed), count))
+    return list(_drawn(random.Random(seed), count, _narrow if name == "narrow" else _one))
 
 
-def _drawn(source: random.Random, count: int) -> Iterator[Product]:
+def _drawn(
+    source: random.Random, count: int, draw: Callable[[random.Random, float], Product]
+) -> Iterator[Product]:
     found: set[Product] = set()
     while len(found) < count:
-        made = _one(source, source.random())
+        made = draw(source, source.random())
         if made not in found and _is_worthwhile(made):
             found.add(made)
             yield made
 
 
-def _one(source: random.Random, kind: float) -> Product:
-    def size(low: float, high: float, step: int) -> int:
-        drawn = math.exp(source.uniform(math.log(low), math.log(high)))
-        return max(step, round(drawn / step) * step)
+def _size(source: random.Random, low: float, high: float, step: int) -> int:
+    drawn = math.exp(source.uniform(math.log(low), math.log(high)))
+    return max(step, round(drawn / step) * step)
 
+
+def _narrow(source: random.Random, _: float) -> Product:
+    m, n, k = (_size(source, *of, 8) for of in ((512, 32768), (8, 40), (512, 16384)))
+    return Product(m, n, k, layout=source.choice(("NN", "NT", "TN")))
+
+
+def _one(source: random.Random, kind: float) -> Product:
+    size = partial(_size, source)
     layout = source.choice(("NN", "NN", "NT", "NT", "NT", "TN"))
     if kind < 0.2:
         return Product(size(1, 64, 1), size(512, 32768, 8), size(512, 16384, 8), layout="NT")

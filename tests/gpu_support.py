@@ -161,6 +161,8 @@ SWAPPED = sm90_plan(
     swap_ab=True, tile=(64, 16, 64), warp_tile=(64, 16), consumers=1, registers=(0, 0)
 )
 SWAPPED_WIDE = sm90_plan(swap_ab=True, tile=(128, 8, 64), warp_tile=(64, 8))
+NARROW, NARROW_WIDE = (replace(plan, swap_ab=False) for plan in (SWAPPED, SWAPPED_WIDE))
+NARROWER = replace(NARROW, tile=(64, 32, 64), warp_tile=(64, 32))
 
 SM90_CASES: dict[str, tuple[Contraction, MmaPlan]] = {
     "nt": (Contraction(136, 72, 72), COOPERATIVE),
@@ -201,6 +203,15 @@ SM90_CASES: dict[str, tuple[Contraction, MmaPlan]] = {
     "one row": (Contraction(1, 136, 8), COOPERATIVE),
     "one element": (Contraction(1, 1, 8), COOPERATIVE),
     "hilbert": (Contraction(200, 200, 64), sm90_plan(order="hilbert")),
+    "narrow": (Contraction(136, 16, 136, epilogue=("bias", "gelu")), NARROW),
+    "narrow nn": (
+        Contraction(72, 8, 72, layouts=("row", "row"), epilogue=("residual",)),
+        NARROW,
+    ),
+    "narrow column": (Contraction(200, 1, 264, epilogue=("bias",)), NARROW_WIDE),
+    "narrow tn": (Contraction(136, 8, 72, layouts=("col", "col"), epilogue=("rows",)), NARROW),
+    "narrow tt": (Contraction(136, 32, 72, layouts=("col", "row"), batch=2), NARROWER),
+    "narrow batch": (Contraction(72, 3, 72, batch=3, out_dtype=F32), NARROW_WIDE),
     "swapped": (Contraction(16, 136, 136, epilogue=("bias", "gelu")), SWAPPED),
     "swapped nn": (
         Contraction(11, 72, 72, layouts=("row", "row"), epilogue=("residual",)),

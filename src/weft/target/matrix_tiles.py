@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 from weft.target.target import Target
 
 K_STEP: Final = 64
+NARROW: Final = (8, 16, 32)
+"""Columns of tiles that hold one side of a contraction whole."""
 _MOST_STAGES: Final = 12
 
 
@@ -79,9 +82,9 @@ def _single_forms() -> Iterator[Form]:
     yield Form(128, 64, (64, 64))
     yield Form(256, 128, (128, 128))
     yield Form(192, 96, (64, 96))
-    for columns in (8, 16, 32):
-        yield Form(64, columns, (64, columns), swap=True)
-        yield Form(128, columns, (64, columns), swap=True)
+    for columns, swap in product(NARROW, (True, False)):
+        yield Form(64, columns, (64, columns), swap=swap)
+        yield Form(128, columns, (64, columns), swap=swap)
     for columns in range(256, 32, -32):
         yield Form(64, columns, (64, columns))
     for columns in (240, 208, 176, 144):
@@ -91,7 +94,7 @@ def _single_forms() -> Iterator[Form]:
 def _forms() -> Iterator[Form]:
     yield from _single_forms()
     for form in _single_forms():
-        if form.roles == "cooperative" and not form.swap:
+        if form.roles == "cooperative" and form.columns not in NARROW:
             yield replace(form, paired=True)
 
 

@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from weft.target.matrix_tiles import FORMS, K_STEP, Extent, Form, stages_for
+from weft.target.matrix_tiles import FORMS, K_STEP, NARROW, Extent, Form, stages_for
 from weft.target.target import Target
 
 CYCLES_A_SECOND: Final = 1.85e9
@@ -133,12 +133,13 @@ class Contraction:
     """Bytes of the operands that are read again and again, as windows overlap: from a cache."""
 
     def suits(self, form: Form) -> bool:
-        """Whether a form is for this contraction: swapped tiles hold all its rows and no more than
-        they must, and two blocks share an operand where that pays: one whose rows begin inside
-        sectors, which the second-level cache is asked for three times."""
-        if form.swap:
-            rows = self.extent.m
-            return form.columns >= rows and (form.columns == 8 or form.columns < 2 * rows)
+        """Whether a form is for this contraction: narrow tiles hold one side whole, its rows where
+        they are swapped, else its columns, and are no wider than they must be; two blocks share an
+        operand where that pays: one whose rows begin inside sectors, which the second-level cache
+        is asked for three times."""
+        if form.columns in NARROW:
+            side = self.extent.m if form.swap else self.extent.n
+            return form.columns >= side and (form.columns == NARROW[0] or form.columns < 2 * side)
         if not form.paired:
             return True
         below = form.cluster == (2, 1)

@@ -54,7 +54,7 @@ def lower_scop(
     found = {}
     scop = with_channels_last(scop, target)
     for what, module in _Lowering(scop, graph, target, roles or {}, fuse).run():
-        fitted = fit(module, target)
+        fitted = fit(module, target, graph.constants)
         found[what] = fitted if _is_plain(target, fuse) else join_stages(fitted, target)
     return with_forms(_cheapest(found, target))
 

@@ -83,7 +83,7 @@ def _trials(kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]) -> Iter
         board = find_board(kernel, roles, side, tensors)
         if board is None or kernel.sizes[board.channels] < FEWEST:
             continue
-        image = board.copy(f"{kernel.name}_image")
+        image = board.copy(image_name(kernel))
         beside = _other(kernel, roles, other, board, f"{kernel.name}_{other}")
         for chosen in ((beside,), (image,), (image, beside)):
             made = kernel
@@ -91,6 +91,11 @@ def _trials(kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]) -> Iter
                 body = tuple(copy.read if let.name == copy.read.name else let for let in made.body)
                 made = replace(made, body=body)
             yield (*(copy.kernel for copy in chosen), made), tuple(copy.tensor for copy in chosen)
+
+
+def image_name(kernel: Kernel) -> str:
+    """What the copy of a convolution's image is called."""
+    return f"{kernel.name}_image"
 
 
 @dataclass(frozen=True)

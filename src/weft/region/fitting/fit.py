@@ -18,6 +18,11 @@ from weft.region.fitting.one_row import with_one_row
 from weft.region.fitting.phases import with_phases
 from weft.region.fitting.room import with_room
 from weft.region.fitting.sorted_together import sorted_together
+from weft.region.fitting.turned_filters import (
+    Constants,
+    with_filters_in_place,
+    with_known_places,
+)
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.fitting.wide_sums import with_wide_sums
 from weft.region.forms.grouped import find_groups
@@ -29,7 +34,7 @@ from weft.target.target import Kind, Target
 _ZERO: Final = ("0", "0.0", "False")
 
 
-def fit(module: Module, target: Target) -> Module:
+def fit(module: Module, target: Target, constants: Constants | None = None) -> Module:
     """The module with long sums cut; on a GPU with room in odd rows, or with them joined, operands
     aligned, single rows of 8-bit numbers as contractions and ops that stay whole in steps;
     elsewhere with windows that have zeros in them by phases, with parameters laid out for products,
@@ -38,6 +43,8 @@ def fit(module: Module, target: Target) -> Module:
     together: dict[str, tuple[Kernel, ...]] = {}
     if target.kind is Kind.GPU:
         module, together = sorted_together(module)
+        known = (with_known_places(kernel, constants or {}) for kernel in module.kernels)
+        module = with_filters_in_place(replace(module, kernels=tuple(known)), target)
     tensors = dict(module.tensors)
     kernels: list[Kernel] = []
     origin = dict(module.origin)

@@ -9,7 +9,14 @@ from typing import Final
 
 from weft.codegen.gpu.ir.frame import LARGEST_STEP, WINDOW_CORNERS
 from weft.codegen.gpu.ir.swizzle import Major
-from weft.codegen.gpu.products.walks import ROW, Axes, Walk, filter_walk, image_walk
+from weft.codegen.gpu.products.walks import (
+    ROW,
+    Axes,
+    Walk,
+    filter_walk,
+    image_walk,
+    turned_back,
+)
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import Expr, coefficient, constant, linear, substitute
@@ -99,6 +106,7 @@ def filter_operand(operand: Operand, address: Expr, image: Image, axes: Axes) ->
     if len(walk.sizes) > MOST_AXES:
         raise Refusal("BatchAxes", f"filters have more than {MOST_AXES} axes")
     outer, inner = (walk.strides[0], 1) if along_k else (1, walk.strides[0])
+    start = operand.offset + turned_back(image, address, axes.sizes)
     if not along_k and operand.outer != 1:
         raise Refusal("OperandStride", "neither channels nor columns of the filters are contiguous")
-    return replace(operand, outer=outer, inner=inner, walk=walk)
+    return replace(operand, offset=start, outer=outer, inner=inner, walk=walk)

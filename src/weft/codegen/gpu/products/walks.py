@@ -178,14 +178,24 @@ def filter_walk(image: Image, address: Expr, axes: Axes, item: int) -> Walk:
 
 
 def _taps(image: Image, address: Expr, axes: Axes) -> list[Dim]:
-    """One dimension of all taps that follow one another, innermost first."""
+    """One dimension of all taps that follow one another, innermost first. Those of filters that
+    were turned around begin with the last."""
     dims: list[Dim] = []
     for name in reversed([name for name in image.taps if axes.sizes[name] > 1]):
         size, stride = axes.sizes[name], coefficient(address, name)
+        way, stride = (1 if stride >= 0 else -1), abs(stride)
+        last = size - 1 if way < 0 else 0
         if dims and stride == dims[-1][1] * dims[-1][0]:
             inner, below, step = dims.pop()
-            factors = (*step.factors, (name, inner))
-            dims.append((inner * size, below, Step(0, factors)))
+            factors = (*step.factors, (name, way * inner))
+            dims.append((inner * size, below, Step(step.constant + last * inner, factors)))
         else:
-            dims.append((size, stride, Step(0, ((name, 1),))))
+            dims.append((size, stride, Step(last, ((name, way),))))
     return dims
+
+
+def turned_back(image: Image, address: Expr, sizes: Mapping[str, int]) -> int:
+    """How far before the first tap of filters their first element lies: that of the last tap,
+    where taps are turned around."""
+    steps = ((sizes[name] - 1, coefficient(address, name)) for name in image.taps)
+    return sum(last * min(0, step) for last, step in steps)

@@ -68,7 +68,8 @@ def test_patches_become_a_product() -> None:
 def test_gradients_of_convolutions_are_convolutions_and_agree(name: str) -> None:
     case, of = GRADIENTS[name]
     program = case.gradient(of)
-    assert len(window_kernels(program)) == 2, "the value is a result too"
+    # The value is a result too; of groups of few channels it is not computed by this template.
+    assert len(window_kernels(program)) == 2 - ("few channels" in name)
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
 

@@ -96,6 +96,16 @@ class Browser:
         self._do("/url", {"url": address})
         self.until("document.documentElement.dataset.ready !== undefined")
 
+    def busy_opening(self, page: Path) -> float:
+        """Seconds of a processor that the page's own thread takes from the navigation until it has
+        drawn itself: those of a clock depend on what else the machine does."""
+        self.tell_devtools("Performance.enable", {"timeDomain": "threadTicks"})
+        self.open(page)
+        self.settle()
+        told = self.tell_devtools("Performance.getMetrics", {})["metrics"]
+        self.tell_devtools("Performance.disable", {})
+        return float(next(each["value"] for each in told if each["name"] == "TaskDuration"))
+
     def enter_frame(self, number: int) -> None:
         """What follows is about a page inside the page."""
         self._do("/frame", {"id": number})

@@ -18,6 +18,7 @@ from tests.browser.driver import Browser
 from tests.browser.pages import (
     EVIL,
     ROOT,
+    TOUR,
     boxes_are_instructions,
     chain,
     deep,
@@ -78,8 +79,14 @@ def test_the_dearest_kernel_and_its_line_are_seen_without_a_click(
     assert browser.texts(".kernel:not(.head) .place")[0] == place
     assert browser.texts(".card h2")[0].startswith(name)
     assert browser.texts(".card .where .link") == [place]
-    box = "document.querySelector('.card .where .link').getBoundingClientRect()"
-    assert browser.run(f"{box}.bottom < innerHeight && {box}.right < innerWidth")
+    assert "the slowest of" in browser.texts(".card h2")[0]
+    assert "Slowest kernels first" in browser.texts(".list-title")[0]
+    line = TOUR.split("\n")[int(place.rpartition(":")[2]) - 1].strip()
+    assert browser.texts(".card .line code") == [line]
+    for css in (".card .where .link", ".card .line", ".list-title"):
+        box = f"document.querySelector('{css}').getBoundingClientRect()"
+        assert browser.run(f"{box}.bottom < innerHeight && {box}.right < innerWidth")
+    assert browser.texts(".kernel.shown .name") == [name]
 
 
 def test_a_line_of_source_leads_to_its_machine_code_in_two_clicks(
@@ -255,7 +262,7 @@ def test_ten_thousand_nodes_keep_up(browser: Browser, tmp_path: Path) -> None:
     """What is painted does not grow with the program: a frame has the rows in sight alone."""
     path = tmp_path / "deep.html"
     path.write_text(page(deep(), "deep"))
-    browser.open(path)
+    busy = browser.busy_opening(path)
     boxes_are_instructions(browser)
     assert browser.run("weft.views.get('graph').count()") > 10_000
     frames = []
@@ -267,7 +274,12 @@ def test_ten_thousand_nodes_keep_up(browser: Browser, tmp_path: Path) -> None:
         frames.append(browser.run("weft.views.get('graph').painting.milliseconds"))
     frames.sort()
     opened = browser.run("Number(document.documentElement.dataset.ready)")
-    print(f"10,000 nodes: opened in {opened} ms, frames {frames[15]:.1f} ms (median)")
+    print(
+        f"10,000 nodes: opened in {opened} ms, busy for {1e3 * busy:.0f} ms, "
+        f"frames {frames[15]:.1f} ms (median)"
+    )
+    # A page may take 2 s to open; this one has five times the nodes of a training step of GPT-2.
+    assert busy < 2.0
     # Many times the budget of 16 ms: the machine may be busy with something else.
     assert frames[15] < 200
     assert not browser.errors()

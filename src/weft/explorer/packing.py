@@ -2,7 +2,8 @@
 
 Lines of a stage that differ in their numbers alone are one line with holes, and its numbers: each
 as what it is more than it was in the line of that kind before. In a model of equal layers these are
-the same again and again, which is what gzip finds, however far apart the layers are. `unpack.js` is
+the same again and again, which is what gzip finds, however far apart the layers are. What only some
+views show is JSON in a string, which a page takes apart when somebody looks at it. `unpack.js` is
 the other direction.
 """
 
@@ -25,7 +26,12 @@ _FEWEST: Final = 3
 def slimmed(record: Mapping[str, Any]) -> Json:
     """A record as `unpack.js` takes it."""
     stages = [
-        {**stage, "text": holed(stage["text"]), "marks": _marks(stage["marks"])}
+        {
+            **stage,
+            "count": len(stage["text"]),
+            "text": _later(holed(stage["text"])),
+            "marks": _later(_marks(stage["marks"])),
+        }
         for stage in record["stages"]
     ]
     return {
@@ -34,6 +40,11 @@ def slimmed(record: Mapping[str, Any]) -> Json:
         "values": _values(record["values"]),
         "kernels": _kernels(record["kernels"]),
     }
+
+
+def _later(data: Any) -> str:
+    """What a page takes apart when it is first looked at."""
+    return json.dumps(data, separators=(",", ":"))
 
 
 def holed(lines: Sequence[str]) -> Json | list[str]:
@@ -137,8 +148,7 @@ def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Json:
         "count": len(kernels),
         "columns": columns,
         "plans": [json.loads(fields) for fields in plans],
-        "nests": holed([line for lines in nests for line in lines]),
+        "nests": _later(holed([line for lines in nests for line in lines])),
         "values": flat,
-        "words": words.all(),
-        "inside": inside,
+        "inside": _later({"words": words.all(), "flat": inside}),
     }

@@ -22,9 +22,11 @@ def data_of(text: str) -> Any:
 
 def unpacked(record: Any) -> Any:
     stages = [
-        {**stage, "text": _lines(stage["text"]), "marks": _marks(stage["marks"])}
+        {**stage, "text": _lines(stage["text"]), "marks": _marks(json.loads(stage["marks"]))}
         for stage in record["stages"]
     ]
+    for stage in stages:
+        assert stage.pop("count") == len(stage["text"])
     return {
         **record,
         "stages": stages,
@@ -33,7 +35,8 @@ def unpacked(record: Any) -> Any:
     }
 
 
-def _lines(packed: Any) -> list[str]:
+def _lines(text: str) -> list[str]:
+    packed = json.loads(text)
     if isinstance(packed, list):
         return packed
     kinds = [kind.split(HOLE) for kind in packed["kinds"]]
@@ -80,7 +83,8 @@ def _kernels(packed: Any) -> list[Any]:
     if not packed["count"]:
         return []
     lines = iter(_lines(packed["nests"]))
-    values, inside = iter(packed["values"]), iter(packed["inside"])
+    named = json.loads(packed["inside"])
+    values, inside = iter(packed["values"]), iter(named["flat"])
     found, first, second = [], 0, 0
     for at in range(packed["count"]):
         kernel = {name: column[at] for name, column in packed["columns"].items()}
@@ -89,7 +93,7 @@ def _kernels(packed: Any) -> list[Any]:
         kernel["values"], first = _steps(values, first)
         kernel["inside"] = {}
         for _ in range(next(inside)):
-            name = packed["words"][next(inside)]
+            name = named["words"][next(inside)]
             kernel["inside"][name], second = _steps(inside, second)
         found.append(kernel)
     return found

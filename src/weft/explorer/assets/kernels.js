@@ -39,7 +39,9 @@ const commonPlace = (places) => {
 
 const kernelsView = () => {
   const together = el("input", { type: "checkbox", onchange: () => { asked = together.checked; draw(); } });
-  const bar = el("label", { class: "together" }, together, "kernels with the same code together");
+  const told = el("span", { class: "soft" });
+  const asOne = el("label", { class: "together" }, together, "same code together");
+  const bar = el("div", { class: "list-title" }, el("b", {}, "Slowest kernels first"), told, el("span", { class: "grow" }), asOne);
   const list = el("div", { class: "kernel-list", role: "listbox", tabindex: 0, "aria-label": "Kernels, dearest first" });
   const card = el("div", { class: "card", tabindex: 0 });
   const root = el("div", { class: "view kernels" }, list, card);
@@ -53,8 +55,9 @@ const kernelsView = () => {
     together.checked = asked ?? p.kernels.length > MANY_KERNELS;
     order = kernelRows(together.checked);
     const most = order.length ? order[0].seconds / total : 1;
+    told.textContent = `${p.kernels.length.toLocaleString("en")} kernels take ${showSeconds(total)}${measured ? "" : ", as estimated"}`;
     const head = el("div", { class: "kernel head" },
-      el("span", {}, measured ? "measured" : "estimated"), el("span", {}, "kernel"), el("span", {}, "ops"),
+      el("span", {}, measured ? "time, measured" : "time, estimated"), el("span", {}, "kernel"), el("span", {}, "ops"),
       el("span", {}, "line"), el("span", {}, "layer"));
     const places = order.slice(0, MOST_ROWS).map((row) => commonPlace(row.kernels.map((at) => p.kernels[at].place)));
     // A line that is cut short leads nowhere, so its column is as wide as it needs.
@@ -86,6 +89,7 @@ const kernelsView = () => {
     const row = state.kernels.size ? order.find(has) : order[0];
     rows.forEach((each, n) => {
       each.classList.toggle("lit", has(order[n]));
+      each.classList.toggle("shown", order[n] === row);
       each.setAttribute("aria-selected", order[n] === row ? "true" : "false");
     });
     const chosen = row?.kernels.find((at) => state.kernels.has(at)) ?? row?.kernels[0];
@@ -111,17 +115,22 @@ const cardOf = (at) => {
   const p = program();
   const kernel = p.kernels[at];
   const { time, total, measured, byId } = index();
-  const alike = p.kernels.filter((other) => other.routine && other.routine === kernel.routine).length - 1;
+  const alike = p.kernels.filter((other) => other.routine && other.routine === kernel.routine);
   const seconds = time(kernel);
+  const slower = p.kernels.filter((other) => time(other) > seconds).length;
+  const rank = p.kernels.length < 2 ? "" : slower ? `number ${slower + 1} of ${p.kernels.length} by time` : `the slowest of ${p.kernels.length}`;
+  const together = alike.length > 1 ? ` · ${alike.length - 1} more like it, ${showShare(alike.reduce((sum, each) => sum + time(each), 0) / total)} together` : "";
   const speed = seconds ? kernel.flops / seconds : 0;
   const moved = seconds ? kernel.bytes / seconds : 0;
   const open = (stage) => () => { select({ kernels: [at] }, { pin: true }); show("code"); views.get("code").openStage(stage); };
   const source = kernel.place ? el("button", { class: "link", onclick: open(SOURCE) }, kernel.place) : el("span", {}, "no line is known");
+  const line = state.data.sources[kernel.file]?.[kernel.line - 1]?.trim();
   const codes = p.stages.map((stage) => stage.name).slice(-2);
   const others = [...new Set(kernel.lines)].filter((line) => line !== kernel.place);
   return [
-    el("h2", {}, kernel.name, " ", el("small", {}, kernel.pattern)),
-    el("p", { class: "where" }, source, kernel.layer ? [" in ", el("b", {}, kernel.layer)] : null, alike > 0 ? ` · ${alike} more like it` : ""),
+    el("h2", {}, kernel.name, " ", el("small", {}, [kernel.pattern, rank].filter(Boolean).join(" · "))),
+    el("p", { class: "where" }, source, kernel.layer ? [" in ", el("b", {}, kernel.layer)] : null, together),
+    line && el("p", { class: "line", title: `${kernel.file}:${kernel.line}` }, el("code", {}, coloured(line, true))),
     others.length > 0 && el("p", { class: "soft" }, `also from ${others.slice(0, 6).join(", ")}`),
     !p.stages.length ? el("div", { class: "facts" }, fact("share of the time", showShare(seconds / total)), fact("measured", showSeconds(kernel.seconds), kernel.calls > 1 ? `in ${kernel.calls} runs` : "")) : el("div", { class: "facts" },
       fact("share of the time", showShare(seconds / total)),

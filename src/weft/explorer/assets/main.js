@@ -10,7 +10,9 @@ const stripOf = () => {
   const timed = new Set(p.times.map(([name]) => name));
   const code = !timed.has("machine code") && CODES.some((each) => lines.has(each)) ? [["machine code", 0]] : [];
   const untimed = p.stages.map((stage) => stage.name).filter((name) => !timed.has(name) && !CODES.includes(name)).map((name) => [name, 0]);
-  return [...p.times, ...untimed, ...code].map(([name, ms]) => {
+  // Machine code comes last, behind what it is made of.
+  const isLast = ([name]) => name === "machine code";
+  return [...p.times.filter((each) => !isLast(each)), ...untimed, ...p.times.filter(isLast), ...code].map(([name, ms]) => {
     const stage = lines.has(name) ? name : name === "machine code" ? CODES.find((code) => lines.has(code)) : null;
     return el("button", {
       class: "stage", disabled: !stage, title: stage ? `Open ${stage}` : `${name}: a step that has no text`,
@@ -112,8 +114,7 @@ const build = () => {
 };
 
 const unpack = async (text) => {
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("gzip"));
   return JSON.parse(await new Response(stream).text());
 };
 

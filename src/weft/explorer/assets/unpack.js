@@ -1,7 +1,18 @@
-// The data of a page as it was before it was made small; `packing.py` is the other direction. The
-// text of a stage is made when somebody first looks at it.
+// The data of a page as it was before it was made small; `packing.py` is the other direction. Texts,
+// and what only they need, are made when somebody first looks at them.
 
-const linesOf = (packed) => {
+const once = (make) => { let made; return () => { made ??= make(); return made; }; };
+const later = (object, name, make) => Object.defineProperty(object, name, { get: once(make), enumerable: true });
+
+const bytesOf = (base64) => {
+  const letters = atob(base64);
+  const bytes = new Uint8Array(letters.length);
+  for (let at = 0; at < letters.length; at += 1) bytes[at] = letters.charCodeAt(at);
+  return bytes;
+};
+
+const linesOf = (text) => {
+  const packed = JSON.parse(text);
   if (Array.isArray(packed)) return packed;
   const { kinds, order, numbers } = packed;
   const parts = kinds.map((kind) => kind.split("\0"));
@@ -34,7 +45,8 @@ class Steps {
   }
 }
 
-const spansOf = ({ names, flat }) => {
+const spansOf = (text) => {
+  const { names, flat } = JSON.parse(text);
   const steps = new Steps(flat);
   const spans = [];
   let end = 0;
@@ -61,41 +73,44 @@ const valuesOf = ({ words, flat }) => {
   return found;
 };
 
-const kernelsOf = ({ count, columns, plans, nests, values, words, inside }) => {
+// What the kernels call the values inside them, kernel by kernel.
+const namesInside = (text, count) => {
+  const { words, flat } = JSON.parse(text);
+  const steps = new Steps(flat);
+  return Array.from({ length: count }, () => {
+    const found = {};
+    for (let left = steps.next(); left > 0; left -= 1) {
+      const name = words[steps.next()];
+      found[name] = steps.list();
+    }
+    return found;
+  });
+};
+
+const kernelsOf = ({ count, columns, plans, nests, values, inside }) => {
   if (!count) return [];
-  const lines = linesOf(nests);
-  const [about, named] = [new Steps(values), new Steps(inside)];
-  const names = Object.keys(columns);
+  const [lines, names] = [once(() => linesOf(nests)), once(() => namesInside(inside, count))];
+  const about = new Steps(values);
+  const fields = Object.keys(columns);
   let line = 0;
   return Array.from({ length: count }, (_, at) => {
     const kernel = {};
-    for (const name of names) kernel[name] = columns[name][at];
+    for (const name of fields) kernel[name] = columns[name][at];
     const from = line;
     line += kernel.nest;
-    kernel.nest = lines.slice(from, line).join("\n");
+    const to = line;
+    later(kernel, "nest", () => lines().slice(from, to).join("\n"));
     kernel.fields = plans[kernel.fields];
     kernel.values = about.list();
-    kernel.inside = {};
-    for (let left = named.next(); left > 0; left -= 1) {
-      const name = words[named.next()];
-      kernel.inside[name] = named.list();
-    }
+    later(kernel, "inside", () => names()[at]);
     return kernel;
   });
 };
 
 const unpackedStage = ({ text, marks, ...stage }) => {
-  const once = (make) => { let made; return () => { made ??= make(); return made; }; };
-  Object.defineProperty(stage, "text", { get: once(() => linesOf(text)) });
-  Object.defineProperty(stage, "marks", { get: once(() => spansOf(marks)) });
-  return { count: Array.isArray(text) ? text.length : text.order.length, stage };
+  later(stage, "text", () => linesOf(text));
+  later(stage, "marks", () => spansOf(marks));
+  return stage;
 };
 
-const unpackedProgram = (p) => {
-  const stages = p.stages.map((each) => {
-    const { count, stage } = unpackedStage(each);
-    stage.count = count;
-    return stage;
-  });
-  return { ...p, stages, values: valuesOf(p.values), kernels: kernelsOf(p.kernels) };
-};
+const unpackedProgram = (p) => ({ ...p, stages: p.stages.map(unpackedStage), values: valuesOf(p.values), kernels: kernelsOf(p.kernels) });

@@ -106,7 +106,9 @@ def test_a_small_file_does_no_harm_to_the_compiler(start: int) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("start", range(4))
+@pytest.mark.parametrize(
+    "start", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 3))]
+)
 def test_a_large_file_is_what_it_is_expected_to_be(start: int) -> None:
     names = QUICK[start::4]
     outcomes = judged([f"made {name}" for name in names])

@@ -16,6 +16,8 @@ from weft.ptir.op import all_ops
 
 NAMES = [cls.name for cls in all_ops()]
 CHUNK = 25
+SHARES = 4
+"""Of the ops: one of them is tried among the fast tests."""
 TAKE_NONE = {"callback", "custom_call", "while"}
 TAKE_MANY = {cls.name for cls in all_ops() if "*" in "".join(cls.operands)}
 
@@ -41,9 +43,11 @@ def test_every_op_counts_its_operands(name: str, count: int) -> None:
     assert (verdict(json.dumps(base)) == "ArityMismatch") != right
 
 
-@pytest.mark.parametrize("start", range(0, len(NAMES), CHUNK))
-def test_no_extreme_of_an_attribute_crashes_an_op(start: int) -> None:
-    check("attributes", NAMES[start : start + CHUNK], least=2)
+@pytest.mark.parametrize(
+    "share", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, SHARES))]
+)
+def test_no_extreme_of_an_attribute_crashes_an_op(share: int) -> None:
+    check("attributes", NAMES[share::SHARES], least=2)
 
 
 @pytest.mark.slow

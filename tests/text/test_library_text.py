@@ -29,7 +29,7 @@ def attention(
 def normalised(dtype: str) -> Callable[[Builder], Value]:
     def form(b: Builder) -> Value:
         x, gamma, beta = b.param(dtype, [2, 3, 4]), b.param(dtype, [3]), b.param(dtype, [3])
-        return layer_norm(b, x, gamma, beta, epsilon=1e-5, feature_axis=1)
+        return layer_norm(x, gamma, beta, epsilon=1e-5, feature_axis=1)
 
     return form
 

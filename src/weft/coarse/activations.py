@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from weft.coarse.forms import Writer
 from weft.coarse.rules import wide_dtype
 from weft.foundation.dtypes import FLOATS, NUMBERS
 from weft.ptir import library
@@ -46,7 +45,7 @@ class ByteirGelu(Composite):
         (x,) = operands
         z = x.cast(wide_dtype(x.dtype))
         if self.approximate is not Approximation.TANH:
-            return library.gelu(Writer(z), z).cast(x.dtype)
+            return library.gelu(z).cast(x.dtype)
         inner = (z + z * z * z * CUBIC) * math.sqrt(2.0 / math.pi)
         return (z * 0.5 * (inner.tanh() + 1.0)).cast(x.dtype)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from weft.coarse.forms import Writer
 from weft.coarse.rules import (
     check_algorithms,
     check_probability,
@@ -76,20 +75,20 @@ def shared_heads(x: Term, heads: Dim) -> Term:
 def attend(q: Term, k: Term, v: Term, setting: Setting) -> tuple[Term, Term, Term]:
     """The result `[B, H, Sq, D]`, the log-sum-exp of the scores `[B, H, Sq]`, and the weights after
     dropout `[B, H, Sq, Sk]`."""
-    writer, heads = Writer(q), q.shape[1]
+    heads = q.shape[1]
     scores, blind = _scores(q, shared_heads(k, heads), setting)
-    largest, powers, total = library.exponentials(writer, scores, 3)
+    largest, powers, total = library.exponentials(scores, 3)
     weights = setting.kept(powers / total.broadcast_to(scores.shape))
     values = shared_heads(v, heads)
-    out = library.attention_values(writer, weights.cast(v.dtype), values, q.dtype)
-    lse = library.unseen(writer, largest + total.log(), blind, -math.inf)
-    results = (library.unseen(writer, x, blind, 0.0) for x in (out, weights))
+    out = library.attention_values(weights.cast(v.dtype), values, q.dtype)
+    lse = library.unseen(largest + total.log(), blind, -math.inf)
+    results = (library.unseen(x, blind, 0.0) for x in (out, weights))
     return next(results), lse.reshape(scores.shape[:3]), next(results)
 
 
 def _scores(q: Term, k: Term, setting: Setting) -> tuple[Term, Term | None]:
     return library.attention_scores(
-        Writer(q), q, k, mask=setting.mask, causal=setting.causal, scale=setting.scale
+        q, k, mask=setting.mask, causal=setting.causal, scale=setting.scale
     )
 
 
@@ -125,7 +124,7 @@ def attend_backward(
     scores, blind = _scores(q, keys, setting)
     lse_column = lse.cast(wide).reshape((*scores.shape[:3], 1))
     # The weights of a row that sees nothing are 0: exp(scores - inf).
-    lse_column = library.unseen(Writer(q), lse_column, blind, math.inf)
+    lse_column = library.unseen(lse_column, blind, math.inf)
     weights = (scores - lse_column.broadcast_to(scores.shape)).exp()
     rows = (dout.cast(wide) * out.cast(wide)).sum([3])
     dropped, dproduct, offset = setting.kept(weights), _product(dout, values, (3,), (3,)), rows

@@ -1,36 +1,13 @@
-"""Formulas that several decompositions share, and the library forms on terms."""
+"""Formulas that several decompositions share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from weft.foundation.dtypes import I1, SI64, DType, as_dtype
-from weft.ptir.term import Number, Term, TermEmitter, unknown_size
+from weft.foundation.dtypes import I1, SI64
+from weft.ptir.term import Term, unknown_size
 from weft.ptir.types import Dim, Symbol
-
-
-class Writer:
-    """The emitter that `weft.ptir.library` writes to, for terms."""
-
-    def __init__(self, of: Term) -> None:
-        self._emitter: TermEmitter = of.emitter
-
-    def emit(self, name: str, *operands: Term | Number, **attrs: Any) -> Term:
-        return self._emitter.emit(name, *operands, **attrs)
-
-    def cast(self, x: Term, dtype: DType | str) -> Term:
-        return x.cast(dtype)
-
-    def broadcast_to(self, x: Term, dims: Iterable[Dim]) -> Term:
-        return x.broadcast_to(tuple(dims))
-
-    def literal(self, value: Any, dtype: DType | str) -> Term:
-        return self._emitter.literal(value, as_dtype(dtype))
-
-    def iota(self, dtype: DType | str, dims: Iterable[Dim], axis: int) -> Term:
-        return self._emitter.emit("iota", shape=tuple(dims), dtype=dtype, axis=axis)
 
 
 def known_size(dim: Dim) -> int:

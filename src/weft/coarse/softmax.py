@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.coarse.forms import Writer, reduced
+from weft.coarse.forms import reduced
 from weft.coarse.rules import check_axis, wide_dtype
 from weft.foundation.dtypes import FLOATS
 from weft.ptir import library
@@ -35,7 +35,7 @@ class ByteirSoftmax(_AlongAxis):
 
     def decompose(self, *operands: Term) -> Term:
         (x,) = operands
-        return library.softmax(Writer(x), x, self.axis)
+        return library.softmax(x, self.axis)
 
     def vjp(self, at: Pullback) -> Cotangents:
         wide = wide_dtype(at.cotangent.dtype)

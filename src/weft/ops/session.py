@@ -7,8 +7,7 @@
 
 A handle is a value of the session with a method for every op; a Python number beside a handle takes
 its dtype and is broadcast to its shape. Two handles must have the same type: nothing is promoted
-here, so what is written is the program. Sessions emit library forms too: they are an `Emitter` of
-`weft.ptir.library`.
+here, so what is written is the program. The library forms of `weft.ptir.library` take handles too.
 """
 
 from __future__ import annotations
@@ -136,16 +135,22 @@ class Session:
 
     def cast(self, x: Handle, dtype: DType | str) -> Handle:
         """`x` itself where it has that dtype already."""
+        return self._cast(self._handle(x), dtype)
+
+    def _cast(self, x: Handle, dtype: DType | str) -> Handle:
         wanted = as_dtype(dtype)
-        kind = self._handle(x).tensor
+        kind = x.tensor
         if kind.dtype is wanted:
             return x
         return Handle(self, self.arena.emit(cast_form(kind, wanted), (x.node,), self.line))
 
     def broadcast_to(self, x: Handle, dims: Iterable[Dim]) -> Handle:
         """`x` itself where it has that shape already."""
+        return self._broadcast_to(self._handle(x), dims)
+
+    def _broadcast_to(self, x: Handle, dims: Iterable[Dim]) -> Handle:
         shape = shape_of(dims)
-        kind = self._handle(x).tensor
+        kind = x.tensor
         if kind.shape == shape:
             return x
         return Handle(self, self.arena.emit(broadcast_form(kind, shape), (x.node,), self.line))
@@ -164,13 +169,15 @@ class Session:
 class Handle(Written):
     """A value of a session. Every op is a method: `x.exp()`, `x.add(y)`, `x.sort(axis=0, ...)`."""
 
-    __slots__ = ("node", "session")
+    __slots__ = ("emitter", "node")
 
     CHOOSING = "choose by it with select, or with weft.cond"
     READING = "export it, and read the tensor"
 
+    emitter: Session
+
     def __init__(self, session: Session, node: Node) -> None:
-        self.session = session
+        self.emitter = session
         self.node = node
 
     @property
@@ -183,6 +190,10 @@ class Handle(Written):
         if isinstance(kind, TupleType):
             raise UserError(f"{self!r} is a tuple; take an element of it first")
         return kind
+
+    @property
+    def session(self) -> Session:
+        return self.emitter
 
     def __repr__(self) -> str:
         return f"<%{self.node.id} : {self.node.type}>"
@@ -221,39 +232,12 @@ class Handle(Written):
             raise AttributeError(f"there is no op called {name!r}")
         return partial(self.session.emit, name, self)
 
-    def __add__(self, other: Like) -> Handle:
-        return self.session.emit("add", self, other)
-
-    def __radd__(self, other: Like) -> Handle:
-        return self.session.emit("add", other, self)
-
-    def __sub__(self, other: Like) -> Handle:
-        return self.session.emit("sub", self, other)
-
-    def __rsub__(self, other: Like) -> Handle:
-        return self.session.emit("sub", other, self)
-
-    def __mul__(self, other: Like) -> Handle:
-        return self.session.emit("mul", self, other)
-
-    def __rmul__(self, other: Like) -> Handle:
-        return self.session.emit("mul", other, self)
-
-    def __truediv__(self, other: Like) -> Handle:
-        return self.session.emit("div", self, other)
-
-    def __rtruediv__(self, other: Like) -> Handle:
-        return self.session.emit("div", other, self)
-
-    def __neg__(self) -> Handle:
-        return self.session.emit("neg", self)
-
     def compare(self, op: str, other: Like) -> Handle:
         """`op` is less, less_equal, equal, greater_equal, greater or not_equal."""
         return self.session.emit("compare", self, other, op=op)
 
     def cast(self, dtype: DType | str) -> Handle:
-        return self.session.cast(self, dtype)
+        return self.emitter._cast(self, dtype)
 
     def reshape(self, dims: Iterable[Any]) -> Handle:
         """`self` itself where it has that shape already."""
@@ -265,7 +249,7 @@ class Handle(Written):
         return self.session.emit("transpose", self, perm=perm)
 
     def broadcast_to(self, dims: Iterable[Dim]) -> Handle:
-        return self.session.broadcast_to(self, dims)
+        return self.emitter._broadcast_to(self, dims)
 
     def broadcast(self, dims: Iterable[Dim], axes: Sequence[int]) -> Handle:
         """Repeated to the shape `dims`, in which axis `i` of this value is axis `axes[i]`."""
@@ -336,4 +320,4 @@ class Handle(Written):
 
     def softmax(self, axis: int = -1) -> Handle:
         """The canonical stable softmax."""
-        return library.softmax(self.session, self, axis)
+        return library.softmax(self, axis)

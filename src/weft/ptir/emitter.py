@@ -15,8 +15,9 @@ from weft.foundation.errors import InternalError
 from weft.ptir.ir import ElementRef, Operand, Ref
 from weft.ptir.literal import TensorLiteral, literal
 from weft.ptir.op import Op, make_op
-from weft.ptir.term import Number, Term
+from weft.ptir.term import Term
 from weft.ptir.types import TupleType, ValueType
+from weft.ptir.written import Number
 
 
 class Emitter(ABC):

@@ -11,41 +11,41 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from weft.foundation.axes import normalise_axes
-from weft.foundation.dtypes import I1, SI64, DType, as_dtype
+from weft.foundation.dtypes import I1, SI64, DType
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.foundation.partitions import SAME, Classes
 from weft.ptir.literal import scalar_literal
-from weft.ptir.types import Dim, OfTensorType, Symbol, TensorType, TupleType, ValueType
+from weft.ptir.types import Dim, Symbol, TensorType, TupleType, ValueType
+from weft.ptir.written import Data, Emits, Number, Symbolic
 
-Number: TypeAlias = bool | int | float | complex
 Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """Axes of the left operand and of the right one, paired by position."""
 
 
-class TermEmitter(Protocol):
+class TermEmitter(Emits["Term"], Protocol):
     """What appends instructions and hands out their values as terms."""
-
-    def emit(self, name: str, *operands: Term | Number, **attrs: Any) -> Term:
-        """The op called `name`; a number takes the dtype and shape of the first term."""
-        ...
-
-    def literal(self, value: Any, dtype: DType) -> Term: ...
 
     def element(self, value: Term, index: int) -> Term:
         """An element of a tuple."""
         ...
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Term(OfTensorType):
+class Term(Symbolic):
     """A value of the body that `emitter` builds; `key` is its name there."""
+
+    __slots__ = ("emitter", "key", "type")
 
     emitter: TermEmitter
     key: int
     type: ValueType
+
+    def __init__(self, emitter: TermEmitter, key: int, kind: ValueType) -> None:
+        self.emitter = emitter
+        self.key = key
+        self.type = kind
 
     def __getattr__(self, name: str) -> Callable[..., Term]:
         """Every op is a method: further operands, then its attributes by name."""
@@ -66,29 +66,9 @@ class Term(OfTensorType):
 
     # -- arithmetic ------------------------------------------------------------------------------
 
-    def __add__(self, other: Term | Number) -> Term:
-        return self.emitter.emit("add", self, other)
-
-    def __sub__(self, other: Term | Number) -> Term:
-        return self.emitter.emit("sub", self, other)
-
-    def __rsub__(self, other: Number) -> Term:
-        return self.emitter.emit("sub", other, self)
-
-    def __mul__(self, other: Term | Number) -> Term:
-        return self.emitter.emit("mul", self, other)
-
-    def __rmul__(self, other: Number) -> Term:
-        return self.emitter.emit("mul", self, other)
-
-    def __truediv__(self, other: Term | Number) -> Term:
-        return self.emitter.emit("div", self, other)
-
-    def __rtruediv__(self, other: Number) -> Term:
-        return self.emitter.emit("div", other, self)
-
-    def __neg__(self) -> Term:
-        return self.emitter.emit("neg", self)
+    def __rmul__(self, other: Data) -> Term:
+        """Rules are written for people: the number stands behind in the program all the same."""
+        return self.apply("mul", other)
 
     def conj(self) -> Term:
         """The complex conjugate; a real term is its own."""
@@ -104,14 +84,6 @@ class Term(OfTensorType):
 
     # -- constants -------------------------------------------------------------------------------
 
-    def like(self, number: Number) -> Term:
-        """A term of this type with one number everywhere."""
-        return self.full(number, self.shape)
-
-    def full(self, number: Number, dims: Sequence[Dim], dtype: DType | None = None) -> Term:
-        """One number everywhere, in the dtype of this term unless another is given."""
-        return self.emitter.literal(number, dtype or self.dtype).broadcast_to(dims)
-
     def counting(self, dims: Sequence[Dim], axis: int, dtype: DType = SI64) -> Term:
         """0, 1, 2, ... along one axis."""
         return self.emitter.emit("iota", shape=tuple(dims), dtype=dtype, axis=axis)
@@ -125,27 +97,6 @@ class Term(OfTensorType):
         return ones.sum([0]).cast(dtype)
 
     # -- shape -----------------------------------------------------------------------------------
-
-    def cast(self, dtype: DType | str) -> Term:
-        """The term in another dtype; itself where it has it already."""
-        wanted = as_dtype(dtype)
-        return self if wanted is self.dtype else self.emitter.emit("cast", self, dtype=wanted)
-
-    def reshape(self, dims: Sequence[Dim]) -> Term:
-        shape = tuple(dims)
-        return self if shape == self.shape else self.emitter.emit("reshape", self, new_shape=shape)
-
-    def broadcast_to(self, dims: Sequence[Dim]) -> Term:
-        shape = tuple(dims)
-        if shape == self.shape:
-            return self
-        return self.emitter.emit("broadcast_to", self, result_shape=shape)
-
-    def transpose(self, perm: Sequence[int]) -> Term:
-        order = tuple(perm)
-        if order == tuple(range(self.rank)):
-            return self
-        return self.emitter.emit("transpose", self, perm=order)
 
     def move_axis(self, source: int, target: int) -> Term:
         """One axis taken out and put in elsewhere; the others keep their order."""

@@ -37,7 +37,7 @@ def _along(x: Handle, axis: int, sign: int, norm: str) -> Handle:
     """A scaled transform along one axis; the factor is that of a sum with this norm."""
     last = [*(a for a in range(x.rank) if a != axis), axis]
     size = known(x.shape[axis], "the transformed axis")
-    sums = fourier_sums(x.session, permuted(x, last), size, sign)
+    sums = fourier_sums(permuted(x, last), size, sign)
     result = unpermuted(sums, last)
     forward = sign < 0
     scale = {"ortho": size**-0.5, "forward": 1 / size if forward else 1.0}.get(

@@ -77,7 +77,7 @@ def check_pointwise(x: Any, first: float = 0.0, second: float = 0.0) -> Pointwis
 
 
 def capture_softmax(s: Session, checked: AxisChecked, x: Handle) -> Handle:
-    return library.softmax(s, x, checked.axis)
+    return library.softmax(x, checked.axis)
 
 
 @tensor_method
@@ -183,7 +183,7 @@ def relu6(x: Tensor) -> Tensor:
 
 @rounded_once
 def capture_gelu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
-    return library.gelu(s, x)
+    return library.gelu(x)
 
 
 @rounded_once
@@ -204,7 +204,7 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
 
 @rounded_once
 def capture_silu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
-    return library.silu(s, x)
+    return library.silu(x)
 
 
 @tensor_method
@@ -378,7 +378,7 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
 @rounded_once
 def capture_swiglu(s: Session, checked: AxisChecked, x: Handle) -> Handle:
     gate, value = _halves(x, checked.axis)
-    return library.silu(s, gate) * value
+    return library.silu(gate) * value
 
 
 @tensor_method

@@ -133,7 +133,6 @@ def capture_attention(
     s: Session, checked: AttentionChecked, q: Handle, k: Handle, v: Handle, mask: Handle | None
 ) -> Handle:
     return library.attention(
-        s,
         q,
         _repeated(k, checked.groups),
         _repeated(v, checked.groups),

@@ -14,7 +14,7 @@ from weft.foundation.dtypes import DType, as_dtype
 from weft.foundation.errors import SpecViolation, UserError, brief
 from weft.foundation.lines import shown, user_line
 from weft.ptir import library
-from weft.ptir.builder.value import Like, Number, Value
+from weft.ptir.builder.value import Like, Value
 from weft.ptir.calls import decode_call
 from weft.ptir.ir import (
     ElementRef,
@@ -45,7 +45,7 @@ from weft.ptir.types import (
     symbols_of,
 )
 from weft.ptir.verify import BodyScope, check_type
-from weft.ptir.written import pair_of_axes
+from weft.ptir.written import Number, pair_of_axes
 
 
 @dataclass
@@ -165,7 +165,7 @@ class BodyBuilder:
         for operand in operands:
             if isinstance(operand, Value):
                 made.append(operand)
-            elif cls.elementwise and model is not None and isinstance(operand, Number):
+            elif cls.elementwise and model is not None and isinstance(operand, Number | np.number):
                 made.append(self.like(operand, model))
             else:
                 made.append(self.literal(operand))
@@ -274,15 +274,15 @@ class BodyBuilder:
 
     def softmax(self, x: Value, axis: int = -1) -> Value:
         """The stable softmax along `axis`, in f32 at least."""
-        return library.softmax(self, self.as_value(x), axis)
+        return library.softmax(self.as_value(x), axis)
 
     def gelu(self, x: Value) -> Value:
         """`0.5 * x * (1 + erf(x / sqrt(2)))`."""
-        return library.gelu(self, self.as_value(x))
+        return library.gelu(self.as_value(x))
 
     def silu(self, x: Value) -> Value:
         """`x / (1 + exp(-x))`."""
-        return library.silu(self, self.as_value(x))
+        return library.silu(self.as_value(x))
 
     def causal_mask(self, rows: Dim, columns: Dim, dtype: DType | str = "f32") -> Value:
         """0 where row i may see the column and -Inf elsewhere; the last row sees everything."""
@@ -299,7 +299,7 @@ class BodyBuilder:
         scale: float | None = None,
     ) -> Value:
         """`softmax(q k^T * scale + mask) v` for q, k and v of shape [B, H, S, D]."""
-        return library.attention(self, q, k, v, mask=mask, causal=causal, scale=scale)
+        return library.attention(q, k, v, mask=mask, causal=causal, scale=scale)
 
     # -- control flow ----------------------------------------------------------------------------
 

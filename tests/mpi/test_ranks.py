@@ -86,9 +86,12 @@ def test_a_checkpoint_of_two_ranks_loads_on_one_two_and_three(tmp_path: Path) ->
     ("constant", r"rank 1 traced another program than rank 0: .*<\d\.0>.* \(faults.py:\d+\) where "
                  r"rank 0 has .*<\d\.0>.* \(faults.py:\d+\)"),
     ("order", r"rank 1 traced another .*: argument 0 x\['[ab]'\] .* has argument 0 x\['[ab]'\]"),
-], ids=["raise", "kill", "exit", "end", "sleep", "mismatch", "constant", "order"])  # fmt: skip
+    ("absent", r"weft: rank {} has ended, and never came to weft.mesh"),
+    ("asleep", r"weft: rank \d waited 10 s at weft.mesh, and rank {} did not come to it"),
+])  # fmt: skip
 def test_a_fault_is_one_sentence_and_the_end(kind: str, sentence: str, rank: int) -> None:
-    done = launched("faults.py", kind, str(rank), timeout="3" if kind == "sleep" else "60")
+    timeout = {"sleep": "3", "asleep": "10"}.get(kind, "60")
+    done = launched("faults.py", kind, str(rank), timeout=timeout)
     assert done.returncode != 0
     assert re.search(sentence.format(rank), done.stderr), done.stderr
     assert done.stderr.splitlines()[-1].startswith("weft: "), done.stderr

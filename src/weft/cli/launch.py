@@ -19,11 +19,17 @@ from typing import Annotated, Final
 import typer
 
 from weft.cli.report import complain
+from weft.driver.ranks import PLACES
 from weft.foundation.errors import UserError
-from weft.runtime.board import ENDED, FAILED, Board
+from weft.foundation.ranks import collective_timeout
+from weft.runtime.board import ENDED, FAILED, STARTING, Board
 
 _LOOK: Final = 0.1
 """Seconds between looks at the ranks."""
+_PLACE: Final = "".join(f"${{{name}:-" for name in PLACES) + "}" * len(PLACES)
+_NUMBERED: Final = f'echo $$ > "{Board.first_file("$WEFT_BOARD", _PLACE)}"; exec "$@"'
+"""A rank's process writes its number down before it becomes the script: one that ends before it
+comes to the board is missed, too."""
 _GRACE: Final = 1.0
 """How long MPI's launcher may take to end a job by itself."""
 _LAST_WORDS: Final = 0.3
@@ -40,14 +46,15 @@ def launch_command(
     dry_run: Annotated[bool, typer.Option(help="Only print the command.")] = False,
 ) -> None:
     """Run a Python script on N ranks of this machine, which meet through MPI (weft[mpi])."""
-    command = [*_launcher(mpiexec, ranks), sys.executable, script, *(args or [])]
+    launcher, own = _launcher(mpiexec, ranks), [sys.executable, script, *(args or [])]
     if dry_run:
-        print(" ".join(command))
+        print(" ".join([*launcher, *own]))
         return
     if not Path(script).is_file():
         raise UserError(f"there is no file {script}")
     with tempfile.TemporaryDirectory(prefix="weft-ranks-") as folder:
         board = Board.made(Path(folder) / "board", ranks)
+        command = [*launcher, "sh", "-c", _NUMBERED, "weft", *own]
         job = subprocess.Popen(command, env=_environment(board))  # noqa: S603
         code = _watched(job, board)
     raise typer.Exit(code)
@@ -87,9 +94,12 @@ def _environment(board: Board) -> dict[str, str]:
 def _watched(job: subprocess.Popen[bytes], board: Board) -> int:
     """The exit code of a job; a rank that is gone, or says that it has failed, ends it."""
     gone: list[str] = []
+    began: float | None = None
     while job.poll() is None and not gone and not _has_failed(board):
         time.sleep(_LOOK)
-        gone = _gone(board)
+        waiting = any(board.read(rank) == STARTING for rank in range(board.count))
+        began = (began or time.monotonic()) if waiting else None
+        gone = _gone(board) or _late(board, began)
     try:
         code = job.wait(_LAST_WORDS if _has_failed(board) else _GRACE)
     except subprocess.TimeoutExpired:
@@ -115,9 +125,32 @@ def _once(sentences: list[str]) -> list[str]:
 
 def _gone(board: Board) -> list[str]:
     """The ranks that came, and whose process is gone before its end."""
-    found = []
-    for rank in range(board.count):
+    found = [f"rank {rank} has ended, and never came to weft.mesh" for rank in _missing(board)]
+    for rank in range(board.count) if not found else ():
         process, at = board.process(rank), board.read(rank)
         if process and at not in (ENDED, FAILED) and not Path(f"/proc/{process}").exists():
             found.append(f"rank {rank} is gone, killed or by os._exit; it {at}")
     return found
+
+
+def _missing(board: Board) -> list[int]:
+    """The ranks whose process is gone before they came to where others are."""
+    ranks = range(board.count)
+    if not any(map(board.process, ranks)):
+        return []
+    started = ((rank, board.first_process(rank)) for rank in ranks if not board.process(rank))
+    return [rank for rank, process in started if process and not Path(f"/proc/{process}").exists()]
+
+
+def _late(board: Board, began: float | None) -> list[str]:
+    """Whom the others wait for where ranks join, once the deadline is over."""
+    timeout = collective_timeout()
+    if began is None or time.monotonic() - began < timeout:
+        return []
+    ranks = range(board.count)
+    here = next(rank for rank in ranks if board.process(rank))
+    away = ", ".join(f"rank {rank}" for rank in ranks if not board.process(rank))
+    return [
+        f"rank {here} waited {timeout:g} s at weft.mesh, and {away or 'MPI'} did not come to it; "
+        "WEFT_COLLECTIVE_TIMEOUT says how long"
+    ]

@@ -20,6 +20,8 @@ from weft.runtime.rendezvous import run_ranks
 
 _COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 """What launchers call the number of ranks: Open MPI, MPICH and its kin, MVAPICH, Slurm."""
+PLACES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
+"""What they call the number of a rank."""
 
 
 class SimulatedProgram:
@@ -36,11 +38,13 @@ class SimulatedProgram:
 
 def launched_count() -> int:
     """How many ranks the launcher started; 1 without a launcher."""
-    for name in _COUNTS:
-        text = os.environ.get(name, "")
-        if text.isdecimal():
-            return int(text)
-    return 1
+    return _told(_COUNTS) or 1
+
+
+def _told(names: Sequence[str]) -> int | None:
+    """A number that a launcher says under one of these names."""
+    texts = (os.environ.get(name, "") for name in names)
+    return next((int(text) for text in texts if text.isdecimal()), None)
 
 
 @cache
@@ -49,6 +53,6 @@ def launched_world() -> World:
     count = launched_count()
     if count == 1:
         return Alone()
-    world = joined(count)
+    world = joined(count, _told(PLACES))
     settle(world)
     return world

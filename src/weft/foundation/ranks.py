@@ -211,6 +211,7 @@ def world_of(count: int, what: str) -> World:
         raise SpecViolation(
             "MeshMismatch",
             f"{what} is of a program for {count} ranks, and it runs on {found.count}",
+            f"call weft.mesh() before, in a script that `weft launch -n {count} SCRIPT` starts, or "
             "call it through weft.spmd, on a mesh of that many ranks",
         )
     return found

@@ -14,6 +14,8 @@ from pathlib import Path
 WIDTH = 320
 """Bytes of a rank's line: the number of its process, and what it is at."""
 ENDED, FAILED = "has ended", "has failed"
+STARTING = "is at weft.mesh"
+"""Where ranks join: MPI waits there for all of them, and answers to nobody before."""
 
 
 class Board:
@@ -43,6 +45,17 @@ class Board:
     def process(self, rank: int) -> int:
         """The number of a rank's process; 0 where it has not come yet."""
         return int(self._line(rank)[0] or 0)
+
+    @staticmethod
+    def first_file(path: str | os.PathLike[str], rank: int | str) -> str:
+        """Where a launcher lets a rank write the number of its process before anything else."""
+        return f"{path}.{rank}"
+
+    def first_process(self, rank: int) -> int:
+        """The number of the process that was started as a rank; 0 where nobody wrote it."""
+        file = Path(self.first_file(self.path, rank))
+        text = file.read_text().strip() if file.exists() else ""
+        return int(text) if text.isdecimal() else 0
 
     def tell(self, sentence: str) -> None:
         """Why this process fails, in one sentence."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import faulthandler
 import hashlib
 import importlib
 import os
@@ -26,7 +27,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -41,7 +43,7 @@ from weft.foundation.errors import UserError, WeftError
 from weft.foundation.lines import failing_line, shown
 from weft.foundation.ranks import Begun, Meeting, RankFailed, World, collective_timeout
 from weft.runtime.addresses import address_of
-from weft.runtime.board import ENDED, FAILED, Board
+from weft.runtime.board import ENDED, FAILED, STARTING, Board
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -59,18 +61,40 @@ _BUSY = 0.02
 """Seconds of polling in turn with other processes; from then on a rank sleeps between."""
 
 
-def joined(count: int) -> MpiRank:
+def joined(count: int, place: int | None = None) -> MpiRank:
     """This process as a rank of MPI's world, of so many ranks, which fails as a whole from now
-    on."""
-    try:
-        mpi = importlib.import_module("mpi4py.MPI")
-    except ModuleNotFoundError:
-        why = f"the launcher started {count} ranks, and they meet through MPI: install weft[mpi]"
-        raise UserError(why) from None
+    on. `place` is its number, where the launcher says it."""
+    with _starting(count, place):
+        try:
+            mpi = importlib.import_module("mpi4py.MPI")
+        except ModuleNotFoundError:
+            why = f"the launcher started {count} ranks, which meet through MPI: install weft[mpi]"
+            raise UserError(why) from None
     made = MpiRank(mpi)
     sys.excepthook = made.failed
     atexit.register(made.left)
     return made
+
+
+@contextmanager
+def _starting(count: int, place: int | None) -> Iterator[None]:
+    """MPI waits in the block until all ranks are there. A launcher of Weft's reads on the board who
+    waits; without one a rank ends by itself after the deadline, and says where it was."""
+    path = os.environ.get("WEFT_BOARD", "")
+    if path and place is not None and Path(path).is_file():
+        Board(path, count).write(place, STARTING)
+        yield
+        return
+    watched = False
+    with suppress(AttributeError, OSError, ValueError, RuntimeError):
+        # A thread of Python's would wait with MPI, which lets go of nothing.
+        faulthandler.dump_traceback_later(collective_timeout(), exit=True)
+        watched = True
+    try:
+        yield
+    finally:
+        if watched:
+            faulthandler.cancel_dump_traceback_later()
 
 
 class MpiRank(World):

@@ -3,14 +3,14 @@ and loops, over one list of kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from weft.driver.artifact.control_flow import AssembledBody, ControlFlow, assemble_body
-from weft.driver.artifact.kept import kept_results
+from weft.driver.artifact.kept import kept_results, made_once
 from weft.driver.artifact.kernels import (
     HostCalls,
     body_steps,
@@ -18,7 +18,7 @@ from weft.driver.artifact.kernels import (
     make_artifact,
     slot_of,
 )
-from weft.driver.artifact.steps import StepList
+from weft.driver.artifact.steps import StepList, aligned
 from weft.driver.stages.bodies import CompiledBody, Use
 from weft.foundation.functions import broken_rule
 from weft.memory.ir import BufferMap
@@ -89,6 +89,17 @@ class Assembler:
             self.kernels.setdefault(native.symbol, unit.codes[native.symbol])
         numbers = {symbol: n for n, symbol in enumerate(self.kernels)}
         slot = self._slots(unit, number)
+        module, arena = unit.module, unit.buffer_map.arena_bytes
+        own: dict[str, BufferSlot] = {}
+        if number:
+            # What is the same in every turn of a loop is made before it, in memory of its own.
+            for name in made_once(module, unit.buffer_map, _plain(unit)):
+                own[name] = BufferSlot("arena", 0, aligned(arena), module.tensors[name].bytes)
+                arena = aligned(arena) + own[name].bytes
+            module = _with_first(module, own)
+
+        def place(name: str) -> BufferSlot:
+            return own.get(name) or slot(name)
 
         def launch(kernel: Kernel) -> tuple[int, Sequence[str], tuple[Site, ...]] | None:
             native = unit.natives.get(kernel.name)
@@ -99,11 +110,13 @@ class Assembler:
 
         def expand(kernel: Kernel, steps: StepList) -> bool:
             where = _loop_site(kernel, unit)
-            return control is not None and control.expand(kernel, unit.module, steps, slot, where)
+            return control is not None and control.expand(kernel, module, steps, place, where)
 
-        return body_steps(
-            unit.module, unit.buffer_map, launch, self.host_call, slot, expand, unit.hosted
+        made = body_steps(
+            module, unit.buffer_map, launch, self.host_call, place, expand, unit.hosted, arena
         )
+        made.once = sum(not own.keys().isdisjoint(_written(kernel)) for kernel in module.kernels)
+        return made
 
     def _slots(self, unit: Unit, number: int) -> Callable[[str], BufferSlot]:
         """Slots of a body, with constants and what random numbers depend on numbered for all."""
@@ -123,6 +136,17 @@ class Assembler:
             return replace(found, number=number) if found.space == "run" else found
 
         return slot
+
+
+def _written(kernel: Kernel) -> set[str]:
+    return {output.tensor for output in kernel.outputs}
+
+
+def _with_first(module: Module, names: Collection[str]) -> Module:
+    """The module, the kernels that write some tensors before all others."""
+    first = [kernel for kernel in module.kernels if not _written(kernel).isdisjoint(names)]
+    rest = [kernel for kernel in module.kernels if _written(kernel).isdisjoint(names)]
+    return replace(module, kernels=(*first, *rest))
 
 
 def build_artifact(

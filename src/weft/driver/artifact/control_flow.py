@@ -31,6 +31,7 @@ from weft.runtime.artifact import (
     Enter,
     Jump,
     JumpUnless,
+    Launch,
     Leave,
     Reset,
     Site,
@@ -52,6 +53,8 @@ class AssembledBody:
     """Where each result lies: an output, or a parameter that was passed on or updated in place."""
     passed: Mapping[int, int]
     """Results that are parameters, which the body only reads: which ones."""
+    once: int = 0
+    """The first steps, which make of what stays the same in all turns what does."""
 
     def keeps(self, number: int) -> bool:
         """Whether a carry is the same in every turn."""
@@ -80,6 +83,7 @@ def assemble_body(
         tuple(body.results),
         tuple(by_result.get(place, place) for place in places),
         body.passed,
+        steps.once,
     )
 
 
@@ -172,11 +176,19 @@ class _Site:
         body = self.control.bodies[Use(op.body_region, len(self.operands))]
         carries = self._carries(body.parameters)
         flag = self.memory(1)
-        frame, head = self.top, self.steps.here
-        made = self.put(cond, carries, frame)
+        frame = self.top
+        # A condition may change what the body passes on.
+        stays = all(cond.passed.get(n + 1) == n for n in range(len(carries)) if body.keeps(n))
+        if stays:
+            self.begin(body, carries, frame)
+        head = self.steps.here
+        # What all turns have in common stays while the condition is computed.
+        made = self.put(cond, carries, aligned(frame + body.arena) if body.once else frame)
         self.steps.copy(made[0], flag, 1, self.label)
         self.settle(carries, made[1:], body.parameters)
         leave = self.steps.append(JumpUnless(self.steps.number(flag), 0, self.label))
+        if not stays:
+            self.begin(body, carries, frame)
         self.settle(carries, self.put(body, carries, frame), body.parameters)
         self.steps.append(Jump(head, self.label))
         self.steps.aim(leave, self.steps.here)
@@ -189,12 +201,14 @@ class _Site:
             _WrittenOut(self, body, carries).run(length)
             return
         slices = [self.memory(kind.bytes) for kind in body.parameters[count:]]
+        frame = self.top
+        self.begin(body, [*carries, *slices], frame)
         counter = self.control.counter()
         self.steps.append(Reset(counter, self.label))
         head = self.steps.append(Leave(counter, length, 0, self.label))
         for source, target in zip(self.operands[count:], slices, strict=True):
             self._move(source, target, target.bytes, counter, source_step=target.bytes)
-        made = self.put(body, [*carries, *slices], self.top)
+        made = self.put(body, [*carries, *slices], frame)
         for n, kind in enumerate(body.results[count:], count):
             if n in self.results:
                 self._move(made[n], self.results[n], kind.bytes, counter, target_step=kind.bytes)
@@ -268,6 +282,14 @@ class _Site:
 
     # -- bodies ----------------------------------------------------------------------------------
 
+    def begin(self, body: AssembledBody, inputs: Sequence[BufferSlot], frame: int) -> None:
+        """The steps of a body that all turns have in common; its memory is from `frame` on."""
+        for step in body.steps[: body.once]:
+            if not isinstance(step, Launch):
+                raise InternalError(f"{self.label}: what turns have in common is kernels")
+            slots = [_bound(body.slots[n], inputs, {}, frame) for n in step.buffers]
+            self.steps.append(replace(step, buffers=tuple(map(self.steps.number, slots))))
+
     def put(
         self,
         body: AssembledBody,
@@ -282,8 +304,8 @@ class _Site:
         slots = [_bound(slot, inputs, outputs, frame) for slot in body.slots]
         self.steps.append(Enter(body.number, self.label, self.where))
         numbers = [self.steps.number(slot) for slot in slots]
-        by = self.steps.here
-        for step in body.steps:
+        by = self.steps.here - body.once
+        for step in body.steps[body.once :]:
             self.steps.append(moved(step, numbers, by))
         made = [_bound(place, inputs, outputs, frame) for place in body.places]
         for n, target in targets.items():
@@ -339,6 +361,7 @@ class _WrittenOut:
     def run(self, length: int) -> None:
         site, body, count = self.site, self.body, self.count
         held, frame = self.carries, site.top
+        site.begin(body, held, frame)
         for turn in range(length):
             slices = [self._slice(n, turn) for n in range(count, len(body.parameters))]
             targets = self._targets(held, turn, last=turn + 1 == length)

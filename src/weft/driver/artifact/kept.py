@@ -20,18 +20,23 @@ _GIVEN: Final = ("input", "param", "constant")
 """What a run is handed and only reads."""
 
 
+_STAYS: Final = ("param", "constant")
+"""What the body of a loop is handed in every turn as in the first."""
 _ROOM: Final = 1.25
 """How much larger results may be than what they are made of: rows are filled up to whole lines, and
 panels to whole tiles."""
 
 
 def kept_results(
-    module: Module, buffer_map: BufferMap, plain: Collection[str]
+    module: Module,
+    buffer_map: BufferMap,
+    plain: Collection[str],
+    given_as: Collection[str] = _GIVEN,
 ) -> Mapping[str, int]:
     """The number, from 1 on, of every tensor that a runtime may keep. `plain` are the kernels that
-    have machine code and report nothing."""
+    have machine code and report nothing; `given_as` are the roles of what stays the same."""
     tensors = module.tensors
-    sources = {name for name, tensor in tensors.items() if tensor.role in _GIVEN}
+    sources = {name for name, tensor in tensors.items() if tensor.role in given_as}
     alone = _alone(module, buffer_map, plain)
     found: dict[str, int] = {}
     for kernel in module.kernels:
@@ -47,6 +52,11 @@ def kept_results(
         sources |= made
         found |= {name: len(found) + number for number, name in enumerate(sorted(made), 1)}
     return found
+
+
+def made_once(module: Module, buffer_map: BufferMap, plain: Collection[str]) -> Collection[str]:
+    """The tensors that are the same in every turn of a loop whose body a module is."""
+    return kept_results(module, buffer_map, plain, _STAYS).keys()
 
 
 def _alone(module: Module, buffer_map: BufferMap, plain: Collection[str]) -> set[str]:

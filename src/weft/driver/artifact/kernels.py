@@ -61,10 +61,12 @@ def body_steps(
     slot: Callable[[str], BufferSlot],
     expand: Callable[[Kernel, StepList], bool] | None = None,
     hosted: Mapping[str, str] | None = None,
+    arena: int = 0,
 ) -> StepList:
     """The steps of a module over compiled kernels. `expand` writes those of ops that are made of
-    steps themselves; `hosted` says why a kernel is left to the host."""
-    made = StepList(arena=buffer_map.arena_bytes)
+    steps themselves; `hosted` says why a kernel is left to the host; `arena` is more memory than
+    the map has."""
+    made = StepList(arena=max(arena, buffer_map.arena_bytes))
     copies: dict[str, list[Copy]] = {}
     for copy in buffer_map.copies:
         copies.setdefault(copy.before, []).append(copy)

@@ -31,6 +31,8 @@ class StepList:
     slots: list[BufferSlot] = field(default_factory=list)
     arena: int = 0
     """Bytes of the arena so far."""
+    once: int = 0
+    """The first steps, which are the same in every turn of a loop around them."""
     _numbers: dict[BufferSlot, int] = field(default_factory=dict)
 
     @property

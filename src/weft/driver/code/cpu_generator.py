@@ -39,6 +39,9 @@ from weft.target.roofline import Usage, quantisation
 from weft.target.target import Target
 
 Array = NDArray[Any]
+WRITTEN_OUT: Final = 2048
+"""The most steps that a counted loop is written out as, so that turns read and write stacks where
+they lie; each takes some microseconds to assemble."""
 _CLOCKED: Final = 2e-3
 """Seconds that are measured at once, about."""
 _MOST_TURNS: Final = 256
@@ -72,7 +75,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
         for use, body in bodies.items()
     }
     machine = compilation.target.machine or compilation.target.name
-    artifact = build_artifact(unit, machine, host_call, bodies, units, keeps=True)
+    artifact = build_artifact(unit, machine, host_call, bodies, units, WRITTEN_OUT, keeps=True)
     artifact = with_declared_types(artifact, compilation.program)
     runner = link(artifact, signature, state)
     symbols, warned = symbols_of(unit, units), compilation.warned

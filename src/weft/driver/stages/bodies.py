@@ -2,7 +2,8 @@
 
 A region is used in one of two ways: its parameters are only read, or some of them are carries of a
 loop, which its results replace; those may then be updated in place. What a region returns unchanged
-is not computed at all: `passed` says which parameter such a result is.
+is not computed at all: `passed` says which parameter such a result is. A carry that a loop passes
+on is the same in every turn: on a CPU it is a parameter of the body, as a program's weights are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from weft.driver.stages.generators import pipeline
 from weft.ptir.ir import Body, Function, Instruction, Program, Region
 from weft.ptir.ops.control import Scan, While
 from weft.ptir.types import TensorType, leaves
+from weft.target.target import Kind
 from weft.tiny.from_ptir import lower_program
 from weft.tiny.ir import Graph, Input
 
@@ -116,7 +118,9 @@ def _compile(use: Use, program: Program, around: Compilation) -> CompiledBody:
     graph, passed = _without_passed(lower_program(alone))
     parameters = [leaf for kind in region.parameters for leaf in leaves(kind)]
     donated = frozenset(range(use.carries)) - set(passed.values())
-    signature = Signature((Role.DATA,) * len(parameters), donated)
+    stays = {n for n in range(use.carries) if passed.get(n) == n and around.target.kind is Kind.CPU}
+    roles = tuple(Role.PARAM if n in stays else Role.DATA for n in range(len(parameters)))
+    signature = Signature(roles, donated)
     child = Compilation(
         alone,
         around.target,

@@ -4,14 +4,12 @@ CPU here, where they mean the same."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import pytest
 
 import weft
 from tests.turning_programs import scan_around_all
-from weft.driver.artifact.assembler import build_artifact
 from weft.driver.code import cpu_generator
 from weft.ptir import Builder, Program
 from weft.ptir.builder import BodyBuilder, Value
@@ -24,7 +22,7 @@ Step = Callable[..., list[Value]]
 
 @pytest.fixture(autouse=True)
 def written_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_generator, "build_artifact", partial(build_artifact, written_out=100))
+    monkeypatch.setattr(cpu_generator, "WRITTEN_OUT", 100)
 
 
 def scanned(step: Step, carries: int, length: int, width: int = WIDE) -> Program:

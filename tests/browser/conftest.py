@@ -1,4 +1,5 @@
-"""A window, and the page of the tour in it."""
+"""A window, and the pages that several tests look at. Tests change neither: a page is opened anew
+for each, and the window is as it was."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.driver import Browser
-from tests.browser.pages import ROOT, TOUR
+from tests.browser.driver import SIZE, Browser
+from tests.browser.pages import ROOT, TOUR, deep
+from weft.explorer.page import page
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@pytest.fixture(scope="session")
+def window() -> Iterator[Browser]:
     try:
         made = Browser()
     except (OSError, RuntimeError, AssertionError) as error:
@@ -24,7 +26,26 @@ def browser() -> Iterator[Browser]:
     made.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def browser(window: Browser) -> Browser:
+    """The window, whatever the test before did to it, or was stopped in."""
+    window.leave_frame()
+    window.open_nothing()
+    window.resize(*SIZE)
+    window.dark(False)
+    window.errors()
+    return window
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of 10,000 nodes."""
+    path = tmp_path_factory.mktemp("deep") / "deep.html"
+    path.write_text(page(deep(), "deep"))
+    return path
+
+
+@pytest.fixture(scope="session")
 def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a script, as the command writes it."""
     folder = tmp_path_factory.mktemp("tour")

@@ -18,13 +18,15 @@ DRIVER: Final = shutil.which("chromedriver")
 KEYS: Final = {
     "down": "\ue015", "up": "\ue013", "right": "\ue014", "enter": "\ue007", "escape": "\ue00c",
 }  # fmt: skip
+SIZE: Final = (1280, 800)
 _ELEMENT: Final = "element-6066-11e4-a52e-4f735466cecf"
 
 
 class Browser:
     """One window."""
 
-    def __init__(self, width: int = 1280, height: int = 800) -> None:
+    def __init__(self) -> None:
+        width, height = SIZE
         assert BROWSER
         assert DRIVER
         with socket.socket() as free:
@@ -92,9 +94,13 @@ class Browser:
     def open(self, page: Path | str) -> None:
         """Open a page and wait until it has drawn itself."""
         address = page if isinstance(page, str) else page.resolve().as_uri()
-        self._do("/url", {"url": "about:blank"})
+        self.open_nothing()
         self._do("/url", {"url": address})
         self.until("document.documentElement.dataset.ready !== undefined")
+
+    def open_nothing(self) -> None:
+        """An empty page: what was open ends."""
+        self._do("/url", {"url": "about:blank"})
 
     def busy_opening(self, page: Path) -> float:
         """Seconds of a processor that the page's own thread takes from the navigation until it has

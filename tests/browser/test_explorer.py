@@ -21,7 +21,6 @@ from tests.browser.pages import (
     TOUR,
     boxes_are_instructions,
     chain,
-    deep,
     keep,
     needs_browser,
 )
@@ -126,7 +125,6 @@ def test_a_program_without_source_has_no_pane_twice(browser: Browser, tmp_path: 
         assert stages[0] == "frontend"
         assert stages[-1] == "asm"
         assert len(set(stages)) == len(stages) >= 3
-    browser.resize(1280, 800)
     assert not browser.errors()
 
 
@@ -258,11 +256,9 @@ def test_names_never_become_markup(browser: Browser, tmp_path: Path) -> None:
     assert not browser.errors()
 
 
-def test_ten_thousand_nodes_keep_up(browser: Browser, tmp_path: Path) -> None:
+def test_ten_thousand_nodes_keep_up(browser: Browser, large: Path) -> None:
     """What is painted does not grow with the program: a frame has the rows in sight alone."""
-    path = tmp_path / "deep.html"
-    path.write_text(page(deep(), "deep"))
-    busy = browser.busy_opening(path)
+    busy = browser.busy_opening(large)
     boxes_are_instructions(browser)
     assert browser.run("weft.views.get('graph').count()") > 10_000
     frames = []
@@ -302,11 +298,9 @@ requestAnimationFrame(frame);
 
 
 @pytest.mark.parametrize("view", ["graph", "code", "kernels"])
-def test_ten_thousand_nodes_scroll(view: str, browser: Browser, tmp_path: Path) -> None:
+def test_ten_thousand_nodes_scroll(view: str, browser: Browser, large: Path) -> None:
     """From one frame to the next, as a user sees it: script, style, layout and painting."""
-    path = tmp_path / "deep.html"
-    path.write_text(page(deep(), "deep"))
-    browser.open(path)
+    browser.open(large)
     boxes_are_instructions(browser)
     browser.run(f"weft.show('{view}')")
     browser.settle()

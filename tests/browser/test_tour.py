@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
 
+import weft
 from tests.browser.driver import Browser
-from tests.browser.pages import ROOT, TOUR, keep, needs_browser
+from tests.browser.pages import TOUR, keep, needs_browser
 from weft.codegen.gpu import sass
+from weft.explorer.collect import of_program, records
+from weft.explorer.page import page
 
 pytestmark = needs_browser
 
 
-def show_stages(browser: Browser, page: Path, stages: tuple[str, ...]) -> None:
+def show_stages(browser: Browser, path: Path, stages: tuple[str, ...]) -> None:
     """Put stages side by side."""
-    browser.open(page)
+    browser.open(path)
     browser.run("weft.show('code')")
     count = browser.run("weft.state.panes.length")
     button = f".code .bar button[title='One pane {'more' if count < len(stages) else 'less'}']"
@@ -58,23 +59,15 @@ def test_one_exponential_in_every_stage(
         else:
             assert any(word in line for line in found), (stage, found[:5])
     keep(browser, name)
-    browser.resize(1280, 800)
 
 
 @pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
 def test_one_exponential_on_a_gpu(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "softmax.py").write_text(TOUR.replace("head(weft", "head.program(weft"))
-    script = (
-        "import runpy, weft\n"
-        "from pathlib import Path\n"
-        "from weft.explorer.collect import of_program, records\n"
-        "from weft.explorer.page import page\n"
-        "head = runpy.run_path('softmax.py')['head']\n"
-        "made = head.program(weft.ones((64, 128)), weft.ones((128, 96)))\n"
-        "Path('gpu.html').write_text(page(records([of_program('head', made, 'sm90')])[0], 'gpu'))\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
+    head = runpy.run_path(str(tmp_path / "softmax.py"))["head"]
+    made = head.program(weft.ones((64, 128)), weft.ones((128, 96)))
+    told, _ = records([of_program("head", made, "sm90")])
+    (tmp_path / "gpu.html").write_text(page(told, "gpu"))
     browser.resize(1600, 560)
     show_stages(browser, tmp_path / "gpu.html", ("gpu", "cu", "ptx", "sass"))
     lines = browser.run("weft.state.panes[0].lines")
@@ -98,4 +91,3 @@ def test_one_exponential_on_a_gpu(browser: Browser, tmp_path: Path) -> None:
     assert all("expf(" in line for line in found[1])
     assert any("fma" in line for line in found[2])
     assert all(found)
-    browser.resize(1280, 800)

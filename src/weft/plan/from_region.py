@@ -156,12 +156,14 @@ def _contraction(
     if target.kind is Kind.CPU:
         return None if is_stream(kernel) else cpu_plan(kernel, tensors, target, header)
     problem = problem_of(kernel)
+    in_groups = None if problem is None else group_plan(kernel, problem, target, header)
+    if in_groups is not None:
+        return in_groups
     if problem is not None and takes_warpgroups(problem, kernel, target):
         return sm90_plan(kernel, problem, target, header)
     if problem is not None and takes_warps(problem, kernel):
         return sm80_plan(kernel, problem, target, header)
-    in_groups = None if problem is None else group_plan(kernel, problem, target, header)
-    return in_groups or fma_plan(kernel, target, header)
+    return fma_plan(kernel, target, header)
 
 
 def _row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> RowPlan:

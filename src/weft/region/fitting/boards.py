@@ -30,6 +30,7 @@ from weft.foundation.index_expr import (
     linear,
     substitute,
 )
+from weft.region.forms.grouped import find_groups
 from weft.region.forms.multiplied import usual_atom
 from weft.region.forms.problem import find_problem
 from weft.region.ir import Kernel, KernelAxis, Let, Output, Pattern, Read, Roles, Tensor, row_major
@@ -54,6 +55,29 @@ def with_boards(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -
         if suits(made[-1], known):
             return made, more
     return (kernel,), ()
+
+
+def with_board_of_groups(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
+) -> Made | None:
+    """A convolution in groups of few channels as it is, or behind a copy of its image, if that is
+    what a block can keep the windows of; None where it is not."""
+    roles = kernel.roles
+    if find_groups(kernel, find_problem(kernel, tensors)) is not None:
+        return (kernel,), ()
+    if roles is None or not roles.batch or not pays(kernel, tensors, target):
+        return None
+    for side in ("lhs", "rhs"):
+        board = find_board(kernel, roles, side, tensors)
+        if board is None or not board.is_summed:
+            continue
+        image = board.copy(image_name(kernel))
+        body = tuple(image.read if let.name == image.read.name else let for let in kernel.body)
+        made = replace(kernel, body=body)
+        known = {**tensors, image.tensor.name: image.tensor}
+        if find_groups(made, find_problem(made, known)) is not None:
+            return (image.kernel, made), (image.tensor,)
+    return None
 
 
 def pays(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:

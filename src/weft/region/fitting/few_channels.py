@@ -100,7 +100,7 @@ def _stored_as_a_matrix(product: Kernel, tensors: Mapping[str, Tensor]) -> Made 
     matrix that is stored as it is, and a map that puts it in order; None for any other one."""
     roles, (output, *others) = product.roles, product.outputs
     assert roles is not None
-    names = (*roles.m, *roles.n)
+    names = (*roles.batch, *roles.m, *roles.n)
     in_order = not any(isinstance(t, FloorDiv) for expr in output.index for t, _ in expr.terms)
     if in_order or others or output.base is not None or product.sizes[names[-1]] % LINE:
         return None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft.region.fitting.aligned import with_aligned_operands
-from weft.region.fitting.boards import Made, with_boards
+from weft.region.fitting.boards import Made, with_board_of_groups, with_boards
 from weft.region.fitting.few_channels import with_folded_windows, with_patches
 from weft.region.fitting.filters import with_panels
 from weft.region.fitting.joined_axes import with_joined_axes
@@ -25,8 +25,6 @@ from weft.region.fitting.turned_filters import (
 )
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.fitting.wide_sums import with_wide_sums
-from weft.region.forms.grouped import find_groups
-from weft.region.forms.problem import find_problem
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
 from weft.region.structure import buffers
 from weft.target.target import Kind, Target
@@ -85,9 +83,8 @@ def _prepared(
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros, together)
     if kernel.pattern is Pattern.CONV:
-        if find_groups(kernel, find_problem(kernel, tensors)) is not None:
-            return (kernel,), ()
-        groups = with_joined_groups(kernel, tensors, target)
+        kept = with_board_of_groups(kernel, tensors, target)
+        groups = kept or with_joined_groups(kernel, tensors, target)
         patches = groups or with_patches(kernel, tensors, target)
         folded = patches or with_folded_windows(kernel, tensors, target)
         return folded or with_boards(kernel, tensors, target)

@@ -106,12 +106,12 @@ class Joined:
 
     @property
     def count(self) -> int:
-        """How many groups become one; 0 where none do."""
+        """How many groups become one, with whole rows of channels; 0 where none do."""
         sizes = self.kernel.sizes
-        least = min(sizes[self.channels], sizes[self.across])
-        groups = sizes[self.group]
-        fitting = (n for n in range(2, _MOST + 1) if groups % n == 0 and n * least >= _WIDE)
-        return 0 if least >= _WIDE else next(fitting, 0)
+        own = sizes[self.channels]
+        least, groups = min(own, sizes[self.across]), sizes[self.group]
+        whole = (n for n in range(2, _MOST + 1) if groups % n == 0 and n * own % _WIDE == 0)
+        return 0 if least >= _WIDE else next((n for n in whole if n * least >= _WIDE), 0)
 
     @property
     def are_neighbours(self) -> bool:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from tests.example_inputs import inputs_for
 from tests.gpu_convolutions import Case
+from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import through_stages
+from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
 from weft.region.ir import Kernel, Module
+from weft.testing.compare import compare
 
 
 def module_of(program: Program, target: str = "sm90") -> Module:
@@ -33,6 +38,29 @@ def test_an_image_with_its_channels_first_becomes_a_board_with_padding() -> None
 def test_zeros_lie_between_the_elements_of_a_gradient() -> None:
     program = Case(size=(16, 16), stride=2).gradient(0)
     assert [axis.size for axis in copy_in(program).axes] == [2, 18, 18, 64]
+
+
+def test_groups_of_few_channels_need_no_copies_but_of_an_image_with_zeros_between() -> None:
+    case = Case(size=(16, 16), inputs=64, outputs=64, groups=8, images=4)
+    assert names(case.program()) == ["conv0"]
+    program = replace(case, stride=2).gradient(0)
+    assert names(program)[-2:] == ["conv3_image_copy", "conv3"]
+    plan = through_stages(program, "sm90")["plan"].of("conv3")
+    assert isinstance(plan, MmaPlan)
+    assert plan.arch == "groups"
+
+
+def test_the_filters_of_groups_that_have_no_whole_rows_have_a_gradient_on_matrix_units() -> None:
+    found = names(Case(size=(16, 16), inputs=192, outputs=192, groups=8).gradient(1))
+    assert any(name.startswith("conv2_groups") for name in found)
+
+
+def test_windows_of_groups_are_stored_as_matrices_and_put_in_order() -> None:
+    case = Case(size=(16, 16), window=(5, 5), inputs=24, outputs=48, groups=3, pad=2)
+    program = case.gradient(1)
+    assert any(name.startswith("conv2_product") for name in names(program))
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
 
 
 def test_filters_alone_are_copied_where_they_alone_must_be() -> None:

@@ -23,6 +23,7 @@ from weft.ptir import Builder, Value
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
 
 HEAD = "INLINE float shared_quotient("
+KNOWN = "INLINE float known_quotient("
 INSTRUCTION = 'asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b * scale));'
 RECIPROCAL = r"""
 // Off by up to one in the last place, this way or that.
@@ -41,13 +42,20 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     body = instructions.COMMON.partition(HEAD)[2].partition("\n}\n")[0]
     assert INSTRUCTION in body
     body = body.replace(INSTRUCTION, "r = reciprocal(b * scale);")
-    loop = "for (long i = 0; i < n; ++i) y[i] = shared_quotient(x[i], z[i]);"
-    run = f"void run_quotient(const float* x, const float* z, float* y, long n) {{ {loop} }}"
+    known = instructions.COMMON.partition(KNOWN)[2].partition("\n}\n")[0]
+    calls = {"quotient": "shared_quotient(x[i], z[i])"}
+    calls["known_quotient"] = "known_quotient(x[i], z[i], (float)(1.0 / (double)z[i]))"
+    run = "\n".join(
+        f"void run_{name}(const float* x, const float* z, float* y, long n) "
+        f"{{ for (long i = 0; i < n; ++i) y[i] = {call}; }}"
+        for name, call in calls.items()
+    )
     lines = (
         SHIM,
         "using namespace std;",
         RECIPROCAL,
         f"{HEAD}{body}\n}}",
+        f"{KNOWN}{known.replace('__int_as_float(0x7f800000)', 'INFINITY')}\n}}",
         f'extern "C" {{ {run} }}',
     )
     source.write_text("\n".join(lines))
@@ -72,12 +80,15 @@ def steps_apart(got: Array, want: Array) -> Array:
 
 @needs_compiler
 @pytest.mark.parametrize("sizes", [(-20, 20), (-99, 0), (0, 99)])
-def test_quotients_are_rounded_correctly(library: ctypes.CDLL, sizes: tuple[int, int]) -> None:
+@pytest.mark.parametrize("name", ["quotient", "known_quotient"])
+def test_quotients_are_rounded_correctly(
+    library: ctypes.CDLL, name: str, sizes: tuple[int, int]
+) -> None:
     above, below = of_sizes(-20, 20, 1), of_sizes(*sizes, 2)
     want = above / below
     usual = (np.abs(want) > 2.0**-100) & np.isfinite(want)
     assert usual.mean() > 0.7
-    got = apply(library, "quotient", np.float32, above, below)
+    got = apply(library, name, np.float32, above, below)
     assert (got[usual] == want[usual]).all()
 
 
@@ -99,6 +110,17 @@ def test_quotients_of_special_numbers(library: ctypes.CDLL) -> None:
         want = above / below
     got = apply(library, "quotient", np.float32, above, below)
     np.testing.assert_array_equal(got, want)
+
+
+@needs_compiler
+def test_quotients_of_special_numbers_by_a_known_one(library: ctypes.CDLL) -> None:
+    above = np.asarray([0.0, -0.0, 1.5, -3e38, np.inf, -np.inf, np.nan], np.float32)
+    for number in (3.0, -0.7, 1e-10):
+        below = np.full_like(above, number)
+        with np.errstate(all="ignore"):
+            want = above / below
+        got = apply(library, "known_quotient", np.float32, above, below)
+        np.testing.assert_array_equal(got, want)
 
 
 def code(build: Callable[[Builder, Value], Value], dtype: str) -> tuple[str, str]:
@@ -136,5 +158,5 @@ def test_powers_of_two_are_left_to_the_compiler() -> None:
     def mean(by: float) -> Callable[[Builder, Value], Value]:
         return lambda b, x: b.reduce_sum(x, [1]) / by
 
-    assert "shared_quotient(" in code(mean(1000.0), "f32")[1]
-    assert "shared_quotient(" not in code(mean(1024.0), "f32")[1]
+    assert "known_quotient(" in code(mean(1000.0), "f32")[1]
+    assert "_quotient(" not in code(mean(1024.0), "f32")[1]

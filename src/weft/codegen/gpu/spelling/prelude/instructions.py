@@ -85,6 +85,11 @@ INLINE float shared_quotient(float a, float b) {
   const float better = fmaf(fmaf(-q, below, above), r, q);
   return fabsf(q) < __int_as_float(0x7f800000) ? better : q;
 }
+// The same by a number b between 2^-100 and 2^100, whose reciprocal r is known.
+INLINE float known_quotient(float a, float b, float r) {
+  const float q = a * r, better = fmaf(fmaf(-q, b, a), r, q);
+  return fabsf(q) < __int_as_float(0x7f800000) ? better : q;
+}
 // a / b and sqrt(x) of numbers of bf16, to be rounded to bf16. What is off by two in a float's last
 // place rounds as the right number does: no quotient or root of eight bits is nearer than 2^-18
 // of itself to the middle of two numbers of bf16. Quotients below 2^-126 may be off by one in the
@@ -192,6 +197,8 @@ INLINE void named_barrier(int number, int threads) {
 THREADS: Final = r"""
 INLINE u32 exchange(u32 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 INLINE u64 exchange(u64 x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+INLINE u32 further_on(u32 x, int count) { return __shfl_down_sync(0xffffffffu, x, count); }
+INLINE u64 further_on(u64 x, int count) { return __shfl_down_sync(0xffffffffu, x, count); }
 INLINE void store_shared(u32 address, u32 x) {
   asm volatile("st.shared.b32 [%0], %1;" :: "r"(address), "r"(x) : "memory");
 }

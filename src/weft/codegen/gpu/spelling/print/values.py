@@ -8,9 +8,10 @@ selections.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from weft.codegen.gpu.ir import values
-from weft.codegen.gpu.ir.element_ops import Number, literal, statement
+from weft.codegen.gpu.ir.element_ops import ElementOp, Number, literal, statement
 from weft.codegen.gpu.ir.formats import (
     NARROW,
     NIBBLES,
@@ -24,12 +25,15 @@ from weft.codegen.gpu.ir.formats import (
 )
 from weft.codegen.gpu.ir.scalar import Lit, Scalar
 from weft.codegen.gpu.spelling.print.scalars import text
-from weft.foundation.dtypes import I1, UI32, DType
+from weft.foundation.dtypes import F32, I1, UI32, DType
 from weft.foundation.errors import InternalError
 
 WORD = 4
 _REPRESENTED_TWICE = NIBBLES | {I1}
 """Dtypes of which different bytes are the same value: every byte but 0 is true."""
+
+_SMALLEST: Final = 2.0**-100
+"""A divisor whose reciprocal is made by dividing."""
 
 
 def load(
@@ -55,6 +59,8 @@ class ValuePrinter:
 
     def __init__(self) -> None:
         self.dtypes: dict[str, DType] = {}
+        self.numbers: dict[str, float] = {}
+        """Values of f32 that are known."""
         self.loaded: dict[tuple[str, ...], str] = {}
         """Words that were loaded, by the values that each holds: stored again they stay as they
         are."""
@@ -74,7 +80,7 @@ class ValuePrinter:
     def lines(self, node: values.ValueStmt) -> Iterator[str]:
         match node:
             case values.Compute(op=op):
-                yield statement(op, self.dtypes)
+                yield self.known_quotient(op) or statement(op, self.dtypes)
                 self.dtypes[op.name] = op.dtype
             case values.ReadParam():
                 yield self.param(node)
@@ -96,6 +102,9 @@ class ValuePrinter:
             case values.Shuffle(name=name, dtype=dtype, source=source, mask=mask):
                 other = f"exchange(bits({source}), {mask})"
                 yield f"{self.name(name, dtype)} = {from_bits(other, dtype)};"
+            case values.ShuffleDown(name=name, dtype=dtype, source=source, count=count):
+                other = f"further_on(bits({source}), {count})"
+                yield f"{self.name(name, dtype)} = {from_bits(other, dtype)};"
             case values.Alike(names=(before, count), number=number, bits=bits):
                 yield f"int {before}, {count};"
                 yield f"alike<{bits}>({text(number)}, {before}, {count});"
@@ -111,6 +120,16 @@ class ValuePrinter:
                 yield f"const int {name} = (int){_clamped(source, self.dtypes[source], size)};"
             case values.Report():
                 yield self.report(node)
+
+    def known_quotient(self, op: ElementOp) -> str:
+        """A quotient whose divisor is a number that has a reciprocal; nothing for other ops."""
+        if op.fn == "const" and op.dtype is F32 and isinstance(op.value, int | float):
+            self.numbers[op.name] = float(F32.numpy.type(op.value))
+        number = self.numbers.get(op.args[1], 0.0) if op.shared else 0.0
+        if not _SMALLEST < abs(number) < 1 / _SMALLEST:
+            return ""
+        given = ", ".join((*op.args, literal(1 / number, F32)))
+        return f"float {op.name} = known_quotient({given});"
 
     def report(self, node: values.Report) -> str:
         kind = "u64" if _is_unsigned(self.dtypes[node.value]) else "i64"

@@ -1,10 +1,10 @@
 """Random programs of windows and slices, whose kernels become stages, in random legal plans.
 
-    python -m tests.random.stages [--first SEED] [--count N]
+    python -m tests.random.stages [--first SEED] [--count N] [--target cpu | sm80 | sm90]
 
 Each program runs with its own plans and with plans whose strips, vectors, depths and places of
 stages are drawn, and is compared with the reference; its kernels with stages are played row by row
-besides.
+besides. For a GPU, whose dialect is interpreted, programs have narrow floats too.
 """
 
 from __future__ import annotations
@@ -15,17 +15,24 @@ import random
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import weft
+from tests.gpu_interpreted import InterpretedExecutable, InterpretedGpu
 from weft import functional
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import WeftWarning
-from weft.plan.ir import StagedPlan
+from weft.plan.ir import PlanSet, StagedPlan
+from weft.plan.slides import slide_of
 from weft.plan.staged import depths_of, first_stages, strip_of
-from weft.plan.text import loads
+from weft.plan.text import dumps, loads
 from weft.ptir import Program
 from weft.region.interp import run_kernel
 from weft.region.interp_rows import run_rows
@@ -37,12 +44,14 @@ Array = NDArray[Any]
 class _Draw:
     """A function under construction, with its values so far."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, narrow: bool = False) -> None:
         self.random = random.Random(seed)
         rank = self.random.choice((2, 2, 2, 3))
         outer = [self.random.randint(1, 3)] * (rank - 2)
         self.shape = [*outer, self.random.randint(9, 40), self.random.randint(70, 150)]
-        self.dtype = self.random.choice((np.float32, np.float32, np.float64, np.int32))
+        kinds = ["f32", "f32", "f64", "si32", *(("f16", "bf16", "si8") if narrow else ())]
+        self.dtype = BY_NAME[self.random.choice(kinds)].numpy
+        self.whole = np.issubdtype(self.dtype, np.integer)
         self.values: list[Any] = []
 
     def __call__(self, x: Any) -> Any:
@@ -72,7 +81,7 @@ class _Draw:
 
     def point(self, x: Any) -> Any:
         """A function of every element."""
-        if self.dtype is np.int32:
+        if self.whole:
             return x * self.number() - x
         return self.random.choice((weft.tanh, weft.abs))(x) + x * self.number()
 
@@ -100,7 +109,7 @@ class _Draw:
         if len(x.shape) < 2 or x.shape[-1] + 2 * border - widths[1] < 64 or x.shape[-2] < 4:
             return self.point(x)
         images = x.reshape((1,) * (4 - len(x.shape)) + tuple(x.shape))
-        exact = self.dtype is np.int32 or self.random.random() < 0.5
+        exact = self.whole or self.random.random() < 0.5
         pool = functional.max_pool2d if exact else functional.avg_pool2d
         found = pool(images, tuple(widths), stride=1, padding=border)
         return found.reshape((*x.shape[:-2], *found.shape[-2:]))
@@ -111,15 +120,15 @@ class _Draw:
 
     def number(self) -> Any:
         value = self.random.choice((1, 2, -1, 3))
-        return value if self.dtype is np.int32 else 0.25 * value
+        return value if self.whole else 0.25 * value
 
 
 def cut(x: Any, start: list[int], sizes: list[int]) -> Any:
     return x[tuple(slice(a, a + n) for a, n in zip(start, sizes, strict=True))]
 
 
-def make_program(seed: int) -> Program:
-    made = _Draw(seed)
+def make_program(seed: int, narrow: bool = False) -> Program:
+    made = _Draw(seed, narrow)
     with warnings.catch_warnings():
         # What is drawn here is the program, once.
         warnings.simplefilter("ignore", WeftWarning)
@@ -177,6 +186,41 @@ def check(seed: int) -> int:
     return count
 
 
+def check_gpu(seed: int, target: str) -> int:
+    """The same for a GPU, by the meaning of its dialect."""
+    program, backend = make_program(seed, narrow=True), InterpretedGpu(target)
+    first = backend.compile(program)
+    rng = np.random.default_rng(seed)
+    module: Module = first.compilation["region"]
+    given = (module.tensors[name] for name in module.inputs)
+    inputs = [(9 * rng.standard_normal(x.shape)).astype(x.dtype.numpy) for x in given]
+    wanted = weft.run(program, inputs, backend="reference")
+    count = sum(len(kernel.stages) for kernel in module.kernels)
+    compare(seed, first.execute(inputs), wanted)
+    if count:
+        text = drawn_slides(module, first.compilation["plan"], seed)
+        signature = make_signature(program)
+        again = Compilation(program, backend.target, signature, {"plan": text})
+        compare(seed, InterpretedExecutable(run_pipeline(again)).execute(inputs), wanted)
+    return count
+
+
+def drawn_slides(module: Module, plans: PlanSet, seed: int) -> str:
+    """The plans of a module with other columns, strips and blocks of warps."""
+    draw, found = random.Random(seed), dict(plans.plans)
+    for kernel in module.kernels:
+        plan = plans.of(kernel.name)
+        if isinstance(plan, StagedPlan):
+            slide = slide_of(kernel, module.tensors)
+            vector = draw.choice(slide.vectors())
+            along, across = plan.slide, next(name for name in plan.tile if name != plan.slide)
+            width = draw.randint(1, 4) * slide.width(vector)
+            tile = {along: draw.randint(1, 40), across: width}
+            made = replace(plan, vector=vector, unroll=draw.randint(1, 4), tile=tile)
+            found[plans.kernels[kernel.name]] = made
+    return dumps(replace(plans, plans=found))
+
+
 def _played(module: Module, text: str, inputs: list[Array]) -> list[Array]:
     """The module by the interpreter of kernels, stages row by row as the plans have them."""
     plans = loads(text)
@@ -199,10 +243,12 @@ def _kernel(
 def compare(seed: int, got: Any, wanted: Any) -> None:
     for one, other in zip(got, wanted, strict=True):
         one, other = np.asarray(one), np.asarray(other)
-        if other.dtype.kind == "f":
+        if not np.issubdtype(other.dtype, np.integer):
+            allowed = 1e-5 if other.dtype.itemsize > 2 else 2e-2
+            one, other = one.astype(np.float64), other.astype(np.float64)
             scale = max(1.0, float(np.abs(other).max(initial=0)))
             error = float(np.abs(one - other).max(initial=0)) / scale
-            assert error < 1e-5, f"program {seed} is off by {error:g}"
+            assert error < allowed, f"program {seed} is off by {error:g}"
         else:
             assert (one == other).all(), f"program {seed} is wrong"
 
@@ -211,10 +257,12 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.random.stages", description=__doc__)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--target", default="cpu")
     options = parser.parse_args()
     staged = 0
     for seed in range(options.first, options.first + options.count):
-        staged += check(seed) > 0
+        on_cpu = options.target == "cpu"
+        staged += (check(seed) if on_cpu else check_gpu(seed, options.target)) > 0
         if seed % 50 == 49:
             done = seed + 1 - options.first
             print(f"{done} programs, {staged} of them with stages, 0 wrong", flush=True)

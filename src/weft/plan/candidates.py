@@ -16,6 +16,7 @@ from weft.plan.attention import gpu_attention_plans
 from weft.plan.group_tiles import group_plans
 from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
 from weft.plan.multiply_adds import fma_plans, lighter_fma_plans
+from weft.plan.slides import slide_plans
 from weft.plan.staged import staged_plans
 from weft.plan.tensor_cores import sm80_plan, sm90_contraction, sm90_forms, sm90_plan
 from weft.plan.verify import threads_of_accumulators
@@ -38,6 +39,8 @@ def candidates(kernel: Kernel, target: Target, first: Plan) -> list[Plan]:
             found = _maps(first, target)
         case RowPlan():
             found = _rows(first, target)
+        case StagedPlan() if target.kind is Kind.GPU:
+            found = slide_plans(first)
         case StagedPlan():
             found = staged_plans(first)
         case AttentionPlan() if target.kind is Kind.GPU:

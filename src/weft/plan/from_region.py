@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import F32, I1
-from weft.foundation.errors import SpecViolation, Unimplemented
+from weft.foundation.errors import SpecViolation
 from weft.plan.attention import cpu_attention_plan, gpu_attention_plan, stream_plan
 from weft.plan.contraction import cpu_plan
 from weft.plan.group_tiles import group_plan
@@ -28,6 +28,7 @@ from weft.plan.ir import (
 from weft.plan.kept_rows import cpu_row_plan, is_stream, vector_axis
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan, vector_length, whole_part
+from weft.plan.slides import slide_plan
 from weft.plan.staged import staged_plan
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
 from weft.plan.transposes import block_for, crossing_of, run_block
@@ -137,7 +138,7 @@ def plan_kernel(
             lanes = min(_cpu_lanes(part, known, target) for part in kernel.parts)
             return staged_plan(kernel, lanes, header)
         case Staged():
-            raise Unimplemented(f"kernel {kernel.name}", "no GPU template has stages yet")
+            return slide_plan(kernel, tensors, target, header)
         case Product():
             plan = _contraction(kernel, tensors, target, header)
         case Attention() if target.kind is Kind.CPU:

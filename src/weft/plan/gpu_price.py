@@ -22,12 +22,15 @@ from typing import Final
 
 from weft.plan.attention import attention_seconds
 from weft.plan.group_tiles import group_seconds
-from weft.plan.ir import AttentionPlan, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import AttentionPlan, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
 from weft.plan.rows import chunks_of, row_count, row_length, rows_together
+from weft.plan.slides import slide_of
+from weft.plan.staged import strip_of
 from weft.plan.tensor_cores import product_seconds
-from weft.region.cost import kernel_work
+from weft.region.cost import kernel_work, slide_operations
 from weft.region.forms.grouped import find_groups
 from weft.region.ir import Fold, Kernel, Read, Reduce, Tensor, problem_of
+from weft.region.slide_price import Shape, slide_seconds
 from weft.target import roofline
 from weft.target.target import Target
 
@@ -68,6 +71,8 @@ def plan_seconds(
             return _map(kernel, tensors, plan, target)
         case RowPlan():
             return _row(kernel, tensors, plan, target)
+        case StagedPlan():
+            return _slide(kernel, tensors, plan, target)
     return None
 
 
@@ -108,6 +113,15 @@ def _row(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: T
         life *= chunks_of(kernel, plan) * lanes / row_length(kernel)
     threads = plan.threads * plan.rows_per_block
     return _streamed(kernel, tensors, target, blocks, threads, life)
+
+
+def _slide(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: StagedPlan, target: Target
+) -> float:
+    slide = slide_of(kernel, tensors)
+    shape = Shape(plan.vector, strip_of(kernel, plan))
+    computing = slide_seconds(slide, slide_operations(slide, tensors, target), target, shape)
+    return _beside(computing, kernel_work(kernel, tensors, target).bytes / target.rates.bandwidth)
 
 
 def _streamed(

@@ -33,7 +33,7 @@ def staged_plan(kernel: Kernel, vector: int, header: Header) -> StagedPlan:
     """The plan of a kernel with stages, where nobody says more. Each step of a window takes up so
     many vectors at a time."""
     form = staged_form(kernel)
-    edges = tuple(LocalEdge(*pair, RING, depth) for pair, depth in _edges(kernel))
+    edges = tuple(LocalEdge(*pair, RING, depth) for pair, depth in edges_of(kernel))
     slide = axis_names(kernel)[form.slide]
     unroll = 4 if any(found.reduce for part in kernel.parts for found in part.axes) else 2
     return StagedPlan(header, vector, unroll, {slide: strip_rows(kernel, form)}, slide, edges)
@@ -52,7 +52,7 @@ def axis_names(kernel: Kernel) -> dict[str, str]:
     return {name: f"i{number}" for number, name in enumerate(outer)}
 
 
-def _edges(kernel: Kernel) -> Iterator[tuple[tuple[str, str], int]]:
+def edges_of(kernel: Kernel) -> Iterator[tuple[tuple[str, str], int]]:
     """Who reads which stage, and the rows of it that are alive."""
     places = {stage.name: f"s{number}" for number, stage in enumerate(kernel.stages)}
     depths = {ring.local: ring.depth for ring in staged_form(kernel).rings}
@@ -105,13 +105,13 @@ def staged_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
         given = ", ".join(plan.tile) or "no axis"
         yield f"tile has a size for {given}; rows are whole, and strips are cut along {slide}"
         return
-    places = list(_place_refusals(kernel, plan))
+    places = list(place_refusals(kernel, plan))
     yield from places or _edge_refusals(kernel, plan)
     if not places:
         yield from _too_large(kernel, plan, form)
 
 
-def _place_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
+def place_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
     """Places where a stage cannot be computed, or is not kept."""
     row, strip = plan.slide, f"{plan.slide}.o"
     names = {f"s{number}" for number in range(len(kernel.stages))}
@@ -128,14 +128,14 @@ def _place_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
             yield f"{what} names a stage twice"
     known = all(each.stage in names for each in plan.compute_at)
     early = first_stages(plan) if known else frozenset()
-    for (source, to), _ in _edges(kernel):
+    for (source, to), _ in edges_of(kernel):
         if to != BODY and int(to[1:]) in early and int(source[1:]) not in early:
             yield f"compute_at {to} {strip}: it reads {source}, which is computed at {row}"
 
 
 def _edge_refusals(kernel: Kernel, plan: StagedPlan) -> Iterator[str]:
     least_of = {f"s{number}": depth for number, depth in enumerate(least_depths(kernel, plan))}
-    known = {pair for pair, _ in _edges(kernel)}
+    known = {pair for pair, _ in edges_of(kernel)}
     depths: dict[str, int] = {}
     for edge in plan.local_edges:
         what = f"the edge {edge.source} to {edge.to}"

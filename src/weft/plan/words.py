@@ -392,7 +392,9 @@ class _StagedEdit(_Edit):
         self.set("vector", self.along(words, self._axes, self._axes[-1]))
 
     def _unroll(self, words: Sequence[str]) -> None:
-        self.set("unroll", self.along(words, self._axes, self._axes[-1]))
+        # Steps of a GPU's warps are interleaved, vectors of a CPU's rows.
+        along = self.plan.slide if self.on_gpu else self._axes[-1]
+        self.set("unroll", self.along(words, self._axes, along))
 
     def _slide(self, words: Sequence[str]) -> None:
         self.set("slide", self.axis(self.counted(words, 1)[0]))

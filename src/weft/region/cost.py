@@ -10,9 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import bounds
+from weft.region.forms.slides import Slide, find_slide
 from weft.region.forms.staged import find_staged, strip_rows
 from weft.region.ir import (
     AxisIndex,
@@ -32,6 +33,7 @@ from weft.region.ir import (
     walk,
 )
 from weft.region.row_reads import longest_row, passes_over_rows, points_of, row_bytes
+from weft.region.slide_price import slide_seconds, slide_shape
 from weft.target.roofline import Work, time_estimate
 from weft.target.target import Kind, Target
 
@@ -101,6 +103,11 @@ def _staged_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
     if isinstance(form, str):
         raise InternalError(f"the stages of kernel {kernel.name} do not slide: {form}")
     known, strip = kernel.with_locals(tensors), strip_rows(kernel, form)
+    slide = find_slide(kernel, tensors) if target.kind is Kind.GPU else None
+    if isinstance(slide, Slide):
+        each = slide_operations(slide, tensors, target)
+        shape = slide_shape(slide, each, target)
+        strip = shape.rows
     own = {stage.name for stage in kernel.stages}
     total, moved = Work(), 0
     for part, again in zip(kernel.parts, [r.high - r.low for r in form.rings] + [0], strict=True):
@@ -112,7 +119,20 @@ def _staged_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
     for output in kernel.outputs:
         stored = points_of(kernel, kernel.let(output.value).axes)
         moved += stored * tensors[output.tensor].dtype.storage_bytes
+    if isinstance(slide, Slide):
+        seconds = slide_seconds(slide, each, target, shape)
+        return Work(vector_seconds=seconds, bytes=moved, operations=total.operations)
     return total + Work(bytes=moved)
+
+
+def slide_operations(slide: Slide, tensors: Mapping[str, Tensor], target: Target) -> list[float]:
+    """The operations of a point of every part of a kernel whose rows slide through registers."""
+    known, found = slide.kernel.with_locals(tensors), []
+    for part in slide.kernel.parts:
+        points = math.prod(a.size for a in part.axes if not a.reduce)
+        work = kernel_work(part, known, target)
+        found.append(work.vector_seconds * target.vector_rate(F32) / max(1, points))
+    return found
 
 
 def _whole(kernel: Kernel) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from weft.foundation.dims import static
 from weft.foundation.dtypes import UI8, DType
@@ -38,6 +38,10 @@ from weft.region.writing.layouts import Layout, contraction_layouts
 from weft.target.target import Kind, Target
 from weft.tiny.ir import Graph
 
+APART: Final = "if nothing is computed twice"
+"""What the choice is called that stores what is read at several places, or keeps it in stages."""
+_WORTH: Final = 0.1
+"""Of the time of all kernels, what those take that compute something at several places."""
 Fuse: TypeAlias = Callable[[Fusion], list[Group]]
 """How blocks are put into kernels: a choice, and the roots of every kernel in order."""
 
@@ -51,17 +55,17 @@ def lower_scop(
 ) -> Module:
     """The kernels of a program for a target. `roles` says what each input is: input (the default),
     param or state."""
-    found = {}
+    found: dict[str, Module] = {}
     scop = with_channels_last(scop, target)
     for what, module in _Lowering(scop, graph, target, roles or {}, fuse).run():
         fitted = fit(module, target, graph.constants)
-        found[what] = fitted if _is_plain(target, fuse) else join_stages(fitted, target)
+        on_gpu = target.kind is Kind.GPU
+        if fuse is not fuse_nothing and (what == APART or not on_gpu):
+            fitted = join_stages(fitted, target)
+        # A GPU computes what it does not keep in registers sooner than it fetches it.
+        if what != APART or not on_gpu or any(kernel.stages for kernel in fitted.kernels):
+            found[what] = fitted
     return with_forms(_cheapest(found, target))
-
-
-def _is_plain(target: Target, fuse: Fuse) -> bool:
-    """Whether there is nothing to choose but what `fuse` chooses: no kernel has stages."""
-    return target.kind is not Kind.CPU or fuse is fuse_nothing
 
 
 def _cheapest(choices: Mapping[str, Module], target: Target) -> Module:
@@ -112,18 +116,28 @@ class _Lowering:
         chains = [chain for chain in self.scop.chains if chain.kind != "stream"]
         joined = frozenset(name for chain in chains for name in chain.blocks)
         fusion = Fusion(self.view, self.target, list(self.blocks), self.must, joined)
-        yield "as chosen", self._chosen(fusion, self.fuse)
+        module = self._chosen(fusion, self.fuse)
+        yield "as chosen", module
         if self.fuse is fuse_nothing:
             return
         if self.fuse is not fuse_greedily:
             # No dearer than greedy also once kernels fit the machine and have stages.
             fusion = fusion.afresh()
             yield "by greedy's choice", self._chosen(fusion, fuse_greedily)
-        if not _is_plain(self.target, self.fuse) and fusion.reads_repeatedly():
-            yield (
-                "if nothing is computed twice",
-                self._chosen(fusion.afresh(one_place=True), fuse_greedily),
-            )
+        if self._repeats(fusion, module):
+            yield APART, self._chosen(fusion.afresh(one_place=True), fuse_greedily)
+
+    def _repeats(self, fusion: Fusion, module: Module) -> bool:
+        """Whether kernels compute something at several places, and, on a GPU, whether they take so
+        much of the time that it is worth choosing all kernels again."""
+        if self.target.kind is not Kind.GPU:
+            return any(True for _ in fusion.repeating())
+        roots = {self.sources[name].tensor.name for name in fusion.repeating()}
+        if not roots:
+            return False
+        times = {k.name: kernel_seconds(k, module.tensors, self.target) for k in module.kernels}
+        own = [k.name for k in module.kernels if roots & {o.tensor for o in k.outputs}]
+        return sum(times[name] for name in own) >= _WORTH * sum(times.values())
 
     def _chosen(self, fusion: Fusion, fuse: Fuse) -> Module:
         module = self._module(fusion, fuse(fusion))

@@ -14,7 +14,7 @@ from weft.codegen.gpu.attention import template as attention
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.maps import map as elementwise
-from weft.codegen.gpu.maps import transposed
+from weft.codegen.gpu.maps import slides, transposed
 from weft.codegen.gpu.products import fma, groups, sm80, sm90
 from weft.codegen.gpu.rows import columns, row, strips
 from weft.codegen.gpu.rows import ring as row_ring
@@ -38,6 +38,7 @@ TEMPLATES: Final[tuple[Template[Any], ...]] = (
     sm80.TEMPLATE,
     sm90.TEMPLATE,
     attention.TEMPLATE,
+    slides.TEMPLATE,
 )
 """Each plan is taken by one of them at most."""
 

@@ -22,7 +22,7 @@ from weft.region.form import Staged
 from weft.region.forms.staged import row_elements
 from weft.region.ir import Kernel, Module, Stage
 from weft.target.roofline import Work, time_estimate
-from weft.target.target import Target
+from weft.target.target import Kind, Target
 
 _INLINE: Final = "where it is read"
 _STAGE: Final = "as a stage"
@@ -114,7 +114,7 @@ class _Edges:
         kernels = _some(self.homes[name])
         if name in self.stages:
             kernel, stage = self.stages[name]
-            how, what = _STAGE, f"a stage of {kernels}, {_kept(kernel, stage)}"
+            how, what = _STAGE, f"a stage of {kernels}, {_kept(kernel, stage, self.target)}"
         elif name in self.writers:
             how, what = _STORED, f"stored by {kernels}"
         else:
@@ -154,7 +154,7 @@ class _Edges:
         return self.scop.by_name[name].dtype.storage_bytes
 
 
-def _kept(kernel: Kernel, stage: Stage) -> str:
+def _kept(kernel: Kernel, stage: Stage, target: Target) -> str:
     """Where a stage is computed, what a row of the results needs of it, and what is kept."""
     form = kernel.form
     if not isinstance(form, Staged):
@@ -162,7 +162,8 @@ def _kept(kernel: Kernel, stage: Stage) -> str:
     ring = next(ring for ring in form.rings if ring.local == stage.name)
     size = ring.depth * row_elements(stage, ring) * stage.local.dtype.storage_bytes
     reach = f"rows {ring.low} to {ring.high} of it for each row"
-    return f"at {form.slide}: {reach}, {ring.depth} kept in {size:,} bytes"
+    where = "registers" if target.kind is Kind.GPU else f"{size:,} bytes"
+    return f"at {form.slide}: {reach}, {ring.depth} kept in {where}"
 
 
 def _some(names: tuple[str, ...]) -> str:

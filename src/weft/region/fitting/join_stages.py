@@ -18,6 +18,7 @@ from weft.foundation.index_expr import axis
 from weft.region.cost import kernel_seconds
 from weft.region.fitting.cutting import needed
 from weft.region.fitting.joining import replaced
+from weft.region.forms.slides import find_slide
 from weft.region.forms.staged import find_staged, local_bytes, slides_alone
 from weft.region.ir import (
     Check,
@@ -33,8 +34,8 @@ from weft.region.ir import (
     Words,
 )
 from weft.region.structure import buffers
-from weft.region.writing.axes import split
-from weft.target.target import Target
+from weft.region.writing.axes import simplified, split
+from weft.target.target import Kind, Target
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ def join_stages(module: Module, target: Target) -> Module:
 def _with_stage(module: Module, reader: Kernel, target: Target) -> tuple[Module, Kernel | None]:
     """The module with one more stage in a kernel, and that kernel; None where there is none."""
     for maker in _makers(module, reader):
-        kernel = _joined(module, maker, reader)
+        kernel = _joined(module, maker, reader, target)
         if isinstance(kernel, str):
             module = _with_reason(module, maker, kernel)
             continue
@@ -140,7 +141,7 @@ def _spread(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
         if prod(sizes) != found.size:
             return kernel
         made = split(made, found.name, sizes) if len(sizes) > 1 else made
-    return made if not left else kernel
+    return simplified(made) if not left else kernel
 
 
 def _is_private(module: Module, name: str, reader: Kernel) -> bool:
@@ -159,7 +160,7 @@ def _is_overwritten(module: Module, maker: Kernel, reader: Kernel) -> bool:
     return not bases.isdisjoint(maker.inputs)
 
 
-def _joined(module: Module, maker: Kernel, reader: Kernel) -> Kernel | str:
+def _joined(module: Module, maker: Kernel, reader: Kernel, target: Target) -> Kernel | str:
     """One kernel in the place of two, or why there is none."""
     kernel = _with_maker(module, *(_spread(part, module.tensors) for part in (maker, reader)))
     if len(kernel.stages) > MOST_STAGES:
@@ -167,6 +168,13 @@ def _joined(module: Module, maker: Kernel, reader: Kernel) -> Kernel | str:
     form = find_staged(kernel)
     if isinstance(form, str):
         return f"as a stage it would not slide: {form}"
+    if target.kind is Kind.GPU:
+        slide = find_slide(kernel, module.tensors)
+        if isinstance(slide, str):
+            return f"as a stage it has no place: {slide}"
+        if not any(slide.is_shared(output.tensor) for output in maker.outputs):
+            return "it is read at one place"
+        return kernel
     if (size := local_bytes(kernel, form)) > MOST_BYTES:
         return f"rings would take {size:,} bytes, over {MOST_BYTES:,}"
     return kernel

@@ -114,12 +114,12 @@ class Fusion:
         made._stops = self._stops
         return made
 
-    def reads_repeatedly(self) -> bool:
-        """Whether a kernel of the choice that only maps elements computes a block at several
+    def repeating(self) -> Iterator[str]:
+        """The stored blocks whose kernels only map elements, and compute a block at several
         places."""
-        return any(
-            self._repeated(root, self.closure((root,))) for root in filter(self._maps, self.stored)
-        )
+        for root in filter(self._maps, self.stored):
+            if self._repeated(root, self.closure((root,))):
+                yield root
 
     def _maps(self, root: str) -> bool:
         kinds = {self.view.blocks[name].kind for name in (root, *self.closure((root,)))}
@@ -441,9 +441,12 @@ class Fusion:
         """Why a kernel should not become another one, found out once for kernels of one structure
         that have the same tensors in common."""
         places = {name: place for place, name in enumerate(new.tensors)}
-        key = old.structure, new.structure, tuple(places.get(name) for name in old.tensors)
+        shared = tuple(places.get(name) for name in old.tensors)
+        key = old.structure, new.structure, shared, self.one_place
         if key not in self._stops:
-            self._stops[key] = stop_reason(old.kernel, new.kernel, self.tensors, self.target)
+            self._stops[key] = stop_reason(
+                old.kernel, new.kernel, self.tensors, self.target, in_stages=self.one_place
+            )
         return self._stops[key]
 
     def _found(self, roots: tuple[Root, ...], needed: frozenset[str] | None = None) -> Drafted:

@@ -43,9 +43,16 @@ time of the product and the optimiser by themselves."""
 
 
 def stop_reason(
-    before: Kernel, after: Kernel, tensors: Mapping[str, Tensor], target: Target
+    before: Kernel,
+    after: Kernel,
+    tensors: Mapping[str, Tensor],
+    target: Target,
+    *,
+    in_stages: bool = False,
 ) -> str | None:
-    """Why a kernel should not become another one; None where nothing speaks against it."""
+    """Why a kernel should not become another one; None where nothing speaks against it. Those that
+    are meant to be stages read what lies between whole vectors from other lanes, not from memory.
+    """
     if target.kind is not Kind.GPU:
         return None
     if after.pattern is Pattern.ROW and passes_over_rows(after) > 1:
@@ -56,7 +63,7 @@ def stop_reason(
         return f"{live_values(after)} live values would leave one block per unit"
     was, now = access_bytes(before, tensors), access_bytes(after, tensors)
     for name, width in was.items():
-        if (narrow := now.get(name, width)) * 2 <= width:
+        if not in_stages and (narrow := now.get(name, width)) * 2 <= width:
             return f"accesses would narrow from {width} to {narrow} bytes"
     if target.has("wgmma") and after.roles is not None and not _stores_columns(after, tensors):
         return "the result would not be stored along its columns"

@@ -21,6 +21,7 @@ from weft.foundation.index_expr import (
     axis,
     coefficient,
     constant,
+    simplify,
     substitute,
 )
 from weft.region.ir import (
@@ -69,6 +70,12 @@ def split(kernel: Kernel, name: str, sizes: Sequence[int]) -> Kernel:
         lambda expr: substitute(expr, {name: whole}),
         lambda names: tuple(p for n in names for p in (parts if n == name else (n,))),
     )
+
+
+def simplified(kernel: Kernel) -> Kernel:
+    """The kernel with indices as short as the sizes of its axes let them be."""
+    ranges = kernel.ranges
+    return _rewrite(kernel, kernel.axes, lambda e: simplify(e, ranges), lambda names: names)
 
 
 def coalesce(kernel: Kernel) -> Kernel:

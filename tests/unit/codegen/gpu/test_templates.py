@@ -7,7 +7,7 @@ import pytest
 from tests import kernels
 from weft.codegen.gpu.templates import TEMPLATES, accepts, template_for
 from weft.memory.from_region import assign_buffers
-from weft.plan.ir import AttentionPlan, Header, MapPlan, MmaPlan, Plan, RowPlan
+from weft.plan.ir import AttentionPlan, Header, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
 from weft.target.sm90 import SM90
 
 HEADER = Header("sm90", "k")
@@ -25,6 +25,7 @@ PLANS: dict[str, Plan] = {
     "sm80": MmaPlan(HEADER, TILE, arch="sm80"),
     "sm90": MmaPlan(HEADER, TILE, arch="sm90"),
     "attention": AttentionPlan(HEADER, 64, 64),
+    "slides": StagedPlan(HEADER, 4),
 }
 
 

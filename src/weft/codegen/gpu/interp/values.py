@@ -71,6 +71,11 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
             if not mask.all():
                 raise Hazard("an exchange is reached by part of a warp")
             keep(warp, name, dtype, warp.elements[source][_LANE ^ bits])
+        case values.ShuffleDown(name=name, dtype=dtype, source=source, count=count):
+            if not mask.all():
+                raise Hazard("an exchange is reached by part of a warp")
+            behind = np.where(_LANE + count < _LANE.size, _LANE + count, _LANE)
+            keep(warp, name, dtype, warp.elements[source][behind])
         case values.Alike():
             _alike(node, warp, mask)
         case values.SortKey(name=name, dtype=dtype, source=source, descending=descending):

@@ -1,8 +1,8 @@
 """Statements on single values: what map and row kernels are made of.
 
     Stmt = ReadParam | LoadVector | LoadAcross | Compute | IndexValue | Words | Variable | Assign
-         | Choose | Shuffle | Alike | SortKey | PlaceOf | StoreElement | StoreVector
-         | CombineElement | Report
+         | Choose | Shuffle | ShuffleDown | Alike | SortKey | PlaceOf | StoreElement
+         | StoreVector | CombineElement | Report
 
 Semantics. A value is a named element of a dtype, one per thread; `Compute` and the others that name
 a value make it once, a `Variable` may be assigned again. Guards are truth values per thread: where
@@ -145,6 +145,17 @@ class Shuffle:
 
 
 @dataclass(frozen=True)
+class ShuffleDown:
+    """The value that the lane `count` further on has; the last `count` lanes have their own. All
+    lanes take part."""
+
+    name: str
+    dtype: DType
+    source: str
+    count: int
+
+
+@dataclass(frozen=True)
 class Alike:
     """Two new integer variables: of the lanes that have the same `number`, which has `bits` bits,
     how many come before this one, and how many there are. All lanes take part."""
@@ -223,6 +234,6 @@ COMBINING: Final = ("add", "max", "min")
 
 ValueStmt: TypeAlias = (
     ReadParam | PlaceOf | LoadVector | LoadAcross | Compute | IndexValue | Words | Variable
-    | Assign | Choose | Shuffle | Alike | SortKey | StoreElement | StoreVector | CombineElement
-    | Report
+    | Assign | Choose | Shuffle | ShuffleDown | Alike | SortKey | StoreElement | StoreVector
+    | CombineElement | Report
 )  # fmt: skip

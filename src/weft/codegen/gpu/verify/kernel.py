@@ -316,10 +316,8 @@ class _Checker:
                 self.value(x, dtype)
                 self.value(y, dtype)
                 self.define(name, _Known("value", dtype))
-            case values.Shuffle(name=name, dtype=dtype, source=source, mask=mask):
-                self.need(0 < mask < _WORD_BITS, f"a mask of {mask}")
-                self.value(source, dtype)
-                self.define(name, _Known("value", dtype))
+            case values.Shuffle() | values.ShuffleDown():
+                self.exchanged(node)
             case values.Alike() | values.SortKey():
                 self.sorting(node)
             case values.StoreElement() | values.StoreVector() | values.CombineElement():
@@ -334,6 +332,15 @@ class _Checker:
                 found = self.value(source)
                 self.need(found is None or found.is_integer, f"a check of {found}", TYPE)
                 self.need(rule in _RULES, f"there is no rule {rule}")
+
+    def exchanged(self, node: values.Shuffle | values.ShuffleDown) -> None:
+        """What a lane takes from another one."""
+        if isinstance(node, values.Shuffle):
+            self.need(0 < node.mask < _WORD_BITS, f"a mask of {node.mask}")
+        else:
+            self.need(0 < node.count < _WORD_BITS, f"a lane {node.count} further on")
+        self.value(node.source, node.dtype)
+        self.define(node.name, _Known("value", node.dtype))
 
     def stored(
         self, node: values.StoreElement | values.StoreVector | values.CombineElement

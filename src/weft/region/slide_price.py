@@ -1,0 +1,79 @@
+"""What a kernel with stages takes on a GPU, with its rows in registers.
+
+Warps are many, and a unit takes turns between those that it has room for. A step of one takes as
+long as what depends on one another takes, a step of all of them as long as all their instructions:
+the larger of the two counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from weft.foundation.dtypes import F32
+from weft.region.forms.slides import LANES, Slide
+from weft.target.target import Target
+
+WARPS: Final = 4
+"""Of a block, at most."""
+_STRIPS: Final = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_EXCHANGE: Final = 4
+_ACCESS: Final = 8
+_STEP: Final = 16
+"""Instructions that an exchange between lanes and an access to memory take the time of, and what
+each step counts and compares."""
+_PART: Final = 20e-9
+_LOAD: Final = 100e-9
+"""Seconds from row to row: that each part waits for what it is made of, and for memory."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a kernel is cut: columns of a lane, and rows of a strip."""
+
+    vector: int
+    rows: int
+
+
+def slide_shape(slide: Slide, operations: Sequence[float], target: Target) -> Shape:
+    """The shape that takes the least time."""
+    return min(_shapes(slide), key=lambda shape: slide_seconds(slide, operations, target, shape))
+
+
+def _shapes(slide: Slide) -> Iterator[Shape]:
+    height = slide.kernel.sizes[slide.form.slide]
+    for vector in slide.vectors():
+        for rows in _STRIPS:
+            strips = -(-height // rows)
+            yield Shape(vector, -(-height // strips))
+
+
+def slide_seconds(slide: Slide, operations: Sequence[float], target: Target, shape: Shape) -> float:
+    """The time that warps take to compute, given the operations of a point of every part."""
+    limits, vector = target.limits, shape.vector
+    sizes, form = slide.kernel.sizes, slide.form
+    tiles = -(-sizes[slide.columns[-1]] // slide.width(vector))
+    strips = -(-sizes[form.slide] // shape.rows)
+    warps = prod(sizes[name] for name in form.batch) * tiles * strips
+    registers = -(-slide.registers(vector) // 8) * 8
+    room = min(limits.warps_per_unit, limits.registers_per_unit // (registers * LANES))
+    together = min(room, warps / limits.units)
+    turns = max(1.0, warps / (limits.units * room))
+    rate = target.vector_rate(F32) / (2 * LANES * limits.units)
+    step = vector * sum(operations) + _EXCHANGE * slide.exchanges(vector) + _STEP
+    step += _ACCESS * _accesses(slide, vector)
+    waiting = _LOAD + _PART * len(slide.columns)
+    return turns * (shape.rows + form.warm_up) * max(together * step / rate, waiting)
+
+
+def _accesses(slide: Slide, vector: int) -> int:
+    """Accesses to memory in a step: of each part that reads, and of the results; one by one where
+    rows are not whole vectors."""
+    found = 0
+    for part, column, loads in zip(slide.kernel.parts, slide.columns, slide.loading, strict=True):
+        whole = part.sizes[column] % vector == 0
+        stores = part is slide.kernel.parts[-1]
+        found += (loads + stores) * (1 if whole else vector * vector)
+    return found

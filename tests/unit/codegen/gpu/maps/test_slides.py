@@ -1,0 +1,267 @@
+"""Stages that slide through registers: right on the dialect's interpreter for every shape, dtype
+and plan, one kernel where there were several, and what has no place there refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import weft
+from tests.gpu_interpreted import InterpretedExecutable
+from weft import functional
+from weft.codegen.gpu.spelling.text import parse_module, print_module
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.foundation.dtypes import BY_NAME
+from weft.foundation.errors import SpecViolation
+from weft.plan.gpu_price import plan_seconds
+from weft.plan.slides import slide_of
+from weft.ptir import Program
+from weft.region.forms.slides import Slide, find_slide
+from weft.region.ir import Kernel, Module
+from weft.target.known import target_named
+
+Array = NDArray[Any]
+Function = Callable[[Any], Any]
+SHAPE = (13, 72)
+
+
+def blur(x: Any) -> Any:
+    h = (x[..., :-2] + x[..., 1:-1] + x[..., 2:]) / 3
+    return (h[..., :-2, :] + h[..., 1:-1, :] + h[..., 2:, :]) / 3
+
+
+def steps(x: Any) -> Any:
+    for _ in range(2):
+        x = x[:-2, 1:-1] + x[2:, 1:-1] - x[1:-1, :-2] + x[1:-1, 2:]
+    return x
+
+
+def padded(x: Any) -> Any:
+    h = weft.tanh(functional.pad(x, [(1, 1), (2, 1)], value=1.0))
+    return functional.pad(h[:, :-2] * h[:, 2:], [(2, 0), (0, 3)], value=2.0)[2:] + 0.5
+
+
+def sharpened(x: Any) -> Any:
+    centre = x[1:-1, 1:-1]
+    return centre + 1.5 * (centre - blur(x))
+
+
+def two(x: Any) -> Any:
+    h = blur(x)
+    g = h[1:] * h[:-1]
+    return g[:, 1:] + g[:, :-1], g[:, 1:] - g[:, :-1]
+
+
+def pooled(x: Any) -> Any:
+    h = functional.max_pool2d(weft.abs(x)[None, None], (3, 2), stride=1, padding=1)
+    return functional.avg_pool2d(h, (2, 3), stride=1)[0, 0]
+
+
+def weighted(x: Any) -> Any:
+    """With something of every row and of every column."""
+    rows, columns = x[:, :1] * 2, x[:1] * 3
+    h = x * rows + columns
+    return blur(h * h)
+
+
+PROGRAMS: dict[str, tuple[Function, tuple[int, ...], str]] = {
+    "blurs": (lambda x: blur(blur(x)), SHAPE, "f32"),
+    "blurs of odd rows": (lambda x: blur(blur(x)), (11, 71), "f32"),
+    "blurs of halves": (lambda x: blur(blur(x)), SHAPE, "f16"),
+    "blurs of bf16": (lambda x: blur(blur(x)), SHAPE, "bf16"),
+    "blurs of f64": (lambda x: blur(blur(x)), SHAPE, "f64"),
+    "images": (lambda x: blur(blur(x)), (2, 9, 72), "f32"),
+    "integers": (steps, SHAPE, "si32"),
+    "bytes": (steps, SHAPE, "si8"),
+    "padded": (lambda x: blur(padded(x)), SHAPE, "f32"),
+    "sharpened": (lambda x: sharpened(sharpened(x)), SHAPE, "f32"),
+    "two results": (two, SHAPE, "f32"),
+    "windows": (lambda x: blur(pooled(x)), SHAPE, "f32"),
+    "rows and columns": (weighted, SHAPE, "f32"),
+}
+
+
+def program_of(function: Function, shape: tuple[int, ...] = SHAPE, dtype: str = "f32") -> Program:
+    given = weft.tensor(np.zeros(shape, BY_NAME[dtype].numpy))
+    made: Program = weft.jit(function).program(given)
+    return made
+
+
+def compiled(program: Program, target: str = "sm90", **overrides: str) -> InterpretedExecutable:
+    made = Compilation(program, target_named(target), make_signature(program), overrides)
+    return InterpretedExecutable(run_pipeline(made))
+
+
+def with_stages(made: InterpretedExecutable) -> tuple[Module, list[Kernel]]:
+    module: Module = made.compilation["region"]
+    return module, [kernel for kernel in module.kernels if kernel.stages]
+
+
+def agrees(program: Program, made: InterpretedExecutable, seed: int = 0) -> None:
+    module: Module = made.compilation["region"]
+    (given,) = (module.tensors[name] for name in module.inputs)
+    drawn = 4 * np.random.default_rng(seed).standard_normal(given.shape)
+    x = drawn.astype(given.dtype.numpy)
+    wanted = weft.run(program, [x], backend="reference")
+    for got, want in zip(made.execute([x]), wanted, strict=True):
+        off = np.abs(np.asarray(got, np.float64) - np.asarray(want, np.float64))
+        allowed = 1e-2 if given.dtype.bits == 16 else 1e-5
+        assert (off <= allowed * (1 + np.abs(np.asarray(want, np.float64)))).all()
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small programs have stages as large ones have."""
+    monkeypatch.setattr("weft.region.cost.slide_seconds", lambda *given: 0.0)
+    monkeypatch.setattr(
+        "weft.region.from_poly_view._cheapest", lambda found, _: [*found.values()][-1]
+    )
+
+
+@pytest.mark.usefixtures("cheap")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_with_stages_agree_with_the_reference(name: str) -> None:
+    program = program_of(*PROGRAMS[name])
+    made = compiled(program)
+    assert with_stages(made)[1], "no kernel has stages"
+    agrees(program, made)
+
+
+def test_four_blurs_are_one_kernel() -> None:
+    made = compiled(program_of(lambda x: blur(blur(blur(blur(x)))), (1500, 1500)))
+    module, (kernel,) = with_stages(made)
+    assert (len(module.kernels), len(kernel.stages)) == (1, 7)
+    slide = slide_of(kernel, module.tensors)
+    assert (slide.copies, slide.width(4), slide.width(1)) == (1, 120, 24)
+    assert [ring.depth for ring in slide.rings] == [1, 3, 1, 3, 1, 3, 1, 3]
+
+
+def replanned(program: Program, **fields: Any) -> str:
+    plans = json.loads(compiled(program).compilation.text("plan"))
+    for plan in plans["plans"]:
+        if plan["kind"] == "staged":
+            plan |= fields
+    return json.dumps(plans)
+
+
+@pytest.mark.parametrize("vector", [1, 2, 4])
+@pytest.mark.parametrize(("rows", "warps", "unroll"), [(1, 1, 1), (5, 2, 3), (100, 3, 2)])
+def test_plans_are_obeyed(vector: int, rows: int, warps: int, unroll: int) -> None:
+    program = program_of(lambda x: blur(sharpened(x)))
+    module, (kernel,) = with_stages(compiled(program))
+    width = slide_of(kernel, module.tensors).width(vector)
+    tile = {"i0": rows, "i1": warps * width}
+    text = replanned(program, vector=vector, unroll=unroll, tile=tile)
+    made = compiled(program, plan=text)
+    (found,) = made.compilation["gpu"].kernels.values()
+    height, columns = (found.size for found in kernel.axes)
+    strips, tiles = -(-height // min(rows, height)), -(-columns // (warps * width))
+    assert (found.grid, found.threads) == (strips * tiles, 32 * warps)
+    agrees(program, made)
+
+
+EDGE = {"from": "s0", "to": "s1", "buffer": "reg", "depth": 3}
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"slide": "i1"}, "slide=i1, but the stages of this kernel slide along i0"),
+        ({"tile": {"i0": 8}}, "tile has a size for i0; strips are cut along i0, blocks along i1"),
+        ({"tile": {"i0": 8, "i1": 100}}, "tile i1=100; a warp makes 124 columns"),
+        ({"vector": 8}, "vector=8; lanes of this kernel may have 4, 2, 1 columns"),
+        ({"compute_at": [{"stage": "s0", "at": "i0.o"}]}, "registers hold no strip; write i0"),
+        ({"local_edges": [EDGE | {"depth": 4}]}, "registers hold the 3 rows that are alive"),
+        ({"local_edges": [EDGE | {"buffer": "smem_ring"}]}, "is kept in reg, not in smem_ring"),
+        ({"local_edges": [EDGE | {"buffer": "gmem"}]}, "goes through memory"),
+        ({"local_edges": [EDGE | {"to": "body"}]}, "body reads no stage s0"),
+    ],
+)
+def test_plans_that_nobody_can_obey_are_refused(fields: dict[str, Any], why: str) -> None:
+    program = program_of(lambda x: blur(blur(x)))
+    with pytest.raises(SpecViolation) as error:
+        compiled(program, plan=replanned(program, **fields))
+    assert why in str(error.value)
+
+
+def test_plans_in_words_are_obeyed() -> None:
+    program = program_of(lambda x: blur(blur(x)))
+    _, (kernel,) = with_stages(compiled(program))
+    words = "split i0 5; split i1 120; vectorize i1 2; unroll i0 2; local_edge s0 s1 reg depth=3"
+    made = compiled(program, plan=f"kernel {kernel.name}; {words}")
+    plan = made.compilation["plan"].of(kernel.name)
+    assert (plan.vector, plan.unroll, plan.tile) == (2, 2, {"i0": 5, "i1": 120})
+    agrees(program, made)
+    with pytest.raises(SpecViolation):
+        compiled(program, plan=f"kernel {kernel.name}; unroll i1 2")
+
+
+def test_shorter_plans_are_completed() -> None:
+    """What follows from the kernel need not be said."""
+    program = program_of(lambda x: blur(blur(x)))
+    fields = {"local_edges": [], "store_at": [{"stage": "s0", "at": "i0.o"}]}
+    agrees(program, compiled(program, plan=replanned(program, **fields)))
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: weft.tanh(x) * 2 + x, SHAPE),
+        (lambda x: weft.flip(weft.tanh(x[1:] * x[:-1]), axis=1) + 1, SHAPE),
+        (lambda x: blur(blur(x)), (13, 40)),
+    ],
+)
+def test_other_programs_have_no_stages(function: Function, shape: tuple[int, ...]) -> None:
+    assert not with_stages(compiled(program_of(function, shape)))[1]
+
+
+def test_rows_far_apart_have_no_place_in_registers() -> None:
+    def made(x: Any) -> Any:
+        return weft.tanh(weft.exp(x[1:]) * x[:-1])
+
+    program = program_of(lambda x: (h := made(x))[20:] + h[:-20], (600, 900))
+    (cluster,) = weft.compile(program, "cpu").clusters.values()
+    module: Module = cluster.compilation["region"]
+    (kernel,) = module.kernels
+    assert find_slide(kernel, module.tensors) == "more than 16 rows of a stage are alive at a time"
+
+
+def test_lanes_stand_before_those_that_read_them() -> None:
+    """Copies begin at whole vectors, and what a warp makes ends where its neighbours' halo is."""
+    program = program_of(lambda x: blur(padded(x)), (64, 512))
+    module, (kernel,) = with_stages(compiled(program))
+    slide = find_slide(kernel, module.tensors)
+    assert isinstance(slide, Slide)
+    for vector in slide.vectors():
+        shifts = slide.shifts(vector)
+        assert shifts[-1] == 0
+        for edge in slide.edges:
+            assert shifts[edge.reader] + edge.low >= shifts[edge.stage]
+        for shift, loads in zip(shifts, slide.loading, strict=True):
+            assert not loads or shift % vector == 0
+
+
+def test_long_strips_take_longer_where_they_are_few() -> None:
+    program = program_of(lambda x: blur(blur(x)), (1500, 1500))
+    made = compiled(program)
+    module, (kernel,) = with_stages(made)
+    target, plan = target_named("sm90"), made.compilation["plan"].of(kernel.name)
+    worse = json.loads(replanned(program, tile=plan.tile | {"i0": 1500}))
+    again = compiled(program, plan=json.dumps(worse)).compilation["plan"].of(kernel.name)
+    times = [plan_seconds(kernel, module.tensors, found, target) for found in (plan, again)]
+    assert times[0] is not None
+    assert times[1] is not None
+    assert times[0] < times[1]
+
+
+def test_the_text_of_a_kernel_is_read_back() -> None:
+    code = compiled(program_of(lambda x: blur(blur(x)))).compilation["gpu"]
+    assert any("shuffle_down" in line for line in print_module(code).splitlines())
+    assert parse_module(print_module(code)).kernels == code.kernels

@@ -31,6 +31,24 @@ def test_one_graph_and_no_question_to_the_host(
         np.testing.assert_allclose(a.numpy(), b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("version", [12080, 12040], ids=["in one graph", "step by step"])
+@pytest.mark.parametrize("name", programs.CASES)
+def test_a_timeline_has_the_work_of_loops_and_branches(
+    gpu: Machine, backend: MachineBackend, name: str, version: int
+) -> None:
+    gpu.version = version
+    prepared = prepare(programs.CASES[name](), backend)
+    assert backend.last is not None
+    laps = backend.last.timeline(programs.inputs(prepared.program, 3), seed=3)
+    busy = [lap for lap in laps if lap.lane == "GPU stream"]
+    launches = [lap for lap in laps if lap.lane == "launches"]
+    assert busy
+    assert all(lap.seconds >= 0 for lap in laps)
+    assert 1 <= len(launches) <= len(busy)
+    if version == 12080:
+        assert len(launches) == 1
+
+
 @pytest.mark.parametrize("name", programs.CASES)
 def test_drivers_without_such_graphs_take_steps(
     gpu: Machine, backend: MachineBackend, name: str

@@ -142,6 +142,7 @@ GROUPED: Final[dict[str, Case]] = {
     ),
     "4 channels, more groups than a block has": Case(inputs=40, outputs=40, groups=10),
     "3 channels, bias": Case(inputs=9, outputs=15, groups=3, size=(5, 5), epilogue="bias"),
+    "6 channels": Case(inputs=12, outputs=12, groups=2, size=(4, 5)),
     "16 channels, more results, dilated": Case(
         inputs=48, outputs=96, groups=3, size=(5, 21), images=1, dilation=2, pad=2
     ),

@@ -37,8 +37,6 @@ SECTOR: Final = 32
 _TURNS: Final = 32
 """Turns of an innermost loop that are followed: those of single bytes fill a sector."""
 _OUTER_TURNS: Final = 2
-_COPIED: Final = 16
-"""Bytes of an asynchronous copy."""
 _ENOUGH: Final = 1 << 16
 """Elements after which a block has shown what it does."""
 
@@ -249,8 +247,8 @@ def _access(statement: ir.Stmt) -> _Access | None:
             count, guard = len(names), several > 0
         case values.StoreVector(sources=sources, guard=guard):
             count = len(sources)
-        case ir.CpAsync(buffer=buffer, offset=offset, guard=guard):
-            return _Access(buffer, UI8, offset, guard, _COPIED)
+        case ir.CpAsync(buffer=buffer, offset=offset, guard=guard, bytes=size):
+            return _Access(buffer, UI8, offset, guard, size)
         case _:
             return None
     return _Access(statement.buffer, statement.dtype, statement.offset, guard, count)

@@ -142,12 +142,13 @@ class Copies(Warp):
         guard = mask & truth(self.value(statement.guard))
         offsets = np.broadcast_to(np.asarray(self.value(statement.offset)), (WARP,))
         source = self.block.arrays[statement.buffer].view(np.uint8)
-        if guard.any() and (offsets[guard] % 16).any():
-            raise Hazard("an asynchronous copy begins at an address that is no multiple of 16")
-        index = np.where(guard, offsets, 0)[:, None] + np.arange(16)
+        size = statement.bytes
+        if guard.any() and (offsets[guard] % size).any():
+            raise Hazard(f"an asynchronous copy begins at an address that is no multiple of {size}")
+        index = np.where(guard, offsets, 0)[:, None] + np.arange(size)
         in_range(source, index[guard])
         data = np.where(guard[:, None], source[index], 0).astype(np.uint8)[mask]
-        places = self.block.memory.places(self.places(statement.target)[mask], 16)
+        places = self.block.memory.places(self.places(statement.target)[mask], size)
         if self.block.memory.awaited[places].any():
             raise Hazard("two copies write the same shared memory")
         self.block.memory.announce(places, self.warp)

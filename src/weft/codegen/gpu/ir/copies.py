@@ -111,12 +111,14 @@ class ProxyFence:
 
 @dataclass(frozen=True)
 class CpAsync:
-    """Copy 16 bytes from global to shared memory; where the guard fails, zeros."""
+    """Copy 16 bytes, or 8 or 4, from global to shared memory; where the guard fails, zeros. Both
+    places are multiples of as many."""
 
     target: Address
     buffer: int
     offset: Scalar
     guard: Scalar
+    bytes: int = 16
 
 
 @dataclass(frozen=True)

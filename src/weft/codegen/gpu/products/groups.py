@@ -177,7 +177,7 @@ class _Builder:
         place = total(image.offset, *terms, wide(channel))
         turned = (slot ^ (Name("element") & (SLOTS - 1))) * _BYTES
         target = ir.Address("a", Name("element") * PITCH + turned)
-        found.append(self.copy(image, target, place, channel, guard))
+        found += self.copy(image, target, place, channel, guard)
         yield from self.turns("pixel", layout.elements * slots, tuple(found))
 
     def fill_filters(self) -> Iterator[ir.Stmt]:
@@ -207,19 +207,25 @@ class _Builder:
         place = total(filters.offset, *terms, wide(channel) * filters.channel)
         line = Name("filter_group") * rows + Name("row")
         target = ir.Address("b", line * groups.filter_pitch + Name("piece") * _BYTES)
-        found.append(self.copy(filters, target, place, channel, guard))
+        found += self.copy(filters, target, place, channel, guard)
         yield from self.turns("filter", groups.together * rows * depth, tuple(found))
 
     def copy(
         self, elements: Elements, target: ir.Address, place: Scalar, channel: Scalar, guard: Scalar
-    ) -> ir.Stmt:
-        """One piece, of the channels that there are."""
+    ) -> Iterator[ir.Stmt]:
+        """One piece, of the channels that there are, in parts where it is not whole."""
         buffer, dtype = self.buffers.index(elements.tensor), self.problem.a.dtype
-        channels = self.groups.channels
-        if elements.in_pieces(channels):
-            return ir.CpAsync(target, buffer, place * dtype.storage_bytes, guard)
-        limit = scalar(channels) - channel
-        return ir.Gather(target, buffer, dtype, place, elements.channel, PIECE, limit, guard)
+        channels, size = self.groups.channels, dtype.storage_bytes
+        part = elements.bytes_at_once(channels)
+        if not part:
+            limit = scalar(channels) - channel
+            yield ir.Gather(target, buffer, dtype, place, elements.channel, PIECE, limit, guard)
+            return
+        for start in range(0, _BYTES, part):
+            inside = channel + start // size < channels if part < _BYTES else Lit(1)
+            here = Lit(0) if inside == Lit(0) else both(guard, inside)
+            to = ir.Address(target.tile, target.offset + start)
+            yield ir.CpAsync(to, buffer, (place + start // size) * size, here, part)
 
     def zeros(self) -> Iterator[ir.Stmt]:
         """A piece of zeros, where the last step of a sum has one piece only."""

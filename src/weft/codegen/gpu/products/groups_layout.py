@@ -55,10 +55,12 @@ class Elements:
     first: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
 
-    def in_pieces(self, channels: int) -> bool:
-        """Whether 16 bytes of it can be copied at once."""
+    def bytes_at_once(self, channels: int) -> int:
+        """Bytes of it that can be copied at once, a piece of 16 or a part of one; 0 where none
+        can."""
         numbers = (self.offset, self.group, self.outer, *self.along, channels)
-        return self.channel == 1 and all(n % PIECE == 0 for n in numbers)
+        shared = math.gcd(PIECE, *numbers) if self.channel == 1 else 0
+        return 2 * shared if shared > 1 else 0
 
 
 @dataclass(frozen=True)

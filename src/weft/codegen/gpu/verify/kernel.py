@@ -497,6 +497,8 @@ class _Checker:
             case ir.Gather(dtype=dtype, count=count):
                 size = count * dtype.storage_bytes
                 self.need(size == PIECE, f"{count} elements of {dtype}")
+            case ir.CpAsync(bytes=size):
+                self.need(size in (4, 8, PIECE), f"a copy of {size} bytes")
             case ir.WaitGroup(pending=pending):
                 self.need(pending >= 0, f"{pending} groups")
             case ir.LdMatrix(target=target):

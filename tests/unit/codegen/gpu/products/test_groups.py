@@ -92,11 +92,20 @@ def test_kernels_become_machine_code_as_planned(name: str) -> None:
     assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []
 
 
-def test_texts_read_back() -> None:
-    stages = through_stages(GROUPED["8 channels"].program(), "sm90")
+@pytest.mark.parametrize("name", ["8 channels", "4 channels, more groups than a block has"])
+def test_texts_read_back(name: str) -> None:
+    stages = through_stages(GROUPED[name].program(), "sm90")
     assert parse_module(print_module(stages["gpu"])) == stages["gpu"]
     plans = stages["plan"]
     assert text.loads(text.dumps(plans)).plans == plans.plans
+
+
+@pytest.mark.parametrize(("inputs", "size"), [(32, {16}), (16, {8}), (24, {4}), (20, set())])
+def test_images_are_copied_in_parts_that_are_whole(inputs: int, size: set[int]) -> None:
+    program = Case(inputs=inputs, outputs=16, groups=4).program()
+    (kernel,) = through_stages(program, "sm90")["gpu"].kernels.values()
+    copies = [s for s in ir.walk(kernel.body) if isinstance(s, ir.CpAsync)]
+    assert {copy.bytes for copy in copies if copy.target.tile == "a"} == size
 
 
 FAULTY = Case(inputs=24, outputs=24, groups=3, size=(9, 7), dtype="f16")

@@ -10,6 +10,7 @@ from weft.codegen.gpu.spelling.prelude.instructions import (
     CLUSTERS,
     COMBINING,
     COMMON,
+    PARTS_OF_PIECES,
     SM80,
     SM90,
     THREADS,
@@ -19,7 +20,7 @@ from weft.codegen.gpu.spelling.prelude.rows import ROWS
 from weft.codegen.gpu.spelling.prelude.sorting import SORTING
 
 TEXTS: Final = (
-    *(COMMON, THREADS, COMBINING, ACROSS, SM80, SM90, CLUSTERS, CHAINS),
-    *(ELEMENTS, FORMATS, SORTING, PARTS, ROWS, philox(), ANGLES),
+    *(COMMON, THREADS, COMBINING, ACROSS, SM80, PARTS_OF_PIECES, SM90),
+    *(CLUSTERS, CHAINS, ELEMENTS, FORMATS, SORTING, PARTS, ROWS, philox(), ANGLES),
 )
 """Every text, those apart that are made for one kernel's matrices and boxes."""

@@ -467,6 +467,13 @@ INLINE void ldmatrix_transposed(u32& a, u32& b, u32& c, u32& d, u32 address) {
 }
 """
 
+PARTS_OF_PIECES: Final = r"""
+template <int Bytes> INLINE void cp_async_part(u32 target, const void* source, bool guard) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+               :: "r"(target), "l"(source), "n"(Bytes), "r"(guard ? Bytes : 0) : "memory");
+}
+"""
+
 _LEAVES_FIRST: Final = "0x12f0000000000000"
 """The cache policy of data that leave first."""
 

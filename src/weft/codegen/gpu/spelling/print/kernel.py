@@ -9,7 +9,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.element_ops import ElementOp, literal
 from weft.codegen.gpu.ir.formats import fragment_registers, held
 from weft.codegen.gpu.ir.scalar import Scalar, scalar
-from weft.codegen.gpu.ir.swizzle import descriptor
+from weft.codegen.gpu.ir.swizzle import PIECE, descriptor
 from weft.codegen.gpu.ir.values import (
     Alike,
     CombineElement,
@@ -65,6 +65,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield instructions.SM90
     if any(isinstance(s, ir.Sm80Stmt) for s in statements):
         yield instructions.SM80
+    if any(isinstance(s, ir.CpAsync) and s.bytes < PIECE for s in statements):
+        yield instructions.PARTS_OF_PIECES
     if any(isinstance(s, ir.ClusterStmt) for s in statements):
         yield instructions.CLUSTERS
     if any(isinstance(s, ir.ChainStmt) for s in statements):
@@ -283,7 +285,10 @@ class _Printer:
                 return self.gather(statement)
             case ir.CpAsync(target=target, buffer=buffer, offset=offset, guard=guard):
                 source = f"b{buffer} + {text(offset)}"
-                return f"cp_async({self.address(target)}, {source}, {text(guard)});"
+                name = "cp_async"
+                if statement.bytes < PIECE:
+                    name = f"cp_async_part<{statement.bytes}>"
+                return f"{name}({self.address(target)}, {source}, {text(guard)});"
             case ir.CommitGroup():
                 return "cp_async_commit();"
             case ir.WaitGroup(pending=pending):

@@ -185,7 +185,7 @@ def _split(at: Site, bits: Value, narrow: DType) -> Value:
         at.b.cast(at.b.emit("shift_right", bits, at.full(low, bits)) & mask, narrow)
         for low in range(0, bits.dtype.bits, narrow.bits)
     ]
-    return at.b.concat([at.reshaped(part, (*bits.shape, 1)) for part in parts], bits.rank)
+    return at.b.concat([part.reshape((*bits.shape, 1)) for part in parts], bits.rank)
 
 
 def _joined(at: Site, bits: Value, wide: DType) -> Value:
@@ -193,7 +193,7 @@ def _joined(at: Site, bits: Value, wide: DType) -> Value:
     total = at.b.full(shape, 0, wide)
     for number in range(count):
         starts = [0] * len(shape) + [number]
-        part = at.reshaped(at.sliced(bits, starts, [*shape, 1]), shape)
+        part = at.sliced(bits, starts, [*shape, 1]).reshape(shape)
         moved = at.full(number * bits.dtype.bits, total)
         total = total | at.b.emit("shift_left", at.b.cast(part, wide), moved)
     return total

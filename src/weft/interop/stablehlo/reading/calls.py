@@ -107,7 +107,7 @@ _ABOUT_SIZES: Final[Mapping[str, Lowering]] = {
 
 
 def _part_of_state(index: int) -> Lowering:
-    return lambda at: at.reshaped(at.sliced(at.b.emit("rng_state"), [index], [1]), ())
+    return lambda at: at.sliced(at.b.emit("rng_state"), [index], [1]).reshape(())
 
 
 def _erf(at: Site) -> Value:

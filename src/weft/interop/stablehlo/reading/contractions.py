@@ -101,8 +101,8 @@ def _convolved(at: Site, padding: Sequence[tuple[int, int]]) -> Value:
     """Windows of the image as rows, times the kernel as columns, group by group."""
     x, kernel = at.x[:2]
     image_at, kernel_at, result_at = _layouts(at)
-    x = at.transposed(x, [image_at.first, *image_at.spatial, image_at.last])
-    kernel = at.transposed(kernel, [*kernel_at.spatial, kernel_at.last, kernel_at.first])
+    x = x.transpose([image_at.first, *image_at.spatial, image_at.last])
+    kernel = kernel.transpose([*kernel_at.spatial, kernel_at.last, kernel_at.first])
     count = len(image_at.spatial)
     reversal = at.attr("window_reversal") or ()
     turned = [axis for axis, is_turned in enumerate(reversal) if is_turned]
@@ -115,15 +115,15 @@ def _convolved(at: Site, padding: Sequence[tuple[int, int]]) -> Value:
     order[result_at.first], order[result_at.last] = 0, found.rank - 1
     for axis, place in enumerate(result_at.spatial):
         order[place] = axis + 1
-    return at.transposed(found, order)
+    return found.transpose(order)
 
 
 def _batches_as_features(at: Site, x: Value, groups: int) -> Value:
     """Each group of the batch has output features of its own, as a group of features has."""
     batch, *spatial, features = at.static(x)
-    parts = at.reshaped(x, [groups, batch // groups, *spatial, features])
-    moved = at.transposed(parts, [*range(1, parts.rank - 1), 0, parts.rank - 1])
-    return at.reshaped(moved, [batch // groups, *spatial, groups * features])
+    parts = x.reshape([groups, batch // groups, *spatial, features])
+    moved = parts.transpose([*range(1, parts.rank - 1), 0, parts.rank - 1])
+    return moved.reshape([batch // groups, *spatial, groups * features])
 
 
 def _rows(at: Site, x: Value, kernel: Value, padding: Sequence[tuple[int, int]]) -> Value:
@@ -153,14 +153,14 @@ def _grouped(at: Site, rows: Value, kernel: Value, groups: int, count: int) -> V
     batch, *places, _ = rows.shape
     last = rows.rank - 1
     if groups == 1:
-        columns = at.reshaped(kernel, [window * inputs, outputs])
+        columns = kernel.reshape([window * inputs, outputs])
         return product(at, rows, columns, ((last,), (0,)), ((), ()))
-    cut = at.reshaped(rows, [batch, *places, window, groups, inputs])
-    columns = at.reshaped(kernel, [window, inputs, groups, outputs // groups])
+    cut = rows.reshape([batch, *places, window, groups, inputs])
+    columns = kernel.reshape([window, inputs, groups, outputs // groups])
     contract = ((last, last + 2), (0, 1))
     found = product(at, cut, columns, contract, ((last + 1,), (2,)))
-    moved = at.transposed(found, [*range(1, found.rank - 1), 0, found.rank - 1])
-    return at.reshaped(moved, [batch, *places, outputs])
+    moved = found.transpose([*range(1, found.rank - 1), 0, found.rank - 1])
+    return moved.reshape([batch, *places, outputs])
 
 
 # -- systems of equations ------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _grouped(at: Site, rows: Value, kernel: Value, groups: int, count: int) -> V
 def _cholesky(at: Site) -> Value:
     (x,) = at.x
     lower = bool(at.attr("lower", False))
-    turned = at.transposed(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+    turned = x.transpose([*range(x.rank - 2), x.rank - 1, x.rank - 2])
     if x.dtype.is_complex:
         turned = at.b.emit("conj", turned)
     # Only one triangle is read: the other is made from it.
@@ -187,9 +187,9 @@ def _triangular_solve(at: Site) -> Value:
     turn = transpose in ("TRANSPOSE", "ADJOINT")
     swap = [*range(a.rank - 2), a.rank - 1, a.rank - 2]
     if not at.attr("left_side"):
-        b, turn = at.transposed(b, swap), not turn
+        b, turn = b.transpose(swap), not turn
     found = at.b.emit("triangular_solve", a, b, lower=lower, transpose=turn, unit_diagonal=unit)
-    return found if at.attr("left_side") else at.transposed(found, swap)
+    return found if at.attr("left_side") else found.transpose(swap)
 
 
 CONTRACTIONS: Final[Mapping[str, Lowering]] = {

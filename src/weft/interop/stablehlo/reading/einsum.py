@@ -21,7 +21,7 @@ def _einsum(at: Site) -> Value:
         values.append(value)
         kept.append(left)
     if len(values) == 1:
-        return at.transposed(values[0], [kept[0].index(letter) for letter in result])
+        return values[0].transpose([kept[0].index(letter) for letter in result])
     left, right = kept
     shared = [letter for letter in left if letter in right]
     batch = [letter for letter in shared if letter in result]
@@ -33,7 +33,7 @@ def _einsum(at: Site) -> Value:
     )  # fmt: skip
     rest = [n for n in left if n not in shared] + [n for n in right if n not in shared]
     order = [*batch, *rest]
-    return at.transposed(found, [order.index(letter) for letter in result])
+    return found.transpose([order.index(letter) for letter in result])
 
 
 def _parts(at: Site) -> tuple[list[str], str]:

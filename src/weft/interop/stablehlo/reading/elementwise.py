@@ -202,7 +202,7 @@ def _common(at: Site, shapes: Sequence[Sequence[Dim]]) -> tuple[Dim, ...]:
 
 
 def _right_aligned(at: Site, value: Value, shape: tuple[Dim, ...]) -> Value:
-    full = at.reshaped(value, (1,) * (len(shape) - value.rank) + value.shape)
+    full = value.reshape((1,) * (len(shape) - value.rank) + value.shape)
     return at.spread(full, shape)
 
 

@@ -77,7 +77,7 @@ def times(at: Site, x: Value, number: Extent) -> Value:
 def flat(at: Site, x: Value) -> Value:
     """All elements in one row."""
     total = multiply_dims(*x.shape)
-    return at.reshaped(x, [total]) if isinstance(total, int) else at.b.reshape(x, [-1])
+    return x.reshape([total]) if isinstance(total, int) else at.b.reshape(x, [-1])
 
 
 def first(at: Site, x: Value, size: Dim) -> Value:

@@ -42,7 +42,7 @@ def geqrf(at: Site) -> Results:
         return [_with_column(b, _reflected(b, matrix, v, tau), matrix, kept, number), tau]
 
     packed, taus = at.b.scan(step, [x], [at.b.iota(SI32, [count], 0)])
-    return [packed, at.transposed(taus, [*range(1, x.rank - 1), 0])]
+    return [packed, taus.transpose([*range(1, x.rank - 1), 0])]
 
 
 def orgqr(at: Site) -> Results:

@@ -48,9 +48,9 @@ def _component(at: Site, indices: Value, vector: int, position: int) -> Value:
     if len(known) == len(shape):
         starts, sizes = [0] * len(shape), known
         starts[vector], sizes[vector] = position, 1
-        return at.reshaped(at.sliced(indices, starts, sizes), batch)
+        return at.sliced(indices, starts, sizes).reshape(batch)
     order = [vector, *(axis for axis in range(indices.rank) if axis != vector)]
-    return at.b.emit("take", at.transposed(indices, order), at.b.literal(position, SI64))
+    return at.b.emit("take", indices.transpose(order), at.b.literal(position, SI64))
 
 
 # -- gather --------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def _gathered(at: Site, sizes: Sequence[Dim]) -> Value:
     found = _rows_at(at, x, parts, window, sizes)
     if found is None:
         found = _elements_at(at, x, parts, window, sizes)
-    return _placed(at, found, fields.get("offset_dims", ()), len(parts.shape))
+    return _placed(found, fields.get("offset_dims", ()), len(parts.shape))
 
 
 def _rows_at(
@@ -91,7 +91,7 @@ def _rows_at(
     others = [a for a in range(x.rank) if a != axis]
     if list(window) != others or sizes[axis] != 1 or any(sizes[a] != x.shape[a] for a in others):
         return None
-    front = at.transposed(x, [axis, *others])
+    front = x.transpose([axis, *others])
     return at.b.emit("take", front, clamped(at, start, room(at, x.shape[axis], 1)))
 
 
@@ -116,15 +116,15 @@ def _elements_at(
 def _over(at: Site, start: Value, dims: Sequence[Dim]) -> Value:
     """The index batch, repeated over the window axes that follow it."""
     more = len(dims) - start.rank
-    return at.spread(at.reshaped(start, [*start.shape, *(1 for _ in range(more))]), tuple(dims))
+    return at.spread(start.reshape([*start.shape, *(1 for _ in range(more))]), tuple(dims))
 
 
-def _placed(at: Site, found: Value, offsets: Sequence[int], batch: int) -> Value:
+def _placed(found: Value, offsets: Sequence[int], batch: int) -> Value:
     """Window axes, which come last, moved to where the result wants them."""
     order, windows, batches = [], iter(range(batch, found.rank)), iter(range(batch))
     for axis in range(found.rank):
         order.append(next(windows) if axis in offsets else next(batches))
-    return at.transposed(found, order)
+    return found.transpose(order)
 
 
 # -- rows ----------------------------------------------------------------------------------------
@@ -136,9 +136,9 @@ def _torch_index_select(at: Site) -> Value:
     if int(at.attr("batch_dims", 0)):
         at.refuse("it has batch_dims")
     order = [axis, *(a for a in range(x.rank) if a != axis)]
-    rows = at.b.emit("take", at.transposed(x, order), at.b.cast(indices, SI64))
+    rows = at.b.emit("take", x.transpose(order), at.b.cast(indices, SI64))
     back = [*range(indices.rank, indices.rank + axis), *range(indices.rank)]
-    return at.transposed(rows, [*back, *range(indices.rank + axis, rows.rank)])
+    return rows.transpose([*back, *range(indices.rank + axis, rows.rank)])
 
 
 INDEXING: Final[Mapping[str, Lowering]] = {

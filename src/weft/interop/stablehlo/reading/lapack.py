@@ -52,7 +52,7 @@ def _info(at: Site, x: Value) -> Value:
 
 
 def _adjoint(at: Site, x: Value) -> Value:
-    turned = at.transposed(x, [*range(x.rank - 2), x.rank - 1, x.rank - 2])
+    turned = x.transpose([*range(x.rank - 2), x.rank - 1, x.rank - 2])
     return at.b.emit("conj", turned) if x.dtype.is_complex else turned
 
 
@@ -91,10 +91,10 @@ def _trsm(at: Site) -> Results:
         a = at.b.emit("conj", a)
     swap = [*range(b.rank - 2), b.rank - 1, b.rank - 2]
     found = at.b.emit(
-        "triangular_solve", a, b if left else at.transposed(b, swap), lower=lower,
+        "triangular_solve", a, b if left else b.transpose(swap), lower=lower,
         transpose=(turn != "N") is left, unit_diagonal=unit,
     )  # fmt: skip
-    return [found if left else at.transposed(found, swap)]
+    return [found if left else found.transpose(swap)]
 
 
 def _getrf(at: Site) -> Results:
@@ -121,7 +121,7 @@ def _widened(at: Site, x: Value, shape: Sequence[int]) -> Value:
 def _exchanges(at: Site, order: Value, m: int, k: int) -> Value:
     """Which rows were exchanged, step by step, to bring them into this order."""
     b, rank = at.b, order.rank
-    front = at.transposed(order, [rank - 1, *range(rank - 1)])
+    front = order.transpose([rank - 1, *range(rank - 1)])
     wanted = at.sliced(front, [0] * rank, [k, *at.static(front)[1:]])
     start = b.iota(SI32, order.shape, rank - 1)
 
@@ -140,7 +140,7 @@ def _exchanges(at: Site, order: Value, m: int, k: int) -> Value:
         return [after, found[0] + body.full(row.shape, 1, SI32)]
 
     _, taken = b.scan(step, [start], [wanted, b.iota(SI32, [k], 0)])
-    return at.transposed(taken, [*range(1, rank), 0])
+    return taken.transpose([*range(1, rank), 0])
 
 
 _ROUTINES: Final[Mapping[str, tuple[int, int, Lowering]]] = {

@@ -38,7 +38,7 @@ def _rng_bit_generator(at: Site) -> Sequence[Value]:
     narrow = at.b.cast(found & ((1 << bits) - 1), UI32) if bits <= 32 else found
     rest = at.static(state)[0] - len(after)
     kept = [at.sliced(state, [len(after)], [rest])] if rest else []
-    return at.joined([*(_vector(at, word) for word in after), *kept], 0), wrapped(
+    return at.joined([*(word.reshape((1,)) for word in after), *kept], 0), wrapped(
         at, narrow, kind.dtype
     )
 
@@ -56,15 +56,15 @@ def _by_philox(
     parts = _philox(
         at, key, *_added(at, at.spread(low, (blocks,)), at.spread(high, (blocks,)), number)
     )
-    columns = [at.reshaped(part, [blocks, 1]) for part in parts]
-    words = at.reshaped(at.b.concat(columns, 1), [blocks * 4])
+    columns = [part.reshape([blocks, 1]) for part in parts]
+    words = at.b.concat(columns, 1).reshape([blocks * 4])
     words = at.sliced(words, [0], [count])
     if bits == 64:
-        pairs = at.reshaped(words, [count // 2, 2])
+        pairs = words.reshape([count // 2, 2])
         sides = (at.sliced(pairs, [0, side], [count // 2, 1]) for side in (0, 1))
         words = _paired(at, *sides)
     end = _added(at, low, high, at.full(blocks, low))
-    return at.reshaped(words, shape), [key, *end] if long else [key, end[0]]
+    return words.reshape(shape), [key, *end] if long else [key, end[0]]
 
 
 def _by_threefry(
@@ -81,20 +81,16 @@ def _by_threefry(
     first, second = _threefry(at, key, number)
     after = [key, counter + blocks]
     if bits == 64:
-        return at.reshaped(_paired(at, first, second), shape), after
+        return _paired(at, first, second).reshape(shape), after
     column = [*half[: along + 1], 1, *half[along + 1 :]]
-    both = at.b.concat([at.reshaped(word, column) for word in (first, second)], along + 1)
+    both = at.b.concat([word.reshape(column) for word in (first, second)], along + 1)
     even = [2 * n if axis == along else n for axis, n in enumerate(half)]
-    words = at.sliced(at.reshaped(both, even), [0] * len(whole), whole)
-    return at.reshaped(words, shape), after
+    words = at.sliced(both.reshape(even), [0] * len(whole), whole)
+    return words.reshape(shape), after
 
 
 def _entry(at: Site, state: Value, index: int) -> Value:
-    return at.reshaped(at.sliced(state, [index], [1]), ())
-
-
-def _vector(at: Site, value: Value) -> Value:
-    return at.reshaped(value, (1,))
+    return at.sliced(state, [index], [1]).reshape(())
 
 
 def _halves(at: Site, value: Value) -> tuple[Value, Value]:

@@ -120,8 +120,8 @@ def _one_by_one(
     outer = [at.env[number] for number in taken]
     order = [*sorted(axes), *(axis for axis in range(values[0].rank) if axis not in axes)]
     dims = begin[0].shape
-    rows = [at.b.reshape(at.transposed(value, order), [-1, *dims]) for value in values]
-    rows = [at.reshaped(row, rows[0].shape) for row in rows]
+    rows = [at.b.reshape(value.transpose(order), [-1, *dims]) for value in values]
+    rows = [row.reshape(rows[0].shape) for row in rows]
     count = len(begin)
 
     def step(b: BodyBuilder, *given: Value) -> list[Value]:
@@ -144,7 +144,7 @@ def folded_in_order(
     dims = [shape[axis] for axis in kept]
     count = math.prod(shape[axis] for axis in axes)
     order = [*sorted(axes), *kept]
-    rows = [at.reshaped(at.transposed(v, order), [count, *dims]) for v in values]
+    rows = [v.transpose(order).reshape([count, *dims]) for v in values]
     while count > 1:
         half = count // 2
         left, right = ([_every_other(at, v, half, side) for v in rows] for side in (0, 1))
@@ -153,15 +153,15 @@ def folded_in_order(
             last = [_rows(at, v, count - 1, 1) for v in rows]
             made = [at.b.concat([a, b], 0) for a, b in zip(made, last, strict=True)]
         rows, count = made, half + count % 2
-    return [at.reshaped(v, dims) for v in rows]
+    return [v.reshape(dims) for v in rows]
 
 
 def _every_other(at: Site, x: Value, half: int, side: int) -> Value:
     """Rows 0, 2, 4, ... or 1, 3, 5, ..., so many of them."""
     rest = at.static(x)[1:]
-    pairs = at.reshaped(_rows(at, x, 0, 2 * half), [half, 2, *rest])
+    pairs = _rows(at, x, 0, 2 * half).reshape([half, 2, *rest])
     starts = [0, side, *(0 for _ in rest)]
-    return at.reshaped(at.sliced(pairs, starts, [half, 1, *rest]), [half, *rest])
+    return at.sliced(pairs, starts, [half, 1, *rest]).reshape([half, *rest])
 
 
 def _rows(at: Site, x: Value, start: int, count: int) -> Value:

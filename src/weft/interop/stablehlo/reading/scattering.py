@@ -50,7 +50,7 @@ def _put(
     rows = [flat(at, x) for x in xs]
     boards = [at.b.concat([row, at.b.full([1], 0, row.dtype)], 0) for row in rows]
     places = flat(at, positions)
-    values = [at.reshaped(update, places.shape) for update in updates]
+    values = [update.reshape(places.shape) for update in updates]
     how = _how(block, xs)
     if how:
         found = [at.b.emit("scatter_reduce", boards[0], places, values[0], axis=0, reduce=how)]
@@ -59,7 +59,7 @@ def _put(
     else:
         spare = spread(at, count(at, xs[0].shape), ())
         found = _by_rounds(at, block, boards, spare, places, values, unique)
-    return [at.reshaped(first(at, v, rows[0].shape[0]), xs[0].shape) for v in found]
+    return [first(at, v, rows[0].shape[0]).reshape(xs[0].shape) for v in found]
 
 
 def _how(block: HloBlock, xs: Sequence[Value]) -> str:
@@ -106,7 +106,7 @@ def _at_axes(at: Site, start: Value, axes: Sequence[int], dims: Shape) -> Value:
     full: list[Dim] = [1] * len(dims)
     for axis in axes:
         full[axis] = dims[axis]
-    return at.spread(at.reshaped(start, full), dims)
+    return at.spread(start.reshape(full), dims)
 
 
 # -- any computation -----------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def _select_and_scatter(at: Site) -> Value:
     select, scatter = at.op.blocks
     shape = at.static(x)
     size = math.prod(shape)
-    numbers = at.reshaped(at.b.iota(SI64, [size], 0), shape)
+    numbers = at.b.iota(SI64, [size], 0).reshape(shape)
     low, high = ([pair[i] for pair in at.pairs("padding", x.rank)] for i in range(2))
     none = [0] * x.rank
     outside = at.b.literal(size, SI64)

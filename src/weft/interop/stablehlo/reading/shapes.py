@@ -53,7 +53,7 @@ def _iota(at: Site) -> Value:
 def _reshape(at: Site) -> Value:
     (x,) = at.x
     if at.result().is_static:
-        return at.reshaped(x, at.shape())
+        return x.reshape(at.shape())
     return at.b.emit("reshape", x, new_shape=_reshaped_dims(at, x))
 
 
@@ -70,13 +70,13 @@ def _reshaped_dims(at: Site, x: Value) -> list[Dim]:
 
 
 def _transpose(at: Site) -> Value:
-    return at.transposed(at.x[0], at.ints("permutation"))
+    return at.x[0].transpose(at.ints("permutation"))
 
 
 def broadcast_in_dim(at: Site, x: Value, dims: Sequence[int], shape: Sequence[Dim]) -> Value:
     """Axis `i` of `x` becomes axis `dims[i]` of the result."""
     order = sorted(range(x.rank), key=lambda axis: dims[axis])
-    x = at.transposed(x, order)
+    x = x.transpose(order)
     places = sorted(dims)
     full: list[Dim] = [1] * len(shape)
     for axis, dim in zip(places, x.shape, strict=True):
@@ -85,7 +85,7 @@ def broadcast_in_dim(at: Site, x: Value, dims: Sequence[int], shape: Sequence[Di
         full[axis] = dim
     if places == list(range(len(shape) - x.rank, len(shape))):
         return at.spread(x, tuple(shape))  # PTIR lines axes up at the right by itself
-    return at.spread(at.reshaped(x, full), tuple(shape))
+    return at.spread(x.reshape(full), tuple(shape))
 
 
 def _broadcast_in_dim(at: Site) -> Value:
@@ -100,7 +100,7 @@ def _dynamic_reshape(at: Site) -> Value:
     """A size that is computed otherwise follows from the others."""
     wanted = at.reader.sizes(at.op.operands[1]) or (UNKNOWN,) * len(at.result().dims)
     if wanted.count(UNKNOWN) != 1:
-        return at.reshaped(at.x[0], at.sizes(1))
+        return at.x[0].reshape(at.sizes(1))
     return at.b.reshape(at.x[0], [-1 if dim == UNKNOWN else dim for dim in wanted])
 
 
@@ -136,8 +136,8 @@ def strided(at: Site, x: Value, axis: int, step: int) -> Value:
     filled = pad_axes(at, x, {axis: (0, count * step - shape[axis], 0)})
     cut = [*shape[:axis], count, step, *shape[axis + 1 :]]
     first = [*shape[:axis], count, 1, *shape[axis + 1 :]]
-    found = at.sliced(at.reshaped(filled, cut), [0] * len(cut), first)
-    return at.reshaped(found, [*shape[:axis], count, *shape[axis + 1 :]])
+    found = at.sliced(filled.reshape(cut), [0] * len(cut), first)
+    return found.reshape([*shape[:axis], count, *shape[axis + 1 :]])
 
 
 def _slice(at: Site) -> Value:
@@ -242,8 +242,8 @@ def reversed_along(at: Site, x: Value, axes: Sequence[int]) -> Value:
 def taken_along(at: Site, x: Value, axis: int, positions: Value) -> Value:
     """The elements at some positions of an axis."""
     order = [axis, *(a for a in range(x.rank) if a != axis)]
-    found = at.b.emit("take", at.transposed(x, order), positions)
-    return at.transposed(found, np.argsort(order).tolist())
+    found = at.b.emit("take", x.transpose(order), positions)
+    return found.transpose(np.argsort(order).tolist())
 
 
 def _reverse(at: Site) -> Value:
@@ -255,7 +255,7 @@ def _reverse(at: Site) -> Value:
 
 def start_vector(at: Site, starts: Sequence[Value]) -> Value:
     """Scalars as one vector of indices."""
-    return at.joined([at.reshaped(at.b.cast(start, SI64), (1,)) for start in starts], 0)
+    return at.joined([at.b.cast(start, SI64).reshape((1,)) for start in starts], 0)
 
 
 def _dynamic_slice(at: Site) -> Value:
@@ -289,7 +289,7 @@ def _replaced(at: Site, x: Value, update: Value, starts: Sequence[Value]) -> Val
     places = flat(at, total)
     values = at.b.reshape(update, places.shape)
     found = at.b.emit("scatter_reduce", flat(at, x), places, values, axis=0, reduce="replace")
-    return at.reshaped(found, x.shape)
+    return found.reshape(x.shape)
 
 
 def _get_dimension_size(at: Site) -> Value:
@@ -309,7 +309,7 @@ def shape_of(at: Site) -> Value:
     (x,) = at.x
     if not x.rank:
         return at.b.literal(np.zeros(0, np.int64))
-    sizes = [at.reshaped(size_of(at, dim), (1,)) for dim in x.shape]
+    sizes = [size_of(at, dim).reshape((1,)) for dim in x.shape]
     return at.joined(sizes, 0)
 
 

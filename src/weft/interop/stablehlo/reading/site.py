@@ -201,12 +201,6 @@ class Site:
         """A tensor like `model` with one number everywhere."""
         return self.b.like(number, model)
 
-    def reshaped(self, x: Value, dims: Sequence[Dim]) -> Value:
-        return x if x.shape == tuple(dims) else self.b.reshape(x, dims)
-
-    def transposed(self, x: Value, perm: Sequence[int]) -> Value:
-        return x if list(perm) == list(range(x.rank)) else self.b.transpose(x, perm)
-
     def spread(self, x: Value, dims: Shape) -> Value:
         return x if x.shape == dims else self.b.broadcast_to(x, dims)
 

@@ -69,7 +69,7 @@ def _precedes(at: Site, values: Sequence[Value], axis: int) -> Value:
     column, row = ((*shape[: axis + k], 1, *shape[axis + k :]) for k in (1, 0))
     full = (*shape[: axis + 1], shape[axis], *shape[axis + 1 :])
     these, those = (
-        [at.spread(at.reshaped(value, dims), full) for value in values] for dims in (column, row)
+        [at.spread(value.reshape(dims), full) for value in values] for dims in (column, row)
     )
     (before,) = run_on_tensors(at, block, _by_turns(these, those))
     (after,) = run_on_tensors(at, block, _by_turns(those, these))

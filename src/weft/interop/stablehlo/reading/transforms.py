@@ -34,8 +34,8 @@ def _along(at: Site, x: Value, axes: list[int], sign: int) -> Value:
         if not size:
             continue
         order = [*(a for a in range(x.rank) if a != axis), axis]
-        sums = fourier_sums(at.transposed(x, order), size, sign)
-        x = at.transposed(sums, [order.index(a) for a in range(x.rank)])
+        sums = fourier_sums(x.transpose(order), size, sign)
+        x = sums.transpose([order.index(a) for a in range(x.rank)])
         x = x / size if sign > 0 else x
     return x
 

@@ -75,14 +75,14 @@ def patches(at: Site, board: Value, ones: tuple[int, ...]) -> Value:
     """Every window as the last axis, behind the axes of its place."""
     found = at.b.emit(
         "extract_patches",
-        at.reshaped(board, [1, *board.shape, 1]),
+        board.reshape([1, *board.shape, 1]),
         window=at.ints("window_dimensions"),
         strides=at.ints("window_strides", ones),
         dilation=at.ints("window_dilations", ones),
         padding=[(0, 0)] * board.rank,
         pad_value=0,
     )
-    return at.reshaped(found, found.shape[1:])
+    return found.reshape(found.shape[1:])
 
 
 WINDOWS: Final[Mapping[str, Lowering]] = {"reduce_window": reduce_window}

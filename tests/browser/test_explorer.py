@@ -412,14 +412,17 @@ def laid_row(browser: Browser, lane: int) -> int:
 def test_a_saved_profile_opens(browser: Browser, tmp_path: Path) -> None:
     args = {"program": "@net", "op": "exp", "file": "net.py", "line": "net.py:3", "layer": "up"}
     event = {"cat": "weft", "pid": 1, "name": "map0", "ts": 5, "dur": 2, "args": args}
+    events = [event, {**event, "ts": 9}, {**event, "name": "map1", "ts": 7, "dur": 1}]
     path = tmp_path / "trace.html"
-    path.write_text(page(records_of_trace([event], "it"), "trace"))
+    path.write_text(page(records_of_trace(events, "it"), "trace"))
     browser.open(path)
     for view in ("code", "graph", "memory", "timeline", "compare", "kernels"):
         browser.run(f"weft.show('{view}')")
         browser.settle()
     assert "net.py:3" in browser.texts(".kernel .place")
     assert browser.texts(".card h2")[0].startswith("map0")
+    assert "2 kernels take 5.00 µs in 2 runs" in browser.texts(".list-title")[0]
+    assert browser.run("document.querySelector('.together').hidden")
     assert not browser.errors()
 
 

@@ -55,7 +55,10 @@ const kernelsView = () => {
     together.checked = asked ?? p.kernels.length > MANY_KERNELS;
     order = kernelRows(together.checked);
     const most = order.length ? order[0].seconds / total : 1;
-    told.textContent = `${p.kernels.length.toLocaleString("en")} kernels take ${showSeconds(total)}${measured ? "" : ", as estimated"}`;
+    const runs = Math.max(1, ...p.kernels.map((kernel) => kernel.calls || 1));
+    told.textContent = `${p.kernels.length.toLocaleString("en")} kernels take ${showSeconds(total)}${measured ? "" : ", as estimated"}${runs > 1 ? ` in ${runs} runs` : ""}`;
+    // A saved profile knows no code.
+    asOne.hidden = !p.kernels.some((kernel) => kernel.routine);
     const head = el("div", { class: "kernel head" },
       el("span", {}, measured ? "time, measured" : "time, estimated"), el("span", {}, "kernel"), el("span", {}, "ops"),
       el("span", {}, "line"), el("span", {}, "layer"));

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weft.core_ir.ir import Module
 from weft.core_ir.to_ptir import to_ptir
-from weft.driver.agreement import Agreement, agreement_on
+from weft.driver.agreement import Agreement, agreement_on, same_inputs
 from weft.driver.backends import (
     Backend,
     DonatingBackend,
@@ -129,10 +129,25 @@ class Prepared:
     def _agreement(self) -> Agreement | None:
         return agreement_on(self.source or self.program)
 
-    def agree(self) -> None:
-        """Return when all ranks have come to this program, which they run together."""
-        if self._agreement is not None:
-            self._agreement.reach()
+    @cached_property
+    def _same_inputs(self) -> tuple[int, ...]:
+        return same_inputs(self.source or self.program)
+
+    def agree(self, inputs: Sequence[Storage] = ()) -> None:
+        """Return when all ranks have come to this program, which they run together. Of the inputs
+        those are looked at that are to be the same on all ranks."""
+        if self._agreement is None:
+            return
+
+        def arrays() -> list[Array | None]:
+            found: list[Array | None] = [None] * len(inputs)
+            for at in self._same_inputs if inputs else ():
+                kind = self.program.main.parameters[at]
+                if isinstance(kind, TensorType):
+                    found[at] = self.backend.read_storage(inputs[at], kind)
+            return found
+
+        self._agreement.reach(arrays)
 
     @cached_property
     def _held(self) -> HoldingExecutable | None:
@@ -149,7 +164,7 @@ class Prepared:
         """The flattened results for flattened inputs, as the backend stores them. While `holder`
         stays the same, so do all inputs but those at the positions `data`."""
         if self._agreement is not None:
-            self._agreement.reach()
+            self.agree(inputs)
         held = self._held if holder is not None else None
         if held is None:
             return self.executable.execute(inputs, seed=seed)

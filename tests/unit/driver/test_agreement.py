@@ -11,6 +11,8 @@ import pytest
 
 import weft
 from weft.driver.agreement import agreement_on
+from weft.driver.backends import get_backend
+from weft.driver.execute import prepare
 from weft.foundation.dtypes import F32
 from weft.foundation.ranks import RankFailed, world_here
 from weft.ptir import Builder, Program
@@ -86,6 +88,43 @@ def test_the_own_names_of_functions_do_not() -> None:
         return b.build(b.emit("all_reduce", x, groups=range(2), size=2, fn="sum"))
 
     assert list(lines_of(program())) == list(lines_of(program()))
+
+
+def called_with(program: Program, inputs: Sequence[Any]) -> list[Any]:
+    ready = prepare(program, get_backend("cpu"))
+    return run_ranks(2, lambda rank: ready.execute([inputs[rank]])[0].tolist())
+
+
+def test_arguments_that_should_be_the_same_and_are_not_are_a_warning() -> None:
+    own = [np.ones(3, np.float32), np.zeros(3, np.float32)]
+    named = replace(scaled(1), input_names=("model.weight",))
+    why = (
+        r"^the argument model.weight of type f32\[3\] differs between rank 0 and rank 1 in the "
+        r"first call of scaled, .* weft.replicate"
+    )
+    with pytest.warns(weft.WeftWarning, match=why) as told:
+        assert called_with(named, own) == [[1.0] * 3] * 2
+    assert len(told) == 1
+
+
+def test_arguments_that_are_the_same_or_split_are_no_warning(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    own = [np.ones(3, np.float32), np.zeros(3, np.float32)]
+    b = Builder("split")
+    x = b.emit("mark_varying", b.param("f32", (3,)), classes=[0, 1])
+    split = b.build(b.emit("all_reduce", x, groups=range(2), size=2, fn="sum"))
+    assert called_with(split, own) == [[1.0] * 3] * 2
+    assert called_with(scaled(1), [own[0], own[0]]) == [[2.0] * 3] * 2
+    b = Builder("cut")
+    x = b.param("f32", (6,))
+    start = b.emit("reshape", b.emit("mesh_rank", numbers=[0, 3]), new_shape=(1,))
+    x = b.emit("dynamic_slice", x, start, sizes=(3,))
+    cut = b.build(b.emit("all_reduce", x, groups=range(2), size=2, fn="sum"))
+    wholes = [np.arange(6, dtype=np.float32), np.arange(6, dtype=np.float32)]
+    wholes[0][3:] = 0
+    assert called_with(cut, wholes) == [[3.0, 5.0, 7.0]] * 2
+    assert not recwarn.list
 
 
 def test_ranks_meet_once_for_a_program(monkeypatch: pytest.MonkeyPatch) -> None:

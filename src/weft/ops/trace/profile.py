@@ -230,7 +230,7 @@ def profiled(compiled: Prepared, inputs: Sequence[Any], seed: int, profile: Prof
     """The results of a run whose parts are timed. A backend with kernels is profiled by kernel, in
     a second run; others tell of every instruction while they run."""
     name = f"@{compiled.program.entry}"
-    compiled.agree()
+    compiled.agree(inputs)
     if getattr(compiled.executable, "profile", None) is not None:
         again = unshared(compiled, inputs)
         once_more = _for_laps(compiled, inputs, profile)

@@ -14,6 +14,7 @@ from weft.region.fitting.filters import with_panels
 from weft.region.fitting.joined_axes import with_joined_axes
 from weft.region.fitting.joined_groups import with_joined_groups
 from weft.region.fitting.long_sums import in_parts
+from weft.region.fitting.near_gathers import with_near_gathers
 from weft.region.fitting.one_row import with_one_row
 from weft.region.fitting.phases import with_phases
 from weft.region.fitting.room import with_room
@@ -36,7 +37,8 @@ def fit(module: Module, target: Target, constants: Constants | None = None) -> M
     """The module with long sums cut; on a GPU with room in odd rows, or with them joined, operands
     aligned, single rows of 8-bit numbers as contractions and ops that stay whole in steps;
     elsewhere with windows that have zeros in them by phases, with parameters laid out for products,
-    and with scatters that add narrow floats in a wider dtype."""
+    with what is picked read where it lies together, and with scatters that add narrow floats in a
+    wider dtype."""
     module = with_room(module, target)
     together: dict[str, tuple[Kernel, ...]] = {}
     if target.kind is Kind.GPU:
@@ -78,7 +80,7 @@ def _prepared(
     are the scatters that it sorts the updates of."""
     if target.kind is not Kind.GPU:
         if kernel.roles is None:
-            return with_wide_sums(kernel, tensors)
+            return with_wide_sums(with_near_gathers(kernel, tensors), tensors)
         return _contracted(kernel, tensors, target)
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros, together)

@@ -111,7 +111,8 @@ class Fusion:
         """The choice from the beginning, with what is known of kernels already."""
         made = replace(self, inlined=set(), notes=[], refusals={}, weighed={}, one_place=one_place)
         made._known, made._drafts, made._finished = self._known, self._drafts, self._finished
-        made._stops = self._stops
+        # Drafts are known by numbers that signatures give out.
+        made._stops, made.signatures = self._stops, self.signatures
         return made
 
     def repeating(self) -> Iterator[str]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import weft
 from tests.gpu_interpreted import InterpretedExecutable
+from tests.random.stages import make_program
 from weft import functional
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.driver.pipeline import run_pipeline
@@ -265,3 +266,11 @@ def test_the_text_of_a_kernel_is_read_back() -> None:
     code = compiled(program_of(lambda x: blur(blur(x)))).compilation["gpu"]
     assert any("shuffle_down" in line for line in print_module(code).splitlines())
     assert parse_module(print_module(code)).kernels == code.kernels
+
+
+def test_a_second_choice_knows_kernels_by_the_same_signatures() -> None:
+    """Numbers of another program's parts would be those of other kernels: this one's tensors have
+    several ranks."""
+    program = make_program(344, narrow=True)
+    found = compiled(program, "sm80").compilation["region"]
+    assert len(found.kernels) >= 1

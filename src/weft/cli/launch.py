@@ -32,6 +32,8 @@ _NUMBERED: Final = f'echo $$ > "{Board.first_file("$WEFT_BOARD", _PLACE)}"; exec
 comes to the board is missed, too."""
 _GRACE: Final = 1.0
 """How long MPI's launcher may take to end a job by itself."""
+_DEAF: Final = 10.0
+"""How long MPI's launcher may take to end a job when it is told to."""
 _LAST_WORDS: Final = 0.3
 """How long the other ranks may take to say what they think of a failure."""
 
@@ -103,13 +105,22 @@ def _watched(job: subprocess.Popen[bytes], board: Board) -> int:
     try:
         code = job.wait(_LAST_WORDS if _has_failed(board) else _GRACE)
     except subprocess.TimeoutExpired:
-        job.terminate()
-        code = job.wait()
+        code = _ended(job)
     said = _has_failed(board)
     for sentence in _once(board.told()) if said else gone or _gone(board):
         complain(f"weft: {sentence}")
         code = code or 1
     return code if code in range(256) else 1
+
+
+def _ended(job: subprocess.Popen[bytes]) -> int:
+    """The exit code of a job that is told to end, and made to where it does not listen."""
+    job.terminate()
+    try:
+        return job.wait(_DEAF)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        return job.wait()
 
 
 def _has_failed(board: Board) -> bool:

@@ -137,6 +137,8 @@ COMMON: Final[dict[str, Instance]] = {
         ),
         "fma",
     ),
+    "groups of 8 channels": sanitized("groups of 8 channels", "groups"),
+    "groups of 6 channels": sanitized("groups of 6 channels", "groups"),
     "scatter": sanitized("scatter", "Scatter"),
     "scatter of integers": sanitized("scatter of integers", "Scatter"),
     "scatter of sorted updates": sanitized("scatter of sorted updates", "Collected"),

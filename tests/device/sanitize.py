@@ -20,7 +20,7 @@ import numpy as np
 
 import weft
 from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import CASES
+from tests.gpu_convolutions import CASES, GROUPED
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
@@ -141,6 +141,8 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "sm90": (product("bf16", 256, 384, 192), "sm90", {}),
     "sums in parts": (product("bf16", 256, 384, 512), "sm90", {"split_k": 3}),
     "windows of an image": (CASES["stride 2"].program, "sm90", {}),
+    "groups of 8 channels": (GROUPED["8 channels, f16, stride 2"].program, "sm90", {}),
+    "groups of 6 channels": (GROUPED["6 channels"].program, "sm90", {}),
     "scatter": (scatter, "sm90", {}),
     "scatter of sorted updates": (sorted_scatter("f32", 1), "sm90", {}),
     "scatter of sorted rows": (sorted_scatter("bf16", 96), "sm90", {}),

@@ -19,6 +19,7 @@ from tests.gpu_convolutions import (
     DEPTHWISE,
     FIRST_LAYERS,
     GRADIENTS,
+    GROUPED,
     PATCHES,
     Case,
     depthwise,
@@ -60,6 +61,15 @@ def test_patches_agree() -> None:
 def test_gradients_agree(name: str) -> None:
     case, of = GRADIENTS[name]
     agree(case.gradient(of), 1)
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_of_few_channels_agree(name: str) -> None:
+    case = GROUPED[name]
+    agree(case.program(), 1)
+    large = replace(case, size=tuple(4 * size for size in case.size), images=9)
+    for program in (large.program(), large.gradient(0), large.gradient(1)):
+        agree(program, 2)
 
 
 @pytest.mark.parametrize("name", FIRST_LAYERS)

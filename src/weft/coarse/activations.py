@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from weft.coarse.rules import wide_dtype
 from weft.foundation.dtypes import FLOATS, NUMBERS
+from weft.foundation.numeric import wide_dtype
 from weft.ptir import library
 from weft.ptir.composite import Composite
 from weft.ptir.op import coarse_op

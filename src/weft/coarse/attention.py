@@ -11,14 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from weft.coarse.rules import (
-    check_algorithms,
-    check_probability,
-    check_scale,
-    same_type,
-    wide_dtype,
-)
+from weft.coarse.rules import check_algorithms, check_probability, check_scale, same_type
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI64
+from weft.foundation.numeric import wide_dtype
 from weft.ptir import library
 from weft.ptir.composite import Composite
 from weft.ptir.op import Op, coarse_op

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from weft.coarse.forms import known_size
 from weft.coarse.rules import check_algorithms
 from weft.foundation.axes import inverse
 from weft.foundation.dtypes import NUMBERS, DType
@@ -24,7 +23,7 @@ from weft.ptir.rules import (
     same_dtype,
 )
 from weft.ptir.schema import USIZES, Choice, ListOf, Maybe, String, Usize, WireEnum, attr
-from weft.ptir.term import Cotangents, Pullback, Term
+from weft.ptir.term import Cotangents, Pullback, Term, known_size
 from weft.ptir.types import Dim, Symbol, TensorType
 
 ALGORITHMS = ("implicit_gemm", "winograd_3x3", "fft_conv")

@@ -16,14 +16,9 @@ from weft.coarse.attention import (
     attend_backward,
     check_causal,
 )
-from weft.coarse.rules import (
-    check_probability,
-    check_scale,
-    result_count,
-    same_type,
-    wide_dtype,
-)
+from weft.coarse.rules import check_probability, check_scale, result_count, same_type
 from weft.foundation.dtypes import INDICES, SI64
+from weft.foundation.numeric import wide_dtype
 from weft.ptir.composite import Composite
 from weft.ptir.op import Array, coarse_op
 from weft.ptir.ops.random import STATE, Drawing, stream_attribute

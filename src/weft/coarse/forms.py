@@ -6,15 +6,8 @@ import math
 from collections.abc import Sequence
 
 from weft.foundation.dtypes import I1, SI64
-from weft.ptir.term import Term, unknown_size
-from weft.ptir.types import Dim, Symbol
-
-
-def known_size(dim: Dim) -> int:
-    """A dim that a formula needs as a number."""
-    if isinstance(dim, Symbol):
-        raise unknown_size(dim)
-    return dim
+from weft.ptir.term import Term, known_size
+from weft.ptir.types import Symbol
 
 
 def reduced(x: Term, kind: str, axes: Sequence[int]) -> Term:

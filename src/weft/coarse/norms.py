@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft.coarse.forms import laid_along, length, mean, reduced, summed_to
-from weft.coarse.rules import check_axes, check_epsilon, result_count, wide_dtype
+from weft.coarse.rules import check_axes, check_epsilon, result_count
 from weft.foundation.dtypes import FLOATS, DType
 from weft.foundation.errors import SpecViolation
+from weft.foundation.numeric import wide_dtype
 from weft.ptir.composite import Composite
 from weft.ptir.op import coarse_op
 from weft.ptir.rules import invalid_attribute, rank_is, same_dim, same_dtype

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.coarse.forms import guarded, known_size
+from weft.coarse.forms import guarded
 from weft.coarse.rules import check_axis, result_count
 from weft.foundation.dtypes import ANY, I1, INDICES, INTEGERS, SI64, DType
 from weft.foundation.errors import SpecViolation
@@ -25,7 +25,7 @@ from weft.ptir.rules import (
     violation,
 )
 from weft.ptir.schema import Dimension, DTypeOf, Number, Usize, attr
-from weft.ptir.term import Term
+from weft.ptir.term import Term, known_size
 from weft.ptir.types import Dim, TensorType, TupleType, ValueType
 
 

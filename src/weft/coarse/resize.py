@@ -14,16 +14,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft.coarse.forms import all_equal, guarded, known_size
-from weft.coarse.rules import result_count, wide_dtype
+from weft.coarse.forms import all_equal, guarded
+from weft.coarse.rules import result_count
 from weft.foundation import limits
 from weft.foundation.dtypes import ANY, F32, F64, FLOATS, I1, INTEGERS, SI64, DType
 from weft.foundation.errors import ResourceExceeded
+from weft.foundation.numeric import wide_dtype
 from weft.ptir.composite import Composite
 from weft.ptir.op import Array, Op, Scope, coarse_op
 from weft.ptir.rules import bound_symbols, length_is, rank_is, same_dim, violation
 from weft.ptir.schema import Choice, ShapeOf, WireEnum, attr
-from weft.ptir.term import Term
+from weft.ptir.term import Term, known_size
 from weft.ptir.types import Dim, Shape, TensorType, ValueType
 
 

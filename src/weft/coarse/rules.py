@@ -6,16 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from weft.foundation.dtypes import F32, F64, DType
 from weft.foundation.errors import SpecViolation, clipped
 from weft.ptir.op import Op
 from weft.ptir.rules import invalid_attribute, violation
 from weft.ptir.types import TensorType, TupleType, ValueType
-
-
-def wide_dtype(dtype: DType) -> DType:
-    """Where floats of a dtype are computed: f64 in f64, all others in f32."""
-    return F64 if dtype is F64 else F32
 
 
 def check_axis(op: Op, axis: int, rank: int, name: str = "axis") -> int:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weft.coarse.forms import all_equal, guarded, known_size, stacked
+from weft.coarse.forms import all_equal, guarded, stacked
 from weft.coarse.rules import result_count
 from weft.foundation.dtypes import F64, INDICES, SI64
 from weft.ptir.composite import Composite
@@ -15,7 +15,7 @@ from weft.ptir.op import Array, Op, Scope, coarse_op, op_base
 from weft.ptir.ops.random import SAMPLED
 from weft.ptir.rules import bound_symbols, rank_is, same_dim, same_dtype, violation
 from weft.ptir.schema import ShapeOf, attr
-from weft.ptir.term import Term
+from weft.ptir.term import Term, known_size
 from weft.ptir.types import Dim, Shape, TensorType, ValueType
 
 

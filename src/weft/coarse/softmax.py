@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from weft.coarse.forms import reduced
-from weft.coarse.rules import check_axis, wide_dtype
+from weft.coarse.rules import check_axis
 from weft.foundation.dtypes import FLOATS
+from weft.foundation.numeric import wide_dtype
 from weft.ptir import library
 from weft.ptir.composite import Composite
 from weft.ptir.op import coarse_op, op_base

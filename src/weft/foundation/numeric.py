@@ -27,6 +27,11 @@ def compute_dtype(dtype: DType) -> DType:
     return UI8 if dtype is UI4 else dtype
 
 
+def wide_dtype(dtype: DType) -> DType:
+    """Where formulas of floats are computed: f64 in f64, all others in f32."""
+    return F64 if dtype is F64 else F32
+
+
 def is_number_of(value: complex, dtype: DType) -> bool:
     """Whether a dtype has this number; floats may round it."""
     if dtype.is_complex or isinstance(value, complex):

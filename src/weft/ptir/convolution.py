@@ -16,21 +16,14 @@ from collections.abc import Sequence
 from weft.foundation.dtypes import SI64, DType
 from weft.ptir.literal import scalar_literal
 from weft.ptir.ops.window import ExtractPatches
-from weft.ptir.term import Term, unknown_size
-from weft.ptir.types import Dim, Symbol
-
-
-def _known(dim: Dim) -> int:
-    if isinstance(dim, Symbol):
-        raise unknown_size(dim)
-    return dim
+from weft.ptir.term import Term, known_size
 
 
 def times_kernel(
     patches: Term, kernel: Term, groups: int, accum: DType | None, out: DType | None
 ) -> Term:
     """`[N, places..., O]` from patches and a kernel `[window..., C / groups, O]`."""
-    *window, share, outputs = map(_known, kernel.shape)
+    *window, share, outputs = map(known_size, kernel.shape)
     last, size, places = patches.rank - 1, math.prod(window), patches.shape[:-1]
     if groups == 1:
         matrix = kernel.reshape((share * size, outputs))
@@ -52,7 +45,7 @@ def back_to_image(
 ) -> Term:
     """The cotangent of an image, from that of the product of its patches, as `taken` from it, with
     a kernel. g and the kernel have one dtype."""
-    count, (*window, share, outputs) = len(taken.window), map(_known, kernel.shape)
+    count, (*window, share, outputs) = len(taken.window), map(known_size, kernel.shape)
     turned = kernel.conj()
     for axis in range(count):
         backwards = range(window[axis] - 1, -1, -1)
@@ -80,12 +73,12 @@ def _board(taken: ExtractPatches, g: Term, image: Term) -> tuple[Term, Sequence[
     between, around = [0] * g.rank, []
     for axis, size in enumerate(taken.window, 1):
         reach, below = (size - 1) * taken.dilation[axis - 1], taken.padding[axis - 1][0]
-        extent, step = _known(g.shape[axis]), taken.strides[axis - 1]
+        extent, step = known_size(g.shape[axis]), taken.strides[axis - 1]
         places = (extent - 1) * step + 1 if extent else 0
         between[axis] = step - 1 if extent > 1 else 0
-        around.append((reach - below, _known(image.shape[axis]) - places + below))
+        around.append((reach - below, known_size(image.shape[axis]) - places + below))
     board = g.pad([0] * g.rank, [0] * g.rank, between)
     for axis, (low, high) in enumerate(around, 1):
         cut = max(-low, 0)
-        board = board.part(axis, cut, max(_known(board.shape[axis]) - cut - max(-high, 0), 0))
+        board = board.part(axis, cut, max(known_size(board.shape[axis]) - cut - max(-high, 0), 0))
     return board, [(max(low, 0), max(high, 0)) for low, high in around]

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from weft.foundation.axes import normalise_axis
-from weft.foundation.dtypes import COMPLEX, F32, F64, FP8_E4M3, I1, SI32, SI64, DType
+from weft.foundation.dtypes import COMPLEX, F64, FP8_E4M3, I1, SI32, SI64, DType
+from weft.foundation.numeric import wide_dtype
 from weft.ptir.op import Op
 from weft.ptir.ops.bits import BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor
 from weft.ptir.ops.complex_parts import PART, Real
@@ -99,11 +100,6 @@ def _sign(op: Sign, x: Term) -> Term | None:
 # -- rounding ------------------------------------------------------------------------------------
 
 
-def _wide(dtype: DType) -> DType:
-    """Where narrow floats are computed; whole numbers near a narrow one are exact there."""
-    return F64 if dtype is F64 else F32
-
-
 def _whole(z: Term) -> tuple[Term, Term]:
     """`z` toward zero, as an integer where it is small and as a float with the sign of z."""
     integer = z.cast(SI64 if z.dtype is F64 else SI32)
@@ -117,12 +113,12 @@ def _whole(z: Term) -> tuple[Term, Term]:
 
 def _trunc(op: Trunc, x: Term) -> Term:
     """Through an integer where |x| is small, with the sign of x on a zero."""
-    return _whole(x.cast(_wide(x.dtype)))[1].cast(x.dtype)
+    return _whole(x.cast(wide_dtype(x.dtype)))[1].cast(x.dtype)
 
 
 def _floor(op: Floor, x: Term) -> Term:
     """t = trunc(x); t > x ? t - 1 : t."""
-    z = x.cast(_wide(x.dtype))
+    z = x.cast(wide_dtype(x.dtype))
     _, t = _whole(z)
     above = t.compare(z, "greater")
     return (t - 1.0).where(above, t).cast(x.dtype)
@@ -130,7 +126,7 @@ def _floor(op: Floor, x: Term) -> Term:
 
 def _ceil(op: Ceil, x: Term) -> Term:
     """t = trunc(x); t < x ? t + 1 : t."""
-    z = x.cast(_wide(x.dtype))
+    z = x.cast(wide_dtype(x.dtype))
     _, t = _whole(z)
     below = t.compare(z, "less")
     return (t + 1.0).where(below, t).cast(x.dtype)
@@ -138,7 +134,7 @@ def _ceil(op: Ceil, x: Term) -> Term:
 
 def _round(op: Round, x: Term) -> Term:
     """t = trunc(x); one step away from zero where |x - t| is over a half, or a half and t odd."""
-    z = x.cast(_wide(x.dtype))
+    z = x.cast(wide_dtype(x.dtype))
     integer, t = _whole(z)
     fraction = (z - t).abs()
     odd = integer.compare(integer / 2 * 2, "not_equal")
@@ -275,7 +271,7 @@ def _running(kind: str) -> Rule:
 
 def _layer_norm(op: LayerNorm, x: Term, gamma: Term, beta: Term) -> Term:
     """Two passes: the mean, then the variance of the differences to it; in f32 at least."""
-    z = x.cast(_wide(x.dtype))
+    z = x.cast(wide_dtype(x.dtype))
     axis = normalise_axis(op.feature_axis, z.rank)
     count = _count(gamma, z, axis)
     centred = z - _mean(z, axis, count).broadcast_to(z.shape)

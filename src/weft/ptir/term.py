@@ -257,6 +257,13 @@ def unknown_size(dim: Symbol) -> Unimplemented:
     )
 
 
+def known_size(dim: Dim) -> int:
+    """A dim that a formula needs as a number."""
+    if isinstance(dim, Symbol):
+        raise unknown_size(dim)
+    return dim
+
+
 def any_of(masks: Sequence[Term]) -> Term:
     """Where at least one of the masks holds."""
     found = masks[0]

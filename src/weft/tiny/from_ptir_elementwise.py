@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from weft.foundation.dtypes import F32, F64, FP8_E4M3, I1, SI32, SI64, DType
+from weft.foundation.numeric import wide_dtype
 from weft.ptir.op import Op
 from weft.ptir.ops import bits, elementwise, quantisation, scheduling
 from weft.ptir.ops import functions as fns
@@ -218,11 +219,6 @@ def _sign(op: Op, args: Sequence[Value], output: TensorType) -> Value:
 # -- quantisation --------------------------------------------------------------------------------
 
 
-def _real(dtype: DType) -> DType:
-    """What quantisation computes in."""
-    return F64 if dtype is F64 else F32
-
-
 def _along(parameter: Value, x: Value, axis: int | None) -> Value:
     """A scale or zero point over the whole of `x`."""
     if axis is not None and parameter.shape:
@@ -253,7 +249,7 @@ def _dequantised(x: Value, scale: Value, zero_point: Value | None) -> Value:
 def _quantize(op: quantisation.Quantize, args: Sequence[Value], output: TensorType) -> Value:
     x, *parameters = args
     scale, *rest = (_along(p, x, op.axis) for p in parameters)
-    quotient = build.cast(Binary(Fn.DIV, x, scale), _real(x.dtype))
+    quotient = build.cast(Binary(Fn.DIV, x, scale), wide_dtype(x.dtype))
     return _quantised(quotient, rest[0] if rest else None, op.output_dtype)
 
 
@@ -266,7 +262,7 @@ def _dequantize(op: quantisation.Dequantize, args: Sequence[Value], output: Tens
 
 def _requantize(op: quantisation.Requantize, args: Sequence[Value], output: TensorType) -> Value:
     q, in_scale, in_zero, out_scale, out_zero = args
-    wide = _real(in_scale.dtype)
+    wide = wide_dtype(in_scale.dtype)
     scales = (build.cast(scale, wide) for scale in (in_scale, out_scale))
     before, after = (_along(scale, q, op.axis) for scale in scales)
     real = _dequantised(q, before, _along(in_zero, q, op.axis))

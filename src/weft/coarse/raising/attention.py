@@ -21,8 +21,8 @@ from weft.coarse.attention import ATTENDED
 from weft.coarse.raising.matched import Matched
 from weft.coarse.raising.rows import find_softmax
 from weft.coarse.raising.search import Search, View
-from weft.coarse.rules import wide_dtype
 from weft.foundation.dtypes import I1, DType
+from weft.foundation.numeric import wide_dtype
 from weft.ptir import library
 from weft.ptir.ir import Instruction, Operand, Ref
 from weft.ptir.ops.contraction import DotGeneral

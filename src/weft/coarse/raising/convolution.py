@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from functools import partial
 
-from weft.coarse.forms import known_size
 from weft.coarse.raising.matched import Matched
 from weft.coarse.raising.search import Search, View
 from weft.foundation.numeric import dot_accumulator_dtype
@@ -14,7 +13,7 @@ from weft.ptir.ir import Instruction, Operand
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.movement import Transpose
 from weft.ptir.ops.window import ExtractPatches
-from weft.ptir.term import Term
+from weft.ptir.term import Term, known_size
 from weft.ptir.types import TensorType
 
 _LAYOUTS = {1: "NWC", 2: "NHWC", 3: "NDHWC"}

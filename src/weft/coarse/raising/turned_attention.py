@@ -24,8 +24,8 @@ from weft.coarse.raising.attention import as_written, hiding
 from weft.coarse.raising.matched import Matched
 from weft.coarse.raising.rows import find_softmax
 from weft.coarse.raising.search import MOST_STEPS, Search, View
-from weft.coarse.rules import wide_dtype
 from weft.foundation.dtypes import I1, DType
+from weft.foundation.numeric import wide_dtype
 from weft.ptir.ir import Instruction, Operand, Ref
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.movement import BroadcastTo, Reshape, Transpose

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from weft.foundation.dims import Dim
-from weft.foundation.dtypes import F32, F64, FLOATS, I1, INDICES, DType
+from weft.foundation.dtypes import FLOATS, I1, INDICES, DType
 from weft.foundation.errors import OutOfRange, SpecViolation
+from weft.foundation.numeric import wide_dtype
 from weft.ops.arithmetic import broadcasts, listed
 from weft.ops.array.manipulation import reshape
 from weft.ops.functional.capture import capture
@@ -125,10 +126,6 @@ def _additive(s: Session, mask: Handle | None, dtype: DType) -> Handle | None:
     return mask.reshape(((1,) * (4 - mask.rank)) + mask.shape)
 
 
-def _wide(dtype: DType) -> DType:
-    return F64 if dtype is F64 else F32
-
-
 def capture_attention(
     s: Session, checked: AttentionChecked, q: Handle, k: Handle, v: Handle, mask: Handle | None
 ) -> Handle:
@@ -136,7 +133,7 @@ def capture_attention(
         q,
         _repeated(k, checked.groups),
         _repeated(v, checked.groups),
-        mask=_additive(s, mask, _wide(q.dtype)),
+        mask=_additive(s, mask, wide_dtype(q.dtype)),
         causal=checked.causal,
         scale=checked.scale,
     )
@@ -193,7 +190,7 @@ def _block_scores(
     columns: int,
 ) -> Handle:
     """The scores of all queries against one block of keys."""
-    wide = _wide(q.dtype)
+    wide = wide_dtype(q.dtype)
     scores = q.dot_general(
         keys, contract=([3], [3]), batch=([0, 1], [0, 1]), accum_dtype=wide, out_dtype=wide
     )
@@ -223,8 +220,8 @@ def capture_streaming(
 ) -> Handle:
     """Online softmax: after each block, old sums are scaled to the new maximum."""
     keys, values = _repeated(k, checked.groups), _repeated(v, checked.groups)
-    added = _additive(s, mask, _wide(q.dtype))
-    wide = _wide(q.dtype)
+    added = _additive(s, mask, wide_dtype(q.dtype))
+    wide = wide_dtype(q.dtype)
     columns = int(keys.shape[2])
     if columns == 0:
         return s.full(0.0, q.dtype, (*q.shape[:3], values.shape[3]))

@@ -17,8 +17,8 @@ from weft.ptir.ops.indexing import (
     Take,
 )
 from weft.ptir.ops.reduction import SegmentKind, SegmentReduce
-from weft.ptir.term import Term, unknown_size
-from weft.ptir.types import Dim, Symbol, multiply_dims
+from weft.ptir.term import Term, known_size
+from weft.ptir.types import Dim, multiply_dims
 
 
 @batches(Gather, ScatterReduce)
@@ -67,7 +67,7 @@ def dynamic_slice(b: Batching) -> Term:
     op = attributes(b, DynamicSlice)
     x, start = b.spread(0), b.operands[1]
     if not b.batched[1]:
-        sizes = [_known(b.size), *op.sizes]
+        sizes = [known_size(b.size), *op.sizes]
         return x.dynamic_slice(_with_batch(start), sizes=sizes)
     for axis, size in enumerate(op.sizes):
         if x.shape[axis + 1] != size:
@@ -81,7 +81,7 @@ def dynamic_update_slice(b: Batching) -> Term:
     op = attributes(b, DynamicUpdateSlice)
     x, update, start = b.spread(0), b.spread(1), b.operands[2]
     if not b.batched[2]:
-        sizes = [_known(b.size), *op.sizes]
+        sizes = [known_size(b.size), *op.sizes]
         return x.dynamic_update_slice(update, _with_batch(start), sizes=sizes)
     inside: Term | None = None
     for axis, size in enumerate(op.sizes):
@@ -101,12 +101,6 @@ def dynamic_update_slice(b: Batching) -> Term:
 def _with_batch(start: Term) -> Term:
     """A start that leaves the batch axis where it is."""
     return start.full(0, [1]).concat(start, axis=0)
-
-
-def _known(size: Dim) -> int:
-    if isinstance(size, Symbol):
-        raise unknown_size(size)
-    return size
 
 
 def _first(start: Term, axis: int, x: Term, size: int, columns: Dim | None = None) -> Term:

@@ -20,7 +20,6 @@ from weft.coarse import (
     sampling,
     softmax,
 )
-from weft.coarse.rules import wide_dtype
 from weft.foundation.dtypes import (
     ANY,
     F32,
@@ -33,6 +32,7 @@ from weft.foundation.dtypes import (
     SI64,
     DType,
 )
+from weft.foundation.numeric import wide_dtype
 from weft.ptir.ops.random import SAMPLED, STATE
 from weft.ptir.types import Shape
 from weft.testing.draft import Item

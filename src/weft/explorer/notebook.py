@@ -29,6 +29,9 @@ class Explored:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the page; it opens from disk."""
+        parent = Path(path).parent
+        if not parent.is_dir():
+            raise UserError(f"cannot write {path}: there is no folder {parent}")
         try:
             Path(path).write_text(self.text, encoding="utf-8")
         except OSError as error:

@@ -20,7 +20,7 @@ from weft.cli.programs import (
     load_source,
     save_as,
 )
-from weft.cli.report import complain, printable, write
+from weft.cli.report import check_apart, complain, printable, write
 from weft.cli.sizes import Sizes, load_sized, sizes_in
 from weft.cli.tables import new_table, print_table
 from weft.coarse.raising import raise_program
@@ -81,6 +81,8 @@ def convert_command(
     elif to:
         if len(to) > 1:
             raise typer.BadParameter(f"it is given {len(to)} times", param_hint="--to")
+        if target is not None:
+            check_apart(target, source)
         write(convert(_loaded(source, raised, sizes), to[0]), target)
     elif target is None:
         raise typer.BadParameter("give it, or --to NAME", param_hint="OUT")

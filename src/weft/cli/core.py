@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from weft import core_ir
-from weft.cli.report import write
+from weft.cli.report import check_apart, write
 from weft.foundation.errors import UserError
 
 app = typer.Typer(
@@ -48,6 +48,8 @@ def grad_command(
     out: Out = None,
 ) -> None:
     """Write the gradient of FILE: a module with the outputs of FILE, then the gradients."""
+    if out is not None:
+        check_apart(out, file)
     module = core_ir.load(file, extensions=_names(extensions))
     made = core_ir.gradient(module, _names(wrt) or None, output=output, seed=seed)
     write(core_ir.dumps(made), out)

@@ -10,7 +10,7 @@ import typer
 from weft.bundles import manifest
 from weft.bundles.build import PROGRAM
 from weft.cli.programs import load_program
-from weft.cli.report import check_writable, printable, write
+from weft.cli.report import check_apart, check_writable, printable, write
 from weft.cli.scripts import run_script
 from weft.cli.sizes import Sizes, load_sized, sizes_in, with_sizes
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
@@ -64,6 +64,7 @@ def explore_command(
     """
     path = out or Path(f"{file.name.partition('.')[0]}.html")
     if not serve:
+        check_apart(path, file)
         check_writable(path)
     events = events_in(file)
     if events is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import weft
-from weft.cli.report import check_writable, printable
+from weft.cli.report import check_apart, check_writable, printable
 from weft.cli.scripts import run_script
 from weft.foundation.errors import UserError
 from weft.ops.trace.profile import KEYS
@@ -36,6 +36,7 @@ def profile_command(
     if by not in KEYS:
         raise UserError(f"--by is {', '.join(KEYS)}, not {by!r}")
     if trace is not None:
+        check_apart(trace, script)
         check_writable(trace)
     with weft.profile(trace, show=False) as found:
         run_script(script, args or [])

@@ -32,6 +32,15 @@ def write(data: str | bytes, target: Path | None) -> None:
         raise UserError(f"cannot write {target}: {error.strerror or error}") from None
 
 
+def check_apart(path: Path, *read: Path | None) -> None:
+    """Refuse to write a result over a file that it is made from."""
+    for each in read:
+        if each is not None and path.exists() and each.exists() and path.samefile(each):
+            raise UserError(
+                f"cannot write {path}: it is what is read, and would be lost; give another name"
+            )
+
+
 def check_writable(path: Path) -> None:
     """Refuse a path that could not be written, before the work whose results go there."""
     why = None

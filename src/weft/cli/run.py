@@ -22,7 +22,7 @@ from weft.cli.programs import (
     load_source,
     onnx_models,
 )
-from weft.cli.report import complain
+from weft.cli.report import check_apart, complain
 from weft.cli.tables import new_table, print_table
 from weft.driver.backends import default_backend
 from weft.driver.execute import run
@@ -62,6 +62,8 @@ def run_command(
     ] = False,
 ) -> None:
     """Run FILE. bf16, fp8 and 4-bit arrays are stored as bits under names such as 'arr_0:bf16'."""
+    if out is not None:
+        check_apart(out, file, inputs)
     log = PassLog()
     if file.suffix == ONNX:
         results = _run_model(file, inputs, input_ or [], backend)

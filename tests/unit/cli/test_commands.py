@@ -534,3 +534,23 @@ def test_the_list_says_what_the_command_says(name: str) -> None:
     command = commands.load(name)
     first = command.help.partition("\n\n")[0]
     assert " ".join(first.split()) == commands.COMMANDS[name].summary
+
+
+def test_nothing_is_written_over_what_is_read(run: Weft, program: Path, tmp_path: Path) -> None:
+    script, inputs, module = (tmp_path / name for name in ("a.py", "in.npz", "sum.core"))
+    script.write_text("1 / 0")
+    np.savez(inputs, np.ones((2, 3), np.float32))
+    module.write_text('%0 = Input() {name: "x"} : Tensor<f32, []>\noutputs: %0\n')
+    commands = [
+        (script, ["profile", script, "--trace", script]),
+        (inputs, ["run", program, "--inputs", inputs, "--out", inputs]),
+        (program, ["convert", program, program, "--to", "ptir-text"]),
+        (module, ["core", "grad", module, "--out", module]),
+        (program, ["explore", program, "-o", program]),
+    ]
+    for file, command in commands:
+        before = file.read_bytes()
+        result = run(*command)
+        assert result.code == 1
+        assert f"cannot write {file}: it is what is read" in result.err
+        assert file.read_bytes() == before

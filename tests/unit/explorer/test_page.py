@@ -183,6 +183,16 @@ def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path, content: by
     assert run(tmp_path, "-o", tmp_path / "page.html").exit_code == 1
 
 
+@pytest.mark.parametrize("name", ["mine.ptir.txt", "mine.py", "trace.json"])
+def test_a_page_never_replaces_what_it_shows(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_text("as it was")
+    found = run(file, "-o", tmp_path / "." / name)
+    assert isinstance(found.exception, UserError)
+    assert "it is what is read, and would be lost" in str(found.exception)
+    assert file.read_text() == "as it was"
+
+
 def test_a_function_under_jit_shows_itself() -> None:
     with weft.graph(backend="cpu"):
         step = weft.jit(lambda x: weft.exp(x) + 1.0)
@@ -194,7 +204,7 @@ def test_a_function_under_jit_shows_itself() -> None:
     assert inline.startswith("<iframe sandbox=")
     assert "<script" not in inline
     assert data_of(found.text)["programs"][0]["kernels"]
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match=r"cannot write .*: there is no folder /nowhere/at$"):
         found.save("/nowhere/at/all.html")
 
 

@@ -31,7 +31,7 @@ MOST_TAPS: Final = 32
 """Of a window that is reduced, at most: each is written out."""
 MOST_HELD: Final = 144
 """Registers of rows of a thread, at most; others hold places, and what is on its way."""
-_BESIDE: Final = 40
+_BESIDE: Final = 24
 _REGISTER: Final = 4
 
 

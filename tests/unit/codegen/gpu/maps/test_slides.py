@@ -176,7 +176,7 @@ EDGE = {"from": "s0", "to": "s1", "buffer": "reg", "depth": 3}
     [
         ({"slide": "i1"}, "slide=i1, but the stages of this kernel slide along i0"),
         ({"tile": {"i0": 8}}, "tile has a size for i0; strips are cut along i0, blocks along i1"),
-        ({"tile": {"i0": 8, "i1": 100}}, "tile i1=100; a warp makes 124 columns"),
+        ({"vector": 4, "tile": {"i0": 8, "i1": 99}}, "tile i1=99; a warp makes 124 columns"),
         ({"vector": 8}, "vector=8; lanes of this kernel may have 4, 2, 1 columns"),
         ({"compute_at": [{"stage": "s0", "at": "i0.o"}]}, "registers hold no strip; write i0"),
         ({"local_edges": [EDGE | {"depth": 4}]}, "registers hold the 3 rows that are alive"),

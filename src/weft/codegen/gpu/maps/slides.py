@@ -4,6 +4,7 @@
     strip  = block / tiles of columns % strips              its rows
     column = tile * width + lane * vector                   the first of each lane
     for step in range(rows + warm_up):
+        each copy of memory: the row that the next step needs is on its way
         each stage: the row that is the newest somebody needs; older ones move up
         the results: row `step - warm_up` of the strip, if there is one
 
@@ -38,6 +39,7 @@ from weft.foundation.index_expr import Axis, Expr, coefficient
 from weft.plan.ir import Plan, StagedPlan
 from weft.plan.slides import slide_of, slide_refusals, warps_of
 from weft.plan.staged import strip_of
+from weft.region.form import Ring
 from weft.region.forms.slides import LANES, Slide
 from weft.region.ir import Binary, Const, Kernel, Let, Read
 from weft.region.structure import buffers
@@ -173,6 +175,8 @@ class _Warps:
         """Of each stage, the rows of before, the last first, and the columns of each."""
         self.made: list[list[str]] = []
         """Of each stage, what it has made of the row of this step."""
+        self.coming: dict[str, str] = {}
+        """Rows of memory that are copied, and what they are in the next step."""
         self.shuffled: dict[tuple[int, int, int, int], str] = {}
         parts = slide.kernel.parts
         self.parts = [_Part(recognise(part), refs, self, n) for n, part in enumerate(parts)]
@@ -208,7 +212,10 @@ class _Warps:
         for part, own, shift in zip(self.parts, names, self.shifts, strict=True):
             part.stand(before, dict(zip(own, batch, strict=True)), Name("first") + shift)
         for number, ring in enumerate(rings):
-            self.step(number, ring.axis, ring.high, ring.low, body)
+            if number < self.slide.copies:
+                self.copy(number, ring, before, body)
+            else:
+                self.step(number, ring.axis, ring.high, ring.low, body)
         results = self.step(len(rings), form.slide, 0, 0, body)
         final = self.parts[-1]
         for output in final.kernel.outputs:
@@ -229,29 +236,55 @@ class _Warps:
                 for name, value in zip(older, newer, strict=True):
                     before.append(values.Variable(name, stage.local.dtype, 0))
                     body.append(values.Assign(name, value, ALWAYS))
+        for name, value in self.coming.items():
+            body.append(values.Assign(name, value, ALWAYS))
+
+    def copy(self, number: int, ring: Ring, before: list[ir.Stmt], body: list[ir.Stmt]) -> None:
+        """A row of memory, which was loaded a step before: the row of the next step is."""
+        part, stage = self.parts[number], self.slide.kernel.stages[number]
+        places = (Lit(0), before), (Name("step") + 1, body)
+        first, following = (self.row_of(number, ring.axis, ring.high, ring.low, *p) for p in places)
+        made = [part.fresh("copied") for _ in first.instances]
+        for name, point in zip(made, first.instances, strict=True):
+            value = part.value(stage.value, point)
+            before.append(values.Variable(name, stage.local.dtype, 0))
+            before.append(values.Assign(name, value, ALWAYS))
+        for name, point in zip(made, following.instances, strict=True):
+            self.coming[name] = part.value(stage.value, point)
+        self.keep(number, made)
 
     def step(self, number: int, axis: str, high: int, low: int, body: list[ir.Stmt]) -> Group:
         """A row of a part: the values of a stage are made, those of the results as they are
         stored."""
+        part = self.parts[number]
+        group = self.row_of(number, axis, high, low, Name("step"), body)
+        if not self.ends(number):
+            value = self.slide.kernel.stages[number].value
+            self.keep(number, [part.value(value, point) for point in group.instances])
+        return group
+
+    def keep(self, number: int, made: list[str]) -> None:
+        """The newest row of a stage, with names for the older ones."""
+        part, depth = self.parts[number], self.slide.rings[number].depth
+        self.made.append(made)
+        self.kept.append([[part.fresh("kept") for _ in made] for _ in range(depth - 1)])
+
+    def row_of(
+        self, number: int, axis: str, high: int, low: int, step: Scalar, body: list[ir.Stmt]
+    ) -> Group:
+        """The points of a part in a step. Those exist that the strip needs."""
         part, warm_up = self.parts[number], self.slide.form.warm_up
         size = part.kernel.sizes[axis]
         row, behind = part.fresh("row"), high - warm_up
-        body.append(ir.Let(row, Name("row") + Name("step") + behind))
+        body.append(ir.Let(row, Name("row") + step + behind))
         inside: Scalar = ALWAYS
         if behind < low:
-            inside = both(inside, Name("step") >= warm_up + low - high)
+            inside = both(inside, step >= warm_up + low - high)
         if low < 0:
             inside = both(inside, Name(row) >= 0)
-        if self.sizes["strip"] * self.rows + high > size:
+        if self.sizes["strip"] * self.rows + high + (number < self.slide.copies) > size:
             inside = both(inside, Name(row) < size)
-        group = part.row(axis, Name(row), inside, body)
-        if self.ends(number):
-            return group
-        stage, ring = self.slide.kernel.stages[number], self.slide.rings[number]
-        self.made.append([part.value(stage.value, point) for point in group.instances])
-        kept = [[part.fresh("kept") for _ in group.instances] for _ in range(ring.depth - 1)]
-        self.kept.append(kept)
-        return group
+        return part.row(axis, Name(row), inside, body)
 
     def taken(self, part: _Part, read: Read, home: Scope) -> str:
         """The value of a stage that a point of another part reads."""

@@ -29,11 +29,11 @@ _MOST_SUMS: Final = 32
 """Registers of sums of a thread: with more, fewer blocks have room."""
 _OTHERS: Final = 40
 """Registers beside them, and beside one for each block of places."""
-_LIFE: Final = 1.5e-6
+_LIFE: Final = 2e-6
 """Seconds of a block that has nothing to do, from its first address to its last store."""
-_CACHED: Final = 2.0
+_CACHED: Final = 3.0
 """How much faster than memory the cache is that all blocks share."""
-_STEP: Final = 6e-9
+_STEP: Final = 10e-9
 """Seconds of a unit for the instructions of one block of places and one step of the sum, by one of
 its four schedulers."""
 

@@ -195,6 +195,14 @@ def test_the_page_is_used_by_keyboard_alone(browser: Browser, tour: Path) -> Non
     assert browser.run("document.activeElement.className") == "timeline"
     browser.press("6")
     assert browser.run("document.activeElement.tagName") == "SELECT"
+    browser.press("2")
+    assert browser.run("weft.state.view") == "code"
+    browser.press("6", "escape")
+    assert browser.run("document.activeElement.tagName") == "BODY"
+    browser.press("6", "/")
+    assert browser.run("document.activeElement.type") == "search"
+    browser.press("escape", "1")
+    assert browser.run("weft.state.view") == "kernels"
     assert not browser.errors()
 
 

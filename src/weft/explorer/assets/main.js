@@ -100,10 +100,12 @@ const build = () => {
     el("header", { class: "top" }, el("b", { class: "logo" }, "weft"), programs, el("div", { class: "tabs", role: "tablist" }, ...tabs.values()), el("span", { class: "grow" }), search.root, themeButton()),
     strip, el("div", { class: "aboutline" }, about), ...[...views.values()].map((view) => view.root));
   addEventListener("keydown", (event) => {
-    if (event.target.closest?.("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+    // A menu is no place to write: the page's keys work in it, and its own are the arrows and letters.
+    if (event.target.closest?.("input, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "/") { event.preventDefault(); search.input.focus(); }
-    else if (event.key === "Escape") letGo();
+    else if (event.key === "Escape") { if (event.target.closest?.("select")) event.target.blur(); letGo(); }
     else if (/^[1-6]$/.test(event.key)) {
+      event.preventDefault();
       const name = [...views.keys()][Number(event.key) - 1];
       show(name);
       // Arrows go on where the eyes are.

@@ -14,6 +14,7 @@ from typing import Final
 
 from weft.foundation.dtypes import F32
 from weft.region.forms.slides import LANES, Slide
+from weft.region.ir import Binary, Const, Kernel, Unary
 from weft.target.target import Target
 
 WARPS: Final = 4
@@ -26,7 +27,10 @@ _STEP: Final = 12
 each step counts and compares."""
 _WAIT: Final = 1.3e-9
 _ROW: Final = 100e-9
-"""Seconds that a warp waits for each of its instructions, and for memory in each step."""
+_BRANCH: Final = 60e-9
+"""Seconds that a warp waits for each of its instructions, for memory in each step, and where code
+branches, past which nothing is moved."""
+_BRANCHING: Final = frozenset({"div", "sqrt", "sin", "cos", "tan", "pow", "fmod"})
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ def slide_seconds(slide: Slide, operations: Sequence[float], target: Target, sha
     step = vector * sum(operations) + _EXCHANGE * slide.exchanges(vector) + _STEP
     step += _ACCESS * _accesses(slide, vector)
     waiting, computing = _ROW + _WAIT * step, together * step / rate
+    waiting += _BRANCH * vector * sum(map(_branches, slide.kernel.parts))
     return turns * (shape.rows + form.warm_up) * hypot(computing, waiting)
 
 
@@ -77,3 +82,14 @@ def _accesses(slide: Slide, vector: int) -> int:
         stores = part is slide.kernel.parts[-1]
         found += (loads + stores) * (1 if whole else vector * vector)
     return found
+
+
+def _branches(part: Kernel) -> int:
+    """Functions with code for odd numbers beside; quotients by a number have none."""
+    numbers = {let.name for let in part.body if isinstance(let.expr, Const)}
+    return sum(
+        isinstance(let.expr, Unary | Binary)
+        and let.expr.fn in _BRANCHING
+        and getattr(let.expr, "rhs", "") not in numbers
+        for let in part.body
+    )

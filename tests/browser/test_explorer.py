@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tests.browser.pages import (
     needs_browser,
 )
 from tests.trace_events import check_trace
+from weft.cli.programs import load_program
 from weft.driver.tuning import tuned
 from weft.driver.tuning.tuned import Tuned
 from weft.explorer.collect import of_program, records
@@ -430,7 +432,12 @@ def test_a_saved_profile_opens(browser: Browser, tmp_path: Path) -> None:
 def server() -> Iterator[Server]:
     program = weft.jit(lambda x: weft.sum(weft.exp(x), axis=1)).program(weft.ones((64, 256)))
     shown = of_program("rows", program)
-    made = Server(Session([shown], "rows"), 0)
+    with serving(Server(Session([shown], "rows"), 0)) as made:
+        yield made
+
+
+@contextmanager
+def serving(made: Server) -> Iterator[Server]:
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield made
@@ -496,3 +503,22 @@ def test_an_error_stands_beside_its_line(
     line = int(browser.texts(".problem b")[0].removeprefix("line ").rstrip(": "))
     assert word in browser.run("document.querySelector('.editor').value").split("\n")[line - 1]
     assert not browser.errors()
+
+
+@pytest.mark.parametrize("width", ['"lots"', "3"])
+def test_an_error_of_a_field_stands_beside_the_field(width: str, browser: Browser) -> None:
+    """Whether the error has the path of the field, or does not so much as name it."""
+    shown = of_program("mlp", load_program(ROOT / "examples" / "mlp.ptir.txt"), run=False)
+    with serving(Server(Session([shown], "mlp"), 0)) as made:
+        browser.open(made.address)
+        browser.run("weft.show('code')")
+        browser.run("weft.state.panes[1].show('plan')")
+        browser.settle()
+        browser.click(".pane:nth-child(2) .edit")
+        change = '((t, [now]) => { t.value = t.value.replace(/"width": \\d+/, now); })'
+        now = f'"width": {width}'
+        browser.run(f"{change}(document.querySelector('.editor'), arguments)", now)
+        browser.click(".compile")
+        browser.until("document.querySelector('.problem:not([hidden])') !== null")
+        line = int(browser.texts(".problem b")[0].removeprefix("line ").rstrip(": "))
+        assert now in browser.run("document.querySelector('.editor').value").split("\n")[line - 1]

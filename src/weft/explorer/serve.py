@@ -7,7 +7,6 @@ without it, or for another host, is refused, so that no other page can talk to i
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import threading
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 from weft.explorer.collect import Shown, records
 from weft.explorer.page import page
+from weft.explorer.places import line_of
 from weft.explorer.record import Options
 from weft.foundation.errors import SpecViolation, UserError, WeftError
 
@@ -24,7 +24,6 @@ HOST: Final = "127.0.0.1"
 SERVED: Final = Options(served=True)
 MOST_BYTES: Final = 64 << 20
 """Of a text that is sent to be compiled."""
-_LINE: Final = re.compile(r"\bline (\d+)")
 
 
 class Session:
@@ -56,17 +55,16 @@ class Session:
                 made = self._shown[owner].again(stage, text)
                 found = made.records(SERVED)
             except WeftError as error:
-                return _refusal(error)
+                return _refusal(error, text)
             self._owners[len(self._records)] = len(self._shown)
             self._shown.append(made)
             self._records += found
             return {"programs": found}
 
 
-def _refusal(error: WeftError) -> dict[str, Any]:
+def _refusal(error: WeftError, text: str) -> dict[str, Any]:
     told = str(error.findings[0]) if isinstance(error, SpecViolation) else str(error)
-    line = _LINE.search(told)
-    return {"error": told, "line": int(line[1]) if line else 0}
+    return {"error": told, "line": line_of(told, text)}
 
 
 class Server(ThreadingHTTPServer):

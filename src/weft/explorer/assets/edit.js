@@ -24,7 +24,7 @@ const openEditor = (pane, stage) => {
 
   const refuse = (answer) => {
     problem.hidden = false;
-    const line = answer.line || lineOf(area.value, answer.error);
+    const line = answer.line || lineOf(area.value, answer.error, stage.text);
     clear(problem, line ? el("b", {}, `line ${line}: `) : null, answer.error);
     if (!line) { at = 0; follow(); return; }
     const start = area.value.split("\n").slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
@@ -60,17 +60,25 @@ const openEditor = (pane, stage) => {
 
 // Where an error is: the line it names, that of the instruction or function it quotes, or that with
 // the rarest word of those it has in common with the text, as a name in quotes; of two the one that is
-// said last. What stands in brackets at its end is advice, and about no line.
-const lineOf = (text, error) => {
+// said last. What stands in brackets at its end is advice, and about no line. The text was in order
+// as it was, so that lines which somebody changed come before all others.
+const lineOf = (text, error, before = []) => {
   const told = /\bline (\d+)/.exec(error);
   if (told) return Number(told[1]);
   const lines = text.split("\n");
   const quoted = /(%\d+ = )/.exec(error)?.[1] ?? /@[\w.]+/.exec(error)?.[0].replace("@", "func @").concat("(");
   const at = quoted ? lines.findIndex((line) => line.trimStart().startsWith(quoted)) : -1;
   if (at >= 0) return at + 1;
+  const known = new Set(before);
+  const changed = lines.map((line, n) => [line, n]).filter(([line]) => !known.has(line));
+  const first = changed.length ? changed[0][1] + 1 : 0;
+  return wordOf(changed, error) || first || wordOf(lines.map((line, n) => [line, n]), error);
+};
+
+const wordOf = (lines, error) => {
   let best = [0, Infinity];
   for (const [word] of error.replace(/\s\([^()]*\)$/, "").matchAll(/\w{2,}/g)) {
-    const hits = lines.map((line, n) => [line, n]).filter(([line]) => line.includes(`"${word}"`));
+    const hits = lines.filter(([line]) => line.includes(`"${word}"`));
     if (hits.length && hits.length <= best[1]) best = [hits[0][1] + 1, hits.length];
   }
   return best[0];

@@ -37,6 +37,9 @@ def _form(tree: Any, path: str, held: dict[str, Tensor], depth: int) -> Form:
     parts = children(tree)
     if parts is None:
         return _leaf(tree, path, held)
+    if isinstance(tree, dict):
+        # The loaded one has its keys in the same order.
+        parts = [(f"[{key!r}]", part) for key, part in tree.items()]
     steps = [_step(name) for name, _ in parts]
     of = [
         _form(part, f"{path}.{step}" if path else step, held, depth + 1)
@@ -46,23 +49,18 @@ def _form(tree: Any, path: str, held: dict[str, Tensor], depth: int) -> Form:
     if kind in (list, tuple):
         return {kind.__name__: len(of), "of": of}
     if isinstance(tree, dict):
-        return {"dict": _keys(tree, len(parts), path), "of": of}
+        return {"dict": _keys(tree, path), "of": of}
     return {"object": kind.__name__, "names": steps, "of": of}
 
 
-def _keys(tree: dict[Any, Any], count: int, path: str) -> list[Any]:
-    """The keys of a dict in the order of its parts."""
-    try:
-        keys = sorted(tree) if type(tree).__name__ != "OrderedDict" else list(tree)
-    except TypeError:
-        keys = list(tree)
+def _keys(tree: dict[Any, Any], path: str) -> list[Any]:
+    keys = list(tree)
     for key in keys:
         if type(key) not in (str, int):
             raise UserError(
                 f"[save] {path or 'the tree'} has the key {key!r}; texts and whole numbers can be "
                 "saved as keys"
             )
-    assert len(keys) == count
     return keys
 
 

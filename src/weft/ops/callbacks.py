@@ -21,7 +21,7 @@ from weft.ops.calls import check_function, public
 from weft.ops.effects import follow, token_of
 from weft.ops.graph.context import current
 from weft.ops.home import at_home
-from weft.ops.pytree import Structure, flatten, leaf_names, unflatten
+from weft.ops.pytree import Structure, alike, flatten, leaf_names, unflatten
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor, from_array
 from weft.ptir.ops.callback import Callback
@@ -95,7 +95,7 @@ class _Call:
         if self.shape is None:
             return []
         found, shape = flatten(result)
-        if shape != self.shape:
+        if not alike(shape, self.shape):
             raise UserError(
                 f"[pure_callback] {self.name} returns {a_type(result)}, which is not nested as "
                 "result_shape is"

@@ -22,7 +22,7 @@ from weft.ops.graph.node import Fragment, Node
 from weft.ops.graph.program import as_fragment, captured
 from weft.ops.home import at_home
 from weft.ops.mode import keys_withheld
-from weft.ops.pytree import Structure, flatten, leaf_names, unflatten
+from weft.ops.pytree import Structure, alike, flatten, leaf_names, unflatten
 from weft.ops.session import Handle, Session
 from weft.ops.state import Watched
 from weft.ops.tensor import Tensor
@@ -105,7 +105,7 @@ def _same_types(what: str, left: Sequence[Node], right: Sequence[Node], names: l
 
 
 def _same_structure(what: str, left: Structure, right: Structure) -> None:
-    if left != right:
+    if not alike(left, right):
         raise SpecViolation(
             "RegionSignatureMismatch", f"{what} are nested in different ways", "return the same"
         )

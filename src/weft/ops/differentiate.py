@@ -30,7 +30,7 @@ from weft.ops.graph.context import arena_for, current, within
 from weft.ops.graph.forms import plain_form
 from weft.ops.graph.node import Node
 from weft.ops.home import at_home
-from weft.ops.pytree import Structure, flatten, unflatten
+from weft.ops.pytree import Structure, alike, flatten, unflatten
 from weft.ops.rank_classes import classes_of_nodes
 from weft.ops.tensor import Tensor, from_array, tensor_method
 from weft.ops.traced_function import (
@@ -243,7 +243,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
     @public
     def pullback(cotangent: Any) -> Any:
         leaves, shape = flatten(cotangent)
-        if shape != traced.trace.structure:
+        if not alike(shape, traced.trace.structure):
             raise UserError("the cotangent is not nested as the result is")
         outputs = zip(leaves, traced.trace.outputs, strict=True)
         given = [leaf for leaf, plain in outputs if plain is None]

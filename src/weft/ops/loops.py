@@ -16,7 +16,7 @@ from weft.ops.array.operands import known
 from weft.ops.calls import check_function, public
 from weft.ops.control_flow import cond, scan, while_loop
 from weft.ops.home import at_home
-from weft.ops.pytree import flatten, unflatten
+from weft.ops.pytree import alike, flatten, unflatten
 from weft.ops.tensor import Tensor
 
 Trees = list[Tensor]
@@ -111,7 +111,7 @@ def associative_scan(
             for side in (earlier, later)
         ]
         found, shape = flatten(function(*given))
-        if shape != structure:
+        if not alike(shape, structure):
             raise UserError("the function must return what it takes: a container like elements")
         return [_in_front(asarray(x), axis) for x in found]
 

@@ -2,7 +2,9 @@
 
 Tuples, named tuples, lists, dicts (in order of their keys; an `OrderedDict` in its own order), None
 and dataclasses (by their fields) are containers; so is every class that is registered. Anything
-else is a leaf.
+else is a leaf. A dict that is made again has its keys in the order in which it had them, since a
+function that goes through it sees that order: dicts of one order are one structure, and `alike`
+are those of any.
 """
 
 from __future__ import annotations
@@ -109,17 +111,51 @@ def let_wait(kind: type, later: Callable[[Hashable], Later | None]) -> None:
     _NODES[kind] = dataclasses.replace(node, later=later)
 
 
+class _Keys(tuple[Any, ...]):
+    """The keys of a dict, sorted, where it has them in another `order`."""
+
+    order: tuple[Any, ...]
+
+    def __new__(cls, keys: Iterable[Any], order: tuple[Any, ...]) -> _Keys:
+        made = super().__new__(cls, keys)
+        made.order = order
+        return made
+
+    def __getnewargs__(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return tuple(self), self.order
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Keys and self.order == other.order and tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.order)
+
+
 def _flatten_dict(value: dict[Any, Any]) -> tuple[list[Any], Hashable]:
+    order = tuple(value)
     try:
-        keys = tuple(sorted(value))
+        keys = tuple(sorted(order))
     except TypeError:
-        keys = tuple(value)
-    return [value[key] for key in keys], keys
+        keys = order
+    children = [value[key] for key in keys]
+    return children, keys if keys == order else _Keys(keys, order)
+
+
+def _items(keys: Any, children: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
+    """What a dict of these keys has, in its own order."""
+    pairs = zip(keys, children, strict=True)
+    if type(keys) is not _Keys:
+        return pairs
+    found = dict(pairs)
+    return [(key, found[key]) for key in keys.order]
 
 
 register_pytree(tuple, lambda x: (x, None), lambda rest, c: tuple(c))
 register_pytree(list, lambda x: (x, None), lambda rest, c: list(c))
-register_pytree(dict, _flatten_dict, lambda rest, c: dict(zip(rest, c, strict=True)), _keys)
+register_pytree(dict, _flatten_dict, lambda rest, c: dict(_items(rest, c)), _keys)
 register_pytree(
     OrderedDict,
     lambda x: (list(x.values()), tuple(x)),
@@ -129,7 +165,7 @@ register_pytree(
 register_pytree(
     defaultdict,
     lambda x: (_flatten_dict(x)[0], (x.default_factory, _flatten_dict(x)[1])),
-    lambda rest, c: defaultdict(rest[0], zip(rest[1], c, strict=True)),
+    lambda rest, c: defaultdict(rest[0], _items(rest[1], c)),
     lambda rest, count: _keys(rest[1], count),
 )
 register_pytree(type(None), lambda x: ((), None), lambda rest, c: None)
@@ -260,13 +296,34 @@ def _children_like(structure: Structure, value: Any) -> Collection[Any] | None:
     if kind in _PYTHONS:
         if kind is not dict:
             return value  # type: ignore[no-any-return]
-        if tuple(value) == structure.rest:
+        order, rest = tuple(value), structure.rest
+        if order == rest:
             return value.values()  # type: ignore[no-any-return]
+        if type(rest) is _Keys and order == rest.order:
+            return [value[key] for key in rest]
     node = _node_of(type(value))
     if node is None:
         return None
     children, rest = node.flatten(value)
     return children if rest is structure.rest or rest == structure.rest else None
+
+
+def alike(left: Structure, right: Structure) -> bool:
+    """Whether two structures are the same but for the order in which dicts have their keys: their
+    leaves are at the same places."""
+    if left == right:
+        return True
+    return (
+        left.kind is right.kind
+        and _loose(left.rest) == _loose(right.rest)
+        and len(left.children) == len(right.children)
+        and all(map(alike, left.children, right.children))
+    )
+
+
+def _loose(rest: Hashable) -> Hashable:
+    """The rest of a container without the order of keys."""
+    return tuple(map(_loose, rest)) if isinstance(rest, tuple) else rest
 
 
 def flatten_up_to(structure: Structure, value: Any, name: str = "") -> list[Any]:
@@ -277,7 +334,7 @@ def flatten_up_to(structure: Structure, value: Any, name: str = "") -> list[Any]
     node = _node_of(structure.kind)
     assert node is not None
     children, rest = node.flatten(value) if type(value) is structure.kind else ((), None)
-    same = type(value) is structure.kind and rest == structure.rest
+    same = type(value) is structure.kind and _loose(rest) == _loose(structure.rest)
     if not same or len(children) != len(structure.children):
         raise UserError(
             f"the trees are nested in different ways: at {name or 'the top'} the first has "
@@ -323,7 +380,7 @@ def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
         items = [_unflatten(child, leaves) for child in structure.children]
     if kind in _PYTHONS:
         rest: Any = structure.rest
-        return kind(items) if kind is not dict else dict(zip(rest, items, strict=True))
+        return kind(items) if kind is not dict else dict(_items(rest, items))
     node = _node_of(kind)
     assert node is not None
     return node.unflatten(structure.rest, list(items))

@@ -15,7 +15,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.lines import Line, shown
 from weft.ops.capture_paths import Ways, ways_to
 from weft.ops.graph.node import CHANGES
-from weft.ops.pytree import Structure, exact
+from weft.ops.pytree import Structure, alike, exact
 from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor
 from weft.ops.traced_numbers import Numbers
@@ -253,6 +253,8 @@ def _nesting(old: Key, new: Key, names: Callable[[Structure], list[str]]) -> str
     less = [name for name in before if name not in after]
     told = [f"with {', '.join(more[:4])}"] if more else []
     told += [f"without {', '.join(less[:4])}"] if less else []
+    if alike(old.structure, new.structure):
+        told = ["the keys of a dict are in another order"]
     detail = f" ({' and '.join(told)})" if told else ""
     return f"the arguments are nested in another way{detail}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter, OrderedDict, defaultdict, namedtuple
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from weft.foundation.errors import UserError
 from weft.ops import pytree
 from weft.ops.pytree import (
     LEAF,
+    alike,
     flatten,
     leaf_names,
     leaves_like,
@@ -158,7 +160,8 @@ def test_what_is_at_the_leaves_of_a_structure(value: Any, leaves: list[Any], nam
 
 def test_what_is_nested_in_another_way_is_not_like_a_structure() -> None:
     structure = flatten({"a": [1, 2], "b": (3,)})[1]
-    assert parts_like(structure, {"b": (5,), "a": [6, 7]}) == [6, 7, 5]
+    assert parts_like(structure, {"a": [6, 7], "b": (5,)}) == [6, 7, 5]
+    assert parts_like(structure, {"b": (5,), "a": [6, 7]}) is None
     others = [
         {"a": [1, 2]},
         {"a": [1, 2], "c": (3,)},
@@ -178,3 +181,53 @@ def test_lists_come_apart_as_somebody_says(monkeypatch: pytest.MonkeyPatch) -> N
     assert leaves == [3, 4, 2, 1]
     assert leaves_like(structure, [5, 6, (7, 8)]) == [7, 8, 6, 5]
     assert unflatten(structure, leaves) == [1, 2, (3, 4)]
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, lambda x: defaultdict(int, x)])
+def test_a_dict_that_is_made_again_has_its_own_order(kind: Any) -> None:
+    value = kind({"b": 1, "a": kind({"z": 2, "y": 3})})
+    leaves, structure = flatten(value)
+    made = unflatten(structure, leaves)
+    assert made == value
+    assert list(made) == ["b", "a"]
+    assert list(made["a"]) == ["z", "y"]
+    assert leaves_like(structure, value) == leaves
+    assert unflatten(pickle.loads(pickle.dumps(structure)), leaves) == value
+
+
+def test_dicts_of_another_order_are_alike_and_have_another_structure() -> None:
+    value, other = {"b": 1, "a": {"z": 2, "y": 3}}, {"a": {"y": 3, "z": 2}, "b": 1}
+    leaves, structure = flatten(value)
+    assert flatten(other)[0] == leaves
+    assert flatten(other)[1] != structure
+    assert len({structure, flatten(other)[1], flatten(value)[1]}) == 2
+    assert alike(structure, flatten(other)[1])
+    assert not alike(structure, flatten({"b": 1, "a": {"z": 2}})[1])
+    assert leaves_like(structure, other) is None
+    assert leaves_like(flatten(other)[1], value) is None
+    assert weft.tree.map(lambda x, y: x - y, value, other) == {"b": 0, "a": {"z": 0, "y": 0}}
+
+
+def test_a_function_goes_through_a_dict_in_the_same_order_compiled_or_not() -> None:
+    class Layers(weft.nn.Module):
+        def __init__(self) -> None:
+            self.layers = {"wide": weft.nn.Linear(3, 5), "narrow": weft.nn.Linear(5, 2)}
+
+        def __call__(self, x: Any) -> Any:
+            for layer in self.layers.values():
+                x = layer(x)
+            return x
+
+    def digits(numbers: dict[str, Any]) -> Any:
+        total = weft.asarray(0)
+        for number in numbers.values():
+            total = 10 * total + number
+        return total
+
+    model = Layers()
+    x = weft.ones((4, 3))
+    assert weft.allclose(weft.jit(lambda m, x: m(x))(model, x), model(x))
+    compiled = weft.jit(digits)
+    for _ in range(2):
+        assert int(compiled({"b": weft.asarray(1), "a": weft.asarray(2)})) == 12
+        assert int(compiled({"a": weft.asarray(2), "b": weft.asarray(1)})) == 21

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from weft.foundation.arrays import handed_in
 from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.calls import public
-from weft.ops.pytree import flatten, is_container, leaf_names, unflatten
+from weft.ops.pytree import alike, flatten, is_container, leaf_names, unflatten
 from weft.ops.random import fold_in, permutation
 from weft.ops.tensor import Tensor
 
@@ -154,7 +154,7 @@ def _stacked(samples: Sequence[Any]) -> Any:
     columns, structure = [], None
     for sample in samples:
         leaves, shape = flatten(sample)
-        if structure is not None and shape != structure:
+        if structure is not None and not alike(shape, structure):
             raise UserError("the samples of a batch are nested in different ways")
         structure = shape
         columns.append([handed_in(leaf) for leaf in leaves])

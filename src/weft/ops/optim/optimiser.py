@@ -25,7 +25,7 @@ from weft.ops.calls import public
 from weft.ops.nn.module import learnt
 from weft.ops.optim.schedules import Schedule, as_schedule
 from weft.ops.other_names import optimiser_advice
-from weft.ops.pytree import Structure, flatten, leaf_names, unflatten
+from weft.ops.pytree import Structure, alike, flatten, leaf_names, unflatten
 from weft.ops.tensor import Tensor
 
 P = TypeVar("P")
@@ -74,7 +74,7 @@ class Optimiser(ABC):
         """The parameters and the state after one step."""
         leaves, structure = tensor_leaves(params)
         slopes, shape = tensor_leaves(gradients)
-        if shape != structure:
+        if not alike(shape, structure):
             raise UserError("[update] the gradients are not nested as the parameters are")
         chosen = _chosen(leaves, structure)
         given = [_fitting(param, slopes[index]) for index, param in chosen.items()]

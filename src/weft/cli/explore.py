@@ -10,7 +10,7 @@ import typer
 from weft.bundles import manifest
 from weft.bundles.build import PROGRAM
 from weft.cli.programs import load_program
-from weft.cli.report import check_apart, check_writable, printable, write
+from weft.cli.report import check_apart, check_writable, complain, printable, write
 from weft.cli.scripts import run_script
 from weft.cli.sizes import Sizes, load_sized, sizes_in, with_sizes
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
@@ -18,7 +18,7 @@ from weft.explorer.collect import Shown, of_program, records, watched
 from weft.explorer.page import page
 from weft.explorer.record import Options
 from weft.explorer.serve import Server, Session
-from weft.explorer.traces import events_in, records_of_trace
+from weft.explorer.traces import events_in, left_out, records_of_trace
 from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
 from weft.ptir.specialise import is_static
@@ -71,6 +71,8 @@ def explore_command(
         if serve:
             raise UserError(f"{file} is a profile: it has no stages that could be edited")
         found = records_of_trace(events, str(file))
+        if missing := left_out(events):
+            complain(f"warning: {file}: {missing}")
     else:
         shown = _shown(file, args or [], target.split(","), level.split(","), sizes, run)
         if serve:

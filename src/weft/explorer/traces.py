@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,9 @@ def records_of_trace(events: list[Any], where: str) -> list[Json]:
             "one with them"
         )
     made = [_record(name or "programs", found) for name, found in programs.items()]
+    missing = left_out(events)
+    for record in made if missing else ():
+        record["why"] += f"; {missing}"
     return sorted(made, key=lambda record: -sum(kernel["seconds"] for kernel in record["kernels"]))
 
 
@@ -81,16 +85,9 @@ def _read(events: list[Any]) -> Iterator[_Event]:
     """The kernels and runs of a trace, which may be anybody's."""
     lanes = dict(_names(events))
     for event in events:
-        if (
-            not isinstance(event, dict)
-            or event.get("cat") != "weft"
-            or type(event.get("pid")) is not int
-            or event["pid"] not in _LANES
-        ):
+        if _is_foreign(event) or _fault(event):
             continue
-        args, times = event.get("args"), (event.get("ts"), event.get("dur"))
-        if not isinstance(args, dict) or not all(_is_time(time) for time in times):
-            continue
+        args = event["args"]
         told = {key: _text(args.get(key)) for key in ("program", "op", "file", "layer")}
         yield _Event(
             **told,
@@ -102,6 +99,36 @@ def _read(events: list[Any]) -> Iterator[_Event]:
             thread=str(event.get("tid"))[:_LONGEST],
             lane=lanes.get((event["pid"], str(event.get("tid"))[:_LONGEST]), ""),
         )
+
+
+def _is_foreign(event: Any) -> bool:
+    """Whether it is an event of another program, or a name of a thread."""
+    return isinstance(event, dict) and event.get("cat") != "weft"
+
+
+def _fault(event: Any) -> str:
+    """What is wrong with an event of Weft; nothing where it is whole."""
+    if not isinstance(event, dict):
+        return "no object"
+    if type(event.get("pid")) is not int or event["pid"] not in _LANES:
+        return "of no known process"
+    if not isinstance(event.get("args"), dict):
+        return "without args"
+    if not all(_is_time(event.get(key)) for key in ("ts", "dur")):
+        return "without a time that could be"
+    return ""
+
+
+def left_out(events: list[Any]) -> str:
+    """How many events of a trace are damaged, and how; nothing where none is."""
+    faults = Counter(
+        fault for event in events if not _is_foreign(event) and (fault := _fault(event))
+    )
+    if not faults:
+        return ""
+    what = ", ".join(f"{count} {fault}" for fault, count in faults.most_common())
+    total = faults.total()
+    return f"{total} damaged event{'s' if total > 1 else ''} left out: {what}"
 
 
 def _names(events: list[Any]) -> Iterator[tuple[tuple[int, str], str]]:

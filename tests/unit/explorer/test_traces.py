@@ -14,7 +14,7 @@ from tests.unit.explorer.test_page import EVIL
 from tests.unit.explorer.unpacking import data_of
 from weft.cli.main import app
 from weft.explorer.page import page
-from weft.explorer.traces import events_in, records_of_trace
+from weft.explorer.traces import events_in, left_out, records_of_trace
 from weft.foundation.errors import UserError
 
 
@@ -111,3 +111,27 @@ def test_other_files_are_no_traces(tmp_path: Path) -> None:
     for text in ("", "[", "[1]", '{"traceEvents": 3}', "[" * 100_000):
         file.write_text(text)
         assert events_in(file) is None
+
+
+def test_damaged_events_are_counted_and_told(tmp_path: Path) -> None:
+    events = json.loads(STREAMS.read_text())["traceEvents"]
+    whole = next(event for event in events if event.get("cat") == "weft")
+    damaged = [
+        {**whole, "dur": "long"},
+        {**whole, "ts": -1},
+        {**whole, "args": None},
+        {**whole, "pid": "x"},
+        7,
+    ]
+    foreign = {"cat": "other", "name": "theirs"}
+    trace, out = tmp_path / "trace.json", tmp_path / "page.html"
+    trace.write_text(json.dumps({"traceEvents": [*events, *damaged, foreign]}))
+    told = (
+        "5 damaged events left out: 2 without a time that could be, 1 without args, "
+        "1 of no known process, 1 no object"
+    )
+    done = explore(trace, "-o", out)
+    assert done.exit_code == 0
+    assert told in done.stderr
+    assert all(program["why"].endswith(told) for program in data_of(out.read_text())["programs"])
+    assert not left_out(events)

@@ -37,9 +37,6 @@ def _form(tree: Any, path: str, held: dict[str, Tensor], depth: int) -> Form:
     parts = children(tree)
     if parts is None:
         return _leaf(tree, path, held)
-    if isinstance(tree, dict):
-        # The loaded one has its keys in the same order.
-        parts = [(f"[{key!r}]", part) for key, part in tree.items()]
     steps = [_step(name) for name, _ in parts]
     of = [
         _form(part, f"{path}.{step}" if path else step, held, depth + 1)
@@ -49,18 +46,24 @@ def _form(tree: Any, path: str, held: dict[str, Tensor], depth: int) -> Form:
     if kind in (list, tuple):
         return {kind.__name__: len(of), "of": of}
     if isinstance(tree, dict):
-        return {"dict": _keys(tree, path), "of": of}
+        keys, order = _keys(tree, len(parts), path), list(tree)
+        return {"dict": keys, "of": of} | ({"order": order} if order != keys else {})
     return {"object": kind.__name__, "names": steps, "of": of}
 
 
-def _keys(tree: dict[Any, Any], path: str) -> list[Any]:
-    keys = list(tree)
+def _keys(tree: dict[Any, Any], count: int, path: str) -> list[Any]:
+    """The keys of a dict in the order of its parts."""
+    try:
+        keys = sorted(tree) if type(tree).__name__ != "OrderedDict" else list(tree)
+    except TypeError:
+        keys = list(tree)
     for key in keys:
         if type(key) not in (str, int):
             raise UserError(
                 f"[save] {path or 'the tree'} has the key {key!r}; texts and whole numbers can be "
                 "saved as keys"
             )
+    assert len(keys) == count
     return keys
 
 
@@ -124,11 +127,19 @@ def _check(form: Any, source: str, depth: int) -> None:
         if type(count) is not int or count != len(of):
             raise wrong
     else:
-        good = isinstance(names, list) and all(type(name) in (str, int) for name in names)
-        if not good or len(set(names)) != len(names) or len(names) != len(of):
+        order: Any = form.get("order", names)
+        if not all(_is_list_of_keys(keys) and len(keys) == len(of) for keys in (names, order)):
+            raise wrong
+        if set(order) != set(names):
             raise wrong
     for child in of:
         _check(child, source, depth + 1)
+
+
+def _is_list_of_keys(keys: Any) -> bool:
+    """Whether these are keys of a dict, each once."""
+    good = isinstance(keys, list) and all(type(key) in (str, int) for key in keys)
+    return good and len(set(keys)) == len(keys)
 
 
 def tree_of(form: Form, held: dict[str, Tensor], source: str) -> Any:
@@ -140,7 +151,9 @@ def tree_of(form: Form, held: dict[str, Tensor], source: str) -> Any:
         return dict(_dotted(form, held, source, ""))
     parts = [tree_of(child, held, source) for child in form["of"]]
     if "dict" in form:
-        return dict(zip(form["dict"], parts, strict=True))
+        found = dict(zip(form["dict"], parts, strict=True))
+        order: Any = form.get("order", form["dict"])
+        return {key: found[key] for key in order}
     return tuple(parts) if "tuple" in form else parts
 
 
@@ -203,7 +216,7 @@ def _shape(form: Form) -> Any:
     """What two forms have in common where one can be read as the other."""
     if "of" not in form:
         return "tensor" if "tensor" in form else "none" if form.get("value", 0) is None else "value"
-    return {key: value for key, value in form.items() if key != "of"}
+    return {key: value for key, value in form.items() if key not in ("of", "order")}
 
 
 def _told(form: Form) -> str:

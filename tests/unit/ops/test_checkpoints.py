@@ -64,6 +64,16 @@ PLAIN: Any = {
 }
 
 
+def test_dicts_keep_their_order(tmp_path: Path) -> None:
+    saved = {"b": weft.asarray([1.0]), "a": {"z": 1, "y": 2}}
+    weft.save(tmp_path / "x", saved)
+    found = weft.load(tmp_path / "x")
+    assert (list(found), list(found["a"])) == (["b", "a"], ["z", "y"])
+    like = {"a": {"y": 0, "z": 0}, "b": weft.asarray([0.0])}
+    found = weft.load(tmp_path / "x", like=like)
+    assert (list(found), found["a"], float(found["b"][0])) == (["a", "b"], {"y": 2, "z": 1}, 1.0)
+
+
 @pytest.mark.parametrize("options", [{}, {"shard_bytes": 1}, {"shard_bytes": 10_000}])
 def test_a_container_comes_back(options: dict[str, Any], tmp_path: Path) -> None:
     weft.save(tmp_path / "x", PLAIN, metadata={"note": "mine"}, **options)

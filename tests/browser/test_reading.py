@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,46 @@ def test_a_semicolon_of_python_begins_no_remark(browser: Browser, tour: Path) ->
     browser.run("weft.state.panes[0].draw()")
     assert browser.texts(".pane:first-child .row[data-at='0'] .t-com") == ["# both"]
     assert browser.texts(".pane:first-child .row[data-at='0'] .t-num") == ["1", "2"]
+
+
+FORMULA = """import weft
+import weft.functional as F
+
+
+def loss(q, k, v):
+    scores = q @ k.transpose(0, 1, 3, 2) * 0.25
+    weights = F.softmax(scores, axis=-1)
+    return weft.sum(weights @ v)
+
+
+@weft.jit
+def step(q, k, v):
+    return weft.value_and_grad(loss)(q, k, v)
+"""
+
+
+def test_every_line_of_a_formula_leads_to_its_kernels(browser: Browser, tmp_path: Path) -> None:
+    """Three lines became one attention; a line that became nothing says so."""
+    script, out = tmp_path / "formula.py", tmp_path / "formula.html"
+    script.write_text(FORMULA)
+    found: dict[str, Any] = runpy.run_path(str(script))
+    x = weft.ones((1, 2, 8, 16))
+    shown = of_program("step", found["step"].program(x, x, x), run=False)
+    out.write_text(page(records([shown])[0], "formula"))
+    browser.open(out)
+    browser.run("weft.show('code')")
+    browser.settle()
+    for line in (6, 7, 8):
+        browser.click(f".pane:first-child .row[data-at='{line - 1}'] code")
+        assert browser.run("weft.state.pinned && weft.state.kernels.size > 0")
+        assert "line" not in browser.texts(".pane:first-child .pane-note")[0]
+    browser.click(".pane:first-child .row[data-at='4'] code")
+    told = browser.texts(".pane:first-child .pane-note")[0]
+    assert told == "no instruction comes from line 5"
+    browser.write("input[type=search]", "formula.py:7")
+    browser.press("enter")
+    assert browser.run("weft.state.pinned && weft.state.kernels.size > 0")
+    assert not browser.errors()
 
 
 # Far below, so that a page has to scroll to it.

@@ -85,6 +85,7 @@ def asset(name: str) -> str:
 def sources_of(programs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """The lines of every Python file that instructions come from, where it is there and is text."""
     names = {value[3] for program in programs for value in program["values"] if value[3]}
+    names |= {name for program in programs for name, *_ in program.get("beside", ())}
     found = {}
     for name in sorted(names):
         path = Path(name)

@@ -98,6 +98,7 @@ def _record(
         "times": [[what, 1e3 * seconds] for what, seconds in taken.items()],
         "stages": stages,
         "values": _values(links),
+        "beside": _beside(links),
         "kernels": kernels,
         "races": races_of(compilation, [kernel["name"] for kernel in costly]),
         "memory": _memory(compilation),
@@ -163,6 +164,18 @@ def _values(links: Links) -> list[list[Any]]:
         named = [instruction.id, instruction.op.mnemonic, str(instruction.output)]
         found.append([*named, *where, sorted(set(instruction.uses))])
     return found
+
+
+def _beside(links: Links) -> list[list[Any]]:
+    """Lines that instructions come from besides their own: file, line, instructions."""
+    main, locations = links.program.main, links.program.locations
+    found: dict[tuple[str, int], list[int]] = {}
+    for instruction in main.body:
+        place = locations.get((main.label, instruction.id))
+        others = place.beside if isinstance(place, Place) else ()
+        for key in dict.fromkeys((other.file, other.number) for other in others):
+            found.setdefault(key, []).append(instruction.id)
+    return [[*key, ids] for key, ids in found.items()]
 
 
 def _kernels(compilation: Compilation, links: Links, measured: Measured) -> list[Json]:

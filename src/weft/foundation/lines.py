@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -27,18 +27,21 @@ _PROCESS = {"has a user": True}
 class Place(str):
     """A line as people read it, `gpt.py:31`, which knows the whole name of its file, and the layer
     that was called when it was written, `blocks[3].attn`. Two places are the same only where all of
-    that is. The function that the line called, `cross_entropy`, is for sentences alone."""
+    that is. The function that the line called, `cross_entropy`, is for sentences alone. What took
+    the place of instructions of several lines has the others `beside` its own."""
 
-    __slots__ = ("file", "function", "layer", "number")
+    __slots__ = ("beside", "file", "function", "layer", "number")
 
     file: str
     number: int
     layer: str
     function: str
+    beside: tuple[Place, ...]
 
     def __new__(cls, file: str, number: int, layer: str = "", function: str = "") -> Self:
         made = super().__new__(cls, f"{Path(file).name}:{number}")
         made.file, made.number, made.layer, made.function = file, number, layer, function
+        made.beside = ()
         return made
 
     def __getnewargs__(self) -> tuple[str, int, str]:  # type: ignore[override]
@@ -53,6 +56,19 @@ class Place(str):
         return not self == other
 
     __hash__ = str.__hash__
+
+    def with_beside(self, others: Iterable[str | None]) -> Place:
+        """The same place, which stands for these lines too, and for what they stand for."""
+        found = dict.fromkeys(self.beside)
+        for other in others:
+            if isinstance(other, Place):
+                found.update(dict.fromkeys((other, *other.beside)))
+        found.pop(self, None)
+        if tuple(found) == self.beside:
+            return self
+        made = Place(self.file, self.number, self.layer, self.function)
+        made.beside = tuple(Place(o.file, o.number, o.layer, o.function) for o in found)
+        return made
 
 
 Line: TypeAlias = tuple[CodeType, int, str, str] | Place

@@ -94,6 +94,7 @@ def _raised(
             value = _written(new, matched)
             if value is not None and value.type == kind:
                 log.fire(f"raise-{name}", editor.place(original))
+                editor.gather(instruction.id, matched.inside)
                 put_in_place(new, instruction, value)
                 return True
             editor.unmake(new.made)

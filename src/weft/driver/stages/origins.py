@@ -52,7 +52,8 @@ def origin_of(program: Program, ids: Sequence[int]) -> Origin:
     inside = [found for found in main.body if found.id in wanted]
     # What computes matters more than what copies a number along an axis, and products most of all.
     inside.sort(key=lambda i: (isinstance(i.op, BroadcastTo), not isinstance(i.op, DotGeneral)))
-    lines = (program.locations.get((main.label, found.id), "") for found in inside)
+    lines = [program.locations.get((main.label, found.id), "") for found in inside]
+    lines += [other for line in lines if isinstance(line, Place) for other in line.beside]
     telling = [found for found in inside if not isinstance(found.op, BroadcastTo)] or inside
     named = dict.fromkeys(found.op.mnemonic for found in telling)
     return Origin(tuple(named), tuple(dict.fromkeys(filter(None, lines))))

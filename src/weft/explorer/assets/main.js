@@ -27,11 +27,11 @@ const found = (query) => {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
   if (!words.length) return [];
   const has = (text) => words.every((word) => text.toLowerCase().includes(word));
-  const { time, total } = index();
-  const kernels = p.kernels.map((kernel, at) => ({ at, kernel })).filter(({ kernel }) => has([kernel.name, kernel.op, kernel.place, kernel.layer, kernel.routine, kernel.key].join(" ")))
+  const { time, total, others } = index();
+  const kernels = p.kernels.map((kernel, at) => ({ at, kernel })).filter(({ kernel }) => has([kernel.name, kernel.op, kernel.place, ...kernel.lines, kernel.layer, kernel.routine, kernel.key].join(" ")))
     .sort((a, b) => time(b.kernel) - time(a.kernel)).slice(0, 25)
     .map(({ at, kernel }) => ({ what: { kernels: [at] }, title: kernel.name, note: `${showShare(time(kernel) / total)} ${kernel.op} ${kernel.place} ${kernel.layer}`, view: null }));
-  const values = p.values.filter((value) => has([`%${value[0]}`, value[1], value[2], value[3] ? `${baseName(value[3])}:${value[4]}` : "", value[5]].join(" "))).slice(0, 25)
+  const values = p.values.filter((value) => has([`%${value[0]}`, value[1], value[2], value[3] ? `${baseName(value[3])}:${value[4]}` : "", others.get(value[0]) || "", value[5]].join(" "))).slice(0, 25)
     .map((value) => ({ what: { values: [value[0]] }, title: `%${value[0]} ${value[1]}`, note: `${value[2]} ${value[5]}`, view: "code" }));
   return [...kernels, ...values];
 };

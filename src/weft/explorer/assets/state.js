@@ -40,11 +40,19 @@ const index = (p = program()) => {
   const total = p.kernels.reduce((sum, kernel) => sum + time(kernel), 0) || 1;
   const most = Math.max(...p.kernels.map((kernel) => time(kernel) / total), 1e-9);
   const byPlace = new Map();
-  for (const value of p.values) {
-    if (!value[3]) continue;
-    const key = `${value[3]}\n${value[4]}`;
+  const stands = (file, line, id) => {
+    const key = `${file}\n${line}`;
     if (!byPlace.has(key)) byPlace.set(key, []);
-    byPlace.get(key).push(value[0]);
+    byPlace.get(key).push(id);
+  };
+  for (const value of p.values) if (value[3]) stands(value[3], value[4], value[0]);
+  // What took the place of instructions of several lines belongs to all of them.
+  const others = new Map();
+  for (const [file, line, ids] of p.beside || []) {
+    for (const id of ids) {
+      stands(file, line, id);
+      others.set(id, `${others.get(id) || ""} ${baseName(file)}:${line}`);
+    }
   }
   const byLine = new Map();
   for (const kernel of p.kernels) {
@@ -57,7 +65,7 @@ const index = (p = program()) => {
     users.get(id).push(value[0]);
   }
   const writers = new Map(p.kernels.flatMap((kernel, at) => kernel.writes.map((name) => [name, at])));
-  p.index = { writers, byId, kernelsOf, named, measured, time, total, most, byPlace, byLine, users };
+  p.index = { writers, byId, kernelsOf, named, measured, time, total, most, byPlace, others, byLine, users };
   return p.index;
 };
 

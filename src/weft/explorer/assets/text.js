@@ -184,8 +184,11 @@ class Pane {
     const at = this.atEvent(event);
     const marks = at >= 0 ? this.marks.get(at) : null;
     this.cursor = at;
+    this.note.textContent = this.told;
     if (marks) select(marks, { pin: true, from: this });
     else letGo();
+    const isCode = at >= 0 && this.stage === SOURCE && this.lines[at].trim();
+    if (!marks && isCode) this.note.textContent = `no instruction comes from line ${at + 1}`;
   }
 
   key(event) {

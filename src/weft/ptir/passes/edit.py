@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from weft.foundation.errors import InternalError, SpecViolation
+from weft.foundation.lines import Place
 from weft.ptir.ir import (
     Body,
     ElementRef,
@@ -222,6 +223,13 @@ class Editor:
         line = self.lines.get((self.body.label, old_id))
         if line is not None:
             self.lines[self.body.label, new_id] = line
+
+    def gather(self, value_id: int, others: Iterable[int]) -> None:
+        """Let a value that stands for others lead to their lines besides its own."""
+        line, label = self.lines.get((self.body.label, value_id)), self.body.label
+        if isinstance(line, Place):
+            found = [self.lines.get((label, other)) for other in sorted(others)]
+            self.lines[label, value_id] = line.with_beside(found)
 
     def rebuilt(self) -> Body:
         """The body as it is now; hints are those of before."""

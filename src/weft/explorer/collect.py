@@ -15,6 +15,7 @@ from weft.driver.signature import Role
 from weft.driver.stages.levels import DEFAULT_LEVEL
 from weft.explorer.record import Json, Measured, Options, records_of
 from weft.foundation.errors import WeftError
+from weft.foundation.progress import ALOUD, at, compiling
 from weft.ops.graph.hooks import WATCH
 from weft.ops.trace.profile import Profile, profiled, unshared
 from weft.ptir.ir import Program
@@ -43,7 +44,10 @@ class Shown:
         return list(self.executable.clusters.values())[-1]
 
     def records(self, options: Options = PLAIN) -> list[Json]:
-        return records_of(self.name, self.cluster, self.measured, options)
+        # A program that was kept from before goes through its stages here.
+        with compiling(self.name, aloud=ALOUD):
+            at("the page")
+            return records_of(self.name, self.cluster, self.measured, options)
 
     def again(self, stage: str, text: str) -> Shown:
         """The same program with a stage as somebody wrote it, compiled and run again."""
@@ -68,8 +72,10 @@ def of_program(
     name: str, program: Program, target: str = "cpu", level: int = DEFAULT_LEVEL, run: bool = True
 ) -> Shown:
     """A program compiled, and run on made-up inputs where it is for this machine."""
-    made = compile_program(program, target, opt_level=level)
-    return Shown(name, made, run_of(made) if run else Measured())
+    with compiling(f"{name} for {target}", aloud=ALOUD):
+        made = compile_program(program, target, opt_level=level)
+        at("a run for its times")
+        return Shown(name, made, run_of(made) if run else Measured())
 
 
 def run_of(executable: Executable) -> Measured:

@@ -1,8 +1,9 @@
 """What is being compiled, on the last line of a terminal, where it takes long: the line comes after
 half a second and is gone when the work is done.
 
-Who works says where it is, with `at`; nobody else needs to know. Nothing is written where standard
-error is no terminal, and with WEFT_PROGRESS=off.
+Who works says where it is, with `at`; nobody else needs to know. Where standard error is no
+terminal nothing is written, but who gives `aloud` has it told once, in a line that stays: the
+explorer does. Nothing at all is written with WEFT_PROGRESS=off.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ Count: TypeAlias = Callable[[], tuple[int, int]]
 """How many are done, and of how many."""
 PATIENCE: Final = 0.5
 """Seconds before anything is shown."""
+ALOUD: Final = 5.0
+"""Seconds before it is told where there is no terminal."""
 _BETWEEN: Final = 0.1
 """Seconds from one look to the next."""
 _CLEAR: Final = "\r\x1b[2K"
@@ -69,12 +72,20 @@ class _Line:
         self._thread.join()
 
 
+class _Told(_Line):
+    """One line that stays, for a pipe or a file."""
+
+    def _show(self) -> None:
+        if not self._over.wait(self._patience):
+            self._write(f"{self}\n")
+
+
 _LINE: ContextVar[_Line | None] = ContextVar("line", default=None)
 
 
 def is_wanted(stream: TextIO) -> bool:
     """Whether somebody may be looking."""
-    if os.environ.get("WEFT_PROGRESS") == "off" or "CI" in os.environ:
+    if _is_off():
         return False
     try:
         return stream.isatty()
@@ -82,17 +93,30 @@ def is_wanted(stream: TextIO) -> bool:
         return False
 
 
+def _is_off() -> bool:
+    return os.environ.get("WEFT_PROGRESS") == "off" or "CI" in os.environ
+
+
 @contextmanager
 def compiling(
-    what: str, stream: TextIO | None = None, patience: float = PATIENCE
+    what: str,
+    stream: TextIO | None = None,
+    patience: float = PATIENCE,
+    aloud: float | None = None,
 ) -> Iterator[None]:
     """Tell what is compiled, and how far it is, while the block runs; inside another such block
-    that one goes on."""
+    that one goes on. Where there is no terminal it is told once, after `aloud` seconds, if that is
+    given."""
     shown = sys.stderr if stream is None else stream
-    if _LINE.get() is not None or shown is None or not is_wanted(shown):
+    line: _Line | None = None
+    if _LINE.get() is None and shown is not None:
+        if is_wanted(shown):
+            line = _Line(what, shown, patience)
+        elif aloud is not None and not _is_off():
+            line = _Told(what, shown, aloud)
+    if line is None:
         yield
         return
-    line = _Line(what, shown, patience)
     token = _LINE.set(line)
     line.begin()
     try:

@@ -183,6 +183,20 @@ def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path, content: by
     assert run(tmp_path, "-o", tmp_path / "page.html").exit_code == 1
 
 
+def test_long_work_is_told_where_there_is_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the compilation, and of the page of a program that was compiled before."""
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("WEFT_PROGRESS", raising=False)
+    monkeypatch.setattr("weft.explorer.collect.ALOUD", 0.0)
+    done = run(EXAMPLES / "mlp.ptir.txt", "-o", tmp_path / "mlp.html")
+    assert done.exit_code == 0
+    assert "compiling mlp for cpu ..." in done.stderr
+    assert "compiling mlp ..." in done.stderr
+    assert "compiling" not in done.stdout
+
+
 @pytest.mark.parametrize("name", ["mine.ptir.txt", "mine.py", "trace.json"])
 def test_a_page_never_replaces_what_it_shows(tmp_path: Path, name: str) -> None:
     file = tmp_path / name

@@ -98,3 +98,24 @@ def test_compiling_tells_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     weft.compile(program, "cpu")
     assert [name for name in told if name][:3] == ["frontend", "tiny", "indexbook"]
     assert told[-1] == "machine code"
+
+
+def test_where_there_is_no_terminal_it_may_be_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pipe(Terminal):
+        def isatty(self) -> bool:
+            return False
+
+    pipe = Pipe()
+    with progress.compiling("@main", pipe, aloud=0.0):
+        assert pipe.written.wait(60)
+        progress.at("region")
+    assert pipe.getvalue() == "compiling @main ...\n"
+    quick = Pipe()
+    with progress.compiling("@main", quick, aloud=60.0):
+        progress.at("region")
+    with progress.compiling("@main", quick, patience=0.0):
+        assert not quick.written.wait(0.05)
+    monkeypatch.setenv("WEFT_PROGRESS", "off")
+    with progress.compiling("@main", quick, aloud=0.0):
+        assert not quick.written.wait(0.05)
+    assert quick.getvalue() == ""

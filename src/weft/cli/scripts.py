@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import typer
 
@@ -48,11 +51,21 @@ def _from_script(found: TracebackType | None, script: Path) -> TracebackType | N
 @contextmanager
 def _started_as(script: Path, args: Sequence[str]) -> Iterator[None]:
     """What a script finds around it: its arguments, its folder, and itself as Weft's user."""
-    argv, path = sys.argv, sys.path
+    argv, path, leave = sys.argv, sys.path, os._exit
+    process, thread = os.getpid(), threading.get_ident()
+
+    def leave_script(status: int) -> NoReturn:
+        # The script ends, and not the command that is to tell about it. A process that the script
+        # forked, and a thread beside it, leave as they would.
+        if os.getpid() == process and threading.get_ident() == thread:
+            raise SystemExit(status)
+        leave(status)
+
     sys.argv = [str(script), *args]
     sys.path = [str(script.resolve().parent), *path]
+    os._exit = leave_script
     try:
         with without_user(has=True):
             yield
     finally:
-        sys.argv, sys.path = argv, path
+        sys.argv, sys.path, os._exit = argv, path, leave

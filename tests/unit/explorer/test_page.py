@@ -5,8 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -181,6 +184,22 @@ def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path, content: by
     assert isinstance(found.exception, weft.WeftError)
     assert not (tmp_path / "page.html").exists()
     assert run(tmp_path, "-o", tmp_path / "page.html").exit_code == 1
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_script_that_leaves_at_once_ends_and_not_the_command(tmp_path: Path, status: int) -> None:
+    script, out = tmp_path / "leaves.py", tmp_path / "page.html"
+    script.write_text(
+        "import os\nimport weft\n"
+        "if os.fork() == 0:\n    os._exit(0)\nos.wait()\n"
+        f"weft.jit(lambda x: weft.exp(x))(weft.ones((3,)))\nos._exit({status})\n"
+    )
+    command = [sys.executable, "-m", "weft", "explore", str(script), "-o", str(out)]
+    environment = {**os.environ, "WEFT_BACKEND": "cpu"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == (1 if status else 0)
+    assert out.exists() == (not status)
+    assert ("it ended with exit code 3" in done.stderr) == bool(status)
 
 
 def test_long_work_is_told_where_there_is_no_terminal(

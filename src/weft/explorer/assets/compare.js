@@ -34,7 +34,7 @@ const compareView = () => {
   const whyAlone = (kernel, from, to, isFirst) => {
     const home = homeOf(kernel, from, to);
     const about = (choice, ids) => choice.ids.some((id) => ids.includes(id));
-    if (!home) return isFirst ? "gone: nothing there computes it" : "only here: nothing there computes it";
+    if (!home) return isFirst ? "gone: no kernel there has an instruction of it" : "only here: no kernel there has an instruction of it";
     const taken = (inside, ids) => inside.choices.find((choice) => choice.kind === "inside" && about(choice, ids));
     const stored = (apart) => apart.choices.find((choice) => choice.kind === "stored");
     if (home.values.length >= kernel.values.length) return `${isFirst ? "part of" : "was part of"} ${home.name}${isFirst ? priced(taken(home, kernel.values), "together", "apart") : stored(kernel)?.why ? `: ${stored(kernel).why}` : ""}`;

@@ -141,14 +141,14 @@ const cardOf = (at) => {
       fact("estimated", showSeconds(kernel.estimate)),
       fact("arithmetic", `${showCount(kernel.flops)} ops`, speed ? `${showCount(speed)}op/s` : ""),
       fact("memory", showBytes(kernel.bytes), moved ? `${showBytes(moved)}/s` : ""),
-      fact("units busy", showShare(kernel.occupancy), kernel.routine ? "" : "on the host"),
+      fact("occupancy", showShare(kernel.occupancy), kernel.routine ? "" : "on the host"),
       ...takenFacts(kernel.takes)),
     ...(p.stages.length ? detailsOf(kernel, at, seconds, open, codes) : []),
-    el("h3", {}, `Its ${kernel.values.length} instruction${kernel.values.length === 1 ? "" : "s"}`),
+    el("h3", {}, p.stages.length ? `Its ${kernel.values.length} instruction${kernel.values.length === 1 ? "" : "s"}` : "What it computes"),
     el("ul", { class: "ids" }, kernel.values.slice(0, 60).map((id) => {
       const value = byId.get(id);
       return value && el("li", {}, el("button", { class: "link", onclick: () => { select({ values: [id] }, { pin: true }); show("code"); } },
-        `%${id} ${value[1]}`), ` ${value[2]}`, el("span", { class: "soft" }, value[3] ? ` ${baseName(value[3])}:${value[4]} ${value[5]}` : ""));
+        p.stages.length ? `%${id} ${value[1]}` : value[1]), ` ${value[2]}`, el("span", { class: "soft" }, value[3] ? ` ${baseName(value[3])}:${value[4]} ${value[5]}` : ""));
     })),
   ];
 };

@@ -69,7 +69,7 @@ test-torch: setup ## compare with PyTorch, which this installs into .venv
 
 test-mpi: setup ## two real ranks through MPI, which this installs into .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[mpi]"
-	@$(PYTEST) tests/mpi
+	@$(BIN)/python -m pytest -n 0 tests/mpi
 
 test-browser: setup ## the explorer's page in Chromium, where it is installed with its driver: PICTURES=DIR
 	@WEFT_BROWSER=1 PICTURES="$(PICTURES)" $(BIN)/python -m pytest -n 0 tests/browser

@@ -35,13 +35,13 @@ def launched(
 
 def test_every_exchange_on_every_dtype_and_training() -> None:
     alone = ",".join(map(str, trained(weft.mesh(data=1))))
-    done = launched("exchanges.py", alone)
+    done = launched("exchanges.py", alone, timeout="60")
     assert done.returncode == 0, done.stderr
     assert sorted(re.findall(r"right \d", done.stdout)) == ["right 0", "right 1"]
 
 
 def test_exchanges_in_buckets_beside_kernels_give_the_same_bits() -> None:
-    done = launched("buckets.py")
+    done = launched("buckets.py", timeout="60")
     assert done.returncode == 0, done.stderr
     assert sorted(re.findall(r"right \d", done.stdout)) == ["right 0", "right 1"]
 

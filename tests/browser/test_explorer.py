@@ -457,6 +457,9 @@ def test_an_edited_plan_changes_its_kernel(browser: Browser, server: Server) -> 
         browser.run(f"{change}(document.querySelector('.editor'), arguments)", old, new)
 
     browser.click(".pane .edit")
+    assert browser.run("document.querySelector('.editor').selectionStart") == 0
+    browser.click(".compile")
+    assert browser.texts(".problem") == ["the text is as it was: change something, or cancel"]
     replace('"accumulators": \\d+', '"accumulators": "many"')
     browser.click(".compile")
     browser.until("document.querySelector('.problem:not([hidden])') !== null")

@@ -18,6 +18,8 @@ const openEditor = (pane, stage) => {
   pane.scroller.hidden = true;
   pane.root.append(box);
   area.focus();
+  area.setSelectionRange(0, 0);
+  area.scrollTop = 0;
   let at = stage.text.findIndex((_, n) => litness(marksOf(stage).get(n)));
   if (at > 0) area.scrollTop = at * ROW - 60;
   area.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(); event.stopPropagation(); });
@@ -39,6 +41,13 @@ const openEditor = (pane, stage) => {
   area.addEventListener("scroll", follow);
   area.addEventListener("input", () => { problem.hidden = true; });
   const submit = async () => {
+    if (area.value === stage.text.join("\n")) {
+      problem.hidden = false;
+      at = 0;
+      follow();
+      clear(problem, "the text is as it was: change something, or cancel");
+      return;
+    }
     compile.disabled = true;
     compile.textContent = "compiling …";
     try {

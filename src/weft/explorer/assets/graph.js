@@ -148,9 +148,10 @@ const graphView = () => {
     pen.textBaseline = "middle";
     if (row.group != null && !row.folded) {
       pen.fillStyle = inks.soft; pen.font = `600 ${FONT}`;
-      pen.fillText(`▾ ${row.group}`, x, y);
+      const shown = fitted(pen, `▾ ${row.group}`, right - x - 8);
+      pen.fillText(shown, x, y);
       pen.strokeStyle = inks.line; pen.lineWidth = 1;
-      pen.beginPath(); pen.moveTo(x + pen.measureText(`▾ ${row.group}`).width + 8, y); pen.lineTo(right, y); pen.stroke();
+      pen.beginPath(); pen.moveTo(Math.min(right, x + pen.measureText(shown).width + 8), y); pen.lineTo(right, y); pen.stroke();
     } else {
       pen.fillStyle = chosen ? inks.mark : inks.soft;
       pen.beginPath(); pen.arc(12 + plan.lane[n] * LANE, y, 3.5, 0, 7); pen.fill();

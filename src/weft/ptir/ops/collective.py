@@ -18,13 +18,7 @@ import numpy as np
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import ANY, BOOL, NUMBERS, ORDERED, SI64, DType
 from weft.foundation.errors import Unimplemented
-from weft.foundation.partitions import (
-    Classes,
-    Groups,
-    classes_of,
-    one_of_each,
-    split,
-)
+from weft.foundation.partitions import Classes, Groups, classes_of, one_of_each, split
 from weft.foundation.ranks import Begun, Exchange, Meeting, World, world_of
 from weft.ptir.op import Array, EvalContext, Op, Scope, extension_op, op_base
 from weft.ptir.rules import invalid_attribute, length_is

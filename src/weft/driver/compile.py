@@ -41,6 +41,7 @@ from weft.driver.stages.origins import Origin, step_origins
 from weft.driver.stages.places import naming_lines
 from weft.foundation import limits
 from weft.foundation.calls import told_outside
+from weft.foundation.collector import collector_paused
 from weft.foundation.errors import ResourceExceeded, UserError, WeftWarning
 from weft.foundation.forks import no_fork
 from weft.foundation.lines import shown, user_line
@@ -85,7 +86,7 @@ class Cluster:
     def compilation(self) -> Compilation:
         """What every stage made, of the bodies of branches and loops too."""
         if not self.started.values:
-            with no_fork:
+            with no_fork, collector_paused:
                 pipeline().run_whole(self.started)
         return self.started
 
@@ -285,7 +286,7 @@ class Executable(Compiled):
         key = tuple(sorted(sizes.items()))
         if key not in self.clusters:
             reason = "first run with these sizes" if sizes else "all its sizes are given"
-            with no_fork:
+            with no_fork, collector_paused:
                 self.clusters[key] = self._compile(sizes, reason)
             if len(self.clusters) > MOST_CLUSTERS:
                 gone = self.clusters.pop(next(iter(self.clusters)))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import re
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from weft.foundation.calls import told_outside
+from weft.foundation.collector import collector_paused
 from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
 from weft.ptir import decompose, text
 from weft.ptir.codecs import bincode, display, json_reader, json_writer
@@ -32,19 +30,6 @@ MOST_OF_A_STREAM: Final = 1 << 30
 _FIRST: Final = re.compile(r"\S")
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Reading makes millions of objects and no cycles; Python would look through all of them for
-    cycles again and again, which takes as long as the reading."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
-
-
 @told_outside
 def dumps(program: Program, format: str = "text", *, portable: bool = False) -> str | bytes:
     """The program in one of the formats; bytes for bincode, a string for the others.
@@ -56,7 +41,7 @@ def dumps(program: Program, format: str = "text", *, portable: bool = False) -> 
     if portable:
         program = decompose.portable(program)
     if format == "json":
-        with _collector_paused():
+        with collector_paused:
             return json_writer.encode(program)
     if format == "bincode":
         return bincode.encode(program)
@@ -74,7 +59,7 @@ def loads(data: bytes | str) -> Program:
     if not isinstance(data, str | bytes | bytearray):
         raise UserError(f"loads takes bytes or text, not {type(data).__name__}")
     try:
-        with _collector_paused():
+        with collector_paused:
             return _from_text(data) if isinstance(data, str) else _from_bytes(bytes(data))
     except MemoryError:
         raise ResourceExceeded("out of memory while reading a program") from None

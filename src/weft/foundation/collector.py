@@ -1,0 +1,40 @@
+"""Python's search for cycles, paused while much is made that has none.
+
+Reading and compiling make millions of small objects, nearly all of which go when nobody refers to
+them. Python would look through those that are there for cycles again and again: as long as all of
+the reading takes, or a tenth of the compiling, and more the more objects the rest of the process
+has.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Final
+
+from weft.foundation.forks import new_reentrant_lock
+
+
+class _Paused:
+    """While some thread is inside, nobody looks for cycles. Any number of threads may be inside,
+    and a thread may enter again; whoever had switched the search off finds it off afterwards."""
+
+    def __init__(self) -> None:
+        self._lock = new_reentrant_lock()
+        self._inside = 0
+        self._was_running = False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._was_running = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside and self._was_running:
+                gc.enable()
+
+
+collector_paused: Final = _Paused()

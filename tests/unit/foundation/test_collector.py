@@ -1,0 +1,59 @@
+"""The search for cycles is paused for as long as anybody asks, and then as it was."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+import weft
+from weft.driver import pipeline
+from weft.foundation.collector import collector_paused
+
+
+@pytest.fixture(autouse=True)
+def running() -> Iterator[None]:
+    was = gc.isenabled()
+    gc.enable()
+    yield
+    if not was:
+        gc.disable()
+
+
+def test_it_is_paused_until_the_last_has_left() -> None:
+    with collector_paused:
+        with collector_paused:
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_who_switched_it_off_finds_it_off() -> None:
+    gc.disable()
+    with collector_paused:
+        pass
+    assert not gc.isenabled()
+
+
+def test_an_error_ends_the_pause() -> None:
+    with pytest.raises(ValueError, match="inside"), collector_paused:
+        raise ValueError("inside")
+    assert gc.isenabled()
+
+
+def test_compiling_pauses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    enter = pipeline._enter
+
+    def looked_at(stage: object, compilation: object) -> None:
+        seen.append(gc.isenabled())
+        enter(stage, compilation)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pipeline, "_enter", looked_at)
+    program = weft.jit(lambda x: x * 3 + 41).program(weft.zeros((3,)))
+    monkeypatch.setenv("WEFT_CACHE", "off")
+    weft.compile(program, "cpu")
+    assert seen
+    assert not any(seen)
+    assert gc.isenabled()

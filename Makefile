@@ -10,6 +10,7 @@ EXAMPLES ?= 100
 BACKEND ?= reference
 SHARD ?= 1/1
 FIRST ?= 0
+TARGET ?= cpu
 
 # Tests start hundreds of processes, and where this is set each compiles all of Weft's modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -60,8 +61,8 @@ test-full: setup ## all tests and random programs, the long ones too: six hours 
 test-random: setup ## 100,000 random programs on the cpu backend: SHARD=I/N; goes on where it stopped
 	@$(BIN)/python -m tests.random --shard $(SHARD) --resume build/random-$(subst /,-of-,$(SHARD)).jsonl
 
-test-plans: setup ## 20,000 random programs with stages, in random plans, compiled and played row by row: FIRST=SEED
-	@$(BIN)/python -m tests.random.stages --first $(FIRST)
+test-plans: setup ## 20,000 random programs with stages, in random plans, compiled and played row by row: FIRST=SEED TARGET=cpu, or cuda for the GPU
+	@$(BIN)/python -m tests.random.stages --first $(FIRST) --target $(TARGET)
 
 test-torch: setup ## compare with PyTorch, which this installs into .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0

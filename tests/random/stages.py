@@ -1,32 +1,51 @@
 """Random programs of windows and slices, whose kernels become stages, in random legal plans.
 
-    python -m tests.random.stages [--first SEED] [--count N] [--target cpu | sm80 | sm90]
+    python -m tests.random.stages [--first SEED] [--count N] [--target TARGET]
+                                  [--processes N] [--seconds N]
 
-Each program runs with its own plans and with plans whose strips, vectors, depths and places of
-stages are drawn, and is compared with the reference; its kernels with stages are played row by row
-besides. For a GPU, whose dialect is interpreted, programs have narrow floats too.
+What is stored, computed where it is read, or a stage is the compiler's choice for a quarter of the
+programs; for the others the times that it goes by are drawn, so that every legal choice occurs.
+Strips, vectors, depths and places of stages are drawn too. A program whose kernels have stages then
+runs and is compared with the reference:
+
+    cpu         as machine code, and by the interpreter of kernels, row by row
+    sm80, sm90  by the meaning of the GPU dialect
+    cuda        on the GPU of this machine
+
+For a GPU there are programs with narrow floats too. Every wrong program is printed with its seed,
+also one that ends its process.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import math
+import multiprocessing
+import os
 import random
 import sys
+import time
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any, Final
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_interpreted import InterpretedExecutable, InterpretedGpu
+from tests.gpu_interpreted import InterpretedExecutable
 from weft import functional
+from weft.driver.cuda import target_of_device
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.generators import generator_for
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import WeftWarning
 from weft.plan.ir import PlanSet, StagedPlan
@@ -34,11 +53,23 @@ from weft.plan.slides import slide_of
 from weft.plan.staged import depths_of, first_stages, strip_of
 from weft.plan.text import dumps, loads
 from weft.ptir import Program
+from weft.region.fusion.bounds import Bounds
 from weft.region.interp import run_kernel
 from weft.region.interp_rows import run_rows
 from weft.region.ir import Kernel, Module
+from weft.target.known import target_named
+from weft.target.target import Kind
 
 Array = NDArray[Any]
+PRICED: Final = (
+    "weft.region.fusion.greedy",
+    "weft.region.fitting.join_stages",
+    "weft.region.from_poly_view",
+)
+"""The modules that choose by the times of kernels."""
+LOWERING: Final = "weft.region.from_poly_view._Lowering"
+COUNT: Final = 28_000
+"""Programs of which 20,000 have stages."""
 
 
 class _Draw:
@@ -165,44 +196,54 @@ def drawn_plans(text: str, seed: int) -> str:
     return json.dumps(plans)
 
 
-def check(seed: int) -> int:
-    """Compare one program; how many stages its kernels have."""
-    program = make_program(seed)
-    first = weft.compile(program, "cpu")
-    rng = np.random.default_rng(seed)
-    inputs = [
-        (9 * rng.standard_normal(kind.static_shape)).astype(kind.dtype.numpy)
-        for kind in first.inputs
-    ]
-    wanted = weft.run(program, inputs, backend="reference")
-    (cluster,) = first.clusters.values()
-    module = cluster.compilation["region"]
+def check(seed: int, target: str = "cpu") -> int:
+    """Compare one program; how many stages its kernels have. One without any does not run."""
+    on_device = target == "cuda"
+    chosen = target_named(target_of_device() if on_device else target)
+    on_gpu = chosen.kind is Kind.GPU
+    program = make_program(seed, narrow=on_gpu)
+    signature = make_signature(program)
+    first = Compilation(program, chosen, signature)
+    with nullcontext() if seed % 4 == 0 else drawn_prices(seed):
+        run_pipeline(first, "plan")
+    module: Module = first["region"]
     count = sum(len(kernel.stages) for kernel in module.kernels)
-    compare(seed, first.run(inputs), wanted)
-    text = drawn_plans(first.stages["plan"], seed)
-    again = weft.compile(program, "cpu", overrides={"plan": text})
-    compare(seed, again.run(inputs), wanted)
-    compare(seed, _played(module, text, inputs), wanted)
-    return count
-
-
-def check_gpu(seed: int, target: str) -> int:
-    """The same for a GPU, by the meaning of its dialect."""
-    program, backend = make_program(seed, narrow=True), InterpretedGpu(target)
-    first = backend.compile(program)
+    if not count:
+        return 0
+    if on_gpu:
+        text = drawn_slides(module, first["plan"], seed)
+    else:
+        text = drawn_plans(first.text("plan"), seed)
+    made = Compilation(program, chosen, signature, {"plan": text})
+    made.values |= {stage: value for stage, value in first.values.items() if stage != "plan"}
+    run_pipeline(made)
     rng = np.random.default_rng(seed)
-    module: Module = first.compilation["region"]
     given = (module.tensors[name] for name in module.inputs)
     inputs = [(9 * rng.standard_normal(x.shape)).astype(x.dtype.numpy) for x in given]
     wanted = weft.run(program, inputs, backend="reference")
-    count = sum(len(kernel.stages) for kernel in module.kernels)
-    compare(seed, first.execute(inputs), wanted)
-    if count:
-        text = drawn_slides(module, first.compilation["plan"], seed)
-        signature = make_signature(program)
-        again = Compilation(program, backend.target, signature, {"plan": text})
-        compare(seed, InterpretedExecutable(run_pipeline(again)).execute(inputs), wanted)
+    if on_gpu and not on_device:
+        compare(seed, InterpretedExecutable(made).execute(inputs), wanted)
+        return count
+    compare(seed, generator_for(chosen).build(made, signature, ()).program.run(inputs), wanted)
+    if not on_gpu:
+        compare(seed, _played(module, text, inputs), wanted)
     return count
+
+
+@contextmanager
+def drawn_prices(seed: int) -> Iterator[None]:
+    """The times of kernels are any numbers, so that what is chosen by them is anything legal."""
+    draw = random.Random(seed)
+
+    def drawn(kernel: Kernel, *_: Any) -> float:
+        return draw.random() * (0.1 if kernel.stages else 1.0)
+
+    with ExitStack() as patches:
+        for name in PRICED:
+            patches.enter_context(mock.patch(f"{name}.kernel_seconds", drawn))
+        patches.enter_context(mock.patch.object(Bounds, "is_cheap", return_value=False))
+        patches.enter_context(mock.patch(f"{LOWERING}._repeats", return_value=True))
+        yield
 
 
 def drawn_slides(module: Module, plans: PlanSet, seed: int) -> str:
@@ -253,20 +294,121 @@ def compare(seed: int, got: Any, wanted: Any) -> None:
             assert (one == other).all(), f"program {seed} is wrong"
 
 
+# -- many programs ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    """What became of the programs so far."""
+
+    total: int
+    done: int = 0
+    staged: int = 0
+    wrong: list[int] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+
+    def note(self, seed: int, stages: int, problem: str) -> None:
+        self.done += 1
+        self.staged += stages > 0
+        if problem:
+            self.wrong.append(seed)
+            print(f"WRONG, seed {seed}: {problem}", flush=True)
+        if self.done % 500 == 0:
+            print(self, flush=True)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.done} of {self.total} programs, {self.staged} of them with stages, "
+            f"{len(self.wrong)} wrong, {time.monotonic() - self.started:.0f} s"
+        )
+
+
+def work(seeds: range, target: str, seconds: float, pipe: Connection) -> None:
+    """Check programs for some time, telling which one comes, and what became of it."""
+    # What is loaded by now stays.
+    gc.freeze()
+    end = time.monotonic() + seconds
+    for seed in seeds:
+        if time.monotonic() > end:
+            break
+        pipe.send((seed, None, ""))
+        try:
+            found, problem = check(seed, target), ""
+        except Exception as error:
+            found, problem = 0, f"{type(error).__name__}: {error}"
+        pipe.send((seed, found, problem))
+    pipe.close()
+
+
+@dataclass
+class Worker:
+    """A process with programs of its own, and the one that it is at."""
+
+    seeds: range
+    target: str
+    seconds: float
+    at: int | None = None
+
+    def __post_init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, far = context.Pipe(duplex=False)
+        self.process = context.Process(
+            target=work, args=(self.seeds, self.target, self.seconds, far)
+        )
+        self.process.start()
+        far.close()
+
+    def rest(self) -> range:
+        """The programs after the one that it is at."""
+        if self.at is None:
+            return self.seeds[:0]
+        return self.seeds[self.seeds.index(self.at) + 1 :]
+
+
+def run_all(seeds: range, target: str, processes: int, seconds: float = math.inf) -> Tally:
+    """Check all programs, or those that there is time for. A process that ends is a wrong program,
+    and another one goes on."""
+    tally = Tally(len(seeds))
+    parts = [seeds[n::processes] for n in range(processes)]
+    workers = {w.pipe: w for w in (Worker(part, target, seconds) for part in parts if part)}
+    while workers:
+        for pipe in wait(list(workers)):
+            worker = workers[pipe]  # type: ignore[index]
+            try:
+                seed, stages, problem = worker.pipe.recv()
+            except EOFError:
+                del workers[worker.pipe]
+                worker.process.join()
+                if worker.at is not None:
+                    tally.note(worker.at, 0, f"its process ended with {worker.process.exitcode}")
+                elif worker.process.exitcode:
+                    raise SystemExit("a process ended before its first program") from None
+                if rest := worker.rest():
+                    left = tally.started + seconds - time.monotonic()
+                    again = Worker(rest, target, left)
+                    workers[again.pipe] = again
+                continue
+            worker.at = seed if stages is None else None
+            if stages is not None:
+                tally.note(seed, stages, problem)
+    return tally
+
+
 def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.random.stages", description=__doc__)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, default=20_000)
+    parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--target", default="cpu")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seconds", type=float, default=math.inf)
     options = parser.parse_args()
-    staged = 0
-    for seed in range(options.first, options.first + options.count):
-        on_cpu = options.target == "cpu"
-        staged += (check(seed) if on_cpu else check_gpu(seed, options.target)) > 0
-        if seed % 50 == 49:
-            done = seed + 1 - options.first
-            print(f"{done} programs, {staged} of them with stages, 0 wrong", flush=True)
-    return 0
+    # Nothing here is compiled twice, and a process has one core.
+    os.environ["WEFT_CACHE"] = "off"
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    seeds = range(options.first, options.first + options.count)
+    tally = run_all(seeds, options.target, options.processes, options.seconds)
+    print(tally)
+    return 1 if tally.wrong else 0
 
 
 if __name__ == "__main__":

@@ -52,6 +52,8 @@ _FEW_COLUMNS: Final = _Tile((128, 16, 16), 1.0, 3, (32, 16))
 """Tiles of wide numbers whose longer operand, all that counts, waits in a ring."""
 _MOST_SUMS: Final = 64 * 192
 """Sums of a warpgroup that its registers hold twice."""
+_MOST_SUMS_OF_SEVERAL: Final = 128 * 160
+"""Sums of a warpgroup that its registers hold beside what several results are stored by."""
 
 
 def sm90_plan(
@@ -102,7 +104,13 @@ def _registers(form: Form, *, crowded: bool) -> tuple[int, int]:
 def sm90_choice(kernel: Kernel, problem: Problem, target: Target) -> Choice:
     """The form that is done first, and why it is thought to be."""
     found, forms = sm90_contraction(problem), sm90_forms(kernel)
-    return choose(found, target, light=_is_light(kernel), forms=forms)
+    choice = choose(found, target, light=_is_light(kernel), forms=forms)
+    if len(kernel.outputs) == 1 or choice.form.sums <= _MOST_SUMS_OF_SEVERAL:
+        return choice
+    # It would spill, and then move to the best of those that hold less: `candidates.lighter`.
+    others = [f for f in forms if found.suits(f) and f.sums <= _MOST_SUMS_OF_SEVERAL]
+    best = min(others, key=lambda form: cycles(form, found, target))
+    return Choice(best, f"{choice.reason}, of those with registers for several results")
 
 
 def product_seconds(kernel: Kernel, plan: MmaPlan, target: Target) -> float | None:
@@ -175,7 +183,7 @@ def sm90_forms(kernel: Kernel) -> tuple[Form, ...]:
     atom = usual_atom(kernel, "sm90")
     if atom is None or not atom.in_parts:
         return forms
-    return tuple(form for form in forms if form.warp_tile[0] * form.warp_tile[1] <= _MOST_SUMS)
+    return tuple(form for form in forms if form.sums <= _MOST_SUMS)
 
 
 def _keeps_taps(form: Form, image: Image) -> bool:

@@ -46,6 +46,11 @@ class Form:
         return (self.rows // self.warp_tile[0]) * (self.columns // self.warp_tile[1])
 
     @property
+    def sums(self) -> int:
+        """What a warpgroup holds of the result."""
+        return self.warp_tile[0] * self.warp_tile[1]
+
+    @property
     def defers(self) -> bool:
         """Whether results can wait in registers while the next tile is multiplied."""
         return self.roles == "cooperative" and self.warp_tile[0] == 64 and not self.swap

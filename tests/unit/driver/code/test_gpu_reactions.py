@@ -364,3 +364,29 @@ def test_a_large_convolution_does_not_spill() -> None:
     made = compiled(b.build(b.emit("weft.conv", x, w, layout="NCHW", pad=[1, 1, 1, 1])))
     (line,) = (line for line in made.report() if "(conv0): " in line)
     assert " 0 bytes spilled, 0 bytes of stack" in line
+
+
+def test_the_first_plan_of_several_results_has_registers_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is the plan that the one for a single result would move to when it spilled."""
+    one, two = Builder(), Builder()
+    alone, several = (
+        b.param("bf16", [16384, 768]) @ b.param("bf16", [768, 3072]) for b in (one, two)
+    )
+    nvrtc = compiler(monkeypatch, (0, 0), (0, 0))
+    wide = plan_of(compiled(one.build(one.exp(alone))))
+    first = plan_of(compiled(two.build(several, two.exp(several))))
+    assert len(nvrtc.sources) == 2
+    assert (wide["roles"], wide["tile"]) == ("pingpong", [128, 192, 64])
+    assert (first["roles"], first["tile"]) == ("cooperative", [128, 256, 64])
+
+
+@pytest.mark.slow
+def test_a_large_product_of_two_results_does_not_spill() -> None:
+    b = Builder()
+    product = b.param("bf16", [4096, 768]) @ b.param("bf16", [768, 3072])
+    made = compiled(b.build(product, b.add(product, product)))
+    (line,) = (line for line in made.report() if "(matmul0): " in line)
+    assert " 0 bytes spilled, 0 bytes of stack" in line
+    assert not any("are spilled" in line for line in made.report())

@@ -19,8 +19,8 @@ Shape = tuple[int, int, int]
 """Rows, columns and summed axis."""
 GELU: Final = ((4096, 4096, 4096), (16384, 3072, 768))
 MASKED, GATED, HEADS = (8192, 8192, 2048), (4096, 14336, 4096), (16384, 768, 768)
-FOUR_BITS: Final = ((1, 4096, 4096), (16, 14336, 4096))
-EIGHT_BITS: Final = ((1, 4096, 4096), (64, 14336, 4096))
+FOUR_BITS: Final = ((1, 4096, 4096), (16, 14336, 4096), (1, 28672, 8192), (16, 28672, 8192))
+EIGHT_BITS: Final = ((1, 4096, 4096), (64, 14336, 4096), (1, 14336, 4096), (16, 14336, 4096))
 GROUP: Final = 128
 """Neighbours that share a scale of 4-bit weights."""
 EXPERTS, EXPERT_ROWS, CAPACITY = 64, 8192, 256

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import product
 
 from weft.plan.attention import gpu_attention_plans
+from weft.plan.code_tiles import codes_plans
 from weft.plan.group_tiles import group_plans
 from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
 from weft.plan.multiply_adds import fma_plans, lighter_fma_plans
@@ -52,6 +53,8 @@ def candidates(kernel: Kernel, target: Target, first: Plan) -> list[Plan]:
         case MmaPlan(arch="groups"):
             problem = problem_of(kernel)
             found = iter(()) if problem is None else group_plans(kernel, problem, first)
+        case MmaPlan(arch="codes"):
+            found = codes_plans(first)
         case MmaPlan() if target.kind is Kind.GPU:
             found = _matrix_units(kernel, target, first)
         case MmaPlan():

@@ -21,6 +21,8 @@ from weft.region.ir import Kernel, Module, Pattern, epilogue_of, problem_of
 
 CACHED: Final = (CacheRead("A", "smem", "k.i"), CacheRead("B", "smem", "k.i"))
 """Tiles of both operands wait in shared memory, a step of k after the other."""
+IN_REGISTERS: Final = (CacheRead("A", "reg", "k", False), CacheRead("B", "reg", "k", False))
+"""Both operands go from memory to registers."""
 HINTS: Final[Mapping[str, bool | str]] = {"A_swizzle": True, "B_swizzle": True, "C_stride": "row"}
 """How tiles of matrix instructions lie in shared memory, and results in memory."""
 BOUND: Final[Mapping[str, str]] = {
@@ -28,7 +30,7 @@ BOUND: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Who takes which part of a contraction in the SM80 template."""
 _TAILS: Final = ("m.i.i", "n.i.i", "k.i.i")
-_GPU: Final = ("fma", "groups", "sm80", "sm90")
+_GPU: Final = ("codes", "fma", "groups", "sm80", "sm90")
 _PIECE: Final = 16
 """Bytes of one copy of the SM80 template."""
 
@@ -59,7 +61,7 @@ def completed(plan: Plan, kernel: Kernel) -> Plan:
 
 def _completed_on_gpu(plan: MmaPlan, kernel: Kernel) -> MmaPlan:
     ordered = sorted(plan.cache, key=lambda cached: cached.tensor)
-    plan = replace(plan, cache=tuple(ordered) or CACHED)
+    plan = replace(plan, cache=tuple(ordered) or (IN_REGISTERS if plan.arch == "codes" else CACHED))
     if plan.arch not in ("sm80", "sm90"):
         return plan
     plan = replace(plan, layout_hints={**HINTS, **plan.layout_hints})

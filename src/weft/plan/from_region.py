@@ -14,6 +14,7 @@ from typing import Final
 from weft.foundation.dtypes import F32, I1
 from weft.foundation.errors import SpecViolation
 from weft.plan.attention import cpu_attention_plan, gpu_attention_plan, stream_plan
+from weft.plan.code_tiles import codes_plan
 from weft.plan.contraction import cpu_plan
 from weft.plan.group_tiles import group_plan
 from weft.plan.ir import (
@@ -164,7 +165,8 @@ def _contraction(
         return sm90_plan(kernel, problem, target, header)
     if problem is not None and takes_warps(problem, kernel):
         return sm80_plan(kernel, problem, target, header)
-    return fma_plan(kernel, target, header)
+    of_codes = None if problem is not None else codes_plan(kernel, tensors, target, header)
+    return of_codes or fma_plan(kernel, target, header)
 
 
 def _row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> RowPlan:

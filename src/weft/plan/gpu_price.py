@@ -58,6 +58,8 @@ def plan_seconds(
             return product_seconds(kernel, plan, target)
         case MmaPlan(arch="sm80"):
             return None
+        case MmaPlan(arch="codes"):
+            return kernel_work(kernel, tensors, target).bytes / target.rates.bandwidth
         case MmaPlan(arch="groups"):
             found = find_groups(kernel, problem_of(kernel))
             return (

@@ -296,8 +296,8 @@ def _read_mma(fields: Fields, header: Header) -> MmaPlan:
         if name in rest and len(rest[name]) != 2:
             fields.fail(f"field {name!r} must have two entries")
     arch = rest["arch"] = one_of(rest.get("arch", template_of(header.target)), header.target)
-    # The other templates are called by their targets; multiply-adds and groups are for any GPU.
-    target = header.target or ("" if arch in ("fma", "groups") else arch)
+    # The other templates are called by their targets; these are for any GPU.
+    target = header.target or ("" if arch in ("codes", "fma", "groups") else arch)
     return MmaPlan(Header(target, header.kernel), **following({**special, **rest}))
 
 

@@ -25,6 +25,7 @@ from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
 from weft.region.cost import kernel_seconds
 from weft.region.fitting.fit import fit
 from weft.region.fitting.join_attention import join_attention
+from weft.region.fitting.join_codes import join_codes
 from weft.region.fitting.join_stages import join_stages
 from weft.region.fitting.join_streams import join_streams
 from weft.region.forms.find import with_forms
@@ -143,7 +144,9 @@ class _Lowering:
         module = self._module(fusion, fuse(fusion))
         if self.target.has("wgmma"):
             module = join_streams(module)
-        return join_attention(module, self.target) if self.target.streams_attention else module
+        if self.target.streams_attention:
+            module = join_attention(module, self.target)
+        return join_codes(module, self.target) if self.target.kind is Kind.GPU else module
 
     # -- tensors ---------------------------------------------------------------------------------
 

@@ -107,14 +107,15 @@ def _roles(kernel: Kernel, roles: Roles) -> Iterator[Problem]:
 
 
 def _sides(lets: dict[str, Let], total: Reduce, roles: Roles) -> Iterator[Problem]:
-    """The contraction sums a product of the two reads, which depend on the axes of their roles."""
+    """The contraction sums a product of the two sides, which are read, or computed of what is, and
+    depend on the axes of their roles."""
     product = lets[total.value].expr
     if isinstance(product, Cast):
         product = lets[product.x].expr
     factors = (product.lhs, product.rhs) if isinstance(product, Binary) else ()
     if not isinstance(product, Binary) or product.fn != "mul":
         yield "RegionRoles", f"{roles.contraction} does not sum a product"
-    elif {_read_below(lets, name) for name in factors} != {roles.lhs, roles.rhs}:
+    elif {_side_below(lets, name, roles) for name in factors} != {roles.lhs, roles.rhs}:
         yield "RegionRoles", f"{roles.lhs} and {roles.rhs} are not the reads that it multiplies"
     else:
         for side, own, other in ((roles.lhs, roles.m, roles.n), (roles.rhs, roles.n, roles.m)):
@@ -122,14 +123,18 @@ def _sides(lets: dict[str, Let], total: Reduce, roles: Roles) -> Iterator[Proble
             if isinstance(read, Read):
                 exprs = (*read.index, *(guard.expr for guard in read.guards))
                 used = frozenset[str]().union(*(axes_of(expr) for expr in exprs))
-                if not used >= {*own, *roles.k, *roles.batch} or used & {*other}:
-                    yield "RegionRoles", f"{side} is not read along the axes of its role"
+            else:
+                used = frozenset(lets[side].axes)
+            if not used >= {*own, *roles.k, *roles.batch} or used & {*other}:
+                yield "RegionRoles", f"{side} is not read along the axes of its role"
 
 
-def _read_below(lets: dict[str, Let], name: str) -> str:
-    """The read that a factor is, through casts; nothing where it is none."""
-    expr = lets[name].expr
-    while isinstance(expr, Cast):
-        name = expr.x
-        expr = lets[name].expr
-    return name if isinstance(expr, Read) else ""
+def _side_below(lets: dict[str, Let], name: str, roles: Roles) -> str:
+    """The read that a factor is, through casts, or the side that is computed; nothing where it is
+    neither."""
+    passed = [name]
+    while isinstance(expr := lets[passed[-1]].expr, Cast):
+        passed.append(expr.x)
+    if isinstance(lets[passed[-1]].expr, Read):
+        return passed[-1]
+    return next((found for found in passed if found in (roles.lhs, roles.rhs)), "")

@@ -22,7 +22,7 @@ from weft.foundation.errors import ExecutionError, Finding, UserError
 
 _LINE: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
 
-COPY: Final = {"sm90": "UTMALDG", "sm80": "LDGSTS", "groups": "LDGSTS"}
+COPY: Final = {"sm90": "UTMALDG", "sm80": "LDGSTS", "groups": "LDGSTS", "codes": "LDG"}
 """Instructions that bring operands to a matrix kernel, by the `arch` of its plan."""
 _WARPGROUP: Final = frozenset({"HGMMA", "IGMMA", "QGMMA"})
 

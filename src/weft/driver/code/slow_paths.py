@@ -55,7 +55,7 @@ def _of(kernel: Kernel, plans: PlanSet, target: Target) -> Iterator[str]:
 def _lacks_matrix_units(kernel: Kernel, plan: Plan, target: Target) -> bool:
     """Whether a contraction does without instructions that there are for its dtypes, and has enough
     rows and columns for them; convolutions always could be faster."""
-    if isinstance(plan, MmaPlan) and plan.arch in (*ATOMS, "groups"):
+    if isinstance(plan, MmaPlan) and plan.arch in (*ATOMS, "codes", "groups"):
         return False
     if kernel.pattern is Pattern.CONV:
         return True

@@ -56,6 +56,14 @@ def with_one_row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
     return made if made is not None and atom is not None and atom.word == 1 else kernel
 
 
+def as_one_row(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel | None:
+    """A sum of products as a contraction of one row; None where it is none."""
+    found = _factors(kernel)
+    if found is None or not isinstance(found[1].expr, Read):
+        return None
+    return _contraction(kernel, tensors, *found)
+
+
 def _factors(kernel: Kernel) -> tuple[Let, Let, Let] | None:
     """The sum, what it reads along nothing else, and what it reads along all other axes."""
     sums = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]

@@ -22,6 +22,7 @@ PLANS: dict[str, Plan] = {
     "strips": RowPlan(HEADER, 4, across=True, rows_per_thread=7),
     "fma": MmaPlan(HEADER, TILE, arch="fma"),
     "groups": MmaPlan(HEADER, TILE, arch="groups"),
+    "codes": MmaPlan(HEADER, TILE, arch="codes"),
     "sm80": MmaPlan(HEADER, TILE, arch="sm80"),
     "sm90": MmaPlan(HEADER, TILE, arch="sm90"),
     "attention": AttentionPlan(HEADER, 64, 64),

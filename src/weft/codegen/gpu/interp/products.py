@@ -156,6 +156,10 @@ class Matrices(Copies):
                 raw = self.block.memory.load(places, size, "a fragment's load")
                 self.block.memory.note_load(places, size, self.warp, "a fragment's load")
                 self.registers[target.array][target.index] = from_bytes(raw, dtype)[:, 0]
+            case ir.PackPair(target=target, low=low, high=high, dtype=dtype):
+                pair = [self.elements[name].astype(dtype.numpy) for name in (low, high)]
+                words = np.ascontiguousarray(np.stack(pair, axis=1)).view(np.uint32)
+                self.registers[target.array][target.index] = words[:, 0]
             case ir.MmaSync(acc=acc, a=a, b=b, a_dtype=a_dtype, b_dtype=b_dtype):
                 at = [part.index for part in (acc, a, b)]
                 arrays = [self.registers[part.array] for part in (acc, a, b)]

@@ -6,7 +6,8 @@
            | LoadElement | StShared | CountShared | LoadShared | LoadSharedVector      elements
            | LoadStaged | Epilogue | StGlobalVec | StGlobalRow
            | statements on single values (`values.py`)                               map, row
-           | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister | MmaSync    SM80
+           | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister
+           | PackPair | MmaSync                                                      SM80
            | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
            | PrefetchMap | TmaLoad | BulkLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
            | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait
@@ -120,6 +121,7 @@ from weft.codegen.gpu.ir.matrix import (
     LdMatrix,
     LdRegister,
     MmaSync,
+    PackPair,
     SetMaxNReg,
     StMatrix,
     Wgmma,
@@ -196,6 +198,7 @@ __all__ = [
     "MbarrierWait",
     "MmaSync",
     "NamedBarrier",
+    "PackPair",
     "PartStmt",
     "PassTurn",
     "PrefetchMap",

@@ -103,6 +103,17 @@ class LdRegister:
 
 
 @dataclass(frozen=True)
+class PackPair:
+    """Two values as a pair of 16-bit floats in a register, the first in the lower bits: what is not
+    a number of the dtype yet is rounded to it. So an operand may be computed where it is used."""
+
+    target: RegAt
+    low: str
+    high: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
 class MmaSync:
     """`acc[16 x 8] += a[16 x k] b[k x 8]`, fragments in registers of the warp.
 
@@ -129,7 +140,7 @@ class AddRegisters:
     clear: bool = False
 
 
-Sm80Matrix: TypeAlias = LdMatrix | LdRegister | MmaSync
+Sm80Matrix: TypeAlias = LdMatrix | LdRegister | PackPair | MmaSync
 Sm90Matrix: TypeAlias = (
     Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg | StMatrix
 )  # fmt: skip

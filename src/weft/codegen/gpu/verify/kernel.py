@@ -506,6 +506,11 @@ class _Checker:
             case ir.LdRegister(target=target, dtype=dtype):
                 self.need(dtype in (F32, F64), f"a register of {dtype}", TYPE)
                 self.registers(target, 1, dtype)
+            case ir.PackPair(target=target, low=low, high=high, dtype=dtype):
+                self.need(dtype in _NARROW, f"a pair of {dtype}", TYPE)
+                self.registers(target, 1)
+                self.value(low)
+                self.value(high)
             case ir.MmaSync(acc=acc, a=a, b=b, a_dtype=a_dtype, b_dtype=b_dtype):
                 found = self.atom("sm80", a_dtype, b_dtype)
                 held = a_dtype if a_dtype in (F32, F64) else None

@@ -299,6 +299,8 @@ class _Printer:
                 return f"{name}({values}, {self.address(source)});"
             case ir.LdRegister(target=target, source=source):
                 return f"load_register({at(target, 0)}, {self.address(source)});"
+            case ir.PackPair(target=target, low=low, high=high, dtype=dtype):
+                return f"{at(target, 0)} = {self.values.packed((low, high), 0, dtype)};"
             case ir.MmaSync(acc=acc, a=a, b=b, a_dtype=a_dtype, b_dtype=b_dtype):
                 counts = zip((acc, a, b), (4, *fragment_registers(a_dtype)), strict=True)
                 parts = [at(place, i) for place, count in counts for i in range(count)]

@@ -1,0 +1,81 @@
+"""Choosing an `MmaPlan` for a product of few rows with weights of few bits: how many columns a
+block makes, and how many warps share their sums.
+
+A plan's `tile` is all rows (in eights), the columns of a block, and what its warps take of k in one
+step; `warp_tile` is all of the first two, since warps share k alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from weft.plan.completion import IN_REGISTERS
+from weft.plan.edges import local_edges
+from weft.plan.ir import Header, MmaPlan
+from weft.region.forms.codes import LANES, Codes, find_codes
+from weft.region.ir import Kernel, Tensor, epilogue_of
+from weft.target.target import Target
+
+ROWS: Final = 8
+"""Rows of x that an instruction takes."""
+COLUMNS: Final = 16
+"""Columns of the result."""
+MOST_SUMS: Final = 64
+"""Registers of sums of a thread."""
+_WARPS: Final = 8
+_TURNS: Final = 2
+"""Steps of each warp, at least."""
+_BLOCKS: Final = 3
+"""Of a unit, from which on wider blocks pay: they read x less often."""
+
+
+def codes_plan(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
+) -> MmaPlan | None:
+    """A plan for matrix instructions of single warps; None where it is no such product."""
+    found = find_codes(kernel, tensors)
+    if found is None or not target.has("cp.async"):
+        return None
+    sizes = kernel.sizes
+    rows, columns, batch = (
+        math.prod(sizes[name] for name in names)
+        for names in (found.rows, found.columns, found.batch)
+    )
+    high = ROWS * -(-rows // ROWS)
+    steps = found.runs(sizes) // LANES
+    warps = _WARPS
+    while warps > 1 and steps < _TURNS * warps:
+        warps //= 2
+    wide = COLUMNS
+    blocks = batch * -(-columns // (2 * COLUMNS))
+    if high > ROWS and high <= MOST_SUMS // 2 and blocks >= _BLOCKS * target.limits.units:
+        wide = 2 * COLUMNS
+    return MmaPlan(
+        header,
+        (high, wide, warps * step_of(found)),
+        warp_tile=(high, wide),
+        cache=IN_REGISTERS,
+        epilogue=epilogue_of(kernel),
+        arch="codes",
+        algo_choice={"matmul": "implicit_gemm"},
+        local_edges=local_edges(kernel),
+        order="rows",
+        roles="single",
+    )
+
+
+def step_of(found: Codes) -> int:
+    """What a warp takes of k in one step."""
+    return LANES * len(found.points)
+
+
+def codes_plans(first: MmaPlan) -> Iterator[MmaPlan]:
+    """Other tiles than those of a first plan: as many columns, or twice as many, by fewer or more
+    warps."""
+    rows, _, depth = first.tile
+    for wide in (COLUMNS, 2 * COLUMNS):
+        for length in (depth // 2, depth, 2 * depth):
+            yield replace(first, tile=(rows, wide, length), warp_tile=(rows, wide))

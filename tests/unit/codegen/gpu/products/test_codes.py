@@ -1,0 +1,194 @@
+"""Products of few rows with weights of few bits, on the dialect's interpreter: right in every
+spelling; faults that were planted are found; what the compiler makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.example_inputs import inputs_for
+from tests.gpu_codes import CASES, Case
+from tests.gpu_faults import planted, without
+from tests.gpu_interpreted import InterpretedGpu
+from tests.gpu_programs import through_stages
+from weft.codegen.gpu import ir, templates
+from weft.codegen.gpu.compile import compile_cuda
+from weft.codegen.gpu.interp import Hazard, Timing, run
+from weft.codegen.gpu.ir import values
+from weft.codegen.gpu.ir.scalar import Lit
+from weft.codegen.gpu.sass import disassemble
+from weft.codegen.gpu.spelling.print import cuda
+from weft.codegen.gpu.spelling.text import parse_module, print_module
+from weft.plan import text
+from weft.plan.candidates import candidates
+from weft.plan.ir import MmaPlan
+from weft.ptir import Program
+from weft.target.known import target_named
+from weft.testing.compare import compare
+
+
+def plans_of(program: Program, target: str = "sm90") -> list[str]:
+    plans = through_stages(program, target)["plan"].plans.values()
+    return [plan.arch for plan in plans if isinstance(plan, MmaPlan)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_weights_are_made_in_the_one_kernel_and_agree(name: str) -> None:
+    program = CASES[name].program()
+    assert plans_of(program) == ["codes"]
+    assert len(through_stages(program, "sm90")["gpu"].launches) == 1
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def test_they_agree_on_sm80() -> None:
+    program = CASES["halves of bytes"].program()
+    assert plans_of(program, "sm80") == ["codes"]
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm80"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(rows=65),
+        Case(weights="across"),
+        Case(columns=64, depth=128),
+        Case(depth=264),
+        Case(dtype="f32"),
+    ],
+    ids=["many rows", "codes along columns", "small", "odd sums", "f32"],
+)
+def test_other_weights_are_left_to_others(case: Case) -> None:
+    program = case.program()
+    assert "codes" not in plans_of(program)
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def test_codes_are_read_once_whichever_halves_are_asked_for() -> None:
+    (kernel,) = through_stages(CASES["halves of bytes"].program(), "sm90")["gpu"].kernels.values()
+    reads = [s for s in ir.walk(kernel.body) if isinstance(s, values.LoadVector)]
+    codes = [read for read in reads if read.dtype.name == "ui8"]
+    assert len(codes) == 2
+    assert all(len(read.names) == 16 and read.guard == Lit(1) for read in codes)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_become_machine_code_as_planned(name: str) -> None:
+    (kernel,) = through_stages(CASES[name].program(), "sm90")["gpu"].kernels.values()
+    made = compile_cuda(cuda(kernel), "sm_90a")
+    assert made.report.findings == []
+    assert "HMMA" in {found.root for found in disassemble(made.code)}
+
+
+@pytest.mark.parametrize("name", ["bytes", "halves of bytes"])
+def test_texts_read_back(name: str) -> None:
+    stages = through_stages(CASES[name].program(), "sm90")
+    assert parse_module(print_module(stages["gpu"])) == stages["gpu"]
+    plans = stages["plan"]
+    assert text.loads(text.dumps(plans)).plans == plans.plans
+
+
+FAULTY = Case(rows=11, columns=260, dtype="f16", weights="halves of bytes")
+
+
+def results_of(kernel: ir.Kernel, timing: Timing = Timing.LATE, seed: int = 0) -> NDArray[Any]:
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal(11 * 256).astype(np.float16)
+    codes = rng.integers(0, 256, 260 * 128, dtype=np.uint8)
+    scales = rng.uniform(0.5, 1.0, 260 * 4).astype(np.float16)
+    made: list[NDArray[Any]] = [x, codes, scales, np.full(11 * 260, np.nan, np.float16)]
+    tensors = dict(zip(kernel.buffers, made, strict=True))
+    run(kernel, tensors, timing, seed)
+    return tensors[kernel.buffers[-1]]
+
+
+def built(change: Callable[[MmaPlan], MmaPlan] = lambda plan: plan) -> ir.Kernel:
+    stages = through_stages(FAULTY.program(), "sm90")
+    region, refs = stages["region"], stages["memory"].refs
+    (kernel,) = region.kernels
+    plan = change(stages["plan"].of(kernel.name))
+    return templates.build(kernel, region.tensors, refs, plan, target_named("sm90"), "k0")
+
+
+def test_any_order_gives_the_same_bits() -> None:
+    kernel = built()
+    first = results_of(kernel)
+    assert np.isfinite(first.astype(np.float32)).all()
+    assert (results_of(kernel, Timing.EARLY, seed=5) == first).all()
+
+
+def test_other_tiles_are_candidates_and_agree() -> None:
+    stages = through_stages(FAULTY.program(), "sm90")
+    (kernel,) = stages["region"].kernels
+    first = stages["plan"].of(kernel.name)
+    found = candidates(kernel, target_named("sm90"), first)
+    assert found[0] == first
+    rows, _, depth = first.tile
+    assert {plan.tile for plan in found if isinstance(plan, MmaPlan)} >= {(rows, 32, 2 * depth)}
+    good = results_of(built()).astype(np.float32)
+    other = built(lambda plan: replace(plan, tile=(rows, 32, 2 * depth), warp_tile=(rows, 32)))
+    assert np.allclose(results_of(other).astype(np.float32), good, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tile": (8, 16, 256)}, {"tile": (16, 24, 256)}, {"tile": (16, 16, 100)},
+        {"warp_tile": (16, 8)}, {"stages": 3}, {"order": "hilbert"}, {"roles": "pingpong"},
+        {"split_k": 2}, {"algo_choice": {"matmul": "splitk_serial_2"}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_plans_that_the_template_cannot_carry_out_are_refused(change: dict[str, Any]) -> None:
+    stages = through_stages(FAULTY.program(), "sm90")
+    region, refs = stages["region"], stages["memory"].refs
+    (kernel,) = region.kernels
+    plan = replace(stages["plan"].of(kernel.name), **change)
+    assert templates.accepts(kernel, region.tensors, refs, plan, target_named("sm90"))
+
+
+def unguarded(statement: ir.Stmt) -> ir.Stmt:
+    if isinstance(statement, values.LoadVector):
+        return replace(statement, guard=Lit(1))
+    return statement
+
+
+def turned(statement: ir.Stmt) -> ir.Stmt:
+    if isinstance(statement, ir.PackPair) and statement.target.array == "a_part":
+        return replace(statement, low=statement.high, high=statement.low)
+    return statement
+
+
+def behind_the_end(statement: ir.Stmt) -> ir.Stmt:
+    if isinstance(statement, ir.If):
+        return replace(statement, cond=Lit(1))
+    return statement
+
+
+FAULTS: dict[str, Callable[[ir.Stmt], ir.Stmt | None]] = {
+    "no meeting": without(ir.SyncThreads),
+    "rows behind the last": unguarded,
+    "numbers in another order": turned,
+    "results behind the last": behind_the_end,
+    "half of the sum": lambda statement: (
+        None if isinstance(statement, ir.MmaSync) and statement.b.index % 4 else statement
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_faults_are_found(name: str) -> None:
+    kernel = built()
+    good = results_of(kernel).astype(np.float32)
+    try:
+        found = results_of(planted(kernel, FAULTS[name])).astype(np.float32)
+    except Hazard:
+        return
+    assert not np.allclose(found, good, rtol=1e-2, atol=1e-2)

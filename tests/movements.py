@@ -8,13 +8,13 @@ from math import prod
 from weft.foundation.dims import static
 from weft.foundation.dtypes import F32, SI32
 from weft.foundation.index_expr import Expr, axis, constant
+from weft.foundation.scalar import Fn
 from weft.tiny.ir import (
     Barrier,
     Const,
     DynamicShrink,
     Expand,
     Flip,
-    Fn,
     Graph,
     Input,
     Pad,

@@ -10,9 +10,10 @@ import weft
 from tests.agree.function_values import patterns, specials
 from tests.support import Array, assert_ulp, by_name, random_array
 from weft.foundation.dtypes import F32, F64, FLOATS, INTEGERS, DType
+from weft.foundation.scalar import Fn
 from weft.ptir import Builder
 from weft.tiny.from_ptir import lower_program
-from weft.tiny.ir import Binary, Fn
+from weft.tiny.ir import Binary
 
 pytestmark = pytest.mark.usefixtures("quiet_arithmetic")
 WHOLE = (0, 1, 2, 3, 5, 7, 16, 31, 63, 64, 65)

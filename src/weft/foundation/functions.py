@@ -1,9 +1,8 @@
 """The functions of elements and the reductions, by name, on NumPy arrays: what every op and every
 interpreter means by them.
 
-Narrow floats are computed in f32 and rounded once, 4-bit integers wrap, integer division truncates
-toward zero, maximum and minimum propagate NaN. Warnings about overflow or invalid operands are not
-wanted here: infinities and NaN are values.
+Narrow floats are computed in f32 and rounded once, 4-bit integers wrap. Warnings about
+overflow or invalid operands are not wanted here: infinities and NaN are values.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation import complex_functions, integer_functions, numeric
+from weft.foundation import complex_functions, numeric, scalar
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError, SpecViolation
-from weft.foundation.special import erf
+from weft.foundation.scalar import FUNCTIONS
 
 Array = NDArray[Any]
 Function: TypeAlias = Callable[..., Any]
@@ -27,23 +26,25 @@ QUIET: Final[Mapping[str, Any]] = {"all": "ignore"}
 """The NumPy error state in which programs run: `with np.errstate(**QUIET)`."""
 
 
-def _in_double(real: Function, on_complex: Function | None = None) -> Function:
-    """`real` carried out in f64, or `on_complex` (default: `real`) in cf64.
-
-    Rounded to a narrower dtype, the result is then the same on every machine but for rare ties.
-    """
-
-    def wide(*args: Array) -> Any:
-        if args[0].dtype.kind == "c":
-            return (on_complex or real)(*(a.astype(np.complex128, copy=False) for a in args))
-        return real(*(a.astype(np.float64, copy=False) for a in args))
-
-    return wide
-
-
-def _sqrt(x: Array) -> Array:
-    # A real square root is correctly rounded in any format: no detour is needed.
-    return np.asarray(np.sqrt(x) if x.dtype.kind == "f" else _in_double(np.sqrt)(x))
+UNARY: Final[Mapping[str, Function]] = {
+    str(fn): row.meaning for fn, row in FUNCTIONS.items() if fn in scalar.UNARY
+}
+COMPARISONS: Final[Mapping[str, Function]] = {
+    str(fn): row.meaning for fn, row in FUNCTIONS.items() if fn in scalar.COMPARISONS
+}
+BINARY: Final[Mapping[str, Function]] = {
+    str(fn): row.meaning
+    for fn, row in FUNCTIONS.items()
+    if fn in scalar.BINARY - scalar.COMPARISONS
+}
+ON_BITS: Final = frozenset({"copysign", "nextafter"})
+"""Functions of the stored bits, which no widening may come before."""
+REDUCTIONS: Final[Mapping[str, Any]] = {
+    "sum": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "prod": np.multiply,
+}
 
 
 def sign(x: Array) -> Array:
@@ -52,90 +53,6 @@ def sign(x: Array) -> Array:
         return complex_functions.direction(x.astype(np.complex128, copy=False))
     # NumPy turns -0 into +0.
     return np.where(x == 0, x, np.sign(x))
-
-
-def _gelu(x: Array) -> Array:
-    half = x.dtype.type(0.5)
-    return np.asarray(half * x * (1 + erf(x * x.dtype.type(math.sqrt(0.5)))))
-
-
-def _power(base: Array, exponent: Array) -> Array:
-    if base.dtype.kind in "iu":
-        return integer_functions.power(base, exponent)
-    return np.asarray(_in_double(np.power)(base, exponent))
-
-
-UNARY: Final[Mapping[str, Function]] = {
-    "neg": np.negative,
-    "abs": lambda x: np.abs(x).astype(x.dtype),
-    "sqrt": _sqrt,
-    "rsqrt": lambda x: np.reciprocal(np.sqrt(x)),
-    "recip": np.reciprocal,
-    "exp": np.exp,
-    "exp2": _in_double(np.exp2, complex_functions.exp2),
-    "expm1": _in_double(np.expm1, complex_functions.expm1),
-    "log": np.log,
-    "log2": _in_double(np.log2),
-    "log10": _in_double(np.log10),
-    "log1p": _in_double(np.log1p, complex_functions.log1p),
-    "sin": _in_double(np.sin),
-    "cos": _in_double(np.cos),
-    "tan": _in_double(np.tan),
-    "asin": _in_double(np.arcsin),
-    "acos": _in_double(np.arccos),
-    "atan": _in_double(np.arctan),
-    "sinh": _in_double(np.sinh),
-    "cosh": _in_double(np.cosh),
-    "tanh": np.tanh,
-    "asinh": _in_double(np.arcsinh),
-    "acosh": _in_double(np.arccosh),
-    "atanh": _in_double(np.arctanh),
-    "erf": erf,
-    "relu": lambda x: np.where(x <= 0, x.dtype.type(0), x),
-    "gelu": _gelu,
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "trunc": np.trunc,
-    "round": np.rint,
-    "not": np.invert,
-}
-BINARY: Final[Mapping[str, Function]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": integer_functions.divide,
-    "max": np.maximum,
-    "min": np.minimum,
-    "pow": _power,
-    "fmod": integer_functions.remainder,
-    "atan2": _in_double(np.arctan2),
-    "hypot": _in_double(np.hypot),
-    "logaddexp": _in_double(np.logaddexp),
-    "copysign": integer_functions.copysign,
-    "nextafter": integer_functions.nextafter,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "shift_left": integer_functions.shift_left,
-    "shift_right": integer_functions.shift_right,
-}
-ON_BITS: Final = frozenset({"copysign", "nextafter"})
-"""Functions of the stored bits, which no widening may come before."""
-COMPARISONS: Final[Mapping[str, Function]] = {
-    "lt": np.less,
-    "le": np.less_equal,
-    "eq": np.equal,
-    "ge": np.greater_equal,
-    "gt": np.greater,
-    "ne": np.not_equal,
-}
-REDUCTIONS: Final[Mapping[str, Any]] = {
-    "sum": np.add,
-    "max": np.maximum,
-    "min": np.minimum,
-    "prod": np.multiply,
-}
 
 
 def unary(fn: str, dtype: DType, x: Array) -> Array:

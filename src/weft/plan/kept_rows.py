@@ -14,6 +14,7 @@ from typing import Final
 
 from weft.foundation.dtypes import I1
 from weft.foundation.index_expr import coefficient, linear
+from weft.foundation.scalar import FUNCTIONS
 from weft.plan.ir import Header, RowPlan
 from weft.plan.rows import is_regular, passes_before, reduced_axes, row_length
 from weft.region.forms.columns import (
@@ -39,10 +40,7 @@ from weft.region.ir import (
 
 KEPT_BYTES: Final = 256 * 1024
 """Memory of a thread for the kept values of one tile: well inside a second-level cache."""
-_CHEAP: Final = frozenset(
-    {"neg", "abs", "relu", "not", "add", "sub", "mul", "max", "min", "and", "or", "xor"}
-    | {"lt", "le", "eq", "ge", "gt", "ne", "copysign", "shift_left", "shift_right"}
-)
+_CHEAP: Final = frozenset(str(fn) for fn, row in FUNCTIONS.items() if row.operations == 1)
 """Functions that are not worth a store and a load."""
 _SIDE_BY_SIDE: Final = 16
 """Vectors of neighbouring columns that are reduced together: as many as registers hold."""

@@ -29,6 +29,7 @@ from weft.foundation.index_expr import (
     substitute,
 )
 from weft.foundation.memo import memo
+from weft.foundation.scalar import Fn
 from weft.indexbook.ir import IndexBook, IndexInfo
 from weft.indexbook.ir import IndexParam as BookParam
 from weft.poly_view.chains import find_chains
@@ -48,7 +49,6 @@ from weft.tiny.ir import (
     Cast,
     Const,
     DynamicUpdate,
-    Fn,
     Gather,
     Graph,
     Input,

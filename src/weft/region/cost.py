@@ -13,6 +13,7 @@ from typing import Final
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import bounds
+from weft.foundation.scalar import FUNCTIONS
 from weft.region.forms.slides import Slide, find_slide
 from weft.region.forms.staged import find_staged, strip_rows
 from weft.region.ir import (
@@ -37,14 +38,7 @@ from weft.region.slide_price import slide_seconds, slide_shape
 from weft.target.roofline import Work, time_estimate
 from weft.target.target import Kind, Target
 
-_OPERATIONS: Final[Mapping[str, int]] = {
-    "exp": 12, "exp2": 10, "log": 14, "log2": 14, "sqrt": 6, "rsqrt": 8, "recip": 4, "div": 6,
-    "sin": 40, "cos": 40, "tan": 60, "asin": 40, "acos": 40, "atan": 40, "atan2": 50, "tanh": 20,
-    "sinh": 40, "cosh": 30, "asinh": 60, "acosh": 60, "atanh": 60, "erf": 24, "gelu": 28,
-    "silu": 18, "expm1": 24, "log1p": 30, "log10": 30, "pow": 100, "fmod": 60, "hypot": 12,
-    "logaddexp": 60, "floor": 4, "ceil": 4, "trunc": 3, "round": 4,
-}  # fmt: skip
-"""Operations of functions that are more than one instruction."""
+_OPERATIONS: Final = {str(fn): row.operations for fn, row in FUNCTIONS.items()}
 PHILOX: Final = 400
 """What one random word costs where its neighbours are not wanted: no vector unit multiplies so."""
 _CACHED_WHOLE: Final = 1 << 20

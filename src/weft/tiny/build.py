@@ -18,8 +18,8 @@ from weft.foundation.axes import inverse
 from weft.foundation.dims import Dim, Shape, static
 from weft.foundation.dtypes import I1, SI32, SI64, DType
 from weft.foundation.index_expr import Expr, axis
+from weft.foundation.scalar import COMPARISONS, Fn
 from weft.tiny.ir import (
-    COMPARISONS,
     Barrier,
     Binary,
     Cast,
@@ -27,7 +27,6 @@ from weft.tiny.ir import (
     Const,
     Expand,
     Flip,
-    Fn,
     Iota,
     Pad,
     Permute,

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from weft.foundation import numeric
 from weft.foundation.dtypes import F64, I1, DType
+from weft.foundation.scalar import Fn
 from weft.ptir.literal import ScalarLiteral, ScalarTag
 from weft.ptir.op import Op
 from weft.ptir.ops import (
@@ -33,7 +34,7 @@ from weft.tiny import build
 from weft.tiny.from_ptir_elementwise import is_finite, is_infinite, is_nan
 from weft.tiny.from_ptir_movement import REDUCE
 from weft.tiny.from_ptir_row import Rows
-from weft.tiny.ir import Binary, Fn, Iota, Unary, Value, Where
+from weft.tiny.ir import Binary, Iota, Unary, Value, Where
 
 PART: Final = complex_parts.PART
 

@@ -3,45 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from weft.foundation.dtypes import F32, F64, FP8_E4M3, I1, SI32, SI64, DType
 from weft.foundation.numeric import wide_dtype
+from weft.foundation.scalar import Fn
 from weft.ptir.op import Op
 from weft.ptir.ops import bits, elementwise, quantisation, scheduling
 from weft.ptir.ops import functions as fns
 from weft.ptir.types import TensorType
 from weft.tiny import build
 from weft.tiny.from_ptir_row import Row, Rows
-from weft.tiny.ir import Binary, Const, Expand, Fn, Reshape, Rule, Scalar, Unary, Value, Where
+from weft.tiny.ir import Binary, Const, Expand, Reshape, Rule, Scalar, Unary, Value, Where
 
-_UNARY: Final = {
-    elementwise.UnaryFn.NEG: Fn.NEG,
-    elementwise.UnaryFn.ABS: Fn.ABS,
-    elementwise.UnaryFn.EXP: Fn.EXP,
-    elementwise.UnaryFn.LOG: Fn.LOG,
-    elementwise.UnaryFn.TANH: Fn.TANH,
-    elementwise.UnaryFn.ERF: Fn.ERF,
-    elementwise.UnaryFn.RSQRT: Fn.RSQRT,
-    elementwise.UnaryFn.RECIPROCAL: Fn.RECIP,
-}
-_BINARY: Final = {
-    elementwise.BinaryFn.ADD: Fn.ADD,
-    elementwise.BinaryFn.SUB: Fn.SUB,
-    elementwise.BinaryFn.MUL: Fn.MUL,
-    elementwise.BinaryFn.DIV: Fn.DIV,
-    elementwise.BinaryFn.MAXIMUM: Fn.MAX,
-    elementwise.BinaryFn.MINIMUM: Fn.MIN,
-}
-_COMPARE: Final = {
-    elementwise.CompareFn.LESS: Fn.LT,
-    elementwise.CompareFn.LESS_EQUAL: Fn.LE,
-    elementwise.CompareFn.EQUAL: Fn.EQ,
-    elementwise.CompareFn.GREATER_EQUAL: Fn.GE,
-    elementwise.CompareFn.GREATER: Fn.GT,
-    elementwise.CompareFn.NOT_EQUAL: Fn.NE,
-}
 _INTEGER_EXPONENTS: Final = range(65)
 
 
@@ -56,7 +31,7 @@ def _binary(fn: Fn) -> Row:
 def _elementwise_unary(
     op: elementwise.ElementwiseUnary, args: Sequence[Value], output: TensorType
 ) -> Value:
-    return Unary(_UNARY[op.fn], args[0])
+    return Unary(elementwise.SCALARS[op.fn], args[0])
 
 
 def _elementwise_binary(
@@ -64,7 +39,7 @@ def _elementwise_binary(
 ) -> Value:
     if op.fn is elementwise.BinaryFn.DIV:
         return Binary(Fn.DIV, args[0], divisor(args[1]))
-    return Binary(_BINARY[op.fn], args[0], args[1])
+    return Binary(elementwise.SCALARS[op.fn], args[0], args[1])
 
 
 def divisor(x: Value) -> Value:
@@ -145,7 +120,7 @@ def _logic(fn: Fn, on_truth: Fn) -> Row:
 
 
 def _compare(op: elementwise.Compare, args: Sequence[Value], output: TensorType) -> Value:
-    return Binary(_COMPARE[op.op], args[0], args[1])
+    return Binary(elementwise.SCALARS[op.op], args[0], args[1])
 
 
 def _select(op: elementwise.Select, args: Sequence[Value], output: TensorType) -> Value:
@@ -270,6 +245,11 @@ def _requantize(op: quantisation.Requantize, args: Sequence[Value], output: Tens
     return _quantised(quotient, _along(out_zero, q, op.axis), op.output_dtype)
 
 
+def _own(kind: type[fns.ScalarOp]) -> Iterator[type[fns.ScalarOp]]:
+    """Functions that Tiny has as well."""
+    return (cls for cls in kind.__subclasses__() if hasattr(cls, "scalar"))
+
+
 ROWS: Final[Rows] = {
     elementwise.ElementwiseUnary: _elementwise_unary,
     elementwise.ElementwiseBinary: _elementwise_binary,
@@ -279,40 +259,15 @@ ROWS: Final[Rows] = {
     elementwise.StopGradient: _same,
     scheduling.Barrier: _barrier,
     elementwise.Clamp: _clamp,
-    fns.Sqrt: _unary(Fn.SQRT),
-    fns.Floor: _unary(Fn.FLOOR),
-    fns.Ceil: _unary(Fn.CEIL),
-    fns.Trunc: _unary(Fn.TRUNC),
-    fns.Round: _unary(Fn.ROUND),
-    fns.Sin: _unary(Fn.SIN),
-    fns.Cos: _unary(Fn.COS),
-    fns.Tan: _unary(Fn.TAN),
-    fns.Asin: _unary(Fn.ASIN),
-    fns.Acos: _unary(Fn.ACOS),
-    fns.Atan: _unary(Fn.ATAN),
-    fns.Sinh: _unary(Fn.SINH),
-    fns.Cosh: _unary(Fn.COSH),
-    fns.Asinh: _unary(Fn.ASINH),
-    fns.Acosh: _unary(Fn.ACOSH),
-    fns.Atanh: _unary(Fn.ATANH),
-    fns.Exp2: _unary(Fn.EXP2),
-    fns.Expm1: _unary(Fn.EXPM1),
-    fns.Log2: _unary(Fn.LOG2),
-    fns.Log10: _unary(Fn.LOG10),
-    fns.Log1p: _unary(Fn.LOG1P),
+    **{cls: _unary(cls.scalar) for cls in _own(fns.UnaryFunction)},
+    **{cls: _binary(cls.scalar) for cls in _own(fns.BinaryFunction)},
     fns.Sign: _sign,
     fns.Signbit: _signbit,
     fns.IsNan: _test(is_nan),
     fns.IsInf: _test(is_infinite),
     fns.IsFinite: _test(is_finite),
-    fns.Atan2: _binary(Fn.ATAN2),
     fns.Pow: _pow,
     fns.Fmod: _fmod,
-    fns.Copysign: _binary(Fn.COPYSIGN),
-    fns.Nextafter: _binary(Fn.NEXTAFTER),
-    fns.Hypot: _binary(Fn.HYPOT),
-    fns.Logaddexp: _binary(Fn.LOGADDEXP),
-    bits.BitwiseNot: _unary(Fn.NOT),
     bits.BitwiseAnd: _logic(Fn.AND, Fn.MIN),
     bits.BitwiseOr: _logic(Fn.OR, Fn.MAX),
     bits.BitwiseXor: _logic(Fn.XOR, Fn.NE),

@@ -14,6 +14,7 @@ from typing import Final
 from weft.foundation.axes import inverse, normalise_axis
 from weft.foundation.dims import Shape, static
 from weft.foundation.dtypes import I1, SI64, UI32
+from weft.foundation.scalar import Fn
 from weft.foundation.whole_ops import Order, Scatter
 from weft.ptir.ops import indexing, ordering
 from weft.ptir.types import TensorType, TupleType
@@ -25,7 +26,6 @@ from weft.tiny.ir import (
     Const,
     DynamicShrink,
     DynamicUpdate,
-    Fn,
     Gather,
     Iota,
     Opaque,

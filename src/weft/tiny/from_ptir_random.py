@@ -9,11 +9,12 @@ from typing import Final
 
 from weft.foundation.dims import static
 from weft.foundation.dtypes import F32, F64, SI32, SI64, UI32, UI64, DType
+from weft.foundation.scalar import Fn
 from weft.ptir.ops import random
 from weft.ptir.types import TensorType
 from weft.tiny import build
 from weft.tiny.from_ptir_row import Rows
-from weft.tiny.ir import Binary, Fn, Iota, Unary, Value, Where, Words
+from weft.tiny.ir import Binary, Iota, Unary, Value, Where, Words
 
 
 def stream_state(run: Value, stream: int) -> Value:

@@ -10,6 +10,7 @@ from weft.foundation import functions, numeric
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dims import static
 from weft.foundation.dtypes import F32, F64, I1, SI32, SI64
+from weft.foundation.scalar import Fn
 from weft.foundation.whole_ops import Running, Scatter
 from weft.ptir.ops import contraction, normalisation, reduction
 from weft.ptir.types import TensorType
@@ -17,7 +18,7 @@ from weft.tiny import build
 from weft.tiny.from_ptir_elementwise import is_nan
 from weft.tiny.from_ptir_movement import REDUCE
 from weft.tiny.from_ptir_row import Row, Rows
-from weft.tiny.ir import Binary, Fn, Iota, Opaque, ReduceFn, Rule, Value, Where
+from weft.tiny.ir import Binary, Iota, Opaque, ReduceFn, Rule, Value, Where
 
 
 def _dot_general(op: contraction.DotGeneral, args: Sequence[Value], output: TensorType) -> Value:

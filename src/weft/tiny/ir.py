@@ -34,85 +34,9 @@ from weft.foundation.dims import Shape, add_dims
 from weft.foundation.dtypes import I1, UI32, DType
 from weft.foundation.index_expr import Index
 from weft.foundation.interned import Node, node
+from weft.foundation.scalar import COMPARISONS, Fn
 
 Scalar: TypeAlias = bool | int | float | complex
-
-
-class Fn(Enum):
-    """Functions of elements. Their meaning is that of the same name in `foundation.functions`."""
-
-    NEG = "neg"
-    ABS = "abs"
-    SQRT = "sqrt"
-    RSQRT = "rsqrt"
-    RECIP = "recip"
-    EXP = "exp"
-    EXP2 = "exp2"
-    EXPM1 = "expm1"
-    LOG = "log"
-    LOG2 = "log2"
-    LOG10 = "log10"
-    LOG1P = "log1p"
-    SIN = "sin"
-    COS = "cos"
-    TAN = "tan"
-    ASIN = "asin"
-    ACOS = "acos"
-    ATAN = "atan"
-    SINH = "sinh"
-    COSH = "cosh"
-    TANH = "tanh"
-    ASINH = "asinh"
-    ACOSH = "acosh"
-    ATANH = "atanh"
-    ERF = "erf"
-    RELU = "relu"
-    GELU = "gelu"
-    SILU = "silu"
-    FLOOR = "floor"
-    CEIL = "ceil"
-    TRUNC = "trunc"
-    ROUND = "round"
-    NOT = "not"
-    ADD = "add"
-    SUB = "sub"
-    MUL = "mul"
-    DIV = "div"
-    MAX = "max"
-    MIN = "min"
-    POW = "pow"
-    FMOD = "fmod"
-    ATAN2 = "atan2"
-    HYPOT = "hypot"
-    LOGADDEXP = "logaddexp"
-    COPYSIGN = "copysign"
-    NEXTAFTER = "nextafter"
-    AND = "and"
-    OR = "or"
-    XOR = "xor"
-    SHIFT_LEFT = "shift_left"
-    SHIFT_RIGHT = "shift_right"
-    LT = "lt"
-    LE = "le"
-    EQ = "eq"
-    GE = "ge"
-    GT = "gt"
-    NE = "ne"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-COMPARISONS = frozenset({Fn.LT, Fn.LE, Fn.EQ, Fn.GE, Fn.GT, Fn.NE})
-ARITHMETIC = frozenset({Fn.ADD, Fn.SUB, Fn.MUL, Fn.DIV, Fn.MAX, Fn.MIN})
-BITWISE = frozenset({Fn.AND, Fn.OR, Fn.XOR, Fn.SHIFT_LEFT, Fn.SHIFT_RIGHT})
-BINARY = (
-    COMPARISONS
-    | ARITHMETIC
-    | BITWISE
-    | {Fn.POW, Fn.FMOD, Fn.ATAN2, Fn.HYPOT, Fn.LOGADDEXP, Fn.COPYSIGN, Fn.NEXTAFTER}
-)
-UNARY = frozenset(Fn) - BINARY
 
 
 class ReduceFn(Enum):

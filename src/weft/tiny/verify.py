@@ -20,9 +20,6 @@ from typing import Final
 
 from weft.foundation.dims import Shape, Symbol
 from weft.foundation.dtypes import (
-    BOOL,
-    COMPLEX,
-    FLOATS,
     I1,
     INDICES,
     INTEGERS,
@@ -33,9 +30,8 @@ from weft.foundation.dtypes import (
 from weft.foundation.dtypes import as_dtype as dtype_of
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.index_expr import Axis, axes_of, bounds
+from weft.foundation.scalar import BINARY, FUNCTIONS, UNARY, Fn
 from weft.tiny.ir import (
-    BINARY,
-    UNARY,
     Binary,
     Check,
     Const,
@@ -43,7 +39,6 @@ from weft.tiny.ir import (
     DynamicUpdate,
     Expand,
     Flip,
-    Fn,
     Gather,
     Graph,
     Input,
@@ -71,22 +66,6 @@ AXIS: Final = "E1106 AxisInvalid"
 GRAPH: Final = "E1107 GraphInvalid"
 Problem = tuple[str, str]
 """A code and the reason."""
-
-_DEFINED: Final = {
-    **dict.fromkeys(UNARY, FLOATS | COMPLEX),
-    **dict.fromkeys((Fn.NEG, Fn.ABS), NUMBERS),
-    **dict.fromkeys((Fn.ERF, Fn.GELU, Fn.SILU), FLOATS),
-    **dict.fromkeys((Fn.FLOOR, Fn.CEIL, Fn.TRUNC, Fn.ROUND), FLOATS),
-    Fn.RELU: INTEGERS | FLOATS,
-    Fn.NOT: INTEGERS | BOOL,
-    **dict.fromkeys((Fn.ADD, Fn.SUB, Fn.MUL, Fn.DIV, Fn.POW), NUMBERS),
-    **dict.fromkeys((Fn.MAX, Fn.MIN, Fn.LT, Fn.LE, Fn.GE, Fn.GT), ORDERED),
-    **dict.fromkeys((Fn.EQ, Fn.NE), NUMBERS | BOOL),
-    **dict.fromkeys((Fn.ATAN2, Fn.HYPOT, Fn.LOGADDEXP, Fn.COPYSIGN, Fn.NEXTAFTER), FLOATS),
-    Fn.FMOD: INTEGERS | FLOATS,
-    **dict.fromkeys((Fn.AND, Fn.OR, Fn.XOR), INTEGERS | BOOL),
-    **dict.fromkeys((Fn.SHIFT_LEFT, Fn.SHIFT_RIGHT), INTEGERS),
-}
 
 
 def verify(graph: Graph) -> None:
@@ -195,7 +174,7 @@ def _const(value: Const) -> Iterator[Problem]:
 def _function(fn: Fn, x: Value, allowed: frozenset[Fn]) -> Iterator[Problem]:
     if fn not in allowed:
         yield DTYPE, f"{fn} takes another number of operands"
-    elif x.dtype not in _DEFINED[fn]:
+    elif x.dtype not in FUNCTIONS[fn].dtypes:
         yield DTYPE, f"{fn} is not defined for {x.dtype}"
 
 

@@ -27,6 +27,7 @@ from weft.driver.stages.compilation import Compilation
 from weft.foundation.dtypes import F32, as_dtype
 from weft.foundation.errors import SpecViolation
 from weft.foundation.index_expr import axis
+from weft.foundation.scalar import Fn
 from weft.indexbook import verify as indexbook_verify
 from weft.indexbook.from_tiny import build_book
 from weft.plan.ir import MmaPlan
@@ -35,7 +36,7 @@ from weft.region.ir import Module
 from weft.target.cpu import describe
 from weft.target.target import Target
 from weft.tiny import verify as tiny_verify
-from weft.tiny.ir import Binary, Flip, Fn, Graph, Input, Reshape, Value, View
+from weft.tiny.ir import Binary, Flip, Graph, Input, Reshape, Value, View
 
 Array = NDArray[Any]
 ARM = describe("aarch64", frozenset({"asimd"}), 2, (64 << 10, 1 << 20))

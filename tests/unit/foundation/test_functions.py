@@ -22,10 +22,11 @@ from weft.foundation.dtypes import (
     DType,
 )
 from weft.foundation.errors import InternalError, SpecViolation
+from weft.foundation.scalar import BINARY, COMPARISONS, UNARY
 from weft.ptir import Program
 from weft.ptir.builder import Builder
 from weft.ptir.op import Op
-from weft.tiny.ir import BINARY, COMPARISONS, UNARY, ReduceFn
+from weft.tiny.ir import ReduceFn
 
 SPELLINGS = {
     "recip": "reciprocal",

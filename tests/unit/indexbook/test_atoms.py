@@ -6,13 +6,13 @@ import pytest
 
 from tests.movements import random_chain
 from weft.foundation.dtypes import F32
+from weft.foundation.scalar import Fn
 from weft.indexbook.atoms import AtomTable, Group, matching_groups, side_of
 from weft.indexbook.from_tiny import build_book
 from weft.indexbook.ir import IndexBook
 from weft.tiny.ir import (
     Binary,
     Expand,
-    Fn,
     Graph,
     Input,
     Pad,

@@ -21,6 +21,7 @@ from weft.driver.legalise import without_composites
 from weft.foundation.dims import static
 from weft.foundation.dtypes import BF16, F32, SI32
 from weft.foundation.index_expr import FloorDiv
+from weft.foundation.scalar import Fn
 from weft.indexbook.from_tiny import build_book
 from weft.poly_view.from_tiny import build_scop
 from weft.poly_view.ir import BlockKind, PolyBlock, Scop
@@ -36,7 +37,6 @@ from weft.tiny.ir import (
     Binary,
     Const,
     Expand,
-    Fn,
     Graph,
     Input,
     Pad,

@@ -16,6 +16,7 @@ from tests.lowered import Lowered, graph_of, lowered, sizes
 from tests.unit.tiny.test_text import EXAMPLE
 from weft import run
 from weft.foundation.dtypes import BF16, F32, SI32, DType
+from weft.foundation.scalar import Fn
 from weft.plan.from_region import plan_module
 from weft.plan.text import plan_to_json
 from weft.region.fusion import greedy
@@ -34,7 +35,6 @@ from weft.tiny.ir import (
     Check,
     DynamicUpdate,
     Expand,
-    Fn,
     Input,
     Opaque,
     Pad,

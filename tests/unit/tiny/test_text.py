@@ -14,6 +14,7 @@ from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import BF16, F16, F32, I1, SI32
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError
 from weft.foundation.index_expr import axis
+from weft.foundation.scalar import Fn
 from weft.testing.random_programs import random_program
 from weft.tiny import build
 from weft.tiny.from_ptir import lower_program
@@ -26,7 +27,6 @@ from weft.tiny.ir import (
     DynamicShrink,
     DynamicUpdate,
     Expand,
-    Fn,
     Graph,
     Input,
     Iota,

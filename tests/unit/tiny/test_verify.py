@@ -8,6 +8,7 @@ import pytest
 from weft.foundation.dtypes import BF16, F32, F64, I1, SI8, SI32
 from weft.foundation.errors import SpecViolation
 from weft.foundation.index_expr import axis
+from weft.foundation.scalar import Fn
 from weft.tiny import build
 from weft.tiny.ir import (
     Binary,
@@ -16,7 +17,6 @@ from weft.tiny.ir import (
     DynamicUpdate,
     Expand,
     Flip,
-    Fn,
     Graph,
     Input,
     Iota,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from weft.foundation.dtypes import BOOL, FLOATS, INTEGERS, DType
+from weft.foundation.dtypes import FLOATS, INTEGERS, DType
 from weft.foundation.errors import SpecViolation
+from weft.foundation.scalar import Fn
 from weft.ptir.op import Array, EvalContext, Op, extension_op
 from weft.ptir.ops.functions import BinaryFunction, UnaryFunction
 from weft.ptir.schema import DTypeOf, attr
 from weft.ptir.types import TensorType
 
-_BITS = INTEGERS | BOOL
 _STORED = frozenset(dtype for dtype in INTEGERS | FLOATS if dtype.bits >= 8)
 
 
@@ -17,8 +17,7 @@ _STORED = frozenset(dtype for dtype in INTEGERS | FLOATS if dtype.bits >= 8)
 class BitwiseAnd(BinaryFunction):
     """The bits set in both operands; on i1 the logical and."""
 
-    dtypes = {"lhs": _BITS, "rhs": _BITS}
-    function = "and"
+    scalar = Fn.AND
     no_gradient = "integers do not vary smoothly"
 
 
@@ -26,8 +25,7 @@ class BitwiseAnd(BinaryFunction):
 class BitwiseOr(BinaryFunction):
     """The bits set in either operand; on i1 the logical or."""
 
-    dtypes = {"lhs": _BITS, "rhs": _BITS}
-    function = "or"
+    scalar = Fn.OR
     no_gradient = "integers do not vary smoothly"
 
 
@@ -35,8 +33,7 @@ class BitwiseOr(BinaryFunction):
 class BitwiseXor(BinaryFunction):
     """The bits set in exactly one operand; on i1 the logical exclusive or."""
 
-    dtypes = {"lhs": _BITS, "rhs": _BITS}
-    function = "xor"
+    scalar = Fn.XOR
     no_gradient = "integers do not vary smoothly"
 
 
@@ -45,8 +42,7 @@ class BitwiseNot(UnaryFunction):
     """Every bit of `x` flipped: `-x - 1` for signed, `highest - x` for unsigned integers; on i1 the
     logical not."""
 
-    dtypes = {"x": _BITS}
-    function = "not"
+    scalar = Fn.NOT
     no_gradient = "integers do not vary smoothly"
 
 
@@ -57,7 +53,7 @@ class ShiftLeft(BinaryFunction):
     when the program runs (InvalidShift)."""
 
     operands = ("x", "amount")
-    dtypes = {"x": INTEGERS, "amount": INTEGERS}
+    scalar = Fn.SHIFT_LEFT
     no_gradient = "integers do not vary smoothly"
 
 
@@ -69,7 +65,7 @@ class ShiftRight(BinaryFunction):
     runs (InvalidShift)."""
 
     operands = ("x", "amount")
-    dtypes = {"x": INTEGERS, "amount": INTEGERS}
+    scalar = Fn.SHIFT_RIGHT
     no_gradient = "integers do not vary smoothly"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from weft.foundation import functions, numeric
-from weft.foundation.dtypes import ANY, BOOL, COMPLEX, FLOATS, I1, NUMBERS, ORDERED, DType, as_dtype
+from weft.foundation.dtypes import ANY, BOOL, I1, ORDERED, DType, as_dtype
+from weft.foundation.scalar import FUNCTIONS, Fn
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.rules import same_dtype, same_shape
 from weft.ptir.schema import Choice, DTypeOf, WireEnum, attr
@@ -53,17 +54,29 @@ class CompareFn(WireEnum):
     NOT_EQUAL = "NotEqual"
 
 
-_UNARY: Mapping[UnaryFn, tuple[str, frozenset[DType]]] = {
-    UnaryFn.NEG: ("neg", NUMBERS),
-    UnaryFn.ABS: ("abs", NUMBERS),
-    UnaryFn.EXP: ("exp", FLOATS | COMPLEX),
-    UnaryFn.LOG: ("log", FLOATS | COMPLEX),
-    UnaryFn.TANH: ("tanh", FLOATS | COMPLEX),
-    UnaryFn.ERF: ("erf", FLOATS),
-    UnaryFn.RSQRT: ("rsqrt", FLOATS | COMPLEX),
-    UnaryFn.RECIPROCAL: ("recip", FLOATS | COMPLEX),
+SCALARS: Final[Mapping[UnaryFn | BinaryFn | CompareFn, Fn]] = {
+    UnaryFn.NEG: Fn.NEG,
+    UnaryFn.ABS: Fn.ABS,
+    UnaryFn.EXP: Fn.EXP,
+    UnaryFn.LOG: Fn.LOG,
+    UnaryFn.TANH: Fn.TANH,
+    UnaryFn.ERF: Fn.ERF,
+    UnaryFn.RSQRT: Fn.RSQRT,
+    UnaryFn.RECIPROCAL: Fn.RECIP,
+    BinaryFn.ADD: Fn.ADD,
+    BinaryFn.SUB: Fn.SUB,
+    BinaryFn.MUL: Fn.MUL,
+    BinaryFn.DIV: Fn.DIV,
+    BinaryFn.MAXIMUM: Fn.MAX,
+    BinaryFn.MINIMUM: Fn.MIN,
+    CompareFn.LESS: Fn.LT,
+    CompareFn.LESS_EQUAL: Fn.LE,
+    CompareFn.EQUAL: Fn.EQ,
+    CompareFn.GREATER_EQUAL: Fn.GE,
+    CompareFn.GREATER: Fn.GT,
+    CompareFn.NOT_EQUAL: Fn.NE,
 }
-"""The function by its name, and the dtypes it is defined for."""
+"""The functions of the contract by the names that Weft has for them."""
 
 Derivative: TypeAlias = Callable[[Term, Term], Term]
 """The derivative of a function at `x`, where its value is `y`."""
@@ -100,11 +113,11 @@ class ElementwiseUnary(Op):
 
     @classmethod
     def rows(cls) -> Mapping[str, Mapping[str, frozenset[DType]]]:
-        return {str(fn): {"x": dtypes} for fn, (_, dtypes) in _UNARY.items()}
+        return {str(fn): {"x": FUNCTIONS[SCALARS[fn]].dtypes} for fn in UnaryFn}
 
     @property
     def dtype_table(self) -> Mapping[str, frozenset[DType]]:
-        return {"x": _UNARY[self.fn][1]}
+        return {"x": FUNCTIONS[SCALARS[self.fn]].dtypes}
 
     def infer(self, *types: TensorType) -> TensorType:
         (x,) = types
@@ -112,7 +125,7 @@ class ElementwiseUnary(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
-        return functions.unary(_UNARY[self.fn][0], as_dtype(x.dtype), x)
+        return functions.unary(str(SCALARS[self.fn]), as_dtype(x.dtype), x)
 
     def vjp(self, at: Pullback) -> Cotangents:
         """`abs` has the derivative 0 at 0."""
@@ -125,16 +138,8 @@ class ElementwiseUnary(Op):
         return (g * _DERIVATIVES[self.fn](x, at.result).conj(),)
 
 
-_BINARY: Mapping[BinaryFn, tuple[str, frozenset[DType]]] = {
-    BinaryFn.ADD: ("add", NUMBERS),
-    BinaryFn.SUB: ("sub", NUMBERS),
-    BinaryFn.MUL: ("mul", NUMBERS),
-    BinaryFn.DIV: ("div", NUMBERS),
-    BinaryFn.MAXIMUM: ("max", ORDERED),
-    BinaryFn.MINIMUM: ("min", ORDERED),
-}
 _BINARY_OPERANDS: Mapping[BinaryFn, Mapping[str, frozenset[DType]]] = {
-    fn: {"lhs": dtypes, "rhs": dtypes} for fn, (_, dtypes) in _BINARY.items()
+    fn: dict.fromkeys(("lhs", "rhs"), FUNCTIONS[SCALARS[fn]].dtypes) for fn in BinaryFn
 }
 
 
@@ -173,7 +178,7 @@ class ElementwiseBinary(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         lhs, rhs = args
-        return functions.binary(_BINARY[self.fn][0], as_dtype(lhs.dtype), lhs, rhs)
+        return functions.binary(str(SCALARS[self.fn]), as_dtype(lhs.dtype), lhs, rhs)
 
     def vjp(self, at: Pullback) -> Cotangents:
         """Where the operands of `maximum` or `minimum` are equal, each gets half."""
@@ -198,16 +203,6 @@ def _won(g: Term, own: Term, other: Term, loses: str) -> Term:
     """All of `g` where `own` was chosen, half of it at a tie."""
     shared = (g * 0.5).where(own.compare(other, "equal"), g)
     return g.like(0).where(own.compare(other, loses), shared)
-
-
-_COMPARE: Mapping[CompareFn, str] = {
-    CompareFn.LESS: "lt",
-    CompareFn.LESS_EQUAL: "le",
-    CompareFn.EQUAL: "eq",
-    CompareFn.GREATER_EQUAL: "ge",
-    CompareFn.GREATER: "gt",
-    CompareFn.NOT_EQUAL: "ne",
-}
 
 
 @core_op(tag=6)
@@ -235,7 +230,7 @@ class Compare(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         lhs, rhs = args
-        return functions.binary(_COMPARE[self.op], as_dtype(lhs.dtype), lhs, rhs)
+        return functions.binary(str(SCALARS[self.op]), as_dtype(lhs.dtype), lhs, rhs)
 
 
 @core_op(tag=7, spec=None)

@@ -16,22 +16,32 @@ from typing import Any, ClassVar
 import numpy as np
 
 from weft.foundation import functions, numeric
-from weft.foundation.dtypes import COMPLEX, FLOATS, I1, NUMBERS, REALS, as_dtype
+from weft.foundation.dtypes import COMPLEX, FLOATS, I1, NUMBERS, as_dtype
 from weft.foundation.errors import InternalError
+from weft.foundation.scalar import FUNCTIONS, Fn
 from weft.ptir.op import Array, EvalContext, Op, extension_op
 from weft.ptir.rules import same_dtype, same_shape
 from weft.ptir.term import Cotangents, Pullback, Term
 from weft.ptir.types import TensorType
 
 
-class UnaryFunction(Op):
+class ScalarOp(Op):
+    """A function of elements, which is defined for the dtypes of its row."""
+
+    elementwise = True
+    scalar: ClassVar[Fn]
+    """Which one it is: the key of its row in `foundation.scalar`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "scalar" in cls.__dict__:
+            cls.dtypes = dict.fromkeys(cls.operands, FUNCTIONS[cls.scalar].dtypes)
+
+
+class UnaryFunction(ScalarOp):
     """`out[i] = function(x[i])`, with the dtype of `x`."""
 
     operands = ("x",)
-    dtypes = {"x": FLOATS | COMPLEX}
-    elementwise = True
-    function: ClassVar[str] = ""
-    """Its name in `foundation.functions`, where that is not the name of the op."""
 
     def infer(self, *types: TensorType) -> TensorType:
         (x,) = types
@@ -39,7 +49,7 @@ class UnaryFunction(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
-        return functions.unary(self.function or self.name, as_dtype(x.dtype), x)
+        return functions.unary(str(self.scalar), as_dtype(x.dtype), x)
 
     def derivative(self, x: Term, y: Term) -> Term:
         """The derivative at `x`, where the function is `y`."""
@@ -68,14 +78,10 @@ class Predicate(Op):
         return np.asarray(type(self).test(numeric.widen(x, as_dtype(x.dtype))))
 
 
-class BinaryFunction(Op):
+class BinaryFunction(ScalarOp):
     """`out[i] = function(lhs[i], rhs[i])`, with the dtype and shape of both operands."""
 
     operands = ("lhs", "rhs")
-    dtypes = {"lhs": FLOATS, "rhs": FLOATS}
-    elementwise = True
-    function: ClassVar[str] = ""
-    """Its name in `foundation.functions`, where that is not the name of the op."""
 
     def infer(self, *types: TensorType) -> TensorType:
         lhs, rhs = types
@@ -85,7 +91,7 @@ class BinaryFunction(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         lhs, rhs = args
-        return functions.binary(self.function or self.name, as_dtype(lhs.dtype), lhs, rhs)
+        return functions.binary(str(self.scalar), as_dtype(lhs.dtype), lhs, rhs)
 
     def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
         """The derivatives by either operand, where the function is `out`."""
@@ -105,6 +111,8 @@ class Sqrt(UnaryFunction):
     """The square root, correctly rounded for floats. Of a negative float it is NaN, of -0 it is -0;
     of a complex value it is the root with non-negative real part."""
 
+    scalar = Fn.SQRT
+
     def derivative(self, x: Term, y: Term) -> Term:
         return 0.5 / y
 
@@ -113,7 +121,7 @@ class Sqrt(UnaryFunction):
 class Floor(UnaryFunction):
     """The largest whole number not above `x`. Zeros keep their sign; infinities and NaN stay."""
 
-    dtypes = {"x": FLOATS}
+    scalar = Fn.FLOOR
     no_gradient = "it is constant between its steps"
 
 
@@ -122,7 +130,7 @@ class Ceil(UnaryFunction):
     """The smallest whole number not below `x`. Values in (-1, 0) become -0; infinities and NaN
     stay."""
 
-    dtypes = {"x": FLOATS}
+    scalar = Fn.CEIL
     no_gradient = "it is constant between its steps"
 
 
@@ -130,7 +138,7 @@ class Ceil(UnaryFunction):
 class Trunc(UnaryFunction):
     """`x` without its fraction: rounded toward zero, keeping the sign, of a zero too."""
 
-    dtypes = {"x": FLOATS}
+    scalar = Fn.TRUNC
     no_gradient = "it is constant between its steps"
 
 
@@ -139,7 +147,7 @@ class Round(UnaryFunction):
     """The nearest whole number; halfway cases go to the even one. The sign is kept, of a zero
     too."""
 
-    dtypes = {"x": FLOATS}
+    scalar = Fn.ROUND
     no_gradient = "it is constant between its steps"
 
 
@@ -173,6 +181,8 @@ class Sin(UnaryFunction):
     """The sine of `x` in radians, exactly reduced however large `x` is; of an infinity it is
     NaN."""
 
+    scalar = Fn.SIN
+
     def derivative(self, x: Term, y: Term) -> Term:
         return x.cos()
 
@@ -181,6 +191,8 @@ class Sin(UnaryFunction):
 class Cos(UnaryFunction):
     """The cosine of `x` in radians, exactly reduced however large `x` is; of an infinity it is
     NaN."""
+
+    scalar = Fn.COS
 
     def derivative(self, x: Term, y: Term) -> Term:
         return -x.sin()
@@ -191,6 +203,8 @@ class Tan(UnaryFunction):
     """The tangent of `x` in radians, exactly reduced however large `x` is; of an infinity it is
     NaN."""
 
+    scalar = Fn.TAN
+
     def derivative(self, x: Term, y: Term) -> Term:
         return y * y + 1
 
@@ -199,6 +213,8 @@ class Tan(UnaryFunction):
 class Asin(UnaryFunction):
     """The angle in [-pi/2, pi/2] whose sine is `x`; NaN for floats outside [-1, 1]. Complex branch
     cuts: the real axis beyond -1 and 1."""
+
+    scalar = Fn.ASIN
 
     def derivative(self, x: Term, y: Term) -> Term:
         return (1 - x * x).rsqrt()
@@ -209,6 +225,8 @@ class Acos(UnaryFunction):
     """The angle in [0, pi] whose cosine is `x`; NaN for floats outside [-1, 1]. Complex branch
     cuts: the real axis beyond -1 and 1."""
 
+    scalar = Fn.ACOS
+
     def derivative(self, x: Term, y: Term) -> Term:
         return -(1 - x * x).rsqrt()
 
@@ -218,6 +236,8 @@ class Atan(UnaryFunction):
     """The angle in [-pi/2, pi/2] whose tangent is `x`. Complex branch cuts: the imaginary axis
     beyond -i and i."""
 
+    scalar = Fn.ATAN
+
     def derivative(self, x: Term, y: Term) -> Term:
         return 1 / (x * x + 1)
 
@@ -225,6 +245,8 @@ class Atan(UnaryFunction):
 @extension_op("sinh")
 class Sinh(UnaryFunction):
     """The hyperbolic sine, `(exp(x) - exp(-x)) / 2`."""
+
+    scalar = Fn.SINH
 
     def derivative(self, x: Term, y: Term) -> Term:
         return x.cosh()
@@ -234,6 +256,8 @@ class Sinh(UnaryFunction):
 class Cosh(UnaryFunction):
     """The hyperbolic cosine, `(exp(x) + exp(-x)) / 2`."""
 
+    scalar = Fn.COSH
+
     def derivative(self, x: Term, y: Term) -> Term:
         return x.sinh()
 
@@ -241,6 +265,8 @@ class Cosh(UnaryFunction):
 @extension_op("asinh")
 class Asinh(UnaryFunction):
     """The inverse of `sinh`. Complex branch cuts: the imaginary axis beyond -i and i."""
+
+    scalar = Fn.ASINH
 
     def derivative(self, x: Term, y: Term) -> Term:
         return (x * x + 1).rsqrt()
@@ -251,6 +277,8 @@ class Acosh(UnaryFunction):
     """The non-negative inverse of `cosh`; NaN for floats below 1. Complex branch cut: the real axis
     below 1."""
 
+    scalar = Fn.ACOSH
+
     def derivative(self, x: Term, y: Term) -> Term:
         return (x - 1).rsqrt() * (x + 1).rsqrt()
 
@@ -259,6 +287,8 @@ class Acosh(UnaryFunction):
 class Atanh(UnaryFunction):
     """The inverse of `tanh`; infinite at -1 and 1, NaN for floats outside. Complex branch cuts: the
     real axis beyond -1 and 1."""
+
+    scalar = Fn.ATANH
 
     def derivative(self, x: Term, y: Term) -> Term:
         return 1 / (1 - x * x)
@@ -271,6 +301,8 @@ class Atanh(UnaryFunction):
 class Expm1(UnaryFunction):
     """`exp(x) - 1`, accurate where `x` is small."""
 
+    scalar = Fn.EXPM1
+
     def derivative(self, x: Term, y: Term) -> Term:
         return y + 1
 
@@ -279,6 +311,8 @@ class Expm1(UnaryFunction):
 class Log1p(UnaryFunction):
     """`log(1 + x)`, accurate where `x` is small; -inf at -1, NaN for floats below. Complex branch
     cut: the real axis below -1."""
+
+    scalar = Fn.LOG1P
 
     def derivative(self, x: Term, y: Term) -> Term:
         return 1 / (x + 1)
@@ -289,6 +323,8 @@ class Exp2(UnaryFunction):
     """2 to the power `x`. For cf64 the error grows with the imaginary part: up to `|imag(x)|` ulp
     more."""
 
+    scalar = Fn.EXP2
+
     def derivative(self, x: Term, y: Term) -> Term:
         return y * math.log(2)
 
@@ -298,6 +334,8 @@ class Log2(UnaryFunction):
     """The logarithm to base 2; -inf at 0, NaN for floats below. Complex branch cut: the real axis
     below 0."""
 
+    scalar = Fn.LOG2
+
     def derivative(self, x: Term, y: Term) -> Term:
         return 1 / (x * math.log(2))
 
@@ -306,6 +344,8 @@ class Log2(UnaryFunction):
 class Log10(UnaryFunction):
     """The logarithm to base 10; -inf at 0, NaN for floats below. Complex branch cut: the real axis
     below 0."""
+
+    scalar = Fn.LOG10
 
     def derivative(self, x: Term, y: Term) -> Term:
         return 1 / (x * math.log(10))
@@ -352,6 +392,8 @@ class Atan2(BinaryFunction):
     """The angle in [-pi, pi] of the point with ordinate `lhs` and abscissa `rhs`. Zero signs choose
     the quadrant; two infinities lie on a diagonal."""
 
+    scalar = Fn.ATAN2
+
     def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
         """Both are 0 at the origin."""
         size = _nonzero(lhs.hypot(rhs))
@@ -366,7 +408,7 @@ class Pow(BinaryFunction):
     principal logarithm; 0 to a power with positive real part is 0, to 0 is 1, else NaN. For cf64
     the error grows with the exponent: up to `2 |rhs log(lhs)|` ulp more."""
 
-    dtypes = {"lhs": NUMBERS, "rhs": NUMBERS}
+    scalar = Fn.POW
 
     def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
         """The base 0 has the derivative 0 for the power 0; the one by the power is 0 there as well,
@@ -386,7 +428,7 @@ class Fmod(BinaryFunction):
     divisor. For integers a zero divisor is rejected when the program runs (IntegerDivideByZero),
     and the remainder of the lowest value by -1 is 0."""
 
-    dtypes = {"lhs": REALS, "rhs": REALS}
+    scalar = Fn.FMOD
 
     def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
         return lhs.like(1), -(lhs / rhs).trunc()
@@ -395,6 +437,8 @@ class Fmod(BinaryFunction):
 @extension_op("copysign")
 class Copysign(BinaryFunction):
     """`lhs` with the sign bit of `rhs`; zeros and NaN have one too."""
+
+    scalar = Fn.COPYSIGN
 
     def vjp(self, at: Pullback) -> Cotangents:
         """Zero where `lhs` is 0; the sign bit of `rhs` does not vary smoothly."""
@@ -406,6 +450,7 @@ class Nextafter(BinaryFunction):
     """The neighbour of `lhs` in its own dtype in the direction of `rhs`; `rhs` itself where they
     are equal; NaN where either is NaN. Beyond the largest finite value lies infinity."""
 
+    scalar = Fn.NEXTAFTER
     dtype_bound = True
     no_gradient = "it is about the dtype, not about numbers"
 
@@ -414,6 +459,8 @@ class Nextafter(BinaryFunction):
 class Hypot(BinaryFunction):
     """`sqrt(lhs^2 + rhs^2)` without overflow in between; infinite where either operand is, even
     beside NaN."""
+
+    scalar = Fn.HYPOT
 
     def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
         """Both are 0 at the origin."""
@@ -430,6 +477,8 @@ def _nonzero(size: Term) -> Term:
 class Logaddexp(BinaryFunction):
     """`log(exp(lhs) + exp(rhs))` without overflow in between. In f64 the error is within 4 ulp of
     the larger of |lhs|, |rhs| and 1, so a result near 0 has fewer correct digits."""
+
+    scalar = Fn.LOGADDEXP
 
     def derivatives(self, lhs: Term, rhs: Term, out: Term) -> tuple[Term, Term]:
         return 1 / ((rhs - lhs).exp() + 1), 1 / ((lhs - rhs).exp() + 1)

@@ -6,12 +6,14 @@ in f32 leaves no more than the rounding to be seen.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import CF32, F16, F32, DType
+from weft.foundation.scalar import FUNCTIONS, ScalarFunction
+from weft.ptir.ops.elementwise import SCALARS
 from weft.testing.conformance.oracles.functions import (
     COMPLEX_BINARY,
     COMPLEX_UNARY,
@@ -20,22 +22,13 @@ from weft.testing.conformance.oracles.functions import (
 )
 from weft.testing.conformance.tolerance import CORRECTLY_ROUNDED, Exact, Rule, Ulps, ulp
 
-EXACT = frozenset(
-    {
-        *("neg", "floor", "ceil", "trunc", "round", "sign", "copysign", "nextafter", "fmod"),
-        *("maximum", "minimum", "clamp"),
-    }
-)
-"""Float functions that round nothing. `abs` is one of them for floats, not for complex numbers."""
-
-ROUNDED = frozenset(["add", "sub", "mul", "div", "sqrt"])
-"""Float functions that IEEE 754 wants correctly rounded."""
-
-FLOAT_ULPS = {"reciprocal": 1.0, "rsqrt": 2.0}
-DEFAULT_FLOAT_ULPS = 4.0
-
-COMPLEX_ULPS = {"add": 1.0, "sub": 1.0, "exp": 8.0, "log": 8.0, "tanh": 8.0, "rsqrt": 8.0}
-DEFAULT_COMPLEX_ULPS = 4.0
+_ROWS: Final = {
+    **{str(fn): row for fn, row in FUNCTIONS.items()},
+    **{str(name): FUNCTIONS[fn] for name, fn in SCALARS.items()},
+}
+"""What is known of a function, by the mnemonic of its op."""
+_EXACT: Final = frozenset({"sign", "clamp"})
+"""Ops that round nothing, and are more than one function."""
 
 ZERO_SIGN_FREE = frozenset({"maximum", "minimum", "clamp"})
 """Functions for which the sign of a zero result is not specified."""
@@ -44,14 +37,11 @@ ZERO_SIGN_FREE = frozenset({"maximum", "minimum", "clamp"})
 def function_rule(name: str, dtype: DType) -> Rule:
     """The rule for one elementwise function on one dtype."""
     if dtype.is_complex:
-        if name == "neg":
-            return Exact()
-        return Ulps(COMPLEX_ULPS.get(name, DEFAULT_COMPLEX_ULPS), zeros=False)
-    if not dtype.is_float or name in EXACT or name == "abs":
+        ulps = _ROWS[name].complex_ulps if name in _ROWS else ScalarFunction.complex_ulps
+        return Ulps(ulps, zeros=False) if ulps else Exact()
+    if not dtype.is_float or name in _EXACT or (ulps := _ROWS[name].ulps) == 0:
         return Exact(zeros=name not in ZERO_SIGN_FREE)
-    if name in ROUNDED or dtype.bits < 32:
-        return CORRECTLY_ROUNDED
-    return Ulps(FLOAT_ULPS.get(name, DEFAULT_FLOAT_ULPS))
+    return CORRECTLY_ROUNDED if ulps == 0.5 or dtype.bits < 32 else Ulps(ulps)
 
 
 FAMILIES: tuple[tuple[str, str], ...] = (
@@ -115,4 +105,4 @@ def logaddexp_room(x: NDArray[Any], y: NDArray[Any], exact: NDArray[Any], dtype:
     work = F32 if dtype.bits < 32 else dtype
     finite = np.isfinite(exact) & np.isfinite(size)
     spacing = np.where(finite, ulp(exact, dtype), 1)
-    return np.where(finite, DEFAULT_FLOAT_ULPS * ulp(np.where(finite, size, 1), work) / spacing, 0)
+    return np.where(finite, ScalarFunction.ulps * ulp(np.where(finite, size, 1), work) / spacing, 0)

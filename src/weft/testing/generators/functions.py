@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from weft.foundation.dtypes import COMPLEX, F32, F64, FLOATS, NUMBERS, REALS
+from weft.foundation.scalar import FUNCTIONS, QUADRANT, Domain, Range
 from weft.ptir.op import Op
 from weft.ptir.ops import functions as fns
 from weft.ptir.ops.complex_parts import Complex, Conj, Imag, Real
-from weft.ptir.ops.elementwise import ElementwiseUnary, UnaryFn
+from weft.ptir.ops.elementwise import SCALARS, ElementwiseUnary, UnaryFn
 from weft.testing.draft import Item
 from weft.testing.facts import (
     BITS,
@@ -25,52 +25,6 @@ from weft.testing.facts import (
 from weft.testing.generator import Generator
 from weft.testing.generators.elementwise import divisor, operand_bound
 from weft.testing.generators.registry import generates
-
-Range = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Domain:
-    """Where a function is used, and where its results then lie: for floats, and for both parts of
-    complex values (where None, it has no complex meaning)."""
-
-    real: Range
-    result: Range
-    parts: Range | None = None
-    parts_bound: float = 0.0
-
-
-_SMALL = (-0.5, 0.5)
-_QUADRANT = (0.25, 4.0)
-"""Complex arguments far from zero and from the branch cuts on the other side."""
-
-_CONTRACT = {
-    UnaryFn.EXP: Domain((-4, 4), (0, 56), (-2, 2), 8),
-    UnaryFn.LOG: Domain((0.125, 64), (-2.5, 5), _QUADRANT, 4),
-    UnaryFn.TANH: Domain((-16, 16), (-1, 1), _SMALL, 2),
-    UnaryFn.ERF: Domain((-4, 4), (-1, 1)),
-    UnaryFn.RSQRT: Domain((0.125, 64), (0.125, 3), _QUADRANT, 4),
-    UnaryFn.RECIPROCAL: Domain((0.25, 16), (0.0625, 4), _QUADRANT, 4),
-}
-_FUNCTIONS: dict[type[Op], Domain] = {
-    fns.Sqrt: Domain((0.0625, 64), (0.25, 8), _QUADRANT, 4),
-    fns.Sin: Domain((-8, 8), (-1, 1), (-2, 2), 4),
-    fns.Cos: Domain((-8, 8), (-1, 1), (-2, 2), 4),
-    fns.Tan: Domain((-1, 1), (-1.75, 1.75), _SMALL, 2),
-    fns.Asin: Domain((-0.75, 0.75), (-1, 1), _SMALL, 2),
-    fns.Acos: Domain((-0.75, 0.75), (0.5, 2.5), _SMALL, 3),
-    fns.Atan: Domain((-16, 16), (-1.75, 1.75), _SMALL, 2),
-    fns.Sinh: Domain((-4, 4), (-28, 28), (-2, 2), 4),
-    fns.Cosh: Domain((-4, 4), (1, 28), (-2, 2), 4),
-    fns.Asinh: Domain((-16, 16), (-4, 4), _SMALL, 2),
-    fns.Acosh: Domain((1.5, 64), (0.75, 5), (1.5, 8), 4),
-    fns.Atanh: Domain((-0.75, 0.75), (-1, 1), _SMALL, 2),
-    fns.Expm1: Domain((-4, 4), (-1, 56), _SMALL, 2),
-    fns.Log1p: Domain((-0.5, 64), (-0.75, 5), _SMALL, 2),
-    fns.Exp2: Domain((-4, 4), (0.0625, 16), (-2, 2), 5),
-    fns.Log2: Domain((0.125, 64), (-3, 6), _QUADRANT, 4),
-    fns.Log10: Domain((0.125, 64), (-1, 2), _QUADRANT, 2),
-}
 
 
 def apply_in(g: Generator, op: Op, domain: Domain) -> Item:
@@ -95,8 +49,9 @@ def _function(cls: type[Op], domain: Domain) -> Callable[[Generator], None]:
     return generate
 
 
-for _cls, _domain in _FUNCTIONS.items():
-    generates(_cls)(_function(_cls, _domain))
+for _cls in fns.UnaryFunction.__subclasses__():
+    if hasattr(_cls, "scalar") and (_domain := FUNCTIONS[_cls.scalar].domain) is not None:
+        generates(_cls)(_function(_cls, _domain))
 
 
 @generates(ElementwiseUnary, weight=8)
@@ -104,8 +59,9 @@ def unary(g: Generator) -> None:
     """neg, abs, exp, log, tanh, erf, rsqrt, reciprocal."""
     fn = g.choices.choose([fn for fn in UnaryFn if g.allows(str(fn))])
     op = ElementwiseUnary(fn)
-    if fn in _CONTRACT:
-        apply_in(g, op, _CONTRACT[fn])
+    domain = FUNCTIONS[SCALARS[fn]].domain
+    if domain is not None:
+        apply_in(g, op, domain)
         return
     x = g.pick(NUMBERS)
     facts = _negated(x) if fn is UnaryFn.NEG else _absolute(x)
@@ -143,7 +99,7 @@ def rounding(g: Generator) -> None:
 def sign(g: Generator) -> None:
     dtype = g.dtype(NUMBERS)
     if dtype.is_complex:
-        x = g.pick({dtype}, Want(*_QUADRANT))
+        x = g.pick({dtype}, Want(*QUADRANT))
         g.emit(fns.Sign(), x, facts=Facts(-1, 1, None))
         return
     x = g.pick({dtype}, EXACT)

@@ -16,6 +16,7 @@ from weft.foundation.dtypes import BY_NAME, F16, F32, F64, DType
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.foundation.index_text import parse_index
 from weft.foundation.json_fields import Fields, parse, reading
+from weft.foundation.scalar import Fn
 from weft.foundation.whole_numbers import in_64_bits, read_whole
 from weft.tiny import build
 from weft.tiny.ir import (
@@ -27,7 +28,6 @@ from weft.tiny.ir import (
     DynamicUpdate,
     Expand,
     Flip,
-    Fn,
     Gather,
     Graph,
     Input,

@@ -16,10 +16,10 @@ from tests.support import assert_ulp, bits, random_array
 from weft.codegen.cpu.elements import FUNCTIONS as WRITTEN
 from weft.foundation import functions
 from weft.foundation.dtypes import ALL, F32, F64, I1, DType
+from weft.foundation.scalar import Fn
 from weft.plan.ir import Header, MapPlan
 from weft.region.ir import Kernel, KernelAxis, Output, Pattern, Tensor
 from weft.target import cpu
-from weft.tiny.ir import Fn
 
 LANES = cpu.host().limits.vector_bits // 32
 REAL = [dtype for dtype in ALL if not dtype.is_complex]

@@ -12,47 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from weft.foundation import scalar
 from weft.foundation.dtypes import BF16, I1, DType
+from weft.foundation.scalar import FUNCTIONS
 
-COMPARISONS: Final[Mapping[str, str]] = {
-    "lt": "{0} < {1}",
-    "le": "{0} <= {1}",
-    "eq": "{0} == {1}",
-    "ge": "{0} >= {1}",
-    "gt": "{0} > {1}",
-    "ne": "{0} != {1}",
-}
-OF_C: Final = {
-    **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt"), 1),
-    **dict.fromkeys(("asin", "acos", "atan"), 1),
-    **dict.fromkeys(("sinh", "cosh", "tanh", "asinh", "acosh", "atanh"), 1),
-    **dict.fromkeys(("erf", "floor", "ceil", "trunc"), 1),
-    **dict.fromkeys(("pow", "fmod", "atan2", "hypot", "copysign"), 2),
-}
+COMPARISONS: Final[Mapping[str, str]] = {str(fn): str(FUNCTIONS[fn].c) for fn in scalar.COMPARISONS}
+OF_C: Final = {str(fn): row.arity for fn, row in FUNCTIONS.items() if row.of_c}
 """Functions that C has under the same name, and how many arguments they take."""
+_OPERANDS: Final = {1: "{0}", 2: "{0}, {1}"}
 _FLOAT: Final[Mapping[str, str]] = {
-    **{fn: f"{fn}{{f}}({{0}})" for fn, count in OF_C.items() if count == 1},
-    **{fn: f"{fn}{{f}}({{0}}, {{1}})" for fn, count in OF_C.items() if count == 2},
-    "sin": "sine({0})",
-    "cos": "cosine({0})",
-    "tan": "tangent({0})",
-    "neg": "-{0}",
-    "abs": "fabs{f}({0})",
-    "round": "rint{f}({0})",
-    "rsqrt": "rsqrt{f}({0})",
-    "recip": "{one} / {0}",
-    "relu": "max_nan({0}, {zero})",
-    "gelu": "gelu({0})",
-    "silu": "silu({0})",
-    "add": "{0} + {1}",
-    "sub": "{0} - {1}",
-    "mul": "{0} * {1}",
-    "div": "{0} / {1}",
+    **{fn: f"{fn}{{f}}({_OPERANDS[arity]})" for fn, arity in OF_C.items()},
+    **{str(fn): row.c for fn, row in FUNCTIONS.items() if row.c and fn not in scalar.COMPARISONS},
     "share": "{0} / ({one} + {1})",
-    "max": "max_nan({0}, {1})",
-    "min": "min_nan({0}, {1})",
-    "logaddexp": "log_add_exp({0}, {1})",
-    "nextafter": "{from_bits}(next_bits({to_bits}({0}), {to_bits}({1}), {0}, {1}))",
 }
 _BF16: Final[Mapping[str, str]] = {
     **_FLOAT,

@@ -180,6 +180,8 @@ def sm90_forms(kernel: Kernel) -> tuple[Form, ...]:
     problem = problem_of(kernel)
     image = problem.image if problem is not None else None
     forms = FORMS if image is None else tuple(f for f in WINDOW_FORMS if _keeps_taps(f, image))
+    if problem is not None and problem.scattered:
+        forms = tuple(form for form in forms if not form.swap)
     atom = usual_atom(kernel, "sm90")
     if atom is None or not atom.in_parts:
         return forms
@@ -217,7 +219,7 @@ def _is_whole(kernel: Kernel, output: Output) -> bool:
 
 def takes_warps(problem: Problem, kernel: Kernel) -> bool:
     """Whether the SM80 template computes what the kernel says, and is the better for it."""
-    if problem.image is not None:
+    if problem.image is not None or problem.scattered:
         return False
     atom = usual_atom(kernel, "sm80")
     if atom is not None and not all(_is_whole(kernel, output) for output in kernel.outputs):

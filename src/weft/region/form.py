@@ -12,6 +12,7 @@ axes and Lets are named as the kernel names them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -51,6 +52,22 @@ class MatrixAxes:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """A batch axis, of `step` elements, of which element f is those matrices whose windows have
+    the taps `step * t + f` of `taps` alone. Tap t of theirs is `shift * f` further on in the
+    image."""
+
+    axis: str
+    step: int
+    taps: int
+    shift: int
+
+    def count(self, number: int) -> int:
+        """How many taps a phase has."""
+        return (self.taps + self.step - 1 - number) // self.step
+
+
+@dataclass(frozen=True)
 class Moved:
     """An axis of an image that windows move over, the dimension `dim` of its tensor. Tap t of the
     window at place p is the element `step * p + dilation * t + start` of the `size` elements from
@@ -64,6 +81,14 @@ class Moved:
     start: int
     size: int
     origin: int
+    phase: Phase | None = None
+    """Where not every matrix has the same taps."""
+
+    def counts(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The number of taps of each phase."""
+        if self.phase is None:
+            return (sizes[self.tap],) if self.tap else (1,)
+        return tuple(self.phase.count(number) for number in range(self.phase.step))
 
 
 @dataclass(frozen=True)
@@ -109,6 +134,8 @@ class Problem:
     axes: MatrixAxes
     image: Image | None = None
     """Where an operand is no matrix in memory, but windows of an image."""
+    scattered: bool = False
+    """Whether rows follow one another in the operands only, not in what is stored."""
 
     def tiles(self, rows: int, columns: int) -> int:
         return self.batch * -(-self.m // rows) * -(-self.n // columns)

@@ -31,6 +31,7 @@ from weft.region.form import (
     Map,
     MatrixAxes,
     Moved,
+    Phase,
     Problem,
     Product,
     Ring,
@@ -63,7 +64,8 @@ def _write(value: Any) -> Any:
     if not is_dataclass(value):
         return value
     found = {field.name: getattr(value, field.name) for field in fields(value)}
-    return {name: _write(item) for name, item in found.items() if item is not None}
+    said = {n: item for n, item in found.items() if item is not None and (item or n != "scattered")}
+    return {name: _write(item) for name, item in said.items()}
 
 
 def differences(given: Form, wanted: Form) -> str:
@@ -120,7 +122,8 @@ def _problem(form: Fields) -> Problem:
             names = MatrixAxes(*(axes.texts(name) for name in ("batch", "m", "n", "k")))
         pair, bytes_ = (layouts[0], layouts[1]), (grains[0], grains[1])
         image = _image(problem) if problem.has("image") else None
-        return Problem(batch, m, n, k, dtype, pair, aligned, bytes_, names, image)
+        scattered = problem.has("scattered") and problem.flag("scattered")
+        return Problem(batch, m, n, k, dtype, pair, aligned, bytes_, names, image, scattered)
 
 
 def _image(problem: Fields) -> Image:
@@ -133,7 +136,12 @@ def _image(problem: Fields) -> Image:
 def _moved(axis: Fields) -> Moved:
     dim, place, tap = axis.whole("dim"), axis.text("place"), axis.text("tap")
     step, dilation, start = (axis.whole(name) for name in ("step", "dilation", "start"))
-    return Moved(dim, place, tap, step, dilation, start, axis.whole("size"), axis.whole("origin"))
+    size, origin, phase = axis.whole("size"), axis.whole("origin"), None
+    if axis.has("phase"):
+        with _inner(axis, "phase") as found:
+            numbers = (found.whole(name) for name in ("step", "taps", "shift"))
+            phase = Phase(found.text("axis"), *numbers)
+    return Moved(dim, place, tap, step, dilation, start, size, origin, phase)
 
 
 def _windows(form: Fields) -> Windows | str:

@@ -17,6 +17,7 @@ from weft.region.fitting.long_sums import in_parts
 from weft.region.fitting.near_gathers import with_near_gathers
 from weft.region.fitting.one_row import with_one_row
 from weft.region.fitting.phases import with_phases
+from weft.region.fitting.phases_at_once import with_phases_at_once
 from weft.region.fitting.room import with_room
 from weft.region.fitting.sorted_together import sorted_together
 from weft.region.fitting.turned_filters import (
@@ -86,7 +87,8 @@ def _prepared(
         return whole_in_parts(kernel, tensors, zeros, together)
     if kernel.pattern is Pattern.CONV:
         kept = with_board_of_groups(kernel, tensors, target)
-        groups = kept or with_joined_groups(kernel, tensors, target)
+        phases = kept or with_phases_at_once(kernel, tensors, target)
+        groups = phases or with_joined_groups(kernel, tensors, target)
         patches = groups or with_patches(kernel, tensors, target)
         folded = patches or with_folded_windows(kernel, tensors, target)
         return folded or with_boards(kernel, tensors, target)

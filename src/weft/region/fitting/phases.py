@@ -62,7 +62,7 @@ _MOST: Final = 9
 
 
 @dataclass(frozen=True)
-class _Pair:
+class Pair:
     """A place and a tap that meet an element in one of `step` cases: `taps` has, for each remainder
     of the place, that of the taps, or None where none meets any. Windows of one tap have no axis of
     taps, and no name for it."""
@@ -78,14 +78,14 @@ class _Pair:
 def with_phases(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Made:
     """The kernels of all phases behind that of what other taps come to, and the tensors between
     them; the kernel as it is where its windows have no zeros in them."""
-    found = _found(kernel)
+    found = find_phases(kernel)
     if found is None:
         return (kernel,), ()
     weights, pairs = found
-    return _Phases(kernel, weights, pairs, tensors).made()
+    return Phases(kernel, weights, pairs, tensors).made()
 
 
-def _found(kernel: Kernel) -> tuple[Let, tuple[_Pair, ...]] | None:
+def find_phases(kernel: Kernel) -> tuple[Let, tuple[Pair, ...]] | None:
     """The weights of such a kernel, and its pairs of places and taps."""
     roles = kernel.roles
     if roles is None or kernel.params or kernel.stages or roles.lhs == roles.rhs:
@@ -112,7 +112,7 @@ def _found(kernel: Kernel) -> tuple[Let, tuple[_Pair, ...]] | None:
     return None
 
 
-def _pairs(kernel: Kernel, read: Read, outer: Sequence[str]) -> Iterator[_Pair]:
+def _pairs(kernel: Kernel, read: Read, outer: Sequence[str]) -> Iterator[Pair]:
     """The pairs of a read, in the order of places; each axis is in one at most."""
     assert kernel.roles is not None
     seen: set[str] = set()
@@ -130,7 +130,7 @@ def _pairs(kernel: Kernel, read: Read, outer: Sequence[str]) -> Iterator[_Pair]:
                 yield pair
 
 
-def _pair(kernel: Kernel, read: Read, place: str, tap: str, step: int) -> _Pair | None:
+def _pair(kernel: Kernel, read: Read, place: str, tap: str, step: int) -> Pair | None:
     """The pair, if the taps that a remainder of the place meets have one remainder at most."""
     if kernel.sizes[place] < step:
         return None
@@ -145,7 +145,7 @@ def _pair(kernel: Kernel, read: Read, place: str, tap: str, step: int) -> _Pair 
     for a, b, c in product(range(1, step), range(1, step), range(step)):
         if all(((a * p + b * k + c) % step == 0) is live for (p, k), live in meets.items()):
             meeting = axis(place) * a + (axis(tap) * b if tap else 0) + c
-            return _Pair(place, tap, step, tuple(t[0] if t else None for t in met), meeting % step)
+            return Pair(place, tap, step, tuple(t[0] if t else None for t in met), meeting % step)
     return None
 
 
@@ -162,11 +162,11 @@ def _is_dead(kernel: Kernel, read: Read, remainders: Mapping[str, int], step: in
     return False
 
 
-class _Phases:
+class Phases:
     """One kernel, taken apart."""
 
     def __init__(
-        self, kernel: Kernel, weights: Let, pairs: tuple[_Pair, ...], tensors: Mapping[str, Tensor]
+        self, kernel: Kernel, weights: Let, pairs: tuple[Pair, ...], tensors: Mapping[str, Tensor]
     ) -> None:
         assert kernel.roles is not None
         self.kernel, self.weights, self.pairs, self.tensors = kernel, weights, pairs, tensors
@@ -175,11 +175,17 @@ class _Phases:
         self.own = tuple(name for name in weights.axes if name not in self.roles.k)
         self.idle = f"{kernel.name}_idle"
 
-    def made(self) -> Made:
+    @property
+    def idle_tensor(self) -> Tensor:
+        """For each phase, what the taps that it does not meet come to."""
         steps = tuple(pair.step for pair in self.pairs)
         sizes = (*steps, *(self.kernel.sizes[name] for name in self.own))
-        tensors = [Tensor(self.idle, self.total.dtype, sizes)]
-        kernels = [self._idle()]
+        return Tensor(self.idle, self.total.dtype, sizes)
+
+    def made(self) -> Made:
+        steps = tuple(pair.step for pair in self.pairs)
+        tensors = [self.idle_tensor]
+        kernels = [self.idle_sums()]
         before: dict[str, str] = {}
         for output in self.kernel.outputs:
             whole = self.tensors[output.tensor]
@@ -213,7 +219,7 @@ class _Phases:
         outputs = (Output(tensor.name, "all", tuple(map(axis, names))),)
         return Kernel(f"{tensor.name}_cleared", Pattern.MAP, axes, body, outputs)
 
-    def _idle(self) -> Kernel:
+    def idle_sums(self) -> Kernel:
         """For each phase, the sum of zero times the weights of the taps that it does not meet."""
         dtype, read = self.total.dtype, self.weights.expr
         assert isinstance(read, Read)
@@ -257,19 +263,22 @@ class _Phases:
                 sizes[axis_name] = -(-(sizes[axis_name] - rest) // pair.step)
                 places[axis_name] = axis(axis_name) * pair.step + rest
         where = (*(constant(first) for first in case), *map(axis, self.own))
-        kernel = self._with_idle(Read(self.idle, where), meets=None not in taps)
+        kernel = self.with_idle(Read(self.idle, where), meets=None not in taps)
         kept = {name for let in kernel.body for name in let.axes}
         axes = tuple(
             replace(each, size=sizes[each.name]) for each in kernel.axes if each.name in kept
         )
         kernel = replace(kernel, name=name, axes=axes)
-        body = tuple(self._placed(let, places, kernel.ranges) for let in kernel.body)
-        outputs = tuple(
+        body = tuple(self.placed(let, places, kernel.ranges) for let in kernel.body)
+        return replace(kernel, body=body, outputs=self.placed_outputs(kernel, places))
+
+    def placed_outputs(self, kernel: Kernel, places: Mapping[str, Expr]) -> tuple[Output, ...]:
+        """The results of a kernel, at these places."""
+        return tuple(
             replace(o, index=tuple(substitute(e, places) for e in o.index)) for o in kernel.outputs
         )
-        return replace(kernel, body=body, outputs=outputs)
 
-    def _with_idle(self, idle: Read, *, meets: bool) -> Kernel:
+    def with_idle(self, idle: Read, *, meets: bool) -> Kernel:
         """The kernel with what other taps come to added to its sums, or in their place."""
         kernel, total = self.kernel, self.total
         own = tuple(found.name for found in kernel.axes if found.name in self.own)
@@ -297,7 +306,7 @@ class _Phases:
         )
         return replace(kernel, body=tuple(body), outputs=outputs)
 
-    def _placed(
+    def placed(
         self, let: Let, places: Mapping[str, Expr], ranges: Mapping[str, tuple[int, int]]
     ) -> Let:
         expr = let.expr

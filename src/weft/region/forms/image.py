@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.foundation.index_expr import Axis, Expr, coefficient, constant, linear, substitute
-from weft.region.form import Image, Moved
+from weft.region.form import Image, Moved, Phase
 from weft.region.forms.runs import longest_run
 from weft.region.ir import Kernel, Let, Read, Roles, row_major
 
@@ -50,8 +50,25 @@ class _Finder:
         single = {name: constant(0) for name, size in self.sizes.items() if size == 1}
         self.index = [substitute(expr, single) for expr in self.read.index]
         guards = self.kernel.open_guards(self.read)
-        self.guards = [(substitute(guard.expr, single), guard.size) for guard in guards]
+        found = [(substitute(guard.expr, single), guard.size) for guard in guards]
+        self.ends = dict(end for guard in found if (end := self._end(*guard)) is not None)
+        self.guards = [guard for guard in found if self._end(*guard) is None]
         self.outer = {*(self.roles.m if self.side == "lhs" else self.roles.n)}
+
+    def _end(self, expr: Expr, size: int) -> tuple[str, tuple[str, int]] | None:
+        """The tap of a guard that ends the windows of some phases before others, the axis of the
+        phases, and how many taps all of them have together."""
+        names = self._names(expr)
+        taps = [name for name in names if name in self.roles.k]
+        phases = [name for name in names if name in self.roles.batch]
+        if len(taps) != 1 or len(phases) != 1 or len(expr.terms) != 2 or expr.constant:
+            return None
+        (tap,), (phase,) = taps, phases
+        step = self.sizes[phase]
+        if coefficient(expr, phase) != 1 or coefficient(expr, tap) != step:
+            return None
+        # No phase is without a tap, and none has one that the axis has not.
+        return (tap, (phase, size)) if step <= size <= step * self.sizes[tap] else None
 
     def image(self) -> Image | None:
         affine = all(isinstance(term, Axis) for expr in self.index for term, _ in expr.terms)
@@ -59,9 +76,8 @@ class _Finder:
         if not channels:
             return None
         summed = {*self.roles.k}
-        self.taps, self.places = (
-            (summed, self.outer) if channels in summed else (self.outer, summed)
-        )
+        self.is_summed = channels in summed
+        self.taps, self.places = (summed, self.outer) if self.is_summed else (self.outer, summed)
         first = next((d for d, e in enumerate(self.index[:-1]) if not self._is_plain(e)), None)
         if first is None or len(self.index) - 1 - first > _MOST_AXES:
             return None
@@ -70,8 +86,8 @@ class _Finder:
         images = self._images(first)
         if len(found) < len(moved) or images is None:
             return None
-        elements, is_summed = math.prod(self.shape), channels in summed
-        image = Image(self.side, images, tuple(found), channels, is_summed, elements)
+        elements = math.prod(self.shape)
+        image = Image(self.side, images, tuple(found), channels, self.is_summed, elements)
         return image if self._is_whole(image) else None
 
     def _channels(self, expr: Expr) -> str:
@@ -105,7 +121,9 @@ class _Finder:
         expr, extent = self.index[dim], self.shape[dim]
         places = [name for name in self._names(expr) if name in self.places]
         taps = [name for name in self._names(expr) if name in self.taps]
-        if len(places) > 1 or len(taps) > 1 or len(places) + len(taps) < len(expr.terms):
+        shifts = [name for name in self._names(expr) if name in self.roles.batch]
+        named = len(places) + len(taps) + len(shifts)
+        if max(len(places), len(taps), len(shifts)) > 1 or named < len(expr.terms):
             return None
         if any(factor <= 0 for _, factor in expr.terms):
             return None
@@ -115,7 +133,20 @@ class _Finder:
         place, tap = next(iter(places), ""), next(iter(taps), "")
         step = coefficient(expr, place) if place else 1
         dilation = coefficient(expr, tap) if tap else 0
-        return Moved(dim, place, tap, step, dilation, expr.constant - origin, size, origin)
+        start, phase = expr.constant - origin, self._phase(expr, tap, next(iter(shifts), ""))
+        if (shifts or tap in self.ends) and phase is None:
+            return None
+        return Moved(dim, place, tap, step, dilation, start, size, origin, phase)
+
+    def _phase(self, expr: Expr, tap: str, shift: str) -> Phase | None:
+        """The phases of a tap: those that end before others, or begin further on."""
+        if not tap or not self.is_summed or not (shift or tap in self.ends):
+            return None
+        most = self.sizes[tap] * self.sizes.get(shift, 1)
+        name, taps = self.ends.get(tap, (shift, most))
+        if shift not in ("", name):
+            return None
+        return Phase(name, self.sizes[name], taps, coefficient(expr, name))
 
     def _images(self, count: int) -> tuple[str, ...] | None:
         """The axes of places among those of images, if they follow one another."""
@@ -132,6 +163,8 @@ class _Finder:
         order = {name: number for number, name in enumerate(self.sizes)}
         named = (*image.places, *image.taps, image.channels)
         if len({*named}) < len(named) or {*present} - {*named} - {*self.roles.batch}:
+            return False
+        if {*self.ends} - {axis.tap for axis in image.moved}:
             return False
         if sorted(image.places, key=order.__getitem__) != list(image.places):
             return False

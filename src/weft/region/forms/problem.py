@@ -10,12 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from weft.foundation.index_expr import Expr, coefficient, linear
+from weft.foundation.index_expr import Expr, Guard, axes_of, coefficient, linear
 from weft.region.form import Image, MatrixAxes, Problem
 from weft.region.forms.alignment import ROW, grain, is_aligned
 from weft.region.forms.image import find_image, is_convolution
 from weft.region.forms.runs import longest_run
-from weft.region.ir import AxisIndex, Kernel, Let, Read, Roles, Tensor, row_major
+from weft.region.ir import AxisIndex, Kernel, Let, Pattern, Read, Roles, Tensor, row_major
 from weft.region.structure import buffers
 
 Strides = Mapping[str, Sequence[int]]
@@ -59,10 +59,12 @@ def _windows(
         return None
     sides = [kernel.let(roles.lhs), kernel.let(roles.rhs)]
     number = ("lhs", "rhs").index(image.side)
-    other = _address(kernel, sides[1 - number], strides)
-    read = sides[number].expr
-    if other is None or not isinstance(read, Read):
+    read, filters = sides[number].expr, sides[1 - number].expr
+    if not isinstance(read, Read) or not isinstance(filters, Read):
         return None
+    if not {*kernel.open_guards(filters)} <= _ends(kernel, read, image):
+        return None
+    other = linear(filters.index, strides[filters.tensor])
     own = linear(read.index, strides[read.tensor])
     found = [own, other] if number == 0 else [other, own]
     # Places of an image follow one another as the copy engine goes through them; taps and channels
@@ -70,11 +72,26 @@ def _windows(
     runs: list[list[Expr]] = [[], [], [] if image.is_summed else [other]]
     runs[1 - number] = [other]
     problem = _problem(kernel, roles, strides, found, runs, image)
+    if any(axis.phase is not None for axis in image.moved):
+        problem = replace(problem, k=_mean_depth(kernel, image))
     whole = kernel.sizes[image.channels] * problem.dtype.storage_bytes % ROW == 0
     alone = whole or read.index[-1].single_axis is not None
     if not alone or not _has_neighbours(other, roles, image, problem):
         problem = replace(problem, aligned=False)
     return problem if image.is_summed else _of_filters(kernel, roles, image, problem)
+
+
+def _ends(kernel: Kernel, read: Read, image: Image) -> set[Guard]:
+    """The guards that end the windows of some phases of an image before others."""
+    pairs = [{axis.tap, axis.phase.axis} for axis in image.moved if axis.phase is not None]
+    return {guard for guard in kernel.open_guards(read) if axes_of(guard.expr) in pairs}
+
+
+def _mean_depth(kernel: Kernel, image: Image) -> int:
+    """The length of the sums of a phase, on average."""
+    counts = [axis.counts(kernel.sizes) for axis in image.moved]
+    taps = math.prod(sum(found) / len(found) for found in counts)
+    return math.ceil(kernel.sizes[image.channels] * taps)
 
 
 def _has_neighbours(other: Expr, roles: Roles, image: Image, problem: Problem) -> bool:
@@ -127,7 +144,8 @@ def _problem(
     image: Image | None,
 ) -> Problem:
     """`runs` are the addresses along which rows, columns and contracted axes must act as one."""
-    axes = _axes(kernel, roles, strides, runs)
+    along = image is None or (image.is_summed and image.side == "lhs")
+    axes, scattered = _axes(kernel, roles, strides, runs, along=along)
     sides, sizes = [kernel.let(roles.lhs), kernel.let(roles.rhs)], kernel.sizes
     batch, m, n, k = (math.prod(sizes[a] for a in names) for names in _groups(axes, roles))
     contiguous = [_runs_along(address, roles.k, sizes) for address in found]
@@ -138,7 +156,7 @@ def _problem(
     aligned = all(is_aligned(*side) for side in zip(found, items, strict=True))
     first, second = (grain(*side) for side in zip(found, items, strict=True))
     grains = (first, second)
-    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, grains, axes, image)
+    return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, grains, axes, image, scattered)
 
 
 def _groups(axes: MatrixAxes, roles: Roles) -> tuple[tuple[str, ...], ...]:
@@ -146,18 +164,43 @@ def _groups(axes: MatrixAxes, roles: Roles) -> tuple[tuple[str, ...], ...]:
 
 
 def _axes(
-    kernel: Kernel, roles: Roles, strides: Strides, runs: Sequence[Sequence[Expr]]
-) -> MatrixAxes:
-    """Matrices, rows and columns: those that act as one; outer ones that do not are matrices."""
+    kernel: Kernel,
+    roles: Roles,
+    strides: Strides,
+    runs: Sequence[Sequence[Expr]],
+    *,
+    along: bool,
+) -> tuple[MatrixAxes, bool]:
+    """Matrices, rows and columns: those that act as one; outer ones that do not are matrices. And
+    whether rows, which go `along` the places of an image, act as one in the operands only."""
     sizes = kernel.sizes
     order = {axis.name: number for number, axis in enumerate(kernel.axes)}
     others = _beside(kernel, roles, strides)
     m, n, k = (sorted(names, key=order.__getitem__) for names in (roles.m, roles.n, roles.k))
     outer_m, rows = longest_run(m, [*runs[0], *others], sizes)
     outer_n, columns = longest_run(n, [*runs[1], *others], sizes)
+    scattered = any(sizes[name] > 1 for name in outer_m) and along and _scatters(kernel, strides)
+    if scattered:
+        apart, whole = longest_run(m, runs[0], sizes)
+        scattered = not apart
+        outer_m, rows = ((), whole) if scattered else (outer_m, rows)
     _, summed = longest_run(k, runs[2], sizes)
     batch = sorted({*roles.batch, *outer_m, *outer_n}, key=order.__getitem__)
-    return MatrixAxes(tuple(a for a in batch if sizes[a] != 1), rows, columns, summed)
+    found = MatrixAxes(tuple(a for a in batch if sizes[a] != 1), rows, columns, summed)
+    return found, scattered
+
+
+def _scatters(kernel: Kernel, strides: Strides) -> bool:
+    """Whether rows of a convolution's results, each of neighbours in memory, may be stored wherever
+    they belong: nothing is computed of their numbers."""
+    roles = kernel.roles
+    if roles is None or kernel.pattern is not Pattern.CONV:
+        return False
+    last = next((name for name in reversed(roles.n) if kernel.sizes[name] > 1), "")
+    found = [linear(output.index, strides[output.tensor]) for output in kernel.outputs]
+    numbers = [let for let in kernel.body if isinstance(let.expr, AxisIndex)]
+    beside = any({*let.axes} & {*roles.m} for let in numbers)
+    return not beside and all(coefficient(address, last) == 1 for address in found)
 
 
 def _beside(kernel: Kernel, roles: Roles, strides: Strides) -> list[Expr]:

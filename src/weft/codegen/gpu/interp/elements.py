@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -123,7 +123,8 @@ def _source(
             return warp.shared_values(swizzled(swizzle, places), dtype)
         case ir.GlobalElements(buffer=number, row_stride=rows, column_stride=columns):
             buffer = warp.block.arrays[number]
-            place = np.asarray(warp.value(source.base)) + row * rows + column * columns
+            along = _along(row, source.digits) if source.digits else row * rows
+            place = np.asarray(warp.value(source.base)) + along + column * columns
             inside = np.ones(place.shape, bool)
             if rows:
                 inside = inside & (row < fragment.rows)
@@ -139,6 +140,14 @@ def _source(
         case ir.IndexElements(row_factor=rows, column_factor=columns, dtype=dtype):
             index: Array = np.asarray(warp.value(source.base)) + row * rows + column * columns
             return index.astype(dtype.numpy)
+
+
+def _along(row: Array, digits: Sequence[tuple[int, int]]) -> Array:
+    """How far rows are from the first, by the digits of their numbers."""
+    found, rest = np.zeros_like(row), row
+    for size, stride in reversed(digits):
+        found, rest = found + rest % size * stride, rest // size
+    return found
 
 
 def _keep(node: ir.Epilogue, warp: Warp, result: Array, first: int) -> None:
@@ -181,7 +190,7 @@ def store_vectors(node: ir.StGlobalVec, warp: Warp, mask: Lanes) -> None:
 
 
 def store_row(node: ir.StGlobalRow, warp: Warp, words: Array) -> None:
-    """Store the elements of every lane's word that are in its piece of a row."""
+    """Store the elements of every lane's words that are in its piece of a row."""
     values = from_bytes(words, node.dtype)
     offset, place, count = (
         np.broadcast_to(np.asarray(warp.value(part)), (32,))[:, None]
@@ -190,5 +199,10 @@ def store_row(node: ir.StGlobalRow, warp: Warp, words: Array) -> None:
     number = place * values.shape[1] + np.arange(values.shape[1])
     inside = number < count
     target = warp.block.arrays[node.buffer]
+    if (
+        node.vector
+        and ((offset + number)[:, :1] * node.dtype.storage_bytes % 16)[inside[:, :1]].any()
+    ):
+        raise Hazard("a vector of a row is stored beside the lines of memory")
     in_range(target, (offset + number)[inside])
     target[(offset + number)[inside]] = values[inside]

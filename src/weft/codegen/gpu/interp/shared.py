@@ -56,12 +56,13 @@ class Elements(Matrices):
                 self.shared(statement, mask)
             case ir.StGlobalVec():
                 store_vectors(statement, self, mask)
-            case ir.StGlobalRow(source=place):
+            case ir.StGlobalRow(source=place, vector=vector):
                 if not mask.all():
                     raise Hazard("a row is stored by part of a warp")
                 each = np.arange(WARP)
-                memory.note_load(self.places(place), 4, self.warp, "storing a row", each)
-                store_row(statement, self, memory.load(self.places(place), 4, "storing a row"))
+                count, what = 16 if vector else 4, "storing a row"
+                memory.note_load(self.places(place), count, self.warp, what, each)
+                store_row(statement, self, memory.load(self.places(place), count, what))
             case _:
                 raise InternalError(f"no meaning for {type(statement).__name__}")
 

@@ -91,7 +91,9 @@ class SharedColumns:
 
 @dataclass(frozen=True)
 class GlobalElements:
-    """A value per element, from `buffer[base + row * row_stride + column * column_stride]`."""
+    """A value per element, from `buffer[base + row * row_stride + column * column_stride]`. Where
+    rows do not follow one another, `digits` are sizes and strides of what the number of a row is
+    made of, outermost first."""
 
     name: str
     dtype: DType
@@ -99,6 +101,7 @@ class GlobalElements:
     base: Scalar
     row_stride: int
     column_stride: int
+    digits: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,8 @@ class StGlobalRow:
 
     Lanes with the same `offset` share a piece: the one with `place` p has the p-th word, and stores
     its elements to `buffer[offset + i]` where their number i in the piece is below `count`. The
-    whole warp stores at once. Results need not begin at whole words.
+    whole warp stores at once. Results need not begin at whole words. With `vector` a lane has four
+    words, all of which are stored or none; pieces begin and end at whole lines of 16 bytes.
     """
 
     source: Address
@@ -213,6 +217,7 @@ class StGlobalRow:
     offset: Scalar
     place: Scalar
     count: Scalar
+    vector: bool = False
 
 
 SharedStmt: TypeAlias = (

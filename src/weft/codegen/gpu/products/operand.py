@@ -92,7 +92,12 @@ def _check_window(image: Image, walk: Walk, sizes: Mapping[str, int]) -> None:
     rank = len(walk.sizes)
     low, high = WINDOW_CORNERS[rank]
     corners = (*walk.window.lower, *walk.window.upper)
-    reach = [(sizes[axis.tap] - 1) * axis.dilation for axis in image.moved if axis.tap]
+    reach = [
+        (sizes[axis.tap] - 1) * axis.dilation
+        + (axis.phase.shift * (axis.phase.step - 1) if axis.phase else 0)
+        for axis in image.moved
+        if axis.tap
+    ]
     if any(not low <= corner <= high for corner in corners) or any(r > high - low for r in reach):
         raise Refusal("ImageWindow", f"windows reach further over the image than {-low} elements")
     if max(walk.window.steps) > LARGEST_STEP:
@@ -106,7 +111,7 @@ def filter_operand(operand: Operand, address: Expr, image: Image, axes: Axes) ->
     if len(walk.sizes) > MOST_AXES:
         raise Refusal("BatchAxes", f"filters have more than {MOST_AXES} axes")
     outer, inner = (walk.strides[0], 1) if along_k else (1, walk.strides[0])
-    start = operand.offset + turned_back(image, address, axes.sizes)
+    start = operand.offset + turned_back(image, address, axes)
     if not along_k and operand.outer != 1:
         raise Refusal("OperandStride", "neither channels nor columns of the filters are contiguous")
     return replace(operand, offset=start, outer=outer, inner=inner, walk=walk)

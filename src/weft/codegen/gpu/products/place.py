@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.codegen.gpu import ir
@@ -68,6 +69,19 @@ def offset(
 ) -> Scalar:
     """The element's offset from the start of its buffer."""
     parts = [(row, strides.row), (column, strides.column)]
+    if strides.digits:
+        parts = [*_digits(row, strides.digits), (column, strides.column)]
     parts += list(zip(batch, strides.batch, strict=True))
     terms = [(wide(index) if widen else index) * stride for index, stride in parts if stride]
     return total(strides.offset, *terms)
+
+
+def _digits(number: Scalar, digits: Sequence[tuple[int, int]]) -> list[tuple[Scalar, int]]:
+    """What a number is made of, with the stride of each."""
+    found: list[tuple[Scalar, int]] = []
+    below = 1
+    for size, stride in reversed(digits):
+        digit = number // below if below > 1 else number
+        below *= size
+        found.insert(0, (digit if len(found) == len(digits) - 1 else digit % size, stride))
+    return found

@@ -55,6 +55,9 @@ class Strides:
     row: int
     column: int
     batch: tuple[int, ...]
+    digits: tuple[tuple[int, int], ...] = ()
+    """Where rows do not follow one another: sizes and strides of what a row's number is made of,
+    outermost first, and `row` that of the innermost."""
 
     def transposed(self) -> Strides:
         return replace(self, row=self.column, column=self.row)
@@ -125,6 +128,12 @@ class Problem:
         read = [source.tensor for source in self.sources if source.tensor is not None]
         written = [stored.tensor for stored in self.stored]
         return list(dict.fromkeys([self.a.tensor, self.b.tensor, *read, *written]))
+
+    @property
+    def scattered(self) -> bool:
+        """Whether rows of what is stored or read beside do not follow one another."""
+        places = [*(s.strides for s in self.stored), *(s.strides for s in self.sources)]
+        return any(strides.digits for strides in places)
 
     @property
     def batches(self) -> int:
@@ -253,10 +262,13 @@ def _operands(kernel: Kernel, roles: Roles, refs: Refs, axes: _Axes) -> tuple[Op
         if image is not None and side == image.side:
             sides.append(image_operand(let, refs, image, own))
             continue
+        if image is not None and image.is_summed and isinstance(let.expr, Read):
+            # Filters may end before others do, where the windows of the image do as well.
+            address = _address(let.expr.index, refs[let.expr.tensor], kernel)
+            sides.append(filter_operand(_operand(let, address, outer, axes), address, image, own))
+            continue
         address = _operand_address(let, kernel, refs)
         sides.append(_operand(let, address, outer, axes))
-        if image is not None and image.is_summed:
-            sides[-1] = filter_operand(sides[-1], address, image, own)
     return sides[0], sides[1]
 
 
@@ -336,12 +348,28 @@ def _step(expr: Expr, run: Sequence[str], sizes: Mapping[str, int]) -> int:
 
 
 def _strides(expr: Expr, axes: _Axes) -> Strides:
+    digits = _digits(expr, axes.m, axes.sizes)
     return Strides(
         expr.constant,
         _step(expr, axes.m, axes.sizes),
         _step(expr, axes.n, axes.sizes),
         tuple(coefficient(expr, name) for name in axes.batch),
+        digits if len(digits) > 1 else (),
     )
+
+
+def _digits(
+    expr: Expr, run: Sequence[str], sizes: Mapping[str, int]
+) -> tuple[tuple[int, int], ...]:
+    """Sizes and strides of the axes of a run, those that follow one another as one."""
+    found: list[tuple[int, int]] = []
+    for name in run:
+        size, stride = sizes[name], coefficient(expr, name)
+        if found and found[-1][1] == stride * size:
+            found[-1] = (found[-1][0] * size, stride)
+        elif size > 1:
+            found.append((size, stride))
+    return tuple(found)
 
 
 def _operand(let: Let, expr: Expr, outer: tuple[str, ...], axes: _Axes) -> Operand:

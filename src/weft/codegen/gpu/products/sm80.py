@@ -67,6 +67,8 @@ def accepts(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> list[F
         return [refusal.finding]
     if problem.a.walk or problem.b.walk:
         return [refuse("Windows", "the SM80 template multiplies matrices, not windows of images")]
+    if problem.scattered:
+        return [refuse("OutputForm", "rows that do not follow one another are not stored")]
     return [
         *refusals(Sm80Layout(problem, plan), target),
         *field_refusals(kernel, plan),

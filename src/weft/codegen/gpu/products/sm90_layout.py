@@ -23,7 +23,7 @@ from weft.codegen.gpu.products.refusals import (
     problem_refusals,
     stored_refusals,
 )
-from weft.codegen.gpu.products.split import Split, split_refusals
+from weft.codegen.gpu.products.split import PhasedSplit, Split, split_refusals
 from weft.codegen.gpu.products.tiles import TileOrder
 from weft.foundation.dtypes import BF16, F16, F32, SI32, UI32
 from weft.foundation.errors import Finding
@@ -48,6 +48,8 @@ _NARROW_COLUMNS: Final = 32
 """Columns up to which every multiple of 8 has an instruction."""
 FETCHERS: Final = 3
 """Warps of the producer's warpgroup that do not load operands."""
+LINE: Final = 16
+"""Bytes that a thread stores at a time."""
 TMA_ALIGNMENT: Final = 16
 """Bytes that tensor addresses and strides must be multiples of."""
 
@@ -124,7 +126,17 @@ class Sm90Layout:
         numbers = [n for out in outs for n in (out.row, out.offset, *out.batch)]
         regular = all(n >= 0 and n * size % TMA_ALIGNMENT == 0 for n in numbers)
         few = all(_batch_axes(out.batch) <= MAX_BATCH_AXES for out in outs)
-        return self.staged and regular and few
+        scattered = any(out.digits for out in outs)
+        return self.staged and regular and few and not scattered
+
+    @property
+    def whole_lines(self) -> bool:
+        """Whether threads that write scattered rows find whole lines of memory everywhere."""
+        size = self.problem.out_dtype.storage_bytes
+        outs = [stored.strides for stored in self.problem.stored]
+        steps = [n for out in outs for n in (out.offset, *out.batch, *(s for _, s in out.digits))]
+        whole = all(n * size % LINE == 0 for n in (self.problem.n, *steps))
+        return whole and all(out.digits for out in outs) and self.c.swizzle.span > LINE
 
     @property
     def packed(self) -> int:
@@ -157,6 +169,7 @@ class Sm90Layout:
         if source.dtype not in (BF16, F16, F32):
             return False
         whole = strides.column == 1 and (self.problem.m == 1 or strides.row > 0)
+        whole = whole and not strides.digits
         numbers = (strides.row, strides.offset, *strides.batch)
         return (
             whole
@@ -179,7 +192,16 @@ class Sm90Layout:
     @property
     def split(self) -> Split:
         """The parts of every tile's sums."""
-        return Split(sum_parts(self.plan), self.k_steps, self.order.count)
+        parts, order = sum_parts(self.plan), self.order
+        walk = self.problem.a.walk
+        if walk is None or not walk.phases:
+            return Split(parts, self.k_steps, order.count)
+        own = {phase.tap for phase in walk.phases}
+        each = prod(size for name, size in walk.inner if name not in own) // self.tile[2]
+        batch = self.problem.batch
+        return PhasedSplit(
+            parts, self.k_steps, order.count, walk.phases, batch, order.per_matrix, each
+        )
 
     @property
     def waits(self) -> bool:
@@ -291,11 +313,25 @@ def refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
     if layout.atom is None:
         return
     yield from _operand_refusals(layout, layout.atom)
+    yield from _scattered_refusals(layout)
     yield from _unused_fields(layout.plan)
     broken = [*_tile_refusals(layout)]
     yield from broken
     if not broken:
         yield from _resource_refusals(layout, target)
+
+
+def _scattered_refusals(layout: Sm90Layout) -> Iterator[Finding]:
+    """Rows, but not columns, may lie anywhere, if they are stored from shared memory."""
+    problem = layout.problem
+    if not problem.scattered:
+        return
+    if layout.plan.swap_ab:
+        yield refuse("PlanField", "swap_ab: rows that do not follow one another cannot be columns")
+    if not layout.staged:
+        yield refuse("OutputForm", "rows that do not follow one another are not of neighbours")
+    if any(s.tensor is None and s.strides.digits for s in problem.sources):
+        yield refuse("EpilogueForm", "rows that do not follow one another have no number")
 
 
 def _operand_refusals(layout: Sm90Layout, atom: Atom) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from weft.codegen.gpu.ir.scalar import LANE, WARP, Like, Lit, Name, Scalar, both
 from weft.codegen.gpu.products.place import Place, offset, present
 from weft.codegen.gpu.products.problem import Problem, Source, Stored, Strides
 from weft.codegen.gpu.products.ring import Ring
-from weft.codegen.gpu.products.sm90_layout import WARPGROUP, Sm90Layout
+from weft.codegen.gpu.products.sm90_layout import LINE, WARPGROUP, Sm90Layout
 from weft.foundation.dtypes import F32
 from weft.plan.ir import MmaPlan
 
@@ -250,7 +250,7 @@ class Results:
         base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), place.batch)
         buffer = self.buffers.index(source.tensor)
         return ir.GlobalElements(
-            source.name, source.dtype, buffer, base, strides.row, strides.column
+            source.name, source.dtype, buffer, base, strides.row, strides.column, strides.digits
         )
 
     def staged_source(self, source: Source, block: int) -> ir.ElementSource:
@@ -355,13 +355,15 @@ class Results:
             yield self.write_rows(block, place, start, column)
 
     def write_rows(self, block: int, place: Place, start: Scalar, column: Scalar) -> ir.Stmt:
-        """The 16 rows of a warp in one accumulator's part of a panel, a word a lane."""
+        """The 16 rows of a warp in one accumulator's part of a panel, a word a lane, or a line of
+        four words where all rows are whole lines of memory."""
         tile, problem = self.layout.c, self.problem
-        words = tile.columns * tile.size // 4
+        unit = LINE if self.layout.whole_lines else 4
+        words = tile.columns * tile.size // unit
         word = LANE % words
         line = _QUARTER * 16 + 64 * block + Name("line") + LANE // words
         row = self.first_row(place) + line
-        inside = tile.of(line, word * (4 // tile.size))
+        inside = tile.of(line, word * (unit // tile.size))
         store = ir.StGlobalRow(
             ir.Address("c", start + inside),
             self.stored.dtype,
@@ -369,6 +371,7 @@ class Results:
             offset(self.stored.strides, row, column, place.batch),
             word,
             least(problem.n - column, tile.columns) * (row < problem.m),
+            vector=unit == LINE,
         )
         return ir.For("line", 0, 16, _WARP // words, (store,), times=_ROWS_AT_ONCE)
 

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.body.accept import refuse, too_many
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, wide
+from weft.codegen.gpu.products.walks import Counted
 from weft.foundation.errors import Finding
 from weft.foundation.tally import counted
 from weft.plan.sum_parts import SumParts
@@ -100,6 +102,39 @@ class Split:
         """Whether the part at hand has a step of this number."""
         known = isinstance(step, Lit) and step.value < self.fewest
         return Lit(1) if known else step < self.steps
+
+
+@dataclass(frozen=True)
+class PhasedSplit(Split):
+    """Whole tiles, of which those of some matrices have fewer steps than others: `each` for every
+    combination of taps in `phases`, by the place of a matrix along the axes of a batch. A matrix
+    has `per_matrix` tiles."""
+
+    phases: tuple[Counted, ...]
+    batch: tuple[int, ...]
+    per_matrix: int
+    each: int
+
+    @property
+    def even(self) -> bool:
+        return False
+
+    @property
+    def fewest(self) -> int:
+        return self.each * prod(phase.fewest for phase in self.phases)
+
+    def locate(self, item: Scalar | None = None) -> tuple[ir.Stmt, ...]:
+        return (ir.Let(_STEPS.name, self.steps_of(item or self.item)),)
+
+    def steps_of(self, item: Scalar) -> Scalar:
+        matrix, places = item // self.per_matrix, list[Scalar]()
+        for number, size in reversed(list(enumerate(self.batch))):
+            places.insert(0, matrix % size if number else matrix)
+            matrix = matrix // size
+        found: Scalar = Lit(self.each)
+        for phase in self.phases:
+            found = found * phase.count(places)
+        return found
 
 
 @dataclass(frozen=True)
@@ -195,6 +230,8 @@ class Handing:
 def split_refusals(split: Split) -> Iterator[Finding]:
     """Parts that there are no k steps for, and more of them than can be counted."""
     yield from too_many(split.items, split.count * split.k_steps)
+    if isinstance(split, PhasedSplit) and split.count > 1:
+        yield refuse("PlanField", "sums of phases, some longer than others, are not made in parts")
     if not 1 <= split.count <= split.k_steps:
         yield refuse(
             "PlanField",

@@ -12,12 +12,12 @@ summed over are padded to whole copies, for which the engine writes zeros into b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, TypeAlias
 
 from weft.codegen.gpu.ir.frame import Window
-from weft.codegen.gpu.ir.scalar import Scalar, total
+from weft.codegen.gpu.ir.scalar import Scalar, scalar, total
 from weft.foundation.index_expr import Expr, coefficient
 from weft.memory.ir import MemRef
 from weft.region.form import Image, Moved
@@ -48,6 +48,38 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """A tap whose number depends on a matrix: in matrices of which the batch axis `number` is at f
+    windows have the taps `step * t + f`, those below `taps`."""
+
+    tap: str
+    number: int
+    step: int
+    taps: int
+
+    def count(self, batch: Sequence[Scalar]) -> Scalar:
+        """How many taps the windows of a matrix have."""
+        return (batch[self.number] * -1 + (self.taps + self.step - 1)) // self.step
+
+    @property
+    def fewest(self) -> int:
+        return self.taps // self.step
+
+
+def counted_digits(
+    number: Scalar, digits: Digits, phases: Sequence[Counted], batch: Sequence[Scalar]
+) -> Iterator[tuple[str, Scalar]]:
+    """The digits of a number, of which some have as many values as a matrix has taps."""
+    counts = {phase.tap: phase.count(batch) for phase in phases}
+    rest = number
+    for name, size in reversed(digits[1:]):
+        count = counts.get(name, scalar(size))
+        yield name, rest % count
+        rest = rest // count
+    yield digits[0][0], rest
+
+
+@dataclass(frozen=True)
 class Walk:
     """A tensor map, and where copies begin in it. `outer` are the digits of the row or column that
     a tile begins at, `inner` those of the contracted axes."""
@@ -61,12 +93,18 @@ class Walk:
     taps: tuple[Step, ...] = ()
     whole: int = 0
     """Channels of a tap, where they are rows or columns: tiles must not cross from tap to tap."""
+    phases: tuple[Counted, ...] = ()
+    """Taps of which not every matrix has the same number."""
 
     def coords(
         self, outer: Scalar, inner: Scalar, batch: Sequence[Scalar]
     ) -> tuple[tuple[Scalar, ...], tuple[Scalar, ...]]:
         """Where a copy begins, and how far its taps are from the places."""
-        found = dict((*self._digits(outer, self.outer), *self._digits(inner, self.inner)))
+        found = dict(self._digits(outer, self.outer))
+        if self.phases:
+            found |= dict(counted_digits(inner, self.inner, self.phases, batch))
+        else:
+            found |= dict(self._digits(inner, self.inner))
         places = tuple(step.at(found, batch) for step in self.start)
         return places, tuple(step.at(found, batch) for step in self.taps)
 
@@ -124,7 +162,7 @@ def image_walk(
     images = image_number(index[:count], sizes[:count])
     inside = [*reversed(image.moved)]
     places = [axes.along(moved.start, moved.place, moved.step) for moved in inside]
-    taps = [axes.along(0, moved.tap, moved.dilation) for moved in inside]
+    taps = [_tap(moved, axes) for moved in inside]
     is_summed = image.is_summed
     # What lies behind the channels, if they are not in groups, is nobody's.
     channels = sizes[-1] if index[-1].single_axis is None else axes.sizes[image.channels]
@@ -138,7 +176,27 @@ def image_walk(
         _window(inside, axes.sizes),
         tuple(taps),
         0 if is_summed else axes.sizes[image.channels],
+        counted(image, axes),
     ), sum(moved.origin * strides[moved.dim] for moved in inside)
+
+
+def _tap(moved: Moved, axes: Axes) -> Step:
+    """How far a tap is from its place: in some phases further than in others."""
+    step = axes.along(0, moved.tap, moved.dilation)
+    if moved.phase is None or not moved.phase.shift:
+        return step
+    phase = moved.phase
+    return replace(step, batch=tuple(phase.shift * (name == phase.axis) for name in axes.batch))
+
+
+def counted(image: Image, axes: Axes) -> tuple[Counted, ...]:
+    """The taps of an image of which not every phase has the same number."""
+    found = ((axis.tap, axis.phase) for axis in image.moved if axis.phase is not None)
+    return tuple(
+        Counted(tap, axes.batch.index(phase.axis), phase.step, phase.taps)
+        for tap, phase in found
+        if phase.taps % phase.step and axes.sizes[tap] > 1
+    )
 
 
 def _window(moved: Sequence[Moved], sizes: Mapping[str, int]) -> Window:
@@ -164,8 +222,9 @@ def filter_walk(image: Image, address: Expr, axes: Axes, item: int) -> Walk:
     inner: Dim = (axes.sizes[channels], depth, Step(0, ((channels, 1),)))
     first, second = (inner, along) if depth == 1 else (along, inner)
     dims = [first, second, *_taps(image, address, axes)]
+    phases = {phase for phase, _, _ in _phases(image, address, axes).values()}
     for number, name in enumerate(axes.batch):
-        if axes.sizes[name] > 1 and coefficient(address, name):
+        if axes.sizes[name] > 1 and coefficient(address, name) and name not in phases:
             batch = tuple(int(place == number) for place, _ in enumerate(axes.batch))
             dims.append((axes.sizes[name], coefficient(address, name), Step(0, (), batch)))
     return Walk(
@@ -174,18 +233,38 @@ def filter_walk(image: Image, address: Expr, axes: Axes, item: int) -> Walk:
         tuple(size for size, _, _ in dims),
         tuple(stride for _, stride, _ in dims[1:]),
         tuple(step for _, _, step in dims),
+        phases=counted(image, axes),
     )
+
+
+def _phases(image: Image, address: Expr, axes: Axes) -> dict[str, tuple[str, int, int]]:
+    """Taps that filters have in phases: the axis of these, how many there are, and how many taps
+    all of them have together. A step of a tap goes as far as all phases."""
+    found = {}
+    ends = {axis.tap: axis.phase for axis in image.moved if axis.phase is not None}
+    for tap in image.taps:
+        along, end = coefficient(address, tap), ends.get(tap)
+        for name in axes.batch if end is None else (end.axis,):
+            size = axes.sizes[name]
+            if size > 1 and along and along == size * coefficient(address, name):
+                found[tap] = (name, size, end.taps if end else size * axes.sizes[tap])
+                break
+    return found
 
 
 def _taps(image: Image, address: Expr, axes: Axes) -> list[Dim]:
     """One dimension of all taps that follow one another, innermost first. Those of filters that
     were turned around begin with the last."""
     dims: list[Dim] = []
+    phases = _phases(image, address, axes)
     for name in reversed([name for name in image.taps if axes.sizes[name] > 1]):
         size, stride = axes.sizes[name], coefficient(address, name)
+        if name in phases:
+            dims.append(_tap_of_phases(name, stride, phases[name], axes))
+            continue
         way, stride = (1 if stride >= 0 else -1), abs(stride)
         last = size - 1 if way < 0 else 0
-        if dims and stride == dims[-1][1] * dims[-1][0]:
+        if dims and not dims[-1][2].batch and stride == dims[-1][1] * dims[-1][0]:
             inner, below, step = dims.pop()
             factors = (*step.factors, (name, way * inner))
             dims.append((inner * size, below, Step(step.constant + last * inner, factors)))
@@ -194,8 +273,21 @@ def _taps(image: Image, address: Expr, axes: Axes) -> list[Dim]:
     return dims
 
 
-def turned_back(image: Image, address: Expr, sizes: Mapping[str, int]) -> int:
+def _tap_of_phases(tap: str, stride: int, phase: tuple[str, int, int], axes: Axes) -> Dim:
+    """The dimension of the taps of all phases together."""
+    name, size, taps = phase
+    way = 1 if stride >= 0 else -1
+    batch = tuple(way * (other == name) for other in axes.batch)
+    step = Step(taps - 1 if way < 0 else 0, ((tap, way * size),), batch)
+    return taps, abs(stride) // size, step
+
+
+def turned_back(image: Image, address: Expr, axes: Axes) -> int:
     """How far before the first tap of filters their first element lies: that of the last tap,
     where taps are turned around."""
-    steps = ((sizes[name] - 1, coefficient(address, name)) for name in image.taps)
-    return sum(last * min(0, step) for last, step in steps)
+    phases = _phases(image, address, axes)
+    back = 0
+    for name in image.taps:
+        _, size, taps = phases.get(name, ("", 1, axes.sizes[name]))
+        back += (taps - 1) * min(0, coefficient(address, name) // size)
+    return back

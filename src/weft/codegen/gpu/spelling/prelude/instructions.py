@@ -176,6 +176,14 @@ INLINE void store_row_2(char* row, u32 word, int place, int count) {
 INLINE void store_row_4(char* row, u32 word, int place, int count) {
   store_word_if(row + 4 * place, word, place < count);
 }
+INLINE void store_row_vector(char* target, u32 staged, bool holds) {
+  u32 x, y, z, w;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(staged));
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+               "@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n}\n"
+               :: "l"(target), "r"(x), "r"(y), "r"(z), "r"(w), "r"((int)holds));
+}
 // From here on a pointer or place is a number of its own: those near it are not computed one by
 // one, nor before the loop that comes first, where they would take registers from others.
 template <class T> INLINE void pin(T*& pointer) { asm volatile("" : "+l"(pointer)); }

@@ -47,7 +47,7 @@ def _rows(source: ir.GlobalElements, fragment: ir.Fragment) -> Iterator[str]:
     kind = storage(source.dtype)
     for half in (0, 1):
         start = f"(const {kind}*)b{source.buffer} + {text(source.base)}"
-        start += f" + (i64)(row_ + {8 * half}) * {source.row_stride}"
+        start += _row_offset(f"row_ + {8 * half}", source)
         if source.column_stride:
             pointer = f"{source.name}_p{half}_"
             yield f"const {kind}* {pointer} = {start} + (i64)column_ * {source.column_stride};"
@@ -55,6 +55,17 @@ def _rows(source: ir.GlobalElements, fragment: ir.Fragment) -> Iterator[str]:
         else:
             guard = f"row_ + {8 * half} < {fragment.rows}" if source.row_stride else "1"
             yield _load_text(f"{source.name}_r{half}_", source.dtype, start, guard)
+
+
+def _row_offset(row: str, source: ir.GlobalElements) -> str:
+    if not source.digits:
+        return f" + (i64)({row}) * {source.row_stride}"
+    found, below = "", 1
+    for size, stride in reversed(source.digits):
+        digit = f"(u32)({row}) / {below}u % {size}u"
+        found = f" + (i64)({digit}) * {stride}{found}"
+        below *= size
+    return found
 
 
 def _load_text(name: str, dtype: DType, place: str, guard: str) -> str:

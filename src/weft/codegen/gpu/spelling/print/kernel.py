@@ -309,6 +309,11 @@ class _Printer:
     def store_row(self, statement: ir.StGlobalRow) -> str:
         size = statement.dtype.storage_bytes
         row = f"b{statement.buffer} + ({text(statement.offset)}) * {size}"
+        if statement.vector:
+            place = f"({text(statement.place)}) * {16 // size}"
+            inside = f"{place} < {text(statement.count)}"
+            staged = self.address(statement.source)
+            return f"store_row_vector({row} + ({place}) * {size}, {staged}, {inside});"
         word = f"load_staged({self.address(statement.source)})"
         rest = f"{text(statement.place)}, {text(statement.count)}"
         return f"store_row_{size}({row}, {word}, {rest});"

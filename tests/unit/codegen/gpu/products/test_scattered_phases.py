@@ -1,0 +1,114 @@
+"""Gradients to the input of strided convolutions by the SM90 template: all phases in one kernel, no
+zeros multiplied, rows stored where they belong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.example_inputs import inputs_for
+from tests.gpu_convolutions import Case
+from tests.gpu_interpreted import InterpretedGpu
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.compile import compile_cuda
+from weft.codegen.gpu.ir.kernel import walk
+from weft.codegen.gpu.spelling.print import cuda
+from weft.codegen.gpu.spelling.text import parse_module, print_module
+from weft.ptir import Builder, Program, Value
+from weft.region.fitting import boards
+from weft.testing.compare import compare
+
+_STEPS_OF_TWO = Case(size=(8, 8), stride=2)
+CASES = {
+    "3x3": _STEPS_OF_TWO,
+    "4x4": replace(_STEPS_OF_TWO, window=(4, 4)),
+    "whole windows": replace(_STEPS_OF_TWO, window=(2, 2), pad=0),
+    "one tap down, two across": replace(_STEPS_OF_TWO, window=(2, 3), pad=(0, 1, 0, 1)),
+    "more images than a tile, some channels": Case(
+        size=(10, 6), stride=2, window=(5, 3), pad=(2, 1, 2, 1), images=5, inputs=72, outputs=40
+    ),
+    "whole windows in steps of three": Case(size=(9, 9), stride=3, pad=0),
+    "two groups": Case(inputs=128, outputs=128, groups=2, stride=2, size=(4, 8)),
+    "1-D": Case(size=(40,), window=(5,), stride=2, pad=2),
+    "3-D": Case(size=(4, 4, 6), window=(3, 3, 3), stride=2, images=1),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boards, "WORTH", 1)
+
+
+def module_of(program: Program) -> Any:
+    return InterpretedGpu("sm90").compile(program).compilation["gpu"]
+
+
+def region_of(program: Program) -> Any:
+    return InterpretedGpu("sm90").compile(program).compilation["region"]
+
+
+def phased(program: Program) -> ir.Kernel:
+    """The kernel of all phases: the last one that is launched."""
+    module = module_of(program)
+    kernel: ir.Kernel = [*module.kernels.values()][-1]
+    return kernel
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_phases_are_one_convolution_of_what_lies_in_memory(name: str) -> None:
+    program = CASES[name].gradient(0)
+    kernels = region_of(program).kernels
+    assert kernels[-1].form.problem.scattered
+    assert not any(kernel.name.endswith("_image_copy") for kernel in kernels)
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("where", [1, 2])
+def test_numbers_that_are_none_spread_as_far_as_in_the_reference(where: int) -> None:
+    """A weight also where its tap meets a zero, a gradient only where it is met."""
+    program = replace(_STEPS_OF_TWO, images=1, size=(4, 4)).gradient(0)
+    inputs = [np.array(x) for x in inputs_for(program, 3)]
+    inputs[where].reshape(-1)[inputs[where].size // 3] = np.nan
+    report = compare(program, inputs, InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def test_what_follows_reads_beside_scattered_rows() -> None:
+    """The mask of an activation, and a number for every image."""
+    b = Builder()
+    x, w = b.param("bf16", [3, 4, 4, 64]), b.param("bf16", [3, 3, 64, 64])
+    beside, each = b.param("bf16", [3, 8, 8, 64]), b.param("bf16", [3, 1, 1, 1])
+    board = b.pad(x, interior=[0, 1, 1, 0], pad_value=0.0)
+    made = b.emit("weft.conv", board, w, layout="NHWC", pad=[1, 1, 2, 2])
+    assert isinstance(made, Value)
+    program = b.build(made * beside * b.broadcast_to(each, [3, 8, 8, 64]))
+    assert [source.digits != () for source in sources(phased(program))] == [True, True]
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def sources(kernel: ir.Kernel) -> list[ir.GlobalElements]:
+    """What a kernel's first element program reads of memory."""
+    found = next(s for s in walk(kernel.body) if isinstance(s, ir.Epilogue))
+    return [source for source in found.sources if isinstance(source, ir.GlobalElements)]
+
+
+def test_sizes_that_steps_do_not_divide_keep_a_copy_with_zeros() -> None:
+    program = Case(size=(9, 8), stride=2).gradient(0)
+    names = [kernel.name for kernel in region_of(program).kernels]
+    assert any(name.endswith("_image_copy") for name in names)
+
+
+@pytest.mark.parametrize("name", ["3x3", "4x4", "3-D"])
+def test_phases_become_machine_code_as_planned(name: str) -> None:
+    kernel = phased(CASES[name].gradient(0))
+    assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []
+
+
+def test_the_text_of_phases_reads_back() -> None:
+    module = module_of(CASES["3x3"].gradient(0))
+    assert parse_module(print_module(module)) == module

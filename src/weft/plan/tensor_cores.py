@@ -5,7 +5,10 @@ On SM90 times come from `target.measured_forms`, on SM80 from how two tiles fill
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 from weft.plan.completion import BOUND, CACHED, HINTS, algorithm_kind, pieces
@@ -50,6 +53,8 @@ _SM80_TILES: Final = {
 _FEW_ROWS: Final = _Tile((16, 128, 16), 1.0, 3, (16, 32))
 _FEW_COLUMNS: Final = _Tile((128, 16, 16), 1.0, 3, (32, 16))
 """Tiles of wide numbers whose longer operand, all that counts, waits in a ring."""
+_MANY_TURNS: Final = 32
+"""Tiles that a unit takes one after the other from which it matters little which ones."""
 _MOST_SUMS: Final = 64 * 192
 """Sums of a warpgroup that its registers hold twice."""
 _MOST_SUMS_OF_SEVERAL: Final = 128 * 160
@@ -103,14 +108,52 @@ def _registers(form: Form, *, crowded: bool) -> tuple[int, int]:
 
 def sm90_choice(kernel: Kernel, problem: Problem, target: Target) -> Choice:
     """The form that is done first, and why it is thought to be."""
-    found, forms = sm90_contraction(problem), sm90_forms(kernel)
-    choice = choose(found, target, light=_is_light(kernel), forms=forms)
+    found, forms, light = sm90_contraction(problem), sm90_forms(kernel), _is_light(kernel)
+    lengths = _lengths(kernel, problem)
+
+    def time(form: Form, *, light: bool = light) -> float:
+        of_form = _of_the_busiest(form, found, lengths, target) if lengths else found
+        return cycles(form, of_form, target, light=light)
+
+    if lengths:
+        best = min(filter(found.suits, forms), key=time)
+        choice = Choice(best, "by the model of its busiest unit")
+    else:
+        choice = choose(found, target, light=light, forms=forms)
     if len(kernel.outputs) == 1 or choice.form.sums <= _MOST_SUMS_OF_SEVERAL:
         return choice
     # It would spill, and then move to the best of those that hold less: `candidates.lighter`.
     others = [f for f in forms if found.suits(f) and f.sums <= _MOST_SUMS_OF_SEVERAL]
-    best = min(others, key=lambda form: cycles(form, found, target))
+    best = min(others, key=lambda form: time(form, light=True))
     return Choice(best, f"{choice.reason}, of those with registers for several results")
+
+
+def _lengths(kernel: Kernel, problem: Problem) -> tuple[int, ...]:
+    """Taps of the sums of each matrix, in order; none where all have as many."""
+    moved = problem.image.moved if problem.image is not None else ()
+    phases = {axis.phase.axis: axis.counts(kernel.sizes) for axis in moved if axis.phase}
+    if all(len({*counts}) == 1 for counts in phases.values()):
+        return ()
+    each = [phases.get(a) or (1,) * kernel.sizes[a] for a in problem.axes.batch]
+    return tuple(map(math.prod, product(*each)))
+
+
+def _of_the_busiest(
+    form: Form, found: Contraction, lengths: Sequence[int], target: Target
+) -> Contraction:
+    """A contraction all of whose tiles have sums as long as, on average, those that the busiest
+    unit gets of matrices with sums of these lengths."""
+    tiles = found.extent.tiles(form) // len(lengths)
+    units = target.limits.units
+    turns = -(-tiles * len(lengths) // units)
+    if turns > _MANY_TURNS:
+        return found
+    loads = [0] * units
+    for number, length in enumerate(length for length in lengths for _ in range(tiles)):
+        loads[number % units] += length
+    share = max(loads) / turns / (sum(lengths) / len(lengths))
+    extent = found.extent
+    return replace(found, extent=replace(extent, k=math.ceil(extent.k * share)))
 
 
 def product_seconds(kernel: Kernel, plan: MmaPlan, target: Target) -> float | None:
@@ -122,8 +165,10 @@ def product_seconds(kernel: Kernel, plan: MmaPlan, target: Target) -> float | No
     rows, columns, _ = plan.tile
     paired = tuple(plan.cluster) != (1, 1)
     form = Form(rows, columns, plan.warp_tile, plan.roles, plan.swap_ab, paired)
-    found = cycles(form, sm90_contraction(problem), target, light=_is_light(kernel))
-    return found / CYCLES_A_SECOND
+    found, lengths = sm90_contraction(problem), _lengths(kernel, problem)
+    if lengths:
+        found = _of_the_busiest(form, found, lengths, target)
+    return cycles(form, found, target, light=_is_light(kernel)) / CYCLES_A_SECOND
 
 
 def _is_light(kernel: Kernel) -> bool:

@@ -61,7 +61,8 @@ def phased(program: Program) -> ir.Kernel:
 def test_all_phases_are_one_convolution_of_what_lies_in_memory(name: str) -> None:
     program = CASES[name].gradient(0)
     kernels = region_of(program).kernels
-    assert kernels[-1].form.problem.scattered
+    # Rows of a line follow one another in each phase.
+    assert kernels[-1].form.problem.scattered is (name != "1-D")
     assert not any(kernel.name.endswith("_image_copy") for kernel in kernels)
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)

@@ -141,3 +141,17 @@ CASES: dict[str, Case] = {
     "bias and silu": Case(end="bias, silu"),
     "two results": Case(end="two results", weights="halves of bytes"),
 }
+
+
+def gated(rows: int) -> Program:
+    """Two weights and a row, as the first half of a layer of a language model has them."""
+    case = Case(rows=rows, weights="bytes")
+    b = Builder("gate and up")
+    x = b.param(case.dtype, [rows, case.depth])
+    codes = [b.param("si8", [case.columns, case.depth]) for _ in range(2)]
+    scales = [b.param(case.dtype, [case.columns]) for _ in range(2)]
+    made = [
+        b.dot_general(x, w, contract=([1], [1]), accum_dtype="f32", out_dtype=case.dtype)
+        for w in (_emit(b, "dequantize", *pair, axis=0) for pair in zip(codes, scales, strict=True))
+    ]
+    return b.build(b.silu(made[0]) * made[1])

@@ -268,9 +268,14 @@ class _Matching:
             case gpu.Wgmma(acc=acc, a=a, b=b):
                 first = a.array if isinstance(a, gpu.RegAt) else a.descriptor
                 self.put(acc, self.product(first, b.descriptor), (first, b.descriptor))
-            case gpu.PackPair(target=target, low=low, high=high):
+            case (
+                gpu.PackPair(target=target, low=low, high=high)
+                | gpu.PackSmall(target=target, low=low, high=high)
+            ):
                 self.moved(target.array, low)
                 self.moved(target.array, high)
+            case gpu.ScalePair(target=target, factor=factor):
+                self.moved(target.array, factor)
             case gpu.MmaSync(acc=acc, a=a, b=b):
                 self.put(acc.array, self.product(a.array, b.array), (a.array, b.array))
             case gpu.AddRegisters(target=target, source=source):

@@ -38,6 +38,7 @@ from weft.region.ir import (
     Output,
     Pattern,
     Read,
+    Reduce,
     Select,
     Tensor,
     Unary,
@@ -62,10 +63,50 @@ def join_codes(module: Module, target: Target) -> Module:
     """The module with weights of few bits made in the products that read them."""
     if not target.has("cp.async"):
         return module
+    for kernel in module.kernels:
+        apart = _with_sums_apart(module, kernel)
+        if apart is not None:
+            module = apart
     for maker in module.kernels:
         found = _joined(module, maker)
         module = module if found is None else found
     return module
+
+
+def _with_sums_apart(module: Module, kernel: Kernel) -> Module | None:
+    """The module with a kernel for each of the sums of one that multiplies a row with several
+    weights; None where it does not, or somebody needs the weights in memory."""
+    sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
+    makers = {
+        maker.name: maker
+        for maker in module.kernels
+        if maker.outputs[0].tensor in kernel.inputs and _makes_weights(module, maker)
+    }
+    if kernel.pattern is not Pattern.ROW or kernel.params or not len(sums) == len(makers) > 1:
+        return None
+    parts: list[Kernel] = []
+    tensors, rest = dict(module.tensors), kernel
+    for number, let in enumerate(sums[:-1]):
+        name = f"{kernel.name}_{let.name}"
+        if name in tensors:
+            return None
+        shape = (1, *(kernel.sizes[axis] for axis in let.axes))
+        tensors[name] = Tensor(name, let.dtype, shape, "internal")
+        place = (constant(0), *map(axis, let.axes))
+        own = replace(
+            kernel, name=f"{kernel.name}_{number}", outputs=(Output(name, let.name, place),)
+        )
+        parts.append(live(own))
+        body = (replace(x, expr=Read(name, place)) if x is let else x for x in rest.body)
+        rest = live(replace(rest, body=tuple(body)))
+    kernels = [
+        part
+        for found in module.kernels
+        for part in ((*parts, rest) if found is kernel else (found,))
+    ]
+    origin = module.origin | {part.name: module.origin.get(kernel.name, ()) for part in parts}
+    apart = replace(module, kernels=tuple(kernels), tensors=tensors, origin=origin)
+    return apart if all(_joined(apart, maker) is not None for maker in makers.values()) else None
 
 
 def _joined(module: Module, maker: Kernel) -> Module | None:

@@ -58,7 +58,7 @@ def with_one_row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
 
 def as_one_row(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel | None:
     """A sum of products as a contraction of one row; None where it is none."""
-    found = _factors(kernel)
+    found = _factors(kernel) if len(kernel.outputs) == 1 and not kernel.params else None
     if found is None or not isinstance(found[1].expr, Read):
         return None
     return _contraction(kernel, tensors, *found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from weft.codegen.gpu import ir
@@ -24,6 +26,7 @@ from weft.codegen.gpu.interp.memory import (
 from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes
 from weft.codegen.gpu.interp.values import keep
+from weft.codegen.gpu.ir.formats import SMALL
 from weft.codegen.gpu.ir.swizzle import descriptor
 from weft.foundation import functions
 from weft.foundation.dtypes import F32, DType
@@ -135,6 +138,11 @@ class Matrices(Copies):
         """Matrix instructions that nobody has waited for."""
         return [pending for group in (*self.matrix, self.matrix_open) for pending in group]
 
+    def pack(self, target: ir.RegAt, pair: Sequence[Array], dtype: DType) -> None:
+        """Two numbers of every lane into a register."""
+        made = np.stack([numbers.astype(dtype.numpy) for numbers in pair], axis=1)
+        self.registers[target.array][target.index] = made.view(np.uint32)[:, 0]
+
     def sm80(self, statement: ir.Stmt, mask: Lanes) -> None:
         match statement:
             case ir.CpAsync():
@@ -157,9 +165,18 @@ class Matrices(Copies):
                 self.block.memory.note_load(places, size, self.warp, "a fragment's load")
                 self.registers[target.array][target.index] = from_bytes(raw, dtype)[:, 0]
             case ir.PackPair(target=target, low=low, high=high, dtype=dtype):
-                pair = [self.elements[name].astype(dtype.numpy) for name in (low, high)]
-                words = np.ascontiguousarray(np.stack(pair, axis=1)).view(np.uint32)
-                self.registers[target.array][target.index] = words[:, 0]
+                self.pack(target, [self.elements[low], self.elements[high]], dtype)
+            case ir.PackSmall(target=target, low=low, high=high, least=least, dtype=dtype):
+                ints = [self.elements[name].astype(np.int64) for name in (low, high)]
+                if any(((n < least) | (n >= least + SMALL[dtype])).any() for n in ints):
+                    raise Hazard(f"an integer is not one of {SMALL[dtype]} from {least} on")
+                self.pack(target, [n + statement.offset for n in ints], dtype)
+            case ir.ScalePair(target=target, factor=factor, dtype=dtype):
+                words = np.ascontiguousarray(self.registers[target.array][target.index])
+                pairs = words.astype(np.uint32).view(dtype.numpy).reshape(-1, 2).astype(np.float32)
+                by = self.elements[factor].astype(dtype.numpy).astype(np.float32)
+                with np.errstate(all="ignore"):
+                    self.pack(target, [pairs[:, 0] * by, pairs[:, 1] * by], dtype)
             case ir.MmaSync(acc=acc, a=a, b=b, a_dtype=a_dtype, b_dtype=b_dtype):
                 at = [part.index for part in (acc, a, b)]
                 arrays = [self.registers[part.array] for part in (acc, a, b)]

@@ -7,7 +7,7 @@
            | LoadStaged | Epilogue | StGlobalVec | StGlobalRow
            | statements on single values (`values.py`)                               map, row
            | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister
-           | PackPair | MmaSync                                                      SM80
+           | PackPair | PackSmall | ScalePair | MmaSync                              SM80
            | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
            | PrefetchMap | TmaLoad | BulkLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
            | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait
@@ -122,6 +122,8 @@ from weft.codegen.gpu.ir.matrix import (
     LdRegister,
     MmaSync,
     PackPair,
+    PackSmall,
+    ScalePair,
     SetMaxNReg,
     StMatrix,
     Wgmma,
@@ -199,6 +201,7 @@ __all__ = [
     "MmaSync",
     "NamedBarrier",
     "PackPair",
+    "PackSmall",
     "PartStmt",
     "PassTurn",
     "PrefetchMap",
@@ -214,6 +217,7 @@ __all__ = [
     "RowScale",
     "RowStmt",
     "RowValues",
+    "ScalePair",
     "SendCluster",
     "Set",
     "SetMaxNReg",

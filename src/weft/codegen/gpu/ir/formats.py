@@ -37,6 +37,8 @@ ACCESS_BYTES: Final = 16
 """Of the widest access of a thread to memory."""
 PAIRED: Final = frozenset({BF16, F16})
 """Floats that the machine rounds two at a time, and that matrix instructions multiply."""
+SMALL: Final[Mapping[DType, int]] = {BF16: 128, F16: 1024}
+"""Neighbouring integers that the digits of a float of 16 bits tell apart."""
 TINY_FLOATS: Final = frozenset({FP8_E4M3, FP8_E5M2})
 NARROW: Final = PAIRED | TINY_FLOATS
 """Floats that are held in f32."""

@@ -114,6 +114,28 @@ class PackPair:
 
 
 @dataclass(frozen=True)
+class PackSmall:
+    """Two integers plus `offset` as a pair of 16-bit floats in a register, exactly: of `least` to
+    127 more, or of f16 1023 more."""
+
+    target: RegAt
+    low: str
+    high: str
+    least: int
+    offset: int
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class ScalePair:
+    """Both numbers of a register times a value, each product rounded once."""
+
+    target: RegAt
+    factor: str
+    dtype: DType
+
+
+@dataclass(frozen=True)
 class MmaSync:
     """`acc[16 x 8] += a[16 x k] b[k x 8]`, fragments in registers of the warp.
 
@@ -140,7 +162,7 @@ class AddRegisters:
     clear: bool = False
 
 
-Sm80Matrix: TypeAlias = LdMatrix | LdRegister | PackPair | MmaSync
+Sm80Matrix: TypeAlias = LdMatrix | LdRegister | PackPair | PackSmall | ScalePair | MmaSync
 Sm90Matrix: TypeAlias = (
     Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg | StMatrix
 )  # fmt: skip

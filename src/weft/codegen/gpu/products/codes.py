@@ -24,6 +24,7 @@ from weft.codegen.gpu.body.scopes import Group, Scope, group_at
 from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.element_ops import ElementOp
+from weft.codegen.gpu.ir.formats import SMALL
 from weft.codegen.gpu.ir.scalar import BLOCK, LANE, LANES, THREAD, WARP, Lit, Name, Scalar, both
 from weft.codegen.gpu.maps.map import Elementwise
 from weft.codegen.gpu.products.refusals import algorithm_refusals, memory_refusals
@@ -35,7 +36,7 @@ from weft.plan.completion import IN_REGISTERS, false_claims
 from weft.plan.ir import Header, MmaPlan, Plan
 from weft.plan.text import told
 from weft.region.forms.codes import LANES as SHARING
-from weft.region.forms.codes import QUAD, Codes, find_codes
+from weft.region.forms.codes import QUAD, Codes, find_codes, find_scaled
 from weft.region.ir import Kernel, Let, Read, Tensor
 from weft.target.target import Target
 
@@ -69,6 +70,10 @@ class Products(Elementwise):
         self.contraction = kernel.roles.contraction
         self.weight, self.other = self.lets[found.weight], self.lets[found.other]
         self.only_stored.add(found.weight)
+        scaled = find_scaled(kernel, found.weight)
+        small = scaled is not None and scaled.high - scaled.low < SMALL[self.other.dtype]
+        self.scaled = scaled if small else None
+        """What weights are the products of, where they may be made in pairs."""
         self.high, self.wide, depth = plan.tile
         self.warps = depth // step_of(found)
         self.rows, self.columns, self.batches = (
@@ -203,9 +208,10 @@ class Products(Elementwise):
 
     def weights(
         self, column: Scope, places: Mapping[str, Scalar], body: list[ir.Stmt]
-    ) -> list[str]:
-        """The numbers that a run of a column's codes stands for, in the order of x."""
-        found = self.found
+    ) -> list[tuple[str, str]]:
+        """The numbers that a run of a column's codes stands for, in the order of x: or integers,
+        and what they are scaled by."""
+        found, scaled = self.found, self.scaled
         known = {n: at for n, at in places.items() if n != found.run and n not in found.inner}
         base = Scope(column, known, body)
         groups: dict[tuple[int, ...], Group] = {}
@@ -217,8 +223,23 @@ class Products(Elementwise):
                 parent = Scope(base, {**axes}, body)
                 at = {found.run: places[found.run]}
                 groups[place] = group_at(parent, at, found.run, found.count, Lit(1))
-            made.append(self.value(self.weight.name, groups[place].instances[code]))
-        return made
+            point = groups[place].instances[code]
+            made.append(self.value(self.weight.name if scaled is None else scaled.integer, point))
+        factors = [
+            "" if scaled is None else self.value(scaled.factor, groups[place].instances[code])
+            for place, code in found.points
+        ]
+        return list(zip(made, factors, strict=True))
+
+    def pack(self, target: ir.RegAt, pair: Sequence[tuple[str, str]], body: list[ir.Stmt]) -> None:
+        """Two weights into a register: from their integers, where these share a factor."""
+        ((low, factor), (high, other)), dtype = pair, self.other.dtype
+        if self.scaled is None:
+            body.append(ir.PackPair(target, low, high, dtype))
+            return
+        assert factor == other  # the factor of a run
+        body.append(ir.PackSmall(target, low, high, self.scaled.low, self.scaled.offset, dtype))
+        body.append(ir.ScalePair(target, factor, dtype))
 
     def read_vectors(self, let: Let, read: Read, group: Group) -> None:
         """Vectors of codes, each once, whichever halves are asked for."""
@@ -242,7 +263,7 @@ class Products(Elementwise):
         return True
 
     def multiply(
-        self, made: Sequence[Sequence[str]], quad: int, rows: int, body: list[ir.Stmt]
+        self, made: Sequence[Sequence[tuple[str, str]]], quad: int, rows: int, body: list[ir.Stmt]
     ) -> None:
         """Four numbers of each lane's columns, with all rows."""
         dtype, quads = self.other.dtype, len(self.found.points) // QUAD
@@ -250,9 +271,8 @@ class Products(Elementwise):
             target = 4 * (block * quads + quad)
             for pair in (0, 1):
                 for half in (0, 1):
-                    low, high = made[2 * block + half][QUAD * quad + 2 * pair :][:2]
-                    place = ir.RegAt("a_part", target + 2 * pair + half)
-                    body.append(ir.PackPair(place, low, high, dtype))
+                    two = made[2 * block + half][QUAD * quad + 2 * pair :][:2]
+                    self.pack(ir.RegAt("a_part", target + 2 * pair + half), two, body)
             for row in range(rows):
                 body.append(
                     ir.MmaSync(

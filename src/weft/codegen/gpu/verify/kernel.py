@@ -34,6 +34,7 @@ _HELD_IN: Final = {
     ir.RegisterKind.S32: SI32,
     ir.RegisterKind.B32: None,
 }
+_MOST_SMALL: Final = 128
 _MOST_REGISTERS: Final = 512
 _MOST_TIMES: Final = 64
 _BLOCK_WORDS: Final = 4
@@ -511,6 +512,19 @@ class _Checker:
                 self.registers(target, 1)
                 self.value(low)
                 self.value(high)
+            case ir.PackSmall(target=target, low=low, high=high, least=least, dtype=dtype):
+                self.need(dtype in _NARROW, f"a pair of {dtype}", TYPE)
+                starts = (least, node.offset, least + node.offset)
+                near = all(abs(start) <= _MOST_SMALL for start in starts)
+                self.need(near, f"small integers from {least} on, {node.offset} further")
+                self.registers(target, 1)
+                for name in (low, high):
+                    found = self.value(name)
+                    self.need(found is None or found.is_integer, f"{name} is no integer", TYPE)
+            case ir.ScalePair(target=target, factor=factor, dtype=dtype):
+                self.need(dtype in _NARROW, f"a pair of {dtype}", TYPE)
+                self.registers(target, 1)
+                self.value(factor, dtype)
             case ir.MmaSync(acc=acc, a=a, b=b, a_dtype=a_dtype, b_dtype=b_dtype):
                 found = self.atom("sm80", a_dtype, b_dtype)
                 held = a_dtype if a_dtype in (F32, F64) else None

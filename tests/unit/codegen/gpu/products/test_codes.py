@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.example_inputs import inputs_for
-from tests.gpu_codes import CASES, Case
+from tests.gpu_codes import CASES, Case, gated
 from tests.gpu_faults import planted, without
 from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import through_stages
@@ -77,6 +77,34 @@ def test_codes_are_read_once_whichever_halves_are_asked_for() -> None:
     codes = [read for read in reads if read.dtype.name == "ui8"]
     assert len(codes) == 2
     assert all(len(read.names) == 16 and read.guard == Lit(1) for read in codes)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_weights_that_share_a_row_are_all_made_where_they_are_multiplied(rows: int) -> None:
+    program = gated(rows)
+    plans = through_stages(program, "sm90")["plan"]
+    kinds = [plan.arch for plan in map(plans.of, plans.kernels) if isinstance(plan, MmaPlan)]
+    assert kinds == ["codes", "codes"]
+    assert len(plans.kernels) == 2
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "small"),
+    [
+        ("halves of bytes", True),
+        ("pairs", True),
+        ("words", True),
+        ("bytes", False),
+        ("lows", False),
+    ],
+)
+def test_small_integers_are_scaled_in_pairs(name: str, small: bool) -> None:
+    (kernel,) = through_stages(CASES[name].program(), "sm90")["gpu"].kernels.values()
+    found = [s for s in ir.walk(kernel.body) if isinstance(s, ir.PackSmall)]
+    assert bool(found) is small
+    assert {(pack.least, pack.offset) for pack in found} <= {(0, -8)}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -161,7 +189,7 @@ def unguarded(statement: ir.Stmt) -> ir.Stmt:
 
 
 def turned(statement: ir.Stmt) -> ir.Stmt:
-    if isinstance(statement, ir.PackPair) and statement.target.array == "a_part":
+    if isinstance(statement, ir.PackSmall):
         return replace(statement, low=statement.high, high=statement.low)
     return statement
 
@@ -177,6 +205,13 @@ FAULTS: dict[str, Callable[[ir.Stmt], ir.Stmt | None]] = {
     "rows behind the last": unguarded,
     "numbers in another order": turned,
     "results behind the last": behind_the_end,
+    "no scales": without(ir.ScalePair),
+    "another offset": lambda statement: (
+        replace(statement, offset=-7) if isinstance(statement, ir.PackSmall) else statement
+    ),
+    "fewer integers": lambda statement: (
+        replace(statement, least=8) if isinstance(statement, ir.PackSmall) else statement
+    ),
     "half of the sum": lambda statement: (
         None if isinstance(statement, ir.MmaSync) and statement.b.index % 4 else statement
     ),

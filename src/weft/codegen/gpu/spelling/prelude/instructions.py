@@ -436,6 +436,28 @@ INLINE void store_cluster(u32 there, u64 x) {
 }
 """
 
+SMALL: Final = r"""
+// The leading digit of a float whose last digit is one, and small integers as its other digits; the
+// digit is taken away again. A sum with -0 is the product itself.
+INLINE u32 pack_small_bf16(u32 low, u32 high, u32 back) {
+  const u32 pair = 0x43004300u | low | high << 16;
+  u32 r; asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(0x3f803f80u), "r"(back));
+  return r;
+}
+INLINE u32 pack_small_f16(u32 low, u32 high, u32 back) {
+  const u32 pair = 0x64006400u | low | high << 16;
+  u32 r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(0x3c003c00u), "r"(back));
+  return r;
+}
+INLINE u32 scale_pair_bf16(u32 pair, float factor) {
+  const u32 by = pack_bf16(factor, factor), zero = 0x80008000u;
+  u32 r; asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(by), "r"(zero)); return r;
+}
+INLINE u32 scale_pair_f16(u32 pair, float factor) {
+  const u32 by = pack_f16(factor, factor), zero = 0x80008000u;
+  u32 r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(by), "r"(zero)); return r;
+}
+"""
 SM80: Final = r"""
 INLINE void cp_async(u32 target, const void* source, bool guard) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

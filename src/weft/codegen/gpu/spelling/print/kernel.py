@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import numpy as np
+
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.element_ops import ElementOp, literal
-from weft.codegen.gpu.ir.formats import fragment_registers, held
+from weft.codegen.gpu.ir.formats import SMALL, fragment_registers, held
 from weft.codegen.gpu.ir.scalar import Scalar, scalar
 from weft.codegen.gpu.ir.swizzle import PIECE, descriptor
 from weft.codegen.gpu.ir.values import (
@@ -65,6 +67,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield instructions.SM90
     if any(isinstance(s, ir.Sm80Stmt) for s in statements):
         yield instructions.SM80
+    if any(isinstance(s, ir.PackSmall | ir.ScalePair) for s in statements):
+        yield instructions.SMALL
     if any(isinstance(s, ir.CpAsync) and s.bytes < PIECE for s in statements):
         yield instructions.PARTS_OF_PIECES
     if any(isinstance(s, ir.ClusterStmt) for s in statements):
@@ -301,6 +305,15 @@ class _Printer:
                 return f"load_register({at(target, 0)}, {self.address(source)});"
             case ir.PackPair(target=target, low=low, high=high, dtype=dtype):
                 return f"{at(target, 0)} = {self.values.packed((low, high), 0, dtype)};"
+            case ir.PackSmall(target=target, low=low, high=high, least=least, dtype=dtype):
+                back = least + statement.offset - SMALL[dtype]
+                pair = ", ".join(f"(u32)((int){name} - ({least}))" for name in (low, high))
+                back = int(np.array(back, dtype.numpy).view(np.uint16))
+                pair = f"{pair}, {back << 16 | back:#x}u"
+                return f"{at(target, 0)} = pack_small_{dtype.name}({pair});"
+            case ir.ScalePair(target=target, factor=factor, dtype=dtype):
+                place = at(target, 0)
+                return f"{place} = scale_pair_{dtype.name}({place}, {factor});"
             case ir.MmaSync(acc=acc, a=a, b=b, a_dtype=a_dtype, b_dtype=b_dtype):
                 counts = zip((acc, a, b), (4, *fragment_registers(a_dtype)), strict=True)
                 parts = [at(place, i) for place, count in counts for i in range(count)]

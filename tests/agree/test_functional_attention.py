@@ -3,6 +3,7 @@ positions, caches of keys and values, embeddings."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,72 @@ def test_attention(name: str, implementation: str, dtype: DType) -> None:
     with F.overrides({"attention": f"force={implementation}"}):
         result = F.attention(*tensors, given, causal=setting.causal, scale=setting.scale)
     agrees(result, loop_attention(q, k, v, mask, setting.causal, scale), dtype, ulps=16)
+
+
+LENGTHS = (3, 1, 140, 6)
+"""Of sequences side by side; together longer than a block of keys."""
+
+
+def packed_attention(q: Array, k: Array, v: Array, causal: bool) -> Array:
+    """Every sequence by itself."""
+    parts = []
+    for n, end in zip(LENGTHS, np.cumsum(LENGTHS), strict=True):
+        own = slice(end - n, end)
+        parts.append(loop_attention(q[:, :, own], k[:, :, own], v[:, :, own], None, causal, 0.5))
+    return np.concatenate(parts, 2)
+
+
+@pytest.mark.parametrize("implementation", F.implementations("attention"))
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("of", ["one vector", "a pair", "each batch", "a mask too"])
+def test_sequences_side_by_side(of: str, causal: bool, implementation: str) -> None:
+    total = sum(LENGTHS)
+    q, k, v = (data((2, 2, total, 4), "f32", seed) for seed in range(3))
+    offsets = np.cumsum((0, *LENGTHS)).astype(np.int32)
+    vector = F.segments_of(offsets, total)
+    segments = {"a pair": (vector, vector), "each batch": weft.stack([vector, vector + 1])}
+    mask = weft.zeros((total, total)) if of == "a mask too" else None
+    with F.overrides({"attention": f"force={implementation}"}):
+        tensors = [weft.asarray(x) for x in (q, k, v)]
+        given = segments.get(of, vector)
+        found = F.attention(*tensors, mask, causal=causal, scale=0.5, segments=given)
+    agrees(found, packed_attention(q, k, v, causal), "f32", ulps=16)
+
+
+def test_segments_of_offsets() -> None:
+    found = F.segments_of(weft.asarray(np.asarray([0, 2, 2, 5])), 7).numpy()
+    np.testing.assert_array_equal(found, [0, 0, 2, 2, 2, 3, 3])
+
+
+def test_gradients_of_sequences_side_by_side() -> None:
+    total = sum(LENGTHS)
+    q, k, v, back = (weft.asarray(data((1, 2, total, 4), "f32", seed)) for seed in range(4))
+    offsets = [0, *np.cumsum(LENGTHS)]
+    vector = F.segments_of(weft.asarray(np.asarray(offsets)), total)
+
+    def whole(q: Any, k: Any, v: Any) -> Any:
+        return (F.attention(q, k, v, causal=True, segments=vector) * back).sum()
+
+    def apart(q: Any, k: Any, v: Any) -> Any:
+        parts = [
+            F.attention(*(x[:, :, start:end] for x in (q, k, v)), causal=True)
+            for start, end in itertools.pairwise(offsets)
+        ]
+        return (weft.concat(parts, axis=2) * back).sum()
+
+    found, wanted = (weft.grad(f, argnums=(0, 1, 2))(q, k, v) for f in (whole, apart))
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", F.implementations("attention"))
+def test_a_query_of_a_sequence_without_keys_is_zero(implementation: str) -> None:
+    x = weft.asarray(data((1, 1, 2, 4)))
+    of_queries, of_keys = (weft.asarray(np.asarray(n, np.int32)) for n in ([0, 3], [0, 0]))
+    with F.overrides({"attention": f"force={implementation}"}):
+        found = F.attention(x, x, x, segments=(of_queries, of_keys)).numpy()
+    assert (found[0, 0, 1] == 0).all()
+    assert (found[0, 0, 0] != 0).all()
 
 
 @pytest.mark.parametrize("implementation", F.implementations("attention"))

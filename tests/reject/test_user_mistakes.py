@@ -79,6 +79,14 @@ MISTAKES = [
             "q (1, 3, 3, 4) has 3 heads and k (1, 2, 3, 4) has 2", "multiple"),
     Mistake("attention", "RankMismatch", lambda: F.attention(t(4), t(2, 3, 4), t(2, 3, 4)),
             "q (4,) has rank 1", "insert axes"),
+    Mistake("attention", "ShapeMismatch",
+            lambda: F.attention(*[t(1, 2, 3, 4)] * 3, segments=t(4, dtype=weft.int32)),
+            "segments (4,) do not number the queries, (1, 3)", "for each position"),
+    Mistake("attention", "ShapeMismatch",
+            lambda: F.attention(
+                t(1, 2, 3, 4), *[t(1, 2, 5, 4)] * 2, segments=t(3, dtype=weft.int32)
+            ),
+            "segments (3,) do not number the keys, (1, 5)", "for each position"),
     Mistake("attention", "BroadcastDimsInvalid",
             lambda: F.attention(t(1, 1, 2, 4), t(1, 1, 2, 4), t(1, 1, 2, 4), t(3, 3)),
             "the mask (3, 3) does not broadcast to the scores (1, 1, 2, 2)", "boolean mask"),

@@ -350,6 +350,38 @@ def test_what_is_hidden_by_selection_is_the_causal_mask(shape: Shape) -> None:
     assert op.causal  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_attention_with_rows_that_see_nothing_is_one_op(causal: bool) -> None:
+    """The op gives 0 there by itself: nobody looks for such rows a second time."""
+
+    def form(b: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        hides = b.emit("compare", mask, b.full(mask.shape, 0.5, "f32"), op="greater")
+        hidden, zero = (b.full(mask.shape, n, "f32") for n in (-math.inf, 0.0))
+        return b.attention(q, k, v, causal=causal, mask=b.emit("select", hides, hidden, zero))
+
+    program = built(form, *[HEADS] * 3, (2, 1, 4, 1))
+    raised = check(program, "weft.attention")
+    assert "reduce_max" not in [i.op.mnemonic for i in raised.main.body]
+
+
+@pytest.mark.parametrize(
+    ("other", "opened"), [("same", True), ("another vector", False), ("floats", False)]
+)
+def test_masks_of_sequences_show_every_row_itself(other: str, opened: bool) -> None:
+    def form(b: Any, q: Any, k: Any, v: Any, one: Any, two: Any) -> Any:
+        if other != "floats":
+            one, two = (b.cast(x, "si32") for x in (one, two))
+        along = b.reshape(one if other != "another vector" else two, [1, 1, 1, 4])
+        sides = [b.broadcast_to(x, [1, 1, 4, 4]) for x in (b.reshape(one, [1, 1, 4, 1]), along)]
+        seen = b.emit("compare", *sides, op="equal")
+        numbers = (b.full([1, 1, 4, 4], n, "f32") for n in (0.0, -math.inf))
+        return library.attention(q, k, v, mask=b.emit("select", seen, *numbers), causal=True)
+
+    raised = check(built(form, *[HEADS] * 3, (4,), (4,)), "weft.attention")
+    (op,) = (i.op for i in raised.main.body if i.op.mnemonic == "weft.attention")
+    assert op.opened is opened  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
 def test_the_library_form_of_attention(dtype: str) -> None:
     def function(b: Any, q: Any, k: Any, v: Any, mask: Any) -> Any:

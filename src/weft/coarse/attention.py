@@ -45,6 +45,8 @@ class Setting:
     mask: Term | None = None
     state: Term | None = None
     """Where the dropped weights come from; only with dropout."""
+    opened: bool = False
+    """Whether the masks hide everything from no row."""
 
     def kept(self, weights: Term) -> Term:
         """Weights, or their cotangents, with the dropped ones 0 and the others larger for it."""
@@ -83,7 +85,12 @@ def attend(q: Term, k: Term, v: Term, setting: Setting) -> tuple[Term, Term, Ter
 
 def _scores(q: Term, k: Term, setting: Setting) -> tuple[Term, Term | None]:
     return library.attention_scores(
-        q, k, mask=setting.mask, causal=setting.causal, scale=setting.scale
+        q,
+        k,
+        mask=setting.mask,
+        causal=setting.causal,
+        scale=setting.scale,
+        opened=setting.opened,
     )
 
 
@@ -219,7 +226,8 @@ class Attention(Composite):
 
     Scores, softmax and log-sum-exp are f32 (f64 for f64); the weights are rounded to the dtype of v
     before the second product, which accumulates in f32. A row from which the masks hide everything
-    is 0, its log-sum-exp -inf and its cotangents 0. `algo_set` names the algorithms that a compiler
+    is 0, its log-sum-exp -inf and its cotangents 0; `opened` promises that there is no such row, so
+    that nobody looks for them. `algo_set` names the algorithms that a compiler
     may choose from (`online_softmax`, `streaming_softmax_2pass`); it does not change the
     meaning."""
 
@@ -237,6 +245,7 @@ class Attention(Composite):
     scale: float | None = attr(Maybe(Float()), default=None)
     dropout: float = attr(Float(), default=0.0)
     algo_set: tuple[str, ...] | None = attr(Maybe(ListOf(String())), default=None)
+    opened: bool = attr(Bool(), default=False)
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -295,7 +304,7 @@ class Attention(Composite):
         scale = library.default_scale(q.shape[3]) if self.scale is None else self.scale
         state = rest[0] if self.dropout else None
         mask = rest[-1] if len(rest) > (state is not None) else None
-        return Setting(scale, self.causal, self.dropout, mask, state)
+        return Setting(scale, self.causal, self.dropout, mask, state, self.opened)
 
     def decompose(self, *operands: Term) -> Parts:
         q, k, v, *rest = operands

@@ -12,7 +12,7 @@ from typing import Final
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
 from weft.region.form import Attention
-from weft.region.forms.bands import band_of
+from weft.region.forms.bands import Band, band_of, band_of_stream
 from weft.region.forms.few import few_rows, is_of_few
 from weft.region.forms.stream import summed_axes, value_axes
 from weft.region.ir import Kernel, attention_parts, form_of, stream_parts
@@ -35,6 +35,8 @@ _SPARE_REGISTERS: Final = 32
 """Addresses, counters and numbers of rows."""
 _REGISTERS: Final = {2: (24, 240), 3: (32, 160)}
 """Of a producer's and of a consumer's thread, by the number of consumers: 65,536 in all."""
+_WITH_TABLES: Final = {2: (40, 232), 3: (32, 160)}
+"""The same where producers read tables that say which columns are seen."""
 
 
 _FEW_KEYS: Final = 64
@@ -98,8 +100,13 @@ def gpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> Attent
         _QUERIES_EACH * best.consumers,
         min(best.keys, keys),
         consumers=best.consumers,
-        registers=_REGISTERS[best.consumers],
+        registers=_given(band_of(kernel, found).band, best.consumers),
     )
+
+
+def _given(band: Band, consumers: int) -> tuple[int, int]:
+    """The registers of a producer's and of a consumer's thread."""
+    return (_WITH_TABLES if band.hulls else _REGISTERS)[consumers]
 
 
 def _few_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
@@ -170,17 +177,17 @@ def stream_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan
     widths = [_elements(kernel, value_axes(kernel, found, name)) for name in found.results]
     depths, widths = ([_up(n, _KEY_STEP) for n in sizes] for sizes in (depths, widths))
     consumers, stages = 2, 2
+    given = _given(band_of_stream(kernel, found).band, consumers)
     columns = _up(kernel.sizes[found.column], _KEY_STEP)
     for size in range(min(_MOST_COLUMNS, columns), _KEY_STEP, -_KEY_STEP):
         registers = stream_registers(size, len(depths), widths)
         rows = _QUERIES_EACH * consumers + stages * size
         shared = 2 * rows * sum(depths) + _OTHER_SHARED
         room = target.limits.shared_bytes_per_block
-        if registers <= _REGISTERS[consumers][1] and shared <= room:
+        if registers <= given[1] and shared <= room:
             break
     else:
         size = _KEY_STEP
-    given = _REGISTERS[consumers]
     return AttentionPlan(
         header, _QUERIES_EACH * consumers, size, stages, consumers=consumers, registers=given
     )

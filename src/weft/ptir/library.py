@@ -91,23 +91,25 @@ def attention(
     mask: V | None = None,
     causal: bool = False,
     scale: float | None = None,
+    opened: bool = False,
 ) -> V:
     """`softmax(q k^T * scale + mask) v` for q, k and v of shape [B, H, S, D].
 
     Scores and softmax are f32 (f64 for f64 operands); the weights are cast to the dtype of v before
     the second product, which accumulates in f32 and gives the dtype of q. `mask` is additive and is
     broadcast to the scores [B, H, Sq, Sk]; `causal` adds a `causal_mask`, aligned at the bottom
-    right. `scale` is 1 / sqrt(D) unless given. A row from which the masks hide everything is 0."""
+    right. `scale` is 1 / sqrt(D) unless given. A row from which the masks hide everything is 0;
+    with `opened` the mask is known to hide everything from no row, and nothing is done for such."""
     for value, name in ((q, "q"), (k, "k"), (v, "v")):
         if value.rank != 4:
             raise UserError(f"attention takes {name} of shape [B, H, S, D], not rank {value.rank}")
-    scores, blind = attention_scores(q, k, mask=mask, causal=causal, scale=scale)
+    scores, blind = attention_scores(q, k, mask=mask, causal=causal, scale=scale, opened=opened)
     weights = softmax(scores).cast(v.dtype)
     return unseen(attention_values(weights, v, q.dtype), blind, 0.0)
 
 
 def attention_scores(
-    q: V, k: V, *, mask: V | None, causal: bool, scale: float | None
+    q: V, k: V, *, mask: V | None, causal: bool, scale: float | None, opened: bool = False
 ) -> tuple[V, V | None]:
     """`q k^T * scale + mask`, in f32 at least: what an attention takes the softmax of. And which
     rows the masks let see nothing, as i1 with a last axis of 1, or None where there is none such:
@@ -119,7 +121,9 @@ def attention_scores(
     rows, columns = scores.shape[-2:]
     blind = None
     if mask is not None:
-        mask, blind = _opened(mask.cast(wide), rows, columns, causal)
+        mask = mask.cast(wide)
+        if not opened:
+            mask, blind = _opened(mask, rows, columns, causal)
         scores = scores + mask.broadcast_to(scores.shape)
     if causal:
         hidden = causal_mask(q.emitter, rows, columns, wide)

@@ -5,7 +5,8 @@
 
 Masks are added, or select what is hidden; one that turns out to be the causal mask becomes the
 attribute. Tensors without a head or batch axis get one of extent 1. Keys and values that repeat
-heads are taken before they do.
+heads are taken before they do. Where masks show every row its own column, no row is looked for that
+sees nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from weft.foundation.numeric import wide_dtype
 from weft.ptir import library
 from weft.ptir.ir import Instruction, Operand, Ref
 from weft.ptir.ops.contraction import DotGeneral
+from weft.ptir.ops.elementwise import Compare, CompareFn
 from weft.ptir.ops.movement import Transpose
+from weft.ptir.ops.reduction import Reduce
 from weft.ptir.term import Term
 from weft.ptir.types import Shape
 
@@ -54,11 +57,39 @@ class _Wiring:
     """Whether the keys come as [..., D, S]."""
     scores: Shape
     dtype: DType
+    opened: bool
+    """Whether every row is known to see something."""
+    zero: bool
+    """Whether rows that see nothing are 0."""
 
 
 def attention(view: View, root: Instruction) -> Matched | None:
-    """`softmax(q k^T * scale + masks) v`."""
+    """`softmax(q k^T * scale + masks) v`, or 0 in the rows that see nothing."""
+    if root.op.mnemonic == "select":
+        return _with_blind_rows(view, root)
     search = Search(view)
+    readers = [view.definitions.get(number) for number in view.readers.get(root.id, ())]
+    reader = readers[0] if len(readers) == 1 else None
+    is_rest = reader is not None and reader.op.mnemonic == "select"
+    if reader is not None and is_rest and _with_blind_rows(view, reader) is not None:
+        # It is all of it but for the rows that see nothing.
+        return None
+    return _attention(search, root, None)
+
+
+def _with_blind_rows(view: View, root: Instruction) -> Matched | None:
+    """An attention that is 0 in the rows that see nothing; these are shown something inside."""
+    blind, number, inner = root.operands
+    made = view.definition(inner)
+    if view.number(number) != 0.0 or made is None or made.op.mnemonic != "dot_general":
+        return None
+    search = Search(view)
+    search.inside.append(root.id)
+    return _attention(search, made, _before_broadcast(view, blind))
+
+
+def _attention(search: Search, root: Instruction, blind: Operand | None) -> Matched | None:
+    view = search.view
     second = _product(search, Ref(root.id))
     out = view.tensor(Ref(root.id))
     if second is None or out is None or second.turned:
@@ -71,7 +102,7 @@ def attention(view: View, root: Instruction) -> Matched | None:
     first = _first_product(search, found[0], parts)
     if first is None:
         return None
-    return _matched(search, first, second, parts, shape, out.dtype)
+    return _matched(search, first, second, parts, shape, out.dtype, blind)
 
 
 # -- products ------------------------------------------------------------------------------------
@@ -156,6 +187,7 @@ def _matched(
     parts: _Scores,
     shape: Shape,
     dtype: DType,
+    blind: Operand | None,
 ) -> Matched | None:
     q_factor, q = search.scaled(first.lhs)
     k_factor, k = search.scaled(first.rhs)
@@ -175,8 +207,15 @@ def _matched(
     hidden = [(math.inf, seen) for seen in parts.hidden if not _is_causal(search.view, seen, shape)]
     causal = causal or len(hidden) < len(parts.hidden)
     masks += hidden
+    if blind is not None:
+        shown = [_before_opened(search.view, m, blind, shape, causal=causal) for _, m in masks]
+        if len(masks) != 1 or shown[0] is None:
+            return None
+        masks = [(masks[0][0], shown[0])]
     scale = parts.factor * q_factor * k_factor
-    wiring = _Wiring(scale, causal, tuple(f for f, _ in masks), turn, shape, dtype)
+    opened = bool(masks) and all(sees_itself(search.view, mask, shape) for _, mask in masks)
+    factors = tuple(f for f, _ in masks)
+    wiring = _Wiring(scale, causal, factors, turn, shape, dtype, opened, blind is not None)
     operands = (q, *heads, *(_before_broadcast(search.view, mask) for _, mask in masks))
     return Matched(operands, frozenset(search.inside), partial(_write, wiring))
 
@@ -245,6 +284,71 @@ def _is_causal(view: View, mask: Operand, scores: Shape) -> bool:
     return bool(np.array_equal(found, np.broadcast_to(wanted, found.shape)))
 
 
+def _before_opened(
+    view: View, mask: Operand, blind: Operand, scores: Shape, *, causal: bool
+) -> Operand | None:
+    """A mask before it was opened to `blind` rows, if these are those that it, and the causal mask
+    beside it, let see nothing."""
+    opened = view.definition(_before_broadcast(view, mask))
+    if opened is None or opened.op.mnemonic != "select":
+        return None
+    pred, shown, inner = opened.operands
+    if _before_broadcast(view, pred) != blind or view.number(shown) != 0.0:
+        return None
+    made = view.definition(blind)
+    if made is None or not isinstance(made.op, Compare) or made.op.op is not CompareFn.EQUAL:
+        return None
+    largest, lowest = view.definition(made.operands[0]), view.number(made.operands[1])
+    if largest is None or largest.op.mnemonic != "reduce_max" or lowest != -math.inf:
+        return None
+    source = largest.operands[0]
+    rank = len(view.shape(source) or ())
+    if not isinstance(largest.op, Reduce) or tuple(largest.op.axes) != (rank - 1,):
+        return None
+    seen = view.definition(source)
+    if causal:
+        if seen is None or seen.op.mnemonic != "select":
+            return None
+        pred, source, hidden = seen.operands
+        if view.number(hidden) != -math.inf or not _is_causal(view, pred, scores):
+            return None
+    same = _before_broadcast(view, source) == _before_broadcast(view, inner)
+    return inner if same else None
+
+
+def sees_itself(view: View, mask: Operand, scores: Shape) -> bool:
+    """Whether a mask of as many rows as columns is known to show every row its own column: it
+    compares the same integers along both."""
+    rows, columns = scores[-2:]
+    mask = _before_broadcast(view, mask)
+    made = view.definition(mask)
+    while made is not None and made.op.mnemonic == "reshape":
+        made = view.definition(made.operands[0])
+    if made is not None and made.op.mnemonic == "select":
+        seen, shown, _ = made.operands
+        made = view.definition(seen) if view.number(shown) == 0.0 else None
+    if made is None or not isinstance(made.op, Compare) or rows != columns:
+        return False
+    sides = [_laid_out(view, operand) for operand in made.operands]
+    (one, across), (other, along) = sides
+    if one != other or made.op.op is not CompareFn.EQUAL:
+        return False
+    kind = view.tensor(one)
+    pair = {across[-2:], along[-2:]} == {(rows, 1), (1, columns)} and across[:-2] == along[:-2]
+    return kind is not None and kind.dtype.is_integer and pair
+
+
+def _laid_out(view: View, operand: Operand) -> tuple[Operand, Shape]:
+    """What an operand is before it was laid out, and its shape before it was repeated."""
+    operand = _before_broadcast(view, operand)
+    shape = view.shape(operand) or ()
+    made = view.definition(operand)
+    while made is not None and made.op.mnemonic == "reshape":
+        operand = made.operands[0]
+        made = view.definition(operand)
+    return operand, shape
+
+
 # -- writing -------------------------------------------------------------------------------------
 
 
@@ -258,10 +362,11 @@ def _write(wiring: _Wiring, values: Sequence[Term]) -> Term:
     mask = _sum(added, wiring) if added else None
     both = q.emitter.emit(
         "weft.attention", *four, *([] if mask is None else [mask]), causal=wiring.causal,
-        scale=wiring.scale, dropout=0.0,
+        scale=wiring.scale, dropout=0.0, opened=wiring.opened,
     )  # fmt: skip
     out = both[0]
-    if added or (wiring.causal and library.has_early_rows(*wiring.scores[-2:])):
+    sure = wiring.opened or wiring.zero
+    if (added and not sure) or (wiring.causal and library.has_early_rows(*wiring.scores[-2:])):
         out = as_written(out, both[1])
     return out.reshape((*wiring.scores[:-1], v.shape[-1]))
 

@@ -33,7 +33,7 @@ from weft.ops.functional.activation import (
     softplus,
     swiglu,
 )
-from weft.ops.functional.attention import attention, update_cache
+from weft.ops.functional.attention import attention, segments_of, update_cache
 from weft.ops.functional.contraction import (
     bilinear,
     einsum,
@@ -237,6 +237,7 @@ __all__ = [
     "rotary_embedding",
     "scatter",
     "scatter_add",
+    "segments_of",
     "selu",
     "sigmoid",
     "silu",

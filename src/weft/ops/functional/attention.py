@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +50,13 @@ class AttentionChecked(Checked):
     causal: bool
     groups: int
     """How many heads of q share one head of k and v."""
+    opened: bool
+    """Whether every query sees itself."""
 
 
-def check_attention(q: Any, k: Any, v: Any, mask: Any, causal: Any, scale: Any) -> AttentionChecked:
+def check_attention(
+    q: Any, k: Any, v: Any, mask: Any, causal: Any, scale: Any, segments: Sequence[Any] = ()
+) -> AttentionChecked:
     query, key, value = ensure_tensor("q", q), ensure_tensor("k", k), ensure_tensor("v", v)
     for name, tensor in (("q", query), ("k", key), ("v", value)):
         ensure_rank(name, tensor, 4, "(batch, heads, positions, size)")
@@ -63,12 +68,16 @@ def check_attention(q: Any, k: Any, v: Any, mask: Any, causal: Any, scale: Any) 
     groups = _groups(query, key)
     if mask is not None:
         _check_mask(ensure_tensor("mask", mask), (batch, heads, queries, key.shape[2]))
+    if segments:
+        _check_segments("queries", segments[0], batch, queries)
+        _check_segments("keys", segments[-1], batch, key.shape[2])
     if scale is None:
         size = ensure_known("the size of a head", depth)
         scale = 1.0 / math.sqrt(size) if size else 1.0
     if not isinstance(scale, int | float):
         raise wrong_value("scale", scale, "it must be a number")
-    return AttentionChecked(float(scale), bool(causal), groups)
+    opened = len(segments) == 1 and mask is None
+    return AttentionChecked(float(scale), bool(causal), groups, opened)
 
 
 def _agree(query: Tensor, key: Tensor, value: Tensor, batch: Dim, depth: Dim) -> None:
@@ -104,6 +113,17 @@ def _check_mask(mask: Tensor, scores: tuple[Dim, ...]) -> None:
         )
 
 
+def _check_segments(name: str, given: Any, batch: Dim, length: Dim) -> None:
+    tensor = ensure_tensor("segments", given)
+    ensure_dtype("segments", tensor, INDICES, "integers (si32 or si64)")
+    if tensor.shape not in ((length,), (1, length), (batch, length)):
+        raise SpecViolation(
+            "ShapeMismatch",
+            f"segments {listed(tensor.shape)} do not number the {name}, ({batch}, {length})",
+            "give a number for each position, or for each position of each batch",
+        )
+
+
 def _repeated(x: Handle, groups: int) -> Handle:
     """Every head of k or v `groups` times in a row."""
     if groups == 1:
@@ -126,16 +146,50 @@ def _additive(s: Session, mask: Handle | None, dtype: DType) -> Handle | None:
     return mask.reshape(((1,) * (4 - mask.rank)) + mask.shape)
 
 
+def _same_segment(s: Session, queries: Handle, keys: Handle) -> Handle:
+    """Whether query i and key j are in the same segment, `[1 or B, 1, Sq, Sk]`."""
+    numbers = (queries, keys)
+    batch = max(x.shape[0] if x.rank == 2 else 1 for x in numbers)
+    shape = (batch, 1, queries.shape[-1], keys.shape[-1])
+    sides = []
+    for x, axis in zip(numbers, (2, 3), strict=True):
+        laid = [x.shape[0] if x.rank == 2 else 1, 1, 1, 1]
+        laid[axis] = x.shape[-1]
+        sides.append(x.reshape(laid).broadcast_to(shape))
+    return sides[0].compare("equal", sides[1])
+
+
+def _segment_mask(s: Session, seen: Handle, mask: Handle | None, dtype: DType) -> Handle:
+    """What is added: -Inf between segments, the mask inside of them."""
+    hidden = s.full(-math.inf, dtype, seen.shape)
+    if mask is None:
+        return s.select(seen, s.full(0.0, dtype, seen.shape), hidden)
+    shape = library.broadcast_dims(mask.shape, seen.shape)
+    laid = (x.broadcast_to(shape) for x in (seen, mask.cast(dtype), hidden))
+    return s.select(*laid)
+
+
 def capture_attention(
-    s: Session, checked: AttentionChecked, q: Handle, k: Handle, v: Handle, mask: Handle | None
+    s: Session,
+    checked: AttentionChecked,
+    q: Handle,
+    k: Handle,
+    v: Handle,
+    mask: Handle | None,
+    *segments: Handle,
 ) -> Handle:
+    wide = wide_dtype(q.dtype)
+    mask = _additive(s, mask, wide)
+    if segments:
+        mask = _segment_mask(s, _same_segment(s, segments[0], segments[-1]), mask, wide)
     return library.attention(
         q,
         _repeated(k, checked.groups),
         _repeated(v, checked.groups),
-        mask=_additive(s, mask, wide_dtype(q.dtype)),
+        mask=mask,
         causal=checked.causal,
         scale=checked.scale,
+        opened=checked.opened,
     )
 
 
@@ -148,6 +202,7 @@ def attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    segments: Tensor | tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """`softmax(q k^T * scale + mask) v` for q [B, H, Sq, D] and k, v [B, Hk, Sk, D], or all of them
     without B, or without B and H.
@@ -155,27 +210,45 @@ def attention(
     Hk may be a divisor of H: then heads are shared in groups. A boolean mask says what may be seen,
     a float mask is added; both broadcast to [B, H, Sq, Sk]. `causal` lets position i of the queries
     see keys up to i + Sk - Sq. Scores and softmax are f32 (f64 for f64). A query from which masks
-    hide every key is 0, and so are the gradients through it; without keys (Sk = 0) all are 0."""
-    return _attended(capture_attention, q, k, v, mask, causal, scale)
+    hide every key is 0, and so are the gradients through it; without keys (Sk = 0) all are 0.
+
+    `segments`, integers [S] or [B, S], let positions see those of the same number: sequences of
+    different lengths lie side by side, and none sees another. A pair of such has one for queries
+    and one for keys. No mask of [Sq, Sk] is stored; on an SM90 GPU blocks of keys that no query of
+    a tile sees are not loaded. `segments_of` makes them of offsets."""
+    return _attended(capture_attention, q, k, v, mask, causal, scale, segments)
 
 
 def _attended(
-    emit: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None
+    emit: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None, segments: Any
 ) -> Tensor:
     """q, k and v without batch, or without heads too, are a batch of one, with one head."""
+    if segments is None:
+        segments = ()
+    elif not isinstance(segments, tuple):
+        segments = (segments,)
+    elif len(segments) != 2:
+        raise wrong_value("segments", segments, "a pair has those of queries and those of keys")
     tensors = [ensure_tensor(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
     rank = tensors[0].ndim
     if rank not in (2, 3) or any(x.ndim != rank for x in tensors):
-        checked = check_attention(q, k, v, mask, causal, scale)
-        return capture(emit, checked, *tensors, mask)
+        checked = check_attention(q, k, v, mask, causal, scale, segments)
+        return capture(emit, checked, *tensors, mask, *segments)
     query, key, value = (reshape(x, (*(1,) * (4 - rank), *x.shape)) for x in tensors)
-    checked = check_attention(query, key, value, mask, causal, scale)
-    found = capture(emit, checked, query, key, value, mask)
+    checked = check_attention(query, key, value, mask, causal, scale, segments)
+    found = capture(emit, checked, query, key, value, mask, *segments)
     return reshape(found, found.shape[4 - rank :])
 
 
 def _streams(
-    q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: Any = None
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    *,
+    causal: bool = False,
+    scale: Any = None,
+    segments: Any = None,
 ) -> bool:
     return isinstance(k, Tensor) and 2 <= k.ndim <= 4 and all(isinstance(d, int) for d in k.shape)
 
@@ -216,7 +289,13 @@ def _seen(s: Session, scores: Handle, start: int, columns: int) -> Handle:
 
 
 def capture_streaming(
-    s: Session, checked: AttentionChecked, q: Handle, k: Handle, v: Handle, mask: Handle | None
+    s: Session,
+    checked: AttentionChecked,
+    q: Handle,
+    k: Handle,
+    v: Handle,
+    mask: Handle | None,
+    *segments: Handle,
 ) -> Handle:
     """Online softmax: after each block, old sums are scaled to the new maximum."""
     keys, values = _repeated(k, checked.groups), _repeated(v, checked.groups)
@@ -231,6 +310,12 @@ def capture_streaming(
     for start in range(0, columns, BLOCK):
         stop = min(start + BLOCK, columns)
         scores = _block_scores(s, checked, q, _rows(keys, start, stop), added, start, columns)
+        if segments:
+            of_keys = segments[-1]
+            front = [0] * (of_keys.rank - 1), [*of_keys.shape[:-1]]
+            block = of_keys.slice([*front[0], start], [*front[1], stop])  # type: ignore[list-item]
+            seen = _same_segment(s, segments[0], block).broadcast_to(scores.shape)
+            scores = s.select(seen, scores, s.full(-math.inf, wide, scores.shape))
         best, total, out = _fold(s, scores, _rows(values, start, stop), best, total, out)
     one = s.full(1.0, wide, total.shape)
     divisor = s.select(total.compare("equal", 0.0), one, total)
@@ -268,9 +353,38 @@ def attention_streaming(
     *,
     causal: bool = False,
     scale: float | None = None,
+    segments: Tensor | tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """The same, over blocks of keys."""
-    return _attended(capture_streaming, q, k, v, mask, causal, scale)
+    return _attended(capture_streaming, q, k, v, mask, causal, scale, segments)
+
+
+@dataclass(frozen=True)
+class SegmentsChecked(Checked):
+    """How many positions are numbered."""
+
+    length: int
+
+
+def capture_segments(s: Session, checked: SegmentsChecked, offsets: Handle) -> Handle:
+    """How many offsets are not after a position, without the first."""
+    shape = (checked.length, offsets.shape[0])
+    place = s.iota(offsets.dtype, shape, 0)
+    begun = offsets.reshape((1, offsets.shape[0])).broadcast_to(shape).compare("less_equal", place)
+    return begun.cast("si32").reduce_sum([1]) - 1
+
+
+@functional
+def segments_of(offsets: Tensor, length: int) -> Tensor:
+    """The number of the sequence that each of `length` positions is in, [length], for sequences
+    side by side of which number i begins at `offsets[i]`: the `cu_seqlens` of others, whose last
+    offset is where the last sequence ends. What lies behind is a sequence of its own."""
+    given = ensure_tensor("offsets", offsets)
+    ensure_dtype("offsets", given, INDICES, "integers (si32 or si64)")
+    ensure_rank("offsets", given, 1, "(one offset for each sequence, and the end)")
+    if not isinstance(length, int) or length < 0:
+        raise wrong_value("length", length, "it must be a number of positions")
+    return capture(capture_segments, SegmentsChecked(length), given)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from weft.region.fitting.aligned import with_aligned_operands
 from weft.region.fitting.boards import Made, with_board_of_groups, with_boards
 from weft.region.fitting.few_channels import with_folded_windows, with_patches
 from weft.region.fitting.filters import with_panels
+from weft.region.fitting.hulls import with_hulls
 from weft.region.fitting.joined_axes import with_joined_axes
 from weft.region.fitting.joined_groups import with_joined_groups
 from weft.region.fitting.long_sums import in_parts
@@ -36,11 +37,12 @@ _ZERO: Final = ("0", "0.0", "False")
 
 def fit(module: Module, target: Target, constants: Constants | None = None) -> Module:
     """The module with long sums cut; on a GPU with room in odd rows, or with them joined, operands
-    aligned, single rows of 8-bit numbers as contractions and ops that stay whole in steps;
+    aligned, hulls of what is seen, single rows of 8-bit numbers as contractions and ops that stay
+    whole in steps;
     elsewhere with windows that have zeros in them by phases, with parameters laid out for products,
     with what is picked read where it lies together, and with scatters that add narrow floats in a
     wider dtype."""
-    module = with_room(module, target)
+    module = with_hulls(with_room(module, target), target)
     together: dict[str, tuple[Kernel, ...]] = {}
     if target.kind is Kind.GPU:
         module, together = sorted_together(module)

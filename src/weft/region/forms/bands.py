@@ -3,7 +3,8 @@
     x = s * scale  where low <= key - query <= high,  -inf elsewhere
 
 A causal mask is a band without a lower bound, a sliding window one with both. What is taken out of
-the logits here, templates do for whole blocks of keys.
+the logits here, templates do for whole blocks of keys. A hull says where the keys lie that a tile
+of queries may see, by numbers of the run: those of packed sequences, of which each sees its own.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from weft.foundation.dtypes import SI32, SI64
 from weft.foundation.index_expr import Expr, axis, constant
 from weft.region.form import AttentionParts, StreamParts
 from weft.region.ir import AxisIndex, Binary, Cast, Const, Kernel, Let, Read, Select
+
+_AND: Final = ("and", "min")
+"""The functions that are true where both of two truth values are."""
+HULL_ROWS: Final = 64
+"""Queries of a tile that a hull has numbers for: the rows of a warpgroup's matrix instruction."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,19 @@ class End:
 
 
 @dataclass(frozen=True)
+class Hull:
+    """A condition on a query and a key, `each`, that holds nowhere outside of `first <= key < last`
+    and everywhere inside of `whole_from <= key < whole_to`: the Lets that read these numbers, of
+    which there are four for each tile of `HULL_ROWS` queries."""
+
+    first: str
+    last: str
+    whole_from: str
+    whole_to: str
+    each: str
+
+
+@dataclass(frozen=True)
 class Band:
     """Which keys a query sees: `low <= key - query <= high`; None is no bound. `ends` are found
     where they are asked for."""
@@ -35,12 +55,13 @@ class Band:
     low: int | None = None
     high: int | None = None
     ends: tuple[End, ...] = ()
+    hulls: tuple[Hull, ...] = ()
 
     def __and__(self, other: Band) -> Band:
         lows = [low for low in (self.low, other.low) if low is not None]
         highs = [high for high in (self.high, other.high) if high is not None]
-        ends = (*self.ends, *other.ends)
-        return Band(max(lows, default=None), min(highs, default=None), ends)
+        ends, hulls = (*self.ends, *other.ends), (*self.hulls, *other.hulls)
+        return Band(max(lows, default=None), min(highs, default=None), ends, hulls)
 
 
 @dataclass(frozen=True)
@@ -162,7 +183,9 @@ def _is_number(lets: Mapping[str, Let], name: str, number: float) -> bool:
 def _band(lets: Mapping[str, Let], pred: str, found: Logits) -> Band | None:
     """A condition on `key - query` as a band; None where it is another."""
     expr = lets[pred].expr
-    if isinstance(expr, Binary) and expr.fn == "and":
+    if isinstance(expr, Binary) and expr.fn == "or":
+        return _hull(lets, expr, found)
+    if isinstance(expr, Binary) and expr.fn in _AND:
         sides = (_band(lets, expr.lhs, found), _band(lets, expr.rhs, found))
         return None if sides[0] is None or sides[1] is None else sides[0] & sides[1]
     if not isinstance(expr, Binary) or expr.fn not in ("le", "lt", "ge", "gt"):
@@ -177,6 +200,43 @@ def _band(lets: Mapping[str, Let], pred: str, found: Logits) -> Band | None:
     if above.is_constant:
         return Band(high=above.constant - strict)
     return Band(low=strict - below.constant) if below.is_constant else None
+
+
+def _hull(lets: Mapping[str, Let], expr: Binary, found: Logits) -> Band | None:
+    """`whole or (inside and each)`, of which the first two are ranges of keys that are read."""
+    rest = lets[expr.rhs].expr
+    if not isinstance(rest, Binary) or rest.fn != "and":
+        return None
+    ranges = [_range(lets, name, found) for name in (rest.lhs, expr.lhs)]
+    if ranges[0] is None or ranges[1] is None:
+        return None
+    return Band(hulls=(Hull(*ranges[0], *ranges[1], rest.rhs),))
+
+
+def _range(lets: Mapping[str, Let], name: str, found: Logits) -> tuple[str, str] | None:
+    """The numbers of a tile of queries between which a condition has keys."""
+    both = lets[name].expr
+    if not isinstance(both, Binary) or both.fn != "and":
+        return None
+    low, high = lets[both.lhs].expr, lets[both.rhs].expr
+    if not isinstance(low, Binary) or not isinstance(high, Binary) or low.rhs != high.lhs:
+        return None
+    key = lets[low.rhs].expr
+    is_key = isinstance(key, AxisIndex) and key.expr is axis(found.key)
+    if not is_key or (low.fn, high.fn) != ("le", "lt"):
+        return None
+    numbers = (low.lhs, high.rhs)
+    return numbers if all(_is_of_tile(lets[name], found) for name in numbers) else None
+
+
+def _is_of_tile(let: Let, found: Logits) -> bool:
+    """Whether a number is read for a tile of queries of a matrix: the last axis counts tiles."""
+    read = let.expr
+    if not isinstance(read, Read) or read.places or read.guards or let.dtype is not SI32:
+        return False
+    *matrix, tile = read.index
+    plain = all(expr.is_constant or expr.single_axis is not None for expr in matrix)
+    return plain and tile is axis(found.query) // HULL_ROWS
 
 
 def _end(

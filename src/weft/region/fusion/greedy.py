@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from weft.foundation.dtypes import I1
+from weft.foundation.dtypes import I1, INDICES
 from weft.foundation.tally import asked, done
 from weft.poly_view.ir import BlockKind
 from weft.region.cost import kernel_seconds, operations_of
@@ -43,6 +43,8 @@ LARGEST = 96
 LONG = 16
 """Operations of one number that are worth a kernel of its own, on a GPU, or blocks that say on
 which side of a place an element is."""
+_EDGES = 16
+"""How many times as many elements a block has as what counts as its edges."""
 MANY = 1 << 16
 """Elements that such a number must be for."""
 
@@ -275,15 +277,19 @@ class Fusion:
 
     def _is_border(self, name: str) -> bool:
         """Whether a block says on which side of a place an element is: a truth of counters and
-        numbers alone, as that of a padding, or of the rows that an attention's query sees. Where
-        loops are cut at that place, and blocks of keys that nobody sees are left out, it takes
-        nothing, and nowhere much; a kernel that reads it instead does not know the place."""
+        numbers alone, as that of a padding, or of the rows that an attention's query sees, or of
+        integers of its rows and of its columns, as those of packed sequences. Where loops are cut
+        at that place, and blocks of keys that nobody sees are left out, it takes nothing, and
+        nowhere much; a kernel that reads it instead does not know the place."""
         if self.view.blocks[name].dtype is not I1:
             return False
-        parts, found = [name], {name}
+        parts, found, numbers = [name], {name}, False
         while parts and len(found) <= LONG:
             sources = self.sources[parts.pop()]
             fresh = [source for source in dict.fromkeys(sources) if source not in found]
+            few = [source for source in fresh if self._is_of_edges(source, name)]
+            numbers = numbers or bool(few)
+            fresh = [source for source in fresh if source not in few]
             if not all(source in self.readers for source in fresh):
                 return False
             parts += fresh
@@ -297,8 +303,18 @@ class Fusion:
                 and operations_of(block.fn) == 1
                 for block in blocks
             )
-            and any(block.fn == "iota" for block in blocks)
+            and (numbers or any(block.fn == "iota" for block in blocks))
         )
+
+    def _is_of_edges(self, source: str, name: str) -> bool:
+        """Whether something is integers in memory, far fewer than a block has elements, and not
+        counted there."""
+        block = self.view.blocks.get(source)
+        if block is not None and block.kind in (BlockKind.EWISE, BlockKind.MOVEMENT):
+            return False
+        tensor = self.view.sources[source].tensor
+        points = self._points(name)
+        return tensor.dtype in INDICES and _EDGES * math.prod(tensor.shape) <= points
 
     def _storing(self, name: str, users: int) -> float:
         """The time it takes to store a block that several kernels read: a kernel of its own, or

@@ -80,6 +80,24 @@ def test_who_sees_whom_is_never_stored(target: str, window: int | None) -> None:
     assert not [t for t in module.tensors.values() if t.dtype is I1]
 
 
+@pytest.mark.parametrize("target", ["cpu", "sm90"])
+def test_who_sees_whom_of_packed_sequences_is_never_stored(target: str) -> None:
+    """Many layers share the numbers of sequences, and the truth that two of them are equal."""
+
+    def layers(x: weft.Tensor, segments: weft.Tensor) -> weft.Tensor:
+        for _ in range(6):
+            x = F.attention(x, x, x, causal=True, segments=segments)
+        return x
+
+    x = weft.asarray(np.zeros((1, 12, 1024, 64), np.float16))
+    numbers = weft.asarray(np.zeros(1024, np.int32))
+    module = lowered(lower_program(weft.jit(layers).program(x, numbers)), target).module
+    assert [k.pattern for k in module.kernels if k.pattern is not Pattern.ROW] == (
+        [Pattern.ATTENTION] * 6
+    )
+    assert max(t.bytes for t in module.tensors.values() if t.name not in module.inputs) <= x.nbytes
+
+
 def test_hundreds_of_joined_tensors_are_a_few_kernels_of_stored_groups() -> None:
     """Groups of equal shapes are one kernel, and no kernel chooses among many."""
     b = Builder("joined")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu.attention.problem import Problem
+from weft.codegen.gpu.attention.reading import HullTables
 from weft.codegen.gpu.attention.work import Work
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.swizzle import SWIZZLE_128, TileLayout, fitting
@@ -107,6 +108,10 @@ class Layout(Work):
     @property
     def band(self) -> Band:
         return self.problem.band
+
+    @property
+    def hulls(self) -> tuple[HullTables, ...]:
+        return self.problem.hulls
 
     @property
     def matrices(self) -> int:

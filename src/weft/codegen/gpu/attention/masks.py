@@ -12,10 +12,12 @@ from weft.foundation.dtypes import F32, I1, SI32
 
 
 def visible(work: Work, value: str) -> tuple[list[ir.ElementSource], list[ElementOp]]:
-    """What is read and done for `visible`: a value, or -inf where its column is hidden."""
+    """What is read and done for `visible`: a value, or -inf where its column is hidden; beside what
+    the conditions of hulls read."""
     band = work.band
     ops = [ElementOp("hidden", F32, "const", (), -math.inf)]
-    conditions: list[str] = []
+    ops += [op for hull in work.hulls for op in hull.each.ops]
+    conditions = [hull.each.result for hull in work.hulls]
     bounds = [("ahead", "le", band.high), ("ahead", "ge", band.low)]
     if work.columns % work.tile_columns:
         bounds.append(("key", "lt", work.columns))

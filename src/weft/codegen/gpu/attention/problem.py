@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from weft.codegen.gpu.attention.reading import Axes, Program, Reading
+from weft.codegen.gpu.attention.reading import Axes, HullTables, Program, Reading
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.problem import Refs, Strides, element_op
@@ -87,6 +87,7 @@ class Problem:
     rows: tuple[RowResult, ...]
     pages: Pages | None = None
     ends: tuple[KeyEnd, ...] = ()
+    hulls: tuple[HullTables, ...] = ()
 
     @property
     def matrices(self) -> int:
@@ -125,7 +126,7 @@ class _Analysis(Reading):
             k=self.streamed(source(self.kernel, k), found.depth),
             v=self.streamed(source(self.kernel, value_side(self.kernel, found)), found.value),
             scale=peeled.scale,
-            band=replace(peeled.band, ends=()),
+            band=replace(peeled.band, ends=(), hulls=()),
             score=self.program(peeled.value, [found.scores], queries),
             out_tensor=mixed.tensor,
             out_dtype=self.lets[mixed.value].dtype,
@@ -134,6 +135,7 @@ class _Analysis(Reading):
             rows=tuple(map(self.row_result, others)),
             pages=self.pages(),
             ends=tuple(map(self.end, peeled.band.ends)),
+            hulls=tuple(self.hulls(peeled.band, found.query, [found.scores], queries)),
         )
 
     def end(self, end: End) -> KeyEnd:

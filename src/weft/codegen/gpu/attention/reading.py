@@ -10,7 +10,8 @@ from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.problem import Refs, Source, Strides, affine, element_op, operands
 from weft.foundation.dtypes import BF16, F16
-from weft.foundation.index_expr import Expr, coefficient, linear
+from weft.foundation.index_expr import Expr, coefficient, constant, linear
+from weft.region.forms.bands import HULL_ROWS, Band
 from weft.region.forms.runs import longest_run
 from weft.region.ir import AxisIndex, Kernel, Let, Read
 
@@ -23,6 +24,18 @@ class Program:
     sources: tuple[Source, ...]
     ops: tuple[ElementOp, ...]
     result: str
+
+
+@dataclass(frozen=True)
+class HullTables:
+    """Between which columns those lie that a tile of rows may see, and those that it sees whole: a
+    table each, with a number for each of `count` tiles of a matrix. `each` says it of a row and a
+    column."""
+
+    tensors: tuple[str, str, str, str]
+    strides: Strides
+    count: int
+    each: Program
 
 
 @dataclass(frozen=True)
@@ -86,12 +99,30 @@ class Reading:
 
     # Programs
 
-    def program(self, value: str, starts: Sequence[str], axes: Axes) -> Program:
+    def hulls(self, band: Band, row: str, starts: Sequence[str], axes: Axes) -> list[HullTables]:
+        """What is read and computed for the hulls of a band."""
+        found: list[HullTables] = []
+        for number, hull in enumerate(band.hulls):
+            names = (hull.first, hull.last, hull.whole_from, hull.whole_to)
+            reads = [let.expr for let in map(self.lets.__getitem__, names)]
+            tensors = [read.tensor for read in reads if isinstance(read, Read)]
+            assert isinstance(reads[0], Read)
+            *matrix, _ = reads[0].index
+            at = self.address((*matrix, constant(0)), tensors[0])
+            batch = tuple(coefficient(at, name) for name in self.batch)
+            strides = Strides(at.constant, 0, 0, batch)
+            count = -(-self.sizes[row] // HULL_ROWS)
+            each = self.program(hull.each, starts, axes, f"h{number}_")
+            first, last, whole_from, whole_to = tensors
+            found.append(HullTables((first, last, whole_from, whole_to), strides, count, each))
+        return found
+
+    def program(self, value: str, starts: Sequence[str], axes: Axes, stem: str = "v") -> Program:
         """The Lets that `value` needs beyond the starts, as an element program: v0, v1, ..."""
         sources: list[Source] = []
         ops: list[ElementOp] = []
         needed = self.needed(value, {*starts})
-        names = {name: f"v{i}" for i, name in enumerate([*starts, *needed])}
+        names = {name: f"{stem}{i}" for i, name in enumerate([*starts, *needed])}
         for let in map(self.lets.__getitem__, needed):
             match let.expr:
                 case Read() as read:

@@ -29,6 +29,7 @@ from itertools import product
 from typing import Final
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.attention.hulls import bounds
 from weft.codegen.gpu.attention.layout import ROWS, WARPGROUP, Layout
 from weft.codegen.gpu.attention.queries import BOTH_ROWS, GROUP, STEP, constant, once_per_warp
 from weft.codegen.gpu.attention.results import Results
@@ -68,14 +69,16 @@ class AttentionBuilder:
         problem = self.problem
         sources = (*problem.score.sources, *problem.mixed.sources)
         tensors = [problem.q.tensor, problem.k.tensor, problem.v.tensor]
+        sources += tuple(source for hull in problem.hulls for source in hull.each.sources)
         tensors += [source.tensor for source in sources if source.tensor is not None]
+        tensors += [name for hull in problem.hulls for name in hull.tensors]
         tensors += [problem.out_tensor, *(row.tensor for row in problem.rows)]
         self.buffers = list(dict.fromkeys(tensors))
         self.keys, self.values = Ring(self.plan.stages, "k_"), Ring(self.plan.stages, "v_")
         self.softmax = Softmax(self.layout, self.buffers)
         self.results = Results(self.layout, self.buffers)
         self.tiles_ahead = self.softmax.tiles_ahead
-        self.steps = self.layout.steps(TILE)
+        self.steps = self.layout.steps_of_tile()
 
     def kernel(self) -> ir.Kernel:
         return ir.Kernel(
@@ -182,9 +185,11 @@ class AttentionBuilder:
         count = self.plan.registers[role]
         return (ir.SetMaxNReg(count, grow=role == 1),) if count else ()
 
-    def items(self, body: Body) -> ir.Stmt:
-        """A loop over the tiles of this block."""
-        return self.layout.each_tile(self.problem.batch, body)
+    def items(self, body: Body, *, whole: bool = False) -> ir.Stmt:
+        """A loop over the tiles of this block, with `whole` for those who ask which of its blocks
+        are seen whole."""
+        found = bounds(self.layout, self.buffers, self.softmax.batch, whole=whole)
+        return self.layout.each_tile(self.problem.batch, body, tuple(found))
 
     # The producer
 
@@ -277,7 +282,7 @@ class AttentionBuilder:
             head.append(ir.Let("beside_phase", Lit(0)))
         head += [constant("zero", F32, 0.0), constant("lowest", F32, -math.inf)]
         head += [constant("one", F32, 1.0), constant("rate", F32, self.softmax.rate)]
-        return (*head, self.items((*self.tile(),)))
+        return (*head, self.items((*self.tile(),), whole=True))
 
     def tile(self) -> Iterator[ir.Stmt]:
         """All blocks of keys for 64 queries."""

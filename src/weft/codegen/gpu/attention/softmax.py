@@ -38,6 +38,7 @@ class Softmax(Queries):
         ops, result = list(program.ops), program.result
         if masked:
             more, hidden = visible(self.layout, result)
+            more += [self.source(s) for hull in self.problem.hulls for s in hull.each.sources]
             ops, result = ops + hidden, hidden[-1].name
         if not ops:
             return

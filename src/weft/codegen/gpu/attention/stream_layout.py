@@ -21,6 +21,7 @@ from weft.codegen.gpu.attention.layout import (
     up,
 )
 from weft.codegen.gpu.attention.queries import STEP
+from weft.codegen.gpu.attention.reading import HullTables
 from weft.codegen.gpu.attention.stream_problem import Result, StreamProblem
 from weft.codegen.gpu.attention.work import Work
 from weft.codegen.gpu.body.accept import refuse
@@ -57,6 +58,10 @@ class StreamLayout(Work):
     @property
     def band(self) -> Band:
         return self.problem.band
+
+    @property
+    def hulls(self) -> tuple[HullTables, ...]:
+        return self.problem.hulls
 
     @property
     def matrices(self) -> int:

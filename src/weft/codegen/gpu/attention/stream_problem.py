@@ -10,10 +10,10 @@ such form.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from weft.codegen.gpu.attention.reading import Axes, Program, Reading
+from weft.codegen.gpu.attention.reading import Axes, HullTables, Program, Reading
 from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.problem import Refs, Source, Strides
 from weft.foundation.dtypes import F32, DType
@@ -62,6 +62,7 @@ class StreamProblem:
     score: Program
     shift: Source
     results: tuple[Result, ...]
+    hulls: tuple[HullTables, ...] = ()
 
     @property
     def matrices(self) -> int:
@@ -75,7 +76,8 @@ class StreamProblem:
     def sources(self) -> tuple[Source, ...]:
         """Everything that element programs of rows and columns read."""
         weights = (source for result in self.results for source in result.weight.sources)
-        return (self.shift, *self.score.sources, *weights)
+        seen = (source for hull in self.hulls for source in hull.each.sources)
+        return (self.shift, *self.score.sources, *weights, *seen)
 
 
 def analyse_stream(kernel: Kernel, refs: Refs) -> StreamProblem:
@@ -104,10 +106,11 @@ class _Analysis(Reading):
             columns=sizes[found.column],
             products=products,
             scale=peeled.scale,
-            band=peeled.band,
+            band=replace(peeled.band, hulls=()),
             score=self.program(peeled.value, [found.products[0]], wide),
             shift=self.shift(wide),
             results=tuple(self.result(name, products, wide) for name in found.results),
+            hulls=tuple(self.hulls(peeled.band, found.row, [found.products[0]], wide)),
         )
 
     def product(self, name: str) -> Product:

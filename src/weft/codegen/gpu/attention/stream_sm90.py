@@ -28,6 +28,7 @@ from functools import partial
 from typing import Final
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.attention.hulls import bounds
 from weft.codegen.gpu.attention.layout import ROWS, WARPGROUP
 from weft.codegen.gpu.attention.masks import visible
 from weft.codegen.gpu.attention.queries import (
@@ -80,6 +81,7 @@ class StreamBuilder:
         stored = [source for result in problem.results for source in result.stored.sources]
         sources = (*problem.sources, *stored)
         tensors = [*operands, *(s.tensor for s in sources if s.tensor is not None)]
+        tensors += [name for hull in problem.hulls for name in hull.tensors]
         self.buffers = list(dict.fromkeys([*tensors, *(r.tensor for r in problem.results)]))
         self.sizes = (*problem.batch, *problem.group)
         self.indices = tuple(Name(f"batch{axis}") for axis, _ in enumerate(self.sizes))
@@ -185,8 +187,11 @@ class StreamBuilder:
         count = self.plan.registers[role]
         return (ir.SetMaxNReg(count, grow=role == 1),) if count else ()
 
-    def each_tile(self, body: Body) -> ir.Stmt:
-        return self.layout.each_tile(self.problem.batch, body)
+    def each_tile(self, body: Body, *, whole: bool = False) -> ir.Stmt:
+        """A loop over the tiles of this block, with `whole` for those who ask which of its blocks
+        are seen whole."""
+        found = bounds(self.layout, self.buffers, self.indices, whole=whole)
+        return self.layout.each_tile(self.problem.batch, body, tuple(found))
 
     def each_part(self, body: Body) -> Body:
         """A loop over what a tile goes through columns for: the heads that share its own."""
@@ -315,7 +320,7 @@ class StreamBuilder:
             *self.ahead.start(),
             *self.ring.start(),
         ]
-        return (*head, self.each_tile((*self.tile(),)))
+        return (*head, self.each_tile((*self.tile(),), whole=True))
 
     @property
     def first_row(self) -> Scalar:
@@ -357,7 +362,7 @@ class StreamBuilder:
     def blocks(self) -> Iterator[ir.Stmt]:
         """Those with hidden columns at the lower edge of the band, those that are seen whole, those
         at its upper edge."""
-        for number, (start, end, masked) in enumerate(self.layout.steps(TILE).ranges):
+        for number, (start, end, masked) in enumerate(self.layout.steps_of_tile().ranges):
             if self.layout.at_most(partial(_length, number=number)) > 0:
                 yield ir.For(_BLOCK.name, start, end, 1, (*self.step(masked=masked),))
 
@@ -403,6 +408,7 @@ class StreamBuilder:
         ops, value = list(program.ops), program.result
         if masked:
             more, hidden = visible(self.layout, value)
+            more += [self.source(s) for hull in self.problem.hulls for s in hull.each.sources]
             sources, ops, value = sources + more, ops + hidden, hidden[-1].name
         rate = self.problem.scale * math.log2(math.e)
         ops += [

@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import Final
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.attention.reading import HullTables
 from weft.codegen.gpu.ir.scalar import BLOCK, Lit, Name, Scalar, TableAt, least, most
 from weft.plan.ir import AttentionPlan
 from weft.region.forms.bands import Band
@@ -101,6 +102,11 @@ class Work(ABC):
         """What is read for a column."""
 
     @property
+    @abstractmethod
+    def hulls(self) -> tuple[HullTables, ...]:
+        """Where tables of the run say which columns a tile of rows sees."""
+
+    @property
     def turns(self) -> int:
         """How often a tile goes through its columns."""
         return 1
@@ -121,7 +127,9 @@ class Work(ABC):
 
     @property
     def grid(self) -> int:
-        return min(self.target.limits.units, self.items)
+        """Blocks: as many as there are units, each with several pieces of work. Where nobody knows
+        beforehand how long these take, each has a block, and units that are done take the next."""
+        return self.items if self.hulls else min(self.target.limits.units, self.items)
 
     @property
     def together(self) -> int:
@@ -150,8 +158,17 @@ class Work(ABC):
             whole_to = least(most(low_row + (band.high + 1), 0) // size, whole_to)
         return Steps(first, last, whole_from, whole_to)
 
+    def steps_of_tile(self) -> Steps:
+        """Those of the tile that is worked on."""
+        if not self.hulls:
+            return self.steps(TILE)
+        return Steps(*map(Name, ("first", "last", "whole_from", "whole_to")))
+
     def at_most(self, count: Callable[[Steps], Scalar]) -> int:
-        """The largest number of something that is counted in the steps of a tile."""
+        """The largest number of something that is counted in the steps of a tile; 1, where that is
+        known only when it runs."""
+        if self.hulls:
+            return 1
         counts = (count(self.steps(Lit(tile))) for tile in range(self.tiles))
         return max((found.value for found in counts if isinstance(found, Lit)), default=0)
 
@@ -181,8 +198,10 @@ class Work(ABC):
 
         Each piece goes to the block that is done first, as if all ran at one speed: of a causal
         attention with the pieces dealt out in turn, the last block ends up to 29 % late. Where all
-        pieces are alike there is nothing to gain.
+        pieces are alike, or nobody knows how long they take, there is nothing to gain.
         """
+        if self.hulls:
+            return ()
         costs = [self.cost(item) for item in range(self.period)]
         if len(set(costs)) == 1:
             return ()
@@ -209,9 +228,12 @@ class Work(ABC):
         found = [steps.last - steps.first for steps in every]
         return tuple(count.value for count in found if isinstance(count, Lit))
 
-    def each_tile(self, batch: Sequence[int], body: tuple[ir.Stmt, ...]) -> ir.Stmt:
+    def each_tile(
+        self, batch: Sequence[int], body: tuple[ir.Stmt, ...], bounds: tuple[ir.Stmt, ...] = ()
+    ) -> ir.Stmt:
         """A loop over the tiles of this block, of a few matrices at a time; `batch` are the sizes
-        that the matrices are counted in, and `batch0`, ... the place of this one."""
+        that the matrices are counted in, and `batch0`, ... the place of this one. `bounds`, where
+        there are any, say between which blocks of columns its own lie."""
         item, group = Name("item"), Name("item") // self.per_group
         located: list[ir.Stmt] = [
             ir.Let(TILE.name, self.tile_of(item)),
@@ -222,7 +244,7 @@ class Work(ABC):
             located.append(ir.Let(f"batch{axis}", rest % batch[axis] if axis else rest))
             rest = rest // batch[axis]
         steps = self.steps(TILE)
-        located += [ir.Let("first", steps.first), ir.Let("last", steps.last)]
+        located += bounds or (ir.Let("first", steps.first), ir.Let("last", steps.last))
         inner = (*located, *body)
         if not self.schedule:
             return ir.For("item", BLOCK, self.items, self.grid, inner)

@@ -4,7 +4,7 @@
       for each `tile[2]` of the summed axes:
         pack columns of B  [panels of nr columns][k][nr]
         pack rows of A     [panels of mr rows][k][mr]
-        for each panel of B, for each panel of A:
+        for each panel of B, for each panel of A (wide vectors: for each of A, for each of B):
           registers (mr x nr) += A panel x B panel;  sums += registers, or = for the first
       for each row: what follows the contraction (bias, activation, ...), and the stores
 
@@ -22,7 +22,18 @@ from itertools import product
 from typing import Final
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.panels import ZERO, Cut, Panels, Side, Tile, close, cuts, repeat, up
+from weft.codegen.cpu.panels import (
+    MANY_LANES,
+    ZERO,
+    Cut,
+    Panels,
+    Side,
+    Tile,
+    close,
+    cuts,
+    repeat,
+    up,
+)
 from weft.codegen.cpu.scopes import LANES, PARALLEL, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Blocking, segments
 from weft.foundation.dtypes import DType
@@ -34,6 +45,8 @@ from weft.region.ir import Binary, Reduce, operands
 
 _TOGETHER: Final = 32
 """Steps of `tile[2]` that are summed up before they join the total of a long sum."""
+_AHEAD: Final = 8
+"""Steps along k between a panel's prefetch from the second cache and its use: a hundred clocks."""
 _FINISHED_TOGETHER: Final = 2
 """Vectors of results that are finished side by side: registers hold no more of an activation."""
 
@@ -243,10 +256,9 @@ class BlockedContraction(Panels):
         *,
         adds: bool = True,
     ) -> None:
-        """Every panel of A with every panel of B; a panel of B stays in the nearest cache. Where
-        there are several products, their panels and sums follow one another."""
-        over_b = Scope(scope, self._name("jp"), -(-columns // self.b.width), SERIAL)
-        over_a = Scope(over_b, self._name("ip"), -(-rows // self.a.width), SERIAL)
+        """Every panel of A with every panel of B. Where there are several products, their panels
+        and sums follow one another."""
+        over_a, over_b, inner = self._over_panels(scope, rows, columns)
         ip, jp = product * over_a.count + axis(over_a.var), axis(over_b.var)
         lanes = self.blocking.lanes
         u, v, lane = self._name("u"), self._name("v"), self._name("l")
@@ -254,15 +266,30 @@ class BlockedContraction(Panels):
         loops = ((u, self.a.width, UNROLLED), (v, vectors, UNROLLED), (lane, lanes, LANES))
         width = up(columns, self.b.width)
         if adds:
-            self._foresee(over_a, u, ip, jp, width)
-        over_a.body.append(ir.Init("tile", self.reduce.dtype, "sum", loops))
+            self._foresee(inner, u, ip, jp, width)
+        inner.body.append(ir.Init("tile", self.reduce.dtype, "sum", loops))
         steps = self._steps(depth)
-        deep = Scope(over_a, self._name("k"), steps, SERIAL)
+        deep = Scope(inner, self._name("k"), steps, SERIAL)
         own = product * over_b.count + jp
+        if lanes >= MANY_LANES:
+            ahead = self._panel_place(self.b, own, axis(deep.var) + _AHEAD, steps)
+            for vector in range(vectors):
+                deep.body.append(ir.Prefetch(self.b.scratch, ahead + vector * lanes))
         self._multiply_step(deep, (self.a, self.b), (u, v, lane), ip, own, steps)
         deep.close()
-        self._keep_tile(over_a, (u, v, lane), ip, jp, width, adds=adds)
-        close(over_a, scope)
+        self._keep_tile(inner, (u, v, lane), ip, jp, width, adds=adds)
+        close(inner, scope)
+
+    def _over_panels(self, scope: Scope, rows: int, columns: int) -> tuple[Scope, Scope, Scope]:
+        """Loops over the panels of A and of B, and the inner of the two. A panel of B stays in the
+        nearest cache and meets all of A, where it fits: one of wide vectors does not, and comes
+        from the second cache for each panel of A, which stays. What lies in memory is read once."""
+        outer, inner = (self._name("jp"), columns, self.b), (self._name("ip"), rows, self.a)
+        if self.lanes >= MANY_LANES and not self.b.lies:
+            outer, inner = inner, outer
+        first = Scope(scope, outer[0], -(-outer[1] // outer[2].width), SERIAL)
+        last = Scope(first, inner[0], -(-inner[1] // inner[2].width), SERIAL)
+        return (last, first, last) if inner[2] is self.a else (first, last, last)
 
     def _foresee(self, scope: Scope, u: str, ip: Expr, jp: Expr, width: int) -> None:
         """The sums that the registers will be added to, told to the memory before the product."""

@@ -34,7 +34,8 @@ from weft.region.ir import Read, operands
 ZERO: Final = constant(0)
 _ROWS_TOGETHER: Final = 4
 """Rows that are packed side by side: so many streams memory foresees."""
-_MANY_LANES: Final = 16
+MANY_LANES: Final = 16
+"""Lanes of vectors so wide that panels fill a cache, and code for every lane is long."""
 _FEWER_LANES: Final = (8, 4)
 """Lanes of tiles that are turned where a panel is no whole vectors: wide vectors are wider than
 panels of rows."""
@@ -164,7 +165,7 @@ class Panels(Lowering):
     def _jumps(self, side: Side, start: Expr, k: Expr) -> bool:
         """Whether neighbours across a panel differ in more than a step along memory: then every
         lane has code of its own, and wide vectors have many."""
-        if self.lanes < _MANY_LANES:
+        if self.lanes < MANY_LANES:
             return False
         lane, scope = self._name("lane"), Scope(None)
         self._place(scope, side, start + axis(lane), k)

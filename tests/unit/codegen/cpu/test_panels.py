@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 import weft
 from weft.ptir import Builder, Program
+from weft.target import cpu, known
 
 Array = NDArray[Any]
 LAYOUTS = [(1, 0), (0, 0), (1, 1), (0, 1)]
@@ -74,3 +76,27 @@ def test_what_is_computed_while_packing_is_turned_with_it() -> None:
     found, inputs, _ = run_both(b.build(scaled @ y))
     x8, y8, rows8, along8 = (array.astype("f8") for array in inputs)
     np.testing.assert_allclose(found, (x8 * rows8 * along8) @ y8, atol=2e-4)
+
+
+@pytest.fixture
+def wide_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cores with vectors of 512 bits."""
+    wide = cpu.describe("x86_64", frozenset({"avx512f"}), 2, (32 << 10, 1 << 20, 32 << 20))
+    monkeypatch.setattr(known, "host", lambda: replace(wide, features=cpu.host().features))
+
+
+@pytest.mark.usefixtures("wide_machine")
+@pytest.mark.parametrize(("m", "n", "k"), [(264, 530, 600), (70, 101, 1031)])
+def test_panels_of_wide_vectors_come_from_the_second_cache(m: int, n: int, k: int) -> None:
+    """A panel of 48 columns fills the nearest cache: those of A stay, and those of B are foretold."""
+    found, inputs, nest = run_both(product(m, n, k, (1, 1)))
+    np.testing.assert_allclose(found, exact(inputs, (1, 1)), atol=5e-4)
+    rows, columns = nest.index("serial ip_"), nest.index("serial jp_")
+    step = nest.index("serial k_", columns)
+    assert rows < columns < nest.index("prefetch", step) < nest.index("accumulate", step)
+
+
+@pytest.mark.usefixtures("small_machine")
+def test_a_panel_of_narrow_vectors_stays_in_the_nearest_cache() -> None:
+    _, _, nest = run_both(product(264, 530, 600, (1, 1)))
+    assert nest.index("serial jp_") < nest.index("serial ip_")

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.from_region import Lowering
 from weft.codegen.cpu.ir import LoopKind
+from weft.codegen.cpu.prefetch import LINE
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Segment, segments
 from weft.foundation.dtypes import DType
@@ -119,9 +120,23 @@ class Panels(Lowering):
             deep = axis(rows.var) * cut.extent + axis(each.var) + cut.start
             number = axis(panel.var)
             first, base = start + number * side.width, number * (depth * side.width)
+            self._foretell(each, side, first, k + deep + cut.extent)
             for segment in segments(side.width, AxisTiling(1, self.lanes)):
                 self._pack_step(each, side, first, segment, deep, k, base)
             close(each, scope)
+
+    def _foretell(self, scope: Scope, side: Side, start: Expr, k: Expr) -> None:
+        """What the next turn packs of a panel's rows, told to the memory: rows are far apart, and
+        each begins where the machine foresees nothing."""
+        if self.lanes < MANY_LANES or len(side.summed) != 1:
+            return
+        place = Scope(scope)
+        self._place(place, side, start, k)
+        for load in self._reads_across(side, place):
+            if not load.guards and not load.places:
+                size = self.lets[load.name].dtype.storage_bytes
+                for first in range(0, side.width, LINE // size):
+                    scope.body.append(ir.Prefetch(load.buffer, load.address + first))
 
     def _panel(
         self,

@@ -88,12 +88,24 @@ def wide_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("wide_machine")
 @pytest.mark.parametrize(("m", "n", "k"), [(264, 530, 600), (70, 101, 1031)])
 def test_panels_of_wide_vectors_come_from_the_second_cache(m: int, n: int, k: int) -> None:
-    """A panel of 48 columns fills the nearest cache: those of A stay, and those of B are foretold."""
+    """A panel of 48 columns fills the nearest cache: those of A stay, those of B are foretold."""
     found, inputs, nest = run_both(product(m, n, k, (1, 1)))
     np.testing.assert_allclose(found, exact(inputs, (1, 1)), atol=5e-4)
     rows, columns = nest.index("serial ip_"), nest.index("serial jp_")
     step = nest.index("serial k_", columns)
     assert rows < columns < nest.index("prefetch", step) < nest.index("accumulate", step)
+
+
+@pytest.mark.usefixtures("wide_machine")
+@pytest.mark.parametrize(("layout", "foretold"), [((1, 0), True), ((1, 1), False)])
+def test_rows_are_foretold_while_those_before_are_packed(
+    layout: tuple[int, int], foretold: bool
+) -> None:
+    """Rows of B, that is; columns that lie along k are read from where the last turn ended."""
+    found, inputs, nest = run_both(product(264, 530, 600, layout))
+    np.testing.assert_allclose(found, exact(inputs, layout), atol=5e-4)
+    packing = nest[: nest.index("serial ip_")]
+    assert ("prefetch b1[2120*k_" in packing) is foretold
 
 
 @pytest.mark.usefixtures("small_machine")

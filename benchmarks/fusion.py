@@ -6,12 +6,14 @@
 Levels take turns, one thread each, and the least processor time of all rounds counts: a clock on
 the wall also tells who else was at work. Estimates are the cost model's, for all kernels of a
 program together, on all cores. With --prices there are estimates alone, of the twelve programs of
-`fusion_programs` for a CPU and a GPU; it ends with 1 if exact fusion is dearer than greedy on one.
+`fusion_programs` for a CPU and a GPU, beside a bound of all choices; it ends with 1 if exact fusion
+is dearer than greedy on one.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,10 +31,13 @@ from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.levels import DEFAULT_LEVEL, EXACT_LEVEL, LEVELS
+from weft.poly_view.ir import BlockKind, PolyBlock
 from weft.ptir import Builder, Program, gradient, load
-from weft.region.cost import kernel_seconds
+from weft.region.cost import kernel_seconds, kernel_work, operations_of
 from weft.region.fusion.greedy import is_shorter
 from weft.target.known import target_named
+from weft.target.roofline import Work, time_estimate
+from weft.target.target import Target
 
 Array = NDArray[Any]
 TARGETS = ("cpu", "sm90")
@@ -126,28 +131,58 @@ def row(name: str, program: Program, rounds: int) -> str:
     return f"| {name} | {kernels} | {guesses} | {taken} |"
 
 
-def price(program: Program, target: str, level: int) -> float:
-    """Estimated seconds of all kernels."""
+def lowered(program: Program, target: str, level: int) -> Compilation:
+    """A program up to its kernels."""
     made = Compilation(program, target_named(target), make_signature(program), {}, level)
-    module = run_pipeline(made, "region")["region"]
+    return run_pipeline(made, "region")
+
+
+def price(made: Compilation) -> float:
+    """Estimated seconds of all kernels."""
+    module = made["region"]
     return sum(kernel_seconds(kernel, module.tensors, made.target) for kernel in module.kernels)
+
+
+def bound(made: Compilation) -> float:
+    """Estimated seconds of one kernel that computes every block once, with matrix units where the
+    program's kernels use them, and moves inputs and results alone: no choice takes less."""
+    module, target = made["region"], made.target
+    works = [
+        kernel_work(part, kernel.with_locals(module.tensors), target)
+        for kernel in module.kernels
+        for part in kernel.parts
+    ]
+    vector = sum(_seconds_once(block, target) for block in made["poly_view"].blocks)
+    outside = (module.tensors[name] for name in (*module.inputs, *module.outputs))
+    matrix = sum(work.matrix_seconds for work in works)
+    least = Work(matrix, vector, sum(tensor.bytes for tensor in outside))
+    return time_estimate(target, least) + target.rates.launch_seconds
+
+
+def _seconds_once(block: PolyBlock, target: Target) -> float:
+    if block.kind is BlockKind.EWISE and block.fn not in ("cast", "const"):
+        operations = math.prod(block.shape) * operations_of(block.fn)
+    elif block.kind is BlockKind.REDUCE:
+        operations = math.prod(axis.size for axis in block.axes)
+    else:
+        operations = 0
+    return operations / target.vector_rate(block.dtype)
 
 
 def prices() -> int:
     """A table of greedy and exact fusion; how many lines are dearer by the latter."""
-    print("| program | cpu -O2, µs | -O3 | sm90 -O2, µs | -O3 |")
-    print("|---|---:|---:|---:|---:|")
+    print("| program | " + " | ".join(f"{t} -O2, µs | -O3 | at least" for t in TARGETS) + " |")
+    print("|---|" + "---:|" * 3 * len(TARGETS))
     cheaper, dearer = dict.fromkeys(TARGETS, 0), 0
     for name, line in fusion_programs.PROGRAMS.items():
         program = weft_program(line, [np.zeros(shape, np.float32) for shape in line.shapes])
         shown = []
         for target in TARGETS:
-            greedy, exact = (
-                price(program, target, level) for level in (DEFAULT_LEVEL, EXACT_LEVEL)
-            )
+            levels = [lowered(program, target, level) for level in (DEFAULT_LEVEL, EXACT_LEVEL)]
+            greedy, exact = map(price, levels)
             cheaper[target] += is_shorter(exact, greedy)
             dearer += is_shorter(greedy, exact)
-            shown += [f"{1e6 * greedy:,.1f}", f"{1e6 * exact:,.1f}"]
+            shown += [f"{1e6 * each:,.1f}" for each in (greedy, exact, bound(levels[0]))]
         print(f"| {name} | {' | '.join(shown)} |", flush=True)
     counts = ", ".join(f"{count} for {target}" for target, count in cheaper.items())
     print(f"-O3 is cheaper on {counts}; dearer on {dearer}")

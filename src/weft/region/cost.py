@@ -103,13 +103,17 @@ def _staged_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         shape = slide_shape(slide, each, target)
         strip = shape.rows
     own = {stage.name for stage in kernel.stages}
-    total, moved = Work(), 0
+    total, read = Work(), dict[str, int]()
     for part, again in zip(kernel.parts, [r.high - r.low for r in form.rings] + [0], strict=True):
         work = kernel_work(part, known, target)
         share = (strip + again) / strip
         operations = round(work.operations * share)
         total += Work(work.matrix_seconds * share, work.vector_seconds * share, 0, operations)
-        moved += sum(b for name, b in _read_bytes(part, known).items() if name not in own)
+        # Rows that one part has read are near when another one reads them.
+        for name, size in _read_bytes(part, known).items():
+            if name not in own:
+                read[name] = min(_bytes(known[name]), read.get(name, 0) + size)
+    moved = sum(read.values())
     for output in kernel.outputs:
         stored = points_of(kernel, kernel.let(output.value).axes)
         moved += stored * tensors[output.tensor].dtype.storage_bytes

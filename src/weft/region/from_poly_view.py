@@ -30,7 +30,15 @@ from weft.region.fitting.join_stages import join_stages
 from weft.region.fitting.join_streams import join_streams
 from weft.region.forms.find import with_forms
 from weft.region.fusion.greedy import Fusion
-from weft.region.fusion.merge import Group, dependencies, fuse_greedily, fuse_nothing
+from weft.region.fusion.merge import (
+    Group,
+    dependencies,
+    fuse_greedily,
+    fuse_nothing,
+    merge_groups,
+)
+from weft.region.fusion.stages import MOST_STAGES, Search
+from weft.region.fusion.windows import windows_of
 from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
 from weft.region.writing.channels_last import with_channels_last
 from weft.region.writing.emit import Root, Source, View, makes_up
@@ -58,7 +66,8 @@ def lower_scop(
     param or state."""
     found: dict[str, Module] = {}
     scop = with_channels_last(scop, target)
-    for what, module in _Lowering(scop, graph, target, roles or {}, fuse).run():
+    lowering = _Lowering(scop, graph, target, roles or {}, fuse)
+    for what, module in lowering.run():
         fitted = fit(module, target, graph.constants)
         on_gpu = target.kind is Kind.GPU
         if fuse is not fuse_nothing and (what == APART or not on_gpu):
@@ -66,6 +75,8 @@ def lower_scop(
         # A GPU computes what it does not keep in registers sooner than it fetches it.
         if what != APART or not on_gpu or any(kernel.stages for kernel in fitted.kernels):
             found[what] = fitted
+    if APART in found and fuse is not fuse_greedily:
+        found |= lowering.searched()
     return with_forms(_cheapest(found, target))
 
 
@@ -95,6 +106,8 @@ class _Lowering:
     must: dict[str, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     """Names of tensors that are given away."""
+    apart: Fusion | None = None
+    """The choice that computes nothing twice, where it was made."""
 
     def __post_init__(self) -> None:
         self.blocks = dict(self.scop.by_name)
@@ -126,7 +139,22 @@ class _Lowering:
             fusion = fusion.afresh()
             yield "by greedy's choice", self._chosen(fusion, fuse_greedily)
         if self._repeats(fusion, module):
-            yield APART, self._chosen(fusion.afresh(one_place=True), fuse_greedily)
+            self.apart = fusion.afresh(one_place=True)
+            yield APART, self._chosen(self.apart, fuse_greedily)
+
+    def searched(self) -> dict[str, Module]:
+        """What comes of trying other answers about the blocks around stages."""
+        if self.apart is None:
+            return {}
+        search = Search(self.apart, self._with_stages)
+        found = search.run(list(windows_of(self.apart)))
+        if found is None:
+            return {}
+        return {"with stages chosen": replace(found, notes=(*found.notes, str(search)))}
+
+    def _with_stages(self, fusion: Fusion) -> Module:
+        module = fit(self._chosen(fusion, merge_groups), self.target, self.graph.constants)
+        return join_stages(module, self.target, MOST_STAGES)
 
     def _repeats(self, fusion: Fusion, module: Module) -> bool:
         """Whether kernels compute something at several places, and, on a GPU, whether they take so

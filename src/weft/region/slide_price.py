@@ -43,34 +43,69 @@ class Shape:
 
 def slide_shape(slide: Slide, operations: Sequence[float], target: Target) -> Shape:
     """The shape that takes the least time."""
-    return min(_shapes(slide), key=lambda shape: slide_seconds(slide, operations, target, shape))
+    lanes = [_Lanes.of(slide, operations, target, vector) for vector in slide.vectors()]
+    found = ((each, rows) for each in lanes for rows in _strips(slide))
+    best, rows = min(found, key=lambda shape: shape[0].seconds(shape[1]))
+    return Shape(best.vector, rows)
 
 
-def _shapes(slide: Slide) -> Iterator[Shape]:
+def _strips(slide: Slide) -> Iterator[int]:
+    """Rows of a strip, so that all strips are about as long."""
     height = slide.kernel.sizes[slide.form.slide]
-    for vector in slide.vectors():
-        for rows in _STRIPS:
-            strips = -(-height // rows)
-            yield Shape(vector, -(-height // strips))
+    for rows in _STRIPS:
+        yield -(-height // -(-height // rows))
 
 
 def slide_seconds(slide: Slide, operations: Sequence[float], target: Target, shape: Shape) -> float:
     """The time that warps take to compute, given the operations of a point of every part."""
-    limits, vector = target.limits, shape.vector
-    sizes, form = slide.kernel.sizes, slide.form
-    tiles = -(-sizes[slide.columns[-1]] // slide.width(vector))
-    strips = -(-sizes[form.slide] // shape.rows)
-    warps = prod(sizes[name] for name in form.batch) * tiles * strips
-    registers = -(-slide.registers(vector) // 8) * 8
-    room = min(limits.warps_per_unit, limits.registers_per_unit // (registers * LANES))
-    together = min(room, warps / limits.units)
-    turns = max(1.0, warps / (limits.units * room))
-    rate = target.vector_rate(F32) / (2 * LANES * limits.units)
-    step = vector * sum(operations) + _EXCHANGE * slide.exchanges(vector) + _STEP
-    step += _ACCESS * _accesses(slide, vector)
-    waiting, computing = _ROW + _WAIT * step, together * step / rate
-    waiting += _BRANCH * vector * sum(map(_branches, slide.kernel.parts))
-    return turns * (shape.rows + form.warm_up) * hypot(computing, waiting)
+    return _Lanes.of(slide, operations, target, shape.vector).seconds(shape.rows)
+
+
+@dataclass(frozen=True)
+class _Lanes:
+    """What a step takes where lanes have so many columns, whatever the strips."""
+
+    vector: int
+    height: int
+    """Rows of the results."""
+    beside: int
+    """Warps that lie side by side."""
+    warm_up: int
+    units: int
+    room: int
+    """Warps that a unit has registers for."""
+    instructions: float
+    """Seconds of a unit for a step of one warp."""
+    waiting: float
+    """Seconds of a warp for a step."""
+
+    @classmethod
+    def of(cls, slide: Slide, operations: Sequence[float], target: Target, vector: int) -> _Lanes:
+        limits, sizes, form = target.limits, slide.kernel.sizes, slide.form
+        tiles = -(-sizes[slide.columns[-1]] // slide.width(vector))
+        registers = -(-slide.registers(vector) // 8) * 8
+        rate = target.vector_rate(F32) / (2 * LANES * limits.units)
+        step = vector * sum(operations) + _EXCHANGE * slide.exchanges(vector) + _STEP
+        step += _ACCESS * _accesses(slide, vector)
+        waiting = _ROW + _WAIT * step
+        waiting += _BRANCH * vector * sum(map(_branches, slide.kernel.parts))
+        return cls(
+            vector,
+            sizes[form.slide],
+            prod(sizes[name] for name in form.batch) * tiles,
+            form.warm_up,
+            limits.units,
+            min(limits.warps_per_unit, limits.registers_per_unit // (registers * LANES)),
+            step / rate,
+            waiting,
+        )
+
+    def seconds(self, rows: int) -> float:
+        """The time of strips of so many rows."""
+        warps = self.beside * -(-self.height // rows)
+        together = min(self.room, warps / self.units)
+        turns = max(1.0, warps / (self.units * self.room))
+        return turns * (rows + self.warm_up) * hypot(together * self.instructions, self.waiting)
 
 
 def _accesses(slide: Slide, vector: int) -> int:

@@ -45,19 +45,22 @@ MOST_BYTES: Final = 512 << 10
 """Of the rings of a thread: inside a second-level cache, with room for what streams by."""
 
 
-def join_stages(module: Module, target: Target) -> Module:
-    """The module with kernels as stages of those that read them, where that pays."""
+def join_stages(module: Module, target: Target, most: int = MOST_STAGES) -> Module:
+    """The module with kernels as stages of those that read them, where that pays: at `most` so many
+    of one kernel."""
     for name in [kernel.name for kernel in module.kernels]:
         found = next((k for k in module.kernels if k.name == name), None)
         while found is not None:
-            module, found = _with_stage(module, found, target)
+            module, found = _with_stage(module, found, target, most)
     return module
 
 
-def _with_stage(module: Module, reader: Kernel, target: Target) -> tuple[Module, Kernel | None]:
+def _with_stage(
+    module: Module, reader: Kernel, target: Target, most: int
+) -> tuple[Module, Kernel | None]:
     """The module with one more stage in a kernel, and that kernel; None where there is none."""
     for maker in _makers(module, reader):
-        kernel = _joined(module, maker, reader, target)
+        kernel = _joined(module, maker, reader, target, most)
         if isinstance(kernel, str):
             module = _with_reason(module, maker, kernel)
             continue
@@ -160,11 +163,13 @@ def _is_overwritten(module: Module, maker: Kernel, reader: Kernel) -> bool:
     return not bases.isdisjoint(maker.inputs)
 
 
-def _joined(module: Module, maker: Kernel, reader: Kernel, target: Target) -> Kernel | str:
+def _joined(
+    module: Module, maker: Kernel, reader: Kernel, target: Target, most: int
+) -> Kernel | str:
     """One kernel in the place of two, or why there is none."""
     kernel = _with_maker(module, *(_spread(part, module.tensors) for part in (maker, reader)))
-    if len(kernel.stages) > MOST_STAGES:
-        return f"{reader.name} would have more than {MOST_STAGES} stages"
+    if len(kernel.stages) > most:
+        return f"{reader.name} would have more than {most} stages"
     form = find_staged(kernel)
     if isinstance(form, str):
         return f"as a stage it would not slide: {form}"

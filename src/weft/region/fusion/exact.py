@@ -18,13 +18,12 @@ from weft.foundation.tally import counted
 from weft.poly_view.ir import BlockKind
 from weft.region.fusion.greedy import HEAVY, LARGEST, Fusion, is_shorter
 from weft.region.fusion.merge import Group, merge_groups
-from weft.region.fusion.milp import TIME_LIMIT, Candidate, Solution, Window, solve
+from weft.region.fusion.milp import Candidate, Solution, Window, solve
 from weft.region.fusion.resources import stop_reason
+from weft.region.fusion.windows import MOST_BLOCKS, TIME_LIMIT, windows_of
 from weft.region.ir import Kernel
 from weft.region.writing.emit import Root, Stop
 
-MOST_BLOCKS: Final = 20
-"""Blocks that are chosen about at once."""
 MOST_CANDIDATES: Final = 512
 """Kernels that are drafted for one window; with more, it is cut in two."""
 DRAFTING: Final = 0.8 * TIME_LIMIT
@@ -131,35 +130,6 @@ class _Search:
 
 
 # -- windows -------------------------------------------------------------------------------------
-
-
-def windows_of(fusion: Fusion) -> Iterator[list[str]]:
-    """The blocks that can be chosen about, those together whose kernels depend on one another, the
-    last first; where they are too many, in windows that overlap by half."""
-    free = {name for name in fusion.order if _is_free(fusion, name)}
-    homes = {name: name for name in fusion.order}
-
-    def home(name: str) -> str:
-        while homes[name] != name:
-            homes[name] = name = homes[homes[name]]
-        return name
-
-    for name in fusion.order:
-        for reader in fusion.readers[name] if name in free else ():
-            homes[home(reader)] = home(name)
-    together: dict[str, list[str]] = {}
-    for name in reversed(fusion.order):
-        if name in free:
-            together.setdefault(home(name), []).append(name)
-    for blocks in together.values():
-        for first in range(0, max(1, len(blocks) - MOST_BLOCKS // 2), MOST_BLOCKS // 2):
-            yield blocks[first : first + MOST_BLOCKS]
-
-
-def _is_free(fusion: Fusion, name: str) -> bool:
-    if name in fusion.must or name in fusion.settled:
-        return False
-    return fusion.view.blocks[name].fn != "const"
 
 
 def window_of(

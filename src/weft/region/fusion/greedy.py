@@ -87,6 +87,8 @@ class Fusion:
     """What estimates decided: by block, or by two that could have been stored by one kernel."""
     one_place: bool = False
     """Whether blocks that a kernel would read at several places are stored."""
+    kept: frozenset[str] = frozenset()
+    """Stored blocks whose kernels are not merged with others: stages may come of them."""
 
     def __post_init__(self) -> None:
         self.tensors: dict[str, Tensor] = {
@@ -130,21 +132,21 @@ class Fusion:
 
     def _repeated(self, root: str, inside: Collection[str]) -> set[str]:
         """The blocks of those that a kernel inlines which it computes at several places."""
-        worth = [name for name in inside if self._is_work(name)]
+        worth = [name for name in inside if self.is_work(name)]
         if not worth:
             return set()
         blocks, params = self.view.blocks, self.view.params
         found = places_of(blocks, self._places, root, inside)
         return {n for n in worth if meet(found.get(n, ()), blocks[n], blocks[root], params)}
 
-    def _is_work(self, name: str) -> bool:
-        """Whether it takes anything to compute a block again."""
+    def is_work(self, name: str) -> bool:
+        """Whether a block is elementwise, and it takes anything to compute it again."""
         block = self.view.blocks[name]
         return block.kind is BlockKind.EWISE and block.fn not in ("const", "cast", *PLACED)
 
     def _is_read_apart(self, name: str) -> bool:
         """Whether a kernel that inlined a block would compute it at several places."""
-        if not self._is_work(name):
+        if not self.is_work(name):
             return False
         users = self.roots_using(name)
         return any(name in self._repeated(user, self.closure((user,), (name,))) for user in users)

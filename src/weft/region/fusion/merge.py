@@ -234,6 +234,8 @@ class _Merger:
         """Whether two groups could share a kernel by kind and size."""
         blocks = self.fusion.view.blocks
         lead = [blocks[self.groups[n][0].block] for n in (first, second)]
+        if any(root.block in self.fusion.kept for n in (first, second) for root in self.groups[n]):
+            return False
         if any(block.kind in (BlockKind.OPAQUE, BlockKind.UPDATE) for block in lead):
             return False
         return _is_part(lead[0].shape, lead[1].shape)

@@ -19,9 +19,9 @@ from typing import Final, TypeVar
 import highspy
 import numpy as np
 
+from weft.region.fusion.windows import TIME_LIMIT
+
 _Key = TypeVar("_Key")
-TIME_LIMIT: Final = 1.0
-"""Seconds for one window."""
 _MICRO: Final = 1e6
 """Times are given to the solver in microseconds: its tolerances are absolute."""
 

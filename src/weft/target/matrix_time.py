@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weft.target.matrix_tiles import FORMS, K_STEP, NARROW, Extent, Form, stages_for
@@ -180,8 +180,20 @@ def split_for(
     """Parts into which a long contracted axis is best cut, one of `counts`, each summed by itself
     and then all of them together by another kernel; 1 for none. Parts are whole k steps, unless
     they may have `any_depth`."""
-    found = Contraction(extent)
-    form = fastest(found, target)
+    return split_of(Contraction(extent), target, counts, FORMS, any_depth=any_depth)
+
+
+def split_of(
+    found: Contraction,
+    target: Target,
+    counts: Sequence[int],
+    forms: Sequence[Form],
+    *,
+    any_depth: bool = True,
+) -> int:
+    """The same for a contraction whose operands lie in some way, by some forms."""
+    extent = found.extent
+    form = fastest(found, target, forms=forms)
     best, chosen = cycles(form, found, target), 1
     if extent.tiles(form) >= target.limits.units:
         return chosen
@@ -192,15 +204,14 @@ def split_for(
             break
         piece = Extent(extent.batch * parts, extent.m, extent.n, depth)
         partial = 8.0 * extent.batch * parts * extent.m * extent.n / H200.memory
-        time = _least(piece, target) + partial + _LAUNCH
+        time = _least(replace(found, extent=piece), target, forms) + partial + _LAUNCH
         if time < 0.9 * best:
             best, chosen = time, parts
     return chosen
 
 
-def _least(extent: Extent, target: Target) -> float:
-    found = Contraction(extent)
-    return cycles(fastest(found, target), found, target)
+def _least(found: Contraction, target: Target, forms: Sequence[Form]) -> float:
+    return cycles(fastest(found, target, forms=forms), found, target)
 
 
 def _either(one: float, other: float, sharpness: int) -> float:

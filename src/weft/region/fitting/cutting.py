@@ -165,7 +165,8 @@ class _Cutting:
         roles = self.kernel.roles
         if roles is None:
             return None
-        return replace(roles, batch=(*(axis.name for axis in self.parts), *roles.batch))
+        left = tuple(name for name in roles.k if name not in self.cut.whole)
+        return replace(roles, batch=(*(axis.name for axis in self.parts), *roles.batch), k=left)
 
     def moved(self, let: Let, moved: Places, order: Sequence[str], inner: Sequence[str]) -> Let:
         """A Let of the first kernel: the axis that is cut is a part and a place in it."""

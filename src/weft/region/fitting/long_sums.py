@@ -46,8 +46,8 @@ from weft.region.ir import (
     row_major,
     walk,
 )
-from weft.target.matrix_tiles import Extent
-from weft.target.matrix_time import split_for
+from weft.target.matrix_tiles import FORMS, WINDOW_FORMS, Extent, Form
+from weft.target.matrix_time import PANEL, Contraction, Operand, split_for, split_of
 from weft.target.target import Kind, Target
 
 _BLOCKS_PER_UNIT: Final = 4
@@ -296,12 +296,52 @@ def _outer_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) ->
     first = _outermost(roles, sizes, problem) if problem is not None else ""
     if not first:
         return None
-    batch, m, n, k = (
-        math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
-    )
-    counts = _divisors(sizes[first])[1:-1]
-    parts = split_for(Extent(batch, m, n, k), target, counts, any_depth=True)
-    return Cut((), first, parts) if parts > 1 else None
+    assert problem is not None
+    cuts = _cuts_of(problem, first, roles, sizes)
+    forms = [form for form in WINDOW_FORMS if _holds_taps(form, problem)]
+    parts = split_of(_contraction(problem), target, [*cuts], forms)
+    return cuts.get(parts)
+
+
+def _cuts_of(
+    problem: Problem, first: str, roles: Roles, sizes: Mapping[str, int]
+) -> dict[int, Cut]:
+    """The cuts of sums over several axes by the number of their parts, fewest first: of the first
+    axis, and where operands are matrices then of the next ones. Some of the last one is left."""
+    names = [name for name in problem.axes.k if sizes[name] > 1]
+    found: dict[int, Cut] = {}
+    whole: tuple[str, ...] = ()
+    before = 1
+    for name in names[names.index(first) : -1]:
+        found |= {before * d: Cut(whole, name, d) for d in _divisors(sizes[name])[1:-1]}
+        whole, before = (*whole, name), before * sizes[name]
+        found[before] = Cut(whole)
+        if problem.image is not None:
+            break
+    return found
+
+
+def _holds_taps(form: Form, problem: Problem) -> bool:
+    """Whether tiles of windows are whole taps, or parts of one."""
+    image = problem.image
+    if image is None:
+        return form in FORMS
+    extent = form.rows if (image.side == "lhs") is not form.swap else form.columns
+    return extent % PANEL == 0 or PANEL % extent == 0
+
+
+def _contraction(problem: Problem) -> Contraction:
+    """A contraction of 16-bit elements that takes as long as a problem, all of its sums whole."""
+    first, second = problem.grains
+    a = Operand(problem.layouts[0] == "row", first)
+    b = Operand(problem.layouts[1] == "col", second)
+    extent = Extent(problem.batch, problem.m, problem.n, problem.k)
+    again = 0
+    if problem.image is not None:
+        outer = problem.m if problem.image.side == "lhs" else problem.n
+        every, word = problem.batch * outer * problem.k, problem.dtype.storage_bytes
+        again = max(0, word * (every - problem.image.elements))
+    return Contraction(extent, a, b, again=again)
 
 
 def _outermost(roles: Roles, sizes: Mapping[str, int], problem: Problem) -> str:

@@ -79,6 +79,31 @@ def test_a_rule_that_always_fires_ends() -> None:
     assert 0 < len(log.fired) <= 16 * 64
 
 
+def test_what_has_not_changed_is_not_looked_at_again() -> None:
+    """Only the instruction that changed, and those whose rules saw its definition."""
+    looked: list[int] = []
+
+    def behind_tanh(match: Match) -> Replacement | None:
+        looked.append(match.instruction.id)
+        definition = match.definition(match.operands[0])
+        is_tanh = definition is not None and definition.op.mnemonic == "tanh"
+        return New(ElementwiseUnary("abs"), match.operands) if is_tanh else None  # type: ignore[arg-type]
+
+    rules, log = [Rule("behind", "-tanh(x)", "|tanh(x)|", ("neg",), behind_tanh)], PassLog()
+    program = simple("neg", "exp", "neg", "exp", "neg", "neg")
+    assert rewrite(program, rules, log) is program
+    # That of the last instruction depends on more: it is the result.
+    assert looked == [1, 3, 5, 6]
+    assert rewrite(program, rules, log) is program
+    assert looked == [1, 3, 5, 6, 6]
+    body = list(program.main.body)
+    body[3] = replace(body[3], op=ElementwiseUnary("tanh"))  # type: ignore[arg-type]
+    edited = program.with_main(replace(program.main, body=tuple(body)))
+    looked.clear()
+    assert mnemonics(rewrite(edited, rules, log)) == ["neg", "exp", "neg", "tanh", "abs", "neg"]
+    assert looked == [5, 6, 6]
+
+
 def test_new_instructions_stand_before_the_one_they_are_for() -> None:
     def square(match: Match) -> Replacement | None:
         (x,) = match.operands

@@ -31,7 +31,7 @@ from weft.foundation.errors import SpecViolation, clipped
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.schema import AttrMap, WireEnum
-from weft.ptir.types import ValueType
+from weft.ptir.types import Symbol, ValueType, symbols_of
 
 SPEC_VERSION = "ptir.v0.4"
 LONGEST_NAME = 200
@@ -176,6 +176,16 @@ class Program:
     )
     input_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
     result_names: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    @cached_property
+    def function_symbols(self) -> frozenset[Symbol]:
+        """The symbols of all functions, which the regions they run may use."""
+        kinds = (
+            kind
+            for function in self.functions
+            for kind in (*function.parameters, *(i.output for i in function.body))
+        )
+        return frozenset(symbol for kind in kinds for symbol in symbols_of(kind))
 
     @cached_property
     def regions_by_id(self) -> dict[int, Region]:

@@ -28,7 +28,7 @@ from weft.ptir.op import Op
 from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.ops.tuples import MakeTuple
-from weft.ptir.passes.edit import fresh_ids, function_symbols
+from weft.ptir.passes.edit import fresh_ids
 from weft.ptir.slots import Slot
 from weft.ptir.term import Term
 from weft.ptir.types import UNKNOWN, Symbol, TensorType, TupleType, ValueType, symbols_of
@@ -47,7 +47,7 @@ class Workshop:
         self.program = program
         self.regions: dict[int, Region] = dict(program.regions_by_id)
         self.lines: dict[ValueKey, str] = dict(program.locations)
-        self.symbols = function_symbols(program)
+        self.symbols = set(program.function_symbols)
         self._next_region = max(self.regions, default=-1) + 1
 
     def function_tape(self, function: Function) -> Tape:

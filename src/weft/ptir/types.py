@@ -134,7 +134,10 @@ def leaves(value: ValueType) -> Iterator[TensorType]:
 def symbols_of(value: ValueType) -> list[Symbol]:
     """Every symbol of a type, in order, repeats included."""
     if isinstance(value, TensorType):
-        return [dim for dim in value.shape if isinstance(dim, Symbol)]
+        for dim in value.shape:
+            if type(dim) is not int:
+                return [dim for dim in value.shape if isinstance(dim, Symbol)]
+        return []
     return [symbol for leaf in leaves(value) for symbol in symbols_of(leaf)]
 
 

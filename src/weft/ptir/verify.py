@@ -170,7 +170,6 @@ def _named(kind: ValueType) -> ValueType:
 class _Verifier:
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.function_symbols = _all_symbols(program)
         self.unusable: set[int] = set()
         """Values of the body at hand whose types are out of bounds."""
 
@@ -219,9 +218,11 @@ class _Verifier:
             yield from _fresh(value_id, types, lambda: body.label)
             types[value_id] = kind
         for instruction in body.body:
-            yield from self._instruction(body, instruction, types, scope)
+            if not self._is_sound(instruction, types, scope):
+                yield from self._instruction(body, instruction, types, scope)
             types[instruction.id] = instruction.output
-            scope.bound.update(symbols_of(instruction.output))
+            if symbols := symbols_of(instruction.output):
+                scope.bound.update(symbols)
         yield from self._results(body, types)
         if isinstance(body, Function):
             for hint in body.hints:
@@ -232,6 +233,19 @@ class _Verifier:
         for finding in _caught(partial(check_type, kind), where):
             self.unusable.add(value_id)
             yield finding
+
+    def _is_sound(
+        self, instruction: Instruction, types: dict[int, ValueType], scope: BodyScope
+    ) -> bool:
+        """Whether there is surely nothing to say about an instruction."""
+        if self.unusable or instruction.id in types or not 0 <= instruction.id <= U32_MAX:
+            return False
+        try:
+            check_type(instruction.output)
+            check_instruction(instruction, types, scope)
+        except SpecViolation:
+            return False
+        return True
 
     def _instruction(
         self,
@@ -248,7 +262,7 @@ class _Verifier:
 
     def _symbols_of_parameters(self, body: Body) -> set[Symbol]:
         own = {symbol for kind in body.parameters for symbol in symbols_of(kind)}
-        return own | self.function_symbols if isinstance(body, Region) else own
+        return own | self.program.function_symbols if isinstance(body, Region) else own
 
     def _results(self, body: Body, types: dict[int, ValueType]) -> Iterator[Finding]:
         if len(body.result_ids) != len(body.results):
@@ -352,15 +366,6 @@ def _allowed_in(kind: HintKind, op: Op) -> bool:
 
 def _ids(ids: Iterable[int]) -> str:
     return f"[{listed([f'%{i}' for i in sorted(ids)])}]"
-
-
-def _all_symbols(program: Program) -> set[Symbol]:
-    types = [
-        kind
-        for function in program.functions
-        for kind in (*function.parameters, *(i.output for i in function.body))
-    ]
-    return {symbol for kind in types for symbol in symbols_of(kind)}
 
 
 def _repeated(values: Iterable[Hashable]) -> list[Hashable]:

@@ -15,7 +15,7 @@ and `edit_bodies` hold for every pass:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -55,6 +55,11 @@ class Protected:
     private: frozenset[int]
     """Values inside a Required hint that it does not export."""
 
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there is nothing that a pass must leave alone."""
+        return not (self.fixed or self.pinned or self.private)
+
 
 def protected(body: Body) -> Protected:
     """The protection that the hints and the results of a body ask for."""
@@ -91,20 +96,10 @@ def fresh_ids(used: Collection[int]) -> Iterator[int]:
     yield from (value_id for value_id in range(top) if value_id not in used)
 
 
-def function_symbols(program: Program) -> set[Symbol]:
-    """The symbols of all functions, which the regions they run may use."""
-    kinds = (
-        kind
-        for function in program.functions
-        for kind in (*function.parameters, *(i.output for i in function.body))
-    )
-    return {symbol for kind in kinds for symbol in symbols_of(kind)}
-
-
 class Editor:
     """One body being rebuilt from front to back."""
 
-    def __init__(self, program: Program, body: Body, lines: Lines, outer: set[Symbol]) -> None:
+    def __init__(self, program: Program, body: Body, lines: Lines, outer: Set[Symbol]) -> None:
         self.program = program
         self.body = body
         self.lines = lines
@@ -199,7 +194,8 @@ class Editor:
         self._made.append(instruction)
         self.definitions[instruction.id] = instruction
         self.types[instruction.id] = instruction.output
-        self.scope.bound.update(symbols_of(instruction.output))
+        if symbols := symbols_of(instruction.output):
+            self.scope.bound.update(symbols)
 
     def forward(self, instruction: Instruction, target: Operand) -> None:
         """Leave the instruction out and let its uses read `target`."""
@@ -256,7 +252,7 @@ def edit_bodies(
     """
     lines: Lines = dict(program.locations)
     known = replace(program, locations=lines)
-    outer = function_symbols(program)
+    outer = program.function_symbols
     bodies: list[Body] = []
     changed = False
     for body in program.bodies:

@@ -8,6 +8,7 @@ which say more than their elements do; but what is computed from broadcast const
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def fold(
     return rewrite(program, fold_rules(max_elements), log)
 
 
+@cache
 def fold_rules(max_elements: int = MAX_ELEMENTS) -> tuple[Rule, ...]:
     """The two rules of folding; the one that keeps a repeated value small comes first."""
 

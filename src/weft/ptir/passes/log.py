@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 from weft.foundation.tally import counted
 
@@ -34,6 +36,8 @@ class PassLog:
     """Everything the passes report, in order. `str` is what `-v` prints."""
 
     entries: list[Fired | Note] = field(default_factory=list)
+    settled: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What rules looked at and left as it is, by the rules: see `rewrite.Settled`."""
 
     def fire(self, rule: str, place: str) -> None:
         self.entries.append(Fired(rule, place))

@@ -3,7 +3,8 @@
 A rule looks at one instruction and the definitions of its operands and answers what the value can
 be computed by instead: another operand that already holds it, or another op. Bodies are swept front
 to back, so definitions are already in final form when their uses are looked at, and one sweep does
-nearly everything; sweeps repeat until nothing fires.
+nearly everything; sweeps repeat until nothing fires. What was looked at is looked at again only
+where it, or a definition that a rule saw, has changed (`Settled`).
 
 A rule is only ever accepted with exactly the declared type of the instruction, symbols included.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -65,6 +67,10 @@ class Rule:
         return f"{self.name}: {self.before} -> {self.after}"
 
 
+Seen: TypeAlias = dict[int, tuple[ValueType | None, Instruction | None]]
+"""The values that rules asked about, with their types and what defines them."""
+
+
 class Match:
     """An instruction that a rule looks at, and what there is to know about it."""
 
@@ -72,6 +78,7 @@ class Match:
         self._editor = editor
         self.instruction = instruction
         self.made: list[Instruction] = []
+        self.seen: Seen = {}
 
     @property
     def op(self) -> Op:
@@ -86,6 +93,7 @@ class Match:
         return self.instruction.output
 
     def type(self, operand: Operand) -> ValueType:
+        self._see(operand)
         return self._editor.type_of(operand)
 
     def tensor(self, operand: Operand) -> TensorType:
@@ -97,7 +105,14 @@ class Match:
 
     def definition(self, operand: Operand) -> Instruction | None:
         """The instruction that makes an operand; None for parameters, literals, tuple elements."""
+        self._see(operand)
         return self._editor.definitions.get(operand.id) if isinstance(operand, Ref) else None
+
+    def _see(self, operand: Operand) -> None:
+        if not isinstance(operand, TensorLiteral) and operand.id not in self.seen:
+            editor = self._editor
+            definition = editor.definitions.get(operand.id)
+            self.seen[operand.id] = editor.types.get(operand.id), definition
 
     def is_bound(self, shape: Iterable[object]) -> bool:
         """Whether every symbol of a shape has a size before this instruction."""
@@ -145,6 +160,35 @@ def _starts_uniform(found: TensorLiteral) -> bool:
     return found.data[width : 2 * width] in (first, b"") and found.data[-width:] == first
 
 
+class Settled:
+    """Instructions that some rules left as they are, each with what the rules saw besides it.
+
+    While all of that is as it was, down to the same objects, they find what they found before.
+    Nothing is remembered where they could see more: which symbols have a size, what a region says,
+    what a hint protects, and whether a value is a result.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Instruction, Seen]] = {}
+
+    def holds(self, editor: Editor, instruction: Instruction) -> bool:
+        """Whether no rule applies, because everything is as it was."""
+        known = self._known.get(id(instruction))
+        if known is None or known[0] is not instruction or editor.scope.bound:
+            return False
+        definitions, types = editor.definitions, editor.types
+        for value_id, (kind, definition) in known[1].items():
+            if types.get(value_id) is not kind or definitions.get(value_id) is not definition:
+                return False
+        return True
+
+    def add(self, editor: Editor, match: Match) -> None:
+        """Remember an instruction that no rule applies to."""
+        instruction = match.instruction
+        if not (editor.scope.bound or instruction.op.regions or instruction.id in editor.results):
+            self._known[id(instruction)] = instruction, match.seen
+
+
 def constant(array: NDArray[Any]) -> New:
     """The replacement by a constant with exactly these elements."""
     return New(Constant(from_array(array)), ())
@@ -152,17 +196,21 @@ def constant(array: NDArray[Any]) -> New:
 
 def rewrite(program: Program, rules: Sequence[Rule], log: PassLog | None = None) -> Program:
     """Apply rules everywhere until none applies. The same program if none ever did."""
-    table = _by_op(rules)
+    table = _by_op(tuple(rules))
     kept_log = PassLog() if log is None else log
+    settled: Settled = kept_log.settled.setdefault(tuple(rules), Settled())
     for _ in range(MAX_SWEEPS):
-        swept = edit_bodies(program, lambda editor: _sweep(editor, table, kept_log), kept_log)
+        swept = edit_bodies(
+            program, lambda editor: _sweep(editor, table, kept_log, settled), kept_log
+        )
         if swept is program:
             break
         program = swept
     return program
 
 
-def _by_op(rules: Sequence[Rule]) -> dict[str, tuple[Rule, ...]]:
+@cache
+def _by_op(rules: tuple[Rule, ...]) -> dict[str, tuple[Rule, ...]]:
     """The rules for each op spelling, in the order given; those for every op stand under ""."""
     table: dict[str, tuple[Rule, ...]] = {"": tuple(rule for rule in rules if not rule.ops)}
     for spelling in SPELLINGS:
@@ -170,30 +218,45 @@ def _by_op(rules: Sequence[Rule]) -> dict[str, tuple[Rule, ...]]:
     return table
 
 
-def _sweep(editor: Editor, table: Mapping[str, tuple[Rule, ...]], log: PassLog) -> bool:
+def _sweep(
+    editor: Editor, table: Mapping[str, tuple[Rule, ...]], log: PassLog, settled: Settled
+) -> bool:
     """Rewrite one body; whether anything changed."""
     before = len(log.entries)
+    is_free = editor.protected.is_nothing
     for original in editor.body.body:
-        instruction: Instruction | None = editor.resolved(original)
-        if instruction is not None and original.id not in editor.protected.fixed:
-            instruction = _rewritten(editor, instruction, table, log)
-        if instruction is not None:
+        instruction = editor.resolved(original)
+        is_fixed = original.id in editor.protected.fixed
+        if is_fixed or (is_free and settled.holds(editor, instruction)):
             editor.keep(instruction)
+            continue
+        kept = _rewritten(editor, instruction, table, log, settled if is_free else None)
+        if kept is not None:
+            editor.keep(kept)
     return len(log.entries) > before
 
 
 def _rewritten(
-    editor: Editor, instruction: Instruction, table: Mapping[str, tuple[Rule, ...]], log: PassLog
+    editor: Editor,
+    instruction: Instruction,
+    table: Mapping[str, tuple[Rule, ...]],
+    log: PassLog,
+    settled: Settled | None,
 ) -> Instruction | None:
     """The instruction after all rules that apply; None when its value was forwarded."""
     for _ in range(MAX_STEPS):
+        match = Match(editor, instruction)
         for rule in table.get(instruction.op.mnemonic, table[""]):
-            match = Match(editor, instruction)
-            accepted = _accepted(editor, match, _apply(rule, match))
-            if accepted is not None:
-                break
-            match.discard()
+            replacement = _apply(rule, match)
+            if replacement is not None:
+                accepted = _accepted(editor, match, replacement)
+                if accepted is not None:
+                    break
+            if match.made:
+                match.discard()
         else:
+            if settled is not None:
+                settled.add(editor, match)
             return instruction
         log.fire(rule.name, editor.place(instruction))
         for made in match.made:
@@ -215,12 +278,10 @@ def _apply(rule: Rule, match: Match) -> Replacement | None:
 
 
 def _accepted(
-    editor: Editor, match: Match, replacement: Replacement | None
+    editor: Editor, match: Match, replacement: Replacement
 ) -> Operand | Instruction | None:
     """The replacement if it has the same type and respects what is protected."""
     instruction = match.instruction
-    if replacement is None:
-        return None
     if not isinstance(replacement, New):
         return replacement if editor.may_forward(instruction, replacement) else None
     made = Instruction(instruction.id, replacement.op, replacement.operands, instruction.output)

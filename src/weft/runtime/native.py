@@ -19,8 +19,10 @@ A step is eight 64-bit words: its kind and what that kind needs.
     again    counter, position
     host     nothing: the caller carries it out
 
-A kernel is `void(ptr args, ptr error, i64 first, i64 last)`; its pieces are handed out by an atomic
-counter, so any thread may run any piece and no result depends on how many threads there are. An
+A kernel is `void(ptr args, ptr error, i64 first, i64 last)`. Each thread has a share of its pieces,
+the same in every launch, so that what it wrote is still in its caches when it comes to read it;
+whoever is done with its own goes on with the shares of the threads after it. Atomic counters hand
+pieces out: any thread may run any piece, and no result depends on how many threads there are. An
 error record is four words: the least of what a kernel has to report, a pointer to the state's first
 word, which it then sets, a lock on the record, and the value that is reported.
 
@@ -60,9 +62,13 @@ _STEPS_BETWEEN_LOOKS = 64
 now and then."""
 _AFFINITY_BYTES = 128
 
-# The pool: 0 generation, 8 workers, 16 pending, 24 next piece, 32 pieces, 40 grab, 48 kernel, 56
-# args, 64 error, 72 stop, 80 busy, 88 sleepers, 96 the caller's processor, 104 state, 128 mutex,
-# 192 condition, 256 thread handles.
+_SHARE_BYTES = 128
+"""Between the counters of two threads: processors fetch two lines of a cache together."""
+
+# The pool: 0 generation, 8 workers, 16 pending, 24 shares, 32 pieces, 40 grab, 48 kernel, 56 args,
+# 64 error, 72 stop, 80 busy, 88 sleepers, 96 the caller's processor, 104 state, 112 workers that
+# have begun, 128 mutex, 192 condition, 256 thread handles, and then the shares: for each thread,
+# the caller first, how many grabs of the launch are taken up to the next of its own.
 _PLACES_OF_LINUX = f"""
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
@@ -136,14 +142,23 @@ declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
 declare i64 @time(ptr)
 
-define internal void @grab(ptr %pool) {{
+define internal i64 @share_start(i64 %thread, i64 %threads, i64 %grabs) {{
+  %product = mul i64 %thread, %grabs
+  %start = udiv i64 %product, %threads
+  ret i64 %start
+}}
+
+define internal void @grab(ptr %pool, i64 %own) {{
 entry:
-  %next = getelementptr i8, ptr %pool, i64 24
+  %workers.at = getelementptr i8, ptr %pool, i64 8
+  %shares.at = getelementptr i8, ptr %pool, i64 24
   %pieces.at = getelementptr i8, ptr %pool, i64 32
   %grab.at = getelementptr i8, ptr %pool, i64 40
   %kernel.at = getelementptr i8, ptr %pool, i64 48
   %args.at = getelementptr i8, ptr %pool, i64 56
   %error.at = getelementptr i8, ptr %pool, i64 64
+  %workers = load i64, ptr %workers.at
+  %shares = load ptr, ptr %shares.at
   %pieces = load i64, ptr %pieces.at
   %grab = load i64, ptr %grab.at
   %kernel = load ptr, ptr %kernel.at
@@ -152,21 +167,41 @@ entry:
   %state.at = getelementptr i8, ptr %pool, i64 104
   %state = load ptr, ptr %state.at
   %halt.at = getelementptr i8, ptr %state, i64 {STOP_WORD * 8}
+  %threads = add i64 %workers, 1
+  %filled = add i64 %pieces, %grab
+  %rounded = sub i64 %filled, 1
+  %grabs = udiv i64 %rounded, %grab
+  br label %share
+share:
+  %visited = phi i64 [ 0, %entry ], [ %visited.next, %onward ]
+  %beyond = icmp uge i64 %visited, %threads
+  br i1 %beyond, label %done, label %open
+open:
+  %sum = add i64 %own, %visited
+  %thread = urem i64 %sum, %threads
+  %after = add i64 %thread, 1
+  %stop = call i64 @share_start(i64 %after, i64 %threads, i64 %grabs)
+  %offset = mul i64 %thread, {_SHARE_BYTES}
+  %next = getelementptr i8, ptr %shares, i64 %offset
   br label %again
 again:
   %halt = load atomic i64, ptr %halt.at monotonic, align 8
   %going = icmp eq i64 %halt, 0
   br i1 %going, label %take, label %done
 take:
-  %first = atomicrmw add ptr %next, i64 %grab monotonic
-  %some = icmp slt i64 %first, %pieces
-  br i1 %some, label %work, label %done
+  %number = atomicrmw add ptr %next, i64 1 monotonic
+  %some = icmp ult i64 %number, %stop
+  br i1 %some, label %work, label %onward
 work:
+  %first = mul i64 %number, %grab
   %end = add i64 %first, %grab
   %over = icmp sgt i64 %end, %pieces
   %last = select i1 %over, i64 %pieces, i64 %end
   call void %kernel(ptr %args, ptr %error, i64 %first, i64 %last)
   br label %again
+onward:
+  %visited.next = add i64 %visited, 1
+  br label %share
 done:
   ret void
 }}
@@ -176,8 +211,11 @@ entry:
   %pending = getelementptr i8, ptr %pool, i64 16
   %stop.at = getelementptr i8, ptr %pool, i64 72
   %sleepers = getelementptr i8, ptr %pool, i64 88
+  %begun = getelementptr i8, ptr %pool, i64 112
   %mutex = getelementptr i8, ptr %pool, i64 128
   %cond = getelementptr i8, ptr %pool, i64 192
+  %before = atomicrmw add ptr %begun, i64 1 monotonic
+  %own = add i64 %before, 1
   br label %wait
 wait:
   %seen = phi i64 [ 0, %entry ], [ %now, %finish ]
@@ -213,7 +251,7 @@ awake:
   br i1 %ending, label %leave, label %run
 run:
   call void @move_away(ptr %pool)
-  call void @grab(ptr %pool)
+  call void @grab(ptr %pool, i64 %own)
   br label %finish
 finish:
   %left = atomicrmw sub ptr %pending, i64 1 release
@@ -243,15 +281,26 @@ done:
 define ptr @weft_pool_new(i64 %workers) {{
 entry:
   %handles = mul i64 %workers, 8
-  %bytes = add i64 %handles, 256
+  %head.bytes = add i64 %handles, 256
+  %lines = add i64 %workers, 2
+  %share.bytes = mul i64 %lines, {_SHARE_BYTES}
+  %bytes = add i64 %head.bytes, %share.bytes
   %pool = call ptr @calloc(i64 1, i64 %bytes)
   %workers.at = getelementptr i8, ptr %pool, i64 8
   %lacking = icmp eq ptr %pool, null
-  br i1 %lacking, label %none, label %head
+  br i1 %lacking, label %none, label %begin
 none:
   ret ptr null
+begin:
+  %place = ptrtoint ptr %pool to i64
+  %handles.end = add i64 %place, %head.bytes
+  %filled = add i64 %handles.end, {_SHARE_BYTES - 1}
+  %line = and i64 %filled, {-_SHARE_BYTES}
+  %shares.at = getelementptr i8, ptr %pool, i64 24
+  store i64 %line, ptr %shares.at
+  br label %head
 head:
-  %i = phi i64 [ 0, %entry ], [ %next, %made ]
+  %i = phi i64 [ 0, %begin ], [ %next, %made ]
   %more = icmp slt i64 %i, %workers
   br i1 %more, label %make, label %done
 make:
@@ -299,7 +348,7 @@ define internal void @share(ptr %pool, ptr %state, ptr %kernel, ptr %args, ptr %
 {{ entry:
   %workers.at = getelementptr i8, ptr %pool, i64 8
   %pending = getelementptr i8, ptr %pool, i64 16
-  %next = getelementptr i8, ptr %pool, i64 24
+  %shares.at = getelementptr i8, ptr %pool, i64 24
   %pieces.at = getelementptr i8, ptr %pool, i64 32
   %grab.at = getelementptr i8, ptr %pool, i64 40
   %kernel.at = getelementptr i8, ptr %pool, i64 48
@@ -313,11 +362,26 @@ define internal void @share(ptr %pool, ptr %state, ptr %kernel, ptr %args, ptr %
   store ptr %error, ptr %error.at
   %state.at = getelementptr i8, ptr %pool, i64 104
   store ptr %state, ptr %state.at
-  store atomic i64 0, ptr %next monotonic, align 8
+  %shares = load ptr, ptr %shares.at
+  %threads = add i64 %workers, 1
+  %filled = add i64 %pieces, %grab
+  %rounded = sub i64 %filled, 1
+  %grabs = udiv i64 %rounded, %grab
+  br label %deal
+deal:
+  %thread = phi i64 [ 0, %entry ], [ %thread.next, %deal ]
+  %start = call i64 @share_start(i64 %thread, i64 %threads, i64 %grabs)
+  %offset = mul i64 %thread, {_SHARE_BYTES}
+  %next = getelementptr i8, ptr %shares, i64 %offset
+  store atomic i64 %start, ptr %next monotonic, align 8
+  %thread.next = add i64 %thread, 1
+  %more = icmp ult i64 %thread.next, %threads
+  br i1 %more, label %deal, label %ready
+ready:
   store atomic i64 %workers, ptr %pending monotonic, align 8
   call void @note_place(ptr %pool)
   call void @announce(ptr %pool)
-  call void @grab(ptr %pool)
+  call void @grab(ptr %pool, i64 0)
   br label %wait
 wait:
   %left = load atomic i64, ptr %pending acquire, align 8

@@ -1,0 +1,62 @@
+"""How the pieces of a launch are handed out to threads."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from weft.runtime import native
+from weft.runtime.threads import Call
+
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+def launch(kernel: Callable[[int, int], None], pieces: int, grab: int, threads: int) -> None:
+    """Carry out one launch whose kernel is a function of Python."""
+    native_kernel = _KERNEL(lambda args, error, first, last: kernel(first, last))
+    address = ctypes.cast(native_kernel, ctypes.c_void_p).value or 0
+    steps = np.zeros(native.STEP_WORDS, np.int64)
+    steps[:6] = native.LAUNCH, address, 0, 0, pieces, grab
+    state = np.zeros(native.STATE_WORDS, np.int64)
+    call = Call(int(steps.ctypes.data), 1, int(state.ctypes.data), False)
+    assert call.execute(threads) == 1
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+@pytest.mark.parametrize(("pieces", "grab"), [(2, 1), (5, 2), (64, 5), (1000, 35), (1001, 1)])
+def test_every_piece_is_carried_out_once(pieces: int, grab: int, threads: int) -> None:
+    seen: list[tuple[int, int]] = []
+    launch(lambda first, last: seen.append((first, last)), pieces, grab, threads)
+    assert sorted(piece for first, last in seen for piece in range(first, last)) == list(
+        range(pieces)
+    )
+
+
+def test_a_thread_begins_with_its_own_share() -> None:
+    for _ in range(2):
+        ran: dict[int, int] = {}
+
+        def kernel(first: int, last: int, ran: dict[int, int] = ran) -> None:
+            ran[first] = threading.get_ident()
+            time.sleep(0.03)
+
+        launch(kernel, 8, 1, 2)
+        assert ran[0] == ran[1] == threading.get_ident()
+        assert ran[4] != ran[0], "the second half begins with the other thread"
+
+
+def test_who_is_done_goes_on_with_the_share_of_another() -> None:
+    """The caller's share is four slow pieces, and the other thread's four are over at once."""
+    ran: dict[int, int] = {}
+
+    def kernel(first: int, last: int) -> None:
+        ran[first] = threading.get_ident()
+        time.sleep(0.2 if first == 0 else 0.0)
+
+    launch(kernel, 8, 1, 2)
+    assert ran[3] != ran[0]

@@ -121,7 +121,7 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 
 
 def torch_attention(torch: Any, q: Any, k: Any, v: Any) -> Any:
-    return torch.nn.functional.attention(q, k, v)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 
 
 def divided_after(b: Builder, q: Value, k: Value, v: Value) -> Value:

@@ -68,7 +68,7 @@ PRICED: Final = (
 )
 """The modules that choose by the times of kernels."""
 LOWERING: Final = "weft.region.from_poly_view._Lowering"
-COUNT: Final = 28_000
+COUNT: Final = 31_000
 """Programs of which 20,000 have stages."""
 
 

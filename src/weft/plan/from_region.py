@@ -32,7 +32,7 @@ from weft.plan.rows import gpu_row_plan, vector_length, whole_part
 from weft.plan.slides import slide_plan
 from weft.plan.staged import staged_plan
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
-from weft.plan.transposes import block_for, crossing_of, run_block
+from weft.plan.transposes import block_for, crossing_of, reads_borders, run_block
 from weft.region.cost import operations_of
 from weft.region.form import Attention, Map, Product, Staged, Stream
 from weft.region.forms.widths import inner_axis, length_with_room, vector_bytes
@@ -179,7 +179,7 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: 
     points = math.prod(kernel.sizes.values())
     if target.kind is Kind.CPU:
         vector, usual = _cpu_lanes(kernel, tensors, target), target.lanes(F32)
-        block = block_for(kernel) if vector > 1 else 1
+        block = block_for(kernel) if vector > 1 and not reads_borders(kernel) else 1
         if block > 1:
             vector = min(vector, usual)
             return MapPlan(header, vector, max(1, 16 // vector), block=block)

@@ -50,6 +50,11 @@ def row_axes(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) 
     return tuple(found)
 
 
+def reads_borders(kernel: Kernel) -> bool:
+    """Whether reads have guards, so that code for whole blocks is not code for all of them."""
+    return any(isinstance(let.expr, Read) and let.expr.guards for let in kernel.body)
+
+
 def block_for(kernel: Kernel) -> int:
     """The block that a kernel is best cut into; 1 for none."""
     found = crossing_of(kernel)
@@ -83,7 +88,7 @@ def turned_reads(
 ) -> Iterator[tuple[Let, Expr]]:
     """The reads that lie across the results, and where their elements lie."""
     for let in kernel.body:
-        if isinstance(let.expr, Read) and not let.expr.guards and not let.expr.places:
+        if isinstance(let.expr, Read) and not let.expr.places:
             address = linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
             if is_across(address, crossing):
                 yield let, address
@@ -93,7 +98,10 @@ def runs_of(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -
     """The runs of the operands that lie across the results, if all of them have the same."""
     rows, sizes = row_axes(kernel, tensors, crossing), kernel.sizes
     length = count = math.prod(sizes[name] for name in rows)
-    addresses = [address for _, address in turned_reads(kernel, tensors, crossing)]
+    turned = list(turned_reads(kernel, tensors, crossing))
+    addresses = [address for _, address in turned]
+    if any(isinstance(let.expr, Read) and let.expr.guards for let, _ in turned):
+        return None
     if any(not isinstance(term, Axis) for address in addresses for term, _ in address.terms):
         return None
     columns: list[str] = []

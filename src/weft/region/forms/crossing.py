@@ -22,12 +22,13 @@ def find_crossing(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> Cross
     columns = next((a for a in names if all(coefficient(e, a) == 1 for e in stored)), None)
     if columns is None:
         return None
-    for let in kernel.body:
-        if isinstance(let.expr, Read) and not let.expr.guards and not let.expr.places:
-            address = linear(let.expr.index, strides[let.expr.tensor])
-            rows = next((a for a in names if is_across(address, Crossing(columns, a))), None)
-            if rows is not None:
-                return Crossing(columns, rows)
+    reads = [let.expr for let in kernel.body if isinstance(let.expr, Read) and not let.expr.places]
+    # Those that read a border lie across like others, but do not say where others are.
+    for read in sorted(reads, key=lambda read: bool(read.guards)):
+        address = linear(read.index, strides[read.tensor])
+        rows = next((a for a in names if is_across(address, Crossing(columns, a))), None)
+        if rows is not None:
+            return Crossing(columns, rows)
     return None
 
 

@@ -24,6 +24,14 @@ from weft.target.known import target_named
 from weft.testing.compare import compare
 
 Make = Callable[..., Value]
+
+
+def padded(b: Builder, x: Value, low: list[int], high: list[int] | None = None) -> Value:
+    found = b.emit("pad", x, low=low, high=high or low, interior=[0] * len(low), pad_value=1.5)
+    assert isinstance(found, Value)
+    return found
+
+
 CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Make]] = {
     "transpose": (((72, 136),), lambda b, x: b.transpose(x, [1, 0])),
     "odd": (((67, 75),), lambda b, x: b.transpose(x, [1, 0])),
@@ -34,6 +42,14 @@ CASES: dict[str, tuple[tuple[tuple[int, ...], ...], Make]] = {
             b.transpose(x, [0, 2, 3, 1])
             + b.broadcast_to(b.reshape(y, [1, 10, 1, 1]), [2, 10, 20, 24])
         ),
+    ),
+    "images with a border": (
+        ((2, 32, 10, 30),),
+        lambda b, x: b.transpose(padded(b, x, [0, 0, 1, 1]), [0, 2, 3, 1]),
+    ),
+    "with a border below": (
+        ((70, 72), (80, 72)),
+        lambda b, x, y: b.transpose(padded(b, x, [2, 0], [0, 8]), [1, 0]) + y,
     ),
     "added": (((72, 80), (80, 72)), lambda b, x, y: b.transpose(x, [1, 0]) + y),
     "two": (((72, 80), (72, 80)), lambda b, x, y: b.transpose(x, [1, 0]) * b.transpose(y, [1, 0])),

@@ -21,6 +21,7 @@ from weft.region.fitting.phases import with_phases
 from weft.region.fitting.phases_at_once import with_phases_at_once
 from weft.region.fitting.room import with_room
 from weft.region.fitting.sorted_together import sorted_together
+from weft.region.fitting.sums_in_place import with_sums_in_place
 from weft.region.fitting.turned_filters import (
     Constants,
     with_filters_in_place,
@@ -61,6 +62,9 @@ def fit(module: Module, target: Target, constants: Constants | None = None) -> M
             pieces, between = in_parts(found, tensors, target)
             tensors |= {tensor.name: tensor for tensor in between}
             made += pieces
+        if target.kind is Kind.GPU:
+            own = {name: t for name, t in tensors.items() if name not in module.tensors}
+            made = with_sums_in_place(made, own)
         kernels += made
         origin |= {found.name: module.origin.get(kernel.name, ()) for found in made}
     kernels = _without_idle(kernels, tensors, zeros)

@@ -144,6 +144,8 @@ def find_groups(kernel: Kernel, problem: Problem | None) -> Groups | None:
     image, sizes = problem.image, kernel.sizes
     if image is None or not image.is_summed or len(problem.axes.batch) != 1:
         return None
+    if problem.scattered or any(axis.phase is not None for axis in image.moved):
+        return None
     if problem.axes.batch[0] not in roles.batch:
         return None
     if usual_atom(kernel, "sm80") is None or problem.dtype not in (BF16, F16):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +14,8 @@ from tests.gpu_convolutions import Case
 from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import through_stages
 from weft.ptir import Program
-from weft.region.fitting import joined_groups
+from weft.region.fitting import joined_groups, long_sums
+from weft.region.ir import Pattern
 from weft.testing.compare import compare
 
 TWELVE = Case(inputs=96, outputs=96, groups=12, size=(3, 4), window=(2, 1), pad=0, images=2)
@@ -35,6 +40,22 @@ def test_twelve_groups_are_joined_as_sixteen_and_a_nan_stays_in_its_group() -> N
         given[0] = given[0].astype(inputs[0].dtype)
         report = compare(program, given, InterpretedGpu("sm90"))
         assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("groups", [8, 12])
+def test_parts_of_joined_groups_are_added_up_where_they_are_kept(
+    groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def most(found: Any, target: Any, counts: Sequence[int], forms: Any) -> int:
+        return counts[-1]
+
+    monkeypatch.setattr(long_sums, "split_of", most)
+    program = replace(TWELVE, inputs=8 * groups, outputs=8 * groups, groups=groups).gradient(1)
+    kernels = through_stages(program, "sm90")["region"].kernels
+    assert [kernel.pattern for kernel in kernels[-2:]] == [Pattern.CONV, Pattern.ROW]
+    assert kernels[-1].inputs == (kernels[-2].outputs[0].tensor,)
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
 
 
 @pytest.mark.parametrize("groups", [3, 5])

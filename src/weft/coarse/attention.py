@@ -9,7 +9,7 @@ the forward pass: it computes them again from the scores and their log-sum-exp.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.coarse.rules import check_algorithms, check_probability, check_scale, same_type
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI64
@@ -120,7 +120,10 @@ def attend_backward(
     dweights: Term | None = None,
 ) -> Back:
     """The cotangents of q, k, v and the scores, from those of the result, the log-sum-exp and the
-    weights after dropout."""
+    weights after dropout. What is dropped is drawn again: a truth for every weight would have to
+    wait in memory."""
+    if setting.state is not None:
+        setting = replace(setting, state=setting.state.barrier(dout))
     heads, wide = q.shape[1], wide_dtype(q.dtype)
     keys, values = shared_heads(k, heads), shared_heads(v, heads)
     scores, blind = _scores(q, keys, setting)

@@ -15,7 +15,7 @@ from weft.region.form import Attention
 from weft.region.forms.bands import Band, band_of, band_of_stream
 from weft.region.forms.few import few_rows, is_of_few
 from weft.region.forms.stream import summed_axes, value_axes
-from weft.region.ir import Kernel, attention_parts, form_of, stream_parts
+from weft.region.ir import Kernel, Words, attention_parts, form_of, stream_parts
 from weft.target.target import Target
 
 QUERIES: Final = 96
@@ -33,6 +33,8 @@ _OTHER_SHARED: Final = 8 << 10
 """Barriers, numbers of columns and what alignment takes, in bytes."""
 _SPARE_REGISTERS: Final = 32
 """Addresses, counters and numbers of rows."""
+_DRAWING: Final = 16
+"""Random words of four elements."""
 _REGISTERS: Final = {2: (24, 240), 3: (32, 160)}
 """Of a producer's and of a consumer's thread, by the number of consumers: 65,536 in all."""
 _WITH_TABLES: Final = {2: (40, 232), 3: (32, 160)}
@@ -178,9 +180,10 @@ def stream_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan
     depths, widths = ([_up(n, _KEY_STEP) for n in sizes] for sizes in (depths, widths))
     consumers, stages = 2, 2
     given = _given(band_of_stream(kernel, found).band, consumers)
+    drawing = _DRAWING if any(isinstance(let.expr, Words) for let in kernel.body) else 0
     columns = _up(kernel.sizes[found.column], _KEY_STEP)
     for size in range(min(_MOST_COLUMNS, columns), _KEY_STEP, -_KEY_STEP):
-        registers = stream_registers(size, len(depths), widths)
+        registers = stream_registers(size, len(depths), widths) + drawing
         rows = _QUERIES_EACH * consumers + stages * size
         shared = 2 * rows * sum(depths) + _OTHER_SHARED
         room = target.limits.shared_bytes_per_block

@@ -310,6 +310,8 @@ class _Matching:
                     self.moved(name, *names)
                 case gpu.RegisterElements(name=name, source=array):
                     self.moved(name, array.array)
+                case gpu.RandomElements(name=name, seed=seed, offset=offset):
+                    self.moved(name, seed, offset)
                 case gpu.IndexElements(name=name):
                     self.put(name, self.lets.indices)
         for op in statement.ops:

@@ -14,7 +14,7 @@ from typing import Final
 from weft.region.fitting.in_pages import in_pages
 from weft.region.fitting.joining import merged, replaced
 from weft.region.fitting.one_query import with_one_query
-from weft.region.forms.attention import find_attention
+from weft.region.forms.attention import find_attention, keeps_weights
 from weft.region.forms.few import is_of_few, reads_pages
 from weft.region.forms.warpgroups import suits_warpgroups
 from weft.region.ir import (
@@ -68,6 +68,8 @@ def _is_worth_it(kernel: Kernel, target: Target) -> bool:
         return False
     queries, keys = kernel.sizes[found.query], kernel.sizes[found.key]
     streams = target.kind is Kind.GPU and is_of_few(kernel, found)
+    if not keeps_weights(kernel, found) and (streams or target.kind is not Kind.GPU):
+        return False
     if not streams and (min(queries, keys) < FEWEST or reads_pages(kernel, found)):
         return False
     return not any(found.key in kernel.let(output.value).axes for output in kernel.outputs)

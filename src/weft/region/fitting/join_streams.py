@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from weft.foundation.index_expr import axis
 from weft.region.fitting.cutting import needed
@@ -33,9 +34,13 @@ from weft.region.ir import (
     Select,
     Tensor,
     Unary,
+    Words,
     operands,
 )
 from weft.region.structure import buffers
+
+_STATE: Final = 16
+"""Elements of a tensor that is no more than the state of a random stream."""
 
 
 def join_streams(module: Module) -> Module:
@@ -56,11 +61,15 @@ class _Streams:
     """Kernels of what rows have for themselves, by what they compute."""
     tensors: dict[str, Tensor] = field(default_factory=dict)
     """What these store."""
+    parts: tuple[str, ...] = ()
+    """The kernels of the chain, and those that draw random numbers for it."""
 
     def joined(self) -> Module:
         """The module with the chain's results made by streams; as it was where one cannot be."""
         by_name = {kernel.name: kernel for kernel in self.module.kernels}
         members = [by_name[name] for name in self.chain.kernels if name in by_name]
+        members = [*self.drawn(members), *members]
+        self.parts = tuple(kernel.name for kernel in members)
         wide = self.wide(members)
         makers = [k for k in members if _writes(k) & wide]
         results = [k for k in members if k not in makers and set(k.inputs) & wide]
@@ -80,6 +89,21 @@ class _Streams:
         self.tensors.clear()
         streams = [self.stream(makers, group, wide) for group in groups]
         return self.replaced(groups, streams)
+
+    def drawn(self, members: Sequence[Kernel]) -> list[Kernel]:
+        """Kernels that draw random numbers for the members alone, of a state alone: what is dropped
+        is drawn anew where it is needed."""
+        names, tensors = {kernel.name for kernel in members}, self.module.tensors
+        found: list[Kernel] = []
+        for kernel in self.module.kernels:
+            made, words = _writes(kernel), [isinstance(let.expr, Words) for let in kernel.body]
+            readers = {k.name for k in self.module.kernels if made & set(_read(k))}
+            inside = readers and readers <= names and kernel.name not in names
+            few = all(math.prod(tensors[name].shape) <= _STATE for name in kernel.inputs)
+            own = all(tensors[name].role == "internal" for name in made)
+            if any(words) and inside and few and own and kernel.pattern is Pattern.MAP:
+                found.append(kernel)
+        return found
 
     def wide(self, members: Sequence[Kernel]) -> frozenset[str]:
         """The largest tensors that members hand on: a number for every row and column."""
@@ -165,7 +189,7 @@ class _Streams:
         origin |= {found.name: self.origin(self.chain.kernels) for found in maps}
         kernels[first:first] = maps
         tensors = {**self.module.tensors, **self.tensors}
-        return _without_unread(self.module, kernels, tensors, origin, self.chain.kernels)
+        return _without_unread(self.module, kernels, tensors, origin, self.parts)
 
     def origin(self, names: Sequence[str]) -> tuple[int, ...]:
         known = self.module.origin

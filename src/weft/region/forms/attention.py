@@ -2,7 +2,7 @@
 
     s[q, j] = sum_d a[q, d] * b[j, d]            the scores
     x[q, j] = ...                                scales, masks, biases
-    m[q] = max_j x,  p = exp(x - m),  l[q] = sum_j p,  w = p / l
+    m[q] = max_j x,  p = exp(x - m),  l[q] = sum_j p,  w = p / l     or a multiple of it, or 0
     y[q, e] = sum_j w[q, j] * v[j, e]            the mixed values
 
 `find_attention` finds the parts in a kernel; a template computes them block by block, so that
@@ -19,12 +19,13 @@ from weft.region.form import AttentionParts
 from weft.region.ir import (
     Binary,
     Cast,
+    Const,
     Fold,
     Kernel,
     Let,
     Reduce,
+    Select,
     Unary,
-    ValueExpr,
     operands,
 )
 
@@ -82,17 +83,56 @@ def _mixes(lets: Mapping[str, Let], power: str, total: Let, mixed: Let, query: s
         return False
     sides = [made.lhs, made.rhs]
     weight = Binary("div", power, total.name)
-    weights = [name for name in sides if _uncast(lets, name) == weight]
+    weights = [name for name in sides if _share(lets, name, weight) is not None]
     others = [name for name in sides if name not in weights]
     return len(weights) == 1 and query not in lets[others[0]].axes
 
 
-def _uncast(lets: Mapping[str, Let], name: str) -> ValueExpr:
-    """What a value is before it was converted: weights need not be rounded on their way."""
+def _share(lets: Mapping[str, Let], name: str, weight: Binary) -> str | None:
+    """The Let of a weight of which a value is a multiple, by a factor that knows nothing of scores,
+    or 0 where something says so: dropout makes of weights what it makes of powers. Weights need not
+    be rounded on their way."""
     expr = lets[name].expr
-    while isinstance(expr, Cast):
-        expr = lets[expr.x].expr
-    return expr
+    if expr == weight:
+        return name
+    match expr:
+        case Cast(x=x):
+            return _share(lets, x, weight)
+        case Select(pred=pred, x=x, y=y) if not leads_to(lets, pred, weight.lhs):
+            sides = [side for side in (x, y) if not _is_zero(lets[side])]
+            return _share(lets, sides[0], weight) if len(sides) == 1 else None
+        case Binary(fn="mul" | "div" as fn, lhs=lhs, rhs=rhs):
+            pairs = [(lhs, rhs), (rhs, lhs)] if fn == "mul" else [(lhs, rhs)]
+            for x, factor in pairs:
+                if isinstance(lets[factor].expr, Const) or not leads_to(lets, factor, weight.lhs):
+                    return _share(lets, x, weight)
+    return None
+
+
+def _is_zero(let: Let) -> bool:
+    return isinstance(let.expr, Const) and let.expr.value == 0
+
+
+def weight_of(kernel: Kernel, found: AttentionParts) -> tuple[str, str]:
+    """The factor of the mixed values that is the weight, and the quotient that it is made of."""
+    lets = {let.name: let for let in kernel.body}
+    made = kernel.let(found.mixed).expr
+    product = kernel.let(made.value).expr if isinstance(made, Reduce) else None
+    total = kernel.let(found.total).expr
+    assert isinstance(product, Binary)
+    assert isinstance(total, Reduce)
+    weight = Binary("div", total.value, found.total)
+    sides = (product.lhs, product.rhs)
+    name = sides[1] if sides[0] == value_side(kernel, found) else sides[0]
+    share = _share(lets, name, weight)
+    assert share is not None
+    return name, share
+
+
+def keeps_weights(kernel: Kernel, found: AttentionParts) -> bool:
+    """Whether the weights are the quotients themselves, none dropped."""
+    name, share = weight_of(kernel, found)
+    return source(kernel, name).name == share
 
 
 def leads_to(lets: Mapping[str, Let], name: str, goal: str) -> bool:

@@ -29,9 +29,10 @@ from weft.region.ir import (
     Reduce,
     Select,
     Unary,
+    Words,
 )
 
-_OF_ELEMENTS: Final = (Read, Const, AxisIndex, Unary, Cast, Binary, Select, Reduce)
+_OF_ELEMENTS: Final = (Read, Const, AxisIndex, Unary, Cast, Binary, Select, Reduce, Words)
 _MOST: Final = 2
 """Products of a stream, and results."""
 

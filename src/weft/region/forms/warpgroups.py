@@ -38,6 +38,7 @@ from weft.region.ir import (
     Select,
     Tensor,
     Unary,
+    Words,
     row_major,
 )
 
@@ -47,7 +48,7 @@ _LINE: Final = 16
 """Bytes at multiples of which the copy engine reads."""
 _MAP_BATCHES: Final = 3
 """Axes of a tensor that it goes through, beside rows and columns."""
-_OF_ELEMENTS: Final = (Read, Const, AxisIndex, Unary, Cast, Binary, Select, Reduce)
+_OF_ELEMENTS: Final = (Read, Const, AxisIndex, Unary, Cast, Binary, Select, Reduce, Words)
 
 
 def suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:

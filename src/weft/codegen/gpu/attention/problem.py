@@ -12,18 +12,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Final
 
-from weft.codegen.gpu.attention.reading import Axes, HullTables, Program, Reading
+from weft.codegen.gpu.attention.reading import Axes, HullTables, Program, Reading, State
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.problem import Refs, Strides, element_op
 from weft.foundation.dtypes import DType
 from weft.region.form import Attention, AttentionParts
-from weft.region.forms.attention import score_sides, source, value_side
+from weft.region.forms.attention import score_sides, source, value_side, weight_of
 from weft.region.forms.bands import Band, End, band_of
 from weft.region.forms.few import pages_of, reads_pages
 from weft.region.forms.pages import find_pages
-from weft.region.ir import AxisIndex, Kernel, Let, Output, Read, attention_parts, form_of
+from weft.region.ir import AxisIndex, Cast, Kernel, Let, Output, Read, attention_parts, form_of
+
+PLAIN: Final = Program("weight", (), (), "weight")
+"""Weights that are the powers themselves."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,9 @@ class Problem:
     pages: Pages | None = None
     ends: tuple[KeyEnd, ...] = ()
     hulls: tuple[HullTables, ...] = ()
+    weight: Program = PLAIN
+    """Of a weight, from the power that it is a multiple of."""
+    states: tuple[State, ...] = ()
 
     @property
     def matrices(self) -> int:
@@ -116,6 +123,7 @@ class _Analysis(Reading):
         queries, keys = Axes(self.batch, found.query, (found.key,), sizes), found.key
         values = Axes(self.batch, found.query, found.value, sizes)
         q, k = score_sides(self.kernel, found)
+        weight = self.weight(queries)
         return Problem(
             batch=tuple(sizes[name] for name in self.batch),
             queries=sizes[found.query],
@@ -136,7 +144,16 @@ class _Analysis(Reading):
             pages=self.pages(),
             ends=tuple(map(self.end, peeled.band.ends)),
             hulls=tuple(self.hulls(peeled.band, found.query, [found.scores], queries)),
+            weight=weight,
+            states=tuple(self.states.values()),
         )
+
+    def weight(self, axes: Axes) -> Program:
+        """What is made of a power before it is rounded to the dtype of values."""
+        name, share = weight_of(self.kernel, self.found)
+        while isinstance(cast := self.lets[name].expr, Cast):
+            name = cast.x
+        return PLAIN if name == share else self.program(name, [share], axes)
 
     def end(self, end: End) -> KeyEnd:
         let = self.lets[end.value]

@@ -10,6 +10,7 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.layout import ROWS, Layout
 from weft.codegen.gpu.attention.problem import Problem
+from weft.codegen.gpu.attention.reading import Program, State
 from weft.codegen.gpu.attention.work import TILE
 from weft.codegen.gpu.ir.element_ops import ElementOp, Number
 from weft.codegen.gpu.ir.scalar import LANE, Lit, Name, Scalar
@@ -17,7 +18,7 @@ from weft.codegen.gpu.ir.values import Compute, Shuffle
 from weft.codegen.gpu.products.place import offset
 from weft.codegen.gpu.products.problem import Source
 from weft.codegen.gpu.products.ring import Ring
-from weft.foundation.dtypes import F32, DType
+from weft.foundation.dtypes import F32, UI32, DType
 from weft.plan.ir import AttentionPlan
 
 GROUP: Final = Name("group")
@@ -83,6 +84,33 @@ def read_from(
         return ir.IndexElements(source.name, source.dtype, narrow, strides.row, strides.column)
     base, buffer = offset(start, Lit(0), Lit(0), batch), buffers.index(source.tensor)
     return ir.GlobalElements(source.name, source.dtype, buffer, base, strides.row, strides.column)
+
+
+def drawn(
+    program: Program, states: Sequence[State], batch: tuple[Scalar, ...]
+) -> list[ir.ElementSource]:
+    """The random words of an element program."""
+    found: list[ir.ElementSource] = []
+    for draw in program.draws:
+        state, strides = states[draw.state], draw.strides
+        base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), batch)
+        factors = (strides.row, strides.column)
+        found.append(
+            ir.RandomElements(
+                draw.name, UI32, state.seed, state.offset, base, *factors, draw.paired
+            )
+        )
+    return found
+
+
+def states_read(states: Sequence[State], buffers: Sequence[str]) -> Iterator[ir.Stmt]:
+    """The states of random streams."""
+    for state in states:
+        for source in state.sources:
+            assert source.tensor is not None
+            place, buffer = Lit(source.strides.offset), buffers.index(source.tensor)
+            yield ir.LoadElement(source.name, buffer, source.dtype, place, Lit(1))
+        yield from map(Compute, state.ops)
 
 
 def once_per_warp(statement: ir.Stmt) -> ir.Stmt:

@@ -13,7 +13,33 @@ from weft.foundation.dtypes import BF16, F16
 from weft.foundation.index_expr import Expr, coefficient, constant, linear
 from weft.region.forms.bands import HULL_ROWS, Band
 from weft.region.forms.runs import longest_run
-from weft.region.ir import AxisIndex, Kernel, Let, Read
+from weft.region.ir import AxisIndex, Kernel, Let, Read, Words
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A random word of each element, from the stream of the state with this number."""
+
+    name: str
+    state: int
+    strides: Strides
+
+    @property
+    def paired(self) -> bool:
+        """Whether neighbours along a row, from an even one on, share a block of the stream."""
+        numbers = (self.strides.offset, self.strides.row, *self.strides.batch)
+        return self.strides.column == 1 and all(number % 2 == 0 for number in numbers)
+
+
+@dataclass(frozen=True)
+class State:
+    """What a random stream begins with: the same numbers for all elements, by names of their
+    own."""
+
+    sources: tuple[Source, ...]
+    ops: tuple[ElementOp, ...]
+    seed: str
+    offset: str
 
 
 @dataclass(frozen=True)
@@ -24,6 +50,7 @@ class Program:
     sources: tuple[Source, ...]
     ops: tuple[ElementOp, ...]
     result: str
+    draws: tuple[Draw, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +92,8 @@ class Reading:
         self.sizes = kernel.sizes
         self.all_batch = tuple(batch)
         self.batch = tuple(name for name in batch if self.sizes[name] != 1)
+        self.states: dict[tuple[str, str], State] = {}
+        """Of the random streams that programs draw from, by the Lets of seed and offset."""
 
     # Operands
 
@@ -120,6 +149,7 @@ class Reading:
     def program(self, value: str, starts: Sequence[str], axes: Axes, stem: str = "v") -> Program:
         """The Lets that `value` needs beyond the starts, as an element program: v0, v1, ..."""
         sources: list[Source] = []
+        draws: list[Draw] = []
         ops: list[ElementOp] = []
         needed = self.needed(value, {*starts})
         names = {name: f"{stem}{i}" for i, name in enumerate([*starts, *needed])}
@@ -131,9 +161,34 @@ class Reading:
                 case AxisIndex(expr=expr):
                     strides = axes.strides(affine(expr))
                     sources.append(Source(names[let.name], let.dtype, None, strides))
+                case Words(seed=seed, offset=offset, element=expr):
+                    strides = axes.strides(affine(expr))
+                    draws.append(Draw(names[let.name], self.state(seed, offset), strides))
                 case _:
                     ops.append(element_op(let, names[let.name], names))
-        return Program(names[starts[0]], tuple(sources), tuple(ops), names[value])
+        made = (tuple(sources), tuple(ops), names[value], tuple(draws))
+        return Program(names[starts[0]], *made)
+
+    def state(self, seed: str, offset: str) -> int:
+        """The number of a random stream."""
+        if (seed, offset) not in self.states:
+            number = len(self.states)
+            needed = [*dict.fromkeys([*self.needed(seed, set()), *self.needed(offset, set())])]
+            names = {name: f"state{number}_{i}" for i, name in enumerate(needed)}
+            sources: list[Source] = []
+            ops: list[ElementOp] = []
+            for let in map(self.lets.__getitem__, needed):
+                if let.axes:
+                    raise Refusal("RandomState", "elements have random streams of their own")
+                if isinstance(let.expr, Read):
+                    at = self.read_address(let.expr)
+                    strides = Strides(at.constant, 0, 0, ())
+                    sources.append(Source(names[let.name], let.dtype, let.expr.tensor, strides))
+                else:
+                    ops.append(element_op(let, names[let.name], names))
+            made = (tuple(sources), tuple(ops), names[seed], names[offset])
+            self.states[seed, offset] = State(*made)
+        return [*self.states].index((seed, offset))
 
     def needed(self, value: str, known: set[str]) -> list[str]:
         """The Lets that a value is made of, without those that are known, in order."""
@@ -142,7 +197,8 @@ class Reading:
             name = stack.pop()
             if name not in known and name not in wanted:
                 wanted.add(name)
-                stack.extend(operands(self.lets[name]))
+                let = self.lets[name]
+                stack.extend(() if isinstance(let.expr, Words) else operands(let))
         return [name for name in self.lets if name in wanted]
 
 

@@ -31,7 +31,14 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.hulls import bounds
 from weft.codegen.gpu.attention.layout import ROWS, WARPGROUP, Layout
-from weft.codegen.gpu.attention.queries import BOTH_ROWS, GROUP, STEP, constant, once_per_warp
+from weft.codegen.gpu.attention.queries import (
+    BOTH_ROWS,
+    GROUP,
+    STEP,
+    constant,
+    once_per_warp,
+    states_read,
+)
 from weft.codegen.gpu.attention.results import Results
 from weft.codegen.gpu.attention.softmax import Softmax
 from weft.codegen.gpu.attention.work import TILE, Steps
@@ -69,6 +76,7 @@ class AttentionBuilder:
         problem = self.problem
         sources = (*problem.score.sources, *problem.mixed.sources)
         tensors = [problem.q.tensor, problem.k.tensor, problem.v.tensor]
+        sources += (*problem.weight.sources, *(x for s in problem.states for x in s.sources))
         sources += tuple(source for hull in problem.hulls for source in hull.each.sources)
         tensors += [source.tensor for source in sources if source.tensor is not None]
         tensors += [name for hull in problem.hulls for name in hull.tensors]
@@ -280,6 +288,7 @@ class AttentionBuilder:
             head.append(ir.Let("turn_phase", GROUP.equals(0)))
         if self.layout.staged:
             head.append(ir.Let("beside_phase", Lit(0)))
+        head += states_read(self.problem.states, self.buffers)
         head += [constant("zero", F32, 0.0), constant("lowest", F32, -math.inf)]
         head += [constant("one", F32, 1.0), constant("rate", F32, self.softmax.rate)]
         return (*head, self.items((*self.tile(),), whole=True))
@@ -312,7 +321,7 @@ class AttentionBuilder:
         hides = self.layout.at_most(lambda steps: steps.edge)
         yield from self.softmax.logits(Name("last") - 1, masked=bool(hides))
         yield from self.softmax.powers("_first")
-        yield self.softmax.pack()
+        yield self.softmax.pack(Name("last") - 1)
 
     def further_steps(self) -> Iterator[ir.Stmt]:
         """The other blocks of keys from the last one but one down: those at the upper edge of the
@@ -334,7 +343,7 @@ class AttentionBuilder:
         yield ir.WgmmaWait(0, ("mixed", "weights"))
         yield from self.release("v", self.values)
         yield ir.RowScale("mixed", ("factor0", "factor1"))
-        yield self.softmax.pack()
+        yield self.softmax.pack(block)
 
     def last_products(self) -> Iterator[ir.Stmt]:
         yield from self.value_products("_last")

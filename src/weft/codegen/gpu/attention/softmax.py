@@ -13,6 +13,7 @@ from weft.codegen.gpu.attention.queries import (
     QUARTER,
     Queries,
     compute,
+    drawn,
     once_per_warp,
     over_quad,
 )
@@ -111,9 +112,19 @@ class Softmax(Queries):
         yield Compute(power)
         yield Assign(top, new, Lit(1))
 
-    def pack(self) -> ir.Stmt:
-        """Powers as weights, in the order in which products read them from registers."""
-        fragment = self.fragment(Lit(0), self.plan.tile_kv, self.problem.keys)
-        dtype = self.problem.v.dtype
-        given = (ir.RegAt("scores"), fragment, "weight", (), (), "weight", ir.RegAt("weights"))
-        return ir.Epilogue(*given, dtype)
+    def pack(self, block: Scalar) -> ir.Stmt:
+        """Powers of a block of keys as weights, in the order in which products read them from
+        registers."""
+        problem, program = self.problem, self.problem.weight
+        start = block * self.plan.tile_kv if program.ops else Lit(0)
+        sources = [self.source(source) for source in program.sources]
+        return ir.Epilogue(
+            acc=ir.RegAt("scores"),
+            fragment=self.fragment(start, self.plan.tile_kv, problem.keys),
+            value=program.value,
+            sources=(*sources, *drawn(program, problem.states, self.batch)),
+            ops=program.ops,
+            result=program.result,
+            out=ir.RegAt("weights"),
+            out_dtype=problem.v.dtype,
+        )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from weft.codegen.gpu.attention.reading import Axes, HullTables, Program, Reading
+from weft.codegen.gpu.attention.reading import Axes, HullTables, Program, Reading, State
 from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.problem import Refs, Source, Strides
 from weft.foundation.dtypes import F32, DType
@@ -63,6 +63,7 @@ class StreamProblem:
     shift: Source
     results: tuple[Result, ...]
     hulls: tuple[HullTables, ...] = ()
+    states: tuple[State, ...] = ()
 
     @property
     def matrices(self) -> int:
@@ -99,6 +100,7 @@ class _Analysis(Reading):
         peeled = band_of_stream(self.kernel, found)
         wide = Axes(self.batch, found.row, (found.column,), sizes)
         products = tuple(self.product(name) for name in found.products)
+        results = tuple(self.result(name, products, wide) for name in found.results)
         return StreamProblem(
             batch=tuple(sizes[name] for name in self.batch if name in found.batch),
             group=tuple(sizes[name] for name in self.batch if name in found.group),
@@ -109,8 +111,9 @@ class _Analysis(Reading):
             band=replace(peeled.band, hulls=()),
             score=self.program(peeled.value, [found.products[0]], wide),
             shift=self.shift(wide),
-            results=tuple(self.result(name, products, wide) for name in found.results),
+            results=results,
             hulls=tuple(self.hulls(peeled.band, found.row, [found.products[0]], wide)),
+            states=tuple(self.states.values()),
         )
 
     def product(self, name: str) -> Product:

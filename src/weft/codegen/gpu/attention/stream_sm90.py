@@ -38,8 +38,10 @@ from weft.codegen.gpu.attention.queries import (
     QUARTER,
     STEP,
     constant,
+    drawn,
     once_per_warp,
     read_from,
+    states_read,
 )
 from weft.codegen.gpu.attention.results import put, unrounded
 from weft.codegen.gpu.attention.stream_layout import StreamLayout
@@ -79,7 +81,8 @@ class StreamBuilder:
         problem = self.problem
         operands = [o.tensor for p in problem.products for o in (p.own, p.streamed)]
         stored = [source for result in problem.results for source in result.stored.sources]
-        sources = (*problem.sources, *stored)
+        begun = [source for state in problem.states for source in state.sources]
+        sources = (*problem.sources, *stored, *begun)
         tensors = [*operands, *(s.tensor for s in sources if s.tensor is not None)]
         tensors += [name for hull in problem.hulls for name in hull.tensors]
         self.buffers = list(dict.fromkeys([*tensors, *(r.tensor for r in problem.results)]))
@@ -319,6 +322,7 @@ class StreamBuilder:
             ir.Let(QUARTER.name, WARP & 3),
             *self.ahead.start(),
             *self.ring.start(),
+            *states_read(self.problem.states, self.buffers),
         ]
         return (*head, self.each_tile((*self.tile(),), whole=True))
 
@@ -442,6 +446,7 @@ class StreamBuilder:
     def weights(self, number: int, result: Result) -> ir.Stmt:
         program = result.weight
         sources = [self.source(source) for source in program.sources]
+        sources += drawn(program, self.problem.states, self.indices)
         acc, value = ("other", "v1") if result.uses_other else ("scores", "v0")
         if result.uses_other and result.uses_power:
             sources.append(ir.RegisterElements("v0", F32, ir.RegAt("scores")))

@@ -13,7 +13,7 @@ from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import Lanes, Value
 from weft.codegen.gpu.ir.element_ops import ElementOp, Number
 from weft.codegen.gpu.ir.formats import results_per_group
-from weft.foundation import functions, numeric
+from weft.foundation import functions, numeric, philox
 from weft.foundation.dtypes import F32, DType
 
 
@@ -137,6 +137,14 @@ def _source(
         case ir.RowValues(values=names):
             upper, lower = (warp.elements[name] for name in names)
             return np.where(_numbers(fragment)[1] // 2 == 0, upper, lower)
+        case ir.RandomElements(row_factor=rows, column_factor=columns):
+            place = np.asarray(warp.value(source.base)) + row * rows + column * columns
+            first = place[:, ::2]
+            if source.paired and ((first % 2).any() or (place[:, 1::2] != first + 1).any()):
+                raise Hazard("words of a pair are not in one block of their stream")
+            seed, state = warp.elements[source.seed], warp.elements[source.offset]
+            # Elements on padding are at no place of the stream, and nobody sees them.
+            return philox.words_at(np.maximum(place, 0), seed, state)
         case ir.IndexElements(row_factor=rows, column_factor=columns, dtype=dtype):
             index: Array = np.asarray(warp.value(source.base)) + row * rows + column * columns
             return index.astype(dtype.numpy)

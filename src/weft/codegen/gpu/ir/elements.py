@@ -145,8 +145,30 @@ class RegisterElements:
     source: RegAt
 
 
+@dataclass(frozen=True)
+class RandomElements:
+    """A word per element, as ui32: that of the random stream of a state (`seed`, `offset`) at
+    `base + row * row_factor + column * column_factor`. `paired` says that the two columns of a pair
+    follow one another in the stream, from an even place on."""
+
+    name: str
+    dtype: DType
+    seed: str
+    offset: str
+    base: Scalar
+    row_factor: int
+    column_factor: int
+    paired: bool = False
+
+
 ElementSource: TypeAlias = (
-    SharedColumns | StagedElements | GlobalElements | IndexElements | RowValues | RegisterElements
+    SharedColumns
+    | StagedElements
+    | GlobalElements
+    | IndexElements
+    | RowValues
+    | RegisterElements
+    | RandomElements
 )
 
 

@@ -476,6 +476,11 @@ class _Checker:
                 self.need(len(source.values) == 2, "a value for each of two rows")
                 for name in source.values:
                     self.value(name, source.dtype)
+            if isinstance(source, ir.RandomElements):
+                self.need(source.dtype is UI32, f"words of {source.dtype}", TYPE)
+                for state in (source.seed, source.offset):
+                    found = self.value(state)
+                    self.need(found is None or found.is_integer, f"a state of {found}", TYPE)
             if isinstance(source, ir.RegisterElements):
                 self.need(source.dtype is F32, f"{source.dtype} in an accumulator", TYPE)
                 self.registers(source.source, 4 * node.fragment.groups, F32)

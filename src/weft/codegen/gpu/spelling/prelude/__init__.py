@@ -3,7 +3,12 @@
 from typing import Final
 
 from weft.codegen.gpu.spelling.prelude.angles import ANGLES
-from weft.codegen.gpu.spelling.prelude.elements import ELEMENTS, FORMATS, philox
+from weft.codegen.gpu.spelling.prelude.elements import (
+    ELEMENTS,
+    FORMATS,
+    philox,
+    philox_side_by_side,
+)
 from weft.codegen.gpu.spelling.prelude.instructions import (
     ACROSS,
     CHAINS,
@@ -22,5 +27,6 @@ from weft.codegen.gpu.spelling.prelude.sorting import SORTING
 TEXTS: Final = (
     *(COMMON, THREADS, COMBINING, ACROSS, SM80, PARTS_OF_PIECES, SM90),
     *(CLUSTERS, CHAINS, ELEMENTS, FORMATS, SORTING, PARTS, ROWS, philox(), ANGLES),
+    philox_side_by_side(),
 )
 """Every text, those apart that are made for one kernel's matrices and boxes."""

@@ -161,3 +161,41 @@ INLINE u32 philox_word(u64 seed, u64 offset, u64 element) {{
   return which & 2 ? high : low;
 }}
 """
+
+
+def philox_side_by_side() -> str:
+    """Several blocks of a stream at once, round by round: as many as keep the multipliers busy, and
+    no more registers than these take."""
+    even, odd = (f"{number:#x}u" for number in MULTIPLIERS)
+    first, second = (f"{number:#x}u" for number in WEYL)
+    return f"""
+INLINE void pin(u64& place) {{ asm volatile("" : "+l"(place)); }}
+template <int N>
+INLINE void philox_blocks(u32 (&words)[N][4], u64 seed, u64 offset, const u64 (&elements)[N]) {{
+  u32 low = (u32)seed, high = (u32)(seed >> 32);
+  #pragma unroll
+  for (int i = 0; i < N; ++i) {{
+    const u64 block = elements[i] >> 2;
+    words[i][0] = (u32)block; words[i][1] = (u32)(block >> 32);
+    words[i][2] = (u32)offset; words[i][3] = (u32)(offset >> 32);
+  }}
+  #pragma unroll 1
+  for (int turn = 0; turn < {ROUNDS}; ++turn) {{
+    #pragma unroll
+    for (int i = 0; i < N; ++i) {{
+      const u64 even = (u64)words[i][0] * {even}, odd = (u64)words[i][2] * {odd};
+      words[i][0] = (u32)(odd >> 32) ^ words[i][1] ^ low;
+      words[i][1] = (u32)odd;
+      words[i][2] = (u32)(even >> 32) ^ words[i][3] ^ high;
+      words[i][3] = (u32)even;
+    }}
+    low += {first};
+    high += {second};
+  }}
+}}
+INLINE u32 word_of(const u32 (&words)[4], u64 element) {{
+  const u32 which = element & 3;
+  const u32 low = which & 1 ? words[1] : words[0], high = which & 1 ? words[3] : words[2];
+  return which & 2 ? high : low;
+}}
+"""

@@ -33,6 +33,8 @@ def _epilogue(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
     for source in node.sources:
         if isinstance(source, ir.GlobalElements):
             yield from _rows(source, fragment)
+        elif isinstance(source, ir.RandomElements):
+            yield from _rows_drawn(source)
         elif isinstance(source, ir.StagedElements):
             yield f"u32 {source.name}_s_ = {address(source.row)};"
             yield f"pin({source.name}_s_);"
@@ -82,6 +84,8 @@ def _group(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
             yield f"load_shared_pair({source.name}_c0_, {source.name}_c1_, {place});"
         elif isinstance(source, ir.StagedElements):
             yield from _staged(source)
+        elif isinstance(source, ir.RandomElements):
+            yield from _drawn(source)
     yield f"{held(node.out_dtype)} y0_, y1_, y2_, y3_;"
     for element in range(4):
         yield from braced("", _element(node, element))
@@ -126,6 +130,30 @@ def _staged(source: ir.StagedElements) -> Iterator[str]:
                 yield f"const float {name}_h{half}{side}_ = {value};"
 
 
+def _drawn(source: ir.RandomElements) -> Iterator[str]:
+    """The blocks of the stream that the elements of a group are in: of a pair one, or of each."""
+    name, sides = source.name, (0,) if source.paired else (0, 1)
+    places = [_place_drawn(source, half, side) for half in (0, 1) for side in sides]
+    count = len(places)
+    yield f"const u64 {name}_e_[{count}] = {{{', '.join(places)}}};"
+    yield f"u32 {name}_w_[{count}][4];"
+    yield f"philox_blocks({name}_w_, (u64){source.seed}, (u64){source.offset}, {name}_e_);"
+
+
+def _rows_drawn(source: ir.RandomElements) -> Iterator[str]:
+    """Where the places of each row begin. They are held as they are: of places that several
+    programs compute alike, all would be kept until the last has used them."""
+    for half in (0, 1):
+        row, column = f"(i64)(row_ + {8 * half}) * {source.row_factor}", "(i64)column_"
+        start = f"{text(source.base)} + {row} + {column} * {source.column_factor}"
+        yield f"u64 {source.name}_b{half}_ = (u64)({start});"
+        yield f"pin({source.name}_b{half}_);"
+
+
+def _place_drawn(source: ir.RandomElements, half: int, side: int) -> str:
+    return f"{source.name}_b{half}_ + (u64)((i64)(g_ * 8 + {side}) * {source.column_factor})"
+
+
 def _out(out: ir.RegAt, per_group: int, element: int) -> str:
     return f"{out.array}[{out.index} + g_ * {per_group} + {element}]"
 
@@ -157,6 +185,14 @@ def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: in
             place = f"{name}_p{half}_ + (i64)(g_ * 8 + {side}) * {columns}"
             guard = f"{row} < {fragment.rows} && {column} < {fragment.columns}"
             return _load_text(name, source.dtype, place, guard)
+        case ir.RandomElements(name=name, paired=True):
+            words = f"{name}_w_[{half}]"
+            chosen = f"{name}_e_[{half}] & 2 ? {words}[{2 + side}] : {words}[{side}]"
+            return f"const {held(source.dtype)} {name} = {chosen};"
+        case ir.RandomElements(name=name):
+            number = 2 * half + side
+            word = f"word_of({name}_w_[{number}], {name}_e_[{number}])"
+            return f"const {held(source.dtype)} {name} = {word};"
         case ir.RegisterElements(name=name, source=place):
             return f"const float {name} = {_out(place, 4, 2 * half + side)};"
         case ir.RowValues(name=name, values=values):

@@ -46,6 +46,12 @@ def cuda(kernel: ir.Kernel) -> str:
     return "\n".join(parts)
 
 
+def _draws(statement: ir.Stmt) -> bool:
+    """Whether an epilogue has random words."""
+    sources = statement.sources if isinstance(statement, ir.Epilogue) else ()
+    return any(isinstance(source, ir.RandomElements) for source in sources)
+
+
 def _head(kernel: ir.Kernel) -> Iterator[str]:
     statements = list(ir.walk(kernel.body))
     yield instructions.COMMON
@@ -55,6 +61,8 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield angles.ANGLES
     if any(isinstance(s, Words) for s in statements):
         yield elements.philox()
+    if any(_draws(s) for s in statements):
+        yield elements.philox_side_by_side()
     if any(isinstance(s, ValueStmt | ir.LoadElement) for s in statements):
         yield instructions.THREADS
     if any(isinstance(s, Alike | SortKey) for s in statements):

@@ -1,0 +1,136 @@
+"""Attention with dropout on the dialect's interpreter: what is dropped is drawn inside the kernels,
+the same words as the reference draws, on the way forward and on the way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.example_inputs import inputs_for
+from tests.gpu_interpreted import InterpretedGpu
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.compile import compile_cuda
+from weft.codegen.gpu.spelling.print import cuda
+from weft.codegen.gpu.spelling.text import parse_module, print_module
+from weft.ptir import Builder, Program, Value
+from weft.ptir.gradient import vjp
+from weft.testing.compare import compare
+
+Array = NDArray[Any]
+STATE: Final = np.array([12345678901, 77], np.int64)
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """An attention whose weights are dropped, by the op or in single ops."""
+
+    queries: int = 80
+    keys: int = 144
+    heads: int = 2
+    shared: int = 1
+    causal: bool = False
+    by_hand: bool = False
+
+    def program(self) -> Program:
+        b = Builder("dropped")
+        q = b.param("bf16", [1, self.heads, self.queries, 64])
+        own = self.heads // self.shared
+        k, v = (b.param("bf16", [1, own, self.keys, 64]) for _ in range(2))
+        state = b.param("si64", [2])
+        if self.by_hand:
+            return b.build(self._by_hand(b, q, k, v, state))
+        found = b.emit("weft.attention", q, k, v, state, causal=self.causal, dropout=0.3)
+        return b.build(found[0])
+
+    def _by_hand(self, b: Builder, q: Value, k: Value, v: Value, state: Value) -> Any:
+        """Dropped after they were rounded, as a person who computes in bf16 has it."""
+        sides: dict[str, Any] = {"contract": ([3], [3]), "batch": ([0, 1], [0, 1])}
+        scores = b.dot_general(q, k, **sides, accum_dtype="f32", out_dtype="f32")
+        weights = b.cast(b.softmax(scores), "bf16")
+        unit = b.emit("philox_uniform", state, shape=weights.shape, dtype="f32")
+        keeps = b.emit("compare", unit, b.full(weights.shape, 0.25, "f32"), op="greater_equal")
+        larger = weights / b.full(weights.shape, 0.75, "bf16")
+        kept: Any = b.emit("select", keeps, larger, b.full(weights.shape, 0.0, "bf16"))
+        across: dict[str, Any] = {"contract": ([3], [2]), "batch": ([0, 1], [0, 1])}
+        return b.dot_general(kept, v, **across, accum_dtype="f32", out_dtype="bf16")
+
+
+CASES: Final = {
+    "plain": Dropped(),
+    "odd lengths, words of no pair": Dropped(queries=67, keys=131, heads=1),
+    "causal": Dropped(queries=200, keys=200, heads=1, causal=True),
+    "shared heads": Dropped(queries=96, keys=96, heads=4, shared=2),
+    "by hand": Dropped(by_hand=True),
+}
+GRADIENTS: Final = {
+    "plain": Dropped(queries=72, keys=80, heads=1),
+    "shared heads, causal": Dropped(queries=48, keys=48, heads=4, shared=2, causal=True),
+}
+
+
+def agree(program: Program) -> None:
+    inputs: list[Array] = inputs_for(program, 3)
+    inputs[3] = STATE
+    report = compare(program, inputs, InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def kernels(program: Program) -> dict[str, ir.Kernel]:
+    code = InterpretedGpu("sm90").compile(program).compilation["gpu"]
+    return {name: code.kernels[launch.symbol] for name, launch in code.launches.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_dropped_weights_are_drawn_in_one_kernel(name: str) -> None:
+    program = CASES[name].program()
+    assert [found[:9] for found in kernels(program)] == ["attention"]
+    agree(program)
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_draw_again_what_was_dropped(name: str) -> None:
+    program = vjp(GRADIENTS[name].program(), (0, 1, 2))
+    found = kernels(program)
+    assert sorted(kernel.rstrip("0123456789") for kernel in found) == (
+        ["attention", "row", "stream", "stream"]
+    )
+    agree(program)
+
+
+def test_nothing_of_queries_and_keys_is_stored() -> None:
+    """Neither weights nor which of them are dropped, where these are a million a head."""
+    case = Dropped(queries=1024, keys=1024, heads=16, causal=True)
+    module = InterpretedGpu("sm90").compile(vjp(case.program(), (0, 1, 2))).compilation["region"]
+    assert max(tensor.bytes for tensor in module.tensors.values()) == 2 * 16 * 1024 * 64
+
+
+def test_few_queries_drop_in_several_kernels() -> None:
+    """The kernel of few queries draws nothing."""
+    program = Dropped(queries=4, keys=200).program()
+    assert len(kernels(program)) > 1
+    agree(program)
+
+
+def test_words_of_a_pair_share_a_block_of_their_stream() -> None:
+    def paired(name: str) -> set[bool]:
+        (kernel,) = kernels(CASES[name].program()).values()
+        epilogues = [s for s in ir.walk(kernel.body) if isinstance(s, ir.Epilogue)]
+        sources = [source for found in epilogues for source in found.sources]
+        return {source.paired for source in sources if isinstance(source, ir.RandomElements)}
+
+    assert paired("plain") == {True}
+    assert paired("odd lengths, words of no pair") == {False}
+
+
+def test_the_text_of_a_kernel_reads_back() -> None:
+    module = InterpretedGpu("sm90").compile(CASES["plain"].program()).compilation["gpu"]
+    assert parse_module(print_module(module)) == module
+
+
+def test_machine_code_holds_everything_in_registers() -> None:
+    (kernel,) = kernels(CASES["plain"].program()).values()
+    assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []

@@ -49,6 +49,7 @@ from numpy.typing import NDArray  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
+from benchmarks.cpu_image_lines import LINES as IMAGES  # noqa: E402
 from benchmarks.cpu_lines import LINES as BUILT  # noqa: E402
 from benchmarks.cpu_lines import THREADS, Call, Line  # noqa: E402
 from benchmarks.cpu_recurrent_lines import LINES as RECURRENT  # noqa: E402
@@ -56,7 +57,7 @@ from benchmarks.cpu_row_lines import LINES as ROWS  # noqa: E402
 from benchmarks.cpu_scaling import counts_of, measured, print_scaling, stay_on  # noqa: E402
 from benchmarks.cpu_traced_lines import LINES as TRACED  # noqa: E402
 
-LINES = (*BUILT, *TRACED, *RECURRENT, *ROWS)
+LINES = (*BUILT, *TRACED, *RECURRENT, *ROWS, *IMAGES)
 
 
 def installed(name: str) -> Any:

@@ -135,10 +135,11 @@ def _jax_convolution(x: Any, w: Any) -> Any:
 
 
 def _arrays(result: Any) -> Any:
-    return [one.numpy() for one in result] if isinstance(result, list) else result.numpy()
+    """Views, as the tensors of torch are: a copy for NumPy is no part of a line."""
+    return [np.asarray(one) for one in result] if isinstance(result, list) else np.asarray(result)
 
 
-def _model(
+def model_line(
     name: str, kind: str, data: Callable[[], list[Array]], function: Any, **rest: Any
 ) -> Line:
     """A line whose function is one of `Ops`, the data and then the weights. How many threads Weft
@@ -171,7 +172,7 @@ def _in_place(function: Any, tensors: list[Any], changed: range) -> Call:
     def again() -> Array:
         nonlocal kept
         result, *kept = call(kept, before, after)
-        return np.asarray(result.numpy())
+        return np.asarray(result)
 
     return again
 
@@ -273,21 +274,21 @@ LINES: Sequence[Line] = (
         "conv 3x3 NHWC 56x56 64->64", "conv", ((1, 56, 56, 64), (576, 64)), _convolution,
         _torch_convolution, _jax_convolution, flops=2.0 * 56 * 56 * 64 * 576,
     ),
-    _model(
+    model_line(
         "GPT-2 forward, 128 tokens", "model",
         lambda: [_ids(50257, 1, 128), *gpt_weights(**GPT2)],
         lambda ops, tokens, *weights: gpt(ops, 12, tokens, weights),
         flops=_gpt_flops(GPT2, 128, 64),
     ),
-    _model(
+    model_line(
         "GPT-2 decode, cache 256", "model", _decode_data, _decode,
         flops=_gpt_flops(GPT2, 1, 256), exports=False, changed=range(2, 26),
     ),
-    _model(
+    model_line(
         "MLP training step", "training", _mlp_data, _mlp_step, exports=False,
         flops=6.0 * 128 * sum(math.prod(w.shape) for w in _mlp_weights()),
     ),
-    _model(
+    model_line(
         "small GPT training step", "training",
         lambda: [_ids(96, 16, 64), _ids(96, 16 * 64), *gpt_weights(**SMALL)], _gpt_step,
         exports=False, flops=3 * _gpt_flops(SMALL, 16 * 64, 32),

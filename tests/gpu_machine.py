@@ -457,6 +457,7 @@ def machine(capability: tuple[int, int] = (9, 0), *, keeps: bool = False) -> Ite
     with (
         patch.object(driver, "bindings", lambda: made),
         patch.object(gpu_kernels, "compile_sources", _uncompiled),
+        patch.object(gpu_kernels, "worth", lambda count: 1),
         patch.object(gpu_linker, "LINKER", replace(gpu_linker.LINKER, facts=lambda _: facts)),
     ):
         yield made

@@ -317,12 +317,13 @@ class Executable(Compiled):
 
     def _build(self, compilation: Compilation, watch: _Stopwatch) -> Built:
         """A program through all stages."""
-        with compiling(f"@{compilation.program.entry}"):
+        generator = generator_for(self.target)
+        with compiling(f"@{compilation.program.entry}"), generator.ahead(compilation):
             pipeline().run_pipeline(compilation)
             watch.note("loading", less=compilation.seconds)
             at("machine code")
             with naming_lines(compilation):
-                built = generator_for(self.target).build(compilation, self.signature, self.state)
+                built = generator.build(compilation, self.signature, self.state)
             watch.note("machine code")
         return built
 

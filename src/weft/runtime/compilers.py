@@ -9,11 +9,11 @@ it had is compiled here.
 
 from __future__ import annotations
 
+import heapq
 import os
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Final
@@ -68,25 +68,11 @@ def shared_out(
 ) -> list[bytes]:
     """What is made of every message: by `own`, which gets its number, and in all but one of so many
     processes, which run a module that answers messages."""
-    # The longest come first, so that none of them is the one all others wait for.
-    waiting = deque(sorted(range(len(messages)), key=lambda n: -len(messages[n])))
-    made: dict[int, bytes] = {}
-    at("machine code", lambda: (len(made), len(messages)))
-    helpers = [_Helper(waiting, messages, made, module) for _ in range(processes - 1)]
-    try:
-        while True:
-            try:
-                number = waiting.popleft()
-            except IndexError:
-                break
-            made[number] = own(number)
-        for helper in helpers:
-            helper.thread.join()
-    finally:
-        waiting.clear()
-        for helper in helpers:
-            helper.stop()
-    return [made[n] if n in made else own(n) for n in range(len(messages))]
+    workers = Workers(module)
+    for message in messages:
+        workers.add(message)
+    workers.start(processes - 1)
+    return workers.finish(own)
 
 
 def _worth(texts: Sequence[str]) -> int:
@@ -108,30 +94,93 @@ def _python() -> str | None:
     return name if plain else None
 
 
+class Workers:
+    """Other processes that run a module which answers messages. They can be started before there
+    are any, and messages may come while others are worked on."""
+
+    def __init__(self, module: str) -> None:
+        self.made: dict[int, bytes] = {}
+        """Answers by the numbers of messages, which count from 0."""
+        self._module = module
+        self._messages: list[bytes] = []
+        self._waiting: list[tuple[int, int]] = []
+        """The longest come first, so that none of them is the one all others wait for."""
+        self._changed = threading.Condition()
+        self._is_complete = False
+        self._helpers: list[_Helper] = []
+
+    def start(self, count: int) -> None:
+        """Start so many more processes."""
+        self._helpers += [_Helper(self, self._module) for _ in range(count)]
+
+    def add(self, message: bytes) -> int:
+        """Have something made of a message; its number."""
+        with self._changed:
+            number = len(self._messages)
+            self._messages.append(message)
+            heapq.heappush(self._waiting, (-len(message), number))
+            self._changed.notify()
+        return number
+
+    def finish(self, own: Callable[[int], bytes]) -> list[bytes]:
+        """What is made of every message. No further ones come, and this process takes part: `own`
+        gets the number of one."""
+        at("machine code", lambda: (len(self.made), len(self._messages)))
+        with self._changed:
+            self._is_complete = True
+            self._changed.notify_all()
+        try:
+            while (number := self._next()) is not None:
+                self.made[number] = own(number)
+            for helper in self._helpers:
+                helper.thread.join()
+        finally:
+            self.stop()
+        made = self.made
+        return [made[n] if n in made else own(n) for n in range(len(self._messages))]
+
+    def stop(self) -> None:
+        """End the processes, whatever they do."""
+        with self._changed:
+            self._is_complete = True
+            self._waiting.clear()
+            self._changed.notify_all()
+        for helper in self._helpers:
+            helper.stop()
+        self._helpers.clear()
+
+    def work(self, process: subprocess.Popen[bytes]) -> None:
+        """Hand messages to a process until there are none."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        while (number := self._next()) is not None:
+            send(process.stdin, self._messages[number])
+            code = receive(process.stdout)
+            if code:
+                self.made[number] = code
+
+    def _next(self) -> int | None:
+        """The number of a message that nobody works on; None where none will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_complete)
+            return heapq.heappop(self._waiting)[1] if self._waiting else None
+
+
 class _Helper:
     """Another process, and the thread here that hands messages to it."""
 
-    def __init__(
-        self, waiting: deque[int], messages: Sequence[bytes], made: dict[int, bytes], module: str
-    ) -> None:
-        self.waiting, self.messages, self.made = waiting, messages, made
+    def __init__(self, workers: Workers, module: str) -> None:
         self.process = _start(module)
-        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread = threading.Thread(target=self._work, args=(workers,), daemon=True)
         self.thread.start()
 
-    def _work(self) -> None:
-        process = self.process
-        if process is None or process.stdin is None or process.stdout is None:
+    def _work(self, workers: Workers) -> None:
+        if self.process is None:
             return
         try:
-            while True:
-                number = self.waiting.popleft()
-                send(process.stdin, self.messages[number])
-                code = receive(process.stdout)
-                if code:
-                    self.made[number] = code
-        except (IndexError, OSError, EOFError, ValueError):
-            # Nothing is left, or the process is gone: what is missing is made by the others.
+            workers.work(self.process)
+        except (OSError, EOFError, ValueError):
+            # The process is gone: what is missing is made by the others.
             return
 
     def stop(self) -> None:

@@ -14,6 +14,7 @@ from weft.codegen.gpu.spelling import text
 from weft.driver.artifact.assembler import Unit, build_artifact, symbols_of
 from weft.driver.artifact.kernels import with_declared_types
 from weft.driver.code import gpu_kernels, gpu_reactions
+from weft.driver.code.gpu_ahead import Ahead, working_ahead
 from weft.driver.code.gpu_linker import arch_for, link
 from weft.driver.code.gpu_races import check_edited
 from weft.driver.code.plans import choose_plans
@@ -87,13 +88,21 @@ def _unit(
 
 
 def _lower(compilation: Compilation) -> GpuModule:
+    ahead: Ahead | None = compilation.ahead
     return gpu_kernels.lower_module(
         compilation["region"],
         compilation["memory"],
         compilation["plan"],
         compilation.target,
         _given(compilation),
+        tell=None if ahead is None else ahead.teller(len(compilation["plan"].plans)),
     )
+
+
+def _print(compilation: Compilation) -> gpu_kernels.CudaCode:
+    ahead: Ahead | None = compilation.ahead
+    printed = () if ahead is None else (GpuModule(ahead.kernels), ahead.printed)
+    return gpu_kernels.print_module(compilation["gpu"], *printed)
 
 
 def _wait_for_one_another(read: GpuModule, made: GpuModule, compilation: Compilation) -> None:
@@ -148,7 +157,7 @@ GENERATOR = Generator(
         ),
         Stage(
             "cu", "cu",
-            enter=lambda c: gpu_kernels.print_module(c["gpu"]),
+            enter=_print,
             verify=lambda c: CUDA.require(c["cu"].sources, c["gpu"].kernels),
             render=lambda code: CUDA.join(code.sources),
             parse=lambda source, c: gpu_kernels.CudaCode(CUDA.split(source)),
@@ -160,4 +169,5 @@ GENERATOR = Generator(
     estimate=_estimate,
     clock=_clock,
     settle=lambda c: _cubins(c, arch_for(c.target)),
+    ahead=lambda c: working_ahead(c, arch_for(c.target)),
 )  # fmt: skip

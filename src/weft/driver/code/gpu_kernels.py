@@ -42,10 +42,10 @@ _MANY: Final = 32
 """Sources for which further processes pay, ..."""
 _PROCESSORS: Final = 4
 """... where there are so many processors."""
-_SHARE: Final = 4
+SHARE: Final = 4
 """Sources of each process: starting one takes about as long as compiling these."""
 _MOST_PROCESSES: Final = 16
-_PROCESS: Final = "weft.codegen.gpu.compiler_process"
+PROCESS: Final = "weft.codegen.gpu.compiler_process"
 _ELF: Final = b"\x7fELF"
 """How machine code for GPUs begins."""
 
@@ -74,10 +74,11 @@ def lower_module(
     target: Target,
     given: Collection[str] = (),
     only: Collection[str] | None = None,
+    tell: Callable[[ir.Kernel], object] | None = None,
 ) -> GpuModule:
     """The dialect kernels of all distinct kernels, or of `only` some. Those that no template
     carries out are for the host; but a plan that somebody gave, by the keys in `given`, is carried
-    out or refused."""
+    out or refused. `tell` is told of each kernel when it is made."""
     lowering = _Lowering(module, buffer_map, target)
     for kernel in module.kernels:
         if only is not None and kernel.name not in only:
@@ -87,20 +88,23 @@ def lower_module(
             lowering.by_template(kernel, plans, is_given)
         elif isinstance(kernel.opaque.op, WholeOp):
             lowering.whole(kernel, kernel.opaque.op)
-    lowering.chain(is_part=only is not None)
+    lowering.make(is_part=only is not None, tell=tell)
     return lowering.code
 
 
 class _Lowering:
-    """The kernels of a module, one after the other."""
+    """The kernels of a module: first which of them are one, then each of these."""
 
     def __init__(self, module: Module, buffer_map: BufferMap, target: Target) -> None:
         self.module, self.buffer_map, self.target = module, buffer_map, target
         self.code = GpuModule()
         self._is_settled = _settled(module, buffer_map)
-        self._settled: dict[str, frozenset[int]] = {}
-        """The settled buffers of every dialect kernel, by position."""
-        self._order: dict[str, tuple[int, ...]] = {}
+        self._symbols: dict[str, str] = {}
+        """The dialect kernel of every kernel, in the order of the program."""
+        self._makers: dict[str, tuple[Kernel, Callable[[str], ir.Kernel]]] = {}
+        """How each of them is made, and the first kernel that it is for."""
+        self._built: Collection[str] = ()
+        """Kernels that were made when their plans were chosen."""
 
     def by_template(self, kernel: Kernel, plans: PlanSet, is_given: bool) -> None:
         """A kernel by its plan; what no template carries out is the host's."""
@@ -108,7 +112,7 @@ class _Lowering:
         refs = self.buffer_map.refs_of(buffers(kernel))
         findings = accepts(kernel, tensors, refs, plan, target)
         if not findings:
-            job = Job(kernel, tensors, refs, plan, target)
+            job, self._built = Job(kernel, tensors, refs, plan, target), plans.built
             self._add(kernel, plan, lambda name: self._made(job, plans, name))
         elif is_given:
             raise SpecViolation.of([replace(found, code=REFUSED) for found in findings])
@@ -130,27 +134,35 @@ class _Lowering:
             self._add(kernel, None, lambda name: whole.build(op, kernel, tensors, target, name))
 
     def _add(self, kernel: Kernel, plan: Plan | None, make: Callable[[str], ir.Kernel]) -> None:
-        names, code = buffers(kernel), self.code
-        refs = self.buffer_map.refs_of(names)
+        refs = self.buffer_map.refs_of(buffers(kernel))
         shared, settled = _shared(refs.values()), [self._is_settled(ref) for ref in refs.values()]
         key = kernel_key(kernel, self.module.tensors, refs, plan, shared, repr(settled))
-        symbol = "k_" + key[:16]
-        if symbol not in code.kernels:
-            made = code.kernels[symbol] = make(symbol)
-            places = (n for n, name in enumerate(made.buffers) if self._is_settled(refs[name]))
-            self._settled[symbol] = frozenset(places)
-            self._order[symbol] = tuple(names.index(name) for name in made.buffers)
-        code.launches[kernel.name] = Launch(symbol, self._order[symbol])
+        symbol = self._symbols[kernel.name] = "k_" + key[:16]
+        self._makers.setdefault(symbol, (kernel, make))
 
-    def chain(self, *, is_part: bool) -> None:
-        """Let kernels start while those before them end. What comes first anywhere and last
+    def make(self, *, is_part: bool, tell: Callable[[ir.Kernel], object] | None) -> None:
+        """The kernels, which start while those before them end. What comes first anywhere and last
         anywhere, as the only kernel of a program does, has nobody to wait for or to admit; kernels
         that are part of a program have others before and behind them."""
-        symbols = [launch.symbol for launch in self.code.launches.values()]
+        symbols = list(self._symbols.values())
         behind, ahead = set(symbols[1:]), set(symbols[:-1])
-        for symbol, kernel in self.code.kernels.items():
+        made: dict[str, tuple[ir.Kernel, tuple[int, ...]]] = {}
+        # Those that are there already come first: others may do something with them meanwhile.
+        for symbol in sorted(
+            self._makers, key=lambda s: self._makers[s][0].name not in self._built
+        ):
+            kernel, make = self._makers[symbol]
+            built, names = make(symbol), buffers(kernel)
+            refs = self.buffer_map.refs_of(names)
+            places = (n for n, name in enumerate(built.buffers) if self._is_settled(refs[name]))
             near = Neighbours(is_part or symbol in behind, is_part or symbol in ahead)
-            self.code.kernels[symbol] = chained(kernel, self.target, self._settled[symbol], near)
+            done = chained(built, self.target, frozenset(places), near)
+            made[symbol] = done, tuple(names.index(name) for name in built.buffers)
+            if tell is not None:
+                tell(done)
+        self.code.kernels.update((symbol, made[symbol][0]) for symbol in self._makers)
+        for name, symbol in self._symbols.items():
+            self.code.launches[name] = Launch(symbol, made[symbol][1])
 
 
 def _settled(module: Module, buffer_map: BufferMap) -> Callable[[MemRef], bool]:
@@ -221,13 +233,10 @@ def print_module(
 def compile_sources(code: CudaCode, arch: str) -> Cubins:
     """Machine code, from the disk where it is there."""
     made = Cubins(arch)
-    version_text = ".".join(map(str, version()))
-    keys = {
-        symbol: cache.key_of(source, arch, version_text) for symbol, source in code.sources.items()
-    }
+    keys = {symbol: key_of(source, arch) for symbol, source in code.sources.items()}
     missing = []
     for symbol, key in keys.items():
-        found = _unpack(cache.load(key), arch)
+        found = unpacked(cache.load(key), arch)
         if found is None:
             missing.append(symbol)
         else:
@@ -241,10 +250,15 @@ def compile_sources(code: CudaCode, arch: str) -> Cubins:
     return made
 
 
+def key_of(source: str, arch: str) -> str:
+    """Under which a source's machine code is kept."""
+    return cache.key_of(source, arch, ".".join(map(str, version())))
+
+
 def compile_all(sources: Sequence[str], arch: str, processes: int | None = None) -> list[Cubin]:
     """Machine code of every source. In one process the compiler reads one of them at a time, half
     of its work on a short kernel: few are shared out to threads, and many to processes."""
-    count = _worth(len(sources)) if processes is None else processes
+    count = worth(len(sources)) if processes is None else processes
     if count > 1:
         return _by_processes(sources, arch, count)
     # The longest first, so that none of them is left when all the others are done.
@@ -256,28 +270,34 @@ def compile_all(sources: Sequence[str], arch: str, processes: int | None = None)
     return [made[n] for n in range(len(sources))]
 
 
-def _worth(count: int) -> int:
+def worth(count: int) -> int:
     """How many processes shall compile so many sources."""
     processors = thread_count()
     if count < _MANY or processors < _PROCESSORS or not can_start():
         return 1
-    return min(processors, _MOST_PROCESSES, count // _SHARE)
+    return min(processors, _MOST_PROCESSES, count // SHARE)
 
 
 def _by_processes(sources: Sequence[str], arch: str, processes: int) -> list[Cubin]:
     def own(number: int) -> bytes:
         return packed(compile_cuda(sources[number], arch))
 
-    messages = [f"{arch}\n{source}".encode() for source in sources]
-    answers = shared_out(messages, own, _PROCESS, processes)
-    found = [_unpack(data, arch) for data in answers]
+    messages = [message_of(source, arch) for source in sources]
+    answers = shared_out(messages, own, PROCESS, processes)
+    found = [unpacked(data, arch) for data in answers]
     return [
         compile_cuda(source, arch) if cubin is None else cubin
         for source, cubin in zip(sources, found, strict=True)
     ]
 
 
-def _unpack(data: bytes | None, arch: str) -> Cubin | None:
+def message_of(source: str, arch: str) -> bytes:
+    """What a process that compiles is told."""
+    return f"{arch}\n{source}".encode()
+
+
+def unpacked(data: bytes | None, arch: str) -> Cubin | None:
+    """A cubin that was packed; None for what is none."""
     if data is None:
         return None
     head, _, code = data.partition(b"\n")

@@ -142,6 +142,9 @@ class _Reactions:
         records = {key: self._record(key) for key in own}
         found = {key: move for key, name in records.items() if (move := self._kept(key, name))}
         self._take(found)
+        if self.compilation.ahead is not None:
+            self.known |= self.compilation.ahead.finished()
+            self.count.compiled += len(self.known)
         cubins = self._compile(self.compilation["cu"])
         moves = self._moved([key for key in own if key not in found], cubins)
         for key, move in moves.items():

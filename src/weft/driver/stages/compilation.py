@@ -38,6 +38,9 @@ class Compilation:
     """The bodies of branches and loops, compiled like programs of their own."""
     warned: list[str] = field(default_factory=list)
     """What the user was warned of: it is kept with the program, to be told again."""
+    ahead: Any = None
+    """Who makes machine code of kernels while stages run that come after them; None where nobody
+    does, or asked for it."""
     algorithm_sets: Mapping[ValueKey, tuple[str, ...]] | None = None
     """The algorithms that ops allow for the contractions they were decomposed into, once known."""
     _simple: tuple[Program, Program] | None = field(default=None, init=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -100,6 +101,8 @@ class Generator:
     """The seconds that all kernels of a program take, the median of some measurements."""
     settle: Callable[[Compilation], object]
     """Lets the stages be those of what building builds, where machine code has a say in plans."""
+    ahead: Callable[[Compilation], AbstractContextManager[object]] = nullcontext
+    """Around stages and building: machine code may then be made while stages run."""
 
 
 @dataclass(frozen=True)

@@ -73,4 +73,4 @@ def test_how_many_processes_pay(
 ) -> None:
     monkeypatch.setenv("WEFT_NUM_THREADS", str(threads))
     monkeypatch.setattr(sys, "frozen", frozen, raising=False)
-    assert gpu_kernels._worth(count) == expected
+    assert gpu_kernels.worth(count) == expected

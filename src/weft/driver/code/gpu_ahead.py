@@ -1,0 +1,95 @@
+"""Machine code of kernels while the stages of others still run.
+
+Python makes one kernel after the other, and NVRTC takes longer for some of them than Python for
+all: where there is much to compile, processes get each source when it is printed, and are done soon
+after the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.compile import Cubin, compile_cuda, packed, version
+from weft.codegen.gpu.spelling.print import cuda
+from weft.driver.code import gpu_kernels
+from weft.driver.code.gpu_kernels import PROCESS, SHARE, CudaCode, key_of, message_of, unpacked
+from weft.driver.stages.compilation import Compilation
+from weft.foundation.errors import Unimplemented
+from weft.runtime import cache
+from weft.runtime.compilers import Workers
+
+_READ: Final = frozenset({"gpu", "cu"})
+"""Stages behind which there are other kernels, where somebody gives them."""
+
+
+class Ahead:
+    """The processes of one compilation, and what they were asked for."""
+
+    def __init__(self, arch: str) -> None:
+        self.arch = arch
+        self.kernels: dict[str, ir.Kernel] = {}
+        self.printed = CudaCode({})
+        self._sources: list[str] = []
+        """What is not kept on disk, by the numbers of messages."""
+        self._workers = Workers(PROCESS)
+        self._most = self._started = 0
+
+    def teller(self, count: int) -> Callable[[ir.Kernel], None] | None:
+        """Who is told of kernels of so many structures; None where processes do not pay."""
+        self._most = gpu_kernels.worth(count) - 1
+        return self._tell if self._most > 0 else None
+
+    def _tell(self, kernel: ir.Kernel) -> None:
+        source = cuda(kernel)
+        self.kernels[kernel.name], self.printed.sources[kernel.name] = kernel, source
+        if unpacked(cache.load(key_of(source, self.arch)), self.arch) is not None:
+            return
+        self._sources.append(source)
+        self._workers.add(message_of(source, self.arch))
+        # As many as what there is to compile is worth, as far as is known.
+        if self._started < min(self._most, -(-len(self._sources) // SHARE)):
+            self._started += 1
+            self._workers.start(1)
+
+    def finished(self) -> dict[str, Cubin]:
+        """The machine code of every source that was not kept on disk, which it is then."""
+        sources, self._sources = self._sources, []
+        answers = self._workers.finish(lambda n: packed(compile_cuda(sources[n], self.arch)))
+        self._workers = Workers(PROCESS)
+        found = {s: unpacked(data, self.arch) for s, data in zip(sources, answers, strict=True)}
+        made = {
+            source: compile_cuda(source, self.arch) if cubin is None else cubin
+            for source, cubin in found.items()
+        }
+        for source, cubin in made.items():
+            cache.save(key_of(source, self.arch), packed(cubin))
+        return made
+
+    def stop(self) -> None:
+        """End the processes."""
+        self._workers.stop()
+
+
+@contextmanager
+def working_ahead(compilation: Compilation, arch: str) -> Iterator[None]:
+    """Let kernels of a compilation be compiled as soon as they are printed."""
+    if _can_compile() and not _READ & compilation.overrides.keys():
+        compilation.ahead = Ahead(arch)
+    try:
+        yield
+    finally:
+        if compilation.ahead is not None:
+            compilation.ahead.stop()
+            compilation.ahead = None
+
+
+def _can_compile() -> bool:
+    try:
+        version()
+    except Unimplemented:
+        # Whoever wants machine code is told so.
+        return False
+    return True

@@ -1,0 +1,108 @@
+"""Kernels are compiled while stages run: the same machine code, and no process is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.codegen.gpu.compile import compile_cuda
+from weft.driver.code import gpu_ahead, gpu_kernels
+from weft.driver.code.gpu_ahead import Ahead
+from weft.driver.compile import Executable
+from weft.foundation.errors import SpecViolation
+from weft.ptir import Builder, Program
+from weft.runtime.compilers import Workers
+
+
+def program() -> Program:
+    """Some kernels."""
+    b = Builder()
+    x, w = b.param("f32", [64, 1024]), b.param("f32", [1024, 32])
+    y = b.sort(x, axis=1)
+    return b.build(y, b.exp(y) @ w, b.reduce_sum(b.reshape(b.exp(x), [512, 128]), axes=[1]))
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Workers]:
+    """The workers of a machine on which three processes pay."""
+    made: list[Workers] = []
+
+    def noted(module: str) -> Workers:
+        made.append(Workers(module))
+        return made[-1]
+
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    monkeypatch.setattr(gpu_kernels, "worth", lambda count: 3)
+    monkeypatch.setattr(gpu_ahead, "Workers", noted)
+    return made
+
+
+def code_of(executable: Executable) -> dict[str, bytes]:
+    return {kernel.symbol: kernel.code for kernel in executable.artifact.kernels}
+
+
+def test_the_same_machine_code_as_afterwards(
+    monkeypatch: pytest.MonkeyPatch, workers: list[Workers], tmp_path: Path
+) -> None:
+    made = weft.compile(program(), target="sm90")
+    first, *_ = workers
+    sources = made._latest.compilation["cu"].sources
+    assert len(first.made) == len(sources) > 2
+    monkeypatch.setattr(gpu_kernels, "worth", lambda count: 1)
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "other"))
+    after = weft.compile(program(), target="sm90")
+    assert after.stages == made.stages
+    assert code_of(after) == code_of(made)
+    assert made._latest.built.compiled == len(sources)
+
+
+def test_what_is_kept_is_not_compiled_again(
+    monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
+) -> None:
+    made = weft.compile(program(), target="sm90")
+    monkeypatch.setattr("weft.driver.compile.kept.key_of", lambda *parts: None)
+    workers.clear()
+    again = weft.compile(program(), target="sm90")
+    assert not any(each.made for each in workers)
+    assert (again._latest.built.compiled, again._latest.built.reused) == (
+        0,
+        made._latest.built.compiled,
+    )
+
+
+def test_a_failure_ends_the_processes(
+    monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
+) -> None:
+    seen: list[int] = []
+
+    def check(*parts: object) -> None:
+        seen.extend(helper.process.pid for helper in workers[0]._helpers if helper.process)
+        raise SpecViolation("Broken", "the kernels are refused")
+
+    monkeypatch.setattr(gpu_kernels, "check_module", check)
+    with pytest.raises(SpecViolation, match="the kernels are refused"):
+        weft.compile(program(), target="sm90")
+    assert seen
+    assert not workers[0]._helpers
+    assert not any(Path(f"/proc/{pid}").exists() for pid in seen)
+
+
+def test_few_kernels_are_not_worth_it() -> None:
+    assert Ahead("sm_90a").teller(3) is None
+
+
+def test_where_nothing_can_be_started_all_is_made_here(
+    monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
+) -> None:
+    monkeypatch.setattr("weft.runtime.compilers._start", lambda module: None)
+    taken: list[str] = []
+
+    def counted(source: str, arch: str) -> object:
+        taken.append(source)
+        return compile_cuda(source, arch)
+
+    monkeypatch.setattr(gpu_ahead, "compile_cuda", counted)
+    made = weft.compile(program(), target="sm90")
+    assert sorted(taken) == sorted(made._latest.compilation["cu"].sources.values())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 from weft.plan.completion import IN_REGISTERS
@@ -17,6 +18,7 @@ from weft.plan.edges import local_edges
 from weft.plan.ir import Header, MmaPlan
 from weft.region.forms.codes import LANES, Codes, find_codes
 from weft.region.ir import Kernel, Tensor, epilogue_of
+from weft.target import roofline
 from weft.target.target import Target
 
 ROWS: Final = 8
@@ -25,7 +27,15 @@ COLUMNS: Final = 16
 """Columns of the result."""
 MOST_SUMS: Final = 64
 """Registers of sums of a thread."""
+_MOST_REGISTERS: Final = 224
+_OTHERS: Final = 54
+"""Registers for places, and for what is made of codes on its way."""
 _WARPS: Final = 8
+_MANY_WARPS: Final = 16
+_FEW: Final = 16
+"""Numbers of a run that leave registers for so many warps."""
+_STAGES: Final = 4
+"""Runs of each column that a lane has copied or asked for."""
 _TURNS: Final = 2
 """Steps of each warp, at least."""
 _BLOCKS: Final = 3
@@ -46,16 +56,20 @@ def codes_plan(
     )
     high = ROWS * -(-rows // ROWS)
     steps = found.runs(sizes) // LANES
-    warps = _WARPS
+    few = batch * -(-columns // COLUMNS) <= 2 * target.limits.units
+    light = high == ROWS and len(found.points) <= _FEW
+    warps = _MANY_WARPS if few and light else _WARPS
     while warps > 1 and steps < _TURNS * warps:
         warps //= 2
     wide = COLUMNS
     blocks = batch * -(-columns // (2 * COLUMNS))
-    if high > ROWS and high <= MOST_SUMS // 2 and blocks >= _BLOCKS * target.limits.units:
+    held = registers_of(found, high, 2 * COLUMNS)
+    if high > ROWS and held <= _MOST_REGISTERS and blocks >= _BLOCKS * target.limits.units:
         wide = 2 * COLUMNS
     return MmaPlan(
         header,
         (high, wide, warps * step_of(found)),
+        stages=_STAGES,
         warp_tile=(high, wide),
         cache=IN_REGISTERS,
         epilogue=epilogue_of(kernel),
@@ -65,6 +79,13 @@ def codes_plan(
         order="rows",
         roles="single",
     )
+
+
+def registers_of(found: Codes, rows: int, columns: int) -> int:
+    """Of a thread: sums, x, codes, and some more; a unit gives them out in eights."""
+    sums, x = rows * columns // roofline.WARP, len(found.points) // 2 * (rows // ROWS)
+    needed = sums + x + 8 * columns // COLUMNS + _OTHERS
+    return -(-needed // 8) * 8
 
 
 def step_of(found: Codes) -> int:
@@ -77,5 +98,6 @@ def codes_plans(first: MmaPlan) -> Iterator[MmaPlan]:
     warps."""
     rows, _, depth = first.tile
     for wide in (COLUMNS, 2 * COLUMNS):
-        for length in (depth // 2, depth, 2 * depth):
-            yield replace(first, tile=(rows, wide, length), warp_tile=(rows, wide))
+        for length, stages in product((depth // 2, depth, 2 * depth), (3, 4, 6)):
+            tile = (rows, wide, length)
+            yield replace(first, tile=tile, warp_tile=tile[:2], stages=stages)

@@ -22,7 +22,7 @@ from weft.region.ir import Kernel, Module, Pattern, epilogue_of, problem_of
 CACHED: Final = (CacheRead("A", "smem", "k.i"), CacheRead("B", "smem", "k.i"))
 """Tiles of both operands wait in shared memory, a step of k after the other."""
 IN_REGISTERS: Final = (CacheRead("A", "reg", "k", False), CacheRead("B", "reg", "k", False))
-"""Both operands go from memory to registers."""
+"""What is multiplied is read into registers; codes on their way there wait in a ring."""
 HINTS: Final[Mapping[str, bool | str]] = {"A_swizzle": True, "B_swizzle": True, "C_stride": "row"}
 """How tiles of matrix instructions lie in shared memory, and results in memory."""
 BOUND: Final[Mapping[str, str]] = {

@@ -271,6 +271,7 @@ class _Matching:
             case (
                 gpu.PackPair(target=target, low=low, high=high)
                 | gpu.PackSmall(target=target, low=low, high=high)
+                | gpu.PackSigned(target=target, low=low, high=high)
             ):
                 self.moved(target.array, low)
                 self.moved(target.array, high)

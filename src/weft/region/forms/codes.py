@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from weft.foundation.dtypes import BF16, F16, F32, DType
-from weft.foundation.index_expr import Axis, Expr, axes_of, bounds, coefficient, linear
+from weft.foundation.dtypes import BF16, F16
+from weft.foundation.index_expr import Axis, Expr, axes_of, coefficient, linear
 from weft.region.forms.multiplied import usual_atom
 from weft.region.ir import (
     AxisIndex,
@@ -47,8 +47,6 @@ _MOST_INNER: Final = 8
 """Numbers that share a code."""
 _MOST_ELEMENTS: Final = 64
 """Numbers that a thread makes of a run."""
-_LARGEST: Final = 128
-"""Of small integers."""
 _OF_ELEMENTS: Final = (Read, Const, AxisIndex, Unary, Cast, Binary, Select)
 
 
@@ -241,129 +239,3 @@ def _is_in_pieces(places: Sequence[int], starts: Sequence[int], width: int) -> b
         for at in range(0, len(places), width)
         for step in range(width)
     )
-
-
-# -- small integers ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """A weight that is an integer plus an `offset`, times a factor of its own dtype, rounded once:
-    which, and of what range."""
-
-    integer: str
-    factor: str
-    low: int
-    high: int
-    offset: int
-
-
-def find_scaled(kernel: Kernel, weight: str) -> Scaled | None:
-    """What a weight is the product of; None where it is made otherwise. A product of numbers of 16
-    bits is exact in f32, so that only its own dtype rounds it."""
-    made = kernel.let(weight)
-    product = _below(kernel, made, made.dtype)
-    if product is None or product.dtype is not F32 or not isinstance(product.expr, Binary):
-        return None
-    if product.expr.fn != "mul":
-        return None
-    for one, two in ((0, 1), (1, 0)):
-        names = (product.expr.lhs, product.expr.rhs)
-        integer, factor = kernel.let(names[one]), _below(kernel, kernel.let(names[two]), F32)
-        integer, start = _integer_below(kernel, integer)
-        if factor is None or factor.dtype is not made.dtype or not integer.dtype.is_integer:
-            continue
-        integer, offset = _without_offset(kernel, integer)
-        offset += start
-        low, high = integer_range(kernel, integer.name)
-        if all(abs(end) <= _LARGEST for end in (low, high, low + offset, high + offset)):
-            return Scaled(integer.name, factor.name, low, high, offset)
-    return None
-
-
-def _integer_below(kernel: Kernel, let: Let) -> tuple[Let, int]:
-    """What a float is made of, and a whole number that is added: both are small where it counts,
-    so that floats have them exactly."""
-    offset = 0
-    while let.dtype.is_float:
-        match let.expr:
-            case Cast(x=x):
-                let = kernel.let(x)
-            case Binary(fn="sub" | "add" as fn, lhs=x, rhs=y) if let.dtype is F32:
-                number = kernel.let(y).expr
-                if not isinstance(number, Const) or isinstance(number.value, complex):
-                    break
-                if not math.isfinite(number.value) or number.value != int(number.value):
-                    break
-                offset += int(number.value) if fn == "add" else -int(number.value)
-                let = kernel.let(x)
-            case _:
-                break
-    return let, offset
-
-
-def _without_offset(kernel: Kernel, let: Let) -> tuple[Let, int]:
-    """An integer as another one and a constant, as long as nothing on the way is cut or wraps."""
-    offset = 0
-    while True:
-        low, high = integer_range(kernel, let.name)
-        match let.expr:
-            case Cast(x=x) if kernel.let(x).dtype.is_integer:
-                below, step = kernel.let(x), 0
-            case Binary(fn="sub" | "add" as fn, lhs=x, rhs=y) if isinstance(
-                kernel.let(y).expr, Const
-            ):
-                number, _ = integer_range(kernel, y)
-                below, step = kernel.let(x), number if fn == "add" else -number
-            case _:
-                return let, offset
-        if integer_range(kernel, below.name) != (low - step, high - step):
-            return let, offset
-        let, offset = below, offset + step
-
-
-def _below(kernel: Kernel, let: Let, dtype: DType) -> Let | None:
-    """What a Let of a dtype is a cast of."""
-    return kernel.let(let.expr.x) if isinstance(let.expr, Cast) and let.dtype is dtype else None
-
-
-def integer_range(kernel: Kernel, name: str) -> tuple[int, int]:
-    """The least and the greatest number that an integer may be."""
-    let = kernel.let(name)
-    whole = (int(let.dtype.lowest), int(let.dtype.highest))
-    match let.expr:
-        case Const(value=value):
-            found = (int(value), int(value)) if isinstance(value, int) else whole
-        case AxisIndex(expr=expr):
-            found = bounds(expr, kernel.ranges)
-        case Cast(x=x) if kernel.let(x).dtype.is_integer:
-            low, high = integer_range(kernel, x)
-            found = (max(low, whole[0]), min(high, whole[1]))
-        case Select(x=x, y=y):
-            found = _both(integer_range(kernel, x), integer_range(kernel, y))
-        case Binary(fn=fn, lhs=lhs, rhs=rhs):
-            found = _combined(fn, integer_range(kernel, lhs), integer_range(kernel, rhs), whole)
-        case _:
-            found = whole
-    return found if whole[0] <= found[0] <= found[1] <= whole[1] else whole
-
-
-def _both(x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int]:
-    return min(x[0], y[0]), max(x[1], y[1])
-
-
-def _combined(
-    fn: str, x: tuple[int, int], y: tuple[int, int], whole: tuple[int, int]
-) -> tuple[int, int]:
-    """The range of a function of two integers; sums that wrap have any number."""
-    positive = x[0] >= 0 and y[0] >= 0
-    match fn:
-        case "add":
-            return x[0] + y[0], x[1] + y[1]
-        case "sub":
-            return x[0] - y[1], x[1] - y[0]
-        case "and" if positive:
-            return 0, min(x[1], y[1])
-        case "shift_right" if positive and y[1] < _LARGEST:
-            return x[0] >> y[1], x[1] >> y[0]
-    return whole

@@ -166,8 +166,12 @@ class Matrices(Copies):
                 self.registers[target.array][target.index] = from_bytes(raw, dtype)[:, 0]
             case ir.PackPair(target=target, low=low, high=high, dtype=dtype):
                 self.pack(target, [self.elements[low], self.elements[high]], dtype)
+            case ir.PackSigned(target=target, low=low, high=high, dtype=dtype):
+                self.pack(target, [self.elements[low], self.elements[high]], dtype)
             case ir.PackSmall(target=target, low=low, high=high, least=least, dtype=dtype):
                 ints = [self.elements[name].astype(np.int64) for name in (low, high)]
+                if statement.mask:
+                    ints = [number >> statement.shift & statement.mask for number in ints]
                 if any(((n < least) | (n >= least + SMALL[dtype])).any() for n in ints):
                     raise Hazard(f"an integer is not one of {SMALL[dtype]} from {least} on")
                 self.pack(target, [n + statement.offset for n in ints], dtype)

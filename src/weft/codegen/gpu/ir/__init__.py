@@ -7,7 +7,7 @@
            | LoadStaged | Epilogue | StGlobalVec | StGlobalRow
            | statements on single values (`values.py`)                               map, row
            | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister
-           | PackPair | PackSmall | ScalePair | MmaSync                              SM80
+           | PackPair | PackSmall | PackSigned | ScalePair | MmaSync                 SM80
            | MbarrierInit | MbarrierInitFence | MbarrierExpectTx | MbarrierArrive | MbarrierWait
            | PrefetchMap | TmaLoad | BulkLoad | TmaStore | TmaCommit | TmaWaitRead | ProxyFence
            | Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait
@@ -123,6 +123,7 @@ from weft.codegen.gpu.ir.matrix import (
     LdRegister,
     MmaSync,
     PackPair,
+    PackSigned,
     PackSmall,
     ScalePair,
     SetMaxNReg,
@@ -202,6 +203,7 @@ __all__ = [
     "MmaSync",
     "NamedBarrier",
     "PackPair",
+    "PackSigned",
     "PackSmall",
     "PartStmt",
     "PassTurn",

@@ -116,13 +116,25 @@ class PackPair:
 @dataclass(frozen=True)
 class PackSmall:
     """Two integers plus `offset` as a pair of 16-bit floats in a register, exactly: of `least` to
-    127 more, or of f16 1023 more."""
+    127 more, or of f16 1023 more. With a `mask` it is that part of each, from bit `shift` on."""
 
     target: RegAt
     low: str
     high: str
     least: int
     offset: int
+    dtype: DType
+    shift: int = 0
+    mask: int = 0
+
+
+@dataclass(frozen=True)
+class PackSigned:
+    """Two signed integers of 8 bits as a pair of 16-bit floats in a register."""
+
+    target: RegAt
+    low: str
+    high: str
     dtype: DType
 
 
@@ -162,7 +174,9 @@ class AddRegisters:
     clear: bool = False
 
 
-Sm80Matrix: TypeAlias = LdMatrix | LdRegister | PackPair | PackSmall | ScalePair | MmaSync
+Sm80Matrix: TypeAlias = (
+    LdMatrix | LdRegister | PackPair | PackSmall | PackSigned | ScalePair | MmaSync
+)  # fmt: skip
 Sm90Matrix: TypeAlias = (
     Descriptor | WgmmaFence | Wgmma | WgmmaCommit | WgmmaWait | SetMaxNReg | StMatrix
 )  # fmt: skip

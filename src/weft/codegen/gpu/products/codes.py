@@ -1,20 +1,22 @@
 """Products of few rows with weights of few bits: codes from memory to registers, `mma.sync`.
 
-    for each step of the warp: read a run of codes of every column that the lane has, and x;
-        make numbers of the codes, pack them in pairs, multiply
+    for each step of the warp: start to copy a run of codes of every column that the lane has, some
+        steps ahead; read the runs that have come, and x; make numbers of the codes, pack them in
+        pairs, multiply
     put the sums down; add up those of all warps, in order; epilogue; store
 
 Columns of the result are the rows of the matrix instructions, so that a warp takes 16 of them, and
 rows of x their columns, eight at a time. An instruction's element k belongs to a lane, not to a
 place in memory: a lane's numbers are multiplied in the order in which x has them, four at a time,
-and x is read in vectors in that order. Nothing goes through shared memory but the sums, which warps
-that share k hand over at the end.
+and x is read in vectors in that order. Codes wait in shared memory, a ring of `stages` runs; a lane
+reads what it has copied itself, so that nobody meets before the sums, which warps that share k hand
+over at the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from math import prod
 from typing import Final
 
@@ -29,26 +31,50 @@ from weft.codegen.gpu.ir.scalar import BLOCK, LANE, LANES, THREAD, WARP, Lit, Na
 from weft.codegen.gpu.maps.map import Elementwise
 from weft.codegen.gpu.products.refusals import algorithm_refusals, memory_refusals
 from weft.codegen.gpu.template import Job
-from weft.foundation.dtypes import F32
+from weft.foundation.dtypes import F32, SI8
 from weft.foundation.errors import Finding
-from weft.plan.code_tiles import COLUMNS, MOST_SUMS, ROWS, step_of
+from weft.plan.code_tiles import COLUMNS, MOST_SUMS, ROWS, registers_of, step_of
 from weft.plan.completion import IN_REGISTERS, false_claims
 from weft.plan.ir import Header, MmaPlan, Plan
 from weft.plan.text import told
 from weft.region.forms.codes import LANES as SHARING
-from weft.region.forms.codes import QUAD, Codes, find_codes, find_scaled
+from weft.region.forms.codes import QUAD, Codes, find_codes, made_of
+from weft.region.forms.small_integers import Field, Scaled, find_field, find_scaled
 from weft.region.ir import Kernel, Let, Read, Tensor
 from weft.target.target import Target
 
 _USED: Final = frozenset({
     "header", "tile", "warp_tile", "cache", "epilogue", "local_edges", "arch", "algo_choice",
+    "stages",
 })  # fmt: skip
 _FIXED: Final = {"roles": "single", "order": "rows"}
 _MOST_WARPS: Final = 16
 _PADDING: Final = 2
 """Sums between the columns of a warp's, so that those of neighbours begin in different banks."""
-_AHEAD: Final = 64
-"""Bytes of codes of a column that a lane asks for before it needs them."""
+_CELL: Final = 16
+"""Bytes of a run in shared memory."""
+_MUCH: Final = 1024
+"""Elements of x that a lane's neighbours hold of a step, which leave registers for another one."""
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """Runs that a lane copies: what it reads, of which column, and where inner axes stand."""
+
+    read: Read
+    column: Scope
+    inner: Mapping[str, Scalar]
+    bytes: int
+    word: int
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A weight's value, or that of an integer, or of the code whose bits it is, and a factor."""
+
+    name: str
+    factor: str
+    field: Field | None = None
 
 
 class Products(Elementwise):
@@ -67,13 +93,17 @@ class Products(Elementwise):
         assert found is not None  # `refusals` has refused the rest
         assert kernel.roles is not None
         self.found, self.plan = found, plan
+        self.registers = target.limits.registers_per_unit
         self.contraction = kernel.roles.contraction
         self.weight, self.other = self.lets[found.weight], self.lets[found.other]
         self.only_stored.add(found.weight)
         scaled = find_scaled(kernel, found.weight)
         small = scaled is not None and scaled.high - scaled.low < SMALL[self.other.dtype]
-        self.scaled = scaled if small else None
+        signed = scaled is not None and not scaled.offset and _is_signed(kernel, scaled.integer)
+        self.scaled = scaled if small or signed else None
         """What weights are the products of, where they may be made in pairs."""
+        self.fields = self.paired_fields()
+        """Of which bits of codes the integers are made, by where inner axes stand."""
         self.high, self.wide, depth = plan.tile
         self.warps = depth // step_of(found)
         self.rows, self.columns, self.batches = (
@@ -82,9 +112,26 @@ class Products(Elementwise):
         )
         self.across = -(-self.columns // self.wide)
         self.pitch = self.high + _PADDING
-        self.tiles.append(ir.SharedTile("sums", 0, self.warps * self.part * 4))
+        self.streams: list[_Stream] = []
+        self.at_column = Scope(None, {}, [])
         self.loaded: dict[tuple[object, ...], tuple[str, ...]] = {}
         """Vectors of codes that a step has read, by where they lie."""
+
+    def paired_fields(self) -> Mapping[tuple[int, ...], Field]:
+        """The bits of codes that integers are; none where the two of a pair have others."""
+        found, scaled = self.found, self.scaled
+        if scaled is None:
+            return {}
+        fields: dict[tuple[int, ...], Field] = {}
+        for place, _ in found.points:
+            at = dict(zip(found.inner, place, strict=True))
+            field = find_field(self.kernel, scaled.integer, at)
+            if field is None or field.mask >= SMALL[self.other.dtype]:
+                return {}
+            fields[place] = field
+        places = [place for place, _ in found.points]
+        alike = all(fields[x] == fields[y] for x, y in zip(places[::2], places[1::2], strict=True))
+        return fields if alike else {}
 
     @property
     def part(self) -> int:
@@ -101,10 +148,9 @@ class Products(Elementwise):
 
     @property
     def resident(self) -> int:
-        """As many blocks as registers are left for, where a thread has few sums."""
-        sums = self.high * self.wide // LANES
-        room = 2 if sums <= MOST_SUMS // 4 else 1
-        return max(1, min(room, 512 // self.threads))
+        """As many blocks as there are registers for."""
+        needed = registers_of(self.found, self.high, self.wide)
+        return max(1, self.registers // (needed * self.threads))
 
     # -- the product -----------------------------------------------------------------------------
 
@@ -127,21 +173,77 @@ class Products(Elementwise):
         body.append(ir.Registers("acc", ir.RegisterKind.F32, sums, zero=True))
         body.append(ir.Registers("a_part", ir.RegisterKind.B32, 2 * quads * len(columns)))
         body.append(ir.Registers("b_part", ir.RegisterKind.B32, 2 * quads * len(rows)))
-        steps = self.found.runs(self.kernel.sizes) // SHARING
         turn = self.step(columns, rows)
-        times = max(1, min(_AHEAD // self.run_bytes, -(-steps // self.warps)))
-        body.append(ir.For("step", WARP, Lit(steps), Lit(self.warps), tuple(turn), times=times))
+        size = self.warps * self.part * 4
+        self.tiles.append(ir.SharedTile("sums", 0, size))
+        if self.streams:
+            start = -(-size // _CELL) * _CELL
+            room = len(self.streams) * self.plan.stages * self.threads * _CELL
+            self.tiles.append(ir.SharedTile("codes", start, room))
+            for ahead in range(self.plan.stages - 1):
+                body += self.copy(WARP + ahead * self.warps, Lit(ahead))
+            body.append(ir.Let("slot", Lit(0)))
+            body.append(ir.Let("free", Lit(self.plan.stages - 1)))
+            turn = self.in_ring(turn)
+        steps, each = Lit(self.steps), Lit(self.warps)
+        body.append(ir.For("step", WARP, steps, each, tuple(turn), times=self.turns))
         body += self.hand_over(len(rows))
         self.results(root)
         return body
 
     @property
-    def run_bytes(self) -> int:
-        reads = [let.dtype.storage_bytes for let in self.lets.values() if self.is_code(let)]
-        return self.found.count * max(reads)
+    def turns(self) -> int:
+        """Steps that the compiler may interleave: one, where x takes many registers."""
+        return 2 if len(self.found.points) * self.high <= _MUCH else 1
 
-    def is_code(self, let: Let) -> bool:
-        return isinstance(let.expr, Read) and self.found.run in let.axes and let is not self.other
+    @property
+    def steps(self) -> int:
+        return self.found.runs(self.kernel.sizes) // SHARING
+
+    # -- the ring --------------------------------------------------------------------------------
+
+    def in_ring(self, turn: list[ir.Stmt]) -> list[ir.Stmt]:
+        """A step with the copies of a later one before it."""
+        stages = self.plan.stages
+        ahead = self.copy(Name("step") + (stages - 1) * self.warps, Name("free"))
+        after: list[ir.Stmt] = []
+        for name in ("slot", "free"):
+            after.append(ir.Set(name, Name(name) + 1))
+            after.append(ir.If(Name(name).equals(stages), (ir.Set(name, Lit(0)),)))
+        return [*ahead, ir.WaitGroup(stages - 1), *turn, *after]
+
+    def copy(self, step: Scalar, slot: Scalar) -> list[ir.Stmt]:
+        """Start to copy a lane's runs of a step, if there is one."""
+        scope = Scope(None, {}, [])
+        places = self.places_of(scope, step)
+        for number, stream in enumerate(self.streams):
+            at = Scope(stream.column, {**places, **stream.inner}, scope.body)
+            start = self.source(stream.read, at) * stream.word
+            scope.body.append(
+                ir.CpAsync(
+                    self.cell(number, slot), self.numbers[stream.read.tensor], start, at.exists(),
+                    stream.bytes,
+                )
+            )  # fmt: skip
+        return [ir.If(step < self.steps, tuple(scope.body)), ir.CommitGroup()]
+
+    def cell(self, number: int, slot: Scalar) -> ir.Address:
+        """Where a lane's run of a stream waits."""
+        row = slot + number * self.plan.stages
+        return ir.Address("codes", (row * self.threads + THREAD) * _CELL)
+
+    def places_of(self, scope: Scope, step: Scalar) -> dict[str, Scalar]:
+        """Where summed axes stand at the beginning of a lane's run."""
+        found = self.found
+        name = self.fresh("run")
+        scope.body.append(ir.Let(name, step * SHARING + (LANE & (SHARING - 1))))
+        names, sizes = (*found.outer, found.run), dict(self.kernel.sizes)
+        sizes[found.run] //= found.count
+        places = self.places(scope, Name(name), names, sizes)
+        places[found.run] = places[found.run] * found.count
+        return places | {lone: Lit(0) for lone in self.lone}
+
+    # -- steps -----------------------------------------------------------------------------------
 
     def column(self, root: Scope, number: int) -> Scope:
         """One of a lane's columns: of every 16 that of its number, and the eighth from it."""
@@ -166,12 +268,7 @@ class Products(Elementwise):
         found = self.found
         inner = Scope(None, {}, [])
         body = inner.body
-        body.append(ir.Let("run", Name("step") * SHARING + (LANE & (SHARING - 1))))
-        names, sizes = (*found.outer, found.run), dict(self.kernel.sizes)
-        sizes[found.run] //= found.count
-        places = self.places(inner, Name("run"), names, sizes)
-        places[found.run] = places[found.run] * found.count
-        places |= {name: Lit(0) for name in self.lone}
+        places = self.places_of(inner, Name("step"))
         for number, row in enumerate(rows):
             self.fetch(Scope(row, dict(places), body), number)
         made = [self.weights(column, places, body) for column in columns]
@@ -208,12 +305,13 @@ class Products(Elementwise):
 
     def weights(
         self, column: Scope, places: Mapping[str, Scalar], body: list[ir.Stmt]
-    ) -> list[tuple[str, str]]:
+    ) -> list[_Made]:
         """The numbers that a run of a column's codes stands for, in the order of x: or integers,
         and what they are scaled by."""
-        found, scaled = self.found, self.scaled
+        found = self.found
         known = {n: at for n, at in places.items() if n != found.run and n not in found.inner}
         base = Scope(column, known, body)
+        self.at_column = column
         groups: dict[tuple[int, ...], Group] = {}
         self.loaded = {}
         made = []
@@ -223,47 +321,76 @@ class Products(Elementwise):
                 parent = Scope(base, {**axes}, body)
                 at = {found.run: places[found.run]}
                 groups[place] = group_at(parent, at, found.run, found.count, Lit(1))
-            point = groups[place].instances[code]
-            made.append(self.value(self.weight.name if scaled is None else scaled.integer, point))
-        factors = [
-            "" if scaled is None else self.value(scaled.factor, groups[place].instances[code])
-            for place, code in found.points
-        ]
-        return list(zip(made, factors, strict=True))
+            made.append(self.made_at(groups[place].instances[code], place))
+        return made
 
-    def pack(self, target: ir.RegAt, pair: Sequence[tuple[str, str]], body: list[ir.Stmt]) -> None:
-        """Two weights into a register: from their integers, where these share a factor."""
-        ((low, factor), (high, other)), dtype = pair, self.other.dtype
-        if self.scaled is None:
-            body.append(ir.PackPair(target, low, high, dtype))
+    def made_at(self, point: Scope, place: tuple[int, ...]) -> _Made:
+        """A weight: itself, or what it is the product of."""
+        scaled = self.scaled
+        if scaled is None:
+            return _Made(self.value(self.weight.name, point), "")
+        field = self.fields.get(place)
+        code = scaled.integer if field is None else field.code
+        return _Made(self.value(code, point), self.value(scaled.factor, point), field)
+
+    def pack(self, target: ir.RegAt, pair: Sequence[_Made], body: list[ir.Stmt]) -> None:
+        """Two weights into a register: from their integers, where these have a factor."""
+        (low, high), dtype, scaled = pair, self.other.dtype, self.scaled
+        if scaled is None:
+            body.append(ir.PackPair(target, low.name, high.name, dtype))
             return
-        assert factor == other  # the factor of a run
-        body.append(ir.PackSmall(target, low, high, self.scaled.low, self.scaled.offset, dtype))
-        body.append(ir.ScalePair(target, factor, dtype))
+        assert low.factor == high.factor  # that of a run
+        if _is_signed(self.kernel, scaled.integer):
+            body.append(ir.PackSigned(target, low.name, high.name, dtype))
+        else:
+            body.append(self.pack_small(target, low, high, scaled))
+        body.append(ir.ScalePair(target, low.factor, dtype))
+
+    def pack_small(self, target: ir.RegAt, low: _Made, high: _Made, scaled: Scaled) -> ir.Stmt:
+        names, dtype, field = (low.name, high.name), self.other.dtype, low.field
+        if field is None:
+            return ir.PackSmall(target, *names, scaled.low, scaled.offset, dtype)
+        return ir.PackSmall(target, *names, 0, scaled.offset, dtype, field.shift, field.mask)
 
     def read_vectors(self, let: Let, read: Read, group: Group) -> None:
         """Vectors of codes, each once, whichever halves are asked for."""
         head = group.instances[0]
-        guard = self.guard(read, head)
-        if guard == Lit(0):
+        there = self.indexer.holds(self.kernel.open_guards(read), self.known(read, head))
+        if there == Lit(0):
             name = self.fresh()
             zero = 0.0 if let.dtype.is_float else 0
             head.body.append(values.Compute(ElementOp(name, let.dtype, "const", (), zero)))
             for instance in group.instances:
                 instance.made[let.name] = name
             return
-        key = (read.tensor, self.source(read, head), guard, len(group.instances))
+        key = (read.tensor, self.source(read, head), len(group.instances))
         if key not in self.loaded:
-            super().read_vectors(let, read, group)
+            size = len(group.instances) * let.dtype.storage_bytes
+            if size > _CELL or there != Lit(1):
+                super().read_vectors(let, read, group)
+            else:
+                self.read_staged(let, read, group)
             self.loaded[key] = tuple(point.made[let.name] for point in group.instances)
         for instance, name in zip(group.instances, self.loaded[key], strict=True):
             instance.made[let.name] = name
+
+    def read_staged(self, let: Let, read: Read, group: Group) -> None:
+        """A run that was copied some steps before."""
+        head = group.instances[0]
+        names = tuple(self.fresh() for _ in group.instances)
+        for instance, name in zip(group.instances, names, strict=True):
+            instance.made[let.name] = name
+        cell = self.cell(len(self.streams), Name("slot"))
+        head.body.append(ir.LoadStaged(names, let.dtype, cell))
+        inner = {name: at for name, at in head.known().items() if name in self.found.inner}
+        word = let.dtype.storage_bytes
+        self.streams.append(_Stream(read, self.at_column, inner, len(names) * word, word))
 
     def is_read_once(self, let: Let) -> bool:
         return True
 
     def multiply(
-        self, made: Sequence[Sequence[tuple[str, str]]], quad: int, rows: int, body: list[ir.Stmt]
+        self, made: Sequence[Sequence[_Made]], quad: int, rows: int, body: list[ir.Stmt]
     ) -> None:
         """Four numbers of each lane's columns, with all rows."""
         dtype, quads = self.other.dtype, len(self.found.points) // QUAD
@@ -341,6 +468,18 @@ class Products(Elementwise):
         return total
 
 
+def _codes(kernel: Kernel, found: Codes) -> list[Let]:
+    """What runs are read of."""
+    lets = made_of(kernel, found.weight)
+    return [let for let in lets if isinstance(let.expr, Read) and found.run in let.axes]
+
+
+def _is_signed(kernel: Kernel, name: str) -> bool:
+    """Whether an integer is a signed one of 8 bits, as it is read."""
+    let = kernel.let(name)
+    return let.dtype is SI8 and isinstance(let.expr, Read)
+
+
 # -- the template --------------------------------------------------------------------------------
 
 
@@ -386,8 +525,12 @@ def _tile(kernel: Kernel, found: Codes, plan: MmaPlan, target: Target) -> Iterat
     elif high * wide // LANES > MOST_SUMS:
         yield refuse("Registers", f"{high * wide // LANES} sums of a thread are too many")
     else:
-        sums = depth // step * wide * (high + _PADDING) * 4
-        yield from memory_refusals(sums, target)
+        warps = depth // step
+        sums = warps * wide * (high + _PADDING) * 4
+        codes = (
+            2 * (wide // COLUMNS) * plan.stages * warps * LANES * _CELL * len(_codes(kernel, found))
+        )
+        yield from memory_refusals(sums + codes + _CELL, target)
     batch = prod(kernel.sizes[name] for name in found.batch)
     yield from too_many(columns, found.runs(kernel.sizes), blocks=batch * columns)
 

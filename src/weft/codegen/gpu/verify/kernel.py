@@ -17,7 +17,7 @@ from weft.codegen.gpu.ir.swizzle import PIECE, Major
 from weft.codegen.gpu.spelling.names import is_free
 from weft.codegen.gpu.spelling.text import spelling
 from weft.codegen.gpu.verify.frame import frame_findings
-from weft.foundation.dtypes import BF16, F16, F32, F64, I1, SI32, UI32, UI64, DType
+from weft.foundation.dtypes import BF16, F16, F32, F64, I1, SI8, SI32, UI32, UI64, DType
 from weft.foundation.errors import Finding, SpecViolation
 from weft.target.matrix_atoms import ATOMS, INTEGERS, TINY
 from weft.target.target import Target
@@ -523,9 +523,15 @@ class _Checker:
                 near = all(abs(start) <= _MOST_SMALL for start in starts)
                 self.need(near, f"small integers from {least} on, {node.offset} further")
                 self.registers(target, 1)
+                self.need(0 <= node.shift < _WORD_BITS and node.mask >= 0, "a part of no bits")
                 for name in (low, high):
                     found = self.value(name)
                     self.need(found is None or found.is_integer, f"{name} is no integer", TYPE)
+            case ir.PackSigned(target=target, low=low, high=high, dtype=dtype):
+                self.need(dtype in _NARROW, f"a pair of {dtype}", TYPE)
+                self.registers(target, 1)
+                for name in (low, high):
+                    self.value(name, SI8)
             case ir.ScalePair(target=target, factor=factor, dtype=dtype):
                 self.need(dtype in _NARROW, f"a pair of {dtype}", TYPE)
                 self.registers(target, 1)

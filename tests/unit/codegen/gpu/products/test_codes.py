@@ -73,10 +73,10 @@ def test_other_weights_are_left_to_others(case: Case) -> None:
 
 def test_codes_are_read_once_whichever_halves_are_asked_for() -> None:
     (kernel,) = through_stages(CASES["halves of bytes"].program(), "sm90")["gpu"].kernels.values()
-    reads = [s for s in ir.walk(kernel.body) if isinstance(s, values.LoadVector)]
-    codes = [read for read in reads if read.dtype.name == "ui8"]
-    assert len(codes) == 2
-    assert all(len(read.names) == 16 and read.guard == Lit(1) for read in codes)
+    reads = [s for s in ir.walk(kernel.body) if isinstance(s, ir.LoadStaged)]
+    assert [len(read.names) for read in reads] == [16, 16]
+    copies = [s for s in ir.walk(kernel.body) if isinstance(s, ir.CpAsync)]
+    assert {copy.bytes for copy in copies} == {16}
 
 
 @pytest.mark.parametrize("rows", [1, 4])
@@ -169,7 +169,7 @@ def test_other_tiles_are_candidates_and_agree() -> None:
     "change",
     [
         {"tile": (8, 16, 256)}, {"tile": (16, 24, 256)}, {"tile": (16, 16, 100)},
-        {"warp_tile": (16, 8)}, {"stages": 3}, {"order": "hilbert"}, {"roles": "pingpong"},
+        {"warp_tile": (16, 8)}, {"consumers": 3}, {"order": "hilbert"}, {"roles": "pingpong"},
         {"split_k": 2}, {"algo_choice": {"matmul": "splitk_serial_2"}},
     ],
     ids=str,
@@ -183,7 +183,7 @@ def test_plans_that_the_template_cannot_carry_out_are_refused(change: dict[str, 
 
 
 def unguarded(statement: ir.Stmt) -> ir.Stmt:
-    if isinstance(statement, values.LoadVector):
+    if isinstance(statement, values.LoadVector | ir.CpAsync):
         return replace(statement, guard=Lit(1))
     return statement
 
@@ -200,7 +200,15 @@ def behind_the_end(statement: ir.Stmt) -> ir.Stmt:
     return statement
 
 
+def too_late(statement: ir.Stmt) -> ir.Stmt:
+    if isinstance(statement, ir.WaitGroup):
+        return replace(statement, pending=statement.pending + 1)
+    return statement
+
+
 FAULTS: dict[str, Callable[[ir.Stmt], ir.Stmt | None]] = {
+    "no wait for copies": without(ir.WaitGroup),
+    "a wait for older copies": too_late,
     "no meeting": without(ir.SyncThreads),
     "rows behind the last": unguarded,
     "numbers in another order": turned,

@@ -439,15 +439,30 @@ INLINE void store_cluster(u32 there, u64 x) {
 SMALL: Final = r"""
 // The leading digit of a float whose last digit is one, and small integers as its other digits; the
 // digit is taken away again. A sum with -0 is the product itself.
-INLINE u32 pack_small_bf16(u32 low, u32 high, u32 back) {
-  const u32 pair = 0x43004300u | low | high << 16;
-  u32 r; asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(0x3f803f80u), "r"(back));
+INLINE u32 merged(u32 bits, u32 mask, u32 others) {
+  // By name: with two constants the compiler makes two instructions of it.
+  u32 r; asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(bits), "r"(mask), "r"(others));
   return r;
 }
-INLINE u32 pack_small_f16(u32 low, u32 high, u32 back) {
-  const u32 pair = 0x64006400u | low | high << 16;
-  u32 r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(0x3c003c00u), "r"(back));
+INLINE u32 pack_small_bf16(u32 pair, u32 mask, u32 back) {
+  const u32 made = merged(pair, mask, 0x43004300u);
+  u32 r; asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(made), "r"(0x3f803f80u), "r"(back));
   return r;
+}
+INLINE u32 pack_small_f16(u32 pair, u32 mask, u32 back) {
+  const u32 made = merged(pair, mask, 0x64006400u);
+  u32 r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(made), "r"(0x3c003c00u), "r"(back));
+  return r;
+}
+// The digits of 8 bits below the sign, after 128; and 128, or 256 where there is a sign.
+INLINE u32 pack_signed_bf16(u32 pair) {
+  const u32 digits = merged(pair, 0x007f007fu, 0x43004300u);
+  const u32 sign = merged(pair, 0x00800080u, 0x43004300u);
+  u32 r; asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(sign), "r"(0xbf80bf80u), "r"(digits));
+  return r;
+}
+INLINE u32 pack_signed_f16(u32 pair) {
+  return pack_small_f16(pair ^ 0x00800080u, 0x00ff00ffu, 0xe480e480u);
 }
 INLINE u32 scale_pair_bf16(u32 pair, float factor) {
   const u32 by = pack_bf16(factor, factor), zero = 0x80008000u;

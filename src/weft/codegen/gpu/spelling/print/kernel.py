@@ -75,7 +75,7 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield instructions.SM90
     if any(isinstance(s, ir.Sm80Stmt) for s in statements):
         yield instructions.SM80
-    if any(isinstance(s, ir.PackSmall | ir.ScalePair) for s in statements):
+    if any(isinstance(s, ir.PackSmall | ir.PackSigned | ir.ScalePair) for s in statements):
         yield instructions.SMALL
     if any(isinstance(s, ir.CpAsync) and s.bytes < PIECE for s in statements):
         yield instructions.PARTS_OF_PIECES
@@ -313,12 +313,16 @@ class _Printer:
                 return f"load_register({at(target, 0)}, {self.address(source)});"
             case ir.PackPair(target=target, low=low, high=high, dtype=dtype):
                 return f"{at(target, 0)} = {self.values.packed((low, high), 0, dtype)};"
-            case ir.PackSmall(target=target, low=low, high=high, least=least, dtype=dtype):
-                back = least + statement.offset - SMALL[dtype]
-                pair = ", ".join(f"(u32)((int){name} - ({least}))" for name in (low, high))
+            case ir.PackSmall(target=target, dtype=dtype):
+                back = statement.least + statement.offset - SMALL[dtype]
                 back = int(np.array(back, dtype.numpy).view(np.uint16))
-                pair = f"{pair}, {back << 16 | back:#x}u"
-                return f"{at(target, 0)} = pack_small_{dtype.name}({pair});"
+                pair = self.values.small(statement)
+                return (
+                    f"{at(target, 0)} = pack_small_{dtype.name}({pair}, {back << 16 | back:#x}u);"
+                )
+            case ir.PackSigned(target=target, low=low, high=high, dtype=dtype):
+                pair = self.values.byte_pair(low, high)
+                return f"{at(target, 0)} = pack_signed_{dtype.name}({pair});"
             case ir.ScalePair(target=target, factor=factor, dtype=dtype):
                 place = at(target, 0)
                 return f"{place} = scale_pair_{dtype.name}({place}, {factor});"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.element_ops import ElementOp, Number, literal, statement
 from weft.codegen.gpu.ir.formats import (
@@ -25,7 +26,7 @@ from weft.codegen.gpu.ir.formats import (
 )
 from weft.codegen.gpu.ir.scalar import Lit, Scalar
 from weft.codegen.gpu.spelling.print.scalars import text
-from weft.foundation.dtypes import F32, I1, UI32, DType
+from weft.foundation.dtypes import F32, I1, SI8, UI8, UI32, DType
 from weft.foundation.errors import InternalError
 
 WORD = 4
@@ -66,6 +67,8 @@ class ValuePrinter:
         are."""
         self.alone: dict[str, str] = {}
         """Elements narrower than a word that were loaded one by one, in words of their own."""
+        self.bytes: dict[str, tuple[str, int]] = {}
+        """Integers of 8 bits that were loaded: the word, and the byte of it."""
 
     def name(self, name: str, dtype: DType) -> str:
         """The head of a declaration."""
@@ -201,6 +204,8 @@ class ValuePrinter:
             for word, first in enumerate(range(0, len(names), each)):
                 self.loaded[names[first : first + each]] = f"{words}[{word}]"
         for number, name in enumerate(names):
+            if dtype in (SI8, UI8):
+                self.bytes[name] = (f"{words}[{number // WORD}]", number % WORD)
             yield f"{self.name(name, dtype)} = {_piece(words, number, dtype)};"
 
     def load_shared_vector(
@@ -245,6 +250,25 @@ class ValuePrinter:
         place = f"b{node.buffer} + {text(node.offset)} * {size}"
         put = f"put_words{'_passing' if node.passing else ''}({words}, {place});"
         yield put if node.guard == Lit(1) else f"if ({text(node.guard)}) {put}"
+
+    def byte_pair(self, low: str, high: str) -> str:
+        """The bits of two integers of 8 bits, each in half a word."""
+        first, second = self.bytes.get(low), self.bytes.get(high)
+        if first is not None and second is not None and first[0] == second[0]:
+            return f"__byte_perm({first[0]}, 0, 0x4{second[1]}4{first[1]})"
+        return f"((u32)(u8){low} | (u32)(u8){high} << 16)"
+
+    def small(self, node: ir.PackSmall) -> str:
+        """Two integers from 0 on, or parts of them, each in half a word, and which bits count."""
+        names, least = (node.low, node.high), node.least
+        mask = f"{node.mask << 16 | node.mask:#x}u"
+        if node.mask and not least and all(name in self.bytes for name in names):
+            pair = self.byte_pair(*names)
+            return f"{f'({pair} >> {node.shift})' if node.shift else pair}, {mask}"
+        parts = [f"((u32)((int){name} - ({least})))" for name in names]
+        if node.mask:
+            parts = [f"(((u32){name} >> {node.shift} & {node.mask}u) - {least})" for name in names]
+        return f"({parts[0]} | {parts[1]} << 16), 0xffffffffu"
 
     def packed(self, sources: tuple[str, ...], word: int, dtype: DType) -> str:
         """A word of a vector of values."""

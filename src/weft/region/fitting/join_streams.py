@@ -96,12 +96,15 @@ class _Streams:
         names, tensors = {kernel.name for kernel in members}, self.module.tensors
         found: list[Kernel] = []
         for kernel in self.module.kernels:
-            made, words = _writes(kernel), [isinstance(let.expr, Words) for let in kernel.body]
-            readers = {k.name for k in self.module.kernels if made & set(_read(k))}
-            inside = readers and readers <= names and kernel.name not in names
+            draws = any(isinstance(let.expr, Words) for let in kernel.body)
+            if not draws or kernel.pattern is not Pattern.MAP or kernel.name in names:
+                continue
+            made = _writes(kernel)
+            readers = {k.name for k in self.module.kernels if not made.isdisjoint(_read(k))}
+            inside = readers and readers <= names
             few = all(math.prod(tensors[name].shape) <= _STATE for name in kernel.inputs)
             own = all(tensors[name].role == "internal" for name in made)
-            if any(words) and inside and few and own and kernel.pattern is Pattern.MAP:
+            if inside and few and own:
                 found.append(kernel)
         return found
 

@@ -20,10 +20,11 @@ from weft.driver.stages.compilation import Compilation
 from weft.foundation.dtypes import BF16
 from weft.ptir import Builder, Program
 from weft.ptir.gradient import gradient, vjp
+from weft.region.fitting import join_streams
 from weft.region.form import Stream
 from weft.region.form_text import form_from_json, form_to_json
 from weft.region.interp import run_kernel
-from weft.region.ir import Module, Pattern, form_of, stream_parts
+from weft.region.ir import Chain, Kernel, Module, Pattern, form_of, stream_parts
 from weft.target.known import target_named
 from weft.testing.compare import compare
 
@@ -188,3 +189,20 @@ def test_heads_that_share_keys_between_layers_stream_too() -> None:
     assert largest_internal(module) < heads * length * length
     report = compare(program, arrays, InterpretedGpu("sm90"))
     assert report.agrees, str(report)
+
+
+def test_where_nothing_is_drawn_nobody_asks_who_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel was compared with every other, for each chain: half of the time of fusion."""
+    asked: list[str] = []
+
+    def noted(kernel: Kernel) -> list[str]:
+        asked.append(kernel.name)
+        return list(kernel.inputs)
+
+    monkeypatch.setattr(join_streams, "_read", noted)
+    streams = join_streams._Streams(
+        kernels_of(GRADIENTS["causal"].gradients()), Chain("stream", ())
+    )
+    asked.clear()
+    assert streams.drawn([]) == []
+    assert asked == []

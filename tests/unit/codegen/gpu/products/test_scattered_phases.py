@@ -12,13 +12,19 @@ import pytest
 from tests.example_inputs import inputs_for
 from tests.gpu_convolutions import Case
 from tests.gpu_interpreted import InterpretedGpu
+from tests.gpu_support import TWO_UNITS
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda
+from weft.codegen.gpu.interp import Timing, run
 from weft.codegen.gpu.ir.kernel import walk
+from weft.codegen.gpu.products import sm90
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
+from weft.foundation.dtypes import BF16
 from weft.ptir import Builder, Program, Value
 from weft.region.fitting import boards
+from weft.region.structure import buffers
+from weft.target.sm90 import SM90
 from weft.testing.compare import compare
 
 _STEPS_OF_TWO = Case(size=(8, 8), stride=2)
@@ -113,3 +119,39 @@ def test_phases_become_machine_code_as_planned(name: str) -> None:
 def test_the_text_of_phases_reads_back() -> None:
     module = module_of(CASES["3x3"].gradient(0))
     assert parse_module(print_module(module)) == module
+
+
+PINGPONG = {"tile": (64, 64, 64), "warp_tile": (64, 64), "roles": "pingpong", "consumers": 2}
+SHARED = {"tile": (128, 64, 64), "warp_tile": (64, 64), "roles": "cooperative", "consumers": 2}
+FORMS: dict[str, dict[str, Any]] = {
+    "in turns": {**PINGPONG, "deferred_epilogue": False, "registers": (40, 232)},
+    "together": {**SHARED, "deferred_epilogue": False, "registers": (40, 232)},
+    "together, stored later": {**SHARED, "deferred_epilogue": True, "registers": (40, 232)},
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_blocks_that_take_several_tiles_of_unequal_phases_give_the_same_bits(name: str) -> None:
+    program = Case(size=(10, 12), stride=2, images=3, inputs=72, outputs=136).gradient(0)
+    made = InterpretedGpu("sm90").compile(program).compilation
+    kernel = made["region"].kernels[-1]
+    plan, refs = made["plan"].of(kernel.name), made["memory"].refs_of(buffers(kernel))
+    few = replace(plan, stages=3, **FORMS[name])
+    wanted = results_of(sm90.build(kernel, refs, plan, SM90, "wide"))
+    assert np.isfinite(wanted.astype(np.float32)).all()
+    built = sm90.build(kernel, refs, few, TWO_UNITS, "narrow")
+    assert built.grid == 2
+    for timing, seed in ((Timing.LATE, 0), (Timing.EARLY, 5)):
+        assert (results_of(built, timing, seed) == wanted).all()
+
+
+def results_of(kernel: ir.Kernel, timing: Timing = Timing.LATE, seed: int = 0) -> Any:
+    rng = np.random.default_rng(7)
+    dtype = BF16.numpy
+    sizes = (3 * 5 * 6 * 136, 9 * 72 * 136)
+    given = [rng.standard_normal(size).astype(dtype) for size in sizes]
+    given.append(rng.standard_normal(4 * 72).astype(np.float32))
+    given.append(np.full(3 * 10 * 12 * 72, np.nan, dtype))
+    tensors = dict(zip(kernel.buffers, given, strict=True))
+    run(kernel, tensors, timing, seed)
+    return tensors[kernel.buffers[-1]]

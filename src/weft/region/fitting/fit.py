@@ -27,6 +27,7 @@ from weft.region.fitting.turned_filters import (
     with_filters_in_place,
     with_known_places,
 )
+from weft.region.fitting.turned_windows import with_turned_windows
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.fitting.wide_sums import with_wide_sums
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
@@ -38,8 +39,8 @@ _ZERO: Final = ("0", "0.0", "False")
 
 def fit(module: Module, target: Target, constants: Constants | None = None) -> Module:
     """The module with long sums cut; on a GPU with room in odd rows, or with them joined, operands
-    aligned, hulls of what is seen, single rows of 8-bit numbers as contractions and ops that stay
-    whole in steps;
+    aligned, hulls of what is seen, windows as their operands lie, single rows of 8-bit numbers as
+    contractions and ops that stay whole in steps;
     elsewhere with windows that have zeros in them by phases, with parameters laid out for products,
     with what is picked read where it lies together, and with scatters that add narrow floats in a
     wider dtype."""
@@ -98,6 +99,15 @@ def _prepared(
         patches = groups or with_patches(kernel, tensors, target)
         folded = patches or with_folded_windows(kernel, tensors, target)
         return folded or with_boards(kernel, tensors, target)
+    turned = with_turned_windows(kernel, tensors)
+    if turned is not None:
+        known = {**tensors, turned.tensor.name: turned.tensor}
+        made, more = _aligned(turned.kernel, known, target)
+        return (*made, turned.copy), (turned.tensor, *more)
+    return _aligned(kernel, tensors, target)
+
+
+def _aligned(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
     joined = with_joined_axes(kernel, tensors)
     return with_aligned_operands(with_one_row(joined, tensors, target), tensors, target)
 

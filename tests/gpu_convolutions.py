@@ -188,6 +188,22 @@ GRADIENTS: Final[dict[str, tuple[Case, int]]] = {
 }
 """Cases, and the parameter whose gradient is taken."""
 
+_STEPS_OF_TWO: Final = Case(size=(8, 8), stride=2)
+PHASES: Final[dict[str, Case]] = {
+    "3x3": _STEPS_OF_TWO,
+    "4x4": replace(_STEPS_OF_TWO, window=(4, 4)),
+    "whole windows": replace(_STEPS_OF_TWO, window=(2, 2), pad=0),
+    "one tap down, two across": replace(_STEPS_OF_TWO, window=(2, 3), pad=(0, 1, 0, 1)),
+    "more images than a tile, some channels": Case(
+        size=(10, 6), stride=2, window=(5, 3), pad=(2, 1, 2, 1), images=5, inputs=72, outputs=40
+    ),
+    "whole windows in steps of three": Case(size=(9, 9), stride=3, pad=0),
+    "two groups": Case(inputs=128, outputs=128, groups=2, stride=2, size=(4, 8)),
+    "1-D": Case(size=(40,), window=(5,), stride=2, pad=2),
+    "3-D": Case(size=(4, 4, 6), window=(3, 3, 3), stride=2, images=1),
+}
+"""Convolutions with strides, whose images have gradients in phases."""
+
 _FIRST: Final = Case(inputs=3, size=(8, 7), window=(3, 3), stride=2, images=3)
 FIRST_LAYERS: Final[dict[str, Case]] = {
     "channels last": _FIRST,

@@ -21,6 +21,7 @@ from tests.gpu_convolutions import (
     GRADIENTS,
     GROUPED,
     PATCHES,
+    PHASES,
     Case,
     depthwise,
 )
@@ -61,6 +62,15 @@ def test_patches_agree() -> None:
 def test_gradients_agree(name: str) -> None:
     case, of = GRADIENTS[name]
     agree(case.gradient(of), 1)
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_gradients_in_phases_agree(name: str) -> None:
+    """Of few tiles, and of several for every block."""
+    case = PHASES[name]
+    agree(replace(case, images=9).gradient(0), 1)
+    large = replace(case, size=tuple(4 * size for size in case.size), images=16)
+    agree(large.gradient(0), 2)
 
 
 @pytest.mark.parametrize("name", GROUPED)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import Case
+from tests.gpu_convolutions import PHASES, Case
 from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_support import TWO_UNITS
 from weft.codegen.gpu import ir
@@ -26,21 +26,6 @@ from weft.region.fitting import boards
 from weft.region.structure import buffers
 from weft.target.sm90 import SM90
 from weft.testing.compare import compare
-
-_STEPS_OF_TWO = Case(size=(8, 8), stride=2)
-CASES = {
-    "3x3": _STEPS_OF_TWO,
-    "4x4": replace(_STEPS_OF_TWO, window=(4, 4)),
-    "whole windows": replace(_STEPS_OF_TWO, window=(2, 2), pad=0),
-    "one tap down, two across": replace(_STEPS_OF_TWO, window=(2, 3), pad=(0, 1, 0, 1)),
-    "more images than a tile, some channels": Case(
-        size=(10, 6), stride=2, window=(5, 3), pad=(2, 1, 2, 1), images=5, inputs=72, outputs=40
-    ),
-    "whole windows in steps of three": Case(size=(9, 9), stride=3, pad=0),
-    "two groups": Case(inputs=128, outputs=128, groups=2, stride=2, size=(4, 8)),
-    "1-D": Case(size=(40,), window=(5,), stride=2, pad=2),
-    "3-D": Case(size=(4, 4, 6), window=(3, 3, 3), stride=2, images=1),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +48,9 @@ def phased(program: Program) -> ir.Kernel:
     return kernel
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", PHASES)
 def test_all_phases_are_one_convolution_of_what_lies_in_memory(name: str) -> None:
-    program = CASES[name].gradient(0)
+    program = PHASES[name].gradient(0)
     kernels = region_of(program).kernels
     # Rows of a line follow one another in each phase.
     assert kernels[-1].form.problem.scattered is (name != "1-D")
@@ -77,7 +62,7 @@ def test_all_phases_are_one_convolution_of_what_lies_in_memory(name: str) -> Non
 @pytest.mark.parametrize("where", [1, 2])
 def test_numbers_that_are_none_spread_as_far_as_in_the_reference(where: int) -> None:
     """A weight also where its tap meets a zero, a gradient only where it is met."""
-    program = replace(_STEPS_OF_TWO, images=1, size=(4, 4)).gradient(0)
+    program = Case(size=(4, 4), stride=2, images=1).gradient(0)
     inputs = [np.array(x) for x in inputs_for(program, 3)]
     inputs[where].reshape(-1)[inputs[where].size // 3] = np.nan
     report = compare(program, inputs, InterpretedGpu("sm90"))
@@ -112,12 +97,12 @@ def test_sizes_that_steps_do_not_divide_keep_a_copy_with_zeros() -> None:
 
 @pytest.mark.parametrize("name", ["3x3", "4x4", "3-D"])
 def test_phases_become_machine_code_as_planned(name: str) -> None:
-    kernel = phased(CASES[name].gradient(0))
+    kernel = phased(PHASES[name].gradient(0))
     assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []
 
 
 def test_the_text_of_phases_reads_back() -> None:
-    module = module_of(CASES["3x3"].gradient(0))
+    module = module_of(PHASES["3x3"].gradient(0))
     assert parse_module(print_module(module)) == module
 
 

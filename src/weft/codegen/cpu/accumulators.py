@@ -20,6 +20,8 @@ from weft.foundation.errors import InternalError
 Item = TypeVar("Item")
 _IDENTITIES: Final = {"sum": 0.0, "prod": 1.0}
 _COMBINE: Final = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+_NARROW: Final = 4
+"""Lanes that are combined one by one."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,9 @@ class Accumulators:
 
         total = tree(self.instances(accumulator), combine)
         if total.lanes > 1 and not self.is_around(accumulator):
+            # Neighbours of a wide vector side by side, as the tree would have them.
+            while total.lanes > _NARROW and total.lanes % 2 == 0:
+                total = combine(*self.code.apart(total))
             lanes = [self.code.lane(total, i) for i in range(total.lanes)]
             total = tree(lanes, combine)
         return total

@@ -209,6 +209,20 @@ class Code:
             return value
         return self.assign(f"extractelement {value}, i64 {index}", value.scalar)
 
+    def apart(self, value: Val) -> tuple[Val, Val]:
+        """The even lanes of a vector of four or more, and the odd ones."""
+        lanes, kind = value.lanes // 2, value.type
+        masks = (", ".join(f"i32 {2 * n + odd}" for n in range(lanes)) for odd in (0, 1))
+        even, odd = (
+            self.assign(
+                f"shufflevector {value}, {kind} poison, <{lanes} x i32> <{mask}>",
+                value.scalar,
+                lanes,
+            )
+            for mask in masks
+        )
+        return even, odd
+
     def gather_lanes(self, parts: list[Val]) -> Val:
         """A vector from scalars."""
         lanes, scalar = len(parts), parts[0].scalar

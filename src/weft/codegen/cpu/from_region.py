@@ -40,7 +40,7 @@ from weft.codegen.cpu.tiling import (
     Packing,
     Segment,
     Tiling,
-    outer_segments,
+    halved_segments,
     segments,
 )
 from weft.foundation.dtypes import DType
@@ -121,7 +121,7 @@ class Lowering(Reductions):
             yield part
 
     def _segments(self, name: str, stretch: Interval) -> list[Segment]:
-        found = outer_segments(stretch.size, self._piece_tiling(name))
+        found = halved_segments(stretch.size, self._piece_tiling(name))
         return [replace(segment, start=segment.start + stretch.start) for segment in found]
 
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
@@ -211,7 +211,7 @@ class Lowering(Reductions):
     ) -> None:
         """All tiles of a row, or of a stretch of it, one after the other."""
         ((along, stretch),) = row.items()
-        for tile in outer_segments(stretch.extent, self.tiling.outer(along)):
+        for tile in halved_segments(stretch.extent, self.tiling.outer(along)):
             scope = Scope(root, self._name(f"{plain(along)}t"), tile.count, SERIAL)
             inner = list(wrappers)
             place = places[along] + axis(scope.var) * tile.extent + tile.start

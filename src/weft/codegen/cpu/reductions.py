@@ -14,7 +14,7 @@ from weft.codegen.cpu import ir
 from weft.codegen.cpu.kept_row import KeptRow
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope, instances, plain, reopen
 from weft.codegen.cpu.statements import Statements
-from weft.codegen.cpu.tiling import Segment, Tiling, segments
+from weft.codegen.cpu.tiling import Segment, Tiling, halved_segments
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant
 from weft.memory.ir import MemRef
@@ -191,9 +191,9 @@ class Reductions(Statements):
         if cut is None:
             self._segment_body(scope, tile, None, None, body, "a")
         else:
-            cuts = segments(self.kernel.sizes[cut], self.tiling.inner(cut))
+            cuts = halved_segments(self.kernel.sizes[cut], self.tiling.inner(cut))
             for number, segment in enumerate(cuts):
-                suffix = "a" if segment.lanes > 1 else f"t{number}"
+                suffix = "a" if segment.lanes == cuts[0].lanes > 1 else f"t{number}"
                 self._segment_body(scope, tile, cut, segment, body, suffix)
         for made in reversed(loops):
             made.close()

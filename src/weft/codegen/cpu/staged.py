@@ -20,7 +20,7 @@ from dataclasses import replace
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.from_region import Lowering
 from weft.codegen.cpu.scopes import PARALLEL, SERIAL, Scope, plain
-from weft.codegen.cpu.tiling import AxisTiling, Tiling, outer_segments
+from weft.codegen.cpu.tiling import AxisTiling, Tiling, halved_segments
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, Guard, Index, axis, constant, linear, substitute
@@ -192,7 +192,7 @@ class _Part(Lowering):
         for found in self.kernel.axes:
             if not (found.reduce or found.name in places or found.name == self.along):
                 scope = self._serial(scope, found.name, found.size)
-        for tile in outer_segments(self.kernel.sizes[self.along], self.tiling.outer(self.along)):
+        for tile in halved_segments(self.kernel.sizes[self.along], self.tiling.outer(self.along)):
             inner = Scope(scope, self._name(f"{plain(self.along)}t"), tile.count, SERIAL)
             wrappers: list[tuple[str, int, ir.LoopKind]] = []
             place = axis(inner.var) * tile.extent + tile.start

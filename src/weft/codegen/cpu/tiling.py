@@ -137,9 +137,9 @@ class Tiling:
         return self.inner_tiles.get(axis, AxisTiling())
 
 
-def outer_segments(size: int, tiling: AxisTiling) -> list[Segment]:
-    """The same of an axis that nothing reduces: of what is left of wide vectors, as much as can be
-    is a vector of half the lanes, and of half of these."""
+def halved_segments(size: int, tiling: AxisTiling) -> list[Segment]:
+    """The same, but of what is left of wide vectors, as much as can be is a vector of half the
+    lanes, and of half of these."""
     found = segments(size, tiling)
     rest, lanes = found[-1] if found else None, tiling.lanes // 2
     if rest is None or rest.lanes > 1 or tiling.lanes < WIDE:

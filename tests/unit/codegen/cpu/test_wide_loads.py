@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from weft.codegen.cpu.tiling import AxisTiling, outer_segments, segments
+from weft.codegen.cpu.tiling import AxisTiling, halved_segments, segments
 from weft.driver.compile import compile_program
 from weft.ptir import Builder, Program
 from weft.target.cpu import host
@@ -72,8 +72,8 @@ def test_every_second_element_is_taken_from_two_vectors(dtype: str, start: int) 
 
 
 def test_what_is_left_of_wide_vectors_is_halved() -> None:
-    found = [(cut.start, cut.lanes, cut.unroll) for cut in outer_segments(63, AxisTiling(2, 16))]
+    found = [(cut.start, cut.lanes, cut.unroll) for cut in halved_segments(63, AxisTiling(2, 16))]
     assert found == [(0, 16, 2), (32, 16, 1), (48, 8, 1), (56, 4, 1), (60, 1, 3)]
     narrow = AxisTiling(2, 4)
-    assert outer_segments(27, narrow) == segments(27, narrow)
-    assert outer_segments(0, AxisTiling(1, 16)) == []
+    assert halved_segments(27, narrow) == segments(27, narrow)
+    assert halved_segments(0, AxisTiling(1, 16)) == []

@@ -103,6 +103,24 @@ def test_attention(name: str, implementation: str, dtype: DType) -> None:
     agrees(result, loop_attention(q, k, v, mask, setting.causal, scale), dtype, ulps=16)
 
 
+@pytest.mark.parametrize("more", ["", "causal", "mask", "segments"])
+def test_dropped_weights_are_those_of_dropout(more: str) -> None:
+    q, k, v = (weft.asarray(data((2, 4, 6, 8), "f32", seed)) for seed in range(3))
+    segments = weft.asarray(np.asarray([0, 0, 1, 1, 1, 1], np.int32))
+    seen = {
+        "causal": np.tri(6, dtype=np.bool_),
+        "mask": np.arange(36).reshape(6, 6) % 5 > 0,
+        "segments": np.equal.outer(segments.numpy(), segments.numpy()),
+    }.get(more, np.ones((6, 6), np.bool_))
+    given = weft.asarray(seen) if more == "mask" else None
+    numbers = segments if more == "segments" else None
+    drawn = {"dropout": 0.25, "seed": 5, "offset": np.int64(9)}
+    found = F.attention(q, k, v, given, causal=more == "causal", segments=numbers, **drawn)
+    scores = weft.where(weft.asarray(seen), q @ k.mT * 8**-0.5, float("-inf"))
+    weights = F.dropout(F.softmax(scores, axis=-1), 0.25, seed=5, offset=9)
+    np.testing.assert_allclose(found.numpy(), (weights @ v).numpy(), atol=1e-6)
+
+
 LENGTHS = (3, 1, 140, 6)
 """Of sequences side by side; together longer than a block of keys."""
 

@@ -87,6 +87,12 @@ MISTAKES = [
                 t(1, 2, 3, 4), *[t(1, 2, 5, 4)] * 2, segments=t(3, dtype=weft.int32)
             ),
             "segments (3,) do not number the keys, (1, 5)", "for each position"),
+    Mistake("attention", "InvalidAttributeValue",
+            lambda: F.attention(*[t(1, 2, 3, 4)] * 3, dropout=1.0, seed=1),
+            "dropout is 1.0", "less than 1"),
+    Mistake("attention", "InvalidAttributeValue",
+            lambda: F.attention(*[t(1, 2, 3, 4)] * 3, dropout=0.5),
+            "seed is None", "for every step"),
     Mistake("attention", "BroadcastDimsInvalid",
             lambda: F.attention(t(1, 1, 2, 4), t(1, 1, 2, 4), t(1, 1, 2, 4), t(3, 3)),
             "the mask (3, 3) does not broadcast to the scores (1, 1, 2, 2)", "boolean mask"),

@@ -364,6 +364,19 @@ def test_an_attention_with_rows_that_see_nothing_is_one_op(causal: bool) -> None
     assert "reduce_max" not in [i.op.mnemonic for i in raised.main.body]
 
 
+@pytest.mark.parametrize("rows", [2048, 8192])
+def test_a_causal_mask_is_found_however_large_it_is(rows: int) -> None:
+    """With a mask beside it too, whose rows that see nothing are looked for."""
+    b = Builder()
+    q, k, v = (b.param("bf16", [1, 2, rows, 64]) for _ in range(3))
+    mask = b.param("bf16", [1, 1, rows, 1])
+    raised = raise_program(b.build(library.attention(q, k, v, mask=mask, causal=True)))
+    assert coarse(raised) == ["weft.attention"]
+    (op,) = (i.op for i in raised.main.body if i.op.mnemonic == "weft.attention")
+    assert op.causal  # type: ignore[attr-defined]
+    assert "reduce_max" not in [i.op.mnemonic for i in raised.main.body]
+
+
 @pytest.mark.parametrize(
     ("other", "opened"), [("same", True), ("another vector", False), ("floats", False)]
 )

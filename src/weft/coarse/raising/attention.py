@@ -21,14 +21,14 @@ import numpy as np
 from weft.coarse.attention import ATTENDED
 from weft.coarse.raising.matched import Matched
 from weft.coarse.raising.rows import find_softmax
-from weft.coarse.raising.search import Search, View
+from weft.coarse.raising.search import MOST_STEPS, Search, View
 from weft.foundation.dtypes import I1, DType
 from weft.foundation.numeric import wide_dtype
 from weft.ptir import library
 from weft.ptir.ir import Instruction, Operand, Ref
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.elementwise import Compare, CompareFn
-from weft.ptir.ops.movement import Transpose
+from weft.ptir.ops.movement import Iota, Transpose
 from weft.ptir.ops.reduction import Reduce
 from weft.ptir.term import Term
 from weft.ptir.types import Shape
@@ -276,12 +276,63 @@ def _is_causal(view: View, mask: Operand, scores: Shape) -> bool:
     rows, columns = scores[-2:]
     if not isinstance(rows, int) or not isinstance(columns, int):
         return False
+    shape, ahead = view.shape(_before_broadcast(view, mask)), _ahead(view, mask)
+    if ahead is not None and shape is not None and shape[-2:] == (rows, columns):
+        return ahead == columns - rows
     found = view.array(_before_broadcast(view, mask))
     if found is None or found.ndim < 2 or found.shape[-2:] != (rows, columns):
         return False
     seen = np.tri(rows, columns, columns - rows, dtype=np.bool_)
     wanted = seen if found.dtype == np.bool_ else np.where(seen, 0.0, -np.inf)
     return bool(np.array_equal(found, np.broadcast_to(wanted, found.shape)))
+
+
+def _ahead(view: View, mask: Operand) -> int | None:
+    """The n for which a mask, of truth values or to be added, hides exactly the columns more than n
+    behind their row, told by how it counts both: however large it is."""
+    mask = _before_broadcast(view, mask)
+    made = view.definition(mask)
+    if made is not None and made.op.mnemonic == "select":
+        seen, shown, hidden = made.operands
+        if (view.number(shown), view.number(hidden)) != (0.0, -math.inf):
+            return None
+        return _ahead(view, seen)
+    if made is None or not isinstance(made.op, Compare):
+        return None
+    kinds = {CompareFn.LESS_EQUAL: 0, CompareFn.LESS: 1}
+    sides, op = list(made.operands), made.op.op
+    if op in (CompareFn.GREATER_EQUAL, CompareFn.GREATER):
+        sides = sides[::-1]
+        op = CompareFn.LESS_EQUAL if op is CompareFn.GREATER_EQUAL else CompareFn.LESS
+    column, row = (_counted(view, side) for side in sides)
+    if op not in kinds or column is None or row is None or (column[0], row[0]) != (-1, -2):
+        return None
+    return row[1] - column[1] - kinds[op]
+
+
+def _counted(view: View, operand: Operand) -> tuple[int, int] | None:
+    """The axis, from the last one on, that an operand counts along, and what it begins with."""
+    start = 0
+    for _ in range(MOST_STEPS):
+        made = view.definition(operand)
+        if made is None:
+            return None
+        if isinstance(made.op, Iota):
+            return made.op.axis - len(made.op.shape), start
+        inner = made.operands[0]
+        if made.op.mnemonic in ("add", "sub"):
+            number = view.number(made.operands[1])
+            if number is None or not number.is_integer():
+                return None
+            start += int(number) if made.op.mnemonic == "add" else -int(number)
+        elif made.op.mnemonic == "broadcast_to":
+            before, after = view.shape(inner) or (), view.shape(operand) or ()
+            if before[-2:] != after[-2:]:
+                return None
+        elif made.op.mnemonic != "cast":
+            return None
+        operand = inner
+    return None
 
 
 def _before_opened(

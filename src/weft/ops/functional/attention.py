@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from weft.ops.functional.checks import (
     wrong_value,
 )
 from weft.ops.functional.registry import functional, implements
+from weft.ops.functional.stochastic import random_state
 from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor, from_array
 from weft.ptir import library
@@ -52,6 +53,8 @@ class AttentionChecked(Checked):
     """How many heads of q share one head of k and v."""
     opened: bool
     """Whether every query sees itself."""
+    dropout: float = 0.0
+    """The share of weights that are dropped."""
 
 
 def check_attention(
@@ -176,12 +179,18 @@ def capture_attention(
     k: Handle,
     v: Handle,
     mask: Handle | None,
+    state: Handle | None,
     *segments: Handle,
 ) -> Handle:
     wide = wide_dtype(q.dtype)
     mask = _additive(s, mask, wide)
     if segments:
         mask = _segment_mask(s, _same_segment(s, segments[0], segments[-1]), mask, wide)
+    if state is not None:
+        masks = () if mask is None else (mask,)
+        settings = {"causal": checked.causal, "scale": checked.scale, "opened": checked.opened}
+        given = (q, k, v, state, *masks)
+        return s.emit("weft.attention", *given, dropout=checked.dropout, **settings)[0]
     return library.attention(
         q,
         _repeated(k, checked.groups),
@@ -203,6 +212,9 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
     segments: Tensor | tuple[Tensor, Tensor] | None = None,
+    dropout: float = 0.0,
+    seed: Any = None,
+    offset: Any = 0,
 ) -> Tensor:
     """`softmax(q k^T * scale + mask) v` for q [B, H, Sq, D] and k, v [B, Hk, Sk, D], or all of them
     without B, or without B and H.
@@ -215,13 +227,18 @@ def attention(
     `segments`, integers [S] or [B, S], let positions see those of the same number: sequences of
     different lengths lie side by side, and none sees another. A pair of such has one for queries
     and one for keys. No mask of [Sq, Sk] is stored; on an SM90 GPU blocks of keys that no query of
-    a tile sees are not loaded. `segments_of` makes them of offsets."""
-    return _attended(capture_attention, q, k, v, mask, causal, scale, segments)
+    a tile sees are not loaded. `segments_of` makes them of offsets.
+
+    With `dropout` that share of the weights is 0 and the others are divided by `1 - dropout`; which
+    ones is a function of seed and offset, as in `F.dropout`, and nothing of it is stored."""
+    drawn = (dropout, seed, offset)
+    return _attended(capture_attention, q, k, v, mask, causal, scale, segments, drawn)
 
 
 def _attended(
-    emit: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None, segments: Any
-) -> Tensor:
+    emit: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None, segments: Any,
+    drawn: tuple[Any, Any, Any],
+) -> Tensor:  # fmt: skip
     """q, k and v without batch, or without heads too, are a batch of one, with one head."""
     if segments is None:
         segments = ()
@@ -233,11 +250,26 @@ def _attended(
     rank = tensors[0].ndim
     if rank not in (2, 3) or any(x.ndim != rank for x in tensors):
         checked = check_attention(q, k, v, mask, causal, scale, segments)
-        return capture(emit, checked, *tensors, mask, *segments)
+        checked, state = _with_dropout(checked, *drawn)
+        return capture(emit, checked, *tensors, mask, state, *segments)
     query, key, value = (reshape(x, (*(1,) * (4 - rank), *x.shape)) for x in tensors)
     checked = check_attention(query, key, value, mask, causal, scale, segments)
-    found = capture(emit, checked, query, key, value, mask, *segments)
+    checked, state = _with_dropout(checked, *drawn)
+    found = capture(emit, checked, query, key, value, mask, state, *segments)
     return reshape(found, found.shape[4 - rank :])
+
+
+def _with_dropout(
+    checked: AttentionChecked, rate: Any, seed: Any, offset: Any
+) -> tuple[AttentionChecked, Tensor | None]:
+    """What was checked, with the rate, and the state that what is dropped is drawn from."""
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+        raise wrong_value("dropout", rate, "it must be a number from 0 on, less than 1")
+    if rate == 0:
+        return checked, None
+    if seed is None:
+        raise wrong_value("seed", seed, "dropout draws from a seed; give one for every step")
+    return replace(checked, dropout=float(rate)), random_state(seed, offset)
 
 
 def _streams(
@@ -249,8 +281,16 @@ def _streams(
     causal: bool = False,
     scale: Any = None,
     segments: Any = None,
+    dropout: Any = 0.0,
+    seed: Any = None,
+    offset: Any = 0,
 ) -> bool:
-    return isinstance(k, Tensor) and 2 <= k.ndim <= 4 and all(isinstance(d, int) for d in k.shape)
+    return (
+        dropout == 0
+        and isinstance(k, Tensor)
+        and 2 <= k.ndim <= 4
+        and all(isinstance(d, int) for d in k.shape)
+    )
 
 
 def _block_scores(
@@ -295,6 +335,7 @@ def capture_streaming(
     k: Handle,
     v: Handle,
     mask: Handle | None,
+    _: None,
     *segments: Handle,
 ) -> Handle:
     """Online softmax: after each block, old sums are scaled to the new maximum."""
@@ -354,9 +395,13 @@ def attention_streaming(
     causal: bool = False,
     scale: float | None = None,
     segments: Tensor | tuple[Tensor, Tensor] | None = None,
+    dropout: float = 0.0,
+    seed: Any = None,
+    offset: Any = 0,
 ) -> Tensor:
     """The same, over blocks of keys."""
-    return _attended(capture_streaming, q, k, v, mask, causal, scale, segments)
+    drawn = (dropout, seed, offset)
+    return _attended(capture_streaming, q, k, v, mask, causal, scale, segments, drawn)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from weft.region.fitting.choices import with_known_choices
 from weft.region.fitting.in_pages import in_pages
 from weft.region.fitting.joining import merged, replaced
 from weft.region.fitting.one_query import with_one_query
@@ -50,6 +51,7 @@ def _joined(module: Module, chain: Chain, target: Target) -> Module:
     kernel = merged(parts, handed, Pattern.ATTENTION, kept)
     if kernel is None:
         return module
+    kernel = with_known_choices(kernel)
     lean = module
     if target.kind is Kind.GPU:
         lean, kernel = in_pages(module, kernel, {part.name for part in parts})

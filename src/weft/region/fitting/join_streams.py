@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weft.foundation.index_expr import axis
+from weft.region.fitting.choices import with_known_choices
 from weft.region.fitting.cutting import needed
 from weft.region.fitting.joining import live, merged
 from weft.region.forms.stream import StreamAxes, stream_axes
@@ -80,7 +81,8 @@ class _Streams:
         groups: list[list[Kernel]] = []
         for result in results:
             for group in groups:
-                if self.stream(makers, [*group, result], wide) is not None:
+                apart = not any(_writes(other) & set(_read(result)) for other in group)
+                if apart and self.stream(makers, [*group, result], wide) is not None:
                     group.append(result)
                     break
             else:
@@ -91,21 +93,22 @@ class _Streams:
         return self.replaced(groups, streams)
 
     def drawn(self, members: Sequence[Kernel]) -> list[Kernel]:
-        """Kernels that draw random numbers for the members alone, of a state alone: what is dropped
-        is drawn anew where it is needed."""
+        """The parts of kernels that draw random numbers for the members alone, of a state alone:
+        what is dropped is drawn anew where it is needed."""
         names, tensors = {kernel.name for kernel in members}, self.module.tensors
         found: list[Kernel] = []
         for kernel in self.module.kernels:
-            draws = any(isinstance(let.expr, Words) for let in kernel.body)
-            if not draws or kernel.pattern is not Pattern.MAP or kernel.name in names:
+            if kernel.pattern is not Pattern.MAP or kernel.name in names:
                 continue
-            made = _writes(kernel)
-            readers = {k.name for k in self.module.kernels if not made.isdisjoint(_read(k))}
-            inside = readers and readers <= names
-            few = all(math.prod(tensors[name].shape) <= _STATE for name in kernel.inputs)
-            own = all(tensors[name].role == "internal" for name in made)
-            if inside and few and own:
-                found.append(kernel)
+            if not any(isinstance(let.expr, Words) for let in kernel.body):
+                continue
+            for output in kernel.outputs:
+                part = live(replace(kernel, outputs=(output,)))
+                made = output.tensor
+                readers = {k.name for k in self.module.kernels if made in _read(k)}
+                few = all(math.prod(tensors[name].shape) <= _STATE for name in part.inputs)
+                if readers and readers <= names and few and tensors[made].role == "internal":
+                    found.append(part)
         return found
 
     def wide(self, members: Sequence[Kernel]) -> frozenset[str]:
@@ -125,7 +128,7 @@ class _Streams:
         kernel = merged([*chosen, *results], wide, Pattern.STREAM)
         if kernel is None:
             return None
-        kernel = self.with_stored_rows(_with_hidden_rows(kernel))
+        kernel = self.with_stored_rows(_with_hidden_rows(with_known_choices(kernel)))
         tensors = {**self.module.tensors, **self.tensors}
         return kernel if stream_suits_warpgroups(kernel, tensors) else None
 
@@ -302,6 +305,7 @@ def _without_unread(
         if not idle:
             break
         left = [kernel for kernel in left if kernel not in idle]
+    left = [_of_read(kernel, tensors, read) if kernel.name in parts else kernel for kernel in left]
     names, used = {k.name for k in left}, {name for k in left for name in buffers(k)}
     kept = {n: t for n, t in tensors.items() if n in used or t.role != "internal"}
     origin = {name: found for name, found in origin.items() if name in names}
@@ -310,6 +314,14 @@ def _without_unread(
         for chain in module.chains
     )
     return replace(module, kernels=tuple(left), tensors=kept, origin=origin, chains=chains)
+
+
+def _of_read(kernel: Kernel, tensors: Mapping[str, Tensor], read: set[str]) -> Kernel:
+    """A kernel that computes each of its elements by itself, without results that nobody reads."""
+    kept = tuple(o for o in kernel.outputs if not _unread(tensors[o.tensor], read))
+    if kernel.pattern is not Pattern.MAP or len(kept) == len(kernel.outputs):
+        return kernel
+    return live(replace(kernel, outputs=kept))
 
 
 def _read(kernel: Kernel) -> Iterator[str]:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import weft
 from tests.example_inputs import inputs_for
 from tests.gpu_interpreted import InterpretedGpu
+from weft import functional as F
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.spelling.print import cuda
@@ -106,6 +108,24 @@ def test_nothing_of_queries_and_keys_is_stored() -> None:
     case = Dropped(queries=1024, keys=1024, heads=16, causal=True)
     module = InterpretedGpu("sm90").compile(vjp(case.program(), (0, 1, 2))).compilation["region"]
     assert max(tensor.bytes for tensor in module.tensors.values()) == 2 * 16 * 1024 * 64
+
+
+def test_a_state_may_be_put_together() -> None:
+    """A seed and an offset that a program is given apart: which of them an element of the state is
+    is known."""
+
+    def attended(q: Any, k: Any, v: Any, seed: Any, offset: Any, back: Any) -> Any:
+        def weighed(*given: Any) -> Any:
+            return (F.attention(*given, dropout=0.3, seed=seed, offset=offset) * back).sum()
+
+        return weft.grad(weighed, argnums=(0, 1, 2))(q, k, v)
+
+    x = weft.zeros((1, 2, 96, 64), dtype="bf16")
+    program = weft.jit(attended).program(x, x, x, np.int64(1), np.int64(2), x)
+    found = [kernel.rstrip("0123456789") for kernel in kernels(program)]
+    assert found.count("attention") == 1
+    assert found.count("stream") == 2
+    assert "matmul" not in found
 
 
 def test_few_queries_drop_in_several_kernels() -> None:

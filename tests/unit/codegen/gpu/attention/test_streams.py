@@ -22,6 +22,8 @@ from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.driver.compile import compile_program
 from weft.foundation.errors import SpecViolation
+from weft.ptir import Builder
+from weft.ptir.gradient import vjp
 from weft.testing.compare import compare
 
 
@@ -36,6 +38,16 @@ def streams(case: Case) -> list[ir.Kernel]:
 def test_gradients_are_two_kernels_and_agree(name: str) -> None:
     program = GRADIENTS[name].gradients()
     assert len(streams(GRADIENTS[name])) == 2
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def test_gradients_of_one_tensor_in_three_places_agree() -> None:
+    """Their sum is made where the last of them is: a kernel that reads what another stores cannot
+    be one with it."""
+    b = Builder("itself")
+    x = b.param("bf16", [1, 2, 96, 64])
+    program = vjp(b.build(b.emit("weft.attention", x, x, x)[0]), (0,))
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
 

@@ -132,6 +132,7 @@ CASES: dict[str, Case] = {
     "bytes in groups of 32, f16": Case(weights="bytes in groups", group=32, dtype="f16"),
     "halves of bytes": Case(rows=16, weights="halves of bytes"),
     "halves of bytes in groups of 32": Case(rows=9, weights="halves of bytes", group=32),
+    "halves of bytes in groups of 16": Case(weights="halves of bytes", group=16),
     "lows": Case(weights="halves of bytes, lows", group=32),
     "pairs": Case(weights="pairs"),
     "words": Case(weights="words"),

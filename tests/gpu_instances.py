@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.device.sanitize import PROGRAMS as SANITIZED
-from tests.gpu_codes import CASES
 from tests.gpu_convolutions import GRADIENTS
 from tests.gpu_support import SM80_CASES, SM90_CASES
 from tests.gpu_types import SM80_TYPES, SM90_TYPES, Case
@@ -140,8 +139,8 @@ COMMON: Final[dict[str, Instance]] = {
     ),
     "groups of 8 channels": sanitized("groups of 8 channels", "groups"),
     "groups of 6 channels": sanitized("groups of 6 channels", "groups"),
-    "weights of 4 bits": Instance(CASES["halves of bytes"].program, "codes"),
-    "weights of 8 bits, one row": Instance(CASES["one row"].program, "codes"),
+    "weights of 4 bits": sanitized("weights of 4 bits", "codes"),
+    "weights of 8 bits, one row": sanitized("weights of 8 bits, one row", "codes"),
     "scatter": sanitized("scatter", "Scatter"),
     "scatter of integers": sanitized("scatter of integers", "Scatter"),
     "scatter of sorted updates": sanitized("scatter of sorted updates", "Collected"),

@@ -20,6 +20,7 @@ import numpy as np
 
 import weft
 from tests.example_inputs import inputs_for
+from tests.gpu_codes import CASES as CODES
 from tests.gpu_convolutions import CASES, GROUPED
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
@@ -143,6 +144,8 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "windows of an image": (CASES["stride 2"].program, "sm90", {}),
     "groups of 8 channels": (GROUPED["8 channels, f16, stride 2"].program, "sm90", {}),
     "groups of 6 channels": (GROUPED["6 channels"].program, "sm90", {}),
+    "weights of 4 bits": (CODES["halves of bytes"].program, "sm90", {}),
+    "weights of 8 bits, one row": (CODES["one row"].program, "sm90", {}),
     "scatter": (scatter, "sm90", {}),
     "scatter of sorted updates": (sorted_scatter("f32", 1), "sm90", {}),
     "scatter of sorted rows": (sorted_scatter("bf16", 96), "sm90", {}),

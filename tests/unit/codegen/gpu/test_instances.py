@@ -113,7 +113,7 @@ def test_the_list_is_long_enough() -> None:
 
 
 def test_every_template_is_in_the_list() -> None:
-    common = {"map", "transposed", "row", "several", "columns", "fma", "groups"}
+    common = {"map", "transposed", "row", "several", "columns", "fma", "groups", "codes"}
     common |= {"Scatter", "Collected", "Running", "Continued", "Order"}
     found = {name: {one.template for one in made.values()} for name, made in PROGRAMS.items()}
     assert found["sm80"] == common

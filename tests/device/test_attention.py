@@ -7,9 +7,12 @@ import pytest
 
 from tests.example_inputs import inputs_for
 from tests.gpu_attention import CASES, FEW, GRADIENTS, Case
+from tests.unit.codegen.gpu.attention.test_dropped import CASES as DROPPED
+from tests.unit.codegen.gpu.attention.test_packed import CASES as PACKED
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.ptir import Program
+from weft.ptir.gradient import vjp
 from weft.runtime.cuda.driver import compute_capability
 from weft.testing.compare import compare
 
@@ -17,6 +20,7 @@ pytestmark = pytest.mark.skipif(
     compute_capability() != (9, 0), reason="these programs are for an SM90 GPU"
 )
 
+DROPPED_STATE = np.array([12345678901, 77], np.int64)
 LONG = {
     "causal": Case(heads=3, queries=1100, keys=1100, causal=True, depth=128, width=128),
     "shared heads": Case(heads=8, shared=4, queries=700, keys=900, causal=True),
@@ -48,6 +52,24 @@ def test_few_queries_agree_in_many_parts_and_in_one(heads: int, keys: int) -> No
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients_agree(name: str) -> None:
     agree(GRADIENTS[name].gradients())
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_sequences_agree(name: str) -> None:
+    case = PACKED[name]
+    for program in (case.program(), vjp(case.program(), (0, 1, 2))):
+        report = compare(program, case.inputs(program), CudaBackend("sm90"))
+        assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_dropped_weights_agree(name: str) -> None:
+    program = DROPPED[name].program()
+    for wanted in (program, vjp(program, (0, 1, 2))):
+        inputs = inputs_for(wanted, 3)
+        inputs[3] = DROPPED_STATE
+        report = compare(wanted, inputs, CudaBackend("sm90"))
+        assert report.agrees, str(report)
 
 
 @pytest.mark.parametrize("name", LONG)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ _OUTER_TURNS: Final = 2
 _ENOUGH: Final = 1 << 16
 """Elements after which a block has shown what it does."""
 
+_Element = TypeVar("_Element", np.int64, np.bool_)
 _Number: TypeAlias = int | NDArray[np.int64] | None
 """Of each thread, or of all alike; None where only data would tell."""
 _ARRAYS: Final[Mapping[str, Any]] = {
@@ -181,9 +182,14 @@ class _Block:
         offset = self.value(access.offset)
         if offset is None:
             return
-        active = active & self.truth(access.guard)
-        places = np.broadcast_to(np.asarray(offset, np.int64), active.shape)[active]
-        elements = (places[:, None] + np.arange(access.count)).ravel()
+        holds = self.value(access.guard)
+        if isinstance(holds, np.ndarray):
+            active = active & (holds != 0)
+        elif holds == 0:
+            return
+        elements = self._each(np.asarray(offset, np.int64))[active]
+        if access.count > 1:
+            elements = (elements[:, None] + np.arange(access.count)).ravel()
         self.count += elements.size
         key = access.buffer, access.dtype.storage_bytes
         self.touched.setdefault(key, []).append(elements)
@@ -193,10 +199,22 @@ class _Block:
     def truth(self, condition: Scalar) -> NDArray[np.bool_]:
         """Which threads a condition holds for: all, where only data would tell."""
         found = self.value(condition)
-        holds = True if found is None else np.asarray(found) != 0
-        return np.broadcast_to(holds, self.thread.shape)
+        return self._each(np.asarray(True if found is None else np.asarray(found) != 0, np.bool_))
+
+    def _each(self, found: NDArray[_Element]) -> NDArray[_Element]:
+        """An element for every thread."""
+        shape = self.thread.shape
+        return found if found.shape == shape else np.broadcast_to(found, shape)
 
     def value(self, expression: Scalar) -> _Number:
+        if isinstance(expression, Op):
+            left, right = self.value(expression.lhs), self.value(expression.rhs)
+            if left is None or right is None:
+                return None
+            if isinstance(left, int) and isinstance(right, int):
+                return FOLD[expression.fn](left, right)
+            made: _Number = _ARRAYS[expression.fn](left, right)
+            return made
         match expression:
             case Lit(value=value):
                 return value
@@ -214,14 +232,6 @@ class _Block:
                 return self.value(inner)
             case TableAt(table=table, index=index):
                 return self.entry(table, self.value(index))
-            case Op(fn=fn, lhs=lhs, rhs=rhs):
-                left, right = self.value(lhs), self.value(rhs)
-                if left is None or right is None:
-                    return None
-                if isinstance(left, int) and isinstance(right, int):
-                    return FOLD[fn](left, right)
-                found: _Number = _ARRAYS[fn](left, right)
-                return found
         return None
 
     def entry(self, table: str, index: _Number) -> _Number:

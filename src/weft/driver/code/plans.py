@@ -34,8 +34,12 @@ def choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanS
     notes: list[str] = []
     origins: dict[str, str] = {}
     built: dict[str, tuple[Plan, Any]] = {}
+    users: dict[str, list[Kernel]] = {key: [] for key in chosen.plans}
+    for kernel in module.kernels:
+        if kernel.name in chosen.kernels:
+            users[chosen.kernels[kernel.name]].append(kernel)
     for key, plan in chosen.plans.items():
-        kernels = [k for k in module.kernels if chosen.kernels.get(k.name) == key]
+        kernels = users[key]
         taken, why = _settle(kernels, module, buffer_map, plan, target)
         if taken is not None:
             taken, moved = coalesced(kernels, module, buffer_map, taken, target, built)

@@ -346,8 +346,8 @@ class Kernel:
         """The digests of its structure, by its tensors, as far as somebody asked for them."""
         return {}
 
-    @property
-    def ranges(self) -> dict[str, tuple[int, int]]:
+    @cached_property
+    def ranges(self) -> Mapping[str, tuple[int, int]]:
         """Inclusive ranges of axes and params, for interval arithmetic."""
         ranges = {found.name: (0, found.size - 1) for found in self.axes}
         ranges.update((param.name, (param.low, param.high)) for param in self.params)
@@ -356,7 +356,7 @@ class Kernel:
     def ranges_of(self, read: Read) -> dict[str, tuple[int, int]]:
         """The ranges of all that the index and the guards of a read may name: those of the kernel
         and of the read's own places."""
-        return self.ranges | {place.param: (0, place.size - 1) for place in read.places}
+        return {**self.ranges, **{place.param: (0, place.size - 1) for place in read.places}}
 
     def open_guards(self, read: Read) -> tuple[Guard, ...]:
         """The guards of a read that may fail somewhere."""

@@ -105,7 +105,7 @@ class _Known:
     """Bounds of whole numbers, and of truths as 0 and 1, within a box."""
 
     def __init__(self, kernel: Kernel, box: Box) -> None:
-        self.ranges = kernel.ranges | dict(box)
+        self.ranges = {**kernel.ranges, **box}
         self.numbers: dict[str, Bounds] = {}
 
     def note(self, let: Let) -> None:

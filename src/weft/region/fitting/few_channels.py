@@ -146,7 +146,7 @@ def _of_patches(
         replace(patches.read if let.name == patches.read.name else let, axes=left(let.axes))
         for let in kernel.body
     )
-    ranges = kernel.ranges | {board.channels: (0, size - 1)}
+    ranges = {**kernel.ranges, board.channels: (0, size - 1)}
 
     def place(expr: Expr) -> Expr:
         return simplify(substitute(expr, moved), ranges)

@@ -152,7 +152,7 @@ def _pair(kernel: Kernel, read: Read, place: str, tap: str, step: int) -> Pair |
 def _is_dead(kernel: Kernel, read: Read, remainders: Mapping[str, int], step: int) -> bool:
     """Whether a guard fails for all of some remainders of axes."""
     places = {name: axis(name) * step + first for name, first in remainders.items() if name}
-    ranges = kernel.ranges
+    ranges = dict(kernel.ranges)
     for name in places:
         ranges[name] = (0, (kernel.sizes[name] - 1 - remainders[name]) // step)
     for guard in read.guards:

@@ -26,6 +26,7 @@ class Indexer:
     def __init__(self, ranges: Ranges, params: Known) -> None:
         self.ranges = ranges
         self.params = params
+        self._sizes: dict[Expr, int] = {}
 
     def scalar(self, expr: Expr, axes: Known) -> Scalar:
         """The expression, with axes as they stand at a point."""
@@ -50,6 +51,11 @@ class Indexer:
 
     def _size(self, expr: Expr) -> int:
         """The largest magnitude that a partial sum can have."""
+        if expr not in self._sizes:
+            self._sizes[expr] = self._largest(expr)
+        return self._sizes[expr]
+
+    def _largest(self, expr: Expr) -> int:
         size = abs(expr.constant)
         for term, factor in expr.terms:
             ends = bounds(Expr(0, ((term, 1),)), self.ranges)

@@ -71,6 +71,16 @@ def test_other_weights_are_left_to_others(case: Case) -> None:
     assert report.agrees, str(report)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_long_sums_of_few_columns_are_made_in_parts(rows: int) -> None:
+    program = Case(rows=rows, columns=128, depth=8192).program()
+    assert plans_of(program) == ["codes"]
+    parts, _ = through_stages(program, "sm90")["region"].kernels
+    assert parts.sizes["part"] > 1
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
 def test_codes_are_read_once_whichever_halves_are_asked_for() -> None:
     (kernel,) = through_stages(CASES["halves of bytes"].program(), "sm90")["gpu"].kernels.values()
     reads = [s for s in ir.walk(kernel.body) if isinstance(s, ir.LoadStaged)]

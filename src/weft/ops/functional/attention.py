@@ -412,21 +412,26 @@ class SegmentsChecked(Checked):
 
 
 def capture_segments(s: Session, checked: SegmentsChecked, offsets: Handle) -> Handle:
-    """How many offsets are not after a position, without the first."""
-    shape = (checked.length, offsets.shape[0])
+    """How many offsets behind the first are not after a position."""
+    count = int(offsets.shape[0])
+    later = offsets.slice([1], [count])
+    shape = (checked.length, count - 1)
     place = s.iota(offsets.dtype, shape, 0)
-    begun = offsets.reshape((1, offsets.shape[0])).broadcast_to(shape).compare("less_equal", place)
-    return begun.cast("si32").reduce_sum([1]) - 1
+    begun = later.reshape((1, count - 1)).broadcast_to(shape).compare("less_equal", place)
+    return begun.cast("si32").reduce_sum([1])
 
 
 @functional
 def segments_of(offsets: Tensor, length: int) -> Tensor:
     """The number of the sequence that each of `length` positions is in, [length], for sequences
-    side by side of which number i begins at `offsets[i]`: the `cu_seqlens` of others, whose last
-    offset is where the last sequence ends. What lies behind is a sequence of its own."""
+    side by side of which number i begins at `offsets[i]`, the first at 0: the `cu_seqlens` of
+    others, whose last offset is where the last sequence ends. What lies behind is a sequence of its
+    own."""
     given = ensure_tensor("offsets", offsets)
     ensure_dtype("offsets", given, INDICES, "integers (si32 or si64)")
     ensure_rank("offsets", given, 1, "(one offset for each sequence, and the end)")
+    if ensure_known("the number of offsets", given.shape[0]) == 0:
+        raise wrong_value("offsets", given.shape, "the first sequence begins at 0")
     if not isinstance(length, int) or length < 0:
         raise wrong_value("length", length, "it must be a number of positions")
     return capture(capture_segments, SegmentsChecked(length), given)

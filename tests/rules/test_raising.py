@@ -377,6 +377,21 @@ def test_a_causal_mask_is_found_however_large_it_is(rows: int) -> None:
     assert "reduce_max" not in [i.op.mnemonic for i in raised.main.body]
 
 
+def test_a_causal_mask_by_hand_is_found_however_large_it_is() -> None:
+    def attended(q: Any, k: Any, v: Any) -> Any:
+        places = weft.arange(4096)
+        scores = q @ k.mT * 0.125
+        scores = weft.where(places[:, None] >= places[None, :], scores, float("-inf"))
+        return weft.functional.softmax(scores, axis=-1) @ v
+
+    x = weft.zeros((1, 2, 4096, 64))
+    raised = raise_program(weft.jit(attended).program(x, x, x))
+    assert coarse(raised) == ["weft.attention"]
+    (op,) = (i.op for i in raised.main.body if i.op.mnemonic == "weft.attention")
+    assert op.causal  # type: ignore[attr-defined]
+    assert not [i for i in raised.main.body if i.op.mnemonic == "iota"]
+
+
 @pytest.mark.parametrize(
     ("other", "opened"), [("same", True), ("another vector", False), ("floats", False)]
 )

@@ -21,7 +21,7 @@ import numpy as np
 from weft.coarse.attention import ATTENDED
 from weft.coarse.raising.matched import Matched
 from weft.coarse.raising.rows import find_softmax
-from weft.coarse.raising.search import MOST_STEPS, Search, View
+from weft.coarse.raising.search import Search, View
 from weft.foundation.dtypes import I1, DType
 from weft.foundation.numeric import wide_dtype
 from weft.ptir import library
@@ -276,7 +276,7 @@ def _is_causal(view: View, mask: Operand, scores: Shape) -> bool:
     rows, columns = scores[-2:]
     if not isinstance(rows, int) or not isinstance(columns, int):
         return False
-    shape, ahead = view.shape(_before_broadcast(view, mask)), _ahead(view, mask)
+    shape, ahead = view.shape(_before_broadcast(view, mask)), columns_ahead(view, mask)
     if ahead is not None and shape is not None and shape[-2:] == (rows, columns):
         return ahead == columns - rows
     found = view.array(_before_broadcast(view, mask))
@@ -287,7 +287,7 @@ def _is_causal(view: View, mask: Operand, scores: Shape) -> bool:
     return bool(np.array_equal(found, np.broadcast_to(wanted, found.shape)))
 
 
-def _ahead(view: View, mask: Operand) -> int | None:
+def columns_ahead(view: View, mask: Operand) -> int | None:
     """The n for which a mask, of truth values or to be added, hides exactly the columns more than n
     behind their row, told by how it counts both: however large it is."""
     mask = _before_broadcast(view, mask)
@@ -296,7 +296,7 @@ def _ahead(view: View, mask: Operand) -> int | None:
         seen, shown, hidden = made.operands
         if (view.number(shown), view.number(hidden)) != (0.0, -math.inf):
             return None
-        return _ahead(view, seen)
+        return columns_ahead(view, seen)
     if made is None or not isinstance(made.op, Compare):
         return None
     kinds = {CompareFn.LESS_EQUAL: 0, CompareFn.LESS: 1}
@@ -312,26 +312,30 @@ def _ahead(view: View, mask: Operand) -> int | None:
 
 def _counted(view: View, operand: Operand) -> tuple[int, int] | None:
     """The axis, from the last one on, that an operand counts along, and what it begins with."""
-    start = 0
-    for _ in range(MOST_STEPS):
-        made = view.definition(operand)
-        if made is None:
-            return None
-        if isinstance(made.op, Iota):
-            return made.op.axis - len(made.op.shape), start
-        inner = made.operands[0]
-        if made.op.mnemonic in ("add", "sub"):
+    made, shape = view.definition(operand), view.shape(operand)
+    if made is None or shape is None:
+        return None
+    if isinstance(made.op, Iota):
+        return made.op.axis - len(shape), 0
+    inner = _counted(view, made.operands[0]) if made.operands else None
+    before = view.shape(made.operands[0]) if made.operands else None
+    if inner is None or before is None:
+        return None
+    axis, start = inner
+    match made.op.mnemonic:
+        case "cast":
+            return inner
+        case "add" | "sub" as name:
             number = view.number(made.operands[1])
             if number is None or not number.is_integer():
                 return None
-            start += int(number) if made.op.mnemonic == "add" else -int(number)
-        elif made.op.mnemonic == "broadcast_to":
-            before, after = view.shape(inner) or (), view.shape(operand) or ()
-            if before[-2:] != after[-2:]:
-                return None
-        elif made.op.mnemonic != "cast":
-            return None
-        operand = inner
+            return axis, start + int(number if name == "add" else -number)
+        case "broadcast_to":
+            return inner if before[axis] == shape[axis] else None
+        case "reshape":
+            wide = [place - len(shape) for place, size in enumerate(shape) if size != 1]
+            alone = len(wide) == 1 and before[axis] == shape[wide[0]]
+            return (wide[0], start) if alone else None
     return None
 
 

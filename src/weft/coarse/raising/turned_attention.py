@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from weft.coarse.attention import ATTENDED
-from weft.coarse.raising.attention import as_written, hiding
+from weft.coarse.raising.attention import as_written, columns_ahead, hiding
 from weft.coarse.raising.matched import Matched
 from weft.coarse.raising.rows import find_softmax
 from weft.coarse.raising.search import MOST_STEPS, Search, View
@@ -323,6 +323,9 @@ def _is_causal(view: View, mask: _Mask, wiring: _Wiring) -> bool:
     if sorted(named) != sorted(order) or len(order) != 2:
         return False
     count, columns = (wiring.sizes[name] for name in order)
+    ahead = columns_ahead(view, mask.operand) if mask.axes[-2:] == order else None
+    if ahead is not None and count <= columns:
+        return ahead == columns - count
     found = view.array(mask.operand) if count <= columns else None
     if found is None:
         return False

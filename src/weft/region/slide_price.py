@@ -27,9 +27,12 @@ _STEP: Final = 12
 each step counts and compares."""
 _WAIT: Final = 1.3e-9
 _ROW: Final = 100e-9
-_BRANCH: Final = 60e-9
+_BRANCH: Final = 130e-9
 """Seconds that a warp waits for each of its instructions, for memory in each step, and where code
 branches, past which nothing is moved."""
+_BRANCH_STEPS: Final = 40
+_BRANCH_REGISTERS: Final = 4
+"""Instructions and registers that such code takes besides its operation, in every column."""
 _BRANCHING: Final = frozenset({"div", "sqrt", "sin", "cos", "tan", "pow", "fmod"})
 
 
@@ -78,17 +81,20 @@ class _Lanes:
     """Seconds of a unit for a step of one warp."""
     waiting: float
     """Seconds of a warp for a step."""
+    branches: bool
+    """Whether it waits for so long that a unit with few warps left is hardly faster."""
 
     @classmethod
     def of(cls, slide: Slide, operations: Sequence[float], target: Target, vector: int) -> _Lanes:
         limits, sizes, form = target.limits, slide.kernel.sizes, slide.form
         tiles = -(-sizes[slide.columns[-1]] // slide.width(vector))
-        registers = -(-slide.registers(vector) // 8) * 8
+        branches = vector * sum(map(_branches, slide.kernel.parts))
+        held = slide.registers(vector) + _BRANCH_REGISTERS * branches
+        registers = -(-held // 8) * 8
         rate = target.vector_rate(F32) / (2 * LANES * limits.units)
         step = vector * sum(operations) + _EXCHANGE * slide.exchanges(vector) + _STEP
-        step += _ACCESS * _accesses(slide, vector)
-        waiting = _ROW + _WAIT * step
-        waiting += _BRANCH * vector * sum(map(_branches, slide.kernel.parts))
+        step += _ACCESS * _accesses(slide, vector) + _BRANCH_STEPS * branches
+        waiting = _ROW + _WAIT * step + _BRANCH * branches
         return cls(
             vector,
             sizes[form.slide],
@@ -98,14 +104,21 @@ class _Lanes:
             min(limits.warps_per_unit, limits.registers_per_unit // (registers * LANES)),
             step / rate,
             waiting,
+            branches > 0,
         )
 
     def seconds(self, rows: int) -> float:
         """The time of strips of so many rows."""
-        warps = self.beside * -(-self.height // rows)
-        together = min(self.room, warps / self.units)
-        turns = max(1.0, warps / (self.units * self.room))
-        return turns * (rows + self.warm_up) * hypot(together * self.instructions, self.waiting)
+        warps = self.beside * -(-self.height // rows) / self.units
+        if not self.branches:
+            turns = max(1.0, warps / self.room)
+            return turns * self._turn(rows, min(self.room, warps))
+        full, left = divmod(warps, self.room)
+        return full * self._turn(rows, self.room) + (self._turn(rows, left) if left else 0.0)
+
+    def _turn(self, rows: int, together: float) -> float:
+        """The time of a strip of each of the warps that a unit has at once."""
+        return (rows + self.warm_up) * hypot(together * self.instructions, self.waiting)
 
 
 def _accesses(slide: Slide, vector: int) -> int:

@@ -24,6 +24,31 @@ template <> struct Held<double> {
   static INLINE_MEMBER double from(u64 x) { return __longlong_as_double((i64)x); }
 };
 template <> struct Held<bool> { static INLINE_MEMBER bool from(u64 x) { return x != 0; } };
+// Of two integers. ptxas 13.0 makes one instruction of three operands of two such ones, and loses
+// the sign of an operand that is negated: with the highest bit flipped none is, and the order of
+// signed numbers is that of unsigned ones.
+#define FLIPPED(fn) "{ .reg .b32 x, y; xor.b32 x, %1, 0x80000000; xor.b32 y, %2, 0x80000000; " \
+  fn " x, x, y; xor.b32 %0, x, 0x80000000; }"
+INLINE int greater_of(int a, int b) {
+  int r; asm(FLIPPED("max.u32") : "=r"(r) : "r"(a), "r"(b)); return r;
+}
+INLINE u32 greater_of(u32 a, u32 b) {
+  u32 r; asm(FLIPPED("max.s32") : "=r"(r) : "r"(a), "r"(b)); return r;
+}
+INLINE int less_of(int a, int b) {
+  int r; asm(FLIPPED("min.u32") : "=r"(r) : "r"(a), "r"(b)); return r;
+}
+INLINE u32 less_of(u32 a, u32 b) {
+  u32 r; asm(FLIPPED("min.s32") : "=r"(r) : "r"(a), "r"(b)); return r;
+}
+template <class T> INLINE T greater_of(T a, T b) {
+  if constexpr (sizeof(T) < 4) return (T)greater_of((int)a, (int)b);
+  else return a > b ? a : b;
+}
+template <class T> INLINE T less_of(T a, T b) {
+  if constexpr (sizeof(T) < 4) return (T)less_of((int)a, (int)b);
+  else return a < b ? a : b;
+}
 INLINE double max_nan(double a, double b) { return a != a ? a : b != b ? b : fmax(a, b); }
 INLINE double min_nan(double a, double b) { return a != a ? a : b != b ? b : fmin(a, b); }
 INLINE double gelu(double x) { return 0.5 * x * (1.0 + erf(x * 0x1.6a09e667f3bcdp-1)); }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -153,6 +154,17 @@ def _body(kernel: ir.Kernel) -> Iterator[str]:
         yield "  " + line
 
 
+def _with_hidden_counter(var: str, lines: Iterable[str]) -> Iterable[str]:
+    """The body of a loop whose turns are interleaved, its counter hidden where it is compared with
+    a number. NVRTC 13.0 counts such a loop from another number, and forgets that in some of the
+    comparisons: of `step >= 2` and `step >= 3` in a loop by threes it made tests of `step - 3`,
+    and results of the first rows were not stored."""
+    compared = re.compile(rf"\({var} (<|<=|==|!=|>=|>) (-?\d+)\)")
+    written = list(lines)
+    found = [compared.sub(rf"({var}_hidden \1 \2)", line) for line in written]
+    return [f"int {var}_hidden = hidden({var});", *found] if found != written else written
+
+
 class _Printer:
     """Prints statements of one kernel."""
 
@@ -225,7 +237,10 @@ class _Printer:
                 bounds = f"int {var} = {text(scalar(statement.start))}; "
                 bounds += f"{var} < {text(scalar(statement.stop))}; "
                 bounds += f"{var} += {text(scalar(statement.step))}"
-                yield from braced(f"for ({bounds})", self.block(body))
+                lines: Iterable[str] = self.block(body)
+                if statement.times > 1:
+                    lines = _with_hidden_counter(var, lines)
+                yield from braced(f"for ({bounds})", lines)
             case ir.If(cond=cond, then=then, otherwise=otherwise):
                 yield from braced(f"if ({text(cond)})", self.block(then))
                 if otherwise:

@@ -157,7 +157,7 @@ class PolyBlock:
         reads = (e for a in self.accesses for e in (*a.map, *(g.expr for g in a.guards)))
         return (*reads, *(self.write or ()))
 
-    @property
+    @cached_property
     def params(self) -> frozenset[str]:
         """The params of the view that its index expressions use."""
         used = frozenset[str]().union(*(params_of(expr) for expr in self.expressions))

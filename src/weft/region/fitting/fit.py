@@ -50,7 +50,7 @@ def fit(module: Module, target: Target, constants: Constants | None = None) -> M
         module, together = sorted_together(module)
         known = (with_known_places(kernel, constants or {}) for kernel in module.kernels)
         module = with_filters_in_place(replace(module, kernels=tuple(known)), target)
-    tensors = dict(module.tensors)
+    tensors, own = dict(module.tensors), dict[str, Tensor]()
     kernels: list[Kernel] = []
     origin = dict(module.origin)
     zeros = {kernel.outputs[0].tensor for kernel in module.kernels if _fills_with_zeros(kernel)}
@@ -58,13 +58,15 @@ def fit(module: Module, target: Target, constants: Constants | None = None) -> M
         made: list[Kernel] = []
         sorted_here = together.get(kernel.name)
         prepared, more = _prepared(kernel, tensors, zeros, sorted_here, target)
+        fresh = list(more)
         tensors |= {tensor.name: tensor for tensor in more}
         for found in prepared:
             pieces, between = in_parts(found, tensors, target)
             tensors |= {tensor.name: tensor for tensor in between}
+            fresh += between
             made += pieces
         if target.kind is Kind.GPU:
-            own = {name: t for name, t in tensors.items() if name not in module.tensors}
+            own.update((t.name, t) for t in fresh if t.name not in module.tensors)
             made = with_sums_in_place(made, own)
         kernels += made
         origin |= {found.name: module.origin.get(kernel.name, ()) for found in made}

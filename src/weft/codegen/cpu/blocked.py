@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Final
+from typing import ClassVar, Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.panels import (
@@ -38,10 +38,10 @@ from weft.codegen.cpu.scopes import LANES, PARALLEL, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Blocking, segments
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
-from weft.foundation.index_expr import Expr, axis, constant, simplify
+from weft.foundation.index_expr import Expr, axis, coefficient, constant, linear, simplify
 from weft.region.forms.panels import Panels as PanelForm
 from weft.region.forms.panels import panels_of
-from weft.region.ir import Binary, Reduce, operands
+from weft.region.ir import Binary, Read, Reduce, operands
 
 _TOGETHER: Final = 32
 """Steps of `tile[2]` that are summed up before they join the total of a long sum."""
@@ -65,6 +65,8 @@ class BlockedContraction(Panels):
     """The nest of one contraction kernel; `blocking` says how it is cut."""
 
     blocking: Blocking
+    packs_rows: ClassVar[bool] = True
+    """Whether panels of A may be rows as they lie in memory."""
 
     def routine(self, name: str) -> ir.Routine:
         self._begin()
@@ -99,8 +101,33 @@ class BlockedContraction(Panels):
                 sides.append(Side(value, axes, summed, number, width))
                 number += 1
         (self.a, self.b), self.sums = sides, number
+        if self._stays_in_rows(self.a):
+            self.a = replace(self.a, in_rows=True)
         steps = self._size(self.roles.k) // blocking.depth
         self.totals = self.sums + (steps > 2 * _TOGETHER)
+
+    def _stays_in_rows(self, side: Side) -> bool:
+        """Whether panels of A are rows as they lie in memory: windows, which would be turned
+        element by element. Wide vectors are multiplied by single numbers that are spread as they
+        are loaded, wherever they are. Rows run along k, in whole lines of the last summed axis."""
+        if not self.packs_rows or self.lanes < MANY_LANES or side.lies or len(side.summed) < 2:
+            return False
+        last, depth = self.kernel.sizes[side.summed[-1]], self.blocking.depth
+        whole = depth % last == 0 and self._size(side.summed) % depth % last == 0
+        return whole and self._lies_along_k(side)
+
+    def _lies_along_k(self, side: Side) -> bool:
+        """Whether every read of a side that changes along the last summed axis runs along it."""
+        stack, last, found = [side.value], side.summed[-1], False
+        while stack:
+            let = self.lets[stack.pop()]
+            if isinstance(let.expr, Read) and last in let.axes:
+                address = linear(let.expr.index, self.refs[let.expr.tensor].strides)
+                found = coefficient(address, last) == 1
+                if not found:
+                    return False
+            stack += operands(let)
+        return found
 
     def _lying(self, blocking: Blocking) -> PanelForm | None:
         """The operand that lies in panels, if the plan has it read so."""

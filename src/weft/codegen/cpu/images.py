@@ -56,6 +56,8 @@ from weft.region.ir import Kernel, Let, Read, Tensor, operands
 class ImageContraction(BlockedContraction):
     """The nest of one convolution kernel."""
 
+    packs_rows = False
+
     def __init__(
         self,
         kernel: Kernel,

@@ -75,6 +75,8 @@ class Side:
     """Elements across a panel."""
     lies: bool = False
     """Whether the operand lies in panels, so that nothing is packed."""
+    in_rows: bool = False
+    """Whether a panel is its rows one after the other, each along k as memory has it."""
 
 
 Sides: TypeAlias = tuple[Side, Side]
@@ -150,6 +152,9 @@ class Panels(Lowering):
     ) -> None:
         """One panel, with vectors along whichever of its two directions the memory runs."""
         base = number * (depth * side.width)
+        if side.in_rows:
+            self._row_by_row(scope, side, start, width, depth, k, base)
+            return
         jumps = self._jumps(side, start, k)
         if jumps and self._lines_along(side, depth):
             self._line_by_line(scope, side, start, width, depth, k, base)
@@ -176,6 +181,25 @@ class Panels(Lowering):
                 self._scattered_tile(loop, side, start, width, cut, along, k, base)
             loop.close()
         runs.close()
+
+    def _row_by_row(
+        self, scope: Scope, side: Side, start: Expr, width: int, depth: int, k: Expr, base: Expr
+    ) -> None:
+        """A panel as its rows: read and stored in vectors along k, line by line, so that what the
+        outer summed axes decide stands before the loop."""
+        run = self.kernel.sizes[side.summed[-1]]
+        each = Scope(scope, self._name("w"), width, SERIAL)
+        lines = Scope(each, self._name("kr"), depth // run, SERIAL)
+        for cut in halves(run, self.lanes):
+            loop = Scope(lines, self._name("kt"), cut.count, SERIAL)
+            inner = Scope(loop, self._name("kl"), cut.lanes, LANES if cut.lanes > 1 else UNROLLED)
+            place = axis(lines.var) * run + axis(loop.var) * cut.lanes + axis(inner.var) + cut.start
+            self._place(inner, side, start + axis(each.var), k + place)
+            self._emit(side.value, inner)
+            address = base + axis(each.var) * depth + place
+            inner.body.append(ir.Store(side.scratch, address, side.value, ()))
+            close(inner, lines)
+        close(lines, scope)
 
     def _jumps(self, side: Side, start: Expr, k: Expr) -> bool:
         """Whether neighbours across a panel differ in more than a step along memory: then every
@@ -347,8 +371,10 @@ class Panels(Lowering):
     def _zeros(self, scope: Scope, side: Side, used: int, depth: int, number: int) -> None:
         loop = Scope(scope, self._name("k"), depth, SERIAL)
         each = Scope(loop, self._name("w"), side.width - used, UNROLLED)
-        base = number * depth * side.width + used
-        address = axis(loop.var) * side.width + axis(each.var) + base
+        base, row = number * depth * side.width, axis(each.var) + used
+        address = axis(loop.var) * side.width + row + base
+        if side.in_rows:
+            address = row * depth + axis(loop.var) + base
         each.body += [
             ir.Let("zero", self._packed_dtype(side), "const", value=0),
             ir.Store(side.scratch, address, "zero", ()),
@@ -375,8 +401,12 @@ class Panels(Lowering):
     ) -> None:
         """One step along k: a column of the A panel times a row of the B panel, added to `tile`."""
         (a, b), (u, v, lane), k = sides, loops, axis(deep.var)
-        a_place = self._panel_place(a, ip, k, depth)
-        deep.body.append(ir.LoadRun("a", u, a.width, a.scratch, a_place))
+        if a.in_rows:
+            row = ip * (depth * a.width) + axis(u) * depth
+            deep.body.append(repeat(u, a.width, UNROLLED, ir.Load("a", a.scratch, row + k)))
+        else:
+            a_place = self._panel_place(a, ip, k, depth)
+            deep.body.append(ir.LoadRun("a", u, a.width, a.scratch, a_place))
         b_place = self._panel_place(b, jp, k, depth)
         load = ir.Load("b", b.scratch, b_place + axis(v) * self.lanes + axis(lane))
         vectors = b.width // self.lanes

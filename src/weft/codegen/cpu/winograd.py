@@ -56,6 +56,8 @@ Line: TypeAlias = Callable[[Sequence[str], str], tuple[list[Step], list[str]]]
 class WinogradConvolution(BlockedContraction):
     """The nest of one convolution kernel."""
 
+    packs_rows = False
+
     windows: Windows
 
     def routine(self, name: str) -> ir.Routine:

@@ -27,6 +27,8 @@ from weft.region.ir import Read
 class WordContraction(BlockedContraction):
     """The nest of one contraction of bytes."""
 
+    packs_rows = False
+
     def _factors(self) -> tuple[str, str]:
         return self.roles.lhs, self.roles.rhs
 

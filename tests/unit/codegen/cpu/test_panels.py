@@ -112,3 +112,25 @@ def test_rows_are_foretold_while_those_before_are_packed(
 def test_a_panel_of_narrow_vectors_stays_in_the_nearest_cache() -> None:
     _, _, nest = run_both(product(264, 530, 600, (1, 1)))
     assert nest.index("serial jp_") < nest.index("serial ip_")
+
+
+@pytest.mark.usefixtures("wide_machine")
+@pytest.mark.parametrize("pad", [0, 1])
+@pytest.mark.parametrize("channels", [5, 16, 64])
+def test_windows_with_channels_last_are_packed_as_rows(channels: int, pad: int) -> None:
+    """Rows of a panel follow one another, each in vectors along the channels; 13 x 17 places are no
+    whole panels."""
+    b = Builder("windows")
+    x = b.param("f32", [2, 13 - 2 * pad + 2, 17 - 2 * pad + 2, channels])
+    w = b.param("f32", [9 * channels, 70])
+    patches = b.emit(
+        "extract_patches", x, window=[3, 3], strides=[1, 1], dilation=[1, 1],
+        padding=[(pad, pad), (pad, pad)], pad_value=0.0,
+    )  # fmt: skip
+    flat = b.reshape(patches, [2, 13, 17, 9 * channels])
+    found, (image, weights), nest = run_both(b.build(b.dot_general(flat, w, contract=([3], [0]))))
+    padded = np.pad(image.astype("f8"), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    taps = [padded[:, i : i + 13, j : j + 17] for i in range(3) for j in range(3)]
+    wanted = np.concatenate(taps, axis=-1) @ weights.astype("f8")
+    np.testing.assert_allclose(found, wanted, atol=2e-4)
+    assert "run a over" not in nest

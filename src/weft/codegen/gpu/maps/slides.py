@@ -44,11 +44,6 @@ from weft.region.forms.slides import LANES, Slide
 from weft.region.ir import Binary, Const, Kernel, Let, Read
 from weft.region.structure import buffers
 
-_UNKNOWN: Final = 1 << 20
-"""More warps than a block has: the number of a warp divided by it is 0, which a compiler does not
-know. NVRTC 13.0 counts an unrolled loop from another number on, and compares that one with the 2 of
-`step >= 2`: the first rows of a strip were not stored."""
-
 
 class _Part(Emitter):
     """A stage, or the results: its rows come one after the other."""
@@ -208,7 +203,6 @@ class _Warps:
         before.append(ir.Let("tile", found.pop("tile") * self.warps + WARP))
         before.append(ir.Let("first", Name("tile") * self.width + LANE * vector))
         before.append(ir.Let("row", found.pop("strip") * self.rows))
-        before.append(ir.Let("zero", WARP // _UNKNOWN))
         batch = []
         for number, place in enumerate(found.values()):
             before.append(ir.Let(f"batch{number}", place))
@@ -285,7 +279,7 @@ class _Warps:
         body.append(ir.Let(row, Name("row") + step + behind))
         inside: Scalar = ALWAYS
         if behind < low:
-            inside = both(inside, step >= Name("zero") + (warm_up + low - high))
+            inside = both(inside, step >= warm_up + low - high)
         if low < 0:
             inside = both(inside, Name(row) >= 0)
         if self.sizes["strip"] * self.rows + high + (number < self.slide.copies) > size:

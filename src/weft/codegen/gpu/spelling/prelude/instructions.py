@@ -22,7 +22,7 @@ struct alignas(64) TensorMap { u64 words[16]; };
 #define INLINE_MEMBER __device__ __forceinline__
 
 // The same number; the compiler does not know that it is.
-INLINE int hidden(int x) { asm("" : "+r"(x)); return x; }
+INLINE int as_unknown(int x) { asm("" : "+r"(x)); return x; }
 INLINE float max_nan(float a, float b) {
   float r; asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r;
 }

@@ -161,8 +161,8 @@ def _with_hidden_counter(var: str, lines: Iterable[str]) -> Iterable[str]:
     and results of the first rows were not stored."""
     compared = re.compile(rf"\({var} (<|<=|==|!=|>=|>) (-?\d+)\)")
     written = list(lines)
-    found = [compared.sub(rf"({var}_hidden \1 \2)", line) for line in written]
-    return [f"int {var}_hidden = hidden({var});", *found] if found != written else written
+    found = [compared.sub(rf"({var}_unknown \1 \2)", line) for line in written]
+    return [f"int {var}_unknown = as_unknown({var});", *found] if found != written else written
 
 
 class _Printer:

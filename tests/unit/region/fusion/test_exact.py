@@ -19,10 +19,11 @@ from weft.ptir import Builder, Program, gradient
 from weft.region.cost import kernel_seconds
 from weft.region.from_poly_view import Fuse, lower_scop
 from weft.region.fusion import exact
-from weft.region.fusion.exact import MOST_BLOCKS, fuse_exactly, window_of, windows_of
+from weft.region.fusion.exact import fuse_exactly, window_of
 from weft.region.fusion.greedy import HEAVY, Fusion
 from weft.region.fusion.merge import Group, _Merger, fuse_greedily, fuse_nothing
 from weft.region.fusion.milp import Candidate, Window, solve
+from weft.region.fusion.windows import MOST_BLOCKS, windows_of
 from weft.region.ir import Module
 from weft.region.verify import verify
 from weft.region.writing.emit import Root, Stop

@@ -6,13 +6,21 @@ Whatever a file says, it is rejected, refused, or works: there are too many to s
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import numpy as np
 import pytest
 
+import weft
 from tests.hostile.bases import bases, instruction
 from tests.hostile.judge import verdict
 from tests.hostile.worker import judged
+from weft.foundation.dtypes import F32
+from weft.foundation.errors import SpecViolation
+from weft.ptir import Builder
 from weft.ptir.op import all_ops
+from weft.ptir.ops.callback import Callback
+from weft.ptir.types import TensorType
 
 NAMES = [cls.name for cls in all_ops()]
 CHUNK = 25
@@ -64,3 +72,18 @@ def check(what: str, names: list[str], least: int) -> None:
     for name in names:
         verdicts = {o.verdict for o in outcomes if o.name.startswith((f"{name} ", f"{name}."))}
         assert len(verdicts) >= least, f"{name}: {verdicts}"
+
+
+def test_a_function_that_is_given_other_operands_is_told() -> None:
+    """While the function of a program is known, a text of that program can call it with others."""
+    made = Callback.of(list, "same", False, [TensorType(F32, ())])
+    b = Builder()
+    x = b.param("f32", [])
+    given: dict[str, Any] = {
+        "function": made.function,
+        "effect": False,
+        "results": list(made.results),
+    }
+    program = b.build(b.emit("callback", x, x, **given))
+    with pytest.raises(SpecViolation, match="the function same gave 2 results, declared as f32"):
+        weft.run(program, [np.float32(1)], backend="reference")

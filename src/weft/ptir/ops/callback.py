@@ -84,9 +84,19 @@ class Callback(Op):
                 "a program with callbacks runs where it was traced",
             )
         if not self.effect:
-            return pack(held.function([np.array(x) for x in args]))
-        made = held.function([np.array(x) for x in args[1:]])
-        return pack([np.asarray(args[0] + 1), *made])
+            return pack(self._called(held.function, args))
+        return pack([np.asarray(args[0] + 1), *self._called(held.function, args[1:])])
+
+    def _called(self, function: HostFunction, args: Sequence[Array]) -> Sequence[Array]:
+        """What the function makes of copies. A program that was edited can hand it other operands
+        than those it was traced with."""
+        made = function([np.array(x) for x in args])
+        if len(made) != len(self.results):
+            name, wanted = self.function.partition(":")[0], ", ".join(self.results) or "nothing"
+            raise invalid_attribute(
+                f"the function {name} gave {len(made)} results, declared as {wanted}"
+            )
+        return made
 
     def vjp(self, at: Pullback) -> Cotangents:
         raise Unimplemented(

@@ -8,23 +8,13 @@ elements, and the other side a read that is never made.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
+from weft.foundation.functions import COMPARISONS
 from weft.region.fitting.cutting import renamed
 from weft.region.fitting.joining import live
 from weft.region.ir import AxisIndex, Binary, Const, Kernel, Let, Reduce, Select, Words
-
-_COMPARED: Final[Mapping[str, Callable[[int, int], bool]]] = {
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
-}
 
 
 def with_known_choices(kernel: Kernel) -> Kernel:
@@ -57,12 +47,12 @@ def _with(let: Let, chosen: Mapping[str, str]) -> Let:
 
 def _truth(lets: Mapping[str, Let], name: str) -> bool | None:
     expr = lets[name].expr
-    if not isinstance(expr, Binary) or expr.fn not in _COMPARED:
+    if not isinstance(expr, Binary) or expr.fn not in COMPARISONS:
         return None
     sides = (_number(lets[expr.lhs]), _number(lets[expr.rhs]))
     if sides[0] is None or sides[1] is None:
         return None
-    return _COMPARED[expr.fn](sides[0], sides[1])
+    return bool(COMPARISONS[expr.fn](sides[0], sides[1]))
 
 
 def _number(let: Let) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from weft.ptir import Builder, Program, Value, dumps, verify
 from weft.ptir.decompose import decompose
 
 Shape = tuple[int, ...]
+HEADS = (2, 3, 4, 8)
 
 
 def built(function: Callable[..., Any], *shapes: Shape, dtype: str = "f32") -> Program:
@@ -50,3 +52,36 @@ def check(program: Program, *wanted: str) -> Program:
     assert not coarse(again)
     agree(program, again)
     return raised
+
+
+def attention(
+    b: Any, q: Any, k: Any, v: Any, mask: Any = None, *, scale: str = "div",
+    turned: bool = False, hides: bool = False,
+) -> Any:  # fmt: skip
+    """Attention in plain ops, with its scale where `scale` says."""
+    rank, batch = q.rank, tuple(range(q.rank - 2))
+    if scale == "on q":
+        q = q * 0.3
+    elif scale == "on both":
+        q, k = q * 0.5, 0.6 * k
+    if turned:
+        k = b.transpose(k, [*batch, rank - 1, rank - 2])
+    scores = b.dot_general(
+        q, k, contract=([rank - 1], [rank - 2 if turned else rank - 1]), batch=(batch, batch)
+    )
+    if scale == "div":
+        scores = scores / math.sqrt(8.0)
+    elif scale == "root of a constant":
+        scores = scores / b.broadcast_to(b.sqrt(b.literal(8.0, "f32")), scores.shape)
+    elif scale == "mul":
+        scores = 0.35 * scores
+    if mask is not None:
+        scores = scores + b.broadcast_to(mask, scores.shape)
+    if scale == "after the mask":
+        scores = scores * 0.3
+    if hides:
+        rows, columns = (b.iota("si32", scores.shape, d) for d in (rank - 2, rank - 1))
+        seen = b.compare(columns, rows, "less_equal")
+        scores = b.select(seen, scores, b.full(scores.shape, -math.inf, "f32"))
+    weights = b.softmax(scores)
+    return b.dot_general(weights, v, contract=([rank - 1], [rank - 2]), batch=(batch, batch))

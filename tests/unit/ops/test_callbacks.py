@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,14 +19,7 @@ from weft.ptir import TensorType
 from weft.ptir.passes.hoist import hoist
 
 SOURCE = str(Path(weft.__file__).parents[1])
-
-
-@pytest.fixture(autouse=True, params=["reference", "cpu"])
-def _backend(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = weft.default_backend()
-    weft.set_default_backend(request.param)
-    yield
-    weft.set_default_backend(before)
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 
 @pytest.fixture

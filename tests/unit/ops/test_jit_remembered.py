@@ -98,14 +98,6 @@ MUTATIONS: dict[str, Callable[[Model], Any]] = {
 }
 
 
-@pytest.fixture(params=["reference", "cpu"])
-def backend(request: pytest.FixtureRequest) -> Any:
-    before = weft.default_backend()
-    weft.set_default_backend(request.param)
-    yield request.param
-    weft.set_default_backend(before)
-
-
 def same(got: Any, model: Any, x: Any) -> bool:
     """Whether a result is what the model gives without `jit`, for all to see."""
     return bool(np.allclose(got.numpy(), model(x).numpy(), rtol=1e-4, atol=1e-5))
@@ -140,8 +132,9 @@ def test_what_changes_in_a_captured_module_is_seen(name: str) -> None:
         assert same(f(x), model, x)
 
 
+@pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize("seed", range(3))
-def test_random_changes_between_calls(seed: int, backend: str) -> None:
+def test_random_changes_between_calls(seed: int) -> None:
     random.seed(seed)
     models, x, f = [Model(), Model()], fresh(2, 3), weft.jit(call)
     names = [name for name in MUTATIONS if name not in ("the number of dims", "one more in a list")]

@@ -170,7 +170,7 @@ def _objects(layout: Layout) -> dict[str, bytes]:
         return {}
     # The variant that asks for least comes last: what runs any of them runs its executor.
     least = layout.variants[-1].target
-    executor, _ = object_code(native.SOURCE, None if least.is_here else least.code)
+    executor, _ = object_code(native.source(least.code[0]), None if least.is_here else least.code)
     name_of = partial(linked_symbol, layout.name)
     objects = {name_of("executor"): renamed(executor, name_of, _C_LIBRARY)}
     for variant in layout.variants:

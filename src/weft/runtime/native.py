@@ -34,8 +34,11 @@ that of any step after `turns` steps; -1 where a body was entered after a failur
 and -2 - position where one body too many was. With `pauses` it may be any position: about once a
 second the call returns between two steps, so that its caller can look whether it is still wanted.
 
-A worker waits for work by spinning for a moment and then on a condition variable. Two callers
-cannot use one pool at a time: the second runs its kernels alone.
+A worker waits for work by spinning for a moment and then on a condition variable. A launch has a
+gate: workers that come while it is open take part, and its caller, when no piece is left to take,
+closes it and waits for those inside. A worker that the system did not run in time, because threads
+of other libraries or processes hold its processor, is so not waited for: the others do its share.
+Two callers cannot use one pool at a time: the second runs its kernels alone.
 
 Where the scheduler wakes a worker on the caller's own processor, as seen on a virtual machine after
 a pause, the worker moves away from it: it forbids itself that processor and at once allows it
@@ -56,7 +59,20 @@ LOCK_WORD, VALUE_WORD = 2, 3
 STATE_WORDS = 4
 STOP_WORD = 3
 """The word of the state that says to stop."""
-_SPINS = 200_000
+_SPINS = 4_000
+"""How often a worker looks for work before it sleeps: a look with its pause takes 20 to 60 ns on
+x86-64, so that it sleeps after about a tenth of a millisecond to two tenths."""
+_ISB = ("declare void @llvm.aarch64.isb(i32)", "call void @llvm.aarch64.isb(i32 15)")
+_RESTS = {
+    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
+    "aarch64": _ISB,
+    "arm64": _ISB,
+}
+"""What a thread does between two looks, by processor: it leaves the units of its core to the other
+thread on it. ARM's own hint, `yield`, does nothing on most; `isb` waits a little."""
+_LOOKS_BEFORE_YIELDING = 1_000
+"""How often a caller looks whether the last worker is done before it offers its processor at each
+look: that worker may be the one that waits for it."""
 _STEPS_BETWEEN_LOOKS = 64
 """A look at the clock costs as much as a small step, so it is taken after large kernels only, and
 now and then."""
@@ -65,10 +81,11 @@ _AFFINITY_BYTES = 128
 _SHARE_BYTES = 128
 """Between the counters of two threads: processors fetch two lines of a cache together."""
 
-# The pool: 0 generation, 8 workers, 16 pending, 24 shares, 32 pieces, 40 grab, 48 kernel, 56 args,
-# 64 error, 72 stop, 80 busy, 88 sleepers, 96 the caller's processor, 104 state, 112 workers that
-# have begun, 128 mutex, 192 condition, 256 thread handles, and then the shares: for each thread,
-# the caller first, how many grabs of the launch are taken up to the next of its own.
+# The pool: 0 generation, 8 workers, 16 gate (twice the workers inside, and one while it is open),
+# 24 shares, 32 pieces, 40 grab, 48 kernel, 56 args, 64 error, 72 stop, 80 busy, 88 sleepers, 96 the
+# caller's processor, 104 state, 112 workers that have begun, 128 mutex, 192 condition, 256 thread
+# handles, and then the shares: for each thread, the caller first, how many grabs of the launch are
+# taken up to the next of its own.
 _PLACES_OF_LINUX = f"""
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
@@ -129,7 +146,7 @@ define internal void @move_away(ptr %pool) {
 }
 """
 _ON_LINUX = sys.platform == "linux"
-SOURCE = f"""
+_SOURCE = f"""
 {_PLACES_OF_LINUX if _ON_LINUX else _PLACES_ELSEWHERE}
 declare ptr @calloc(i64, i64)
 declare void @free(ptr)
@@ -140,6 +157,8 @@ declare i32 @pthread_mutex_lock(ptr)
 declare i32 @pthread_mutex_unlock(ptr)
 declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
+declare i32 @pthread_cond_signal(ptr)
+declare i32 @sched_yield()
 declare i64 @time(ptr)
 
 define internal i64 @share_start(i64 %thread, i64 %threads, i64 %grabs) {{
@@ -208,7 +227,7 @@ done:
 
 define internal ptr @worker(ptr %pool) {{
 entry:
-  %pending = getelementptr i8, ptr %pool, i64 16
+  %gate = getelementptr i8, ptr %pool, i64 16
   %stop.at = getelementptr i8, ptr %pool, i64 72
   %sleepers = getelementptr i8, ptr %pool, i64 88
   %begun = getelementptr i8, ptr %pool, i64 112
@@ -227,6 +246,7 @@ spin:
   br i1 %changed, label %awake, label %spin.more
 spin.more:
   %turn.next = add i64 %turn, 1
+  call void @rest()
   %tired = icmp sgt i64 %turn.next, {_SPINS}
   br i1 %tired, label %sleep, label %spin
 sleep:
@@ -250,17 +270,22 @@ awake:
   %ending = icmp ne i64 %stop, 0
   br i1 %ending, label %leave, label %run
 run:
+  %came = atomicrmw add ptr %gate, i64 2 acquire
+  %bit = and i64 %came, 1
+  %open = icmp ne i64 %bit, 0
+  br i1 %open, label %take.part, label %finish
+take.part:
   call void @move_away(ptr %pool)
   call void @grab(ptr %pool, i64 %own)
   br label %finish
 finish:
-  %left = atomicrmw sub ptr %pending, i64 1 release
+  %left = atomicrmw sub ptr %gate, i64 2 release
   br label %wait
 leave:
   ret ptr null
 }}
 
-define internal void @announce(ptr %pool) {{
+define internal void @announce(ptr %pool, i64 %helpers) {{
 entry:
   %sleepers = getelementptr i8, ptr %pool, i64 88
   %mutex = getelementptr i8, ptr %pool, i64 128
@@ -271,7 +296,18 @@ entry:
   br i1 %any, label %wake, label %done
 wake:
   %locked = call i32 @pthread_mutex_lock(ptr %mutex)
+  %all = icmp uge i64 %helpers, %asleep
+  br i1 %all, label %wake.all, label %wake.some
+wake.all:
   %told = call i32 @pthread_cond_broadcast(ptr %cond)
+  br label %woken
+wake.some:
+  %turn = phi i64 [ 0, %wake ], [ %turn.next, %wake.some ]
+  %told.one = call i32 @pthread_cond_signal(ptr %cond)
+  %turn.next = add i64 %turn, 1
+  %more = icmp ult i64 %turn.next, %helpers
+  br i1 %more, label %wake.some, label %woken
+woken:
   %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
   br label %done
 done:
@@ -324,7 +360,7 @@ entry:
   %stop.at = getelementptr i8, ptr %pool, i64 72
   %workers = load i64, ptr %workers.at
   store atomic i64 1, ptr %stop.at release, align 8
-  call void @announce(ptr %pool)
+  call void @announce(ptr %pool, i64 %workers)
   br label %head
 head:
   %i = phi i64 [ 0, %entry ], [ %next, %join ]
@@ -347,7 +383,7 @@ define internal void @share(ptr %pool, ptr %state, ptr %kernel, ptr %args, ptr %
                             i64 %grab)
 {{ entry:
   %workers.at = getelementptr i8, ptr %pool, i64 8
-  %pending = getelementptr i8, ptr %pool, i64 16
+  %gate = getelementptr i8, ptr %pool, i64 16
   %shares.at = getelementptr i8, ptr %pool, i64 24
   %pieces.at = getelementptr i8, ptr %pool, i64 32
   %grab.at = getelementptr i8, ptr %pool, i64 40
@@ -378,15 +414,28 @@ deal:
   %more = icmp ult i64 %thread.next, %threads
   br i1 %more, label %deal, label %ready
 ready:
-  store atomic i64 %workers, ptr %pending monotonic, align 8
   call void @note_place(ptr %pool)
-  call void @announce(ptr %pool)
+  %opened = atomicrmw or ptr %gate, i64 1 release
+  %helpers = sub i64 %grabs, 1
+  call void @announce(ptr %pool, i64 %helpers)
   call void @grab(ptr %pool, i64 0)
+  %closed = atomicrmw and ptr %gate, i64 -2 acq_rel
   br label %wait
 wait:
-  %left = load atomic i64, ptr %pending acquire, align 8
+  %look = phi i64 [ 0, %ready ], [ %look.next, %rest ], [ %look.next, %yield ]
+  %left = load atomic i64, ptr %gate acquire, align 8
   %busy = icmp ne i64 %left, 0
-  br i1 %busy, label %wait, label %done
+  %look.next = add i64 %look, 1
+  br i1 %busy, label %longer, label %done
+longer:
+  %long = icmp ugt i64 %look, {_LOOKS_BEFORE_YIELDING}
+  br i1 %long, label %yield, label %rest
+rest:
+  call void @rest()
+  br label %wait
+yield:
+  %yielded = call i32 @sched_yield()
+  br label %wait
 done:
   ret void
 }}
@@ -573,10 +622,20 @@ entry:
   ret i64 %position
 }}
 """
+
+
+def source(triple: str) -> str:
+    """The module for the processors of a triple."""
+    found = [rest for name, rest in _RESTS.items() if triple.startswith(name)]
+    declared, rest = found[0] if found else ("", "")
+    return f"{_SOURCE}{declared}\ndefine internal void @rest() {{\n  {rest}\n  ret void\n}}\n"
+
+
 SYMBOLS = ("weft_pool_new", "weft_pool_free", "weft_execute", "weft_run")
 EXTERNAL = (
     "calloc", "free", "memcpy", "pthread_create", "pthread_join", "pthread_mutex_lock",
-    "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_broadcast", "time",
+    "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_broadcast", "pthread_cond_signal",
+    "sched_yield", "time",
     *(("sched_getcpu", "sched_getaffinity", "sched_setaffinity") if _ON_LINUX else ()),
 )  # fmt: skip
 """The only symbols of the process that native code refers to."""

@@ -12,7 +12,7 @@ import numpy as np
 from weft.foundation.errors import UserError
 from weft.foundation.forks import new_lock, no_fork
 from weft.runtime import native
-from weft.runtime.jit import Library, object_code
+from weft.runtime.jit import Library, host_cpu, object_code
 
 _NEW = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)
@@ -38,7 +38,7 @@ class _Library(Library):
     """The native executor, linked into this process."""
 
     def __init__(self) -> None:
-        code, _ = object_code(native.SOURCE)
+        code, _ = object_code(native.source(host_cpu()[0]))
         super().__init__([code], list(native.SYMBOLS))
         self.new_pool = _NEW(self.address("weft_pool_new"))
         self.run = _RUN(self.address("weft_run"))

@@ -16,7 +16,7 @@ from weft.bundles.elf import Elf, archive, renamed
 from weft.driver.compile import compile_program
 from weft.foundation.errors import UserError
 from weft.runtime import native
-from weft.runtime.jit import object_code
+from weft.runtime.jit import host_cpu, object_code
 from weft.target.cpu import PROCESSORS
 
 _SYMTAB = 2
@@ -30,7 +30,7 @@ def symbols(code: bytes) -> dict[str, bool]:
 
 @pytest.mark.parametrize("machine", PROCESSORS)
 def test_symbols_are_renamed(machine: str) -> None:
-    code, _ = object_code(native.SOURCE, PROCESSORS[machine].code)
+    code, _ = object_code(native.source(PROCESSORS[machine].code[0]), PROCESSORS[machine].code)
     made = renamed(code, lambda name: f"x_{name}", frozenset(native.EXTERNAL))
     assert Elf(made).machine == ("aarch64" if machine == "aarch64" else "x86_64")
     defined = {name for name, is_own in symbols(made).items() if is_own}
@@ -51,7 +51,7 @@ def test_kernels_are_compiled_for_other_machines(machine: str) -> None:
 def test_an_archive_is_what_ar_makes_of_it(tmp_path: Path) -> None:
     if shutil.which("nm") is None or shutil.which("ar") is None:
         pytest.skip("there is no nm or ar")
-    code, _ = object_code(native.SOURCE)
+    code, _ = object_code(native.source(host_cpu()[0]))
     members = {"a_name_of_some_length.o": code, "b.o": code + b"\n"}
     path = tmp_path / "some.a"
     path.write_bytes(archive(members))

@@ -10,10 +10,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from weft.runtime import native
+from weft.runtime import native, threads
 from weft.runtime.threads import Call
 
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+_WORKERS = 8
+"""Where a pool says how many workers it has."""
 
 
 def launch(kernel: Callable[[int, int], None], pieces: int, grab: int, threads: int) -> None:
@@ -60,3 +64,23 @@ def test_who_is_done_goes_on_with_the_share_of_another() -> None:
 
     launch(kernel, 8, 1, 2)
     assert ran[3] != ran[0]
+
+
+def test_a_worker_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool that counts a worker which no thread stands behind: the caller does its share."""
+    launch(lambda first, last: None, 2, 1, 2)
+    library = threads._STATE.library
+    assert library is not None
+    pool = library.new_pool(0)
+    ctypes.c_int64.from_address(pool + _WORKERS).value = 1
+    monkeypatch.setitem(threads._STATE.pools, 2, pool)
+    seen: list[int] = []
+    launch(lambda first, last: seen.extend(range(first, last)), 8, 1, 2)
+    assert sorted(seen) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("machine", "rest"), [("x86_64", "pause"), ("aarch64", "isb"), ("riscv64", "ret void")]
+)
+def test_waiting_threads_leave_the_core_to_others(machine: str, rest: str) -> None:
+    assert rest in native.source(f"{machine}-unknown-linux-gnu").partition("void @rest() {")[2]

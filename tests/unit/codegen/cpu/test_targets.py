@@ -99,7 +99,7 @@ def test_halves_are_converted_by_instructions(processor: str, instructions: set[
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_the_executor_needs_only_what_every_process_has(processor: str) -> None:
-    code = compile_object(native.SOURCE, PROCESSORS[processor], level=2)
+    code = compile_object(native.source(PROCESSORS[processor][0]), PROCESSORS[processor], level=2)
     assert undefined_symbols(code) == set(native.EXTERNAL)
 
 

@@ -25,6 +25,7 @@ from weft.foundation.forks import new_lock, no_fork
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, Index, Param, add, scale
 from weft.foundation.memo import memo
 from weft.foundation.tally import asked, done
+from weft.poly.boxes import box_of, fill
 
 BUDGET: Final = 20_000
 """isl operations that one query may take; most take a few hundred."""
@@ -352,6 +353,8 @@ def difference(pieces: tuple[Piece, ...], wanted: Domain) -> Difference | None:
 
     A piece's index has one expression per axis of `wanted`; params are the same on both sides.
     """
+    if _is_filled(pieces, wanted):
+        return None
     done = None
     for piece in pieces:
         relation = _relation(piece.domain, piece.index, wanted.params)
@@ -368,6 +371,16 @@ def difference(pieces: tuple[Piece, ...], wanted: Domain) -> Difference | None:
     if not goal.is_subset(done):
         return _difference("missing", wanted, goal.subtract(done))
     return None if done.is_subset(goal) else _difference("extra", wanted, done.subtract(goal))
+
+
+def _is_filled(pieces: Sequence[Piece], wanted: Domain) -> bool:
+    """Whether arithmetic sees that loop nests are boxes which fill a box."""
+    if any(domain.params or domain.guards for domain in (wanted, *(p.domain for p in pieces))):
+        return False
+    boxes = [box_of(piece.domain.axes, piece.index) for piece in pieces]
+    seen = [box for box in boxes if box is not None]
+    whole = tuple((first, last) for _, first, last in wanted.axes)
+    return len(seen) == len(boxes) and fill(seen, whole)
 
 
 @_query

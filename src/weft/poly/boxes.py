@@ -1,0 +1,98 @@
+"""Loop nests that run over a box, by arithmetic.
+
+Most loops take a box apart by tiles: an index such as `6*mt + mu` with `mu` under 6 counts through
+its values one by one, as the digits of a number do. Where every index of a nest is such a number
+and no axis is in two of them, the nest reaches each point of a box once. A proof of that can take
+isl ten seconds where a tile's number is taken apart by quotients, so it is tried first; what this
+file does not see, isl decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+from typing import TypeAlias
+
+from weft.foundation.index_expr import Axis, Expr, FloorDiv, Index, axis, simplify, substitute
+
+Span: TypeAlias = tuple[int, int]
+"""A first and a last number."""
+Box: TypeAlias = tuple[Span, ...]
+
+
+def box_of(axes: Sequence[tuple[str, int, int]], index: Index) -> Box | None:
+    """The box that a nest over ranges reaches, each point once; None where that was not seen."""
+    sizes = {name: last - first + 1 for name, first, last in axes}
+    if min(sizes.values(), default=1) < 1:
+        return None
+    moved = {name: axis(name) + first for name, first, _ in axes}
+    found = _without_quotients([substitute(expr, moved) for expr in index], sizes)
+    if found is None:
+        return None
+    exprs, sizes = found
+    spans = [_span(expr, sizes) for expr in exprs]
+    used = [term for expr in exprs for term, _ in expr.terms]
+    names = {term.name for term in used if isinstance(term, Axis)}
+    idle = math.prod(size for name, size in sizes.items() if name not in names)
+    if len(names) < len(used) or idle > 1:
+        return None
+    box = tuple(span for span in spans if span is not None)
+    return box if len(box) == len(spans) else None
+
+
+def fill(boxes: Sequence[Box], whole: Box) -> bool:
+    """Whether boxes have exactly the points of another one, and no point twice."""
+    inside = all(
+        low >= first and high <= last
+        for box in boxes
+        for (low, high), (first, last) in zip(box, whole, strict=True)
+    )
+    apart = all(
+        any(a[1] < b[0] or b[1] < a[0] for a, b in zip(one, other, strict=True))
+        for one, other in combinations(boxes, 2)
+    )
+    return inside and apart and sum(map(_count, boxes)) == _count(whole)
+
+
+def _count(box: Box) -> int:
+    return math.prod(last - first + 1 for first, last in box)
+
+
+def _without_quotients(
+    exprs: list[Expr], sizes: dict[str, int]
+) -> tuple[list[Expr], dict[str, int]] | None:
+    """The same indices over axes of which none is divided: one that is, by a divisor of its size,
+    becomes a quotient and a remainder. None where that does not do."""
+    while True:
+        ranges = {name: (0, size - 1) for name, size in sizes.items()}
+        exprs = [simplify(expr, ranges) for expr in exprs]
+        quotients = [t for expr in exprs for t, _ in expr.terms if isinstance(t, FloorDiv)]
+        if not quotients:
+            return exprs, sizes
+        for term in quotients:
+            divided = term.value.single_axis
+            if divided is not None and sizes[divided.name] % term.divisor == 0:
+                break
+        else:
+            return None
+        name = divided.name
+        high, low = f"{name}/{term.divisor}", f"{name}%{term.divisor}"
+        parts = {name: axis(high) * term.divisor + axis(low)}
+        sizes = {n: size for n, size in sizes.items() if n != name} | {
+            high: sizes[name] // term.divisor,
+            low: term.divisor,
+        }
+        exprs = [substitute(expr, parts) for expr in exprs]
+
+
+def _span(expr: Expr, sizes: dict[str, int]) -> Span | None:
+    """The numbers that an index counts through one by one, each for one point of its axes."""
+    step = 1
+    for factor, size in sorted(
+        (factor, sizes[term.name]) for term, factor in expr.terms if isinstance(term, Axis)
+    ):
+        if size > 1 and factor != step:
+            return None
+        step *= size
+    return expr.constant, expr.constant + step - 1

@@ -123,3 +123,93 @@ def by_hand(dtype: str, write: Callable[[Builder, Value, Value], Value]) -> Prog
     sides: dict[str, Any] = {"contract": ([3], [3]), "batch": ([0, 1], [0, 1])}
     scores = b.dot_general(q, k, **sides, accum_dtype="f32", out_dtype="f32")
     return b.build(write(b, scores, v))
+
+
+def _powers(b: Builder, scores: Value, axes: tuple[int, ...] = (3,)) -> tuple[Value, Value]:
+    """Powers of what scores are above the least they could be, and the sums of rows of them."""
+    shape = [2, 3, 64, 64]
+    top = b.broadcast_to(b.reduce_max(scores, axes=[3], keepdims=True), shape)
+    powers = b.exp(scores - top)
+    return powers, b.reduce_sum(powers, axes=list(axes), keepdims=True)
+
+
+def _mixed(b: Builder, weights: Value, v: Value, out: str = "f32") -> Value:
+    sides: dict[str, Any] = {"contract": ([3], [2]), "batch": ([0, 1], [0, 1])}
+    return b.dot_general(b.cast(weights, v.dtype), v, **sides, accum_dtype="f32", out_dtype=out)
+
+
+def _divided(b: Builder, scores: Value, v: Value) -> Value:
+    powers, total = _powers(b, scores * 0.125)
+    return b.cast(_mixed(b, powers, v) / b.broadcast_to(total, [2, 3, 64, 32]), v.dtype)
+
+
+def _times_inverse(b: Builder, scores: Value, v: Value) -> Value:
+    powers, total = _powers(b, scores)
+    return b.cast(_mixed(b, powers, v) * b.broadcast_to(1.0 / total, [2, 3, 64, 32]), v.dtype)
+
+
+def _inverse_times(b: Builder, scores: Value, v: Value) -> Value:
+    powers, total = _powers(b, scores)
+    return b.cast(b.broadcast_to(1.0 / total, [2, 3, 64, 32]) * _mixed(b, powers, v), v.dtype)
+
+
+def _scaled(b: Builder, scores: Value, v: Value) -> Value:
+    powers, total = _powers(b, scores)
+    mixed = _mixed(b, powers * 0.5, v) * 3.0
+    return b.cast(mixed / b.broadcast_to(total, [2, 3, 64, 32]) + 1.0, v.dtype)
+
+
+def _rounded(b: Builder, scores: Value, v: Value) -> Value:
+    powers, total = _powers(b, scores)
+    mixed = b.cast(_mixed(b, powers, v, "bf16"), "f32")
+    return mixed / b.broadcast_to(total, [2, 3, 64, 32])
+
+
+def _masked(b: Builder, scores: Value, v: Value) -> Value:
+    shape = [2, 3, 64, 64]
+    seen = b.iota("si32", shape, 3) <= b.iota("si32", shape, 2)
+    hidden = b.emit("select", seen, scores, b.full(shape, -math.inf, "f32"))
+    assert isinstance(hidden, Value)
+    return _divided(b, hidden, v)
+
+
+DIVIDED_AFTER: Final[dict[str, Callable[[Builder, Value, Value], Value]]] = {
+    "divided": _divided,
+    "times one over the sum": _times_inverse,
+    "one over the sum, times": _inverse_times,
+    "scaled on the way": _scaled,
+    "rounded before": _rounded,
+    "masked": _masked,
+}
+"""Softmax as powers that are mixed first and divided by their sums after."""
+
+
+def _in_f16(b: Builder, scores: Value, v: Value) -> Value:
+    powers, total = _powers(b, scores)
+    mixed = b.cast(_mixed(b, powers, v, "f16"), "f32")
+    return mixed / b.broadcast_to(total, [2, 3, 64, 32])
+
+
+def _other_sums(b: Builder, scores: Value, v: Value) -> Value:
+    powers, total = _powers(b, scores, (2,))
+    return _mixed(b, powers, v) / b.broadcast_to(b.reshape(total, [2, 3, 64, 1]), [2, 3, 64, 32])
+
+
+def _divided_by(b: Builder, scores: Value, v: Value) -> Value:
+    powers, total = _powers(b, scores)
+    return b.broadcast_to(total, [2, 3, 64, 32]) / _mixed(b, powers, v)
+
+
+def _also_undivided(b: Builder, scores: Value, v: Value) -> Value:
+    powers, total = _powers(b, scores)
+    mixed = _mixed(b, powers, v)
+    return mixed / b.broadcast_to(total, [2, 3, 64, 32]) + b.exp(mixed)
+
+
+NOT_DIVIDED: Final[dict[str, Callable[[Builder, Value, Value], Value]]] = {
+    "rounded to less range": _in_f16,
+    "sums of other rows": _other_sums,
+    "the sum divided": _divided_by,
+    "also read undivided": _also_undivided,
+}
+"""What is no softmax of it, or no number where it is one."""

@@ -12,6 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.example_inputs import inputs_for
+from tests.gpu_attention import DIVIDED_AFTER, by_hand
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
@@ -20,6 +22,7 @@ from weft.plan.ir import ONLINE, STREAMING, AttentionPlan, PlanSet
 from weft.plan.text import dumps
 from weft.ptir import Builder, Program
 from weft.target.known import target_named
+from weft.testing.compare import compare
 
 Array = NDArray[Any]
 Sizes = tuple[int, int, int, int, int]
@@ -57,6 +60,15 @@ def arrays_for(program: Program, scale: float = 2.0) -> list[Array]:
 def patterns(executable: Any) -> list[str]:
     (cluster,) = executable.clusters.values()
     return [kernel.pattern.value for kernel in cluster.compilation["region"].kernels]
+
+
+@pytest.mark.parametrize("name", ["divided", "times one over the sum", "masked"])
+def test_powers_that_are_divided_after_are_one_kernel(name: str) -> None:
+    program = by_hand("f32", DIVIDED_AFTER[name])
+    compiled = weft.compile(program)
+    assert patterns(compiled) == ["attention"]
+    report = compare(program, inputs_for(program, 3), "cpu")
+    assert report.agrees, str(report)
 
 
 def with_plan(program: Program, **changes: Any) -> Any:

@@ -2,6 +2,8 @@
 
     row_softmax = reduce(max) , sub , exp , reduce(sum) , div           over the same rows
     attention   = contraction , ewise* , row_softmax , ewise* , contraction
+                | contraction , ewise* , powers , ewise* , contraction , ewise* , by the sum
+    powers      = reduce(max) , sub , exp , reduce(sum)                 over the same rows
     stream      = contraction , ewise* , sub of a row's number , exp , ewise* , contraction+
 
 The elementwise blocks of an attention (scale, mask, casts) lie between its parts and read them at
@@ -33,6 +35,9 @@ def find_chains(scop: Scop) -> tuple[Chain, ...]:
             attention = finder.attention(softmax)
             if attention is not None:
                 found.append(attention)
+        divided = finder.divided_after(block)
+        if divided is not None:
+            found.append(divided)
         stream = finder.stream(block)
         if stream is not None:
             found.append(stream)
@@ -61,6 +66,13 @@ class _Finder:
             return None
         if not _same_place(div, div.accesses[0]) or not _is_reduce(total, "sum", exp.name):
             return None
+        powers = self._powers(exp, total)
+        if powers is None or not _reads_rows(div, div.accesses[1], total):
+            return None
+        return Chain("row_softmax", (*powers, div.name))
+
+    def _powers(self, exp: PolyBlock, total: PolyBlock) -> tuple[str, ...] | None:
+        """The greatest of each row, what is above it, its powers and their sums."""
         sub = self.blocks.get(exp.accesses[0].tensor)
         if sub is None or not _is_ewise(sub, "sub") or not _same_place(exp, exp.accesses[0]):
             return None
@@ -68,13 +80,11 @@ class _Finder:
         source = sub.accesses[0]
         if top is None or not _is_reduce(top, "max", source.tensor):
             return None
-        rows = _row_axes(total)
-        same_rows = rows == _row_axes(top) and _reads_rows(sub, sub.accesses[1], top)
-        if not same_rows or not _reads_rows(div, div.accesses[1], total):
+        if _row_axes(total) != _row_axes(top) or not _reads_rows(sub, sub.accesses[1], top):
             return None
         if not _same_place(sub, source) or not _same_place(top, top.accesses[0]):
             return None
-        return Chain("row_softmax", (top.name, sub.name, exp.name, total.name, div.name))
+        return top.name, sub.name, exp.name, total.name
 
     # -- attention -------------------------------------------------------------------------------
 
@@ -82,7 +92,7 @@ class _Finder:
         """The attention around a softmax: products before and after it."""
         _, sub, _, _, div = (self.blocks[name] for name in softmax.blocks)
         before = self._producers(sub.accesses[0].tensor, _EWISE_DEPTH)
-        after = self._consumers(div)
+        after = self._consumers(div, {div.axes[k].name for k in self._row_positions(div)})
         if before is None or after is None:
             return None
         return Chain("attention", (*before, *softmax.blocks, *after))
@@ -104,12 +114,70 @@ class _Finder:
                 return [*found, name]
         return None
 
-    def _consumers(self, div: PolyBlock) -> list[str] | None:
-        """From the weights to the second product, each read once."""
+    def divided_after(self, exp: PolyBlock) -> Chain | None:
+        """The attention of the powers that this block makes, whose mixed values are divided by the
+        sums of the powers, or multiplied by what is made of the sums."""
+        if not _is_ewise(exp, "exp"):
+            return None
+        readers = [reader for reader, _ in self.readers.get(exp.name, [])]
+        total = next((reader for reader in readers if _is_reduce(reader, "sum", exp.name)), None)
+        powers = None if total is None else self._powers(exp, total)
+        if total is None or powers is None or len(readers) != 2:
+            return None
+        if not _same_place(total, total.accesses[0]):
+            return None
+        sub = self.blocks[powers[1]]
+        rows = {own.name for own, axis in zip(exp.axes, total.axes, strict=True) if axis.reduce}
+        before = self._producers(sub.accesses[0].tensor, _EWISE_DEPTH)
+        mixed = self._consumers(exp, rows, {total.name})
+        after = None if mixed is None else self._until_shares(self.blocks[mixed[-1]], total)
+        if before is None or mixed is None or after is None:
+            return None
+        return Chain("attention", (*before, *powers, *mixed, *after))
+
+    def _until_shares(self, mixed: PolyBlock, total: PolyBlock) -> list[str] | None:
+        """From the mixed powers to what divides them by the sums, each read once."""
         found: list[str] = []
-        block, rows = div, {div.axes[k].name for k in self._row_positions(div)}
-        while True:
+        block = mixed
+        for _ in range(_EWISE_DEPTH):
             readers = self.readers.get(block.name, [])
+            if len(readers) != 1 or block.name in self.results:
+                return None
+            reader, number = readers[0]
+            inside = reader.kind is BlockKind.EWISE
+            if not inside or not _same_place(reader, reader.accesses[number]):
+                return None
+            found.append(reader.name)
+            others = [access.tensor for n, access in enumerate(reader.accesses) if n != number]
+            made = [self._of_sums(name, total, _EWISE_DEPTH) for name in others]
+            known = [names for names in made if names is not None]
+            if known:
+                return [*known[0], *found]
+            block = reader
+        return None
+
+    def _of_sums(self, name: str, total: PolyBlock, depth: int) -> list[str] | None:
+        """The elementwise blocks from the sums of rows to this one; None where it is made of
+        something else."""
+        if name == total.name:
+            return []
+        block = self.blocks.get(name)
+        if block is None or block.kind is not BlockKind.EWISE or depth == 0:
+            return None
+        for access in block.accesses:
+            found = self._of_sums(access.tensor, total, depth - 1)
+            if found is not None:
+                return [*found, name]
+        return None
+
+    def _consumers(
+        self, weights: PolyBlock, rows: set[str], summed: Container[str] = ()
+    ) -> list[str] | None:
+        """From the weights to the second product, each read once, but for sums of them."""
+        found: list[str] = []
+        block = weights
+        while True:
+            readers = [r for r in self.readers.get(block.name, []) if r[0].name not in summed]
             if len(readers) != 1 or block.name in self.results:
                 return None
             reader, number = readers[0]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from examples.make_programs import PROGRAMS, attention
 from tests.example_inputs import inputs_for
-from tests.gpu_attention import Case
+from tests.gpu_attention import DIVIDED_AFTER, Case, by_hand
 from tests.lowered import given
 from tests.movements import random_chain
 from tests.scop_executor import run_scop
@@ -451,6 +451,19 @@ def test_what_is_no_softmax(broken: str) -> None:
     axis = 0 if broken == "another row" else 1
     total = b.broadcast_to(b.reduce_sum(e, [axis], keepdims=True), [4, 6])
     assert view_of(lower_program(b.build(e / total))).chains == ()
+
+
+@pytest.mark.parametrize("name", DIVIDED_AFTER)
+def test_an_attention_may_be_divided_after(name: str) -> None:
+    scop = view_of(lower_program(by_hand("bf16", DIVIDED_AFTER[name])))
+    (chain,) = scop.chains
+    assert chain.kind == "attention"
+    fns = [scop.by_name[block].fn for block in chain.blocks]
+    assert [fn for fn in fns if fn in ("max", "sub", "exp", "sum")] == [
+        *("sum", "max", "sub", "exp"),
+        *("sum", "sum"),
+    ]
+    assert fns[-1] in ("div", "mul")
 
 
 def test_positions_beside_the_view() -> None:

@@ -15,6 +15,7 @@ from weft.region.fitting.choices import with_known_choices
 from weft.region.fitting.in_pages import in_pages
 from weft.region.fitting.joining import merged, replaced
 from weft.region.fitting.one_query import with_one_query
+from weft.region.fitting.shares import with_shares
 from weft.region.forms.attention import find_attention, keeps_weights
 from weft.region.forms.few import is_of_few, reads_pages
 from weft.region.forms.warpgroups import suits_warpgroups
@@ -51,7 +52,7 @@ def _joined(module: Module, chain: Chain, target: Target) -> Module:
     kernel = merged(parts, handed, Pattern.ATTENTION, kept)
     if kernel is None:
         return module
-    kernel = with_known_choices(kernel)
+    kernel = with_shares(with_known_choices(kernel))
     lean = module
     if target.kind is Kind.GPU:
         lean, kernel = in_pages(module, kernel, {part.name for part in parts})

@@ -26,6 +26,7 @@ from weft.region.ir import (
     Reduce,
     Select,
     Unary,
+    ValueExpr,
     operands,
 )
 
@@ -83,13 +84,13 @@ def _mixes(lets: Mapping[str, Let], power: str, total: Let, mixed: Let, query: s
         return False
     sides = [made.lhs, made.rhs]
     weight = Binary("div", power, total.name)
-    weights = [name for name in sides if _share(lets, name, weight) is not None]
+    weights = [name for name in sides if share_of(lets, name, weight, power) is not None]
     others = [name for name in sides if name not in weights]
     return len(weights) == 1 and query not in lets[others[0]].axes
 
 
-def _share(lets: Mapping[str, Let], name: str, weight: Binary) -> str | None:
-    """The Let of a weight of which a value is a multiple, by a factor that knows nothing of scores,
+def share_of(lets: Mapping[str, Let], name: str, weight: ValueExpr, power: str) -> str | None:
+    """The Let of a weight of which a value is a multiple, by a factor that knows nothing of powers,
     or 0 where something says so: dropout makes of weights what it makes of powers. Weights need not
     be rounded on their way."""
     expr = lets[name].expr
@@ -97,15 +98,15 @@ def _share(lets: Mapping[str, Let], name: str, weight: Binary) -> str | None:
         return name
     match expr:
         case Cast(x=x):
-            return _share(lets, x, weight)
-        case Select(pred=pred, x=x, y=y) if not leads_to(lets, pred, weight.lhs):
+            return share_of(lets, x, weight, power)
+        case Select(pred=pred, x=x, y=y) if not leads_to(lets, pred, power):
             sides = [side for side in (x, y) if not _is_zero(lets[side])]
-            return _share(lets, sides[0], weight) if len(sides) == 1 else None
+            return share_of(lets, sides[0], weight, power) if len(sides) == 1 else None
         case Binary(fn="mul" | "div" as fn, lhs=lhs, rhs=rhs):
             pairs = [(lhs, rhs), (rhs, lhs)] if fn == "mul" else [(lhs, rhs)]
             for x, factor in pairs:
-                if isinstance(lets[factor].expr, Const) or not leads_to(lets, factor, weight.lhs):
-                    return _share(lets, x, weight)
+                if isinstance(lets[factor].expr, Const) or not leads_to(lets, factor, power):
+                    return share_of(lets, x, weight, power)
     return None
 
 
@@ -124,7 +125,7 @@ def weight_of(kernel: Kernel, found: AttentionParts) -> tuple[str, str]:
     weight = Binary("div", total.value, found.total)
     sides = (product.lhs, product.rhs)
     name = sides[1] if sides[0] == value_side(kernel, found) else sides[0]
-    share = _share(lets, name, weight)
+    share = share_of(lets, name, weight, total.value)
     assert share is not None
     return name, share
 

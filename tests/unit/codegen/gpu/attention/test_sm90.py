@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.example_inputs import inputs_for
-from tests.gpu_attention import CASES, Case
+from tests.gpu_attention import CASES, DIVIDED_AFTER, NOT_DIVIDED, Case, by_hand
 from tests.gpu_faults import planted, without
 from tests.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir, sass
@@ -45,6 +45,22 @@ def test_attentions_are_one_kernel_and_agree(name: str) -> None:
     assert only_kernel(CASES[name]).maps
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("name", DIVIDED_AFTER)
+def test_powers_that_are_divided_after_are_one_kernel_and_agree(name: str) -> None:
+    program = by_hand("bf16", DIVIDED_AFTER[name])
+    launches = InterpretedGpu("sm90").compile(program).compilation["gpu"].launches
+    assert [found.startswith("attention") for found in launches] == [True]
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("name", NOT_DIVIDED)
+def test_what_is_not_divided_by_its_sum_stays_as_it_is(name: str) -> None:
+    program = by_hand("bf16", NOT_DIVIDED[name])
+    launches = InterpretedGpu("sm90").compile(program).compilation["gpu"].launches
+    assert not any(found.startswith("attention") for found in launches)
 
 
 def flat_tensors(case: Case, kernel: ir.Kernel) -> dict[str, NDArray[Any]]:

@@ -286,6 +286,26 @@ case(
     *(normal(1, 2, 4, 3, seed=seed) for seed in range(3)), label="log-sum-exp",
     torch=lambda t, q, k, v: t.logsumexp(q @ k.transpose(-1, -2) * 0.5, -1),
 )  # fmt: skip
+
+
+def by_groups(t: Any, x: Any, weight: Any, ends: Sequence[int], turned: bool) -> Any:
+    """The rows of each group times its matrix, and zeros after the last group."""
+    found, start = [], 0
+    for matrix, offset in zip(weight, ends, strict=True):
+        end = max(start, min(offset, len(x)))
+        found.append(x[start:end] @ (matrix.T if turned else matrix))
+        start = end
+    return t.cat([*found, x.new_zeros(len(x) - start, found[0].shape[1])])
+
+
+for label, ends in (("", [2, 2, 5]), ("rest", [1, 3, 4]), ("out-of-order", [3, 1, 9])):
+    for turned in (False, True):
+        case(
+            "weft.grouped_matmul", emitted("weft.grouped_matmul", transposed=turned),
+            normal(5, 3), normal(3, 2, 3, seed=1) if turned else normal(3, 3, 2, seed=1),
+            np.array(ends), label=f"{label}{'-transposed' * turned}",
+            torch=lambda t, x, w, _, ends=ends, turned=turned: by_groups(t, x, w, ends, turned),
+        )  # fmt: skip
 for label, dropout, heads in (("", 0.0, 2), ("dropout", 0.3, 2), ("one-head", 0.0, 1)):
     case(
         "byteir.flash_attn_fwd",

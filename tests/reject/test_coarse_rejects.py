@@ -216,6 +216,18 @@ TYPES: list[tuple[str, list[Kind], dict[str, Any], str, str]] = [
      "weight and the input channels of a group differ: 3 and 4"),
     ("weft.conv", [IMAGE, WINDOW, ("f32", [5])], LAST, "ShapeMismatch",
      "bias and the output channels differ: 5 and 6"),
+    ("weft.grouped_matmul", [X, ("f32", [3, 5, 2]), ("si32", [3])], {}, "ShapeMismatch",
+     "input and weight differ in the extent that is summed over: 6 and 5"),
+    ("weft.grouped_matmul", [X, ("f32", [3, 6, 2]), ("si32", [3])], {"transposed": True},
+     "ShapeMismatch", "input and weight differ in the extent that is summed over: 6 and 2"),
+    ("weft.grouped_matmul", [X, ("f32", [3, 6, 2]), ("si32", [4])], {}, "ShapeMismatch",
+     "offsets and weight differ in groups: 4 and 3"),
+    ("weft.grouped_matmul", [X, ("f32", [3, 6, 2]), ("f32", [3])], {}, "DTypeNotSupported",
+     "weft.grouped_matmul is not defined for offsets of dtype f32"),
+    ("weft.grouped_matmul", [X, ("f32", [6, 2]), ("si32", [3])], {}, "RankMismatch",
+     "weight has rank 2, not 3"),
+    ("weft.grouped_matmul", [X, ("f16", [3, 6, 2]), ("si32", [3])], {}, "DTypeMismatch",
+     "input and weight have dtypes f32 and f16"),
 ]  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """Coarse ops: what front ends know as one op, with a type rule, and a decomposition to PTIR that is
 its meaning. Importing this package fills the tables of `weft.ptir`.
 
-`byteir.*` ops are public under that name; `weft.conv` and `weft.attention` are Weft's own. The face
-of `weft.ptir` imports this package, so that a custom call always finds its class.
+`byteir.*` ops are public under that name; `weft.conv`, `weft.attention` and `weft.grouped_matmul`
+are Weft's own. The face of `weft.ptir` imports this package, so that a custom call always finds its
+class.
 """
 
 from weft.coarse import (
@@ -12,6 +13,7 @@ from weft.coarse import (
     convolution,
     extremes,
     flash,
+    grouped,
     norms,
     positions,
     resize,
@@ -31,6 +33,7 @@ __all__ = [
     "convolution",
     "extremes",
     "flash",
+    "grouped",
     "norms",
     "positions",
     "resize",

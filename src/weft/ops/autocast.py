@@ -25,7 +25,7 @@ from weft.ops.tensor import Tensor
 
 NARROW: Final = frozenset({
     "attention", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d", "einsum", "linear", "matmul",
+    "conv_transpose3d", "einsum", "grouped_matmul", "linear", "matmul",
 })  # fmt: skip
 """Functional ops that take f32 operands in the narrow dtype, as `weft.matmul` and `@` do."""
 

@@ -98,6 +98,10 @@ CALLS: dict[str, tuple[list[ValueType], ValueType, dict[str, Any]]] = {
     "weft.attention.v1": (
         [FOUR, FOUR, FOUR], TupleType((FOUR, tensor("f32", [2, 3, 4]))), {"causal": True},
     ),
+    "weft.grouped_matmul.v1": (
+        [tensor("f32", [9, 4]), tensor("f32", [3, 5, 4]), tensor("si32", [3])],
+        tensor("f32", [9, 5]), {"transposed": True},
+    ),
 }  # fmt: skip
 
 

@@ -64,6 +64,7 @@ from weft.ops.functional.embedding import (
     embedding,
     rotary_embedding,
 )
+from weft.ops.functional.grouped import grouped_matmul
 from weft.ops.functional.indexing import (
     gather,
     one_hot,
@@ -187,6 +188,7 @@ __all__ = [
     "gelu",
     "glu",
     "group_norm",
+    "grouped_matmul",
     "hardshrink",
     "hardsigmoid",
     "hardswish",

@@ -12,6 +12,7 @@ from weft.testing.conformance.case import Case, Values
 from weft.testing.conformance.cases import (
     cast,
     coarse_attention,
+    coarse_grouped,
     coarse_images,
     coarse_positions,
     coarse_rows,
@@ -65,6 +66,7 @@ FAMILIES = (
     coarse_images,
     coarse_sampling,
     coarse_attention,
+    coarse_grouped,
     library,
     programs,
 )

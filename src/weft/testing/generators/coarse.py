@@ -14,6 +14,7 @@ from weft.coarse import (
     convolution,
     extremes,
     flash,
+    grouped,
     norms,
     positions,
     resize,
@@ -291,6 +292,19 @@ def attend(g: Generator) -> None:
         operands.append(g.new(operands[0].dtype, (columns,), within(2)))
     op = attention.Attention(None, g.choices.chance(0.5), 0.5, dropout)
     g.emit_tuple(op, *operands, facts=[_VALUE, _LSE])
+
+
+@generates(grouped.GroupedMatmul)
+def grouped_matmul(g: Generator) -> None:
+    dtype, kind = g.dtype(grouped.MULTIPLIED), g.dtype(INDICES)
+    rows, depth, columns, groups = (g.choices.integer(1, 4) for _ in range(4))
+    is_turned = g.choices.chance(0.5)
+    x = g.new(dtype, (rows, depth), within(2))
+    sides = (columns, depth) if is_turned else (depth, columns)
+    weight = g.new(dtype, (groups, *sides), within(2))
+    ends = g.data.integers((groups,), -1, rows + 1).astype(kind.numpy)
+    offsets = g.given(kind, (groups,), lambda _: ends, Facts(-1, rows + 1))
+    g.emit(grouped.GroupedMatmul(is_turned), x, weight, offsets, facts=Facts(-16, 16, None))
 
 
 @generates(flash.ByteirFlashAttnFwd)

@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.foundation.dtypes import SI32
 from weft.foundation.errors import Unimplemented
-from weft.interop.torch.rules.table import Rule, rule, rules, w
+from weft.interop.torch.rules.table import F, Rule, rule, rules, w
 
 L: Any = w.linalg
 
@@ -236,10 +236,4 @@ def _(x: Any, weight: Any, offs: Any, bias: Any = None, out_dtype: Any = None) -
     last group are 0."""
     if x.ndim != 2 or weight.ndim != 3 or bias is not None or out_dtype is not None:
         raise Unimplemented("_grouped_mm", "rows in groups times a matrix each, and nothing else")
-    group = w.searchsorted(w.astype(offs, w.int64), w.arange(x.shape[0]), side="right")
-    zero = w.zeros((), dtype=x.dtype)
-    parts = [
-        w.where((group == number)[:, None], x, zero) @ weight[number]
-        for number in range(weight.shape[0])
-    ]
-    return reduce(lambda a, b: a + b, parts)
+    return F.grouped_matmul(x, weight, offs)

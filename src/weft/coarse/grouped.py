@@ -1,0 +1,154 @@
+"""Products of groups of rows with a matrix each, as of a mixture of experts.
+
+The rows of a group follow one another, and numbers that are known only at run time say where each
+group ends. The formula cuts every group into blocks of equally many rows, the last of which may
+reach into the next group: so there is one product of a batch of blocks, whatever the groups are,
+and at most as many blocks as equal groups and a rest of each would make. What a block has computed
+of rows that are not its own, nobody reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.foundation.dtypes import BF16, F16, F32, F64, INDICES, SI64
+from weft.foundation.numeric import wide_dtype
+from weft.ptir.composite import Composite
+from weft.ptir.op import coarse_op
+from weft.ptir.rules import rank_is, same_dim, same_dtype
+from weft.ptir.schema import Bool, attr
+from weft.ptir.term import Cotangents, Pullback, Term
+from weft.ptir.types import TensorType
+
+MULTIPLIED = frozenset({F16, BF16, F32, F64})
+_LARGEST_BLOCK = 128
+"""Rows of a block at most: from here on larger ones are no faster."""
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Where the blocks of all groups lie. Those that there is room for but no rows come last."""
+
+    size: int
+    """Rows of a block."""
+    starts: Term
+    """The first row of each group, `[groups]`."""
+    ends: Term
+    first: Term
+    """The number of the first block of each group, `[groups]`."""
+    group: Term
+    """The group of each block, `[blocks]`."""
+    rows: Term
+    """The rows of each block, `[blocks, size]`, past the last one where it has none."""
+
+    @property
+    def own(self) -> Term:
+        """Which rows belong to the group of their block."""
+        end = self.ends.take(self.group)
+        return self.rows.compare(end.along(0, self.rows.shape), "less")
+
+    def read(self, x: Term) -> Term:
+        """The rows of x, `[blocks, size, ...]`."""
+        return x.take(self.rows.minimum(x.sizes[0] - 1))
+
+    def place(self, rows: int) -> tuple[Term, Term]:
+        """For every row its place among those of all blocks, and whether it is of a group."""
+        number, groups = self.starts.counting((rows,), 0), self.starts.sizes[0]
+        owner = _passed(self.ends, number)
+        group = owner.minimum(groups - 1)
+        inside = number - self.starts.take(group)
+        last = self.group.sizes[0] * self.size - 1
+        place = (self.first.take(group) * self.size + inside).minimum(last)
+        return place, owner.compare(groups, "less")
+
+
+def _passed(ends: Term, numbers: Term) -> Term:
+    """How many ends each number has reached."""
+    pairs = (numbers.sizes[0], ends.sizes[0])
+    reached = numbers.along(0, pairs).compare(ends.along(1, pairs), "greater_equal")
+    return reached.cast(SI64).sum([1])
+
+
+def _blocks(offsets: Term, rows: int) -> _Blocks:
+    """The blocks of `rows` rows. Offsets outside of them, and such that fall, are moved."""
+    groups = offsets.sizes[0]
+    size = min(_LARGEST_BLOCK, 1 << (-(-rows // groups) - 1).bit_length())
+    count = min(rows, (rows + groups * (size - 1)) // size)
+    ends = offsets.cast(SI64).maximum(0).minimum(rows).cumulative_max(axis=0)
+    starts = ends.shifted(0, 1, 0)
+    blocks = (ends - starts + (size - 1)) / size
+    last = blocks.cumulative_sum(axis=0)
+    first = last - blocks
+    number = offsets.counting((count,), 0)
+    group = _passed(last, number).minimum(groups - 1)
+    row = starts.take(group) + (number - first.take(group)) * size
+    inside = offsets.counting((count, size), 1)
+    return _Blocks(size, starts, ends, first, group, row.along(0, (count, size)) + inside)
+
+
+@coarse_op("weft.grouped_matmul.v1", name="weft.grouped_matmul")
+class GroupedMatmul(Composite):
+    """The rows of `input` `[rows, k]` in groups, each times its own matrix of `weight` `[groups, k,
+    n]`, or with `transposed` `[groups, n, k]`: the result is `[rows, n]`. `offsets[g]` is the row
+    at which group g ends and the next one begins; rows after the last group are 0. An offset below
+    the one before it counts as that, one below 0 as 0, and one above `rows` as `rows`. Floats under
+    32 bits are multiplied and added up in f32, and rounded once."""
+
+    operands = ("input", "weight", "offsets")
+    dtypes = {"input": MULTIPLIED, "weight": MULTIPLIED, "offsets": INDICES}
+
+    transposed: bool = attr(Bool(), usual=False)
+
+    def infer(self, *types: TensorType) -> TensorType:
+        x, weight, offsets = types
+        rank_is(x, 2, "input")
+        rank_is(weight, 3, "weight")
+        rank_is(offsets, 1, "offsets")
+        same_dtype(x, weight, "input and weight")
+        same_dim(offsets.shape[0], weight.shape[0], "offsets and weight differ in groups")
+        columns, depth = weight.shape[1:] if self.transposed else weight.shape[:0:-1]
+        same_dim(x.shape[1], depth, "input and weight differ in the extent that is summed over")
+        return x.with_shape((x.shape[0], columns))
+
+    def decompose(self, *operands: Term) -> Term:
+        x, weight, offsets = operands
+        rows, groups = x.sizes[0], weight.sizes[0]
+        columns = weight.sizes[1 if self.transposed else 2]
+        if not rows or not groups:
+            return x.full(0, (rows, columns))
+        blocks = _blocks(offsets, rows)
+        axes = ([2], [2 if self.transposed else 1])
+        made = blocks.read(x).dot(weight.take(blocks.group), axes, ([0], [0]))
+        place, has_group = blocks.place(rows)
+        every = made.reshape((blocks.group.sizes[0] * blocks.size, columns))
+        return every.take(place).where(has_group.along(0, (rows, columns)))
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        x, weight, offsets = at.operands
+        back: list[Term | None] = [None, None, None]
+        if at.wanted[0]:
+            turned = {"transposed": not self.transposed}
+            back[0] = at.cotangent.emitter.emit(
+                "weft.grouped_matmul", at.cotangent, weight, offsets, **turned
+            )
+        if at.wanted[1]:
+            back[1] = _outer(x, at.cotangent, offsets, weight, self.transposed)
+        return back
+
+
+def _outer(x: Term, g: Term, offsets: Term, weight: Term, transposed: bool) -> Term:
+    """The cotangent of the weight: for each group the sum of the outer products of its rows."""
+    rows, groups = x.sizes[0], weight.sizes[0]
+    if not rows or not groups:
+        return weight.like(0)
+    blocks, wide = _blocks(offsets, rows), wide_dtype(weight.dtype)
+    sides = []
+    for side in (g, x) if transposed else (x, g):
+        read = blocks.read(side)
+        sides.append(read.where(blocks.own.restored([2], read.shape)))
+    parts = sides[0].dot(sides[1], ([1], [1]), ([0], [0]), accum_dtype=wide, out_dtype=wide)
+    # Blocks without rows are zeros and count for the last group, so that groups stay in order.
+    total = parts.segment_sum(
+        blocks.group, num_segments=groups, indices_are_sorted=True, unique=False
+    )
+    return total.cast(weight.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.codegen.gpu import ir
@@ -49,12 +49,17 @@ def present(batch: tuple[Scalar, ...], strides: tuple[int, ...]) -> tuple[Scalar
 
 
 def place_in(
-    operand: Operand, outer: Scalar, inner: Scalar, batch: tuple[Scalar, ...]
+    operand: Operand,
+    outer: Scalar,
+    inner: Scalar,
+    batch: tuple[Scalar, ...],
+    digits: Mapping[str, Scalar],
 ) -> tuple[tuple[Scalar, ...], tuple[Scalar, ...]]:
     """Where a copy of an operand begins, given a row or column and a place along the contracted
-    axes, and, of an image, which tap of its windows it brings."""
+    axes, which has `digits` where the operand is no matrix, and, of an image, which tap of its
+    windows it brings."""
     if operand.walk is not None:
-        return operand.walk.coords(outer, inner, batch)
+        return operand.walk.coords(outer, digits, batch)
     pair = (inner, outer) if operand.major is Major.K else (outer, inner)
     return (*pair, *present(batch, operand.batch)), ()
 

@@ -40,6 +40,7 @@ from weft.codegen.gpu.ir.scalar import (
     total,
 )
 from weft.codegen.gpu.ir.swizzle import Major, operand_offset
+from weft.codegen.gpu.products.carried import Carried, carried
 from weft.codegen.gpu.products.operand import Refusal
 from weft.codegen.gpu.products.place import Place, locate, place_in
 from weft.codegen.gpu.products.problem import Problem, Refs, analyse
@@ -206,17 +207,29 @@ class _Builder:
             ir.MbarrierWait(ir.BarrierAt("empty", ring.slot), ring.phase ^ 1),
             ir.MbarrierExpectTx(ir.BarrierAt("full", ring.slot), self.layout.slot_bytes),
             *self.loads(place, ring.slot, Name("k")),
+            *(s for digits in self.digits for s in digits.advance()),
             *ring.advance(),
         )
         first = self.layout.split.first_step
         steps = ir.For("k", first, first + self.layout.split.steps, 1, step)
-        tiles = self.items(self.number, self.layout.at_work, (*located, steps))
+        start = (s for digits in self.digits for s in digits.start(first, place.batch))
+        tiles = self.items(self.number, self.layout.at_work, (*located, *start, steps))
         yield ir.If(THREAD.equals(0), (*ring.start(), tiles))
         if self.layout.beside is not None:
             chosen, whose = fetcher(self.plan.consumers)
             fetches = self.layout.split.if_last(self.results.fetches(place))
             panels = self.own_tiles((*located, fetches))
             yield ir.If(chosen, (whose, *self.results.panels.start(), panels))
+
+    @property
+    def carried(self) -> dict[str, Carried]:
+        """The digits of contracted axes that are counted on from step to step, by operand."""
+        walks = {"a": self.problem.a.walk, "b": self.problem.b.walk}
+        return carried(walks, self.layout.tile[2])
+
+    @property
+    def digits(self) -> list[Carried]:
+        return list(dict.fromkeys(self.carried.values()))
 
     def own_tiles(self, body: Body) -> ir.Stmt:
         """A loop over the tiles, or parts of them, of the consumer `group`."""
@@ -260,7 +273,8 @@ class _Builder:
                 first, depth = outer + split, k * bk + across
                 if operand.major is not Major.K:
                     first, depth = outer + across, k * bk
-                coords, taps = place_in(operand, first, depth, place.batch)
+                digits = self.carried[name].digits if name in self.carried else {}
+                coords, taps = place_in(operand, first, depth, place.batch, digits)
                 yield ir.TmaLoad(
                     ir.Address(name, start),
                     name,

@@ -97,16 +97,19 @@ class Walk:
     """Taps of which not every matrix has the same number."""
 
     def coords(
-        self, outer: Scalar, inner: Scalar, batch: Sequence[Scalar]
+        self, outer: Scalar, inner: Mapping[str, Scalar], batch: Sequence[Scalar]
     ) -> tuple[tuple[Scalar, ...], tuple[Scalar, ...]]:
-        """Where a copy begins, and how far its taps are from the places."""
-        found = dict(self._digits(outer, self.outer))
-        if self.phases:
-            found |= dict(counted_digits(inner, self.inner, self.phases, batch))
-        else:
-            found |= dict(self._digits(inner, self.inner))
+        """Where a copy begins, and how far its taps are from the places; `inner` are the digits of
+        the contracted axes."""
+        found = {**dict(self._digits(outer, self.outer)), **inner}
         places = tuple(step.at(found, batch) for step in self.start)
         return places, tuple(step.at(found, batch) for step in self.taps)
+
+    def inner_digits(self, number: Scalar, batch: Sequence[Scalar]) -> dict[str, Scalar]:
+        """The digits of a place along the contracted axes."""
+        if self.phases:
+            return dict(counted_digits(number, self.inner, self.phases, batch))
+        return dict(self._digits(number, self.inner))
 
     def _digits(self, number: Scalar, digits: Digits) -> Iterator[tuple[str, Scalar]]:
         """Of a number. Where two blocks share rows, the second may begin behind the last one: it

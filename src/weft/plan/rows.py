@@ -481,8 +481,9 @@ def _widest_row(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
 def _suits_threads(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
     """Whether neighbouring threads should take neighbours in a row, and not neighbouring rows.
 
-    They should where most reads of the row are along its last axis, and where rows alone are too
-    few to fill the machine. The factors of a contraction count by their elements.
+    They should where most of what is read is along the last axis of the row, and where rows alone
+    are too few to fill the machine. Reads count by their elements: statistics of a sum over columns
+    lie along it, but are few.
     """
     reduced = reduced_axes(kernel)
     along = across = 0
@@ -491,7 +492,7 @@ def _suits_threads(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
         if not isinstance(let.expr, Read) or not set(let.axes) & set(reduced):
             continue
         address = linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
-        weight = 1 if kernel.roles is None else math.prod(kernel.sizes[a] for a in let.axes)
+        weight = math.prod(kernel.sizes[name] for name in let.axes)
         along += weight * (coefficient(address, reduced[-1]) == 1)
         across += weight * (bool(outer) and coefficient(address, outer[-1]) == 1)
     enough = row_count(kernel) >= target.limits.units * _SINGLE

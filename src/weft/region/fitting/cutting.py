@@ -24,6 +24,7 @@ from weft.region.ir import (
     AxisIndex,
     Binary,
     Cast,
+    Check,
     Const,
     Fold,
     Kernel,
@@ -345,7 +346,9 @@ def _totals(sums: Iterable[Let]) -> Iterator[Let]:
 
 
 def placed(expr: ValueExpr, places: Places) -> ValueExpr:
-    """A read or a number at other places."""
+    """A read, a check or a number at other places."""
+    if isinstance(expr, Check):
+        return replace(expr, element=substitute(expr.element, places))
     if isinstance(expr, Read):
         index = tuple(substitute(e, places) for e in expr.index)
         guards = tuple(Guard(substitute(g.expr, places), g.size) for g in expr.guards)

@@ -110,7 +110,8 @@ def in_parts(
 
 
 def _cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut | None:
-    if not _can_be_cut(kernel):
+    plain_rows = target.kind is Kind.GPU and kernel.roles is None
+    if not _can_be_cut(kernel) or (_looks_up(kernel) and not plain_rows):
         return None
     if target.kind is Kind.CPU:
         return _column_cut(kernel, tensors)
@@ -118,7 +119,10 @@ def _cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut |
         cut = _outer_cut(kernel, tensors, target)
         plain = kernel.pattern is Pattern.MATMUL
         return _contraction_cut(kernel, target) if cut is None and plain else cut
-    return _row_cut(kernel, tensors, target)
+    cut = _row_cut(kernel, tensors, target)
+    if cut is not None and (cut.length or cut.strip) and _looks_up(kernel):
+        return None
+    return cut
 
 
 def _can_be_cut(kernel: Kernel) -> bool:
@@ -136,9 +140,16 @@ def _can_be_cut(kernel: Kernel) -> bool:
     before = [let for let in kernel.body if let.name in wanted]
     if any(names & {*needed(operands(let), kernel)} for let in sums):
         return False
-    return not any(
-        isinstance(let.expr, Check | Words) or (isinstance(let.expr, Read) and let.expr.places)
-        for let in walk(tuple(before))
+    return not any(isinstance(let.expr, Words) for let in walk(tuple(before)))
+
+
+def _looks_up(kernel: Kernel) -> bool:
+    """Whether reductions need something at places that are read, or checked: what is left over of
+    parts would be looked up at points that are none of the kernel's."""
+    wanted = needed((let.name for let in reductions(kernel)), kernel)
+    return any(
+        isinstance(let.expr, Check) or (isinstance(let.expr, Read) and let.expr.places)
+        for let in walk(tuple(let for let in kernel.body if let.name in wanted))
     )
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
+import weft
+from tests.gpu_machine import MachineBackend, machine
 from tests.gpu_programs import through_stages
 from weft.codegen.gpu.ir.kernel import walk
 from weft.codegen.gpu.ir.values import LoadVector
-from weft.ptir import Builder
+from weft.foundation.dtypes import BF16
+from weft.foundation.errors import SpecViolation
+from weft.ptir import Builder, Program
 from weft.region.ir import Kernel
 
 CASES: dict[str, tuple[str, tuple[int, ...], int, int]] = {
@@ -81,3 +86,49 @@ def test_a_sum_of_no_elements_side_by_side_is_not_cut() -> None:
     x = b.param("f32", [3, 0, 5000, 19])
     made = through_stages(b.build(b.reduce_sum(x, [2, 3])), "sm90")["region"].kernels
     assert len(made) <= 1
+
+
+def looked_up(rows: int, columns: int, table: int = 50) -> Program:
+    """The gradient of a norm's weights behind an embedding: a sum over the rows of a table that
+    were looked up, with statistics of each."""
+    b = Builder("looked_up")
+    x, ids = b.param("bf16", [rows, columns]), b.param("si64", [rows])
+    words, mean, size = b.param("bf16", [table, columns]), *(b.param("f32", [rows]) for _ in "ab")
+    found = b.cast(b.take(words, ids), "f32")
+    mean, size = (b.broadcast_to(b.reshape(v, [rows, 1]), [rows, columns]) for v in (mean, size))
+    return b.build(b.reduce_sum((found - mean) * size * b.cast(x, "f32"), [0]))
+
+
+def test_sums_of_what_is_looked_up_are_cut() -> None:
+    """Columns side by side, however many statistics are read along them."""
+    stages = through_stages(looked_up(4096, 256), "sm90")
+    first, _ = stages["region"].kernels
+    assert first.sizes["part"] == 16
+    assert stages["plan"].of(first.name).across
+
+
+def test_parts_of_what_is_looked_up_leave_nothing_over() -> None:
+    made = through_stages(looked_up(4099, 256), "sm90")["region"].kernels
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("wrong", [None, 4000])
+def test_parts_of_what_is_looked_up_agree(wrong: int | None) -> None:
+    """Also on which place is wrong, if one is."""
+    program, rng = looked_up(4096, 64), np.random.default_rng(0)
+    ids = rng.integers(0, 50, 4096)
+    if wrong is not None:
+        ids[wrong] = 50
+    x, words = (rng.standard_normal(shape).astype(BF16.numpy) for shape in ((4096, 64), (50, 64)))
+    mean, size = rng.standard_normal((2, 4096)).astype(np.float32)
+    inputs = [x, ids, words, mean, size]
+    with machine() as gpu:
+        if wrong is None:
+            (got,) = weft.run(program, inputs, backend=MachineBackend(gpu))
+            (want,) = weft.run(program, inputs, backend="reference")
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+            return
+        for backend in (MachineBackend(gpu), "reference"):
+            with pytest.raises(SpecViolation, match=f"{wrong}") as told:
+                weft.run(program, inputs, backend=backend)
+            assert told.value.code == "GatherIndexOutOfBounds"

@@ -7,6 +7,7 @@ after the last one.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -15,7 +16,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, compile_cuda, packed, version
 from weft.codegen.gpu.spelling.print import cuda
 from weft.driver.code import gpu_kernels
-from weft.driver.code.gpu_kernels import PROCESS, SHARE, CudaCode, key_of, message_of, unpacked
+from weft.driver.code.gpu_kernels import PROCESS, CudaCode, key_of, message_of, unpacked
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import Unimplemented
 from weft.runtime import cache
@@ -23,6 +24,8 @@ from weft.runtime.compilers import Workers
 
 _READ: Final = frozenset({"gpu", "cu"})
 """Stages behind which there are other kernels, where somebody gives them."""
+_SWITCH: Final = 5e-4
+"""Seconds after which threads that hand on messages may interrupt a stage."""
 
 
 class Ahead:
@@ -49,10 +52,11 @@ class Ahead:
             return
         self._sources.append(source)
         self._workers.add(message_of(source, self.arch))
-        # As many as what there is to compile is worth, as far as is known.
-        if self._started < min(self._most, -(-len(self._sources) // SHARE)):
-            self._started += 1
-            self._workers.start(1)
+        if not self._started:
+            # All at once: where one source is missing on disk others are, and a process that is
+            # there before its first source loads the compiler meanwhile.
+            self._started = self._most
+            self._workers.start(self._most)
 
     def finished(self) -> dict[str, Cubin]:
         """The machine code of every source that was not kept on disk, which it is then."""
@@ -78,9 +82,14 @@ def working_ahead(compilation: Compilation, arch: str) -> Iterator[None]:
     """Let kernels of a compilation be compiled as soon as they are printed."""
     if _can_compile() and not _READ & compilation.overrides.keys():
         compilation.ahead = Ahead(arch)
+    interval = sys.getswitchinterval()
+    # Every answer of a process waits for the stages to let go of the interpreter, a few times: with
+    # Python's usual 5 ms that is a tenth of what a short kernel takes.
+    sys.setswitchinterval(min(interval, _SWITCH))
     try:
         yield
     finally:
+        sys.setswitchinterval(interval)
         if compilation.ahead is not None:
             compilation.ahead.stop()
             compilation.ahead = None

@@ -147,10 +147,9 @@ class _Lowering:
         symbols = list(self._symbols.values())
         behind, ahead = set(symbols[1:]), set(symbols[:-1])
         made: dict[str, tuple[ir.Kernel, tuple[int, ...]]] = {}
-        # Those that are there already come first: others may do something with them meanwhile.
-        for symbol in sorted(
-            self._makers, key=lambda s: self._makers[s][0].name not in self._built
-        ):
+        # Those that are to be made, the products among them, take the compiler longest: they come
+        # before those that are there already.
+        for symbol in sorted(self._makers, key=lambda s: self._makers[s][0].name in self._built):
             kernel, make = self._makers[symbol]
             built, names = make(symbol), buffers(kernel)
             refs = self.buffer_map.refs_of(names)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import weft
+from tests.gpu_programs import through_stages
 from weft.codegen.gpu.compile import compile_cuda
 from weft.driver.code import gpu_ahead, gpu_kernels
 from weft.driver.code.gpu_ahead import Ahead
@@ -106,3 +109,31 @@ def test_where_nothing_can_be_started_all_is_made_here(
     monkeypatch.setattr(gpu_ahead, "compile_cuda", counted)
     made = weft.compile(program(), target="sm90")
     assert sorted(taken) == sorted(made._latest.compilation["cu"].sources.values())
+
+
+def test_what_takes_the_compiler_longest_is_told_first() -> None:
+    """Kernels that were made with their plans can wait for those that are yet to be made."""
+    compilation = through_stages(program(), "sm90")
+    told: list[str] = []
+    gpu_kernels.lower_module(
+        compilation["region"],
+        compilation["memory"],
+        replace(compilation["plan"], built=dict(compilation["plan"].built)),
+        compilation.target,
+        tell=lambda kernel: told.append(kernel.name),
+    )
+    launches = compilation["gpu"].launches
+    built = {launches[name].symbol for name in compilation["plan"].built if name in launches}
+    assert told
+    assert [symbol in built for symbol in told] == sorted(symbol in built for symbol in told)
+
+
+def test_all_processes_are_there_from_the_first_source_on(
+    monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(Workers, "start", lambda self, count: started.append(count))
+    interval = sys.getswitchinterval()
+    weft.compile(program(), target="sm90")
+    assert started[0] == 2
+    assert sys.getswitchinterval() == interval

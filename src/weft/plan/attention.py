@@ -13,9 +13,10 @@ from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
 from weft.region.form import Attention
 from weft.region.forms.bands import Band, band_of, band_of_stream
+from weft.region.forms.chances import draws_words
 from weft.region.forms.few import few_rows, is_of_few
 from weft.region.forms.stream import summed_axes, value_axes
-from weft.region.ir import Kernel, Words, attention_parts, form_of, stream_parts
+from weft.region.ir import Kernel, attention_parts, form_of, stream_parts
 from weft.target.target import Target
 
 QUERIES: Final = 96
@@ -180,7 +181,7 @@ def stream_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan
     depths, widths = ([_up(n, _KEY_STEP) for n in sizes] for sizes in (depths, widths))
     consumers, stages = 2, 2
     given = _given(band_of_stream(kernel, found).band, consumers)
-    drawing = _DRAWING if any(isinstance(let.expr, Words) for let in kernel.body) else 0
+    drawing = _DRAWING if draws_words(kernel) else 0
     columns = _up(kernel.sizes[found.column], _KEY_STEP)
     for size in range(min(_MOST_COLUMNS, columns), _KEY_STEP, -_KEY_STEP):
         registers = stream_registers(size, len(depths), widths) + drawing

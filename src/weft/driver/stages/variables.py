@@ -277,6 +277,8 @@ class _Matching:
                 self.moved(target.array, high)
             case gpu.ScalePair(target=target, factor=factor):
                 self.moved(target.array, factor)
+            case gpu.DrawBits(out=out, seed=seed, offset=offset):
+                self.moved(out.array, seed, offset)
             case gpu.MmaSync(acc=acc, a=a, b=b):
                 self.put(acc.array, self.product(a.array, b.array), (a.array, b.array))
             case gpu.AddRegisters(target=target, source=source):
@@ -313,6 +315,8 @@ class _Matching:
                     self.moved(name, array.array)
                 case gpu.RandomElements(name=name, seed=seed, offset=offset):
                     self.moved(name, seed, offset)
+                case gpu.BitElements(name=name, source=array):
+                    self.moved(name, array.array)
                 case gpu.IndexElements(name=name):
                     self.put(name, self.lets.indices)
         for op in statement.ops:

@@ -3,14 +3,14 @@ statements on the two rows that it has of each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.layout import ROWS, Layout
 from weft.codegen.gpu.attention.problem import Problem
-from weft.codegen.gpu.attention.reading import Program, State
+from weft.codegen.gpu.attention.reading import Chance, Program, State
 from weft.codegen.gpu.attention.work import TILE
 from weft.codegen.gpu.ir.element_ops import ElementOp, Number
 from weft.codegen.gpu.ir.scalar import LANE, Lit, Name, Scalar
@@ -18,7 +18,7 @@ from weft.codegen.gpu.ir.values import Compute, Shuffle
 from weft.codegen.gpu.products.place import offset
 from weft.codegen.gpu.products.problem import Source
 from weft.codegen.gpu.products.ring import Ring
-from weft.foundation.dtypes import F32, UI32, DType
+from weft.foundation.dtypes import F32, I1, UI32, DType
 from weft.plan.ir import AttentionPlan
 
 GROUP: Final = Name("group")
@@ -91,16 +91,59 @@ def drawn(
 ) -> list[ir.ElementSource]:
     """The random words of an element program."""
     found: list[ir.ElementSource] = []
-    for draw in program.draws:
+    for name, draw in program.draws:
         state, strides = states[draw.state], draw.strides
         base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), batch)
         factors = (strides.row, strides.column)
         found.append(
-            ir.RandomElements(
-                draw.name, UI32, state.seed, state.offset, base, *factors, draw.paired
-            )
+            ir.RandomElements(name, UI32, state.seed, state.offset, base, *factors, draw.paired)
         )
     return found
+
+
+def chances(programs: Iterable[Program]) -> list[Chance]:
+    """What element programs ask of random words, each once: its number is that of its registers."""
+    return [*dict.fromkeys(bit.chance for program in programs for bit in program.bits)]
+
+
+def bit_registers(found: Sequence[Chance], columns: int) -> Iterator[ir.Stmt]:
+    """Room for the bits of a thread's elements of a block of columns."""
+    for number, _ in enumerate(found):
+        yield ir.Registers(f"bits{number}", ir.RegisterKind.B32, -(-columns // 64))
+
+
+def bits_drawn(
+    found: Sequence[Chance],
+    states: Sequence[State],
+    batch: tuple[Scalar, ...],
+    fragment: ir.Fragment,
+) -> Iterator[ir.Stmt]:
+    """The bits of a thread's elements. They depend on places alone, so that they can be made while
+    matrix instructions run."""
+    for number, chance in enumerate(found):
+        draw = chance.draw
+        state, strides = states[draw.state], draw.strides
+        base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), batch)
+        yield ir.DrawBits(
+            ir.RegAt(f"bits{number}"),
+            fragment,
+            state.seed,
+            state.offset,
+            base,
+            strides.row,
+            strides.column,
+            chance.least,
+            draw.shared,
+            draw.narrow,
+        )
+
+
+def bits_read(program: Program, found: Sequence[Chance]) -> list[ir.ElementSource]:
+    """The truth values of an element program that were drawn before."""
+    return [
+        ir.BitElements(bit.name, I1, ir.RegAt(f"bits{found.index(bit.chance)}"), bit.inverted)
+        for bit in program.bits
+    ]
 
 
 def states_read(states: Sequence[State], buffers: Sequence[str]) -> Iterator[ir.Stmt]:

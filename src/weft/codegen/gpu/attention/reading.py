@@ -8,27 +8,60 @@ from math import prod
 
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.products.operand import Operand, Refusal
-from weft.codegen.gpu.products.problem import Refs, Source, Strides, affine, element_op, operands
+from weft.codegen.gpu.products.problem import Refs, Source, Strides, affine, element_op
 from weft.foundation.dtypes import BF16, F16
 from weft.foundation.index_expr import Expr, coefficient, constant, linear
 from weft.region.forms.bands import HULL_ROWS, Band
+from weft.region.forms.chances import find_chance, made_of
 from weft.region.forms.runs import longest_run
 from weft.region.ir import AxisIndex, Kernel, Let, Read, Words
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A random word of each element, from the stream of the state with this number."""
+    """Where the random word of each element is in the stream of the state with this number. With
+    `narrow` the numbers of all blocks of the stream have 32 bits."""
 
-    name: str
     state: int
     strides: Strides
+    narrow: bool
 
     @property
     def paired(self) -> bool:
         """Whether neighbours along a row, from an even one on, share a block of the stream."""
-        numbers = (self.strides.offset, self.strides.row, *self.strides.batch)
-        return self.strides.column == 1 and all(number % 2 == 0 for number in numbers)
+        return self.shared > 1 and self.strides.column == 1
+
+    @property
+    def shared(self) -> int:
+        """How many neighbours have a block of the stream together: four, along a row or in a
+        column; two along a row, from an even one on; or one."""
+        strides = self.strides
+        rest = (strides.offset, *strides.batch)
+        for size, along, across in (
+            (4, strides.column, strides.row),
+            (4, strides.row, strides.column),
+            (2, strides.column, strides.row),
+        ):
+            if along == 1 and all(number % size == 0 for number in (*rest, across)):
+                return size
+        return 1
+
+
+@dataclass(frozen=True)
+class Chance:
+    """Whether the random word of each element is at least `least`."""
+
+    draw: Draw
+    least: int
+
+
+@dataclass(frozen=True)
+class Bit:
+    """A truth value of each element: that of a chance, or the opposite of it."""
+
+    name: str
+    chance: Chance
+    inverted: bool
 
 
 @dataclass(frozen=True)
@@ -50,7 +83,9 @@ class Program:
     sources: tuple[Source, ...]
     ops: tuple[ElementOp, ...]
     result: str
-    draws: tuple[Draw, ...] = ()
+    draws: tuple[tuple[str, Draw], ...] = ()
+    """Random words, by their names."""
+    bits: tuple[Bit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +108,12 @@ class Axes:
     row: str
     columns: tuple[str, ...]
     sizes: Mapping[str, int]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """Of rows, columns and the axes of a batch."""
+        columns = prod(self.sizes[name] for name in self.columns)
+        return (self.sizes[self.row], columns, *(self.sizes[name] for name in self.batch))
 
     def strides(self, expr: Expr) -> Strides:
         return Strides(
@@ -149,11 +190,16 @@ class Reading:
     def program(self, value: str, starts: Sequence[str], axes: Axes, stem: str = "v") -> Program:
         """The Lets that `value` needs beyond the starts, as an element program: v0, v1, ..."""
         sources: list[Source] = []
-        draws: list[Draw] = []
+        draws: list[tuple[str, Draw]] = []
+        bits: list[Bit] = []
         ops: list[ElementOp] = []
         needed = self.needed(value, {*starts})
         names = {name: f"{stem}{i}" for i, name in enumerate([*starts, *needed])}
         for let in map(self.lets.__getitem__, needed):
+            if chance := find_chance(self.lets, let.name):
+                drawn = Chance(self.draw(chance.words, axes), chance.least)
+                bits.append(Bit(names[let.name], drawn, chance.inverted))
+                continue
             match let.expr:
                 case Read() as read:
                     strides = axes.strides(self.read_address(read))
@@ -161,13 +207,22 @@ class Reading:
                 case AxisIndex(expr=expr):
                     strides = axes.strides(affine(expr))
                     sources.append(Source(names[let.name], let.dtype, None, strides))
-                case Words(seed=seed, offset=offset, element=expr):
-                    strides = axes.strides(affine(expr))
-                    draws.append(Draw(names[let.name], self.state(seed, offset), strides))
+                case Words():
+                    draws.append((names[let.name], self.draw(let.name, axes)))
                 case _:
                     ops.append(element_op(let, names[let.name], names))
-        made = (tuple(sources), tuple(ops), names[value], tuple(draws))
+        made = (tuple(sources), tuple(ops), names[value], tuple(draws), tuple(bits))
         return Program(names[starts[0]], *made)
+
+    def draw(self, name: str, axes: Axes) -> Draw:
+        """Where the random words of a Let are."""
+        words = self.lets[name].expr
+        assert isinstance(words, Words)
+        strides = axes.strides(affine(words.element))
+        steps = (strides.row, strides.column, *strides.batch)
+        last = strides.offset
+        last += sum(max(0, step) * (n - 1) for step, n in zip(steps, axes.extents, strict=True))
+        return Draw(self.state(words.seed, words.offset), strides, last < 1 << 34)
 
     def state(self, seed: str, offset: str) -> int:
         """The number of a random stream."""
@@ -192,14 +247,7 @@ class Reading:
 
     def needed(self, value: str, known: set[str]) -> list[str]:
         """The Lets that a value is made of, without those that are known, in order."""
-        wanted, stack = set[str](), [value]
-        while stack:
-            name = stack.pop()
-            if name not in known and name not in wanted:
-                wanted.add(name)
-                let = self.lets[name]
-                stack.extend(() if isinstance(let.expr, Words) else operands(let))
-        return [name for name in self.lets if name in wanted]
+        return made_of(self.lets, [value], known)
 
 
 def _step(expr: Expr, columns: Sequence[str], sizes: Mapping[str, int]) -> int:

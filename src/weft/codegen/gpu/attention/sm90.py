@@ -35,6 +35,7 @@ from weft.codegen.gpu.attention.queries import (
     BOTH_ROWS,
     GROUP,
     STEP,
+    bit_registers,
     constant,
     once_per_warp,
     states_read,
@@ -299,6 +300,7 @@ class AttentionBuilder:
         yield ir.Registers("scores", ir.RegisterKind.F32, plan.tile_kv // 2)
         yield ir.Registers("weights", ir.RegisterKind.B32, plan.tile_kv // 4)
         yield ir.Registers("mixed", ir.RegisterKind.F32, layout.width // 2, zero=True)
+        yield from bit_registers(self.softmax.chances, plan.tile_kv)
         for row in BOTH_ROWS:
             yield Variable(f"top{row}", F32, -math.inf)
             yield Variable(f"total{row}", F32, 0.0)
@@ -316,6 +318,7 @@ class AttentionBuilder:
         yield from self.take_turn()
         yield from self.score_products("_first")
         yield from self.pass_turn()
+        yield from self.softmax.draw(Name("last") - 1)
         yield ir.WgmmaWait(0, ("scores",))
         yield from self.release("k", self.keys)
         hides = self.layout.at_most(lambda steps: steps.edge)
@@ -336,6 +339,7 @@ class AttentionBuilder:
         yield from self.score_products("")
         yield from self.value_products("")
         yield from self.pass_turn()
+        yield from self.softmax.draw(block)
         yield ir.WgmmaWait(1, ("scores",))
         yield from self.release("k", self.keys)
         yield from self.softmax.logits(block, masked=masked)

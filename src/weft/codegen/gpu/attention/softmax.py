@@ -12,11 +12,15 @@ from weft.codegen.gpu.attention.queries import (
     GROUP,
     QUARTER,
     Queries,
+    bits_drawn,
+    bits_read,
+    chances,
     compute,
     drawn,
     once_per_warp,
     over_quad,
 )
+from weft.codegen.gpu.attention.reading import Chance
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import LANE, Lit, Name, Scalar
 from weft.codegen.gpu.ir.values import Assign, Compute
@@ -31,6 +35,17 @@ class Softmax(Queries):
     def rate(self) -> float:
         """What a score is multiplied by before it is a power of two."""
         return self.problem.scale * math.log2(math.e)
+
+    @property
+    def chances(self) -> list[Chance]:
+        """What is asked of random words."""
+        return chances([self.problem.weight])
+
+    def draw(self, block: Scalar) -> Iterator[ir.Stmt]:
+        """Random bits for the weights of a block of keys."""
+        problem, start = self.problem, block * self.plan.tile_kv
+        fragment = self.fragment(start, self.plan.tile_kv, problem.keys)
+        yield from bits_drawn(self.chances, problem.states, self.batch, fragment)
 
     def logits(self, block: Scalar, *, masked: bool) -> Iterator[ir.Stmt]:
         """What the program of a score makes of scores, and -inf where a key is hidden."""
@@ -118,11 +133,13 @@ class Softmax(Queries):
         problem, program = self.problem, self.problem.weight
         start = block * self.plan.tile_kv if program.ops else Lit(0)
         sources = [self.source(source) for source in program.sources]
+        random = drawn(program, problem.states, self.batch)
+        random += bits_read(program, self.chances)
         return ir.Epilogue(
             acc=ir.RegAt("scores"),
             fragment=self.fragment(start, self.plan.tile_kv, problem.keys),
             value=program.value,
-            sources=(*sources, *drawn(program, problem.states, self.batch)),
+            sources=(*sources, *random),
             ops=program.ops,
             result=program.result,
             out=ir.RegAt("weights"),

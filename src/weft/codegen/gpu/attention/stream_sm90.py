@@ -37,6 +37,10 @@ from weft.codegen.gpu.attention.queries import (
     MEMBER,
     QUARTER,
     STEP,
+    bit_registers,
+    bits_drawn,
+    bits_read,
+    chances,
     constant,
     drawn,
     once_per_warp,
@@ -90,6 +94,7 @@ class StreamBuilder:
         self.indices = tuple(Name(f"batch{axis}") for axis, _ in enumerate(self.sizes))
         self.ring = Ring(self.plan.stages)
         self.ahead = Ring(self.layout.slots, "own_")
+        self.chances = chances(result.weight for result in problem.results)
         self.order = sorted(range(len(problem.results)), key=self.waits)
 
     def waits(self, number: int) -> bool:
@@ -344,6 +349,7 @@ class StreamBuilder:
             yield ir.Registers(f"weights{number}", kind, count)
             width = layout.width(result) // 2
             yield ir.Registers(f"sum{number}", ir.RegisterKind.F32, width, zero=True)
+        yield from bit_registers(self.chances, layout.tile_columns)
         yield from self.rows_kept()
         yield ir.MbarrierWait(ir.BarrierAt("own_full", self.own_slot), self.ahead.phase)
         for number, _ in enumerate(layout.depths):
@@ -376,6 +382,7 @@ class StreamBuilder:
         yield ir.WgmmaFence()
         for number, _ in enumerate(self.problem.products):
             yield from self.product(number)
+        yield from bits_drawn(self.chances, self.problem.states, self.indices, self.fragment)
         yield ir.WgmmaWait(len(self.problem.products) - 1, ("scores",))
         if self.layout.staged:
             yield ir.MbarrierWait(ir.BarrierAt("staged_full", slot), phase)
@@ -447,6 +454,7 @@ class StreamBuilder:
         program = result.weight
         sources = [self.source(source) for source in program.sources]
         sources += drawn(program, self.problem.states, self.indices)
+        sources += bits_read(program, self.chances)
         acc, value = ("other", "v1") if result.uses_other else ("scores", "v0")
         if result.uses_other and result.uses_power:
             sources.append(ir.RegisterElements("v0", F32, ir.RegAt("scores")))

@@ -107,6 +107,30 @@ def epilogue(node: ir.Epilogue, warp: Warp, mask: Lanes) -> None:
     _keep(node, warp, result, node.out.index)
 
 
+def draw_bits(node: ir.DrawBits, warp: Warp) -> None:
+    """Which elements of a fragment have a word that is large enough."""
+    row, column = coordinates(node.fragment, warp)
+    place = np.asarray(warp.value(node.base)) + row * node.row_factor + column * node.column_factor
+    inside = (row < node.fragment.rows) & (column < node.fragment.columns)
+    _check_shared(node, place[0, 0], row[0, 0], column[0, 0])
+    if node.narrow and (place[inside] >> 34).any():
+        raise Hazard("the number of a block of a stream has more than 32 bits")
+    seed, state = warp.elements[node.seed], warp.elements[node.offset]
+    large = philox.words_at(np.maximum(place, 0), seed, state) >= node.least
+    group, element = _numbers(node.fragment)
+    bits = large.astype(np.uint32) << (4 * (group % 8) + element).astype(np.uint32)
+    out = warp.registers[node.out.array]
+    for first in range(0, node.fragment.groups, 8):
+        out[node.out.index + first // 8] = np.bitwise_or.reduce(bits[first : first + 8], (0, 1))
+
+
+def _check_shared(node: ir.DrawBits, place: Array, row: Array, column: Array) -> None:
+    """Whether neighbours have words of one block, by the first element of each lane."""
+    inside = row % node.shared if node.row_factor == 1 else column % node.shared
+    if ((place - inside) % node.shared).any() or row[0] % 8 or column[0] % 8:
+        raise Hazard("neighbours do not have the words of one block of their stream")
+
+
 def _source(
     source: ir.ElementSource, fragment: ir.Fragment, warp: Warp, row: Array, column: Array
 ) -> Array:
@@ -145,6 +169,12 @@ def _source(
             seed, state = warp.elements[source.seed], warp.elements[source.offset]
             # Elements on padding are at no place of the stream, and nobody sees them.
             return philox.words_at(np.maximum(place, 0), seed, state)
+        case ir.BitElements(source=place, inverted=inverted):
+            group, element = _numbers(fragment)
+            found = warp.settled(place.array)[place.index + group[:, 0, 0] // 8]
+            bits = found[:, None, :] >> (4 * (group % 8) + element).astype(np.uint32) & 1
+            truths: Array = bits.astype(bool) != inverted
+            return truths
         case ir.IndexElements(row_factor=rows, column_factor=columns, dtype=dtype):
             index: Array = np.asarray(warp.value(source.base)) + row * rows + column * columns
             return index.astype(dtype.numpy)

@@ -9,6 +9,7 @@ from weft.codegen.gpu.interp.blocks import (
     WARP,
 )
 from weft.codegen.gpu.interp.elements import (
+    draw_bits,
     epilogue,
     load_element,
     store_row,
@@ -46,6 +47,10 @@ class Elements(Matrices):
                 rows = matrix_rows(self.registers[source_at.array], first, count)
                 places = self.places(target)[: 8 * count]
                 memory.store(places, rows, self.warp, "stmatrix")
+            case ir.DrawBits():
+                if not mask.all():
+                    raise Hazard("part of a warp draws random bits")
+                draw_bits(statement, self)
             case ir.Epilogue(acc=acc, out=out):
                 self.settled(acc.array)
                 self.check_unread(out.array)

@@ -4,7 +4,7 @@
              tables, workspace, body
     Stmt   = Let | Set | Registers | For | If | Roles(case, ...)                     control
            | LoadElement | StShared | CountShared | LoadShared | LoadSharedVector      elements
-           | LoadStaged | Epilogue | StGlobalVec | StGlobalRow
+           | LoadStaged | DrawBits | Epilogue | StGlobalVec | StGlobalRow
            | statements on single values (`values.py`)                               map, row
            | CpAsync | Gather | CommitGroup | WaitGroup | LdMatrix | LdRegister
            | PackPair | PackSmall | PackSigned | ScalePair | MmaSync                 SM80
@@ -69,7 +69,9 @@ from weft.codegen.gpu.ir.copies import (
     WaitGroup,
 )
 from weft.codegen.gpu.ir.elements import (
+    BitElements,
     CountShared,
+    DrawBits,
     ElementSource,
     Epilogue,
     Fragment,
@@ -167,6 +169,7 @@ __all__ = [
     "AwaitTurn",
     "BarrierAt",
     "Barriers",
+    "BitElements",
     "BulkLoad",
     "ChainStmt",
     "ClusterArrive",
@@ -177,6 +180,7 @@ __all__ = [
     "CountShared",
     "CpAsync",
     "Descriptor",
+    "DrawBits",
     "ElementSource",
     "Epilogue",
     "For",

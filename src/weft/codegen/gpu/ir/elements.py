@@ -161,6 +161,17 @@ class RandomElements:
     paired: bool = False
 
 
+@dataclass(frozen=True)
+class BitElements:
+    """A truth value per element, from bits that `DrawBits` has put into registers: whether the
+    element's bit is set, or with `inverted` whether it is not."""
+
+    name: str
+    dtype: DType
+    source: RegAt
+    inverted: bool = False
+
+
 ElementSource: TypeAlias = (
     SharedColumns
     | StagedElements
@@ -169,6 +180,7 @@ ElementSource: TypeAlias = (
     | RowValues
     | RegisterElements
     | RandomElements
+    | BitElements
 )
 
 
@@ -186,6 +198,30 @@ class Fragment:
     column: Scalar
     rows: int
     columns: int
+
+
+@dataclass(frozen=True)
+class DrawBits:
+    """A bit per element of a fragment: whether the word of a random stream (`RandomElements`) that
+    belongs to it is at least `least`. Bit 4 * (g % 8) + e of register g // 8 is that of the e-th
+    element of group g.
+
+    `shared` neighbours have words of one block: four along a row or in a column, so that one of the
+    factors is 1, the other one and `base` are multiples of 4, and a warp's first row and first
+    column of 8; the two columns of a pair, as with `RandomElements`; or one. The whole warp draws
+    at once. With `narrow` the numbers of all blocks have 32 bits; of elements outside the
+    fragment's rows and columns bits are anything."""
+
+    out: RegAt
+    fragment: Fragment
+    seed: str
+    offset: str
+    base: Scalar
+    row_factor: int
+    column_factor: int
+    least: int
+    shared: int = 1
+    narrow: bool = False
 
 
 @dataclass(frozen=True)

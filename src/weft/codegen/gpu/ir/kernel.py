@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.codegen.gpu.ir.copies import Sm80Copy, Sm90Copy
-from weft.codegen.gpu.ir.elements import Epilogue, LoadElement, SharedStmt, StGlobalRow, StGlobalVec
+from weft.codegen.gpu.ir.elements import (
+    DrawBits,
+    Epilogue,
+    LoadElement,
+    SharedStmt,
+    StGlobalRow,
+    StGlobalVec,
+)
 from weft.codegen.gpu.ir.frame import (
     Barriers,
     RegisterKind,
@@ -105,7 +112,7 @@ Sm80Stmt: TypeAlias = Sm80Copy | Sm80Matrix
 Sm90Stmt: TypeAlias = Sm90Copy | Sm90Matrix
 Stmt: TypeAlias = (
     Let | Set | Registers | For | If | Roles
-    | LoadElement | SharedStmt | Epilogue | StGlobalVec | StGlobalRow
+    | LoadElement | SharedStmt | DrawBits | Epilogue | StGlobalVec | StGlobalRow
     | ValueStmt | Sm80Stmt | Sm90Stmt | ClusterStmt | ChainStmt | NamedBarrier | SyncThreads
     | SyncWarp | AddRegisters | RowStmt | PartStmt
 )  # fmt: skip

@@ -82,6 +82,8 @@ class _Checker(Scope):
                 self.define(name, Known("registers", _HELD_IN[kind], count))
             case ir.For() | ir.If() | ir.Roles():
                 self.control(node)
+            case ir.DrawBits():
+                self.bits(node)
             case ir.Epilogue():
                 self.epilogue(node)
             case _ if isinstance(node, values.ValueStmt):
@@ -364,6 +366,22 @@ class _Checker(Scope):
         held = dtype if dtype in (F32, F64) else None
         self.registers(place, groups * results_per_group(dtype), held)
 
+    def state(self, node: ir.RandomElements | ir.DrawBits) -> None:
+        for state in (node.seed, node.offset):
+            found = self.value(state)
+            self.need(found is None or found.is_integer, f"a state of {found}", TYPE)
+
+    def bits(self, node: ir.DrawBits) -> None:
+        self.state(node)
+        self.registers(node.out, -(-node.fragment.groups // 8))
+        along = {1: (1, 1), 2: (node.column_factor, node.row_factor)}
+        along[4] = along[2] if node.column_factor == 1 else along[2][::-1]
+        self.need(node.shared in along, f"{node.shared} neighbours")
+        step, across = along.get(node.shared, (1, 0))
+        together = step == 1 and across % node.shared == 0
+        self.need(together, "neighbours do not have the words of one block of their stream")
+        self.need(0 <= node.least < 1 << 32, f"{node.least} is no word")
+
     def epilogue(self, node: ir.Epilogue) -> None:
         self.need(node.out_dtype in _RESULTS, f"results of {node.out_dtype}", TYPE)
         self.registers(node.acc, 4 * node.fragment.groups, sums_of(node.value_dtype))
@@ -379,9 +397,10 @@ class _Checker(Scope):
                     self.value(name, source.dtype)
             if isinstance(source, ir.RandomElements):
                 self.need(source.dtype is UI32, f"words of {source.dtype}", TYPE)
-                for state in (source.seed, source.offset):
-                    found = self.value(state)
-                    self.need(found is None or found.is_integer, f"a state of {found}", TYPE)
+                self.state(source)
+            if isinstance(source, ir.BitElements):
+                self.need(source.dtype is I1, f"bits of {source.dtype}", TYPE)
+                self.registers(source.source, -(-node.fragment.groups // 8))
             if isinstance(source, ir.RegisterElements):
                 self.need(source.dtype is F32, f"{source.dtype} in an accumulator", TYPE)
                 self.registers(source.source, 4 * node.fragment.groups, F32)

@@ -3,7 +3,7 @@ the same words as the reference draws, on the way forward and on the way back.""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 
 import weft
 from tests.example_inputs import inputs_for
+from tests.gpu_faults import planted
 from tests.gpu_interpreted import InterpretedGpu
 from weft import functional as F
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
+from weft.codegen.gpu.verify.kernel import findings
 from weft.ptir import Builder, Program, Value
 from weft.ptir.gradient import vjp
+from weft.target.sm90 import SM90
 from weft.testing.compare import compare
 
 Array = NDArray[Any]
@@ -135,15 +138,47 @@ def test_few_queries_drop_in_several_kernels() -> None:
     agree(program)
 
 
-def test_words_of_a_pair_share_a_block_of_their_stream() -> None:
-    def paired(name: str) -> set[bool]:
-        (kernel,) = kernels(CASES[name].program()).values()
-        epilogues = [s for s in ir.walk(kernel.body) if isinstance(s, ir.Epilogue)]
-        sources = [source for found in epilogues for source in found.sources]
-        return {source.paired for source in sources if isinstance(source, ir.RandomElements)}
+def bits_drawn(kernel: ir.Kernel) -> list[ir.DrawBits]:
+    return [found for found in ir.walk(kernel.body) if isinstance(found, ir.DrawBits)]
 
-    assert paired("plain") == {True}
-    assert paired("odd lengths, words of no pair") == {False}
+
+@pytest.mark.parametrize(
+    ("keys", "shared"), [(144, 4), (146, 2), (145, 1)], ids=["four", "a pair", "one"]
+)
+def test_neighbours_share_blocks_of_their_stream(keys: int, shared: int) -> None:
+    case = Dropped(queries=64, keys=keys, heads=2)
+    (kernel,) = kernels(case.program()).values()
+    assert {found.shared for found in bits_drawn(kernel)} == {shared}
+    agree(case.program())
+
+
+def test_gradients_of_keys_share_blocks_in_columns() -> None:
+    """Words follow one another along keys, which are rows there; both results have the bits that
+    are drawn once for a block of columns."""
+    found = kernels(vjp(GRADIENTS["plain"].program(), (0, 1, 2)))
+    streams = [kernel for name, kernel in found.items() if name.startswith("stream")]
+    factors = [{(d.row_factor, d.column_factor) for d in bits_drawn(kernel)} for kernel in streams]
+    assert sorted(factors, key=str) == [{(1, 80)}, {(80, 1)}]
+    for kernel in streams:
+        assert {d.shared for d in bits_drawn(kernel)} == {4}
+        loops = [s for s in ir.walk(kernel.body) if isinstance(s, ir.For)]
+        assert max(sum(isinstance(s, ir.DrawBits) for s in loop.body) for loop in loops) == 1
+
+
+def test_gradients_of_odd_lengths_draw_for_each_element() -> None:
+    agree(vjp(Dropped(queries=51, keys=67, heads=1).program(), (0, 1, 2)))
+
+
+def test_bits_that_are_not_of_one_block_are_found() -> None:
+    (kernel,) = kernels(CASES["plain"].program()).values()
+    statement = bits_drawn(kernel)[0]
+    assert statement.narrow
+
+    def apart(found: ir.Stmt) -> ir.Stmt:
+        return replace(found, row_factor=142) if isinstance(found, ir.DrawBits) else found
+
+    faults = findings(planted(kernel, apart), SM90)
+    assert any("one block of their stream" in fault.why for fault in faults)
 
 
 def test_the_text_of_a_kernel_reads_back() -> None:
@@ -151,6 +186,10 @@ def test_the_text_of_a_kernel_reads_back() -> None:
     assert parse_module(print_module(module)) == module
 
 
-def test_machine_code_holds_everything_in_registers() -> None:
-    (kernel,) = kernels(CASES["plain"].program()).values()
-    assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []
+@pytest.mark.parametrize("keys", [144, 145], ids=["shared", "alone"])
+def test_machine_code_holds_everything_in_registers(keys: int) -> None:
+    """Random bits are made while matrix instructions run, which stay asynchronous."""
+    program = vjp(Dropped(queries=80, keys=keys, heads=1).program(), (0, 1, 2))
+    for name, kernel in kernels(program).items():
+        if name.startswith(("attention", "stream")):
+            assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []

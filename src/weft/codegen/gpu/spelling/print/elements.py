@@ -44,6 +44,39 @@ def _epilogue(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
     yield from braced(f"for (int g_ = 0; g_ < {fragment.groups}; ++g_)", _group(node, address))
 
 
+def draw_bits(node: ir.DrawBits) -> Iterator[str]:
+    """Bits of a fragment, by the blocks that neighbours share or by those of each."""
+    yield from braced("", _draw_together(node) if node.shared == 4 else _draw_apart(node))
+
+
+def _draw_together(node: ir.DrawBits) -> Iterator[str]:
+    """Of the blocks that some lanes share, each of them makes one."""
+    down = node.column_factor != 1
+    yield f"const int row_ = {text(node.fragment.row)};"
+    yield f"const int column_ = {text(node.fragment.column)};"
+    yield f"const u32 own_ = {'row_ & 3' if down else 'column_ >> 1 & 1'};"
+    half, side = ("own_ >> 1", "(own_ & 1)") if down else ("own_", "0")
+    row = f"(i64)({'(row_ & ~3)' if down else 'row_'} + 8 * ({half})) * {node.row_factor}"
+    column = f"(i64)({'column_' if down else '(column_ & ~3)'} + {side}) * {node.column_factor}"
+    yield f"const u64 block_ = (u64)({text(node.base)} + {row} + {column}) >> 2;"
+    flags = f"{node.fragment.groups}, {int(down)}, {int(node.narrow)}"
+    given = f"{_drawn_to(node)}, block_, {2 * node.column_factor}, {node.least}u, own_"
+    yield f"draw_together<{flags}>({given});"
+
+
+def _draw_apart(node: ir.DrawBits) -> Iterator[str]:
+    row, column = (f"(i64)({text(at)})" for at in (node.fragment.row, node.fragment.column))
+    start = f"{text(node.base)} + {row} * {node.row_factor} + {column} * {node.column_factor}"
+    yield f"const u64 place_ = (u64)({start});"
+    flags = f"{node.fragment.groups}, {2 // node.shared}, {int(node.narrow)}"
+    steps = f"{8 * node.row_factor}, {node.column_factor}"
+    yield f"draw_apart<{flags}>({_drawn_to(node)}, place_, {steps}, {node.least}u);"
+
+
+def _drawn_to(node: ir.DrawBits) -> str:
+    return f"{node.out.array} + {node.out.index}, (u64){node.seed}, (u64){node.offset}"
+
+
 def _rows(source: ir.GlobalElements, fragment: ir.Fragment) -> Iterator[str]:
     """What depends on the row alone, before the loop: a value, or where the row's values begin."""
     kind = storage(source.dtype)
@@ -193,6 +226,9 @@ def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: in
             number = 2 * half + side
             word = f"word_of({name}_w_[{number}], {name}_e_[{number}])"
             return f"const {held(source.dtype)} {name} = {word};"
+        case ir.BitElements(name=name, source=place, inverted=inverted):
+            bit = f"{place.array}[{place.index} + g_ / 8] >> (g_ % 8 * 4 + {2 * half + side}) & 1"
+            return f"const bool {name} = ({bit}) {'==' if inverted else '!='} 0;"
         case ir.RegisterElements(name=name, source=place):
             return f"const float {name} = {_out(place, 4, 2 * half + side)};"
         case ir.RowValues(name=name, values=values):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -31,7 +31,7 @@ from weft.codegen.gpu.spelling.prelude import (
     rows,
     sorting,
 )
-from weft.codegen.gpu.spelling.print.elements import epilogue, store_vectors
+from weft.codegen.gpu.spelling.print.elements import draw_bits, epilogue, store_vectors
 from weft.codegen.gpu.spelling.print.scalars import at, braced, text
 from weft.codegen.gpu.spelling.print.values import ValuePrinter, get_shared, load, put_shared
 from weft.foundation.dtypes import F32
@@ -53,6 +53,15 @@ def _draws(statement: ir.Stmt) -> bool:
     return any(isinstance(source, ir.RandomElements) for source in sources)
 
 
+def _random(statements: Sequence[ir.Stmt]) -> Iterator[str]:
+    if any(isinstance(s, Words) for s in statements):
+        yield elements.philox()
+    if any(_draws(s) for s in statements):
+        yield elements.philox_side_by_side()
+    if any(isinstance(s, ir.DrawBits) for s in statements):
+        yield elements.draw_bits()
+
+
 def _head(kernel: ir.Kernel) -> Iterator[str]:
     statements = list(ir.walk(kernel.body))
     yield instructions.COMMON
@@ -60,10 +69,7 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
     yield elements.FORMATS
     if angles.FUNCTIONS & {op.fn for op in _element_ops(statements)}:
         yield angles.ANGLES
-    if any(isinstance(s, Words) for s in statements):
-        yield elements.philox()
-    if any(_draws(s) for s in statements):
-        yield elements.philox_side_by_side()
+    yield from _random(statements)
     if any(isinstance(s, ValueStmt | ir.LoadElement) for s in statements):
         yield instructions.THREADS
     if any(isinstance(s, Alike | SortKey) for s in statements):
@@ -198,6 +204,8 @@ class _Printer:
                 yield from self.values.load_shared_vector(names, dtype, self.address(place))
             case ir.LoadStaged(names=names, dtype=dtype, source=place):
                 yield from self.values.load_staged(names, dtype, self.address(place))
+            case ir.DrawBits():
+                yield from draw_bits(statement)
             case ir.Epilogue():
                 yield from epilogue(statement, self.address)
             case ir.StGlobalVec():

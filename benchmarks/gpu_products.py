@@ -23,8 +23,8 @@ FOUR_BITS: Final = ((1, 4096, 4096), (16, 14336, 4096), (1, 28672, 8192), (16, 2
 EIGHT_BITS: Final = ((1, 4096, 4096), (64, 14336, 4096), (1, 14336, 4096), (16, 14336, 4096))
 GROUP: Final = 128
 """Neighbours that share a scale of 4-bit weights."""
-EXPERTS, EXPERT_ROWS, CAPACITY = 64, 8192, 256
-"""Experts, rows of all, and the most that one is given room for: on average it has 128."""
+EXPERTS, EXPERT_ROWS = 64, 8192
+"""Experts, and rows of all: on average one has 128."""
 EXPERT: Final = (1408, 2048)
 _PREPARED: Final[dict[Any, Any]] = {}
 
@@ -135,22 +135,10 @@ def _several_lines() -> Iterator[Line]:
 
 
 def _experts(b: Builder, x: Value, w: Value, ends: Value) -> Value:
-    """Rows lie by expert; each expert's are put into a block of the same room, and taken back."""
-    columns, _ = EXPERT
-    starts = b.concat([b.full([1], 0, "si32"), b.slice(ends, [0], [EXPERTS - 1])], axis=0)
-    room = [EXPERTS, CAPACITY]
-    places = b.broadcast_to(b.reshape(starts, [EXPERTS, 1]), room) + b.iota("si32", room, 1)
-    inside = b.emit("minimum", places, b.full(room, EXPERT_ROWS - 1, "si32"))
-    assert isinstance(inside, Value)
-    made = b.dot_general(
-        b.take(x, inside), w, contract=([2], [1]), batch=([0], [0]), accum_dtype="f32",
-        out_dtype=x.dtype,
-    )  # fmt: skip
-    pairs = [EXPERT_ROWS, EXPERTS]
-    over = b.compare(b.iota("si32", pairs, 0), b.broadcast_to(ends, pairs), "greater_equal")
-    owner = b.reduce_sum(b.cast(over, "si32"), [1])
-    row = b.iota("si32", [EXPERT_ROWS], 0) - b.take(starts, owner)
-    return b.take(b.reshape(made, [EXPERTS * CAPACITY, columns]), owner * CAPACITY + row)
+    """Rows lie by expert."""
+    made = b.emit("weft.grouped_matmul", x, w, ends)
+    assert isinstance(made, Value)
+    return made
 
 
 def _torch_experts(torch: Any, x: Any, w: Any, ends: Any) -> Any:

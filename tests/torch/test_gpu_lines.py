@@ -34,7 +34,6 @@ SMALL = (
     (gpu_decode, "PAGED", Shape(2, 4, 2, 1, 12, 16)),
     (gpu_products, "EXPERTS", 4),
     (gpu_products, "EXPERT_ROWS", 24),
-    (gpu_products, "CAPACITY", 24),
     (gpu_products, "EXPERT", (6, 8)),
     (gpu_products, "GROUP", 4),
     (gpu_products, "GELU", ((5, 6, 8), (5, 6, 8))),

@@ -12,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.foundation.dtypes import BF16, F16, F32, F64, INDICES, SI64
+from weft.foundation.grouped_rows import GroupedRows
 from weft.foundation.numeric import wide_dtype
+from weft.foundation.whole_ops import WholeOp
 from weft.ptir.composite import Composite
 from weft.ptir.op import coarse_op
 from weft.ptir.rules import rank_is, same_dim, same_dtype
@@ -122,6 +124,10 @@ class GroupedMatmul(Composite):
         place, has_group = blocks.place(rows)
         every = made.reshape((blocks.group.sizes[0] * blocks.size, columns))
         return every.take(place).where(has_group.along(0, (rows, columns)))
+
+    def whole(self, *types: TensorType) -> WholeOp | None:
+        (rows, depth), (groups, *sides), _ = (kind.static_shape for kind in types)
+        return GroupedRows(rows, groups, depth, sides[not self.transposed], self.transposed)
 
     def vjp(self, at: Pullback) -> Cotangents:
         x, weight, offsets = at.operands

@@ -11,7 +11,9 @@ backend supports an op with some attributes and not with others, all of that op 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from weft.driver.conversion import Capabilities, is_supported, require_legal
 from weft.ptir.composite import Composite
@@ -22,7 +24,10 @@ from weft.ptir.op import Op
 from weft.ptir.passes import optimise
 from weft.ptir.passes.log import PassLog
 from weft.ptir.streams import assign_streams
+from weft.ptir.term import Term
+from weft.region.fitting.grouped_rows import stays_whole
 from weft.runtime.artifact import Site
+from weft.target.target import Target
 
 MAX_ROUNDS = 8
 
@@ -39,14 +44,25 @@ def legalise(program: Program, backend: Capabilities, log: PassLog | None = None
     return program
 
 
-def without_composites(program: Program, log: PassLog | None = None) -> Program:
-    """The program with every composite op decomposed, and what that makes simplified."""
+def without_composites(
+    program: Program, log: PassLog | None = None, target: Target | None = None
+) -> Program:
+    """The program with every composite op decomposed but those that a target has kernels for, and
+    what that makes simplified."""
     kept = {cls for cls in DECOMPOSITIONS if not issubclass(cls, Composite)}
-    simpler = decompose(program, kept, log)
+    simpler = decompose(program, kept, log, partial(_is_whole, target))
     return program if simpler is program else assign_streams(optimise(simpler, log))
 
 
-def guarded_by(program: Program) -> dict[ValueKey, Site]:
+def _is_whole(target: Target | None, op: Op, operands: Sequence[Term]) -> bool:
+    if target is None or not isinstance(op, Composite):
+        return False
+    types = tuple(operand.tensor for operand in operands)
+    whole = op.whole(*types)
+    return whole is not None and stays_whole(whole, types[0].dtype, target)
+
+
+def guarded_by(program: Program, target: Target) -> dict[ValueKey, Site]:
     """For each instruction of the program without composite ops that came from one which rejects
     operands while it runs: that one, and what it says."""
     sites: dict[str, Site] = {}
@@ -62,7 +78,7 @@ def guarded_by(program: Program) -> dict[ValueKey, Site]:
     if not sites:
         return {}
     # Whatever an instruction becomes inherits its line.
-    simple = without_composites(replace(program, locations=marks))
+    simple = without_composites(replace(program, locations=marks), target=target)
     return {key: sites[mark] for key, mark in simple.locations.items() if mark in sites}
 
 

@@ -9,7 +9,7 @@ before, so no stage can take them apart. Each is a plain record with its meaning
     Gathered  a Scatter whose updates are known in the order of their places
     Collected the same of a tensor of zeros
 
-The steps of sorting by digits are in `digit_sort`.
+The steps of sorting by digits are in `digit_sort`, products of groups of rows in `grouped_rows`.
 
 Operands and results are dense and in row-major order; their shapes do not matter, only that they
 have the elements that the record says. Indices are in range: whoever makes the record sees to it.
@@ -29,6 +29,7 @@ from weft.foundation import numeric
 from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import SI32, SI64, UI32, UI64, DType, as_dtype
 from weft.foundation.functions import REDUCTIONS, running
+from weft.foundation.grouped_rows import GroupedRows, GroupedTiles, GroupTiles
 
 Array = NDArray[Any]
 
@@ -252,6 +253,7 @@ def stable_order(keys: Array, descending: bool) -> Array:
 
 _EVERY: tuple[type[WholeOp], ...] = (
     *(Scatter, Gathered, Collected, Running, Totals, Continued, Order, Digits, Moved, Starts),
+    *(GroupedRows, GroupTiles, GroupedTiles),
 )
 _KINDS = {kind.name: kind for kind in _EVERY}
 

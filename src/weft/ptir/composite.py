@@ -17,6 +17,7 @@ from functools import lru_cache
 
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import InternalError, SpecViolation, Unimplemented
+from weft.foundation.whole_ops import WholeOp
 from weft.ptir.gradient import vjp
 from weft.ptir.interp import Interpreter
 from weft.ptir.ir import ElementRef, Operand, Program
@@ -47,6 +48,11 @@ class Composite(Op):
     def rejection(self) -> tuple[str, str] | None:
         """The code and the sentence for operands that a guard of the decomposition rejects; None
         where it has no guard."""
+        return None
+
+    def whole(self, *types: TensorType) -> WholeOp | None:
+        """What carries it out in one piece, on operands of these static types, for targets that
+        have a kernel for that; None where it is taken apart everywhere."""
         return None
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Value:

@@ -9,7 +9,7 @@ A hint that holds a decomposed instruction holds the new ones instead, if they b
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -41,17 +41,23 @@ from weft.ptir.verify import check_hint, verify
 
 LAST_PUBLIC_TAG = 36
 MAX_ROUNDS = 8
+Stays: TypeAlias = Callable[[Op, Sequence[Term]], bool]
+"""Whether an op on operands of some types is not decomposed."""
 Expansions: TypeAlias = dict[int, tuple[Instruction, ...]]
 """The instructions that took the place of each one that was decomposed."""
 
 
 def decompose(
-    program: Program, keep: Container[type[Op]] = (), log: PassLog | None = None
+    program: Program,
+    keep: Container[type[Op]] = (),
+    log: PassLog | None = None,
+    stays: Stays | None = None,
 ) -> Program:
-    """The program with every op replaced that has a decomposition, except the classes in `keep`."""
+    """The program with every op replaced that has a decomposition, except the classes in `keep`,
+    and those of which `stays` says so."""
     kept_log = PassLog() if log is None else log
     for _ in range(MAX_ROUNDS):
-        step = _Round(keep, kept_log)
+        step = _Round(keep, kept_log, stays)
         simpler = edit_bodies(program, step.expand, kept_log, step.settle)
         if simpler is program:
             break
@@ -156,6 +162,7 @@ class _Round:
 
     keep: Container[type[Op]]
     log: PassLog
+    stays: Stays | None = None
     expansions: dict[str, Expansions] = field(default_factory=dict)
     """By the label of the body."""
 
@@ -178,7 +185,11 @@ class _Round:
         if rule is None or type(instruction.op) in self.keep:
             return None
         new = Replacement(editor)
-        value = rule(instruction.op, *new.terms(instruction.operands))
+        terms = new.terms(instruction.operands)
+        if self.stays is not None and self.stays(instruction.op, terms):
+            editor.unmake(new.made)
+            return None
+        value = rule(instruction.op, *terms)
         if value is None:
             editor.unmake(new.made)
             return None

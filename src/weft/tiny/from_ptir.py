@@ -20,6 +20,7 @@ from weft.foundation.dims import static
 from weft.foundation.dtypes import SI64, as_dtype
 from weft.foundation.errors import InternalError, Unimplemented, UserError
 from weft.foundation.whole_ops import WholeOp
+from weft.ptir.composite import Composite
 from weft.ptir.ir import ElementRef, Instruction, Operand, Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import EvalContext, Op, RegionSignature
@@ -138,6 +139,8 @@ class _Lowering:
         plain = [arg for arg in args if not isinstance(arg, Pair)]
         if len(plain) != len(args) or any(kind.dtype.is_complex for kind in leaves(output)):
             return None if op.regions else lower_complex(op, args, output, ROWS)
+        if isinstance(op, Composite):
+            return _in_one_piece(op, plain, output)
         if isinstance(row, str):
             return None
         return row(op, [self._run(), *plain] if op.random else plain, output)
@@ -244,6 +247,15 @@ def _check(made: Whole, output: ValueType, instruction: Instruction) -> None:
 
 
 # -- rows ----------------------------------------------------------------------------------------
+
+
+def _in_one_piece(op: Composite, args: Sequence[Value], output: ValueType) -> Value | None:
+    """A composite op that was not decomposed, because the target has a kernel for it."""
+    types = [TensorType(arg.dtype, arg.shape) for arg in args]
+    whole = op.whole(*types)
+    if whole is None or not isinstance(output, TensorType):
+        return None
+    return Opaque(whole, tuple(args), 0, output.dtype, output.shape)
 
 
 def _first_operands(op: custom.CustomGradient, args: Sequence[Value], output: ValueType) -> Tree:

@@ -24,6 +24,7 @@ from weft.foundation.memo import forget
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
 from weft.target.known import target_named
+from weft.target.target import Target
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -75,8 +76,8 @@ def test_composite_ops_are_decomposed_once(monkeypatch: pytest.MonkeyPatch) -> N
     """Stages, the verifier of kernels and whoever builds the artifact ask for the same program."""
     made: list[Program] = []
 
-    def note(program: Program, log: PassLog | None = None) -> Program:
-        made.append(without_composites(program, log))
+    def note(program: Program, log: PassLog | None, target: Target) -> Program:
+        made.append(without_composites(program, log, target))
         return made[-1]
 
     monkeypatch.setattr(compilation, "without_composites", note)

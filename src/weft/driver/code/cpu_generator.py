@@ -68,7 +68,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     program = compilation.simple()
     bodies = compile_bodies(program, compilation)
     made = Objects()
-    guards = guarded_by(compilation["frontend"])
+    guards = guarded_by(compilation["frontend"], compilation.target)
     unit = replace(_unit(compilation, made, program, program.main), guards=guards)
     units = {
         use: replace(_unit(body.compilation, made, program, body.region), guards=guards)

@@ -48,7 +48,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     bodies = compile_bodies(program, compilation)
     arch = arch_for(compilation.target)
     made, notes = gpu_kernels.Cubins(arch), list[str]()
-    guards = guarded_by(compilation["frontend"])
+    guards = guarded_by(compilation["frontend"], compilation.target)
     unit = replace(_unit(compilation, made, notes, program, program.main), guards=guards)
     units = {
         use: replace(_unit(body.compilation, made, notes, program, body.region), guards=guards)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -15,6 +16,7 @@ from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.chain import Neighbours, chained
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, packed, version
 from weft.codegen.gpu.ir.module import GpuModule, Launch
+from weft.codegen.gpu.products import grouped
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.template import Job
 from weft.codegen.gpu.templates import accepts, build_accepted
@@ -24,6 +26,7 @@ from weft.driver.artifact.assembler import Native
 from weft.driver.artifact.kernels import kernel_key
 from weft.foundation.errors import SpecViolation, WeftError
 from weft.foundation.functions import broken_rule
+from weft.foundation.grouped_rows import GroupedTiles
 from weft.foundation.json_fields import reading
 from weft.foundation.tally import counted
 from weft.foundation.whole_ops import WholeOp
@@ -130,7 +133,11 @@ class _Lowering:
     def whole(self, kernel: Kernel, op: WholeOp) -> None:
         """The kernel of an op that stays whole; what has none is the host's."""
         tensors, target = self.module.tensors, self.target
-        if not whole.accepts(op, kernel, tensors):
+        if isinstance(op, GroupedTiles):
+            if not grouped.accepts(op, kernel, tensors, target):
+                make = partial(grouped.build, op, kernel, tensors, target)
+                self._add(kernel, None, make)
+        elif not whole.accepts(op, kernel, tensors):
             self._add(kernel, None, lambda name: whole.build(op, kernel, tensors, target, name))
 
     def _add(self, kernel: Kernel, plan: Plan | None, make: Callable[[str], ir.Kernel]) -> None:

@@ -20,6 +20,7 @@ from weft.plan.algorithms import within
 from weft.plan.ir import PlanSet
 from weft.ptir.ir import Program, ValueKey
 from weft.ptir.ops.contraction import DotGeneral
+from weft.target.target import Target
 
 
 def chosen_plans(compilation: Compilation) -> PlanSet:
@@ -54,17 +55,17 @@ def _both(some: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 def algorithm_sets(compilation: Compilation) -> Mapping[ValueKey, tuple[str, ...]]:
     """For each contraction of the program without composite ops, the set of the op it came from."""
     if compilation.algorithm_sets is None:
-        compilation.algorithm_sets = _sets_of(compilation["frontend"])
+        compilation.algorithm_sets = _sets_of(compilation["frontend"], compilation.target)
     return compilation.algorithm_sets
 
 
-def _sets_of(program: Program) -> dict[ValueKey, tuple[str, ...]]:
+def _sets_of(program: Program, target: Target) -> dict[ValueKey, tuple[str, ...]]:
     """Only contractions count: a kernel may end with the first steps of an op that it does not
     compute, but not with its products."""
     lines, sets = _marked(program)
     if not sets:
         return {}
-    simple = without_composites(replace(program, locations=lines))
+    simple = without_composites(replace(program, locations=lines), target=target)
     found = {
         (body.label, instruction.id): simple.locations.get((body.label, instruction.id), "")
         for body in simple.bodies

@@ -58,7 +58,7 @@ class Compilation:
         that is now."""
         program = self["frontend"]
         if self._simple is None or self._simple[0] is not program:
-            self._simple = program, without_composites(program, log)
+            self._simple = program, without_composites(program, log, self.target)
         return self._simple[1]
 
     def warn(self, sentence: str) -> None:

@@ -17,6 +17,7 @@ from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.inside import values_inside
 from weft.foundation.lines import Place
 from weft.ptir.ir import Program
+from weft.target.target import Target
 from weft.tiny.ir import Input, value_ids
 
 
@@ -77,7 +78,7 @@ class Links:
 def links_of(compilation: Compilation) -> Links:
     """The links of a body that went through all stages."""
     program: Program = compilation["frontend"]
-    before = _taken_apart(program)
+    before = _taken_apart(program, compilation.target)
     graph, module = compilation["tiny"], compilation["region"]
     given = {f"in{at}": (number,) for at, number in enumerate(program.main.parameter_ids)}
     tiny = {
@@ -102,12 +103,12 @@ def links_of(compilation: Compilation) -> Links:
     return Links(program, tiny, kernels, _folded(program, kernels))
 
 
-def _taken_apart(program: Program) -> Mapping[int, int]:
+def _taken_apart(program: Program, target: Target) -> Mapping[int, int]:
     """For every instruction of the program without composite ops, the one that it was part of."""
     label = program.main.label
     marks = {(label, i.id): str(i.id) for i in program.main.body}
     # Whatever an instruction becomes inherits its line.
-    simple = without_composites(replace(program, locations=marks))
+    simple = without_composites(replace(program, locations=marks), target=target)
     return {
         number: int(mark) for (where, number), mark in simple.locations.items() if where == label
     }

@@ -2,6 +2,7 @@
 
     order of long rows       -->  passes over the digits of the keys, from the lowest one up
     running, of long columns -->  each part combined, then along each, what came before it first
+    product of groups        -->  which rows each tile has, then the tiles
     scatter of many          -->  passes over the digits of the places, where each place begins,
                                   then all updates of a place, or many of them by a team
 
@@ -20,6 +21,7 @@ from typing import Final
 
 from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import F32, SI32, UI32, DType
+from weft.foundation.grouped_rows import GroupedRows
 from weft.foundation.whole_ops import (
     Collected,
     Continued,
@@ -30,6 +32,7 @@ from weft.foundation.whole_ops import (
     Totals,
     WholeOp,
 )
+from weft.region.fitting.grouped_rows import in_tiles
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 
 Parts = tuple[tuple[Kernel, ...], tuple[Tensor, ...]]
@@ -78,6 +81,8 @@ def whole_in_parts(
     if call is None or not isinstance(call.op, WholeOp):
         return (kernel,), ()
     match call.op:
+        case GroupedRows():
+            return in_tiles(kernel, call, call.op)
         case Order() if goes_by_digits(call.op):
             return _order(kernel, call, call.op, tensors[call.inputs[0]].dtype)
         case Running() if _goes_in_parts(call.op):

@@ -20,6 +20,17 @@ class Place:
     m: Scalar
     n: Scalar
     batch: tuple[Scalar, ...]
+    rows: tuple[Scalar, Scalar, Scalar] | None = None
+    """Where tiles do not begin at multiples of their height: the row from which on the left operand
+    is read, that from which on results are stored, and that before which they end."""
+
+    def first_read(self, height: int) -> Scalar:
+        """The first row of the left operand."""
+        return self.m * height if self.rows is None else self.rows[0]
+
+    def first_stored(self, height: int) -> Scalar:
+        """The first row of the result."""
+        return self.m * height if self.rows is None else self.rows[1]
 
     def moved_to(self, prefix: str) -> Place:
         """The same, in variables that outlive the loop over tiles."""

@@ -82,7 +82,7 @@ def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) 
     findings = accepts(kernel, refs, plan, target)
     if findings:
         raise SpecViolation.of(findings)
-    return _Builder(_layout(kernel, refs, plan, target), name).kernel()
+    return Sm90Builder(_layout(kernel, refs, plan, target), name).kernel()
 
 
 def _layout(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> Sm90Layout:
@@ -92,7 +92,7 @@ def _layout(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> Sm90La
 
 
 @dataclass
-class _Builder:
+class Sm90Builder:
     """Makes the statements of one kernel."""
 
     layout: Sm90Layout
@@ -214,7 +214,7 @@ class _Builder:
         steps = ir.For("k", first, first + self.layout.split.steps, 1, step)
         start = (s for digits in self.digits for s in digits.start(first, place.batch))
         tiles = self.items(self.number, self.layout.at_work, (*located, *start, steps))
-        yield ir.If(THREAD.equals(0), (*ring.start(), tiles))
+        yield ir.If(THREAD.equals(0), (*ring.start(), *self.tile_count(), tiles))
         if self.layout.beside is not None:
             chosen, whose = fetcher(self.plan.consumers)
             fetches = self.layout.split.if_last(self.results.fetches(place))
@@ -241,7 +241,16 @@ class _Builder:
     def items(self, first: Scalar, stride: int, body: Body) -> ir.Stmt:
         """A loop over every `stride`-th piece of work."""
         split = self.layout.split
-        return ir.For(split.item.name, first, split.items, stride, (*split.locate(), *body))
+        return ir.For(split.item.name, first, self.work, stride, (*split.locate(), *body))
+
+    @property
+    def work(self) -> Scalar:
+        """How many pieces of work there are."""
+        return Lit(self.layout.split.items)
+
+    def tile_count(self) -> Body:
+        """Statements that find that out, where it is known only at run time."""
+        return ()
 
     def item(self, turn: Like) -> Scalar:
         """The number of the piece of work that this block takes in some turn."""
@@ -262,7 +271,7 @@ class _Builder:
         bm, bn, bk = layout.tile
         barrier = ir.BarrierAt("full", slot)
         for name, operand, tile, outer in (
-            ("a", self.problem.a, layout.a, place.m * bm),
+            ("a", self.problem.a, layout.a, place.first_read(bm)),
             ("b", self.problem.b, layout.b, place.n * bn),
         ):
             part = tile.rows // layout.cluster
@@ -306,6 +315,7 @@ class _Builder:
             ir.Let("member", THREAD & (WARPGROUP - 1)),
             ir.Let("quarter", WARP & 3),
             *ring.start(),
+            *self.tile_count(),
             ir.Let("last_slot", Lit(0)),
         ]
         kind = ir.RegisterKind.for_sums(self.problem.total)
@@ -476,7 +486,7 @@ class Sm90Template:
 
     def build(self, job: Job[MmaPlan], name: str) -> ir.Kernel:
         layout = _layout(job.kernel, job.refs, job.plan, job.target)
-        return _Builder(layout, name).kernel()
+        return Sm90Builder(layout, name).kernel()
 
 
 TEMPLATE: Final = Sm90Template()

@@ -208,7 +208,7 @@ class Results:
 
     def first_row(self, place: Place) -> Scalar:
         layout = self.layout
-        return place.m * layout.tile[0] + row_split(layout) * layout.warpgroup_tile[0]
+        return place.first_stored(layout.tile[0]) + row_split(layout) * layout.warpgroup_tile[0]
 
     def first_column(self, place: Place) -> Scalar:
         layout = self.layout
@@ -363,6 +363,7 @@ class Results:
         word = LANE % words
         line = _QUARTER * 16 + 64 * block + Name("line") + LANE // words
         row = self.first_row(place) + line
+        end = problem.m if place.rows is None else place.rows[2]
         inside = tile.of(line, word * (unit // tile.size))
         store = ir.StGlobalRow(
             ir.Address("c", start + inside),
@@ -370,7 +371,7 @@ class Results:
             self.buffers.index(self.stored.tensor),
             offset(self.stored.strides, row, column, place.batch),
             word,
-            least(problem.n - column, tile.columns) * (row < problem.m),
+            least(problem.n - column, tile.columns) * (row < end),
             vector=unit == LINE,
         )
         return ir.For("line", 0, 16, _WARP // words, (store,), times=_ROWS_AT_ONCE)

@@ -7,6 +7,7 @@
 | running reductions, in parts too | `running.py` |
 | sorting of rows that a block holds | `sorting.py` |
 | the steps of sorting by digits | `digits.py` |
+| the tiles of a product of groups | `grouping.py`; the product is `products/grouped.py` |
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from weft.codegen.gpu.ir.element_ops import supports
 from weft.codegen.gpu.ir.formats import HELD, NARROW
 from weft.codegen.gpu.whole import digits, sorting
 from weft.codegen.gpu.whole.gathering import GatherKernel
+from weft.codegen.gpu.whole.grouping import GroupingKernel
 from weft.codegen.gpu.whole.kernel import THREADS, combined
 from weft.codegen.gpu.whole.running import RunningKernel
 from weft.codegen.gpu.whole.scattering import ScatterKernel
 from weft.foundation.digit_sort import CARRIED, Digits, Moved, Pass, Starts
 from weft.foundation.errors import Finding, InternalError
+from weft.foundation.grouped_rows import GroupTiles
 from weft.foundation.whole_ops import (
     Columns,
     Gathered,
@@ -92,6 +95,9 @@ def build(
             return running.kernel_called(name, running.work(op))
         case Order():
             return sorting.build(op, kernel, tensors, name)
+        case GroupTiles():
+            grouping = GroupingKernel(kernel, tensors, target)
+            return grouping.kernel_called(name, grouping.table(op))
         case Digits() | Moved() | Starts():
             step = digits.DigitKernel(kernel, tensors, target)
             return step.kernel_called(name, step.work(op))

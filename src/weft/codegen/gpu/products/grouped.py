@@ -1,0 +1,160 @@
+"""Groups of rows, each times a matrix of its own: the SM90 contraction with tiles from a table.
+
+A kernel before this one has written which rows of which group each tile has (`GroupTiles`), and how
+many tiles there are. So a tile belongs to one group; where it reaches into the next one, what it
+computes there is not stored: threads write rows, up to where the group ends. Tiles that share rows
+follow one another, and tiles of one group do: its matrix is read from memory once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar
+from weft.codegen.gpu.ir.values import PlaceOf
+from weft.codegen.gpu.products.operand import Operand
+from weft.codegen.gpu.products.place import Place
+from weft.codegen.gpu.products.problem import Problem, Stored, Strides
+from weft.codegen.gpu.products.sm90 import Sm90Builder
+from weft.codegen.gpu.products.sm90_layout import ROW, Sm90Layout, refusals
+from weft.codegen.gpu.products.tiles import TileOrder
+from weft.foundation.dtypes import SI32
+from weft.foundation.errors import Finding, InternalError, SpecViolation
+from weft.foundation.grouped_rows import ENTRY, GroupedTiles
+from weft.plan.ir import Header, MmaPlan
+from weft.region.ir import Kernel, Tensor
+from weft.target.target import Target
+
+_WORK: Final = Name("work")
+"""Tiles that there are: those of the table, and so many side by side."""
+_DEPTH: Final = 64
+_CONSUMERS, _BUFFERS = 2, 2
+_BARRIERS: Final = 2048
+"""Bytes of shared memory for barriers, at most, and for the alignment of tiles."""
+
+
+@dataclass(frozen=True)
+class GroupedLayout(Sm90Layout):
+    """Tiles of groups, as many as there may be."""
+
+    tiles: int = 0
+
+    @property
+    def order(self) -> TileOrder:
+        return TileOrder(self.tiles, -(-self.problem.n // self.tile[1]), 1, "rows")
+
+    @property
+    def tma_store(self) -> bool:
+        return False
+
+    @property
+    def whole_lines(self) -> bool:
+        return self.c.swizzle.span > 16
+
+
+class GroupedBuilder(Sm90Builder):
+    """Makes the statements of one kernel; `table` is the tensor that says where its tiles lie."""
+
+    def __init__(self, layout: GroupedLayout, name: str, table: str) -> None:
+        super().__init__(layout, name)
+        self.table = len(self.buffers)
+        self.buffers.append(table)
+
+    def tile_count(self) -> tuple[ir.Stmt, ...]:
+        count = self.layout.order.rows
+        return (
+            self.read("tiles_read", Lit(0)),
+            PlaceOf("tiles", "tiles_read", count + 1),
+            ir.Let(_WORK.name, Name("tiles") * self.layout.order.columns),
+        )
+
+    @property
+    def work(self) -> Scalar:
+        return _WORK
+
+    def read(self, name: str, place: Scalar) -> ir.Stmt:
+        return ir.LoadElement(name, self.table, SI32, place, Lit(1))
+
+    def locate(self) -> tuple[Place, tuple[ir.Stmt, ...]]:
+        columns, rows = self.layout.order.columns, self.problem.m
+        found: list[ir.Stmt] = [
+            ir.Let("entry", (Name("tile") // columns + 1) * ENTRY),
+            ir.Let("tile_n", Name("tile") % columns),
+        ]
+        sizes = {"matrix": self.problem.batch[0] + 1, "source": rows + 1, "first": rows + 1}
+        for place, (name, size) in enumerate({**sizes, "end": rows + 1}.items()):
+            found.append(self.read(f"{name}_read", Name("entry") + place))
+            found.append(PlaceOf(name, f"{name}_read", size))
+        row = (Name("source"), Name("first"), Name("end"))
+        return Place(Lit(0), Name("tile_n"), (Name("matrix"),), row), tuple(found)
+
+
+def accepts(
+    op: GroupedTiles, kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
+) -> list[Finding]:
+    """Why there is no kernel for a product; empty where there is."""
+    return [*refusals(_layout(op, kernel, tensors, target), target)]
+
+
+def build(
+    op: GroupedTiles, kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, name: str
+) -> ir.Kernel:
+    """The dialect kernel of a product."""
+    findings = accepts(op, kernel, tensors, target)
+    if findings:
+        raise SpecViolation.of(findings)
+    assert kernel.opaque is not None  # `accepts` has looked at it
+    layout = _layout(op, kernel, tensors, target)
+    return GroupedBuilder(layout, name, kernel.opaque.inputs[2]).kernel()
+
+
+def _layout(
+    op: GroupedTiles, kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
+) -> GroupedLayout:
+    if kernel.opaque is None:
+        raise InternalError(f"kernel {kernel.name} carries no op")
+    x, weight, _ = kernel.opaque.inputs
+    problem = _problem(op, x, weight, kernel.outputs[0].tensor, tensors)
+    units, tiles = target.limits.units, op.tiles.count
+    return GroupedLayout(problem, plan_of(op, kernel.name, target), units, tiles)
+
+
+def _problem(
+    op: GroupedTiles, x: str, weight: str, result: str, tensors: Mapping[str, Tensor]
+) -> Problem:
+    dtype, matrix = tensors[x].dtype, op.depth * op.columns
+    outer, inner = (op.depth, 1) if op.transposed else (1, op.columns)
+    stored = Strides(0, op.columns, 1, (0,))
+    return Problem(
+        batch=(op.groups,),
+        m=op.rows,
+        n=op.columns,
+        k=op.depth,
+        a=Operand(x, dtype, 0, op.depth, 1, (0,)),
+        b=Operand(weight, dtype, 0, outer, inner, (matrix,)),
+        value="v0",
+        sources=(),
+        stored=(Stored(result, dtype, stored, (), "v0"),),
+    )
+
+
+def plan_of(op: GroupedTiles, name: str, target: Target) -> MmaPlan:
+    """Two warpgroups share a tile, or have one each where it is only as high as theirs."""
+    alone = op.tile == 64
+    rows = 64 if alone else op.tile // 2
+    slot, staging = (op.tile + op.width) * ROW, _CONSUMERS * _BUFFERS * rows * ROW
+    stages = (target.limits.shared_bytes_per_block - staging - _BARRIERS) // slot
+    return MmaPlan(
+        Header(target.name, name),
+        (op.tile, op.width, _DEPTH),
+        stages=stages,
+        warp_tile=(rows, op.width),
+        arch="sm90",
+        roles="pingpong" if alone else "cooperative",
+        consumers=_CONSUMERS,
+        store_buffers=_BUFFERS,
+        operand_layouts=("row", "col" if op.transposed else "row"),
+    )

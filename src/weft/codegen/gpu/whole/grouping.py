@@ -1,0 +1,65 @@
+"""Which rows of which group each tile of a product of groups has: a thread for each entry of the
+table goes through all groups, counts their tiles, and keeps what it learns of its own."""
+
+from __future__ import annotations
+
+from weft.codegen.gpu.body.statements import Code
+from weft.codegen.gpu.ir import values
+from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, both, most, wide
+from weft.codegen.gpu.whole.kernel import THREADS, WholeKernel, Work, blocks_of
+from weft.foundation.dtypes import SI32
+from weft.foundation.grouped_rows import ENTRY, GroupTiles
+
+_AT_ONCE = 8
+"""Groups whose offsets are asked for at a time."""
+
+
+class GroupingKernel(WholeKernel):
+    """The table of the tiles of one product."""
+
+    def table(self, op: GroupTiles) -> Work:
+        outside, code, point, there = self.points(op.count + 1)
+        number = code.let("number", point - 1)
+        start, passed = (code.variable(stem, 0) for stem in ("start", "passed"))
+        entry = [code.variable(stem, 0) for stem in ("group", "source", "first", "end")]
+        turn = code.inside()
+        offset = turn.load(
+            self.numbers[self.inputs[0]], self.dtype, Name("at"), Lit(1), 0, constant=True
+        )
+        end = turn.let("end", most(turn.place(offset, op.rows + 1), start))
+        _visit(op, turn, number, (start, passed, end), entry, Name("at"))
+        code.loop("at", op.groups, turn, times=_AT_ONCE)
+        _visit(op, code, number, (start, passed, Lit(op.rows)), entry, Lit(op.groups))
+        head = code.inside()
+        head.set(entry[0], passed)
+        code.branch(point.equals(0), head)
+        for place, value in enumerate(entry):
+            name = code.fresh()
+            code.body.append(values.IndexValue(name, SI32, value))
+            at = wide(point * ENTRY + place)
+            stored = values.StoreElement(self.numbers[self.result], SI32, at, Lit(1), name)
+            code.body.append(stored)
+        outside.branch(there, code)
+        return blocks_of(op.count + 1), THREADS, outside
+
+
+def _visit(
+    op: GroupTiles,
+    code: Code,
+    number: Scalar,
+    counted: tuple[Scalar, Scalar, Scalar],
+    entry: list[Scalar],
+    group: Scalar,
+) -> None:
+    """One group: whether the tile `number` is one of it. `counted` are the row where it starts,
+    the tiles before it, and the row where it ends."""
+    start, passed, end = counted
+    tiles = code.let("tiles", (end - start + (op.tile - 1)) // op.tile)
+    mine = code.inside()
+    first = mine.let("row", start + (number - passed) * op.tile)
+    source = Lit(op.rows) if group == Lit(op.groups) else first
+    for variable, value in zip(entry, (group, source, first, end), strict=True):
+        mine.set(variable, value)
+    code.branch(both(number >= passed, number < passed + tiles), mine)
+    code.set(passed, passed + tiles)
+    code.set(start, end)

@@ -16,6 +16,7 @@ from weft.bundles.processors import features_of, machine_of, required
 from weft.bundles.versions import Ranges, Versions, compile_versions
 from weft.foundation.errors import UserError
 from weft.runtime.jit import host_cpu
+from weft.target.cpu import MATRIX_TILES
 from weft.target.known import target_named
 from weft.target.target import Kind, Target
 
@@ -106,7 +107,9 @@ def by_machine(variants: Sequence[Variant]) -> Mapping[str, tuple[Variant, ...]]
 
 
 def _for_any_machine(target: Target) -> Target:
-    """Code for GPUs is for those of its kind, whichever this machine has."""
+    """Code for GPUs is for those of its kind, whichever this machine has. Code for processors uses
+    no matrix tiles, for which a program would have to ask its system."""
+    target = replace(target, features=target.features - MATRIX_TILES)
     return replace(target, machine=target.name) if target.kind is Kind.GPU else target
 
 

@@ -20,6 +20,10 @@ SCRATCH_BYTES: Final = 3 << 19
 """The most that packed operands and sums may take: they live on a thread's stack."""
 PANELS: Final = "panels"
 """Where a plan finds an operand that lies in panels (`CacheRead.where`): it is read as it is."""
+TILES: Final = "tiles"
+"""Where operands are that are packed as words for matrix tiles."""
+TILE_EDGE: Final = 32
+"""Rows and columns of the sums of the tiles that are held at a time."""
 BLOCK: Final = (256, 512, 256)
 """The most rows, columns and summed elements of a block: the packed rows and columns, in f32, stay
 in the second cache, and the sums pass through it once for each step along k."""

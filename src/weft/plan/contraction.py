@@ -6,13 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.foundation.dtypes import SI8, SI32, UI8, UI32
+from weft.foundation.dtypes import BF16, F32, SI8, SI32, UI8, UI32, DType
 from weft.foundation.index_expr import coefficient, linear
 from weft.plan.blocks import (
     BLOCK,
     PANELS,
     REGISTER_BLOCKS,
     SCRATCH_BYTES,
+    TILE_EDGE,
+    TILES,
     Sizes,
     block_sizes,
     even_blocks,
@@ -68,6 +70,7 @@ def cpu_plan(
     lanes = target.lanes(kernel.let(kernel.roles.contraction).dtype)
     tiles = (
         _dot_products(kernel, tensors, target, lanes)
+        or _tiles(kernel, tensors, target, lanes)
         or _image(kernel, tensors, target, lanes)
         or _blocks_of_panels(kernel, tensors, target, lanes)
         or _packed_blocks(kernel, tensors, target, lanes)
@@ -173,6 +176,27 @@ def _tile_of_panels(
     return (rows, panels.width) if rows else None
 
 
+def _tiles(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
+) -> _Tiles | None:
+    """Blocks that matrix tiles multiply; None where there are none for these numbers, columns lie
+    across memory, or the product is too small, or too thin, to be packed for them."""
+    if not multiplies_tiles(kernel, target):
+        return None
+    assert kernel.roles is not None
+    n = kernel.roles.n
+    if not n or _step(kernel, tensors, kernel.roles.rhs, n[-1]) != 1:
+        return None
+    axes = (kernel.roles.m, n, kernel.roles.k)
+    sizes = [math.prod(kernel.sizes[name] for name in each) for each in axes]
+    if min(sizes) < TILE_EDGE // 2 or math.prod(sizes) < WORTH_PACKING:
+        return None
+    edges = (TILE_EDGE, TILE_EDGE)
+    packed = tuple(CacheRead(side, TILES, "k", pingpong=False) for side in "AB")
+    block = _block(kernel, target, lanes, edges)
+    return _Tiles(block, edges, Vectorize("n.i.i", lanes), packed)
+
+
 def _packed_blocks(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
 ) -> _Tiles | None:
@@ -275,7 +299,10 @@ def _block(
     rows, columns = registers
     wide = kernel.let(roles.contraction).dtype.storage_bytes > 4
     most_rows, most_columns, most_depth = (x // 2 if wide else x for x in BLOCK)
-    most_depth *= 4 if multiplies_words(kernel, target) else 1
+    if multiplies_tiles(kernel, target):
+        most_depth *= 4 // kernel.let(roles.lhs).dtype.storage_bytes
+    elif multiplies_words(kernel, target):
+        most_depth *= 4
     blocks = block_sizes(
         Sizes(batch, m, n), (most_rows, most_columns), (rows, columns), target.limits.units
     )
@@ -294,9 +321,28 @@ def multiplies_words(kernel: Kernel, target: Target) -> bool:
     return target.has("asimddp") and are_words(kernel)
 
 
+def multiplies_tiles(kernel: Kernel, target: Target) -> bool:
+    """Whether the machine has tiles for the numbers that a contraction multiplies."""
+    if kernel.roles is None or not are_tiles(kernel):
+        return False
+    is_float = kernel.let(kernel.roles.lhs).dtype is BF16
+    return target.has("avx512f") and target.has("amx_bf16" if is_float else "amx_int8")
+
+
+def are_tiles(kernel: Kernel) -> bool:
+    """Whether a contraction along one axis multiplies 8-bit numbers, or such of bf16, as they are
+    read, and adds up in 32 bits."""
+    return kernel.roles is not None and len(kernel.roles.k) == 1 and _are_widened(kernel, BF16)
+
+
 def are_words(kernel: Kernel) -> bool:
     """Whether a contraction multiplies 8-bit numbers as they are read, widened to 32 bits that have
     their values, and adds up there."""
+    return _are_widened(kernel)
+
+
+def _are_widened(kernel: Kernel, also: DType | None = None) -> bool:
+    """The same, also for numbers of another dtype that are added up in f32."""
     roles = kernel.roles
     if roles is None:
         return False
@@ -304,6 +350,7 @@ def are_words(kernel: Kernel) -> bool:
     sides = [kernel.let(name) for name in (roles.lhs, roles.rhs)]
     kinds = {let.dtype for let in sides}
     holds = kinds <= {SI8, UI8} if total.dtype is SI32 else (kinds, total.dtype) == ({UI8}, UI32)
+    holds = holds or (also is not None and (kinds, total.dtype) == ({also}, F32))
     if not holds or not isinstance(total.expr, Reduce):
         return False
     product = kernel.let(total.expr.value).expr

@@ -7,8 +7,10 @@ width, good enough to compare two ways of computing the same thing.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,15 +25,29 @@ _SEEN = 0.25
 """One core took 13.6 ms for stencils that compute for 3.4 ms and move for 11.9 ms."""
 _KNOWN = frozenset(
     {"avx", "avx2", "fma", "avx512f", "avx512_bf16", "f16c", "asimd", "asimddp", "asimdhp", "bf16"}
-    | {"sve"}
+    | {"sve", "amx_bf16", "amx_int8"}
 )
+MATRIX_TILES = frozenset({"amx_bf16", "amx_int8"})
+"""What a program may use only after it has asked the system for the registers."""
+_ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
+"""Linux on x86-64: the call, what it shall do, and the registers that it is asked for."""
 
 
 @cache
 def host() -> Target:
     """The host, asked once."""
     flags = read_flags(_read(_CPUINFO))
+    if flags & MATRIX_TILES and not allows_tiles():
+        flags -= MATRIX_TILES
     return describe(platform.machine(), flags, available_cores(), read_caches(_CACHES))
+
+
+def allows_tiles() -> bool:
+    """Whether the system lets this process, all its threads and its children, use matrix tiles."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    answer: int = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA)
+    return answer == 0
 
 
 def describe(machine: str, flags: frozenset[str], cores: int, caches: tuple[int, ...]) -> Target:

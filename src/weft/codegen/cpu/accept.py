@@ -9,9 +9,9 @@ from typing import Final
 
 from weft.codegen.cpu.attention_algorithms import ALGORITHMS as ATTENTIONS
 from weft.plan.attention import scratch_bytes
-from weft.plan.blocks import PANELS, SCRATCH_BYTES
+from weft.plan.blocks import PANELS, SCRATCH_BYTES, TILE_EDGE, TILES
 from weft.plan.completion import false_claims
-from weft.plan.contraction import are_words
+from weft.plan.contraction import are_tiles, are_words
 from weft.plan.images import IMAGE, image_refusal
 from weft.plan.ir import (
     STREAMING,
@@ -42,12 +42,15 @@ PACKED: Final = (CacheRead("B", "packed", "k", pingpong=False),)
 WORD: Final = 4
 """Bytes that are packed as one number."""
 WORDS: Final = tuple(CacheRead(side, "words", "k", pingpong=False) for side in ("A", "B"))
+IN_TILES: Final = tuple(CacheRead(side, TILES, "k", pingpong=False) for side in ("A", "B"))
 BLOCKED: Final = (CacheRead("A", "packed", "k", pingpong=False), *PACKED)
 LYING: Final = tuple(
     tuple(CacheRead(name, PANELS if name == side else "packed", "k", False) for name in "AB")
     for side in "AB"
 )
 """One operand lies in panels, and the other is packed."""
+_TILE_DEPTH: Final = 64
+"""A multiple of what a tile has along k."""
 IMAGES: Final = (
     (CacheRead("A", IMAGE, "k", pingpong=False), *PACKED),
     (BLOCKED[0], CacheRead("B", IMAGE, "k", pingpong=False)),
@@ -169,16 +172,20 @@ def _contraction(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -
         return
     if axis not in ("n", "k"):
         yield f"vectorize.axis={axis} is neither n nor k"
-    if plan.cache not in ((), PACKED, BLOCKED, WORDS, *LYING):
+    if plan.cache not in ((), PACKED, BLOCKED, WORDS, IN_TILES, *LYING):
         yield (
             "B is cached, or A and B, packed at k or one as an image or in panels, without pingpong"
         )
     elif plan.cache == WORDS and not are_words(kernel):
         yield "only products of 8-bit numbers, added up in 32 bits, are packed as words"
+    elif plan.cache == IN_TILES and not are_tiles(kernel):
+        yield "tiles are for products along one axis of bf16 added up in f32, or of 8-bit numbers"
+    elif plan.cache == IN_TILES and plan.warp_tile != (TILE_EDGE, TILE_EDGE):
+        yield f"warp_tile of tiles is {TILE_EDGE}x{TILE_EDGE}"
     elif plan.cache and axis == "k":
         yield "nothing is packed where vectors run along k"
     yield from _register_tile(plan, axis)
-    if plan.cache in (BLOCKED, WORDS, *LYING):
+    if plan.cache in (BLOCKED, WORDS, IN_TILES, *LYING):
         yield from _blocked(kernel, plan)
     else:
         yield from _tile(kernel, plan, axis)
@@ -241,6 +248,9 @@ def _blocked(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
     lets = [kernel.let(name) for name in (kernel.roles.contraction, kernel.roles.lhs)]
     item = max(let.dtype.storage_bytes for let in lets)
     size = (rows * depth + columns * depth + rows * columns) * item
+    if plan.cache == IN_TILES:
+        packed = (rows + columns) * (-(-depth // _TILE_DEPTH) * _TILE_DEPTH)
+        size = packed * lets[1].dtype.storage_bytes + rows * columns * item
     if size > SCRATCH_BYTES:
         shown = "x".join(map(str, plan.tile))
         yield f"packed blocks of tile {shown} take {size:,} bytes; {SCRATCH_BYTES:,} is the most"

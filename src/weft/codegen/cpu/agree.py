@@ -98,6 +98,8 @@ def terms(body: tuple[ir.Stmt, ...]) -> Counter[str]:
     for stmt, loops in ir.walk(body):
         if isinstance(stmt, ir.Accumulate | ir.Assign):
             found[kinds.get(stmt.acc, "fold")] += iterations(loops)
+        elif isinstance(stmt, ir.Tiles):
+            found["tiles"] += iterations(loops) * stmt.rows * stmt.columns * stmt.words
     return found
 
 

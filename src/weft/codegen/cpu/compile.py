@@ -14,6 +14,7 @@ from weft.codegen.cpu.images import ImageContraction
 from weft.codegen.cpu.prefetch import prefetched
 from weft.codegen.cpu.staged import lower_staged
 from weft.codegen.cpu.strips import in_strips
+from weft.codegen.cpu.tiles import TileContraction
 from weft.codegen.cpu.tiling import tiling_of
 from weft.codegen.cpu.winograd import WinogradConvolution
 from weft.codegen.cpu.words import WordContraction
@@ -63,6 +64,7 @@ def lower(
         return prefetched(WinogradConvolution(kernel, tensors, refs, tiling).routine(name))
     if tiling.blocking is not None:
         blocked = WordContraction if tiling.blocking.words else BlockedContraction
+        blocked = TileContraction if tiling.blocking.tiles else blocked
         return prefetched(blocked(kernel, tensors, refs, tiling).routine(name))
     if tiling.columns is not None:
         return ColumnSums(kernel, tensors, refs, tiling).routine(name)

@@ -32,6 +32,8 @@ _LONG: Final = 8
 """Operations from which on a function is a chain that waits for itself."""
 _WAITING: Final = 0.3
 """How much longer such a function takes alone; side by side with others it waits for less."""
+_WORDS_A_CYCLE: Final = 256.0
+"""Products of words by tiles, of which one instruction takes 16 cycles."""
 _CONSTANTS: Final = 8
 """Registers for the numbers of a long function, which has two more for each vector at hand."""
 _OPERANDS: Final = 4
@@ -250,6 +252,8 @@ class _Counter:
             case ir.Merge():
                 self.needs.update(dict.fromkeys(stmt.names, _loops(places)))
                 here.arithmetic += _LATENCY * len(stmt.combine) * len(stmt.parts)
+            case ir.Tiles():
+                here.arithmetic += stmt.rows * stmt.columns * stmt.words / _WORDS_A_CYCLE
             case ir.Sort():
                 here.arithmetic += 2 * _ENTRY * stmt.length * math.log2(max(2, stmt.length))
 

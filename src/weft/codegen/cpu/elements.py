@@ -61,8 +61,13 @@ class Elements:
         return self.formats.rounded(self._integer(fn, self.code.level(*args), source), target)
 
     def _word(self, parts: Sequence[Val]) -> Val:
-        """Bytes, the first the lowest, as one number."""
+        """Bytes, or the upper halves of two floats, as one number, the first the lowest."""
         code = self.code
+        if parts[0].scalar == "float":
+            low, high = (code.convert("bitcast", part, "i32") for part in parts)
+            lanes = low.lanes
+            low = code.binary("lshr", low, number(16, "i32", lanes))
+            return code.binary("or", low, code.binary("and", high, number(-65536, "i32", lanes)))
         wide = [code.convert("zext", part, "i32") for part in parts]
         total = wide[0]
         for place, part in enumerate(wide[1:], 1):

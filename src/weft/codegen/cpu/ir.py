@@ -2,7 +2,7 @@
 
     Routine = name, buffers, scratch, pieces, body
     Stmt    = For(var, start, stop, step, kind, body) | Load | LoadRun | Prefetch | Let | Check
-            | Words | Store | Sort
+            | Words | Store | Sort | Tiles
             | Init | Accumulate | Finish             reductions
             | Current | Assign | Merge               folds
     kind    = parallel | serial | unrolled | lanes
@@ -226,6 +226,21 @@ class Sort:
     descending: bool
 
 
+@dataclass(frozen=True)
+class Tiles:
+    """`sums` = the products of `rows` rows of `a` with `columns` columns of `b`, `words` words of
+    32 bits long, or these added to `sums`. `a` is rows one after the other; `b` is panels of 32
+    columns, of each a row of words after the other; `sums` is rows."""
+
+    sums: int
+    a: int
+    b: int
+    rows: int
+    columns: int
+    words: int
+    adds: bool
+
+
 Stmt: TypeAlias = (
     For
     | Load
@@ -235,6 +250,7 @@ Stmt: TypeAlias = (
     | Check
     | Words
     | Sort
+    | Tiles
     | Init
     | Accumulate
     | Finish

@@ -22,7 +22,8 @@ from weft.codegen.cpu.looks import STOP_WORD, looks_of
 from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import key_of, key_type, sort_function
-from weft.foundation.dtypes import SI64, UI32, DType
+from weft.codegen.cpu.tile_code import signs_of, tiles_function
+from weft.foundation.dtypes import BF16, SI64, UI32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, Guard, bounds, constant
 from weft.region.ir import Place
@@ -86,6 +87,8 @@ class _Emitter:
         self.values: dict[tuple[str, tuple[tuple[str, int], ...]], Val] = {}
         self.defined: dict[str, tuple[str, ...]] = {}
         self.dtypes: dict[str, DType] = {}
+        self.stored: dict[str, Val] = {}
+        """Values of bf16 as they were loaded, which are stored again without being rounded."""
         self.accumulators = Accumulators(self.code, self.elements, self.indices)
         self.pointers: list[str] = []
         self.written: list[tuple[int, int, ir.Stmt]] = []
@@ -137,6 +140,8 @@ class _Emitter:
                     self._words(stmt)
                 case ir.Sort():
                     self._sort(stmt)
+                case ir.Tiles():
+                    self._tiles(stmt)
                 case ir.Init():
                     self.accumulators.begin(stmt)
                 case ir.Accumulate():
@@ -260,9 +265,10 @@ class _Emitter:
         if load.guards:
             value = self._guarded(load, dtype, kind)
         else:
-            value = self.formats.from_storage(
-                self._plain_load(load.buffer, load.address, kind, dtype), dtype
-            )
+            raw = self._plain_load(load.buffer, load.address, kind, dtype)
+            value = self.formats.from_storage(raw, dtype)
+            if dtype is BF16:
+                self.stored[value.text] = raw
         self._define(load.name, value, dtype)
 
     def _load_run(self, run: ir.LoadRun) -> None:
@@ -386,7 +392,9 @@ class _Emitter:
         dtype = self.routine.dtype_of(store.buffer)
         kind, base, align = storage_type(dtype), self.pointers[store.buffer], dtype.storage_bytes
         self._select(store.places)
-        value = self.formats.to_storage(self._value(store.value), dtype)
+        computed = self._value(store.value)
+        value = self.stored.get(computed.text) if dtype is BF16 else None
+        value = value or self.formats.to_storage(computed, dtype)
         step = indices.step(store.address)
         if indices.lanes is None or (step == 0 and value.lanes == 1):
             code.store(value, indices.pointer(base, kind, store.address), align)
@@ -525,6 +533,15 @@ class _Emitter:
             code.store(place, code.pointer(target, "i64", index), 8)
 
         code.loop(number(0, "i64"), number(sort.count, "i64"), 1, read)
+
+    def _tiles(self, tiles: ir.Tiles) -> None:
+        """A call of the function that multiplies panels."""
+        a, b = (self.routine.dtype_of(number) for number in (tiles.a, tiles.b))
+        name = tiles_function(self.code, signs_of(a, b), self.features)
+        places = (f"ptr {self.pointers[number]}" for number in (tiles.a, tiles.b, tiles.sums))
+        sizes = (f"i64 {size}" for size in (tiles.rows, tiles.columns, tiles.words))
+        adds = f"i1 {str(tiles.adds).lower()}"
+        self.code.line(f"call void @{name}({', '.join((*places, *sizes, adds))})")
 
     # -- accumulators ----------------------------------------------------------------------------
 

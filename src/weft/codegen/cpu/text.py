@@ -108,6 +108,9 @@ def statement_text(stmt: Stmt) -> str:
             way = " descending" if stmt.descending else ""
             rows = f"row {row} of b{out} = first {stmt.count} of {stmt.length} of b{x}"
             return f"sort {rows} in b{work} piece {piece}{way}"
+        case ir.Tiles(sums=sums, a=a, b=b, rows=rows, columns=columns, words=words):
+            how = "+=" if stmt.adds else "="
+            return f"tiles b{sums} {how} {rows}x{columns}x{words} of b{a}, b{b}"
         case ir.Words(name=name, seed=seed, offset=offset, element=element):
             return f"words {name} = {seed}, {offset} at {element}"
 
@@ -251,6 +254,9 @@ class _Parser:
             row, piece = parse_expr(m[1]), parse_expr(m[7])
             out, count, length, x, work = (self._whole(m[i]) for i in range(2, 7))
             return ir.Sort(x, out, work, row, piece, length, count, bool(m[8]))
+        if m := self.match(r"tiles b(\d+) (\+?=) (\d+)x(\d+)x(\d+) of b(\d+), b(\d+)"):
+            sums, rows, columns, words, a, b = (self._whole(m[i]) for i in (1, 3, 4, 5, 6, 7))
+            return ir.Tiles(sums, a, b, rows, columns, words, m[2] == "+=")
         if m := self.match(r"words (\S+) = (\S+), (\S+) at (.+)"):
             return ir.Words(m[1], m[2], m[3], parse_expr(m[4]))
         if m := self.match(r"let ([\w.]+):(\w+) = (.+)"):

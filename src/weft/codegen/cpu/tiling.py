@@ -18,7 +18,8 @@ rows; a small tile then keeps several sums of each element apart.
 With B in `cache`, a piece first copies the columns of B that it needs into scratch, one after the
 other, and then computes `tile[0]` rows with them. With A and B in `cache`, a piece is a block of
 `tile[0]` rows and `tile[1]` columns, and both operands are packed, `tile[2]` of the sum at a time;
-8-bit numbers may be packed as words of four. With one of them cached as an image, see `images`.
+8-bit numbers may be packed as words of four, and words of these or of two bf16 be multiplied by
+matrix tiles. With one of them cached as an image, see `images`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Final
 
 from weft.foundation.errors import InternalError
 from weft.memory.ir import MemRef
-from weft.plan.blocks import PANELS
+from weft.plan.blocks import PANELS, TILES
 from weft.plan.ir import MapPlan, MmaPlan, Plan, RowPlan
 from weft.plan.kept_rows import contiguous_axis, kept_values
 from weft.plan.rows import reduced_axes
@@ -94,6 +95,8 @@ class Blocking:
     lanes: int
     words: bool = False
     """Whether four neighbours along the summed axes are packed as one number."""
+    tiles: bool = False
+    """Whether words are multiplied by matrix tiles."""
     lies: bool = False
     """Whether one operand lies in panels, and is read where it is."""
 
@@ -250,8 +253,11 @@ def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:
         return Tiling(roles.k[-1], outer, {roles.k[-1]: AxisTiling(partial, lanes)})
     if {cached.tensor for cached in plan.cache} == {"A", "B"}:
         block_rows, block_columns, depth = plan.tile
-        words, lies = ({c.where for c in plan.cache} >= {where} for where in ("words", PANELS))
-        blocking = Blocking(block_rows, block_columns, depth, rows, columns, lanes, words, lies)
+        kinds = {cached.where for cached in plan.cache}
+        words, tiles, lies = (where in kinds for where in ("words", TILES, PANELS))
+        blocking = Blocking(
+            block_rows, block_columns, depth, rows, columns, lanes, words, tiles, lies
+        )
         return Tiling(roles.n[-1], {}, {}, blocking=blocking)
     packing = None
     if roles.m and any(cached.tensor == "B" for cached in plan.cache):

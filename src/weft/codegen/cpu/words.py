@@ -29,6 +29,11 @@ class WordContraction(BlockedContraction):
 
     packs_rows = False
 
+    @property
+    def per_word(self) -> int:
+        """Numbers that a word is made of."""
+        return WORD
+
     def _factors(self) -> tuple[str, str]:
         return self.roles.lhs, self.roles.rhs
 
@@ -36,7 +41,7 @@ class WordContraction(BlockedContraction):
         return SI32 if self.lets[side.value].dtype.is_signed else UI32
 
     def _steps(self, depth: int) -> int:
-        return -(-depth // WORD)
+        return -(-depth // self.per_word)
 
     def _product(self, side: Side) -> tuple[ir.Stmt, ...]:
         """`tile += dot(a, b)`, in one instruction where there is one."""
@@ -52,7 +57,7 @@ class WordContraction(BlockedContraction):
         """All panels of one side, the last filled up with zeros, a row of words of each in turn."""
         whole, rest = divmod(extent, side.width)
         size = self._steps(depth) * side.width
-        for cut, used in _word_cuts(depth):
+        for cut, used in _word_cuts(depth, self.per_word):
             rows = Scope(scope, self._name("k"), cut.count, SERIAL)
             word = axis(rows.var) + cut.start
             if whole:
@@ -60,12 +65,14 @@ class WordContraction(BlockedContraction):
                 number = axis(panel.var)
                 place = number * size + word * side.width
                 first = start + number * side.width
-                self._row_of_words(panel, side, first, side.width, k + word * WORD, used, place)
+                self._row_of_words(
+                    panel, side, first, side.width, k + word * self.per_word, used, place
+                )
                 panel.close()
             if rest:
                 place = constant(whole * size) + word * side.width
                 first = start + whole * side.width
-                self._row_of_words(rows, side, first, rest, k + word * WORD, used, place)
+                self._row_of_words(rows, side, first, rest, k + word * self.per_word, used, place)
             rows.close()
         if rest:
             self._zeros(scope, side, rest, self._steps(depth), whole)
@@ -82,9 +89,9 @@ class WordContraction(BlockedContraction):
             inner = Scope(each, self._name("wl"), cut.lanes, kind)
             place = axis(each.var) * cut.lanes + axis(inner.var) + cut.start
             inner.axes.update(self._unflattened(side.axes, start + place))
-            for number in range(WORD):
+            for number in range(self.per_word):
                 inner.body.append(self._byte(inner, side, number, used, k))
-            names = tuple(f"byte{number}" for number in range(WORD))
+            names = tuple(f"byte{number}" for number in range(self.per_word))
             inner.body.append(ir.Let("word", self._packed_dtype(side), "word", names))
             inner.body.append(ir.Store(side.scratch, base + place, "word", ()))
             close(inner, scope)
@@ -99,8 +106,8 @@ class WordContraction(BlockedContraction):
         return replace(self._load(let, let.expr, inner), name=f"byte{number}")
 
 
-def _word_cuts(depth: int) -> list[tuple[Cut, int]]:
+def _word_cuts(depth: int, each: int) -> list[tuple[Cut, int]]:
     """Whole words, then one that lacks bytes; with each how many bytes it has."""
-    whole, rest = divmod(depth, WORD)
-    found = [(Cut(0, whole, 1), WORD)] if whole else []
+    whole, rest = divmod(depth, each)
+    found = [(Cut(0, whole, 1), each)] if whole else []
     return [*found, (Cut(whole, 1, 1), rest)] if rest else found

@@ -1,0 +1,340 @@
+"""Products of packed panels by the matrix tiles of x86-64 (AMX), as LLVM code.
+
+    sums[i, j] (+)= sum over k of a[i, k] * b[k, j]        32 x 32 of them at a time
+
+A is rows one after the other. B is panels of 32 columns; of each a row of 32 words, a word being so
+many neighbours along k as 32 bits hold, then the next. Four tiles of 16 x 16 sums meet two tiles of
+A and two of B.
+
+Tiles of bf16 take denormal numbers for zeros, and make zeros of sums that would be denormal. Where
+no number but 0 is below 2^-56, every product is a multiple of 2^-126, and so is every sum: none is
+denormal. Where some are, and on machines without tiles, vectors do the same in plain loops.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from weft.codegen.cpu.code import Code
+from weft.foundation.dtypes import BF16, F32, SI8, SI32, UI8, UI32, DType
+
+EDGE: Final = 32
+"""Rows and columns of sums that are computed at a time."""
+STEP: Final = 16
+"""Words along k that a tile has."""
+FEATURES: Final = {"bf16": "amx_bf16", "i8": "amx_int8"}
+_LEAST: Final = 71 << 7
+"""2^-56 as bf16."""
+_TILE: Final = 16
+_PLAIN_ROWS: Final = 4
+_GIVEN: Final = "ptr %a, ptr %b, ptr %sums, i64 %rows, i64 %columns, i64 %words, i1 %adds"
+_CONFIG: Final = [1, *[0] * 15, *[64, 0] * 8, *[0] * 16, *[_TILE] * 8, *[0] * 8]
+"""Palette 1: tiles of 16 rows of 64 bytes."""
+_MANAGED: Final = {
+    "llvm.x86.ldtilecfg": "ptr",
+    "llvm.x86.tilerelease": "",
+    "llvm.x86.tilezero": "i8 immarg",
+    "llvm.x86.tileloadd64": "i8 immarg, ptr, i64",
+    "llvm.x86.tilestored64": "i8 immarg, ptr, i64",
+}
+
+
+WORDS: Final = (([SI8] * 4, SI32), ([UI8] * 4, UI32), ([BF16] * 2, UI32))
+"""What a word is made of, and the number that it is."""
+
+
+def multiplied(a: DType, b: DType, sums: DType) -> bool:
+    """Whether there are products of rows of `a` with words `b` that are added up as `sums`."""
+    if a is BF16:
+        return (b, sums) == (UI32, F32)
+    return a in (SI8, UI8) and {b, sums} <= {SI32, UI32}
+
+
+def signs_of(a: DType, b: DType) -> str:
+    """What `tiles_function` calls operands of these dtypes."""
+    return "bf16" if a is BF16 else "".join("s" if side.is_signed else "u" for side in (a, b))
+
+
+def tiles_function(code: Code, signs: str, features: frozenset[str]) -> str:
+    """The name of the function that multiplies panels. `signs` is `bf16`, or for bytes whether
+    those of A and of B are signed: `su` where A's are and B's are not."""
+    plain = f"panels_of_{signs}"
+    added = "llvm.fmuladd.v16f32"
+    if signs == "bf16":
+        operands = ", ".join(["<16 x float>"] * 3)
+        code.declared[added] = f"declare <16 x float> @{added}({operands})"
+    code.functions.setdefault(plain, _plain(plain, signs))
+    if FEATURES["bf16" if signs == "bf16" else "i8"] not in features:
+        return plain
+    instruction = f"llvm.x86.tdp{'bf16ps' if signs == 'bf16' else f'b{signs}d'}"
+    code.declared[instruction] = f"declare void @{instruction}(i8 immarg, i8 immarg, i8 immarg)"
+    for name, kinds in _MANAGED.items():
+        code.declared[name] = f"declare void @{name}({kinds})"
+    if signs == "bf16":
+        least = "llvm.vector.reduce.umin.v32i16"
+        code.declared[least] = f"declare i16 @{least}(<32 x i16>)"
+        name = "llvm.umin.v32i16"
+        code.declared[name] = f"declare <32 x i16> @{name}(<32 x i16>, <32 x i16>)"
+        code.functions.setdefault("has_weak", _HAS_WEAK)
+    name = f"tiles_of_{signs}"
+    code.functions.setdefault(name, _by_tiles(name, instruction, plain, signs))
+    return name
+
+
+def _splat(count: int, kind: str, value: int) -> str:
+    return f"<{', '.join([f'{kind} {value}'] * count)}>"
+
+
+_HAS_WEAK: Final = f"""
+define internal i1 @has_weak(ptr %from, i64 %words) nounwind {{
+entry:
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %head ]
+  %least = phi <32 x i16> [ {_splat(32, "i16", -1)}, %entry ], [ %less, %head ]
+  %at = getelementptr i32, ptr %from, i64 %i
+  %bits = load <32 x i16>, ptr %at, align 4
+  %size = and <32 x i16> %bits, {_splat(32, "i16", 0x7FFF)}
+  %below = add <32 x i16> %size, {_splat(32, "i16", -1)}
+  %less = call <32 x i16> @llvm.umin.v32i16(<32 x i16> %least, <32 x i16> %below)
+  %i.next = add i64 %i, {STEP}
+  %more = icmp ult i64 %i.next, %words
+  br i1 %more, label %head, label %done
+done:
+  %one = call i16 @llvm.vector.reduce.umin.v32i16(<32 x i16> %less)
+  %weak = icmp ult i16 %one, {_LEAST - 1}
+  ret i1 %weak
+}}"""
+"""Whether numbers of bf16 have one that is not 0 and below 2^-56; 0 less 1 is the largest."""
+
+
+def _by_tiles(name: str, instruction: str, plain: str, signs: str) -> str:
+    """The product by tiles: those of A are 4 and 5, those of B 6 and 7. Where there are sums to add
+    to, the products are added to them as vectors."""
+    weak = """  %a.words = mul i64 %rows, %words
+  %b.words = mul i64 %columns, %words
+  %weak.a = call i1 @has_weak(ptr %a, i64 %a.words)
+  %weak.b = call i1 @has_weak(ptr %b, i64 %b.words)
+  %weak = or i1 %weak.a, %weak.b
+  br i1 %weak, label %plain, label %begin
+plain:
+  call void @PLAIN(GIVEN)
+  ret void""".replace("PLAIN", plain).replace("GIVEN", _GIVEN)
+    config = ", ".join(f"i8 {number}" for number in _CONFIG)
+    stores = "\n".join(
+        f"  %kept{n} = getelementptr i8, ptr %target, i64 %kept.at{n}\n"
+        f"  call void @llvm.x86.tilestored64(i8 {n}, ptr %kept{n}, i64 %target.row)"
+        for n in range(4)
+    )
+    kind = "float" if signs == "bf16" else "i32"
+    return f"""
+define internal void @{name}({_GIVEN}) nounwind {{
+entry:
+  %config = alloca <64 x i8>, align 64
+  %part = alloca [{EDGE * EDGE} x i32], align 64
+{weak if signs == "bf16" else "  br label %begin"}
+begin:
+  store <64 x i8> <{config}>, ptr %config, align 64
+  call void @llvm.x86.ldtilecfg(ptr %config)
+  %a.row = mul i64 %words, 4
+  %a.half = mul i64 %a.row, {_TILE}
+  %width = mul i64 %columns, 4
+  %target.row = select i1 %adds, i64 {EDGE * 4}, i64 %width
+  %target.half = mul i64 %target.row, {_TILE}
+  %kept.at0 = add i64 0, 0
+  %kept.at1 = add i64 0, {_TILE * 4}
+  %kept.at2 = add i64 %target.half, 0
+  %kept.at3 = add i64 %target.half, {_TILE * 4}
+  br label %across
+across:
+  %i = phi i64 [ 0, %begin ], [ %i.next, %across.next ]
+  %a.first = mul i64 %i, %a.row
+  %a.panel = getelementptr i8, ptr %a, i64 %a.first
+  br label %along
+along:
+  %j = phi i64 [ 0, %across ], [ %j.next, %along.next ]
+  %b.first = mul i64 %j, %a.row
+  %b.panel = getelementptr i8, ptr %b, i64 %b.first
+  call void @llvm.x86.tilezero(i8 0)
+  call void @llvm.x86.tilezero(i8 1)
+  call void @llvm.x86.tilezero(i8 2)
+  call void @llvm.x86.tilezero(i8 3)
+  br label %deep
+deep:
+  %k = phi i64 [ 0, %along ], [ %k.next, %deep ]
+  %a0 = getelementptr i32, ptr %a.panel, i64 %k
+  %a1 = getelementptr i8, ptr %a0, i64 %a.half
+  %b.row = mul i64 %k, {EDGE * 4}
+  %b0 = getelementptr i8, ptr %b.panel, i64 %b.row
+  %b1 = getelementptr i8, ptr %b0, i64 {_TILE * 4}
+  call void @llvm.x86.tileloadd64(i8 6, ptr %b0, i64 {EDGE * 4})
+  call void @llvm.x86.tileloadd64(i8 4, ptr %a0, i64 %a.row)
+  call void @{instruction}(i8 0, i8 4, i8 6)
+  call void @llvm.x86.tileloadd64(i8 7, ptr %b1, i64 {EDGE * 4})
+  call void @{instruction}(i8 1, i8 4, i8 7)
+  call void @llvm.x86.tileloadd64(i8 5, ptr %a1, i64 %a.row)
+  call void @{instruction}(i8 2, i8 5, i8 6)
+  call void @{instruction}(i8 3, i8 5, i8 7)
+  %k.next = add i64 %k, {STEP}
+  %deeper = icmp ult i64 %k.next, %words
+  br i1 %deeper, label %deep, label %keep
+keep:
+  %row.at = mul i64 %i, %width
+  %column.at = mul i64 %j, 4
+  %place = add i64 %row.at, %column.at
+  %own = getelementptr i8, ptr %sums, i64 %place
+  %target = select i1 %adds, ptr %part, ptr %own
+{stores}
+  br i1 %adds, label %add, label %along.next
+add:
+  %r = phi i64 [ 0, %keep ], [ %r.next, %add ]
+  %part.at = mul i64 %r, {EDGE * 4}
+  %sum.at = mul i64 %r, %width
+  %part0 = getelementptr i8, ptr %part, i64 %part.at
+  %part1 = getelementptr i8, ptr %part0, i64 {_TILE * 4}
+  %sum0 = getelementptr i8, ptr %own, i64 %sum.at
+  %sum1 = getelementptr i8, ptr %sum0, i64 {_TILE * 4}
+{_added(kind, 0)}
+{_added(kind, 1)}
+  %r.next = add i64 %r, 1
+  %rows.left = icmp ult i64 %r.next, {EDGE}
+  br i1 %rows.left, label %add, label %along.next
+along.next:
+  %j.next = add i64 %j, {EDGE}
+  %more.along = icmp ult i64 %j.next, %columns
+  br i1 %more.along, label %along, label %across.next
+across.next:
+  %i.next = add i64 %i, {EDGE}
+  %more.across = icmp ult i64 %i.next, %rows
+  br i1 %more.across, label %across, label %done
+done:
+  call void @llvm.x86.tilerelease()
+  ret void
+}}"""
+
+
+def _added(kind: str, half: int) -> str:
+    vector, op = f"<16 x {kind}>", "fadd" if kind == "float" else "add"
+    return f"""  %new{half} = load {vector}, ptr %part{half}, align 64
+  %old{half} = load {vector}, ptr %sum{half}, align 4
+  %both{half} = {op} {vector} %old{half}, %new{half}
+  store {vector} %both{half}, ptr %sum{half}, align 4"""
+
+
+def _plain(name: str, signs: str) -> str:
+    """The same by vectors: some rows by two vectors of columns."""
+    kind = "float" if signs == "bf16" else "i32"
+    vector, zero = f"<16 x {kind}>", "zeroinitializer"
+    places = [(r, v) for r in range(_PLAIN_ROWS) for v in range(2)]
+    phis = "\n".join(
+        f"  %t{r}{v} = phi {vector} [ {zero}, %along ], [ %s{r}{v}, %deep ]" for r, v in places
+    )
+    loads = "\n".join(
+        [
+            *(
+                f"  %a{r}.row = add i64 %i, {r}\n  %a{r}.first = mul i64 %a{r}.row, %words\n"
+                f"  %a{r}.place = add i64 %a{r}.first, %k\n"
+                f"  %a{r}.at = getelementptr i32, ptr %a, i64 %a{r}.place\n"
+                f"  %a{r}.one = load i32, ptr %a{r}.at, align 4\n"
+                f"  %a{r}.in = insertelement <16 x i32> poison, i32 %a{r}.one, i64 0\n"
+                f"  %a{r} = shufflevector <16 x i32> %a{r}.in, <16 x i32> poison, "
+                f"<16 x i32> {zero}"
+                for r in range(_PLAIN_ROWS)
+            ),
+            *(
+                f"  %b{v}.at = getelementptr i32, ptr %b.row, i64 {_TILE * v}\n"
+                f"  %b{v} = load <16 x i32>, ptr %b{v}.at, align 4"
+                for v in range(2)
+            ),
+        ]
+    )
+    parts = 2 if signs == "bf16" else 4
+    sides = [(f"a{r}", signs[0]) for r in range(_PLAIN_ROWS)] + [("b0", signs[1]), ("b1", signs[1])]
+    apart = "\n".join(
+        _part_of(side, part, signs if signs == "bf16" else sign)
+        for side, sign in sides
+        for part in range(parts)
+    )
+    products = "\n".join(_products(r, v, parts, kind) for r, v in places)
+    keeps = "\n".join(_kept(r, v, kind) for r, v in places)
+    return f"""
+define internal void @{name}({_GIVEN}) nounwind {{
+entry:
+  br label %across
+across:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %across.next ]
+  br label %along
+along:
+  %j = phi i64 [ 0, %across ], [ %j.next, %keep ]
+  %b.first = mul i64 %j, %words
+  %b.panel = getelementptr i32, ptr %b, i64 %b.first
+  br label %deep
+deep:
+  %k = phi i64 [ 0, %along ], [ %k.next, %deep ]
+{phis}
+  %b.at = mul i64 %k, {EDGE}
+  %b.row = getelementptr i32, ptr %b.panel, i64 %b.at
+{loads}
+{apart}
+{products}
+  %k.next = add i64 %k, 1
+  %deeper = icmp ult i64 %k.next, %words
+  br i1 %deeper, label %deep, label %keep
+keep:
+{keeps}
+  %j.next = add i64 %j, {EDGE}
+  %more.along = icmp ult i64 %j.next, %columns
+  br i1 %more.along, label %along, label %across.next
+across.next:
+  %i.next = add i64 %i, {_PLAIN_ROWS}
+  %more.across = icmp ult i64 %i.next, %rows
+  br i1 %more.across, label %across, label %done
+done:
+  ret void
+}}"""
+
+
+def _part_of(side: str, part: int, sign: str) -> str:
+    """One of the numbers of each word, in 32 bits."""
+    value, made = f"<16 x i32> %{side}", f"%{side}.p{part}"
+    if sign == "bf16":
+        if part == 0:
+            bits = f"shl {value}, {_splat(16, 'i32', 16)}"
+        else:
+            bits = f"and {value}, {_splat(16, 'i32', -65536)}"
+        return f"  {made}.bits = {bits}\n  {made} = bitcast <16 x i32> {made}.bits to <16 x float>"
+    right = "ashr" if sign == "s" else "lshr"
+    return (
+        f"  {made}.up = shl {value}, {_splat(16, 'i32', 24 - 8 * part)}\n"
+        f"  {made} = {right} <16 x i32> {made}.up, {_splat(16, 'i32', 24)}"
+    )
+
+
+def _products(row: int, column: int, parts: int, kind: str) -> str:
+    vector, lines, total = f"<16 x {kind}>", [], f"%t{row}{column}"
+    for part in range(parts):
+        made = f"%s{row}{column}" if part == parts - 1 else f"%s{row}{column}.{part}"
+        x, y = f"%a{row}.p{part}", f"%b{column}.p{part}"
+        if kind == "float":
+            lines.append(
+                f"  {made} = call {vector} @llvm.fmuladd.v16f32({vector} {x}, {vector} {y}, "
+                f"{vector} {total})"
+            )
+        else:
+            lines.append(f"  {made}.ab = mul {vector} {x}, {y}")
+            lines.append(f"  {made} = add {vector} {made}.ab, {total}")
+        total = made
+    return "\n".join(lines)
+
+
+def _kept(row: int, column: int, kind: str) -> str:
+    vector, own, op = f"<16 x {kind}>", f"{row}{column}", "fadd" if kind == "float" else "add"
+    return f"""  %row{own} = add i64 %i, {row}
+  %row{own}.first = mul i64 %row{own}, %columns
+  %place{own} = add i64 %row{own}.first, %j
+  %first{own} = getelementptr i32, ptr %sums, i64 %place{own}
+  %sum{own} = getelementptr i32, ptr %first{own}, i64 {_TILE * column}
+  %any{own} = load {vector}, ptr %sum{own}, align 4
+  %old{own} = select i1 %adds, {vector} %any{own}, {vector} zeroinitializer
+  %both{own} = {op} {vector} %old{own}, %s{own}
+  store {vector} %both{own}, ptr %sum{own}, align 4"""

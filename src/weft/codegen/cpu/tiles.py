@@ -1,0 +1,157 @@
+"""Contractions by matrix tiles: blocks of words, and one statement that multiplies them.
+
+    A: [rows][k]            B: [panels of 32 columns][words along k][32]
+
+A word is two neighbours of bf16 along the summed axis, or four of 8 bits. What a block lacks of
+whole tiles, in any direction, is zero.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from weft.codegen.cpu import ir
+from weft.codegen.cpu.panels import ZERO, Side, close, halves, up
+from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
+from weft.codegen.cpu.tile_code import EDGE, STEP
+from weft.codegen.cpu.words import WordContraction
+from weft.foundation.dtypes import BF16, UI32, DType
+from weft.foundation.index_expr import Expr, axis, constant
+from weft.region.ir import Read
+
+_TURNED: Final = 16
+"""Rows, and elements along k, that are turned together where rows lie across memory."""
+
+
+class TileContraction(WordContraction):
+    """The nest of one contraction by tiles."""
+
+    @property
+    def per_word(self) -> int:
+        return 4 // self.lets[self.a.value].dtype.storage_bytes
+
+    def _packed_dtype(self, side: Side) -> DType:
+        dtype = self.lets[side.value].dtype
+        if side is self.a:
+            return dtype
+        return UI32 if dtype is BF16 else super()._packed_dtype(side)
+
+    def _steps(self, depth: int) -> int:
+        return up(-(-depth // self.per_word), STEP)
+
+    def _scratch(self) -> tuple[tuple[DType, int], ...]:
+        (a, rows), *others = super()._scratch()
+        return (a, rows * self.per_word), *others
+
+    def _multiply(
+        self,
+        scope: Scope,
+        rows: int,
+        columns: int,
+        depth: int,
+        product: Expr = ZERO,
+        *,
+        adds: bool = True,
+    ) -> None:
+        sizes = (up(rows, EDGE), up(columns, EDGE), self._steps(depth))
+        scope.body.append(ir.Tiles(self.sums, self.a.scratch, self.b.scratch, *sizes, adds))
+
+    # -- packing ---------------------------------------------------------------------------------
+
+    def _pack_side(
+        self, scope: Scope, side: Side, start: Expr, extent: int, k: Expr, depth: int
+    ) -> None:
+        if side is self.a:
+            self._pack_rows(scope, side, start, extent, k, depth)
+            return
+        super()._pack_side(scope, side, start, extent, k, depth)
+        filled, steps = -(-depth // self.per_word), self._steps(depth)
+        if filled < steps:
+            panel = Scope(scope, self._name("p"), -(-extent // side.width), SERIAL)
+            first = axis(panel.var) * (steps * side.width) + filled * side.width
+            self._clear_run(panel, side, first, (steps - filled) * side.width)
+            panel.close()
+
+    def _pack_rows(
+        self, scope: Scope, side: Side, start: Expr, extent: int, k: Expr, depth: int
+    ) -> None:
+        """Rows along k, then zeros up to whole tiles, and rows of zeros."""
+        long = self._steps(depth) * self.per_word
+        whole = extent // _TURNED * _TURNED if self._lies_turned(side) else 0
+        if whole:
+            self._turned_rows(scope, side, start, whole, k, depth)
+        if whole < extent:
+            each = Scope(scope, self._name("w"), extent - whole, SERIAL)
+            row = axis(each.var) + whole
+            for cut in halves(depth, self.lanes * self.per_word):
+                self._along(each, side, start + row, k, row * long, cut.start, cut.count, cut.lanes)
+            close(each, scope)
+        if depth < long:
+            each = Scope(scope, self._name("w"), extent, SERIAL)
+            self._clear_run(each, side, axis(each.var) * long + depth, long - depth)
+            each.close()
+        if extent % EDGE:
+            self._clear_run(
+                scope, side, constant(extent * long), (up(extent, EDGE) - extent) * long
+            )
+
+    def _along(
+        self,
+        scope: Scope,
+        side: Side,
+        row: Expr,
+        k: Expr,
+        base: Expr,
+        start: int,
+        count: int,
+        lanes: int,
+    ) -> None:
+        """Vectors of a row."""
+        loop = Scope(scope, self._name("kt"), count, SERIAL)
+        inner = Scope(loop, self._name("kl"), lanes, LANES if lanes > 1 else UNROLLED)
+        along = axis(loop.var) * lanes + axis(inner.var) + start
+        self._place(inner, side, row, k + along)
+        self._emit(side.value, inner)
+        inner.body.append(ir.Store(side.scratch, base + along, side.value, ()))
+        close(inner, scope)
+
+    def _lies_turned(self, side: Side) -> bool:
+        read = self.lets[side.value].expr
+        return isinstance(read, Read) and not read.guards and self._runs_along(side)
+
+    def _turned_rows(
+        self, scope: Scope, side: Side, start: Expr, extent: int, k: Expr, depth: int
+    ) -> None:
+        """Rows that lie across memory: read along them, and turned."""
+        long = self._steps(depth) * self.per_word
+        whole = depth // _TURNED * _TURNED
+        tile = Scope(scope, self._name("w"), extent // _TURNED, SERIAL)
+        loop = Scope(tile, self._name("kt"), whole // _TURNED, SERIAL)
+        deep = Scope(loop, self._name("wu"), _TURNED, UNROLLED)
+        inner = Scope(deep, self._name("kl"), _TURNED, LANES)
+        self.turned = deep.var
+        row = axis(tile.var) * _TURNED + axis(deep.var)
+        along = axis(loop.var) * _TURNED + axis(inner.var)
+        self._place(inner, side, start + row, k + along)
+        self._emit(side.value, inner)
+        inner.body.append(ir.Store(side.scratch, row * long + along, side.value, ()))
+        close(inner, tile)
+        self.turned = ""
+        if whole < depth:
+            each = Scope(tile, self._name("wr"), _TURNED, SERIAL)
+            row = axis(tile.var) * _TURNED + axis(each.var)
+            self._along(each, side, start + row, k, row * long, whole, depth - whole, 1)
+            each.close()
+        tile.close()
+
+    def _clear_run(self, scope: Scope, side: Side, first: Expr, count: int) -> None:
+        """Zeros, so many from there on."""
+        for cut in halves(count, self.lanes * 2):
+            loop = Scope(scope, self._name("z"), cut.count, SERIAL)
+            inner = Scope(loop, self._name("zl"), cut.lanes, LANES if cut.lanes > 1 else UNROLLED)
+            place = first + axis(loop.var) * cut.lanes + axis(inner.var) + cut.start
+            inner.body += [
+                ir.Let("zero", self._packed_dtype(side), "const", value=0),
+                ir.Store(side.scratch, place, "zero", ()),
+            ]
+            close(inner, scope)

@@ -4,8 +4,9 @@ Leading axes go to the parts as they are, and of the next one a divisor. Where n
 about as many parts as fill the units, a GPU takes a number of parts that leaves little over, which
 the second kernel adds. The order of additions is that of the kernels, the same in every run.
 Contractions are cut where `target.matrix_time` says that two kernels are done before one. On a CPU
-sums over the columns of a large matrix are cut, so that every thread reads whole rows; how often
-depends on the sizes alone, not on the threads.
+sums over the columns of a large matrix are cut, so that every thread reads whole rows, and few long
+sums, so that there is something for every thread; how often depends on the sizes alone, not on the
+threads.
 """
 
 from __future__ import annotations
@@ -81,6 +82,9 @@ _LEFT_OF_PRODUCT: Final = 1 << 8
 """The same, for each result of a contraction."""
 _STREAM_BYTES: Final = 1 << 20
 """Bytes of a part of a matrix whose columns a CPU sums up."""
+_PART_BYTES: Final = 1 << 18
+"""Bytes of a part of a row that a CPU reduces, at least: a thread reads them in about 20
+microseconds, which is what it takes to wake it and to begin the second kernel."""
 _LEAST_PARTS: Final = 4
 _MOST_PARTS: Final = 32
 _LEAST_ROWS: Final = 32
@@ -114,7 +118,7 @@ def _cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut |
     if not _can_be_cut(kernel) or (_looks_up(kernel) and not plain_rows):
         return None
     if target.kind is Kind.CPU:
-        return _column_cut(kernel, tensors)
+        return _column_cut(kernel, tensors) or _long_row_cut(kernel)
     if kernel.roles:
         cut = _outer_cut(kernel, tensors, target)
         plain = kernel.pattern is Pattern.MATMUL
@@ -195,6 +199,20 @@ def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:
     if size < _STREAM_BYTES or wanted < _LEAST_PARTS:
         return None
     return _even_cut(gone, wanted)
+
+
+def _long_row_cut(kernel: Kernel) -> Cut | None:
+    """Parts for the threads of a CPU, where large rows are fewer than these may be."""
+    gone = reduced(kernel)
+    names = {axis.name for axis in gone}
+    length = math.prod(axis.size for axis in gone)
+    rows = math.prod(kernel.sizes.values()) // max(1, length)
+    reads = [let for let in kernel.body if isinstance(let.expr, Read) and names & set(let.axes)]
+    width = sum(let.dtype.storage_bytes for let in reads)
+    wanted = min(_MOST_PARTS / rows, length * width / _PART_BYTES)
+    if kernel.roles is not None or wanted < _LEAST_PARTS:
+        return None
+    return _cut_about(gone, wanted, _WHOLE_LINES)
 
 
 def _rows_of_a_block(

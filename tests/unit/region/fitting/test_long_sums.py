@@ -1,5 +1,6 @@
-"""How many parts long sums on a GPU are cut into: one wave of blocks, or several where every part
-is long anyway; with little left over where no divisor of the length is near."""
+"""How many parts long sums are cut into: on a GPU one wave of blocks, or several where every part
+is long anyway; with little left over where no divisor of the length is near; on a CPU enough for
+its threads."""
 
 from __future__ import annotations
 
@@ -37,10 +38,12 @@ LEFT_OVER: dict[str, tuple[str, tuple[int, ...], int, tuple[int, int, int]]] = {
 """With the parts, the length of each and what is left over."""
 
 
-def kernels(dtype: str, shape: tuple[int, ...], axis: int) -> tuple[Kernel, ...]:
+def kernels(
+    dtype: str, shape: tuple[int, ...], axis: int, target: str = "sm90"
+) -> tuple[Kernel, ...]:
     b = Builder()
     program = b.build(b.reduce_sum(b.param(dtype, list(shape)), [axis]))
-    made: tuple[Kernel, ...] = through_stages(program, "sm90")["region"].kernels
+    made: tuple[Kernel, ...] = through_stages(program, target)["region"].kernels
     return made
 
 
@@ -132,3 +135,25 @@ def test_parts_of_what_is_looked_up_agree(wrong: int | None) -> None:
             with pytest.raises(SpecViolation, match=f"{wrong}") as told:
                 weft.run(program, inputs, backend=backend)
             assert told.value.code == "GatherIndexOutOfBounds"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "axis", "parts"),
+    [
+        ("f32", (1 << 22,), 0, 32),
+        ("f32", (3, 1 << 20), 1, 8),
+        ("f32", (1 << 19,), 0, 8),
+        ("si8", (1 << 22,), 0, 16),
+        ("f32", (4_000_037,), 0, 32),
+    ],
+)
+def test_few_long_sums_have_parts_for_the_threads_of_a_cpu(
+    dtype: str, shape: tuple[int, ...], axis: int, parts: int
+) -> None:
+    first, _ = kernels(dtype, shape, axis, "cpu")
+    assert parts / 2 <= first.sizes["part"] <= parts * 1.25
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((1 << 17,), 0), ((64, 1 << 20), 1)])
+def test_sums_that_are_short_or_many_stay_whole_on_a_cpu(shape: tuple[int, ...], axis: int) -> None:
+    assert len(kernels("f32", shape, axis, "cpu")) == 1

@@ -2,13 +2,14 @@
 of whole lines, and elements where windows look for them; filters with their channels, or those of
 the result, side by side.
 
-    x[i, c, p + r - 1, q + s - 1]            -->  t[i, u, v, c] = x[i, c, u - 1, v - 1]
+    x[i, c, p + r - 1, q + s - 1]            -->  t[i, u, v, c] = x[i, c, u, v]
     g[i, floor((p + r) / 2) - 1, ..., c]     -->  t[i, u, ..., c] = g[i, floor(u / 2) - 1, ..., c]
 
 A place and a tap that an image depends on together only, as `step * p + dilation * r`, become one
 axis of a board, a copy of the image with zeros where a guard fails: with the channels first before,
 an odd number of them, or with elements as far apart as the windows of the convolution were whose
-gradient it is.
+gradient it is. Where guards say only that windows are inside the image, the board is the image, and
+is read behind the same guards: the copy engine fills in the zeros around it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from weft.foundation.index_expr import (
     Expr,
     FloorDiv,
     Guard,
+    axes_of,
     axis,
     coefficient,
     constant,
@@ -71,13 +73,22 @@ def with_board_of_groups(
         board = find_board(kernel, roles, side, tensors)
         if board is None or not board.is_summed:
             continue
-        image = board.copy(image_name(kernel))
-        body = tuple(image.read if let.name == image.read.name else let for let in kernel.body)
-        made = replace(kernel, body=body)
-        known = {**tensors, image.tensor.name: image.tensor}
-        if find_groups(made, find_problem(made, known)) is not None:
-            return (image.kernel, made), (image.tensor,)
+        for image in _images(kernel, board, tensors):
+            body = tuple(image.read if let.name == image.read.name else let for let in kernel.body)
+            made = replace(kernel, body=body)
+            known = {**tensors, image.tensor.name: image.tensor}
+            if find_groups(made, find_problem(made, known)) is not None:
+                return (image.kernel, made), (image.tensor,)
     return None
+
+
+def _images(kernel: Kernel, board: Board, tensors: Mapping[str, Tensor]) -> Iterator[Copy]:
+    """Copies of an image: as it is where nothing but its borders is to be filled in, then with
+    zeros around it."""
+    borders = board.borders(tensors[board.read.tensor].shape)
+    if borders:
+        yield board.copy(image_name(kernel), borders)
+    yield board.copy(image_name(kernel))
 
 
 def pays(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
@@ -107,9 +118,10 @@ def _trials(kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]) -> Iter
         board = find_board(kernel, roles, side, tensors)
         if board is None or kernel.sizes[board.channels] < FEWEST:
             continue
-        image = board.copy(image_name(kernel))
+        images = list(_images(kernel, board, tensors))
         beside = _other(kernel, roles, other, board, f"{kernel.name}_{other}")
-        for chosen in ((beside,), (image,), (image, beside)):
+        both = ((image, beside) for image in images)
+        for chosen in ((beside,), *((image,) for image in images), *both):
             made = kernel
             for copy in chosen:
                 body = tuple(copy.read if let.name == copy.read.name else let for let in made.body)
@@ -169,20 +181,44 @@ class Board:
     is_summed: bool
     sizes: Mapping[str, int]
 
-    def copy(self, name: str) -> Copy:
-        """The board, in memory; its axes are called as taps and channels are."""
+    def copy(self, name: str, borders: Mapping[str, Guard] | None = None) -> Copy:
+        """The board, in memory; its axes are called as taps and channels are. Along those with
+        `borders`, by their taps, it is the image as it is, and read where these guards hold."""
+        borders = borders or {}
         moved = {name: expr for pair in self.pairs for name, expr in pair.on_board.items()}
         sizes = {name: self.sizes[name] for name in self.apart}
-        sizes |= {pair.tap: pair.size(self.sizes) for pair in self.pairs}
+        own = {tap: guard.size for tap, guard in borders.items()}
+        sizes |= {pair.tap: own.get(pair.tap) or pair.size(self.sizes) for pair in self.pairs}
         whole = self.sizes[self.channels]
         sizes[self.channels] = -(-whole // LINE) * LINE
-        guards = [Guard(substitute(g.expr, moved), g.size) for g in self.read.guards]
+        inside = [guard for guard in self.read.guards if guard not in borders.values()]
+        guards = [Guard(substitute(g.expr, moved), g.size) for g in inside]
         if sizes[self.channels] > whole:
             guards.append(Guard(axis(self.channels), whole))
-        index = tuple(substitute(expr, moved) for expr in self.read.index)
+        along = {guard.expr: axis(tap) for tap, guard in borders.items()}
+        index = tuple(along.get(expr) or substitute(expr, moved) for expr in self.read.index)
         read = Read(self.read.tensor, index, tuple(guards), 0.0 if guards else None)
-        place = (*map(axis, self.apart), *(pair.expr for pair in self.pairs), axis(self.channels))
-        return copied(name, self.let, read, sizes, place)
+        places = (borders[p.tap].expr if p.tap in borders else p.expr for p in self.pairs)
+        place = (*map(axis, self.apart), *places, axis(self.channels))
+        found = copied(name, self.let, read, sizes, place)
+        if not borders:
+            return found
+        met = replace(found.read, expr=Read(name, place, tuple(borders.values()), 0.0))
+        return replace(found, read=met)
+
+    def borders(self, shape: Sequence[int]) -> dict[str, Guard]:
+        """By taps, the guards that say only that windows are inside an image of this shape: what
+        reads by windows fills in zeros there by itself."""
+        found = {}
+        for pair in self.pairs:
+            axes = {pair.place, pair.tap}
+            dims = [n for n, expr in enumerate(self.read.index) if axes & axes_of(expr)]
+            guards = [guard for guard in self.read.guards if axes & axes_of(guard.expr)]
+            expr = self.read.index[dims[0]]
+            whole = [Guard(expr, shape[dims[0]])]
+            if len(dims) == 1 and guards == whole and (expr - pair.expr).is_constant:
+                found[pair.tap] = guards[0]
+        return found
 
 
 def copied(

@@ -13,7 +13,7 @@ from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import through_stages
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
-from weft.region.ir import Kernel, Module
+from weft.region.ir import Kernel, Module, Read
 from weft.testing.compare import compare
 
 
@@ -30,9 +30,18 @@ def copy_in(program: Program) -> Kernel:
     return next(k for k in module_of(program).kernels if k.name.endswith("_image_copy"))
 
 
-def test_an_image_with_its_channels_first_becomes_a_board_with_padding() -> None:
+def test_an_image_with_its_channels_first_is_copied_without_its_padding() -> None:
+    """The copy engine fills in zeros around an image."""
     program = Case(size=(8, 9), inputs=65, layout="first").program()
-    assert [axis.size for axis in copy_in(program).axes] == [2, 10, 11, 72]
+    assert [axis.size for axis in copy_in(program).axes] == [2, 8, 9, 72]
+    reads = [let.expr for kernel in module_of(program).kernels for let in kernel.body]
+    (read,) = [r for r in reads if isinstance(r, Read) and r.tensor.endswith("_image")]
+    assert [guard.size for guard in read.guards] == [8, 9]
+
+
+def test_an_image_that_windows_do_not_reach_beyond_is_copied_as_far_as_they_reach() -> None:
+    program = Case(size=(16, 17), layout="first", pad=(1, 0, 1, 0)).program()
+    assert [axis.size for axis in copy_in(program).axes] == [2, 16, 17, 64]
 
 
 def test_zeros_lie_between_the_elements_of_a_gradient() -> None:

@@ -9,7 +9,7 @@ follow one another, and tiles of one group do: its matrix is read from memory on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -31,7 +31,9 @@ from weft.target.target import Target
 _WORK: Final = Name("work")
 """Tiles that there are: those of the table, and so many side by side."""
 _DEPTH: Final = 64
-_CONSUMERS, _BUFFERS = 2, 2
+_CONSUMERS: Final = 2
+_ATOM: Final = 64
+"""Rows of a matrix instruction."""
 _BARRIERS: Final = 2048
 """Bytes of shared memory for barriers, at most, and for the alignment of tiles."""
 
@@ -41,6 +43,12 @@ class GroupedLayout(Sm90Layout):
     """Tiles of groups, as many as there may be."""
 
     tiles: int = 0
+    used: int = 0
+    """Of the accumulators of a warpgroup, those that are multiplied and stored; 0 for all."""
+
+    @property
+    def blocks(self) -> int:
+        return self.used or super().blocks
 
     @property
     def order(self) -> TileOrder:
@@ -60,6 +68,7 @@ class GroupedBuilder(Sm90Builder):
 
     def __init__(self, layout: GroupedLayout, name: str, table: str) -> None:
         super().__init__(layout, name)
+        self.groups = layout
         self.table = len(self.buffers)
         self.buffers.append(table)
 
@@ -90,6 +99,24 @@ class GroupedBuilder(Sm90Builder):
             found.append(PlaceOf(name, f"{name}_read", size))
         row = (Name("source"), Name("first"), Name("end"))
         return Place(Lit(0), Name("tile_n"), (Name("matrix"),), row), tuple(found)
+
+    def tile_body(self, place: Place) -> tuple[ir.Stmt, ...]:
+        """The rows that a warpgroup has of the group, 64 at a time; one that has none only hands
+        slots back, which others share."""
+        if self.layout.pingpong:
+            return super().tile_body(place)
+        ring = self.ring
+        step = (
+            ir.MbarrierWait(ir.BarrierAt("full", ring.slot), ring.phase),
+            self.release(ring.slot),
+            *ring.advance(),
+        )
+        body: tuple[ir.Stmt, ...] = (ir.For("k", 0, self.layout.split.steps, 1, step),)
+        rows = Name("own_rows")
+        for blocks in range(1, self.layout.blocks + 1):
+            part = Sm90Builder(replace(self.groups, used=blocks), self.name)
+            body = (ir.If(rows > (blocks - 1) * _ATOM, Sm90Builder.tile_body(part, place), body),)
+        return (ir.Let(rows.name, Name("end") - self.results.first_row(place)), *body)
 
 
 def accepts(
@@ -142,19 +169,21 @@ def _problem(
 
 
 def plan_of(op: GroupedTiles, name: str, target: Target) -> MmaPlan:
-    """Two warpgroups share a tile, or have one each where it is only as high as theirs."""
-    alone = op.tile == 64
-    rows = 64 if alone else op.tile // 2
-    slot, staging = (op.tile + op.width) * ROW, _CONSUMERS * _BUFFERS * rows * ROW
+    """Two warpgroups share the rows of a tile, or its columns where they have too many rows, or
+    have a tile each where it is only as high as theirs."""
+    alone, beside = op.tile == _ATOM, op.tile == 3 * _ATOM
+    rows = op.tile if alone or beside else op.tile // _CONSUMERS
+    buffers = 1 if beside else 2
+    slot, staging = (op.tile + op.width) * ROW, _CONSUMERS * buffers * rows * ROW
     stages = (target.limits.shared_bytes_per_block - staging - _BARRIERS) // slot
     return MmaPlan(
         Header(target.name, name),
         (op.tile, op.width, _DEPTH),
         stages=stages,
-        warp_tile=(rows, op.width),
+        warp_tile=(rows, op.width // _CONSUMERS if beside else op.width),
         arch="sm90",
         roles="pingpong" if alone else "cooperative",
         consumers=_CONSUMERS,
-        store_buffers=_BUFFERS,
+        store_buffers=buffers,
         operand_layouts=("row", "col" if op.transposed else "row"),
     )

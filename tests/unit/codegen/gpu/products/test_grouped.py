@@ -106,7 +106,9 @@ def test_each_group_meets_its_own_matrix(name: str) -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("tile", "width"), [(64, 128), (64, 256), (128, 256), (256, 128)])
+@pytest.mark.parametrize(
+    ("tile", "width"), [(64, 128), (64, 256), (128, 256), (192, 256), (256, 128)]
+)
 def test_tiles_of_every_size(tile: int, width: int, transposed: bool) -> None:
     agrees([30, 200, 232], tile, width, transposed, 328, F16)
 
@@ -124,7 +126,8 @@ def test_infinite_weights_do_not_reach_rows_without_a_group() -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(
-    ("tile", "width"), [(64, 128), (64, 256), (128, 128), (128, 256), (256, 128)]
+    ("tile", "width"),
+    [(64, 128), (64, 256), (128, 128), (128, 256), (192, 128), (192, 256), (256, 128)],
 )
 def test_machine_code_spills_nothing(tile: int, width: int, transposed: bool) -> None:
     kernel = product_kernel(GroupedTiles(500, 4, 128, 264, transposed, tile, width), BF16)

@@ -8,12 +8,16 @@ What is stored of each query besides (the log-sum-exp of its scores) is a result
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
+from weft.foundation.dtypes import BF16, F16, F32
+from weft.foundation.index_expr import axis
 from weft.region.fitting.choices import with_known_choices
+from weft.region.fitting.cutting import needed
 from weft.region.fitting.in_pages import in_pages
-from weft.region.fitting.joining import merged, replaced
+from weft.region.fitting.joining import live, merged, replaced
 from weft.region.fitting.one_query import with_one_query
 from weft.region.fitting.shares import with_shares
 from weft.region.forms.attention import find_attention, keeps_weights
@@ -21,24 +25,89 @@ from weft.region.forms.few import is_of_few, reads_pages
 from weft.region.forms.warpgroups import suits_warpgroups
 from weft.region.ir import (
     AxisIndex,
+    Binary,
+    Cast,
     Chain,
+    Const,
     Kernel,
+    Materialize,
     Module,
+    Output,
     Pattern,
+    Read,
+    Select,
+    Tensor,
+    Unary,
 )
 from weft.region.structure import buffers
 from weft.target.target import Kind, Target
 
 FEWEST: Final = 8
 """Queries and keys from which on blocks of them are worth computing together."""
+_RESULTS: Final = (BF16, F16, F32)
+_OF_ELEMENTS: Final = (Read, Const, AxisIndex, Unary, Cast, Binary, Select)
 
 
 def join_attention(module: Module, target: Target) -> Module:
     """The module with the kernels of every attention made one, where that is possible."""
     for chain in module.chains:
         if chain.kind == "attention" and len(chain.kernels) > 2:
-            module = _joined(module, chain, target)
+            apart = _with_one_result(module, chain) if target.kind is Kind.GPU else module
+            joined = _joined(apart, chain, target)
+            module = module if joined is apart else joined
     return module
+
+
+def _with_one_result(module: Module, chain: Chain) -> Module:
+    """The module with what is made of the attention's result apart, in a map that reads it, where
+    the product of weights and values stores both, or several things that are made of one."""
+    last = next((k for k in module.kernels if k.name == chain.kernels[-1]), None)
+    if last is None or len(last.outputs) < 2 or last.params or any(o.base for o in last.outputs):
+        return module
+    for chosen in (*last.outputs, *_common(last)):
+        rest = _made_of(last, chosen)
+        if rest is not None:
+            return _apart(module, last, live(replace(last, outputs=(chosen,))), rest)
+    return module
+
+
+def _common(kernel: Kernel) -> Iterator[Output]:
+    """Values that could be stored in the place of all results, the last of them first, narrow ones
+    before others."""
+    lets = [let for let in reversed(kernel.body) if let.dtype in _RESULTS]
+    for let in sorted(lets, key=lambda let: let.dtype.storage_bytes):
+        if let.axes == kernel.let(kernel.outputs[0].value).axes:
+            yield Output(f"{kernel.name}_{let.name}", let.name, tuple(map(axis, let.axes)))
+
+
+def _apart(module: Module, whole: Kernel, own: Kernel, rest: Kernel) -> Module:
+    """The module with two kernels in the place of one."""
+    tensors, (chosen,) = dict(module.tensors), own.outputs
+    if chosen.tensor not in tensors:
+        let = own.let(chosen.value)
+        shape = tuple(own.sizes[name] for name in let.axes)
+        tensors[chosen.tensor] = Tensor(chosen.tensor, let.dtype, shape, "internal")
+    kernels = (part for k in module.kernels for part in ((own, rest) if k is whole else (k,)))
+    origin = module.origin | {rest.name: module.origin.get(whole.name, ())}
+    return replace(module, kernels=tuple(kernels), tensors=tensors, origin=origin)
+
+
+def _made_of(kernel: Kernel, chosen: Output) -> Kernel | None:
+    """The map of other results from one that is stored; None where they need more of what the
+    kernel sums up."""
+    stored = kernel.let(chosen.value)
+    others = tuple(output for output in kernel.outputs if output is not chosen)
+    names = needed((output.value for output in others), kernel, stop=[stored.name])
+    lets = [let for let in kernel.body if let.name in names]
+    alone = all(let is stored or isinstance(let.expr, _OF_ELEMENTS) for let in lets)
+    if stored not in lets or not alone:
+        return None
+    read = replace(stored, expr=Read(chosen.tensor, chosen.index))
+    body = tuple(read if let is stored else let for let in lets)
+    results = tuple(replace(output, materialize=Materialize.GMEM) for output in others)
+    return live(
+        Kernel(f"map_{kernel.name}", Pattern.MAP, kernel.axes, body, results, labels=kernel.labels)
+    )
 
 
 def _joined(module: Module, chain: Chain, target: Target) -> Module:

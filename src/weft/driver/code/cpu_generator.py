@@ -51,8 +51,8 @@ _ENOUGH: Final = 0.2
 """Seconds after which a kernel is not measured again."""
 
 
-def _choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanSet:
-    return plan_module(module, target)
+def _choose_plans(compilation: Compilation) -> PlanSet:
+    return plan_module(compilation["region"], compilation.target)
 
 
 def _lower(compilation: Compilation) -> cpu_kernels.CpuCode:

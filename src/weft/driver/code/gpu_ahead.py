@@ -8,7 +8,7 @@ after the last one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -16,11 +16,23 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, compile_cuda, packed, version
 from weft.codegen.gpu.spelling.print import cuda
 from weft.driver.code import gpu_kernels
-from weft.driver.code.gpu_kernels import PROCESS, CudaCode, key_of, message_of, unpacked
+from weft.driver.code.gpu_kernels import (
+    PROCESS,
+    CudaCode,
+    Lowering,
+    key_of,
+    message_of,
+    unpacked,
+)
+from weft.driver.code.plans import Built, Tell
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import Unimplemented
+from weft.memory.ir import BufferMap
+from weft.plan.ir import Plan
+from weft.region.ir import Kernel, Module
 from weft.runtime import cache
 from weft.runtime.compilers import Workers
+from weft.target.target import Target
 
 _READ: Final = frozenset({"gpu", "cu"})
 """Stages behind which there are other kernels, where somebody gives them."""
@@ -45,7 +57,22 @@ class Ahead:
         self._most = gpu_kernels.worth(count) - 1
         return self._tell if self._most > 0 else None
 
+    def teller_of_plans(
+        self, module: Module, buffer_map: BufferMap, target: Target
+    ) -> Callable[[int], Tell | None]:
+        """Who is told of the plans of a module. What is made of them is the same again when all of
+        them are known, but for the few that something else moves: nobody asks for those."""
+        lowering = Lowering(module, buffer_map, target)
+
+        def tell(kernels: Sequence[Kernel], plan: Plan, built: Built) -> None:
+            for kernel in lowering.inside(kernels, plan, built):
+                self._tell(kernel)
+
+        return lambda count: None if self.teller(count) is None else tell
+
     def _tell(self, kernel: ir.Kernel) -> None:
+        if self.kernels.get(kernel.name) == kernel:
+            return
         source = cuda(kernel)
         self.kernels[kernel.name], self.printed.sources[kernel.name] = kernel, source
         if unpacked(cache.load(key_of(source, self.arch)), self.arch) is not None:

@@ -29,7 +29,7 @@ from weft.driver.stages.generators import Built, Generator
 from weft.driver.stages.opaque import host_call
 from weft.foundation.errors import Finding, InternalError, UserError
 from weft.memory.ir import BufferMap
-from weft.plan.ir import Plan
+from weft.plan.ir import Plan, PlanSet
 from weft.plan.usage import Estimate, estimate
 from weft.ptir.ir import Body, Program
 from weft.region.ir import Kernel, Module
@@ -85,6 +85,15 @@ def _unit(
         body,
         code.hosted,
     )
+
+
+def _choose(compilation: Compilation) -> PlanSet:
+    ahead: Ahead | None = compilation.ahead
+    parts = compilation["region"], compilation["memory"], compilation.target
+    # Beside plans that are read, those of the planner only say which of them are its own.
+    if ahead is None or "plan" in compilation.overrides:
+        return choose_plans(*parts)
+    return choose_plans(*parts, ahead.teller_of_plans(*parts))
 
 
 def _lower(compilation: Compilation) -> GpuModule:
@@ -163,7 +172,7 @@ GENERATOR = Generator(
             parse=lambda source, c: gpu_kernels.CudaCode(CUDA.split(source)),
         ),
     ),
-    choose_plans=choose_plans,
+    choose_plans=_choose,
     build=_build,
     accepts=_accepts,
     estimate=_estimate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.assemble import kernel_code
-from weft.codegen.gpu.chain import Neighbours, chained
+from weft.codegen.gpu.chain import BOTH, Neighbours, chained
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, packed, version
 from weft.codegen.gpu.ir.module import GpuModule, Launch
 from weft.codegen.gpu.products import grouped
@@ -24,6 +24,7 @@ from weft.codegen.gpu.verify import verify
 from weft.codegen.gpu.whole import templates as whole
 from weft.driver.artifact.assembler import Native
 from weft.driver.artifact.kernels import kernel_key
+from weft.driver.code.plans import Built
 from weft.foundation.errors import SpecViolation, WeftError
 from weft.foundation.functions import broken_rule
 from weft.foundation.grouped_rows import GroupedTiles
@@ -82,7 +83,7 @@ def lower_module(
     """The dialect kernels of all distinct kernels, or of `only` some. Those that no template
     carries out are for the host; but a plan that somebody gave, by the keys in `given`, is carried
     out or refused. `tell` is told of each kernel when it is made."""
-    lowering = _Lowering(module, buffer_map, target)
+    lowering = Lowering(module, buffer_map, target)
     for kernel in module.kernels:
         if only is not None and kernel.name not in only:
             continue
@@ -95,7 +96,7 @@ def lower_module(
     return lowering.code
 
 
-class _Lowering:
+class Lowering:
     """The kernels of a module: first which of them are one, then each of these."""
 
     def __init__(self, module: Module, buffer_map: BufferMap, target: Target) -> None:
@@ -116,17 +117,29 @@ class _Lowering:
         findings = accepts(kernel, tensors, refs, plan, target)
         if not findings:
             job, self._built = Job(kernel, tensors, refs, plan, target), plans.built
-            self._add(kernel, plan, lambda name: self._made(job, plans, name))
+            self._add(kernel, plan, lambda name: self._made(job, plans.built, name))
         elif is_given:
             raise SpecViolation.of([replace(found, code=REFUSED) for found in findings])
         else:
             self.code.hosted[kernel.name] = findings[0].why
 
-    def _made(self, job: Job[Plan], plans: PlanSet, name: str) -> ir.Kernel:
+    def inside(self, kernels: Sequence[Kernel], plan: Plan, built: Built) -> Iterator[ir.Kernel]:
+        """The distinct kernels of one structure by a plan that suits them, of those that have
+        others before and behind them."""
+        first, last = self.module.kernels[0].name, self.module.kernels[-1].name
+        for kernel in kernels:
+            refs = self.buffer_map.refs_of(buffers(kernel))
+            job = Job(kernel, self.module.tensors, refs, plan, self.target)
+            make = partial(self._made, job, built)
+            symbol = self._add(kernel, plan, make)
+            if kernel.name not in (first, last) and self._makers[symbol][1] is make:
+                yield self._finished(symbol, BOTH)[0]
+
+    def _made(self, job: Job[Plan], built: Built, name: str) -> ir.Kernel:
         """The kernel of a job, made here unless it was made by this plan already."""
-        known = plans.built.get(job.kernel.name)
+        known = built.get(job.kernel.name)
         if known is None or known[0] != job.plan:
-            known = plans.built[job.kernel.name] = job.plan, build_accepted(job, name)
+            known = built[job.kernel.name] = job.plan, build_accepted(job, name)
         made: ir.Kernel = known[1]
         return replace(made, name=name)
 
@@ -140,12 +153,22 @@ class _Lowering:
         elif not whole.accepts(op, kernel, tensors):
             self._add(kernel, None, lambda name: whole.build(op, kernel, tensors, target, name))
 
-    def _add(self, kernel: Kernel, plan: Plan | None, make: Callable[[str], ir.Kernel]) -> None:
+    def _add(self, kernel: Kernel, plan: Plan | None, make: Callable[[str], ir.Kernel]) -> str:
         refs = self.buffer_map.refs_of(buffers(kernel))
         shared, settled = _shared(refs.values()), [self._is_settled(ref) for ref in refs.values()]
         key = kernel_key(kernel, self.module.tensors, refs, plan, shared, repr(settled))
         symbol = self._symbols[kernel.name] = "k_" + key[:16]
         self._makers.setdefault(symbol, (kernel, make))
+        return symbol
+
+    def _finished(self, symbol: str, near: Neighbours) -> tuple[ir.Kernel, tuple[int, ...]]:
+        """A kernel, and which tensors it takes."""
+        kernel, make = self._makers[symbol]
+        built, names = make(symbol), buffers(kernel)
+        refs = self.buffer_map.refs_of(names)
+        places = (n for n, name in enumerate(built.buffers) if self._is_settled(refs[name]))
+        done = chained(built, self.target, frozenset(places), near)
+        return done, tuple(names.index(name) for name in built.buffers)
 
     def make(self, *, is_part: bool, tell: Callable[[ir.Kernel], object] | None) -> None:
         """The kernels, which start while those before them end. What comes first anywhere and last
@@ -157,15 +180,10 @@ class _Lowering:
         # Those that are to be made, the products among them, take the compiler longest: they come
         # before those that are there already.
         for symbol in sorted(self._makers, key=lambda s: self._makers[s][0].name in self._built):
-            kernel, make = self._makers[symbol]
-            built, names = make(symbol), buffers(kernel)
-            refs = self.buffer_map.refs_of(names)
-            places = (n for n, name in enumerate(built.buffers) if self._is_settled(refs[name]))
             near = Neighbours(is_part or symbol in behind, is_part or symbol in ahead)
-            done = chained(built, self.target, frozenset(places), near)
-            made[symbol] = done, tuple(names.index(name) for name in built.buffers)
+            made[symbol] = self._finished(symbol, near)
             if tell is not None:
-                tell(done)
+                tell(made[symbol][0])
         self.code.kernels.update((symbol, made[symbol][0]) for symbol in self._makers)
         for name, symbol in self._symbols.items():
             self.code.launches[name] = Launch(symbol, made[symbol][1])

@@ -8,9 +8,9 @@ single numbers in tiles, then with plain loops; why is kept as a note of the pla
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from weft.codegen.gpu import templates
 from weft.driver.code.gpu_coalescing import coalesced
@@ -24,33 +24,55 @@ from weft.plan.tensor_cores import sm80_plan, sm90_choice, takes_warps
 from weft.region.ir import Kernel, Module, problem_of
 from weft.target.target import Kind, Target
 
+Built: TypeAlias = dict[str, tuple[Plan, Any]]
+"""Kernels that were made, with the plans that they were made by."""
+Tell: TypeAlias = Callable[[Sequence[Kernel], Plan, Built], object]
+"""Who is told of kernels of one structure, their plan, and kernels that were made of plans."""
 
-def choose_plans(module: Module, buffer_map: BufferMap, target: Target) -> PlanSet:
-    """A plan for every kernel of a module but those the host carries out."""
+
+def choose_plans(
+    module: Module,
+    buffer_map: BufferMap,
+    target: Target,
+    teller: Callable[[int], Tell | None] | None = None,
+) -> PlanSet:
+    """A plan for every kernel of a module but those the host carries out. The `teller` for so many
+    structures is told of each as soon as its plan is known; what no plan moves on from comes first:
+    products, which take a compiler longest."""
     chosen = plan_module(module, target)
     if target.kind is Kind.CPU:
         return chosen
     plans: dict[str, Plan] = {}
-    notes: list[str] = []
-    origins: dict[str, str] = {}
-    built: dict[str, tuple[Plan, Any]] = {}
+    reasons: dict[str, list[str]] = {}
+    built: Built = {}
+    tell = None if teller is None else teller(len(chosen.plans))
     users: dict[str, list[Kernel]] = {key: [] for key in chosen.plans}
     for kernel in module.kernels:
         if kernel.name in chosen.kernels:
             users[chosen.kernels[kernel.name]].append(kernel)
-    for key, plan in chosen.plans.items():
-        kernels = users[key]
+    for key in sorted(users, key=lambda key: isinstance(chosen.plans[key], MapPlan | RowPlan)):
+        kernels, plan = users[key], chosen.plans[key]
         taken, why = _settle(kernels, module, buffer_map, plan, target)
         if taken is not None:
             taken, moved = coalesced(kernels, module, buffer_map, taken, target, built)
             why += moved
-        plans[key] = final = plan if taken is None else taken
+            if tell is not None:
+                tell(kernels, taken, built)
+        plans[key] = plan if taken is None else taken
         names = ", ".join(kernel.name for kernel in kernels)
-        notes += [f"{names}: {reason}" for reason in why]
-        if isinstance(final, MmaPlan):
-            origins[key] = _origin(kernels[0], module, final, target)
-    own = frozenset(plans)
-    return replace(chosen, plans=plans, notes=tuple(notes), origins=origins, own=own, built=built)
+        reasons[key] = [f"{names}: {reason}" for reason in why]
+    return replace(
+        chosen,
+        plans={key: plans[key] for key in users},
+        notes=tuple(reason for key in users for reason in reasons[key]),
+        origins={
+            key: _origin(users[key][0], module, final, target)
+            for key in users
+            if isinstance(final := plans[key], MmaPlan)
+        },
+        own=frozenset(plans),
+        built=built,
+    )
 
 
 def _settle(

@@ -25,13 +25,9 @@ from weft.target.target import Target
 
 def chosen_plans(compilation: Compilation) -> PlanSet:
     """The planner's plans, within what the ops of the program allow."""
-    module, buffer_map, target = (
-        compilation["region"],
-        compilation["memory"],
-        compilation.target,
-    )
-    plans = generator_for(target).choose_plans(module, buffer_map, target)
-    return within(plans, module, target, allowed_algorithms(compilation))
+    target = compilation.target
+    plans = generator_for(target).choose_plans(compilation)
+    return within(plans, compilation["region"], target, allowed_algorithms(compilation))
 
 
 def allowed_algorithms(compilation: Compilation) -> dict[str, tuple[str, ...]]:

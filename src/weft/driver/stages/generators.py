@@ -89,7 +89,7 @@ class Generator:
 
     stages: tuple[Stage, ...]
     """What comes after the plan."""
-    choose_plans: Callable[[Module, BufferMap, Target], PlanSet]
+    choose_plans: Callable[[Compilation], PlanSet]
     """A plan for every kernel that its templates can carry out."""
     build: Callable[[Compilation, Signature, Sequence[Array]], Built]
     """Machine code and a runner, after all stages."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,10 @@ from tests.gpu_programs import through_stages
 from weft.codegen.gpu.compile import compile_cuda
 from weft.driver.code import gpu_ahead, gpu_kernels
 from weft.driver.code.gpu_ahead import Ahead
+from weft.driver.code.plans import Tell, choose_plans
 from weft.driver.compile import Executable
 from weft.foundation.errors import SpecViolation
+from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
 from weft.runtime.compilers import Workers
 
@@ -25,6 +28,14 @@ def program() -> Program:
     x, w = b.param("f32", [64, 1024]), b.param("f32", [1024, 32])
     y = b.sort(x, axis=1)
     return b.build(y, b.exp(y) @ w, b.reduce_sum(b.reshape(b.exp(x), [512, 128]), axes=[1]))
+
+
+def chain() -> Program:
+    """Kernels one after the other, a product in the midst of them."""
+    b = Builder()
+    x, w = b.param("bf16", [512, 512]), b.param("bf16", [512, 512])
+    y = b.softmax(b.sort(x, axis=1), axis=1) @ w
+    return b.build(b.sort(b.softmax(y, axis=0), axis=1))
 
 
 @pytest.fixture
@@ -137,3 +148,34 @@ def test_all_processes_are_there_from_the_first_source_on(
     weft.compile(program(), target="sm90")
     assert started[0] == 2
     assert sys.getswitchinterval() == interval
+
+
+def test_kernels_are_told_of_when_their_plans_are_known(
+    monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
+) -> None:
+    """And are the same when all plans are known: no source is compiled that nobody asks for."""
+    early: list[int] = []
+    lower = gpu_kernels.lower_module
+
+    def lowered(*args: Any, **options: Any) -> Any:
+        early.append(len(workers[0]._messages))
+        return lower(*args, **options)
+
+    monkeypatch.setattr(gpu_kernels, "lower_module", lowered)
+    made = weft.compile(chain(), target="sm90")
+    compilation = made._latest.compilation
+    assert early[0] == len(compilation["plan"].plans) > 2
+    assert len(workers[0]._messages) == len(compilation["cu"].sources)
+
+
+def test_plans_and_notes_are_the_same_with_and_without_a_teller() -> None:
+    compilation = through_stages(chain(), "sm90")
+    parts = compilation["region"], compilation["memory"], compilation.target
+    told: list[str] = []
+    tell: Tell = lambda kernels, plan, built: told.extend(kernel.name for kernel in kernels)  # noqa: E731
+    alone, watched = choose_plans(*parts), choose_plans(*parts, lambda count: tell)
+    assert watched == alone
+    assert list(watched.plans) == list(alone.plans)
+    assert sorted(told) == sorted(alone.kernels)
+    first, *_ = told
+    assert isinstance(alone.of(first), MmaPlan)

@@ -36,6 +36,9 @@ os.environ.setdefault("WEFT_CACHE", "off")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WEFT_NUM_THREADS"):
     os.environ.setdefault(_variable, "2")
+# For 2^20 ticks, not 2^28, OpenBLAS's threads hold their processors after a product, which other
+# libraries are measured on next; its own calls follow each other faster than that.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 
 from benchmarks.needed import need  # noqa: E402
 

@@ -13,9 +13,10 @@ from weft.ptir.op import Op
 from weft.ptir.ops import bits, elementwise, quantisation, scheduling
 from weft.ptir.ops import functions as fns
 from weft.ptir.types import TensorType
-from weft.tiny import build
+from weft.tiny import build, spelled_out
 from weft.tiny.from_ptir_row import Row, Rows
-from weft.tiny.ir import Binary, Const, Expand, Reshape, Rule, Scalar, Unary, Value, Where
+from weft.tiny.ir import Binary, Rule, Unary, Value, Where
+from weft.tiny.spelled_out import known_number
 
 _INTEGER_EXPONENTS: Final = range(65)
 
@@ -39,6 +40,8 @@ def _elementwise_binary(
 ) -> Value:
     if op.fn is elementwise.BinaryFn.DIV:
         return Binary(Fn.DIV, args[0], divisor(args[1]))
+    if op.fn is elementwise.BinaryFn.MUL:
+        return spelled_out.product(*args)
     return Binary(elementwise.SCALARS[op.fn], args[0], args[1])
 
 
@@ -58,13 +61,6 @@ def _checked(x: Value, rule: Rule, code: str, keeps: Callable[[int], bool]) -> V
         return x
     known = known_number(x)
     return x if known is not None and keeps(int(known.real)) else build.check(x, rule, code)
-
-
-def known_number(x: Value) -> Scalar | None:
-    """The number that stands at every place, where it is known."""
-    while isinstance(x, Expand | Reshape):
-        x = x.x
-    return x.value if isinstance(x, Const) else None
 
 
 def _fmod(op: fns.Fmod, args: Sequence[Value], output: TensorType) -> Value:
@@ -124,16 +120,7 @@ def _compare(op: elementwise.Compare, args: Sequence[Value], output: TensorType)
 
 
 def _select(op: elementwise.Select, args: Sequence[Value], output: TensorType) -> Value:
-    """A choice; `x <= 0 ? 0 : x` is known by its name, and exactly that: +0 for -0."""
-    mask, chosen, other = args
-    rectifies = known_number(chosen) == 0 and _is_at_most_zero(mask, other)
-    return Unary(Fn.RELU, other) if rectifies else Where(mask, chosen, other)
-
-
-def _is_at_most_zero(mask: Value, x: Value) -> bool:
-    if not isinstance(mask, Binary) or mask.fn is not Fn.LE or not x.dtype.is_float:
-        return False
-    return mask.lhs is x and known_number(mask.rhs) == 0
+    return spelled_out.choice(*args)
 
 
 def _cast(op: elementwise.Cast, args: Sequence[Value], output: TensorType) -> Value:

@@ -19,7 +19,7 @@ from weft.foundation.whole_ops import Order, Scatter
 from weft.ptir.ops import indexing, ordering
 from weft.ptir.types import TensorType, TupleType
 from weft.tiny import build
-from weft.tiny.from_ptir_elementwise import is_nan, known_number
+from weft.tiny.from_ptir_elementwise import is_nan
 from weft.tiny.from_ptir_row import Rows
 from weft.tiny.ir import (
     Binary,
@@ -33,6 +33,7 @@ from weft.tiny.ir import (
     Value,
     Where,
 )
+from weft.tiny.spelled_out import known_number
 
 _GATHER: Final = "GatherIndexOutOfBounds"
 _SCATTER: Final = "ScatterIndexOutOfBounds"

@@ -394,7 +394,7 @@ def test_other_ends(end: str) -> None:
 
 def test_local_edges_lead_from_the_contraction_to_the_result() -> None:
     kernel = replace(kernels.linear().kernels[0], labels={"v3": "sum_k"})
-    assert local_edges(kernel) == (LocalEdge("sum_k", "v13", "reg"),)
+    assert local_edges(kernel) == (LocalEdge("sum_k", "v6", "reg"),)
     assert local_edges(kernels.softmax().kernels[0]) == ()
     assert find_epilogue(kernels.softmax().kernels[0]) == ()
 

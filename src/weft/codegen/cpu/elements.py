@@ -143,9 +143,10 @@ class Elements:
                 grown = self._float("exp", [code.assign(f"fneg {x}", x.scalar, x.lanes)])
                 return code.binary("fdiv", x, code.binary("fadd", one, grown))
             case "gelu":
-                scaled = code.binary("fmul", x, number(math.sqrt(0.5), x.scalar, x.lanes))
-                bell = code.binary("fadd", one, self._float("erf", [scaled]))
+                # As its gradient is spelled, so that both share the erf.
                 half = code.binary("fmul", x, number(0.5, x.scalar, x.lanes))
+                scaled = code.binary("fdiv", x, number(math.sqrt(2.0), x.scalar, x.lanes))
+                bell = code.binary("fadd", self._float("erf", [scaled]), one)
                 return code.binary("fmul", half, bell)
         raise Unimplemented(fn, "the CPU code generator does not have this function of floats")
 

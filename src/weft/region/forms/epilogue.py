@@ -41,9 +41,9 @@ class _Namer:
     def names(self, value: str) -> list[str]:
         if value == self.roles.contraction or value not in self.after:
             return []
-        known = self._gelu(value) or self._silu(value)
-        if known is not None:
-            return [*self.names(known[1]), known[0]]
+        gated = self._silu_of(value)
+        if gated is not None:
+            return [*self.names(gated), "silu"]
         match self.lets[value].expr:
             case Cast(x=x):
                 return self.names(x)
@@ -72,35 +72,9 @@ class _Namer:
             word = "scale" if expr.fn in ("mul", "div") and not along_rows else "ewise"
         return [*self.names(sides[0]), word]
 
-    # Functions that programs spell out
-
-    def _gelu(self, value: str) -> tuple[str, str] | None:
-        """`(x * 0.5) * (erf(x / sqrt 2) + 1)`, in any order of the factors."""
-        outer = self._sides(value, "mul")
-        for half, one in _orders(outer):
-            scaled, shifted = self._sides(half, "mul"), self._sides(one, "add")
-            for x, c in _orders(scaled):
-                if self._number(c) == 0.5 and any(
-                    self._number(d) == 1.0 and self._erf_of(e) == x for e, d in _orders(shifted)
-                ):
-                    return "gelu", x
-        return None
-
-    def _erf_of(self, value: str) -> str | None:
-        expr = self.lets[value].expr
-        if not isinstance(expr, Unary) or expr.fn != "erf":
-            return None
-        quotient, factors = self._sides(expr.x, "div"), self._sides(expr.x, "mul")
-        pairs = [quotient] if quotient is not None else _orders(factors)
-        root = 2.0**0.5 if quotient is not None else 0.5**0.5
-        for inner, number in pairs:
-            found = self._number(number)
-            if found is not None and abs(found - root) < 1e-3:
-                return inner
-        return None
-
-    def _silu(self, value: str) -> tuple[str, str] | None:
-        """`x / (1 + exp(-x))`."""
+    def _silu_of(self, value: str) -> str | None:
+        """x, where a value is `x / (1 + exp(-x))`: its quotient stays one, since others may share
+        what it divides by."""
         quotient = self._sides(value, "div")
         if quotient is None:
             return None
@@ -110,7 +84,7 @@ class _Namer:
             if self._number(one) == 1.0 and isinstance(expr, Unary) and expr.fn == "exp":
                 inner = self.lets[expr.x].expr
                 if inner == Unary("neg", x):
-                    return "silu", x
+                    return x
         return None
 
     def _sides(self, value: str, fn: str) -> tuple[str, str] | None:

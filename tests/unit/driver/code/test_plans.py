@@ -4,7 +4,6 @@ and by the first choice wherever matrix instructions compute it."""
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -18,8 +17,7 @@ from weft.memory.from_region import assign_buffers
 from weft.plan.from_region import plan_kernel
 from weft.plan.ir import MmaPlan, Plan, RowPlan
 from weft.plan.tensor_cores import sm90_plan
-from weft.region.forms.find import with_forms
-from weft.region.ir import Binary, Kernel, Module, Tensor, problem_of
+from weft.region.ir import Module, Tensor, problem_of
 from weft.target.known import target_named
 from weft.target.matrix_tiles import Form
 
@@ -98,40 +96,6 @@ def test_a_contraction_of_one_step_has_no_layout(layouts: tuple[str, str]) -> No
     assert isinstance(plan, MmaPlan)
     assert plan.operand_layouts == ("row", "col")
     assert refusals == []
-
-
-ORDERS = list(product((False, True), repeat=5))
-
-
-@pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_a_gelu_in_any_order_is_the_epilogue_of_its_plan(order: tuple[bool, ...]) -> None:
-    """The template recognises the function by itself, and must find the plan's own word for it."""
-    module = kernels.linear(64, 64, 64, dtype=BF16, activation="none")
-    (kernel,) = module.kernels
-    known = {let.name: (let.dtype, let.axes) for let in kernel.body}
-    body = kernels.Rows([found.name for found in kernel.axes], lets=list(kernel.body), known=known)
-    outer, halved, shifted, scaled, divides = order
-    x = next(let.name for let in kernel.body if let.expr == Binary("add", *_bias_of(kernel)))
-
-    def binary(fn: str, left: str, right: str, turned: bool) -> str:
-        return body.binary(fn, *((right, left) if turned else (left, right)))
-
-    root = body.const(float(np.float32(2**0.5 if divides else 0.5**0.5)), F32)
-    inner = body.binary("div", x, root) if divides else binary("mul", x, root, scaled)
-    bell = binary("add", body.unary("erf", inner), body.const(1.0, F32), shifted)
-    half = binary("mul", x, body.const(0.5, F32), halved)
-    result = body.cast(binary("mul", half, bell, outer), BF16)
-    output = replace(kernel.outputs[0], value=result)
-    spelled = replace(kernel, body=tuple(body.lets), outputs=(output,))
-    plan, notes = settled(with_forms(replace(module, kernels=(spelled,))), "sm90")
-    assert isinstance(plan, MmaPlan)
-    assert (plan.arch, plan.epilogue, notes) == ("sm90", ("bias", "gelu"), ())
-
-
-def _bias_of(kernel: Kernel) -> tuple[str, str]:
-    assert kernel.roles is not None
-    bias = next(let.name for let in kernel.body if let.axes == ("n",))
-    return kernel.roles.contraction, bias
 
 
 # -- second choices --------------------------------------------------------------------------------

@@ -1,13 +1,12 @@
-"""Functions that programs spell out, recognised: a GPU has a shorter way for them.
+"""Sums with a tanh, for which a GPU has a shorter way where functions may be loose.
 
-    (x * 0.5) * (erf(x / sqrt(2)) + 1)    ->    gelu(x)
     (x * 0.5) * (tanh(u) + 1)             ->    x / (2^(u * -2 log2(e)) + 1)
     tanh(u) + 1                           ->    2 / (2^(u * -2 log2(e)) + 1)
 
-The last two, where functions may be loose, keep their digits where the sum cancels; a constant that
-u is a multiple of joins the one in the power, and `c (x + k x^3)` becomes `x (c + c k x^2)`. The
-constants must be the dtype's own. Inner steps that others use stay; those that nobody uses any more
-are never asked for by code generation.
+They keep their digits where the sum cancels; a constant that u is a multiple of joins the one in
+the power, and `c (x + k x^3)` becomes `x (c + c k x^2)`. The constants must be the dtype's own.
+Inner steps that others use stay; those that nobody uses any more are never asked for by code
+generation.
 """
 
 from __future__ import annotations
@@ -15,27 +14,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
 
 from weft.codegen.gpu.ir.element_ops import loose_functions
-from weft.foundation.dtypes import BF16, F16, F32, DType
+from weft.foundation.dtypes import F32, DType
 from weft.region.ir import Binary, Const, Kernel, Let, Unary
-
-_DTYPES: Final = frozenset({F32, F16, BF16})
 
 
 def recognise(kernel: Kernel) -> Kernel:
-    """The kernel with spelled-out functions by their names."""
+    """The kernel with such sums in their shorter form."""
     lets = {let.name: let for let in kernel.body}
-    loose = bool(loose_functions(lets[o.value].dtype for o in kernel.outputs if o.value in lets))
+    if not loose_functions(lets[o.value].dtype for o in kernel.outputs if o.value in lets):
+        return kernel
     body: list[Let] = []
     for let in kernel.body:
-        x = _gelu_of(let, lets) if let.dtype in _DTYPES else None
-        shifted = _shifted_tanh_of(let, lets) if loose and let.dtype is F32 else None
-        if x is not None:
-            body.append(replace(let, expr=Unary("gelu", x)))
-        else:
-            body += [let] if shifted is None else _shifted_tanh(let, *shifted, lets)
+        shifted = _shifted_tanh_of(let, lets) if let.dtype is F32 else None
+        body += [let] if shifted is None else _shifted_tanh(let, *shifted, lets)
     return replace(kernel, body=tuple(body))
 
 
@@ -117,32 +110,6 @@ def _multiple(let: Let, lets: Mapping[str, Let]) -> tuple[float, str]:
         if isinstance(expr, Const) and not isinstance(expr.value, complex):
             return float(expr.value), inner
     return 1.0, let.name
-
-
-def _gelu_of(let: Let, lets: Mapping[str, Let]) -> str | None:
-    """What a Let is the gelu of."""
-    for half, bell in _sides(let, "mul"):
-        for x, number in _sides(lets[half], "mul"):
-            if not _is(lets[number], 0.5, let.dtype):
-                continue
-            for inner, one in _sides(lets[bell], "add"):
-                if _is(lets[one], 1.0, let.dtype) and _erf_of(lets[inner], lets) == x:
-                    return x
-    return None
-
-
-def _erf_of(let: Let, lets: Mapping[str, Let]) -> str | None:
-    """x, where a Let is erf(x / sqrt(2))."""
-    if not isinstance(let.expr, Unary) or let.expr.fn != "erf":
-        return None
-    inner = lets[let.expr.x]
-    if isinstance(inner.expr, Binary) and inner.expr.fn == "div":
-        root = _is(lets[inner.expr.rhs], 2.0**0.5, let.dtype)
-        return inner.expr.lhs if root else None
-    for x, number in _sides(inner, "mul"):
-        if _is(lets[number], 0.5**0.5, let.dtype):
-            return x
-    return None
 
 
 def _sides(let: Let, fn: str) -> Iterator[tuple[str, str]]:

@@ -62,7 +62,7 @@ def bench_command(
     table.add_column("program", no_wrap=True)
     for title in (*(("device µs", "host µs a call") if gpu else ("µs",)), "TFLOP/s"):
         table.add_column(title, justify="right")
-    for name, program, flops in _asked(files or [], shapes, sizes):
+    for name, program, flops in _find_programs(files or [], shapes, sizes):
         times = _times(prepare(program, get_backend("cuda" if gpu else "cpu")), gpu)
         seconds = next(time for time in times if time is not None)
         rate = f"{flops / seconds / 1e12:.2f}" if flops else ""
@@ -70,7 +70,7 @@ def bench_command(
     print_table(table)
 
 
-def _asked(
+def _find_programs(
     files: Sequence[Path], shapes: str, sizes: Sequence[str] | None
 ) -> Iterator[tuple[str, Program, float]]:
     """Names, programs, and the operations of products."""

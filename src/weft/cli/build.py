@@ -59,11 +59,13 @@ def build_command(
     """Compile FILE into a bundle: a folder that C, C++ and Python run without the compiler."""
     ranges = {
         found[1]: (int(found[2]), int(found[3]))
-        for found in _matched(_RANGE, dynamic, "the range of a dynamic dim, such as B=1..64")
+        for found in _match_parts(_RANGE, dynamic, "the range of a dynamic dim, such as B=1..64")
     }
     pairs = {
         int(found[1]): int(found[2])
-        for found in _matched(_PAIR, state, "an input and the result that replaces it, such as 0=1")
+        for found in _match_parts(
+            _PAIR, state, "an input and the result that replaces it, such as 0=1"
+        )
     }
     if ranges and sizes:
         raise UserError("give --sizes or --dynamic; a range of one size is B=4..4")
@@ -103,7 +105,7 @@ def _stem(file: Path) -> str | None:
     return word[:64] if word[:1].isalpha() and not word.lower().startswith("weft") else None
 
 
-def _matched(pattern: re.Pattern[str], text: str, what: str) -> list[re.Match[str]]:
+def _match_parts(pattern: re.Pattern[str], text: str, what: str) -> list[re.Match[str]]:
     found = []
     for part in text.split(",") if text else ():
         match = pattern.fullmatch(part)

@@ -82,7 +82,7 @@ def compile_command(
     chosen = target_named(target)
     check_level(level)
     wanted = _to_dump(dump, out, to, chosen)
-    overrides = _edited(from_, to, chosen)
+    overrides = _read_edited(from_, to, chosen)
     for stage in overrides.keys() & UNCHECKED.keys():
         print(f"note: {stage} was given: {UNCHECKED[stage]}")
     roles = _positions(params), _positions(state), _positions(donate)
@@ -192,7 +192,7 @@ def _to_dump(dump: str | None, out: Path | None, to: str | None, target: Target)
     return wanted
 
 
-def _edited(given: tuple[str, Path] | None, to: str | None, target: Target) -> dict[str, str]:
+def _read_edited(given: tuple[str, Path] | None, to: str | None, target: Target) -> dict[str, str]:
     """The text that stands for a stage. Whether there is such a stage comes before reading it."""
     stage, file = given or ("", Path())
     check_overrides({stage: ""} if stage else {}, target, to)

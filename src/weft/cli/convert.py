@@ -83,17 +83,17 @@ def convert_command(
             raise typer.BadParameter(f"it is given {len(to)} times", param_hint="--to")
         if target is not None:
             check_apart(target, source)
-        write(convert(_loaded(source, raised, sizes), to[0]), target)
+        write(convert(_load_source(source, raised, sizes), to[0]), target)
     elif target is None:
         raise typer.BadParameter("give it, or --to NAME", param_hint="OUT")
     else:
         whole = not raised and not sizes
-        program = load_source(source) if whole else _loaded(source, raised, sizes)
+        program = load_source(source) if whole else _load_source(source, raised, sizes)
         _warn_unless_valid(program, source)
         save_as(program, target)
 
 
-def _loaded(source: Path, raised: bool, sizes: list[str] | None) -> Program:
+def _load_source(source: Path, raised: bool, sizes: list[str] | None) -> Program:
     """The program; an ONNX model may be given the sizes of some of its open axes."""
     if source.suffix == ONNX:
         program = load_program(source, sizes_in(sizes))

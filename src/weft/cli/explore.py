@@ -74,7 +74,7 @@ def explore_command(
         if missing := left_out(events):
             complain(f"warning: {file}: {missing}")
     else:
-        shown = _shown(file, args or [], target.split(","), level.split(","), sizes, run)
+        shown = _collect_shown(file, args or [], target.split(","), level.split(","), sizes, run)
         if serve:
             _serve(shown, file.name, port)
             return
@@ -85,7 +85,7 @@ def explore_command(
     print(f"wrote {printable(str(path))} ({kilobytes:,} kB): open it in a browser")
 
 
-def _shown(
+def _collect_shown(
     file: Path,
     args: list[str],
     targets: list[str],

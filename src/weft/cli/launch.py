@@ -58,7 +58,7 @@ def launch_command(
         board = Board.made(Path(folder) / "board", ranks)
         command = [*launcher, "sh", "-c", _NUMBERED, "weft", *own]
         job = subprocess.Popen(command, env=_environment(board))  # noqa: S603
-        code = _watched(job, board)
+        code = _watch_job(job, board)
     raise typer.Exit(code)
 
 
@@ -93,7 +93,7 @@ def _environment(board: Board) -> dict[str, str]:
     return found
 
 
-def _watched(job: subprocess.Popen[bytes], board: Board) -> int:
+def _watch_job(job: subprocess.Popen[bytes], board: Board) -> int:
     """The exit code of a job; a rank that is gone, or says that it has failed, ends it."""
     gone: list[str] = []
     began: float | None = None
@@ -105,7 +105,7 @@ def _watched(job: subprocess.Popen[bytes], board: Board) -> int:
     try:
         code = job.wait(_LAST_WORDS if _has_failed(board) else _GRACE)
     except subprocess.TimeoutExpired:
-        code = _ended(job)
+        code = _end_job(job)
     said = _has_failed(board)
     for sentence in _once(board.told()) if said else gone or _gone(board):
         complain(f"weft: {sentence}")
@@ -113,7 +113,7 @@ def _watched(job: subprocess.Popen[bytes], board: Board) -> int:
     return code if code in range(256) else 1
 
 
-def _ended(job: subprocess.Popen[bytes]) -> int:
+def _end_job(job: subprocess.Popen[bytes]) -> int:
     """The exit code of a job that is told to end, and made to where it does not listen."""
     job.terminate()
     try:
@@ -136,7 +136,7 @@ def _once(sentences: list[str]) -> list[str]:
 
 def _gone(board: Board) -> list[str]:
     """The ranks that came, and whose process is gone before its end."""
-    found = [f"rank {rank} has ended, and never came to weft.mesh" for rank in _missing(board)]
+    found = [f"rank {rank} has ended, and never came to weft.mesh" for rank in _find_missing(board)]
     for rank in range(board.count) if not found else ():
         process, at = board.process(rank), board.read(rank)
         if process and at not in (ENDED, FAILED) and not Path(f"/proc/{process}").exists():
@@ -144,7 +144,7 @@ def _gone(board: Board) -> list[str]:
     return found
 
 
-def _missing(board: Board) -> list[int]:
+def _find_missing(board: Board) -> list[int]:
     """The ranks whose process is gone before they came to where others are."""
     ranks = range(board.count)
     if not any(map(board.process, ranks)):

@@ -145,14 +145,14 @@ def save_as(source: Source, path: Path) -> None:
 def input_kinds(source: Source) -> list[str]:
     """The types of the inputs, and their names where they have any."""
     if isinstance(source, core_ir.Module):
-        return [f"{name}: {op.result_type}" for name, op in _named(source)]
+        return [f"{name}: {op.result_type}" for name, op in _list_names(source)]
     return [str(kind) for kind in source.main.parameters]
 
 
 def input_names(source: Source) -> list[str]:
     """The names of a module's inputs; those of a PTIR program have none."""
-    return [name for name, _ in _named(source)] if isinstance(source, core_ir.Module) else []
+    return [name for name, _ in _list_names(source)] if isinstance(source, core_ir.Module) else []
 
 
-def _named(module: core_ir.Module) -> list[tuple[str, core_ir.CoreOperation]]:
+def _list_names(module: core_ir.Module) -> list[tuple[str, core_ir.CoreOperation]]:
     return [(str(op.attributes.get("name", "")), op) for op in module.inputs]

@@ -74,7 +74,7 @@ def run_command(
             what = f"@{program.entry}" if isinstance(program, Program) else "the module"
             raise UserError(f"{what} takes inputs, {', '.join(kinds)}; give them with --inputs NPZ")
         names = input_names(program) or [str(number) for number in range(len(kinds))]
-        given = _given(inputs, input_ or [], names)
+        given = _read_inputs(inputs, input_ or [], names)
         results = run(program, given, backend=backend, seed=seed, log=log)
     for entry in log.entries if verbose else ():
         complain(str(entry))
@@ -89,10 +89,12 @@ def _shapes(path: Path | None, named: list[str] | None) -> Callable[[], list[Sha
     if path is None and not named:
         return None
     count = len(named or [])
-    return lambda: [x.shape for x in _given(path, named or [], [str(k) for k in range(count)])]
+    return lambda: [
+        x.shape for x in _read_inputs(path, named or [], [str(k) for k in range(count)])
+    ]
 
 
-def _given(path: Path | None, named: Sequence[str], names: Sequence[str]) -> list[Array]:
+def _read_inputs(path: Path | None, named: Sequence[str], names: Sequence[str]) -> list[Array]:
     """The inputs in order, from an archive or one by one."""
     if path is not None and named:
         raise UserError("give the inputs with --inputs or with --input, not with both")
@@ -112,7 +114,7 @@ def _run_model(path: Path, archive: Path | None, named: Sequence[str], backend: 
     """The outputs of an ONNX model."""
     with graph(backend=backend):
         model = onnx_models().load(path)
-        made = model(*_given(archive, named, model.inputs))
+        made = model(*_read_inputs(archive, named, model.inputs))
         return [each.numpy() for each in made.values()]
 
 

@@ -112,8 +112,8 @@ class Conv(Composite):
         for kind, name in ((x, "input"), (weight, "weight")):
             rank_is(kind, self.layout.spatial + 2, f"{name} of {self.mnemonic} in {self.layout}")
             same_dtype(x, kind, f"input and {name}")
-        image = _permuted(x, self.layout.to_last())
-        kernel = _permuted(weight, self.layout.weight_to_last())
+        image = _permute_type(x, self.layout.to_last())
+        kernel = _permute_type(weight, self.layout.weight_to_last())
         self._check_channels(image.shape[-1], kernel)
         for kind in bias:
             same_dtype(x, kind, "input and bias")
@@ -124,7 +124,7 @@ class Conv(Composite):
             self._check_room(axis, dim, window[axis])
         patches = self._patches(window, x).infer(image)
         result = image.with_shape((*patches.shape[:-1], kernel.shape[-1]))
-        return _permuted(result, self.layout.from_last())
+        return _permute_type(result, self.layout.from_last())
 
     def _check_attributes(self) -> None:
         count = self.layout.spatial
@@ -218,5 +218,5 @@ class Conv(Composite):
         return found.transpose((1, 2, 0, 3)).reshape(kernel.shape)
 
 
-def _permuted(kind: TensorType, order: Sequence[int]) -> TensorType:
+def _permute_type(kind: TensorType, order: Sequence[int]) -> TensorType:
     return kind.with_shape(kind.shape[axis] for axis in order)

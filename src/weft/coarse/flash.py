@@ -28,7 +28,7 @@ from weft.ptir.term import Cotangents, Parts, Pullback, Term
 from weft.ptir.types import Shape, TensorType, TupleType, ValueType
 
 
-def _turned(x: Term) -> Term:
+def _swap_heads(x: Term) -> Term:
     """Heads before rows, or back."""
     return x.transpose((0, 2, 1, 3))
 
@@ -75,23 +75,23 @@ class ByteirFlashAttnFwd(Composite, Drawing):
         return TupleType((out, statistics, q.with_shape(weights), STATE))
 
     def decompose(self, *operands: Term) -> Parts:
-        q, k, v = map(_turned, operands)
+        q, k, v = map(_swap_heads, operands)
         state = q.emitter.emit("rng_state", stream=self.stream)
         setting = Setting(self.softmax_scale, self.causal, self.dropout_p, None, state)
         out, lse, weights = attend(q, k, v, setting)
         shown = weights.cast(q.dtype) if self.return_softmax else q.full(0, (0,))
-        return _turned(out), lse, shown, state
+        return _swap_heads(out), lse, shown, state
 
     def vjp(self, at: Pullback) -> Cotangents:
-        q, k, v = map(_turned, at.operands)
+        q, k, v = map(_swap_heads, at.operands)
         out, lse, _, state = (at.result[index] for index in range(4))
         _, dlse, dweights, _ = at.cotangents
         setting = Setting(self.softmax_scale, self.causal, self.dropout_p, None, state)
         if not self.return_softmax:
             dweights = None
-        dout = _turned(at.of_elements[0])
-        back = attend_backward(q, k, v, _turned(out), lse, dout, setting, dlse, dweights)
-        return [_turned(x).cast(q.dtype) for x in (back.q, back.k, back.v)]
+        dout = _swap_heads(at.of_elements[0])
+        back = attend_backward(q, k, v, _swap_heads(out), lse, dout, setting, dlse, dweights)
+        return [_swap_heads(x).cast(q.dtype) for x in (back.q, back.k, back.v)]
 
 
 @coarse_op("byteir.flash_attn_bwd")
@@ -127,12 +127,12 @@ class ByteirFlashAttnBwd(Composite):
         return TupleType((q, k, v, _statistics(q), q.with_dtype(wide_dtype(q.dtype))))
 
     def decompose(self, *operands: Term) -> Parts:
-        dout, q, k, v, out = map(_turned, operands[:5])
+        dout, q, k, v, out = map(_swap_heads, operands[:5])
         lse, state = operands[5:]
         setting = Setting(self.softmax_scale, self.causal, self.dropout_p, None, state)
         back = attend_backward(q, k, v, out, lse, dout, setting)
-        dq = _turned(back.q)
-        dk, dv = (_turned(x).cast(q.dtype) for x in (back.k, back.v))
+        dq = _swap_heads(back.q)
+        dk, dv = (_swap_heads(x).cast(q.dtype) for x in (back.k, back.v))
         return dq.cast(q.dtype), dk, dv, back.rows, dq
 
 
@@ -191,11 +191,16 @@ class ByteirFlashAttnKvcache(Composite):
     def decompose(self, *operands: Term) -> Parts:
         q, kcache, vcache, k, v, lengths = operands
         start = lengths.cast(SI64)
-        keys, values = _written(kcache, k, start), _written(vcache, v, start)
+        keys, values = _write_rows(kcache, k, start), _write_rows(vcache, v, start)
         mask = self._mask(q, k, kcache, start)
         setting = Setting(self.softmax_scale, mask=mask)
-        out, lse, _ = attend(_turned(q), _turned(keys), _turned(values), setting)
-        return (_turned(out), lse, keys, values)[: self.results]
+        out, lse, _ = attend(
+            _swap_heads(q),
+            _swap_heads(keys),
+            _swap_heads(values),
+            setting,
+        )
+        return (_swap_heads(out), lse, keys, values)[: self.results]
 
     def _mask(self, q: Term, k: Term, cache: Term, start: Term) -> Term:
         """0 where a row of q may see a row of the cache and -inf elsewhere, `[B, 1, Sq, Smax]`."""
@@ -210,7 +215,7 @@ class ByteirFlashAttnKvcache(Composite):
         return zero.where(visible, zero.like(-np.inf))
 
 
-def _written(cache: Term, new: Term, start: Term) -> Term:
+def _write_rows(cache: Term, new: Term, start: Term) -> Term:
     """The cache with new rows from `start` on."""
     first = start.reshape((new.shape[0], 1, 1, 1)).broadcast_to(new.shape)
     rows = first + start.counting(new.shape, 1)

@@ -142,7 +142,7 @@ class ByteirResize(Composite):
         for axis, (size, wanted) in enumerate(zip(target, self.shape, strict=True)):
             found = [float(size)]
             if self.target_mode is TargetMode.SCALE:
-                found = _scaled(x.shape[axis], float(size))
+                found = _lengths_of_scale(x.shape[axis], float(size))
             if wanted not in found:
                 why = f"target gives axis {axis} the length {found[0]:g}, not {wanted}"
                 raise violation("InvalidTarget", f"{why} as is declared")
@@ -178,22 +178,22 @@ class ByteirResize(Composite):
         if old == new:
             return z
         table = samples(self.coordinate_transformation_mode, old, new)
-        low = _taken(z, axis, table.low)
+        low = _take_positions(z, axis, table.low)
         if self.mode is ResizeMode.NEAREST or not np.any(table.share):
             return low
-        high = _taken(z, axis, table.high)
+        high = _take_positions(z, axis, table.high)
         share = z.emitter.literal(table.share, z.dtype).along(axis, low.shape)
         return low * (1.0 - share) + high * share
 
 
-def _scaled(old: int, scale: float) -> list[float]:
+def _lengths_of_scale(old: int, scale: float) -> list[float]:
     """The lengths that a scale may mean: those who declare one multiply exactly, or in f32."""
     product = old * scale
     with np.errstate(over="ignore"):
         return [float(np.floor(length)) for length in (product, np.float32(product))]
 
 
-def _taken(z: Term, axis: int, table: Array) -> Term:
+def _take_positions(z: Term, axis: int, table: Array) -> Term:
     """The elements at these positions of an axis."""
     old, new = known_size(z.shape[axis]), len(table)
     if new % old == 0 and np.array_equal(table, np.arange(new) // (new // old)):

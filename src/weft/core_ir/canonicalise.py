@@ -49,7 +49,7 @@ def canonicalise(module: Module) -> Module:
 def canonical(module: Module) -> Module:
     """The canonical form of a module that its caller has verified."""
     constants: dict[int, Array] = {}
-    folded = [_simplified(op, constants) for op in module.operations]
+    folded = [_simplify_operation(op, constants) for op in module.operations]
     alive = set(module.outputs)
     kept: list[int] = []
     for position in range(len(folded) - 1, -1, -1):
@@ -62,7 +62,7 @@ def canonical(module: Module) -> Module:
     return Module(tuple(folded[i] for i in kept), module.outputs, module.extensions, lines)
 
 
-def _simplified(op: CoreOperation, constants: dict[int, Array]) -> CoreOperation:
+def _simplify_operation(op: CoreOperation, constants: dict[int, Array]) -> CoreOperation:
     """The operation folded or ordered; constants are remembered."""
     if op.opcode in CONSTANTS:
         data = data_of(op.attributes)
@@ -71,7 +71,7 @@ def _simplified(op: CoreOperation, constants: dict[int, Array]) -> CoreOperation
         return op
     if op.opcode not in BINARY:
         return op
-    value = _folded(op, constants)
+    value = _fold_operation(op, constants)
     if value is not None:
         constants[op.value_id] = value
         return _constant(op, value)
@@ -80,7 +80,7 @@ def _simplified(op: CoreOperation, constants: dict[int, Array]) -> CoreOperation
     return op
 
 
-def _folded(op: CoreOperation, constants: dict[int, Array]) -> Array | None:
+def _fold_operation(op: CoreOperation, constants: dict[int, Array]) -> Array | None:
     """The value of an operation on constants; None where it is not to be folded."""
     lhs, rhs = (constants.get(value_id) for value_id in op.operands)
     kind = op.result_type
@@ -111,7 +111,7 @@ def _whole(op: CoreOperation, lhs: Array, rhs: Array) -> Array | None:
     if op.opcode == "Div":
         if not np.all(rhs):
             return None
-        exact = np.frompyfunc(_truncated, 2, 1)(a, b)
+        exact = np.frompyfunc(_divide_toward_zero, 2, 1)(a, b)
     else:
         exact = _FLOATS[op.opcode](a, b)
     dtype = op.result_type.dtype
@@ -121,7 +121,7 @@ def _whole(op: CoreOperation, lhs: Array, rhs: Array) -> Array | None:
     return whole.astype(dtype.numpy)
 
 
-def _truncated(a: int, b: int) -> int:
+def _divide_toward_zero(a: int, b: int) -> int:
     quotient = abs(a) // abs(b)
     return quotient if (a < 0) == (b < 0) else -quotient
 

@@ -55,8 +55,8 @@ def gradient(
     if not assume_verified:
         verify(module)
     source = canonical(module)
-    inputs = _wanted(source, wrt)
-    start = _chosen(source, output)
+    inputs = _find_inputs(source, wrt)
+    start = _find_output(source, output)
     b = ModuleBuilder(source, extensions=[GRADIENT])
     gradients = {start: _seed(b, source, start, seed)}
     active = _depending_on(source, inputs)
@@ -73,7 +73,7 @@ def gradient(
     return _inputs_first(canonical(made))
 
 
-def _wanted(module: Module, wrt: Sequence[str] | None) -> list[int]:
+def _find_inputs(module: Module, wrt: Sequence[str] | None) -> list[int]:
     """The ids of the inputs to differentiate for."""
     by_name = {str(op.attributes.get("name", "")): op for op in module.inputs}
     if wrt is None:
@@ -104,7 +104,7 @@ def _depending_on(module: Module, inputs: Sequence[int]) -> set[int]:
     return found
 
 
-def _chosen(module: Module, output: int | None) -> int:
+def _find_output(module: Module, output: int | None) -> int:
     """The id of the output that is differentiated."""
     count = len(module.outputs)
     if output is None and count != 1:

@@ -24,7 +24,7 @@ Gradients: TypeAlias = Sequence[int | None]
 Rule: TypeAlias = Callable[[ModuleBuilder, CoreOperation, int], Gradients]
 
 
-def _reduced(b: ModuleBuilder, g: int, shape: Shape) -> int:
+def _sum_to_shape(b: ModuleBuilder, g: int, shape: Shape) -> int:
     """A gradient summed over the axes along which an operand of `shape` was broadcast."""
     wide = b.shape(g)
     extra = len(wide) - len(shape)
@@ -34,10 +34,10 @@ def _reduced(b: ModuleBuilder, g: int, shape: Shape) -> int:
         if axis < extra or (shape[axis - extra] == 1 and dim != 1)
     ]
     summed = b.emit("Sum", g, axes=axes, keepdims=False) if axes else g
-    return _reshaped(b, summed, shape)
+    return _reshape_gradient(b, summed, shape)
 
 
-def _reshaped(b: ModuleBuilder, g: int, shape: Shape) -> int:
+def _reshape_gradient(b: ModuleBuilder, g: int, shape: Shape) -> int:
     kind = b.type(g)
     if kind.shape == shape:
         return g
@@ -48,19 +48,19 @@ def _reshaped(b: ModuleBuilder, g: int, shape: Shape) -> int:
 
 
 def _add(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
-    return [_reduced(b, g, b.shape(x)) for x in op.operands]
+    return [_sum_to_shape(b, g, b.shape(x)) for x in op.operands]
 
 
 def _sub(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
     lhs, rhs = op.operands
-    return [_reduced(b, g, b.shape(lhs)), _reduced(b, b.emit("Neg", g), b.shape(rhs))]
+    return [_sum_to_shape(b, g, b.shape(lhs)), _sum_to_shape(b, b.emit("Neg", g), b.shape(rhs))]
 
 
 def _mul(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
     lhs, rhs = op.operands
     return [
-        _reduced(b, b.emit("Mul", g, rhs), b.shape(lhs)),
-        _reduced(b, b.emit("Mul", g, lhs), b.shape(rhs)),
+        _sum_to_shape(b, b.emit("Mul", g, rhs), b.shape(lhs)),
+        _sum_to_shape(b, b.emit("Mul", g, lhs), b.shape(rhs)),
     ]
 
 
@@ -83,7 +83,7 @@ def _spread(b: ModuleBuilder, op: CoreOperation, g: int) -> int:
     kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
     if 0 in shape:
         return b.full(0.0, b.type(op.operands[0]))
-    column = _reshaped(b, g, kept) if b.shape(g) else g
+    column = _reshape_gradient(b, g, kept) if b.shape(g) else g
     return b.emit("BroadcastTo", column, shape=shape) if b.shape(column) != shape else column
 
 
@@ -116,7 +116,7 @@ def _relu_backward(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
 
 
 def _reshape(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
-    return [_reshaped(b, g, b.shape(op.operands[0]))]
+    return [_reshape_gradient(b, g, b.shape(op.operands[0]))]
 
 
 def _transpose(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
@@ -126,14 +126,14 @@ def _transpose(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
 
 
 def _broadcast_to(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
-    return [_reduced(b, g, b.shape(op.operands[0]))]
+    return [_sum_to_shape(b, g, b.shape(op.operands[0]))]
 
 
 def _index(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
     shape = b.shape(op.operands[0])
     ones = (1,) * len(shape)
     starts = wholes(op.attributes, "indices")
-    element = _reshaped(b, g, ones)
+    element = _reshape_gradient(b, g, ones)
     return [b.emit("SliceBackward", element, shape=shape, starts=starts, steps=ones)]
 
 
@@ -182,14 +182,14 @@ def _column(b: ModuleBuilder, x: int) -> int:
 
 def _matmul(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
     lhs, rhs = op.operands
-    for_lhs = _reduced(b, b.emit("MatMul", g, _turned(b, rhs)), b.shape(lhs))
+    for_lhs = _sum_to_shape(b, b.emit("MatMul", g, _swap_last_axes(b, rhs)), b.shape(lhs))
     if len(b.shape(rhs)) == 2 and 0 not in b.shape(lhs) + b.shape(rhs):
         # One product of tall matrices instead of one a batch that are then added up.
         lhs, g = _flat(b, lhs), _flat(b, g)
-    return [for_lhs, _reduced(b, b.emit("MatMul", _turned(b, lhs), g), b.shape(rhs))]
+    return [for_lhs, _sum_to_shape(b, b.emit("MatMul", _swap_last_axes(b, lhs), g), b.shape(rhs))]
 
 
-def _turned(b: ModuleBuilder, x: int) -> int:
+def _swap_last_axes(b: ModuleBuilder, x: int) -> int:
     """The last two axes exchanged."""
     rank = len(b.shape(x))
     return b.emit("Transpose", x, permutation=[*range(rank - 2), rank - 1, rank - 2])

@@ -137,7 +137,7 @@ def _array(texts: Sequence[str], dtype: DType) -> NDArray[Any]:
 
 def _whole(text: str, dtype: DType) -> int:
     if not _WHOLE.fullmatch(text):
-        raise _invalid(text, dtype)
+        raise _invalid_literal(text, dtype)
     number = int(text)
     if not dtype.lowest <= number <= dtype.highest:
         raise SpecViolation(
@@ -152,7 +152,7 @@ def _real(text: str, dtype: DType) -> float:
     try:
         number = float(text[:LONGEST_NUMBER])
     except ValueError:
-        raise _invalid(text, dtype) from None
+        raise _invalid_literal(text, dtype) from None
     if len(text) > LONGEST_NUMBER:
         raise SpecViolation(CONSTANT, f"a number has more than {LONGEST_NUMBER} characters")
     with np.errstate(over="ignore"):
@@ -162,7 +162,7 @@ def _real(text: str, dtype: DType) -> float:
     return held
 
 
-def _invalid(text: str, dtype: DType) -> SpecViolation:
+def _invalid_literal(text: str, dtype: DType) -> SpecViolation:
     return SpecViolation(CONSTANT, f"{clipped(text, 40)!r} is not a value of {dtype_name(dtype)}")
 
 

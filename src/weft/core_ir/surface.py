@@ -278,7 +278,7 @@ class _Parser(AttributeReader):
 
     def applied(self, operator: _Operator, operands: list[Operand]) -> Operand:
         if operator.opcode == "Neg" and isinstance(operands[0], Literal):
-            return Literal(_negated(operands[0].rows), operands[0].offset)
+            return Literal(_negate_rows(operands[0].rows), operands[0].offset)
         return self.emit(INSTRUCTIONS[operator.opcode], operands, {}, operator.offset)
 
     def settled(self, frame: _Frame) -> Operand:
@@ -448,7 +448,7 @@ class _Parser(AttributeReader):
 _HELD: Final = {opcode: scalar(dtype) for dtype, opcode in SCALARS.items()}
 
 
-def _negated(rows: Any) -> Any:
+def _negate_rows(rows: Any) -> Any:
     if isinstance(rows, list):
-        return [_negated(row) for row in rows]
+        return [_negate_rows(row) for row in rows]
     return rows[1:] if rows.startswith("-") else f"-{rows}"

@@ -306,10 +306,10 @@ def _conv2d_backward_input(op: CoreOperation, gradient: Term, kernel: Term) -> T
     used = gradient.slice((*starts, 0), (*shape, gradient.sizes[3]))
     spread = used.pad((*low, 0), (*high, 0), (*interior, 0))
     around = [Window(m.kernel, 1, 0, 0, n) for m, n in zip(moves, image[1:3], strict=True)]
-    return _patches(spread, around).dot(_turned(kernel), ([3], [0]))
+    return _patches(spread, around).dot(_turn_kernel(kernel), ([3], [0]))
 
 
-def _turned(kernel: Term) -> Term:
+def _turn_kernel(kernel: Term) -> Term:
     """The kernel rotated by half a turn, filters and channels exchanged, one column a channel."""
     height, width, channels, filters = kernel.sizes
     places = height * width

@@ -43,12 +43,14 @@ def choices_of(
     found = {}
     for name, values in written.items():
         held = set(inside[name].values()) - set(values)
-        made = _stored(values, module, ids) + _taken_in(held, module, ids)
-        found[name] = made + _refused(name, homes, module)
+        made = _list_stored(values, module, ids) + _taken_in(held, module, ids)
+        found[name] = made + _list_refused(name, homes, module)
     return found
 
 
-def _stored(values: list[str], module: Module, ids: Mapping[str, tuple[int, ...]]) -> list[Json]:
+def _list_stored(
+    values: list[str], module: Module, ids: Mapping[str, tuple[int, ...]]
+) -> list[Json]:
     prices = {w.value: w for w in module.weighed if not (w.beside or w.stage)}
     return [
         _choice("stored", value, ids, prices.get(value), why=module.stored.get(value, ""))
@@ -64,7 +66,7 @@ def _taken_in(held: set[str], module: Module, ids: Mapping[str, tuple[int, ...]]
     return [_choice("inside", w.value, ids, w) for w in free[:_MOST]]
 
 
-def _refused(name: str, homes: Mapping[str, str], module: Module) -> list[Json]:
+def _list_refused(name: str, homes: Mapping[str, str], module: Module) -> list[Json]:
     """Kernels that this one was not made one with, nearest to it first."""
     best: dict[str, Weighed] = {}
     for w in module.weighed:
@@ -112,13 +114,13 @@ def races_of(compilation: Compilation, dearest: Sequence[str]) -> dict[str, Json
         race = known.race if known is not None and known.plan == plan else ()
         found[key] = {
             "told": str(known) if known is not None and known.plan == plan else "",
-            "measured": [[_changed(plan, other), seconds] for other, seconds in race],
+            "measured": [[_list_changes(plan, other), seconds] for other, seconds in race],
             "others": [] if race or number >= _RACED else _others(kernel, plan, compilation),
         }
     return found
 
 
-def _changed(plan: Plan, other: Plan) -> list[list[str]]:
+def _list_changes(plan: Plan, other: Plan) -> list[list[str]]:
     """The fields of another plan that differ, and what they are there."""
     now, fields = shown_fields(plan), shown_fields(other)
     return [[name, fields[name]] for name in fields if now.get(name) != fields[name]]
@@ -135,5 +137,5 @@ def _others(kernel: Kernel, plan: Plan, compilation: Compilation) -> list[list[A
         if generator.accepts(kernel, module, memory, other, target):
             continue
         seconds = generator.estimate(kernel, module, memory, other, target).seconds
-        found.append([_changed(plan, other), seconds if math.isfinite(seconds) else 0.0])
+        found.append([_list_changes(plan, other), seconds if math.isfinite(seconds) else 0.0])
     return sorted(found, key=lambda row: row[1])[:_MOST]

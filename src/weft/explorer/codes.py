@@ -32,9 +32,11 @@ def codes_of(
         return {}
     symbols = [symbol for symbol in dict.fromkeys(dearest) if symbol in sources]
     if compilation.target.kind is Kind.CPU:
-        return _fitting(symbols, lambda symbol: _of_cpu(compilation, symbol), full)
+        return _take_fitting(symbols, lambda symbol: _of_cpu(compilation, symbol), full)
     lets = variables.get
-    return _fitting(symbols, lambda symbol: _of_gpu(compilation, symbol, lets(symbol, {})), full)
+    return _take_fitting(
+        symbols, lambda symbol: _of_gpu(compilation, symbol, lets(symbol, {})), full
+    )
 
 
 def _of_cpu(compilation: Compilation, symbol: str) -> dict[str, Listing]:
@@ -55,7 +57,7 @@ def _of_gpu(compilation: Compilation, symbol: str, lets: Lets) -> dict[str, List
     return {"cu": made.cuda, "ptx": made.ptx, "sass": made.sass}
 
 
-def _fitting(
+def _take_fitting(
     symbols: Sequence[str], make: Callable[[str], Mapping[str, Listing]], full: bool
 ) -> dict[str, Listing]:
     """Routines one after the other, until there is no room for more."""

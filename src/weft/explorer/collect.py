@@ -93,10 +93,10 @@ def run_of(executable: Executable) -> Measured:
         # places inside a table.
         return Measured()
     least = [(label, min(run[at][1] for run in runs)) for at, (label, _) in enumerate(runs[0])]
-    return _measured(least, laps, executable)
+    return _collect_measured(least, laps, executable)
 
 
-def _measured(
+def _collect_measured(
     steps: Sequence[tuple[str, float]], laps: Sequence[Lap], executable: Executable
 ) -> Measured:
     kinds = [isinstance(step, Launch | HostCall) for step in executable.artifact.steps]
@@ -180,7 +180,7 @@ class Watcher:
         steps = self.steps.get(id(made), [])
         is_whole = len(steps) == len(executable.artifact.steps)
         laps = self.laps.get(id(made), [])
-        measured = _measured(steps, laps, executable) if is_whole else Measured()
+        measured = _collect_measured(steps, laps, executable) if is_whole else Measured()
         if is_whole and self.runs[id(made)] < _TURNS:
             measured = _steadier(measured, run_of(executable))
         return Shown(name, executable, measured)

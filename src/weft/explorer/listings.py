@@ -168,7 +168,7 @@ def gpu_listings(source: str, arch: str, lets: Lets) -> GpuListings:
     lines = source.rstrip("\n").split("\n")
     start = next((at for at, line in enumerate(lines) if "__global__" in line), 0)
     names = {start + at: name for at, name in cuda_names(lines[start:], lets).items()}
-    ptx = _linked(_ptx_lines(cubin.ptx), names)
+    ptx = _link_lines(_ptx_lines(cubin.ptx), names)
     return GpuListings(_kernel_alone(lines, start, names), ptx, _sass(cubin, names))
 
 
@@ -181,10 +181,10 @@ def _kernel_alone(lines: Sequence[str], start: int, names: Mapping[int, str]) ->
 def _sass(cubin: Cubin, names: Mapping[int, str]) -> Listing:
     if not available():
         return Listing(["; the disassembler nvdisasm is not installed: weft[dev] has it"])
-    return _linked(_sass_lines(listing(cubin.code)), names)
+    return _link_lines(_sass_lines(listing(cubin.code)), names)
 
 
-def _linked(pairs: Iterable[tuple[str, int]], names: Mapping[int, str]) -> Listing:
+def _link_lines(pairs: Iterable[tuple[str, int]], names: Mapping[int, str]) -> Listing:
     made = Listing()
     for text, line in pairs:
         if line - 1 in names:

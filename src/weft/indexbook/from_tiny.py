@@ -108,7 +108,7 @@ class _Book:
     def _axes(self, value: Value) -> tuple[AxisVar, ...]:
         """Axes inherit the id of the axis they are; those that a movement makes are new."""
         found = []
-        for k, source in enumerate(_inherited(value)):
+        for k, source in enumerate(_find_inherited(value)):
             size = static(value.shape[k])
             repeated = isinstance(value, Expand) and value.x.shape[k] != size
             kind = AxisKind.BROADCAST if repeated else AxisKind.ITER
@@ -326,7 +326,7 @@ def _pieces(value: Value) -> tuple[Domain, ...]:
     return tuple(pieces)
 
 
-def _inherited(value: Value) -> list[tuple[Value, int] | None]:
+def _find_inherited(value: Value) -> list[tuple[Value, int] | None]:
     """For each axis of a value, the axis of an operand that it is; None for a new one."""
     rank = len(value.shape)
     pairs = {k: (operand, j) for (operand, j), k in running_together(value)}

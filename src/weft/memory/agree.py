@@ -69,15 +69,15 @@ def _differences(read: BufferMap, wanted: BufferMap) -> Iterator[Finding]:
 
 
 def _tensor(name: str, read: BufferMap, wanted: BufferMap) -> Iterator[Finding]:
-    got, need = _described(read.refs[name]), _described(wanted.refs[name])
+    got, need = _describe_place(read.refs[name]), _describe_place(wanted.refs[name])
     got["life"], need["life"] = read.lives.get(name), wanted.lives.get(name)
     for field, value in need.items():
         if got[field] != value:
-            why = f"its {field} is {_shown(got[field])}, but must be {_shown(value)}"
+            why = f"its {field} is {_show_value(got[field])}, but must be {_show_value(value)}"
             yield Finding("BufferFact", name, why, _HINT)
 
 
-def _described(ref: MemRef) -> dict[str, object]:
+def _describe_place(ref: MemRef) -> dict[str, object]:
     """What follows of a tensor's place: all but its offset in the arena."""
     buffer = ref.buffer
     if buffer.space is Space.ARENA:
@@ -95,7 +95,7 @@ def _described(ref: MemRef) -> dict[str, object]:
     }
 
 
-def _shown(value: object) -> str:
+def _show_value(value: object) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 

@@ -22,7 +22,7 @@ _FREE: Final = frozenset({"accesses", "write", "attrs"})
 
 def agree(read: Scop, made: Scop) -> None:
     """Raise where a view that was read is not one of the graph, or contradicts itself."""
-    found = list(_ends(read, made)) or list(_blocks(read, made)) or list(_derived(read))
+    found = list(_ends(read, made)) or list(_blocks(read, made)) or list(_check_derived(read))
     if found:
         raise SpecViolation.of(found)
 
@@ -71,7 +71,7 @@ def _operands(accesses: tuple[Access, ...], dtypes: dict[str, DType]) -> str:
     return ", ".join(str(was) if to is None else f"{was} as {to}" for was, to in read)
 
 
-def _derived(read: Scop) -> Iterator[Finding]:
+def _check_derived(read: Scop) -> Iterator[Finding]:
     """What the view says twice: dependences, roles, chains."""
     for block in read.blocks:
         if block.kind is BlockKind.CONTRACTION and block.attrs != recognise(

@@ -210,7 +210,7 @@ class _Finder:
         """A block, all elementwise ones that are made of it, the products at the same place that
         they read too, and the products that they go into; None where they go elsewhere."""
         found = {exp.name: exp}
-        for block in _growing(found):
+        for block in _iterate_growing(found):
             readers = self.readers.get(block.name, [])
             if block.kind is not BlockKind.EWISE:
                 continue
@@ -240,7 +240,7 @@ class _Finder:
         return [k for k, axis in enumerate(div.axes) if axis.name not in kept]
 
 
-def _growing(found: dict[str, PolyBlock]) -> Iterator[PolyBlock]:
+def _iterate_growing(found: dict[str, PolyBlock]) -> Iterator[PolyBlock]:
     """The blocks of a table that gets more of them on the way."""
     done = 0
     while done < len(found):

@@ -23,7 +23,9 @@ def _differences(read: Graph, made: Graph) -> Iterator[Finding]:
         ("outputs", list(read.outputs), list(made.outputs)),
     )
     for what, got, wanted in pairs:
-        shown, needed = ([_shown(*entry) for entry in entries] for entries in (got, wanted))
+        shown, needed = (
+            [_describe_value(*entry) for entry in entries] for entries in (got, wanted)
+        )
         if shown != needed:
             yield Finding(
                 GRAPH,
@@ -33,5 +35,5 @@ def _differences(read: Graph, made: Graph) -> Iterator[Finding]:
             )
 
 
-def _shown(name: str, value: Value) -> str:
+def _describe_value(name: str, value: Value) -> str:
     return f"{name}: {value.dtype}{list(value.shape)}"

@@ -196,29 +196,29 @@ def concat(values: Sequence[Value], along: int) -> Value:
     """
     parts = [v for v in values if v.shape[along] != 0] or list(values[:1])
     if len(parts) <= _MOST_CHOICES:
-        return _chosen(parts, along)
+        return _concat_by_choice(parts, along)
     while len(parts) > 1:
         groups = range(0, len(parts), _GROUP)
-        joined = (_chosen(parts[n : n + _GROUP], along) for n in groups)
+        joined = (_concat_by_choice(parts[n : n + _GROUP], along) for n in groups)
         parts = [barrier(group, group) for group in joined]
     return parts[0]
 
 
-def _chosen(parts: Sequence[Value], along: int) -> Value:
+def _concat_by_choice(parts: Sequence[Value], along: int) -> Value:
     """The same for a few values."""
     total = sum(static(v.shape[along]) for v in parts)
     shape = (*parts[0].shape[:along], total, *parts[0].shape[along + 1 :])
     ends = np.cumsum([static(v.shape[along]) for v in parts]).tolist()
     counter = SI32 if total <= SI32.highest else SI64
     position = Iota(counter, shape, along)
-    result = _placed(parts[-1], along, ends[-1], total)
+    result = _pad_to_place(parts[-1], along, ends[-1], total)
     for part, end in zip(parts[-2::-1], ends[-2::-1], strict=True):
         inside = binary(Fn.LT, position, end)
-        result = Where(inside, _placed(part, along, end, total), result)
+        result = Where(inside, _pad_to_place(part, along, end, total), result)
     return result
 
 
-def _placed(x: Value, along: int, end: int, total: int) -> Value:
+def _pad_to_place(x: Value, along: int, end: int, total: int) -> Value:
     """`x` padded along one axis so that it ends at `end` of `total`."""
     low, high = [0] * len(x.shape), [0] * len(x.shape)
     low[along], high[along] = end - static(x.shape[along]), total - end
@@ -312,7 +312,7 @@ def _element(x: Value, at: tuple[int, ...], depth: int) -> Value:
         case Binary(fn=fn, lhs=lhs, rhs=rhs) if depth and fn is not Fn.DIV:
             left, right = _element(lhs, at, depth - 1), _element(rhs, at, depth - 1)
             if isinstance(left, Const) and isinstance(right, Const):
-                return _folded(fn, left, right)
+                return _fold_constants(fn, left, right)
     size = (1,) * len(at)
     return reshape(shrink(x, at, size), ())
 
@@ -342,7 +342,7 @@ def _sizes(x: Value) -> tuple[int, ...]:
     return tuple(static(d) for d in x.shape)
 
 
-def _folded(fn: Fn, lhs: Const, rhs: Const) -> Const:
+def _fold_constants(fn: Fn, lhs: Const, rhs: Const) -> Const:
     dtype = lhs.dtype
     sides = (np.asarray(side.value).astype(dtype.numpy) for side in (lhs, rhs))
     with np.errstate(**functions.QUIET):

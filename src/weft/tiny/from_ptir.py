@@ -158,7 +158,7 @@ class _Lowering:
                 op, inputs, number, held.dtype, held.shape, base, pairs=pairs, site=site
             )
             found.append(self._split(result) if kind.dtype.is_complex else result)
-        return _nested(output, found)
+        return _nest_results(output, found)
 
     def _run(self) -> Value:
         """What random numbers depend on besides their stream: the seed of the run, and how often
@@ -230,10 +230,10 @@ def _flat(whole: Whole) -> list[Value | Pair]:
     return [value for element in whole for value in _flat(element)]
 
 
-def _nested(kind: ValueType, results: list[Value | Pair]) -> Whole:
+def _nest_results(kind: ValueType, results: list[Value | Pair]) -> Whole:
     """Results, taken from the front of the list, in the shape of a type."""
     if isinstance(kind, TupleType):
-        return tuple(_nested(element, results) for element in kind.elements)
+        return tuple(_nest_results(element, results) for element in kind.elements)
     return results.pop(0)
 
 

@@ -155,7 +155,7 @@ def _unary(
             return _pair(Binary(Fn.HYPOT, x.real, x.imag))
         case elementwise.UnaryFn.RECIPROCAL:
             one = build.splat(1, x.real.dtype, x.real.shape)
-            return _divided(_pair(one), x)
+            return _divide_pairs(_pair(one), x)
     return None
 
 
@@ -169,13 +169,13 @@ def _binary(
             sides = zip(lhs.parts, rhs.parts, strict=True)
             return Pair(*(Binary(fn, a, b) for a, b in sides))
         case elementwise.BinaryFn.MUL:
-            return _multiplied(lhs, rhs)
+            return _multiply_pairs(lhs, rhs)
         case elementwise.BinaryFn.DIV:
-            return _divided(lhs, rhs)
+            return _divide_pairs(lhs, rhs)
     return None
 
 
-def _multiplied(lhs: Pair, rhs: Pair) -> Pair:
+def _multiply_pairs(lhs: Pair, rhs: Pair) -> Pair:
     real = Binary(Fn.SUB, _product(lhs.real, rhs.real), _product(lhs.imag, rhs.imag))
     imag = Binary(Fn.ADD, _product(lhs.real, rhs.imag), _product(lhs.imag, rhs.real))
     return Pair(real, imag)
@@ -185,7 +185,7 @@ def _product(a: Value, b: Value) -> Value:
     return Binary(Fn.MUL, a, b)
 
 
-def _divided(lhs: Pair, rhs: Pair) -> Pair:
+def _divide_pairs(lhs: Pair, rhs: Pair) -> Pair:
     """Smith's way, which neither overflows nor vanishes in between, in f64: the smaller part of the
     divisor over the larger one first. By zero both parts are divided by it."""
     dtype = lhs.real.dtype
@@ -214,10 +214,10 @@ def _compare(op: elementwise.Compare, args: Sequence[Any], output: TensorType) -
 
 
 def _cast(op: elementwise.Cast, args: Sequence[Any], output: TensorType) -> Part:
-    return _converted(args[0], op.dtype)
+    return _convert_part(args[0], op.dtype)
 
 
-def _converted(x: Part, dtype: DType) -> Part:
+def _convert_part(x: Part, dtype: DType) -> Part:
     """PTIR's cast: of a complex value to another class it takes the real part, but for i1."""
     if dtype.is_complex:
         if isinstance(x, Pair):
@@ -230,7 +230,7 @@ def _converted(x: Part, dtype: DType) -> Part:
     return build.cast(x.real, dtype)
 
 
-def _tested(test: Callable[[Value], Value], combine: Fn) -> ComplexRow:
+def _test_parts(test: Callable[[Value], Value], combine: Fn) -> ComplexRow:
     """A test of either part, or of both."""
     return lambda op, args, output: Binary(combine, *(test(part) for part in args[0].parts))
 
@@ -245,10 +245,10 @@ def _dot_general(op: contraction.DotGeneral, args: Sequence[Any], output: Tensor
         return build.product(a, b, batch, contract, PART.get(accum, accum))
 
     if not isinstance(lhs, Pair):
-        return _converted(dot(lhs, rhs), output.dtype)
+        return _convert_part(dot(lhs, rhs), output.dtype)
     real = Binary(Fn.SUB, dot(lhs.real, rhs.real), dot(lhs.imag, rhs.imag))
     imag = Binary(Fn.ADD, dot(lhs.real, rhs.imag), dot(lhs.imag, rhs.real))
-    return _converted(Pair(real, imag), output.dtype)
+    return _convert_part(Pair(real, imag), output.dtype)
 
 
 def _reduce(op: reduction.Reduce, args: Sequence[Any], output: TensorType) -> Part | None:
@@ -261,10 +261,10 @@ def _reduce(op: reduction.Reduce, args: Sequence[Any], output: TensorType) -> Pa
         return build.reshape(summed, output.shape)
 
     if isinstance(x, Pair):
-        return _converted(Pair(total(x.real), total(x.imag)), output.dtype)
+        return _convert_part(Pair(total(x.real), total(x.imag)), output.dtype)
     if str(op.kind) != "sum":
         return None
-    return _converted(total(x), output.dtype)
+    return _convert_part(total(x), output.dtype)
 
 
 def _same(op: Op, args: Sequence[Any], output: TensorType) -> Part:
@@ -312,9 +312,9 @@ COMPLEX_ROWS: Final[Mapping[type[Op], ComplexRow]] = {
     collective.AssertSame: _same,
     collective.Reshard: _same,
     scheduling.Barrier: _barrier,
-    fns.IsNan: _tested(is_nan, Fn.MAX),
-    fns.IsInf: _tested(is_infinite, Fn.MAX),
-    fns.IsFinite: _tested(is_finite, Fn.MIN),
+    fns.IsNan: _test_parts(is_nan, Fn.MAX),
+    fns.IsInf: _test_parts(is_infinite, Fn.MAX),
+    fns.IsFinite: _test_parts(is_finite, Fn.MIN),
     contraction.DotGeneral: _dot_general,
     reduction.Reduce: _reduce,
     complex_parts.Real: _real,

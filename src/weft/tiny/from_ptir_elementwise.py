@@ -47,16 +47,16 @@ def _elementwise_binary(
 
 def divisor(x: Value) -> Value:
     """An operand that must not be zero, where it is an integer and not known to be another."""
-    return _checked(x, Rule.NONZERO, "IntegerDivideByZero", lambda number: number != 0)
+    return _check_elements(x, Rule.NONZERO, "IntegerDivideByZero", lambda number: number != 0)
 
 
 def _not_negative(x: Value, code: str) -> Value:
     if not x.dtype.is_signed:
         return x
-    return _checked(x, Rule.NONNEGATIVE, code, lambda number: number >= 0)
+    return _check_elements(x, Rule.NONNEGATIVE, code, lambda number: number >= 0)
 
 
-def _checked(x: Value, rule: Rule, code: str, keeps: Callable[[int], bool]) -> Value:
+def _check_elements(x: Value, rule: Rule, code: str, keeps: Callable[[int], bool]) -> Value:
     if not x.dtype.is_integer:
         return x
     known = known_number(x)
@@ -189,7 +189,7 @@ def _along(parameter: Value, x: Value, axis: int | None) -> Value:
     return build.expand(parameter, x.shape)
 
 
-def _quantised(quotient: Value, zero_point: Value | None, dtype: DType) -> Value:
+def _quantise_quotient(quotient: Value, zero_point: Value | None, dtype: DType) -> Value:
     steps = Unary(Fn.ROUND, quotient) if dtype.is_integer else quotient
     if zero_point is not None:
         steps = Binary(Fn.ADD, steps, build.cast(zero_point, steps.dtype))
@@ -198,7 +198,7 @@ def _quantised(quotient: Value, zero_point: Value | None, dtype: DType) -> Value
     return build.cast(steps, dtype)
 
 
-def _dequantised(x: Value, scale: Value, zero_point: Value | None) -> Value:
+def _dequantise_steps(x: Value, scale: Value, zero_point: Value | None) -> Value:
     """Integers of up to 16 bits are subtracted in 32, others in 64, which is exact."""
     wide = SI32 if x.dtype.bits <= 16 else SI64
     wide = scale.dtype if x.dtype.is_float else wide
@@ -212,14 +212,14 @@ def _quantize(op: quantisation.Quantize, args: Sequence[Value], output: TensorTy
     x, *parameters = args
     scale, *rest = (_along(p, x, op.axis) for p in parameters)
     quotient = build.cast(Binary(Fn.DIV, x, scale), wide_dtype(x.dtype))
-    return _quantised(quotient, rest[0] if rest else None, op.output_dtype)
+    return _quantise_quotient(quotient, rest[0] if rest else None, op.output_dtype)
 
 
 def _dequantize(op: quantisation.Dequantize, args: Sequence[Value], output: TensorType) -> Value:
     x, scale, *rest = args
     wide = F64 if F64 in (output.dtype, scale.dtype) else F32
     scale, *rest = (_along(p, x, op.axis) for p in (build.cast(scale, wide), *rest))
-    return build.cast(_dequantised(x, scale, rest[0] if rest else None), output.dtype)
+    return build.cast(_dequantise_steps(x, scale, rest[0] if rest else None), output.dtype)
 
 
 def _requantize(op: quantisation.Requantize, args: Sequence[Value], output: TensorType) -> Value:
@@ -227,9 +227,9 @@ def _requantize(op: quantisation.Requantize, args: Sequence[Value], output: Tens
     wide = wide_dtype(in_scale.dtype)
     scales = (build.cast(scale, wide) for scale in (in_scale, out_scale))
     before, after = (_along(scale, q, op.axis) for scale in scales)
-    real = _dequantised(q, before, _along(in_zero, q, op.axis))
+    real = _dequantise_steps(q, before, _along(in_zero, q, op.axis))
     quotient = Binary(Fn.DIV, real, after)
-    return _quantised(quotient, _along(out_zero, q, op.axis), op.output_dtype)
+    return _quantise_quotient(quotient, _along(out_zero, q, op.axis), op.output_dtype)
 
 
 def _own(kind: type[fns.ScalarOp]) -> Iterator[type[fns.ScalarOp]]:

@@ -70,7 +70,7 @@ def _dynamic_update_slice(
 # -- reading -------------------------------------------------------------------------------------
 
 
-def _gathered(x: Value, index: Value, axis: int, shape: Shape) -> Value:
+def _gather_checked(x: Value, index: Value, axis: int, shape: Shape) -> Value:
     """`x` read at checked places, which are repeated to `shape`. An axis without elements has none
     to read: every index is a violation, and zeros stand for what is not there. Numbers that count
     along the axis are the places themselves."""
@@ -94,7 +94,7 @@ def _take(op: indexing.Take, args: Sequence[Value], output: TensorType) -> Value
         return build.reshape(window, output.shape)
     rows = build.reshape(indices, (prod(_sizes(indices)), *(1,) * (len(x.shape) - 1)))
     shape = (rows.shape[0], *x.shape[1:])
-    return build.reshape(_gathered(x, rows, 0, shape), output.shape)
+    return build.reshape(_gather_checked(x, rows, 0, shape), output.shape)
 
 
 def _window(x: Value, indices: Value) -> Value | None:
@@ -122,7 +122,7 @@ def _counts_up(indices: Value) -> bool:
 
 def _gather(op: indexing.Gather, args: Sequence[Value], output: TensorType) -> Value:
     x, indices = args
-    return _gathered(x, indices, normalise_axis(op.axis, output.rank), indices.shape)
+    return _gather_checked(x, indices, normalise_axis(op.axis, output.rank), indices.shape)
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -141,10 +141,10 @@ def _scatter_reduce(
     outer, width = prod(sizes[:along]), prod(sizes[along + 1 :])
     index = build.check(indices, Rule.INSIDE, _SCATTER, sizes[along])
     whole = Scatter(str(op.reduce), outer, sizes[along], width, count, each=width > 1)
-    return _scattered(whole, x, index, updates)
+    return _scatter_updates(whole, x, index, updates)
 
 
-def _scattered(whole: Scatter, x: Value, index: Value, updates: Value) -> Value:
+def _scatter_updates(whole: Scatter, x: Value, index: Value, updates: Value) -> Value:
     return Opaque(whole, (x, index, updates), 0, x.dtype, x.shape, base=0)
 
 
@@ -178,10 +178,10 @@ def _scatter_add(
         rest = prod(rows[len(starts) :])
         whole = Scatter("add", 1, prod(rows), prod(extents), count)
         index = build.binary(Fn.MUL, index, rest) if rest != 1 else index
-        return build.permute(_scattered(whole, turned, index, updates), inverse(order))
+        return build.permute(_scatter_updates(whole, turned, index, updates), inverse(order))
     positions = _positions(starts, scattered, axes, (count, *extents), x)
     whole = Scatter("add", 1, prod(_sizes(x)), 1, count * prod(extents))
-    return _scattered(whole, x, positions, updates)
+    return _scatter_updates(whole, x, positions, updates)
 
 
 def _components(

@@ -82,7 +82,7 @@ def _layer_norm(op: normalisation.LayerNorm, args: Sequence[Value], output: Tens
     return build.cast(build.layer_norm(x, gamma, beta, op.epsilon, along), output.dtype)
 
 
-def _running(fn: ReduceFn) -> Row:
+def _reduce_running(fn: ReduceFn) -> Row:
     """A running reduction, in f32 for narrow floats, each result rounded once."""
 
     def row(op: reduction.CumulativeSum, args: Sequence[Value], output: TensorType) -> Value:
@@ -130,9 +130,9 @@ ROWS: Final[Rows] = {
     reduction.ArgMax: _position(ReduceFn.MAX),
     reduction.ArgMin: _position(ReduceFn.MIN),
     reduction.SegmentReduce: _segment_reduce,
-    reduction.CumulativeSum: _running(ReduceFn.SUM),
-    reduction.CumulativeProd: _running(ReduceFn.PROD),
-    reduction.CumulativeMax: _running(ReduceFn.MAX),
-    reduction.CumulativeMin: _running(ReduceFn.MIN),
+    reduction.CumulativeSum: _reduce_running(ReduceFn.SUM),
+    reduction.CumulativeProd: _reduce_running(ReduceFn.PROD),
+    reduction.CumulativeMax: _reduce_running(ReduceFn.MAX),
+    reduction.CumulativeMin: _reduce_running(ReduceFn.MIN),
     normalisation.LayerNorm: _layer_norm,
 }

@@ -67,7 +67,7 @@ def evaluate_all(
     with np.errstate(**functions.QUIET):
         for position, value in enumerate(order):
             args = [arrays[operand] for operand in operands(value)]
-            arrays[value] = _checked(value, _evaluate(value, args, data, opaque))
+            arrays[value] = _check_result(value, _evaluate(value, args, data, opaque))
             for dead in [] if keep_all else uses.get(position, []):
                 del arrays[dead]
     return arrays
@@ -84,7 +84,7 @@ def _last_uses(order: Sequence[Value], outputs: Sequence[Value]) -> dict[int, li
     return dead
 
 
-def _checked(value: Value, array: Array) -> Array:
+def _check_result(value: Value, array: Array) -> Array:
     if array.shape != value.shape or array.dtype != value.dtype.numpy:
         what = f"the input {value.name!r}" if isinstance(value, Input) else type(value).__name__
         shape = ", ".join(map(str, value.shape))
@@ -118,9 +118,9 @@ def _evaluate(
         case Reduce(fn=reduce_fn, x=x, axes=axes, acc=acc):
             return functions.reduce(str(reduce_fn), x.dtype, args[0], axes, acc)
         case DynamicUpdate():
-            return _updated(args[0], args[1], args[2:])
+            return _write_window(args[0], args[1], args[2:])
         case Gather(axis=axis):
-            return _gathered(args[0], args[1], axis)
+            return _gather_places(args[0], args[1], axis)
         case Check(rule=rule, size=size, code=code):
             return functions.checked(args[0], str(rule), size, code)
         case Words():
@@ -130,7 +130,7 @@ def _evaluate(
                 raise Unimplemented(str(value.op), "Tiny does not know what it means")
             return opaque(value, args)
         case _:
-            return _moved(value, args)
+            return _move_elements(value, args)
 
 
 def _scalar(scalar: object, value: Const) -> Array:
@@ -148,7 +148,7 @@ def _iota(value: Iota) -> Array:
     return np.broadcast_to(counts.reshape(column), shape)
 
 
-def _moved(value: Value, args: Sequence[Array]) -> Array:
+def _move_elements(value: Value, args: Sequence[Array]) -> Array:
     x = args[0]
     match value:
         case Reshape(shape=shape):
@@ -171,19 +171,19 @@ def _moved(value: Value, args: Sequence[Array]) -> Array:
             found = x[tuple(evaluate(e, env) for e in index)] if index else x
             return np.asarray(np.broadcast_to(found, _sizes(shape)))
         case DynamicShrink(size=size):
-            return np.asarray(x[_clamped(x, _sizes(size), args[1:])])
+            return np.asarray(x[_clamp_window(x, _sizes(size), args[1:])])
         case Barrier():
             return x
     raise UserError(f"{type(value).__name__} is not a node of Tiny")
 
 
-def _updated(x: Array, update: Array, starts: Sequence[Array]) -> Array:
+def _write_window(x: Array, update: Array, starts: Sequence[Array]) -> Array:
     result = np.array(x)
-    result[_clamped(x, update.shape, starts)] = update
+    result[_clamp_window(x, update.shape, starts)] = update
     return result
 
 
-def _gathered(x: Array, index: Array, axis: int) -> Array:
+def _gather_places(x: Array, index: Array, axis: int) -> Array:
     places: list[Array] = list(np.indices(index.shape, sparse=True))
     places[axis] = index
     return np.asarray(x[tuple(places)]).reshape(index.shape)
@@ -196,7 +196,7 @@ def _words(states: Array, shape: Sequence[int]) -> Array:
     return found.reshape(*states.shape[:-1], *shape)
 
 
-def _clamped(x: Array, size: Sequence[int], starts: Sequence[Array]) -> tuple[Any, ...]:
+def _clamp_window(x: Array, size: Sequence[int], starts: Sequence[Array]) -> tuple[Any, ...]:
     """The window whose start is moved as little as needed for it to lie inside `x`."""
     bounds = zip(starts, x.shape, size, strict=True)
     return _window([min(max(int(s), 0), dim - n) for s, dim, n in bounds], size)

@@ -17,7 +17,7 @@ def specialise(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     _check_sizes(graph, sizes)
     new: dict[Value, Value] = {}
     for value in (*graph.inputs, *graph.values):
-        new.setdefault(value, _rebuilt(value, new, sizes))
+        new.setdefault(value, _rebuild_value(value, new, sizes))
     return Graph(
         tuple(i for i in (new[i] for i in graph.inputs) if isinstance(i, Input)),
         tuple((name, new[value]) for name, value in graph.outputs),
@@ -50,7 +50,7 @@ def _symbols(value: Value) -> Iterator[str]:
             waiting.extend(reversed(item))
 
 
-def _rebuilt(value: Value, new: Mapping[Value, Value], sizes: Mapping[str, int]) -> Value:
+def _rebuild_value(value: Value, new: Mapping[Value, Value], sizes: Mapping[str, int]) -> Value:
     def replaced(item: Any) -> Any:
         if isinstance(item, Symbol):
             if item.name not in sizes:

@@ -26,7 +26,7 @@ def test_a_job_that_does_not_listen_is_killed(
     board.tell("rank 1 failed at a.py:3: no\ndata")
     board.tell("rank 0 failed at a.py:4: no data")
     board.write(1, FAILED)
-    assert launch._watched(job_of(DEAF), board) == 1
+    assert launch._watch_job(job_of(DEAF), board) == 1
     assert capsys.readouterr().err == "weft: rank 1 failed at a.py:3: no data\n"
 
 
@@ -38,7 +38,7 @@ def test_a_rank_that_ended_before_it_joined_is_missed(
     gone = job_of("")
     gone.wait()
     Path(Board.first_file(board.path, 1)).write_text(f"{gone.pid}\n")
-    assert launch._watched(job_of("import time; time.sleep(600)"), board) == 1
+    assert launch._watch_job(job_of("import time; time.sleep(600)"), board) == 1
     assert capsys.readouterr().err == "weft: rank 1 has ended, and never came to weft.mesh\n"
 
 
@@ -48,7 +48,7 @@ def test_a_rank_that_does_not_join_is_late(
     monkeypatch.setenv("WEFT_COLLECTIVE_TIMEOUT", "0.5")
     board = Board.made(tmp_path / "board", 3)
     board.write(1, STARTING)
-    assert launch._watched(job_of("import time; time.sleep(600)"), board) == 1
+    assert launch._watch_job(job_of("import time; time.sleep(600)"), board) == 1
     assert capsys.readouterr().err == (
         "weft: rank 1 waited 0.5 s at weft.mesh, and rank 0, rank 2 did not come to it; "
         "WEFT_COLLECTIVE_TIMEOUT says how long\n"

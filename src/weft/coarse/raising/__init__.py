@@ -73,14 +73,14 @@ def _raise_body(editor: Editor, log: PassLog, patterns: Mapping[str, Pattern]) -
     view, changed = View(editor.body), False
     for original in editor.body.body:
         instruction = editor.resolved(original)
-        if not _raised(editor, view, original, instruction, log, patterns):
+        if not _raise_instruction(editor, view, original, instruction, log, patterns):
             editor.keep(instruction)
         else:
             changed = True
     return changed
 
 
-def _raised(
+def _raise_instruction(
     editor: Editor, view: View, original: Instruction, instruction: Instruction, log: PassLog,
     patterns: Mapping[str, Pattern],
 ) -> bool:  # fmt: skip
@@ -91,7 +91,7 @@ def _raised(
         matched = pattern(view, original)
         if matched is not None and _stands_alone(editor, view, matched, original.id):
             new = Replacement(editor)
-            value = _written(new, matched)
+            value = _write_match(new, matched)
             if value is not None and value.type == kind:
                 log.fire(f"raise-{name}", editor.place(original))
                 editor.gather(instruction.id, matched.inside)
@@ -101,7 +101,7 @@ def _raised(
     return False
 
 
-def _written(new: Replacement, matched: Matched) -> Term | None:
+def _write_match(new: Replacement, matched: Matched) -> Term | None:
     try:
         return matched.write(new.terms(map(new.editor.resolve, matched.operands)))
     except (SpecViolation, UserError):

@@ -102,7 +102,7 @@ def _attention(search: Search, root: Instruction, blind: Operand | None) -> Matc
     first = _first_product(search, found[0], parts)
     if first is None:
         return None
-    return _matched(search, first, second, parts, shape, out.dtype, blind)
+    return _match_attention(search, first, second, parts, shape, out.dtype, blind)
 
 
 # -- products ------------------------------------------------------------------------------------
@@ -164,14 +164,14 @@ def _first_product(search: Search, operand: Operand, parts: _Scores) -> _Product
     search.inside.append(definition.id)
     for inner, mask in (definition.operands, definition.operands[::-1]):
         before = (parts.factor, list(parts.masks), list(parts.hidden))
-        found = search.first(partial(_masked, search, inner, mask, parts))
+        found = search.first(partial(_take_mask, search, inner, mask, parts))
         if found is not None:
             return found
         parts.factor, parts.masks, parts.hidden = before
     return None
 
 
-def _masked(search: Search, inner: Operand, mask: Operand, parts: _Scores) -> _Product | None:
+def _take_mask(search: Search, inner: Operand, mask: Operand, parts: _Scores) -> _Product | None:
     # Factors that are still to come belong to the product alone.
     parts.masks.append((parts.factor, mask))
     return _first_product(search, inner, parts)
@@ -180,7 +180,7 @@ def _masked(search: Search, inner: Operand, mask: Operand, parts: _Scores) -> _P
 # -- putting it together -------------------------------------------------------------------------
 
 
-def _matched(
+def _match_attention(
     search: Search,
     first: _Product,
     second: _Product,
@@ -193,14 +193,14 @@ def _matched(
     k_factor, k = search.scaled(first.rhs)
     turn = not first.turned
     if turn:
-        k, turn = _untransposed(search, k)
+        k, turn = _undo_transpose(search, k)
         more, k = search.scaled(k)
         k_factor *= more
     kinds = [search.view.tensor(o) for o in (q, k, second.rhs)]
     if any(kind is None or kind.dtype is not dtype for kind in kinds):
         return None
-    heads = [k] if turn else [_unshared(search, k, shape)]
-    heads.append(_unshared(search, second.rhs, shape))
+    heads = [k] if turn else [_undo_sharing(search, k, shape)]
+    heads.append(_undo_sharing(search, second.rhs, shape))
     if search.view.shape(heads[0]) is None or not _same_heads(search.view, heads):
         heads = [k, second.rhs]
     causal, masks = _masks(search.view, parts, shape)
@@ -220,7 +220,7 @@ def _matched(
     return Matched(operands, frozenset(search.inside), partial(_write, wiring))
 
 
-def _untransposed(search: Search, k: Operand) -> tuple[Operand, bool]:
+def _undo_transpose(search: Search, k: Operand) -> tuple[Operand, bool]:
     """The keys before their last two axes were exchanged, and whether they still are."""
     definition = search.view.definition(k)
     if definition is None or not isinstance(definition.op, Transpose):
@@ -232,7 +232,7 @@ def _untransposed(search: Search, k: Operand) -> tuple[Operand, bool]:
     return definition.operands[0], False
 
 
-def _unshared(search: Search, x: Operand, scores: Shape) -> Operand:
+def _undo_sharing(search: Search, x: Operand, scores: Shape) -> Operand:
     """Keys or values before their heads were repeated; themselves where they were not."""
     mark = len(search.inside)
     outer = search.take(x, "reshape")
@@ -304,20 +304,20 @@ def columns_ahead(view: View, mask: Operand) -> int | None:
     if op in (CompareFn.GREATER_EQUAL, CompareFn.GREATER):
         sides = sides[::-1]
         op = CompareFn.LESS_EQUAL if op is CompareFn.GREATER_EQUAL else CompareFn.LESS
-    column, row = (_counted(view, side) for side in sides)
+    column, row = (_find_counting_axis(view, side) for side in sides)
     if op not in kinds or column is None or row is None or (column[0], row[0]) != (-1, -2):
         return None
     return row[1] - column[1] - kinds[op]
 
 
-def _counted(view: View, operand: Operand) -> tuple[int, int] | None:
+def _find_counting_axis(view: View, operand: Operand) -> tuple[int, int] | None:
     """The axis, from the last one on, that an operand counts along, and what it begins with."""
     made, shape = view.definition(operand), view.shape(operand)
     if made is None or shape is None:
         return None
     if isinstance(made.op, Iota):
         return made.op.axis - len(shape), 0
-    inner = _counted(view, made.operands[0]) if made.operands else None
+    inner = _find_counting_axis(view, made.operands[0]) if made.operands else None
     before = view.shape(made.operands[0]) if made.operands else None
     if inner is None or before is None:
         return None

@@ -35,13 +35,13 @@ def convolution(view: View, root: Instruction) -> Matched | None:
             None if found is None or shape is None else search.laid(bias, shape, [len(shape) - 1])
         )
         if found is not None and laid is not None:
-            return _matched(search, found, [laid])
+            return _match_convolution(search, found, [laid])
     search = Search(view)
     found = _product(search, root)
-    return None if found is None else _matched(search, found, [])
+    return None if found is None else _match_convolution(search, found, [])
 
 
-def _matched(search: Search, found: Product, bias: Sequence[Operand]) -> Matched:
+def _match_convolution(search: Search, found: Product, bias: Sequence[Operand]) -> Matched:
     patches, x, matrix, groups = found
     write = partial(_write, patches, groups)
     return Matched((x, matrix, *bias), frozenset(search.inside), write)

@@ -21,13 +21,13 @@ def layer_norm(view: View, root: Instruction) -> Matched | None:
     for product, bias in (root.operands, root.operands[::-1]):
         search = Search(view)
         search.inside.append(root.id)
-        found = _normalised(search, product, bias)
+        found = _match_normalised(search, product, bias)
         if found is not None:
             return found
     return None
 
 
-def _normalised(search: Search, product: Operand, bias: Operand) -> Matched | None:
+def _match_normalised(search: Search, product: Operand, bias: Operand) -> Matched | None:
     factors = _factors(search, product)
     shape = search.view.shape(product)
     if shape is None or len(factors) != 3:
@@ -174,7 +174,7 @@ def _length(
     if not axes:
         return None
     length = search.unrepeated(operand, shape, axes)
-    attempt = partial(_bounded, search, x, shape, axes)
+    attempt = partial(_find_epsilon, search, x, shape, axes)
     if power == 1:
         inverse = search.first(lambda: attempt(search.argument(length, "rsqrt")))
         if inverse is not None:
@@ -190,7 +190,7 @@ def _length(
     return (axes, bound[0], True) if _is_square_sum(search, x, squares, shape, axes) else None
 
 
-def _bounded(
+def _find_epsilon(
     search: Search, x: Operand, shape: Shape, axes: Sequence[int], operand: Operand | None
 ) -> float | None:
     """The epsilon of `max(sum(x^2), epsilon)`."""

@@ -27,11 +27,11 @@ def polynomial(search: Search, operand: Operand, atoms: Sequence[Operand]) -> Po
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    made = _combined(definition.op.mnemonic, known)
+    made = _combine_polynomials(definition.op.mnemonic, known)
     return made if made is not None and len(made) <= MOST_TERMS else None
 
 
-def _combined(name: str, parts: Sequence[Polynomial]) -> Polynomial | None:
+def _combine_polynomials(name: str, parts: Sequence[Polynomial]) -> Polynomial | None:
     first = parts[0]
     if name == "neg":
         return {powers: -factor for powers, factor in first.items()}

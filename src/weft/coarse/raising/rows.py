@@ -64,10 +64,10 @@ def _row_sum(
 def shifted(search: Search, powers: Operand | None, shape: Shape, axis: int) -> Operand | None:
     """The x of `exp(x - max(x))`."""
     difference = search.take(search.argument(powers, "exp"), "sub")
-    return None if difference is None else _unshifted(search, difference, shape, axis)
+    return None if difference is None else _undo_shift(search, difference, shape, axis)
 
 
-def _unshifted(search: Search, difference: Instruction, shape: Shape, axis: int) -> Operand | None:
+def _undo_shift(search: Search, difference: Instruction, shape: Shape, axis: int) -> Operand | None:
     """The x of `x - max(x)`."""
     x, largest = difference.operands
     return search.first(
@@ -121,7 +121,7 @@ def _two_steps(search: Search, root: Instruction, shape: Shape, axis: int) -> Op
     difference = search.take(left, "sub")
     if difference is None or search.argument(powers, "exp") != left:
         return None
-    return _unshifted(search, difference, shape, axis)
+    return _undo_shift(search, difference, shape, axis)
 
 
 def _one_step(search: Search, root: Instruction, shape: Shape, axis: int) -> Operand | None:

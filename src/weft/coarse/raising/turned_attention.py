@@ -106,7 +106,7 @@ def turned_attention(view: View, root: Instruction) -> Matched | None:
     for weights, values in (sides, sides[::-1]):
         search = Search(view)
         search.inside.append(root.id)
-        found = _matched(search, root, weights, values)
+        found = _match_turned(search, root, weights, values)
         if found is not None:
             return found
     return None
@@ -140,7 +140,9 @@ def _side(operand: Operand, batch: Axes, contract: Axes, rank: int) -> _Side:
     return _Side(operand, tuple(batch), tuple(contract), free)
 
 
-def _matched(search: Search, root: Instruction, weights: _Side, values: _Side) -> Matched | None:
+def _match_turned(
+    search: Search, root: Instruction, weights: _Side, values: _Side
+) -> Matched | None:
     view = search.view
     if len(weights.contract) != 1 or len(values.free) != 1:
         return None
@@ -160,7 +162,7 @@ def _matched(search: Search, root: Instruction, weights: _Side, values: _Side) -
     out = view.tensor(Ref(root.id))
     if out is None or any(k is None or k.dtype is not out.dtype or not k.is_static for k in kinds):
         return None
-    wiring = _wiring(sizes, out, root, parts, (queries, named), keys, (weights, values))
+    wiring = _make_wiring(sizes, out, root, parts, (queries, named), keys, (weights, values))
     wiring = _with_masks(view, wiring, parts)
     operands = (queries.operand, keys.operand, values.operand, *(m.operand for m in wiring.masks))
     return Matched(operands, frozenset(search.inside), partial(_write, wiring))
@@ -192,14 +194,14 @@ def _first_product(
             parts.masks.append(_Mask(seen, axes, 1.0, number))
         elif definition.op.mnemonic == "add":
             search.inside.append(definition.id)
-            return _added(search, definition, axes, parts)
+            return _take_summand(search, definition, axes, parts)
         else:
             return None
         search.inside.append(definition.id)
     return None
 
 
-def _added(
+def _take_summand(
     search: Search, definition: Instruction, axes: Axes, parts: _Scores
 ) -> tuple[Instruction, Axes] | None:
     """One operand of a sum is a mask, the other leads to the product."""
@@ -244,7 +246,7 @@ def _names(side: _Side, axes: Axes, start: int) -> dict[int, int]:
     return found | dict(zip(axes[start:], side.free, strict=False))
 
 
-def _wiring(
+def _make_wiring(
     sizes: Shape,
     out: TensorType,
     root: Instruction,

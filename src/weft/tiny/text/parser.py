@@ -315,11 +315,11 @@ def _read_binary(fn: str, inputs: Sequence[Value], fields: Fields) -> Value:
             shown = " and ".join(str(write_shape(x.shape)) for x in inputs)
             raise SpecViolation(BROADCAST, f"the operands have shapes {shown}", where=fields.where)
         shape.append(next(iter(wide), 1))
-    sides = [_expanded(x, shape) for x in inputs]
+    sides = [_expand_to(x, shape) for x in inputs]
     return Where(*sides) if fn == "where" else Binary(_fn(fn, fields), *sides)
 
 
-def _expanded(x: Value, shape: Sequence[Dim]) -> Value:
+def _expand_to(x: Value, shape: Sequence[Dim]) -> Value:
     """`x` with missing leading axes, expanded; nothing that it is already."""
     if len(x.shape) < len(shape):
         x = Reshape(x, ((1,) * (len(shape) - len(x.shape)) + tuple(x.shape)))
@@ -347,7 +347,7 @@ def _read_movement(kind: str, inputs: Sequence[Value], attrs: Fields) -> Value:
             return Permute(x, attrs.wholes("perm"))
         case "expand":
             shape = _shape(attrs.take("new_shape"), attrs)
-            return _expanded(x, shape) if len(x.shape) < len(shape) else Expand(x, shape)
+            return _expand_to(x, shape) if len(x.shape) < len(shape) else Expand(x, shape)
         case "pad":
             fill = build.const(attrs.scalar("value"), x.dtype)
             return Pad(x, attrs.wholes("low"), attrs.wholes("high"), fill)

@@ -71,7 +71,7 @@ class Composite(Op):
         wanted = tuple(index for index, asked in enumerate(at.wanted) if asked)
         parts = at.of_elements if isinstance(at.result.type, TupleType) else (at.cotangent,)
         seeds = [part for part in parts if is_smooth(part.type)]
-        found = _replayed(_adjoint(self, types, wanted), [*at.operands, *seeds])
+        found = _replay_program(_adjoint(self, types, wanted), [*at.operands, *seeds])
         gradients = dict(zip(wanted, found, strict=True))
         return [gradients.get(index) for index in range(len(types))]
 
@@ -97,7 +97,7 @@ def _adjoint(op: Composite, types: tuple[TensorType, ...], wrt: tuple[int, ...])
     return dce(program.with_main(alone))
 
 
-def _replayed(program: Program, operands: Sequence[Term]) -> list[Term]:
+def _replay_program(program: Program, operands: Sequence[Term]) -> list[Term]:
     """The results of a program without control flow on these operands, as further terms."""
     main, emitter = program.main, operands[0].emitter
     values = dict(zip(main.parameter_ids, operands, strict=True))

@@ -44,7 +44,9 @@ def with_counted_loops(program: Program, most: int = MOST_STEPS) -> Program:
     shop = Workshop(program)
     changed = False
     while True:
-        found = [region for region in shop.regions.values() if _rewritten(region, shop, most)]
+        found = [
+            region for region in shop.regions.values() if _has_counted_loop(region, shop, most)
+        ]
         if not found:
             break
         changed = True
@@ -52,7 +54,11 @@ def with_counted_loops(program: Program, most: int = MOST_STEPS) -> Program:
             shop.regions[region.id] = replace(region, body=_body(region, shop, most))
     functions = []
     for function in program.functions:
-        body = _body(function, shop, most) if _rewritten(function, shop, most) else function.body
+        body = (
+            _body(function, shop, most)
+            if _has_counted_loop(function, shop, most)
+            else function.body
+        )
         changed = changed or body is not function.body
         functions.append(replace(function, body=body))
     if not changed:
@@ -61,7 +67,7 @@ def with_counted_loops(program: Program, most: int = MOST_STEPS) -> Program:
     return dce(replace(program, functions=tuple(functions), regions=regions))
 
 
-def _rewritten(body: Body, shop: Workshop, most: int) -> bool:
+def _has_counted_loop(body: Body, shop: Workshop, most: int) -> bool:
     return any(_turns(i, body, shop, most) is not None for i in body.body)
 
 

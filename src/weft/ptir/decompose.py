@@ -105,7 +105,7 @@ def _tuples_apart(program: Program) -> Program:
             pending += list(parts)[::-1]
             continue
         if not isinstance(operand, Ref):
-            copies.append(_copied(fresh + len(copies), operand, kind))
+            copies.append(_copy_operand(fresh + len(copies), operand, kind))
             operand = Ref(copies[-1].id)
         results.append((operand.id, kind))
     body = _without_unused([*main.body, *copies], tuples, {number for number, _ in results})
@@ -113,7 +113,7 @@ def _tuples_apart(program: Program) -> Program:
     return program.with_main(replace(main, body=body, result_ids=ids, results=kinds))
 
 
-def _copied(number: int, operand: Operand, kind: ValueType) -> Instruction:
+def _copy_operand(number: int, operand: Operand, kind: ValueType) -> Instruction:
     """An instruction that only holds an operand that is no value of its own."""
     if isinstance(operand, TensorLiteral):
         return Instruction(number, Constant(operand), (), kind)
@@ -203,7 +203,7 @@ class _Round:
         body = {instruction.id: instruction for instruction in after.body}
         kept = []
         for hint in before.hints:
-            expanded = _expanded(hint, body, self.expansions[before.label])
+            expanded = _expand_hint(hint, body, self.expansions[before.label])
             try:
                 check_hint(expanded, after)
             except SpecViolation as error:
@@ -232,8 +232,8 @@ def put_in_place(
         new.editor.forward(instruction, operand)
     else:
         # Results and the inputs of hints must be plain.
-        done.append(_copied(instruction.id, operand, instruction.output))
-    return _kept(new.editor, instruction, done)
+        done.append(_copy_operand(instruction.id, operand, instruction.output))
+    return _keep_instructions(new.editor, instruction, done)
 
 
 def _put_parts(
@@ -251,10 +251,10 @@ def _put_parts(
     if new.editor.is_whole(instruction.id):
         done.append(replace(instruction, op=MakeTuple(), operands=operands))
     new.editor.forward_parts(instruction, operands)
-    return _kept(new.editor, instruction, done)
+    return _keep_instructions(new.editor, instruction, done)
 
 
-def _kept(
+def _keep_instructions(
     editor: Editor, instruction: Instruction, done: list[Instruction]
 ) -> tuple[Instruction, ...]:
     """Instructions that join the body, with the line of the one they stand for."""
@@ -264,7 +264,7 @@ def _kept(
     return tuple(done)
 
 
-def _expanded(
+def _expand_hint(
     hint: HintRegion, body: Mapping[int, Instruction], expansions: Expansions
 ) -> HintRegion:
     made: list[Instruction] = []

@@ -148,7 +148,7 @@ def _round(op: Round, x: Term) -> Term:
 # -- integers and bits ---------------------------------------------------------------------------
 
 
-def _flipped(x: Term) -> Term:
+def _flip_bits(x: Term) -> Term:
     """Every bit flipped: -1 - x, highest - x, or not x. It also reverses the order."""
     if x.dtype is I1:
         return x.compare(False, "equal")
@@ -157,7 +157,7 @@ def _flipped(x: Term) -> Term:
 
 def _bitwise_not(op: BitwiseNot, x: Term) -> Term:
     """-1 - x for signed, highest - x for unsigned integers, x == false for i1."""
-    return _flipped(x)
+    return _flip_bits(x)
 
 
 def _logic(name: str, **attrs: str) -> Rule:
@@ -204,11 +204,11 @@ def _reduce_all(op: ReduceAll, x: Term) -> Term:
 
 def _argmin(op: ArgMin, x: Term) -> Term:
     """arg_max(-x) for floats, arg_max(not x) for integers and i1: NaN and ties are as there."""
-    turned = -x if x.dtype.is_float else _flipped(x)
+    turned = -x if x.dtype.is_float else _flip_bits(x)
     return turned.arg_max(axis=op.axis, keepdims=op.keepdims, output_dtype=op.output_dtype)
 
 
-def _ordered(x: Term, axis: int, descending: bool, dtype: DType) -> Term | None:
+def _order_elements(x: Term, axis: int, descending: bool, dtype: DType) -> Term | None:
     """All elements along an axis by `top_k`, whose order is that of `sort`."""
     extent = x.shape[axis]
     if isinstance(extent, Symbol):
@@ -218,13 +218,13 @@ def _ordered(x: Term, axis: int, descending: bool, dtype: DType) -> Term | None:
 
 def _sort(op: Sort, x: Term) -> Term | None:
     """The values of top_k with k = extent."""
-    found = _ordered(x, op.axis, op.descending, SI64)
+    found = _order_elements(x, op.axis, op.descending, SI64)
     return None if found is None else found[0]
 
 
 def _argsort(op: Argsort, x: Term) -> Term | None:
     """The indices of top_k with k = extent."""
-    found = _ordered(x, op.axis, op.descending, op.output_dtype)
+    found = _order_elements(x, op.axis, op.descending, op.output_dtype)
     return None if found is None else found[1]
 
 
@@ -245,7 +245,7 @@ def _searchsorted(op: Searchsorted, ascending: Term, values: Term) -> Term:
     )
 
 
-def _running(kind: str) -> Rule:
+def _reduce_running(kind: str) -> Rule:
     """A running reduction as `reduce_window`: each window reaches back to the beginning."""
 
     def rule(op: CumulativeSum | CumulativeMax | CumulativeMin, x: Term) -> Term | None:
@@ -326,7 +326,7 @@ DECOMPOSITIONS: dict[type[Op], Rule] = {
     Sort: _sort,
     Argsort: _argsort,
     Searchsorted: _searchsorted,
-    CumulativeSum: _running("sum"),
-    CumulativeMax: _running("max"),
-    CumulativeMin: _running("min"),
+    CumulativeSum: _reduce_running("sum"),
+    CumulativeMax: _reduce_running("max"),
+    CumulativeMin: _reduce_running("min"),
 }

@@ -19,11 +19,11 @@ def exchanges(program: Program) -> list[str]:
             if isinstance(op, Collective):
                 kind = operand_type(instruction.operands[0], types)
                 line = getattr(op, "line", "") or program.line(body, instruction)
-                found.append(_described(op, kind, line))
+                found.append(_describe_exchange(op, kind, line))
     return found
 
 
-def _described(op: Collective, kind: object, line: str) -> str:
+def _describe_exchange(op: Collective, kind: object, line: str) -> str:
     fn = f" ({str(op.fn).lower()})" if hasattr(op, "fn") else ""
     static = isinstance(kind, TensorType) and kind.is_static
     size = f"{kind.bytes:,} bytes" if static else "bytes of dynamic dims"  # type: ignore[attr-defined]

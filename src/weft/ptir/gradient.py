@@ -52,7 +52,7 @@ def gradient(
     """The program that also returns the gradient of its result number `of`, a float scalar, with
     respect to the parameters `wrt`: all results as before, then one gradient for each. `classes`
     says which parameters differ between ranks."""
-    main = _verified(program)
+    main = _verify_main(program)
     wanted = _parameters(main, wrt)
     if not 0 <= of < len(main.results):
         raise UserError(f"there is no result {of}; @{main.name} has {len(main.results)}")
@@ -77,7 +77,7 @@ def vjp(
     """The program with a cotangent as further parameter for each of the results `of` (default: all
     floats and complex numbers among them), and as further results the cotangents of the parameters
     `wrt`. A result that is a tuple has a cotangent for each of its floats."""
-    main = _verified(program)
+    main = _verify_main(program)
     chosen = range(len(main.results)) if of is None else _numbers(of, len(main.results), "result")
     if of is not None and not any(is_smooth(main.results[index]) for index in chosen):
         raise UserError("none of the results asked for is a float or complex number")
@@ -100,20 +100,20 @@ def _vjp(
 def jvp(program: Program, wrt: int | Sequence[int], *, classes: Sequence[Classes] = ()) -> Program:
     """The program with a tangent as further parameter for each of the parameters `wrt`, and as
     further results the tangents of its results, as far as they are floats or complex numbers."""
-    main = _verified(program)
+    main = _verify_main(program)
     wanted = _parameters(main, wrt)
     whole = _vjp(program, wanted, range(len(main.results)), FORWARD_CONTROL, classes)
     adjoint = whole.program
     first, count = len(main.parameters), len(adjoint.main.parameters)
     gradients = range(len(main.results), len(adjoint.main.results))
     double = _vjp(adjoint, range(first, count), gradients, classes=whole.classes)
-    return _without(double.program, range(first, count), gradients)
+    return _leave_out(double.program, range(first, count), gradients)
 
 
 # -- the questions asked -------------------------------------------------------------------------
 
 
-def _verified(program: Program) -> Function:
+def _verify_main(program: Program) -> Function:
     verify(program)
     return program.main
 
@@ -225,14 +225,14 @@ class _Derivative:
         remaining = iter(seeds)
         found = walk.backward([next(remaining) if seeded else None for seeded in self.seeded])
         gradients = [found[i] or self.tape.zeros(self.main.parameters[i]) for i in self.wanted]
-        return _cleaned(self.shop.finished(self.tape, [*results, *gradients]), self.main)
+        return _clean_up(self.shop.finished(self.tape, [*results, *gradients]), self.main)
 
 
 def _parts(kind: ValueType) -> Sequence[ValueType]:
     return (kind,) if isinstance(kind, TensorType) else kind.elements
 
 
-def _cleaned(program: Program, before: Function) -> Program:
+def _clean_up(program: Program, before: Function) -> Program:
     """Without dead and repeated instructions, and with the hints that still hold."""
     log = PassLog()
     try:
@@ -245,7 +245,7 @@ def _cleaned(program: Program, before: Function) -> Program:
     return drop_default_streams(cse(dce(program.with_main(main), log), log))
 
 
-def _without(program: Program, parameters: Sequence[int], results: Sequence[int]) -> Program:
+def _leave_out(program: Program, parameters: Sequence[int], results: Sequence[int]) -> Program:
     """The program without some results, and with zeros in place of some parameters."""
     source = assign_streams(program)
     before = source.main
@@ -273,4 +273,4 @@ def _without(program: Program, parameters: Sequence[int], results: Sequence[int]
             # Not before: the sizes of the zeros may be known only from here on.
             environment.define(value_id, tape.zeros(dropped.pop(value_id)))
         environment.replay(instruction, same_id=True)
-    return _cleaned(shop.finished(tape, [*map(environment.whole, main.result_ids)]), main)
+    return _clean_up(shop.finished(tape, [*map(environment.whole, main.result_ids)]), main)

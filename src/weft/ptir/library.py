@@ -123,7 +123,7 @@ def attention_scores(
     if mask is not None:
         mask = mask.cast(wide)
         if not opened:
-            mask, blind = _opened(mask, rows, columns, causal)
+            mask, blind = _open_mask(mask, rows, columns, causal)
         scores = scores + mask.broadcast_to(scores.shape)
     if causal:
         hidden = causal_mask(q.emitter, rows, columns, wide)
@@ -141,7 +141,7 @@ def has_early_rows(rows: Dim, columns: Dim) -> bool:
     return isinstance(rows, int) and isinstance(columns, int) and rows > columns
 
 
-def _opened(mask: V, rows: Dim, columns: Dim, causal: bool) -> tuple[V, V]:
+def _open_mask(mask: V, rows: Dim, columns: Dim, causal: bool) -> tuple[V, V]:
     """A mask that hides nothing from the rows that would see nothing, and which rows these are."""
     dims = broadcast_dims(mask.shape, (rows, columns) if causal else (1,))
     shown = whole = mask.broadcast_to(dims)

@@ -193,10 +193,10 @@ def differences(program: Program) -> Iterator[Finding]:
     for body in program.bodies:
         if body.label in found.bodies:
             for instruction in body.body:
-                yield from _judged(found, program, body, instruction)
+                yield from _judge_instruction(found, program, body, instruction)
 
 
-def _judged(
+def _judge_instruction(
     found: Sameness, program: Program, body: Body, instruction: Instruction
 ) -> Iterator[Finding]:
     op, place = instruction.op, program.place(body, instruction)

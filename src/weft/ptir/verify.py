@@ -152,7 +152,7 @@ def check_instruction(
     inferred = op.result_type(operands, scope)
     if inferred == instruction.output:
         return
-    check_type(_named(inferred))
+    check_type(_name_dims(inferred))
     if not agrees(inferred, instruction.output):
         raise SpecViolation(
             "OutputTypeMismatch",
@@ -160,10 +160,10 @@ def check_instruction(
         )
 
 
-def _named(kind: ValueType) -> ValueType:
+def _name_dims(kind: ValueType) -> ValueType:
     """The type with unknown dims named, so that only its sizes are judged."""
     if isinstance(kind, TupleType):
-        return TupleType(tuple(_named(element) for element in kind.elements))
+        return TupleType(tuple(_name_dims(element) for element in kind.elements))
     return kind.with_shape(Symbol("_") if d == Symbol("") else d for d in kind.shape)
 
 
@@ -192,9 +192,9 @@ class _Verifier:
                 "program",
                 f"the entry function @{self.program.entry} does not exist",
             )
-        for name in _repeated(names):
+        for name in _list_repeated(names):
             yield Finding("DuplicateName", "program", f"two functions are named @{name}")
-        for region_id in _repeated(region.id for region in self.program.regions):
+        for region_id in _list_repeated(region.id for region in self.program.regions):
             yield Finding("DuplicateRegion", "program", f"two regions have the id ^{region_id}")
 
     def _region_nesting(self) -> Iterator[Finding]:
@@ -368,7 +368,7 @@ def _ids(ids: Iterable[int]) -> str:
     return f"[{listed([f'%{i}' for i in sorted(ids)])}]"
 
 
-def _repeated(values: Iterable[Hashable]) -> list[Hashable]:
+def _list_repeated(values: Iterable[Hashable]) -> list[Hashable]:
     return [value for value, count in Counter(values).items() if count > 1]
 
 

@@ -154,13 +154,13 @@ def _unnameable(forward: Sequence[Instruction], joint: Joint, flow: ControlFlow)
     }
 
 
-def _filled(cotangents: Sequence[Term | None], likes: Sequence[Term]) -> list[Term]:
+def _fill_with_zeros(cotangents: Sequence[Term | None], likes: Sequence[Term]) -> list[Term]:
     """Cotangents with zeros in place of those that are absent."""
     pairs = zip(cotangents, likes, strict=True)
     return [like.like(0) if found is None else found for found, like in pairs]
 
 
-def _marked(items: Iterable[Item], flags: Iterable[bool]) -> list[Item]:
+def _take_marked(items: Iterable[Item], flags: Iterable[bool]) -> list[Item]:
     """The items that the flags mark; further flags belong to others."""
     return [item for item, marked in zip(items, flags, strict=False) if marked]
 
@@ -191,11 +191,11 @@ def _cond(flow: ControlFlow) -> tuple[list[Term], WayBack]:
     op = Cond(*(region.id for region in forward))
     results = _results(flow.tape, op, flow.operands, flow.value_id)
     count = len(results) - sum(len(branch.kept) for branch in branches)
-    likes, kept = _marked(results[:count], flow.seeded), results[count:]
+    likes, kept = _take_marked(results[:count], flow.seeded), results[count:]
     backward = [_backward_branch(flow, branches, index, wanted) for index in (0, 1)]
 
     def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
-        seeds = _filled(_marked(cotangents, flow.seeded), likes)
+        seeds = _fill_with_zeros(_take_marked(cotangents, flow.seeded), likes)
         op = Cond(*(region.id for region in backward))
         found = _results(flow.tape, op, [predicate, *arguments, *kept, *seeds])
         return [None, *_spread(found, wanted)]
@@ -241,8 +241,10 @@ def _backward_branch(
         if index == chosen:
             values.update(zip(branch.kept, kept, strict=True))
     values.update(half.seeds([tape.parameter(seed.type) for seed in half.joint.seeds]))
-    found = _marked(half.replay_backward(tape, values), wanted)
-    return flow.calculus.shop.add_region(tape, _filled(found, _marked(arguments, wanted)))
+    found = _take_marked(half.replay_backward(tape, values), wanted)
+    return flow.calculus.shop.add_region(
+        tape, _fill_with_zeros(found, _take_marked(arguments, wanted))
+    )
 
 
 # -- scan ----------------------------------------------------------------------------------------
@@ -293,7 +295,7 @@ class _ScanGradient:
                 break
             seeded[:count] = grown
         active[:count] = seeded[:count]
-        for kind in _marked(self.body.parameters, active):
+        for kind in _take_marked(self.body.parameters, active):
             if not isinstance(kind, TensorType):
                 raise _tuple_carry(kind)
         return active, seeded
@@ -322,7 +324,9 @@ class _ScanGradient:
         backward = self._backward_body()
 
         def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
-            ends = _filled(_marked(cotangents, self.seeded), _marked(primal, self.seeded))
+            ends = _fill_with_zeros(
+                _take_marked(cotangents, self.seeded), _take_marked(primal, self.seeded)
+            )
             return self._backward_scan(backward, stacks, ends)
 
         return results, way_back
@@ -332,7 +336,7 @@ class _ScanGradient:
         outputs) -> (cotangents of carries, constants, cotangents of slices)."""
         tape = self.shop.region_tape()
         parameters, active = self.body.parameters, self.active
-        carries = [tape.parameter(k) for k in _marked(parameters[: self.count], active)]
+        carries = [tape.parameter(k) for k in _take_marked(parameters[: self.count], active)]
         constants = [tape.parameter(parameters[index]) for index in self.constants]
         values: dict[Slot, Term] = {}
         for index, term in zip(self.constants, constants, strict=True):
@@ -344,8 +348,8 @@ class _ScanGradient:
         values.update(self.half.seeds([*carries, *seeds]))
         if len(tape.parameters) == len(carries) + len(constants):
             tape.parameter(parameters[self.count])
-        found = _marked(self.half.replay_backward(tape, values), active)
-        zeros = [tape.zeros(kind) for kind in _marked(parameters, active)]
+        found = _take_marked(self.half.replay_backward(tape, values), active)
+        zeros = [tape.zeros(kind) for kind in _take_marked(parameters, active)]
         made = [zero if c is None else c for c, zero in zip(found, zeros, strict=True)]
         return _BackwardBody(tape, carries, constants, made[: len(carries)], made[len(carries) :])
 

@@ -46,13 +46,13 @@ def custom_gradient(flow: ControlFlow) -> tuple[list[Term], WayBack]:
         seeds = [y.like(0) if c is None else c for c, y in pairs if is_smooth(y.type)]
         given = [*flow.operands[op.results : op.first_input], *seeds]
         inputs = flow.operands[op.first_input : last]
-        made = _replayed(flow, backward_program(op), given, [term.type for term in inputs])
+        made = _replay_program(flow, backward_program(op), given, [term.type for term in inputs])
         return [*[None] * op.first_input, *made, *[None] * (len(flow.operands) - last)]
 
     return found, way_back
 
 
-def _replayed(
+def _replay_program(
     flow: ControlFlow, program: Program, given: Sequence[Term], wanted: Sequence[ValueType]
 ) -> list[Term]:
     """The results of the program on these terms."""
@@ -61,8 +61,8 @@ def _replayed(
     if main.parameters != kinds or main.results != tuple(wanted):
         raise violation(
             "RegionSignatureMismatch",
-            f"the program of a custom gradient takes {_shown(main.parameters)} and gives "
-            f"{_shown(main.results)}, not {_shown(kinds)} and {_shown(wanted)}",
+            f"the program of a custom gradient takes {_show_types(main.parameters)} and gives "
+            f"{_show_types(main.results)}, not {_show_types(kinds)} and {_show_types(wanted)}",
         )
     rename = flow.calculus.shop.adopted(program)
     environment = Environment(flow.tape)
@@ -75,5 +75,5 @@ def _replayed(
     return [environment.whole(value_id) for value_id in main.result_ids]
 
 
-def _shown(kinds: Sequence[ValueType]) -> str:
+def _show_types(kinds: Sequence[ValueType]) -> str:
     return f"({', '.join(map(str, kinds))})"

@@ -52,7 +52,7 @@ class Dependence:
         match op:
             case Cond():
                 both = zip(*(self.region(region_id) for region_id in op.regions), strict=True)
-                found = [_selected(a | b, operands[1:]) for a, b in both]
+                found = [_unite_sets(a | b, operands[1:]) for a, b in both]
             case Scan():
                 found = self._scan(op, operands)
             case While():
@@ -89,19 +89,19 @@ class Dependence:
         values = list(operands)
         while True:
             now = zip(values[:count], body[:count], strict=True)
-            carries = [a | _selected(bits, values) for a, bits in now]
+            carries = [a | _unite_sets(bits, values) for a, bits in now]
             if carries == values[:count]:
-                return carries + [_selected(bits, values) for bits in body[count:]]
+                return carries + [_unite_sets(bits, values) for bits in body[count:]]
             values[:count] = carries
 
     def _while(self, op: While, operands: Sequence[Bits]) -> list[Bits]:
         cond, body = self.region(op.cond_region)[1:], self.region(op.body_region)
         values = list(operands)
         while True:
-            seen = [_selected(bits, values) for bits in cond]
-            carries = [a | _selected(bits, seen) for a, bits in zip(values, body, strict=True)]
+            seen = [_unite_sets(bits, values) for bits in cond]
+            carries = [a | _unite_sets(bits, seen) for a, bits in zip(values, body, strict=True)]
             if carries == values:
-                return [_selected(bits, values) for bits in cond]
+                return [_unite_sets(bits, values) for bits in cond]
             values = carries
 
     def operands_of(self, instruction: Instruction) -> list[Bits]:
@@ -140,6 +140,6 @@ def _union(sets: Iterable[Bits]) -> Bits:
     return total
 
 
-def _selected(indices: Bits, sets: Sequence[Bits]) -> Bits:
+def _unite_sets(indices: Bits, sets: Sequence[Bits]) -> Bits:
     """The union of the sets at these indices."""
     return _union(bits for index, bits in enumerate(sets) if indices >> index & 1)

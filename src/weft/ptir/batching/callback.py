@@ -20,8 +20,8 @@ def callback(b: Batching) -> Term:
     if op.effect and batched[0]:
         operands[0], batched[0] = operands[0].reduce_max(axes=[0], keepdims=False), False
     if not any(batched):
-        return _joined(b, [_same(b, x) for x in elements(b.tape.append(op, operands))])
-    return _joined(b, _in_turn(b, op, operands, batched))
+        return _join_terms(b, [_same(b, x) for x in elements(b.tape.append(op, operands))])
+    return _join_terms(b, _in_turn(b, op, operands, batched))
 
 
 def _in_turn(
@@ -50,5 +50,5 @@ def _same(b: Batching, term: Term) -> Term:
     return term.broadcast_to((b.size, *term.shape))
 
 
-def _joined(b: Batching, terms: Sequence[Term]) -> Term:
+def _join_terms(b: Batching, terms: Sequence[Term]) -> Term:
     return terms[0] if len(terms) == 1 else b.tape.tuple_of(terms)

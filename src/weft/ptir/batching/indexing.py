@@ -72,7 +72,7 @@ def dynamic_slice(b: Batching) -> Term:
     for axis, size in enumerate(op.sizes):
         if x.shape[axis + 1] != size:
             positions = x.counting((b.size, size), 1) + _first(start, axis, x, size)
-            x = _gathered(x, positions, axis + 1)
+            x = _gather_elements(x, positions, axis + 1)
     return x
 
 
@@ -91,9 +91,9 @@ def dynamic_update_slice(b: Batching) -> Term:
         begin = _first(start, axis, x, size, extent)
         offset = x.counting((b.size, extent), 1) - begin
         last = offset.like(size - 1)
-        update = _gathered(update, offset.maximum(offset.like(0)).minimum(last), axis + 1)
+        update = _gather_elements(update, offset.maximum(offset.like(0)).minimum(last), axis + 1)
         within = offset.compare(0, "greater_equal").minimum(offset.compare(last, "less_equal"))
-        mask = _laid(within, axis + 1, x.shape)
+        mask = _lay_along(within, axis + 1, x.shape)
         inside = mask if inside is None else inside.minimum(mask)
     return update if inside is None else update.where(inside, x)
 
@@ -113,14 +113,14 @@ def _first(start: Term, axis: int, x: Term, size: int, columns: Dim | None = Non
     return inside.broadcast_to([batch, size if columns is None else columns])
 
 
-def _gathered(x: Term, positions: Term, axis: int) -> Term:
+def _gather_elements(x: Term, positions: Term, axis: int) -> Term:
     """The elements of each value at its own positions along an axis."""
     dims = [*x.shape]
     dims[axis] = positions.shape[1]
-    return x.gather(_laid(positions, axis, dims), axis=axis)
+    return x.gather(_lay_along(positions, axis, dims), axis=axis)
 
 
-def _laid(columns: Term, axis: int, dims: Sequence[Dim]) -> Term:
+def _lay_along(columns: Term, axis: int, dims: Sequence[Dim]) -> Term:
     """[batch, n] laid along the first axis and another one."""
     shape = [columns.shape[0], *(1 for _ in dims[1:])]
     shape[axis] = columns.shape[1]
@@ -138,6 +138,6 @@ def segment_reduce(b: Batching) -> Term:
     data = b.spread(0)
     empty = 0 if op.kind is SegmentKind.SUM else data.dtype.lowest
     start = data.full(empty, b.result.shape)
-    places = _laid(ids, 1, data.shape)
+    places = _lay_along(ids, 1, data.shape)
     kind = "add" if op.kind is SegmentKind.SUM else "max"
     return start.scatter_reduce(places, data, axis=1, reduce=kind)

@@ -93,11 +93,11 @@ def _no_repeats(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     found = dict(pairs)
     if len(found) != len(pairs):
         repeated = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise SpecViolation("MalformedJson", f"this JSON repeats the key {_quoted(repeated)}")
+        raise SpecViolation("MalformedJson", f"this JSON repeats the key {_quote_text(repeated)}")
     return found
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     return repr(clipped(text, 40))
 
 
@@ -130,7 +130,7 @@ def _object(
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         place = path or "program"
-        message = f"{place}: unknown field {_quoted(unknown[0])}{more} is ignored"
+        message = f"{place}: unknown field {_quote_text(unknown[0])}{more} is ignored"
         warnings.warn(message, WeftWarning, 2)
     return value
 
@@ -199,7 +199,7 @@ def _enum(value: Json, path: str, enum: type[WireEnum]) -> Any:
     if found is not None:
         return found
     names = ", ".join(str(member.value) for member in enum)
-    shown = _quoted(value) if isinstance(value, str) else _describe(value)
+    shown = _quote_text(value) if isinstance(value, str) else _describe(value)
     raise _bad(path, f"{shown} is not one of {names}")
 
 
@@ -214,7 +214,7 @@ _OPTIONAL = ("spec_version", "regions")
 
 def _program_in(data: Json) -> Program:
     if isinstance(data, dict) and data and data.keys().isdisjoint(_FIELDS + _OPTIONAL):
-        found = ", ".join(_quoted(name) for name in list(data)[:4])
+        found = ", ".join(_quote_text(name) for name in list(data)[:4])
         raise _bad(
             "", f"this JSON is no program, which has 'entry' and 'functions': it has {found}"
         )
@@ -223,7 +223,7 @@ def _program_in(data: Json) -> Program:
     if version != SPEC_VERSION:
         raise SpecViolation(
             "SpecVersionMismatch",
-            f"the file is of version {_quoted(version)}, expected {SPEC_VERSION!r}",
+            f"the file is of version {_quote_text(version)}, expected {SPEC_VERSION!r}",
         )
     return Program(
         _string(data["entry"], "entry"),
@@ -287,7 +287,7 @@ def _op_in(data: Json, path: str) -> Op:
     tag, content = _variant(data, path)
     cls = BY_WIRE_NAME.get(tag)
     if cls is None:
-        raise _bad(path, f"there is no op {_quoted(tag)}", "UnknownOp")
+        raise _bad(path, f"there is no op {_quote_text(tag)}", "UnknownOp")
     schema = cls.schema()
     path = f"{path}.{tag}"
     if not schema:
@@ -297,7 +297,7 @@ def _op_in(data: Json, path: str) -> Op:
     if cls.newtype:
         ((name, kind),) = schema.items()
         if isinstance(kind, Choice):
-            return _chosen(tag, _enum(content, path, kind.enum))
+            return _make_choice_op(tag, _enum(content, path, kind.enum))
         values = {name: _value_in(kind, content, path)}
     else:
         optional = tuple(n for n, k in schema.items() if isinstance(k, Maybe | Attributes))
@@ -314,7 +314,7 @@ def _op_in(data: Json, path: str) -> Op:
 
 
 @cache
-def _chosen(wire_name: str, choice: WireEnum) -> Op:
+def _make_choice_op(wire_name: str, choice: WireEnum) -> Op:
     """An op whose one attribute is a choice: most of a program's are the same few."""
     return BY_WIRE_NAME[wire_name](*[choice])
 
@@ -330,7 +330,7 @@ def _operand_in(data: Json, path: str) -> Operand:
         )
     if tag == "Literal":
         return _literal_in(content, f"{path}.Literal")
-    raise _bad(path, f"{_quoted(tag)} is not a kind of operand")
+    raise _bad(path, f"{_quote_text(tag)} is not a kind of operand")
 
 
 def _type_in(data: Json, path: str, depth: int = 0) -> ValueType:
@@ -341,7 +341,7 @@ def _type_in(data: Json, path: str, depth: int = 0) -> ValueType:
         return _spec_in(content, path)
     if tag == "Tuple":
         return TupleType(_list(content, path, lambda v, p: _type_in(v, p, depth + 1)))
-    raise _bad(path, f"{_quoted(tag)} is not a kind of type")
+    raise _bad(path, f"{_quote_text(tag)} is not a kind of type")
 
 
 def _spec_in(data: Json, path: str) -> TensorType:
@@ -351,7 +351,7 @@ def _spec_in(data: Json, path: str) -> TensorType:
 
 def _dtype_in(data: Json, path: str) -> DType:
     if not isinstance(data, str) or data not in BY_WIRE:
-        shown = _quoted(data) if isinstance(data, str) else _describe(data)
+        shown = _quote_text(data) if isinstance(data, str) else _describe(data)
         raise _bad(path, f"{shown} is not a dtype")
     return BY_WIRE[data]
 
@@ -369,7 +369,7 @@ def _dim_in(data: Json, path: str) -> Dim:
         return _integer(content, path)
     if tag == "Dynamic":
         return Symbol(_string(content, path))
-    raise _bad(path, f"{_quoted(tag)} is not a kind of dimension")
+    raise _bad(path, f"{_quote_text(tag)} is not a kind of dimension")
 
 
 def _literal_in(data: Json, path: str) -> TensorLiteral:
@@ -404,7 +404,7 @@ def _scalar_in(data: Json, path: str) -> ScalarLiteral:
             content = _object(content, path, ("re", "im"))
             parts = (_float(content["re"], f"{path}.re"), _float(content["im"], f"{path}.im"))
             return ScalarLiteral(tag, complex(*parts))
-    raise _bad(path, f"{_quoted(tag)} is not a kind of scalar")
+    raise _bad(path, f"{_quote_text(tag)} is not a kind of scalar")
 
 
 def _attrs_in(data: Json, path: str) -> AttrMap:
@@ -426,7 +426,7 @@ def _attr_in(data: Json, path: str) -> Attr:
     return Attr(kind, item(value, f"{path}.value"))
 
 
-def _signed(value: Json, path: str) -> int:
+def _read_signed(value: Json, path: str) -> int:
     return _integer(value, path, ISIZE_MIN, ISIZE_MAX)
 
 
@@ -437,7 +437,7 @@ def _bool(value: Json, path: str) -> bool:
 
 
 _ATTR_ITEMS: dict[str, Callable[[Json, str], Any]] = {
-    "I64": _signed,
+    "I64": _read_signed,
     "F64": _float,
     "Bool": _bool,
     "String": _string,
@@ -458,7 +458,7 @@ def _value_in(kind: SchemaKind, data: Json, path: str) -> Any:
         case Usize():
             return _integer(data, path)
         case Isize():
-            return _signed(data, path)
+            return _read_signed(data, path)
         case Bool():
             return _bool(data, path)
         case Float():
@@ -478,7 +478,7 @@ def _value_in(kind: SchemaKind, data: Json, path: str) -> Any:
             if tag == "Infer":
                 return INFER
             if tag != "Explicit":
-                raise _bad(path, f"{_quoted(tag)} is not a kind of new dimension")
+                raise _bad(path, f"{_quote_text(tag)} is not a kind of new dimension")
             return _dim_in(content, path)
         case ScalarOf():
             return _scalar_in(data, path)

@@ -127,7 +127,7 @@ class Collective(OfRanks):
 
     def meeting(self, world: World, x: Array, **attrs: int | str) -> Meeting:
         members, line = self.members(world.rank), getattr(self, "line", "")
-        return _meeting(self.name, x.dtype, x.shape, tuple(attrs.items()), members, line)
+        return _describe_meeting(self.name, x.dtype, x.shape, tuple(attrs.items()), members, line)
 
     def exchange(self, dtype: DType, shape: Sequence[int]) -> Exchange | None:
         """The collective for devices that exchange tensors themselves; None where a rank's part is
@@ -158,7 +158,7 @@ class Collective(OfRanks):
 
 
 @lru_cache(1024)
-def _meeting(
+def _describe_meeting(
     op: str,
     dtype: np.dtype[Any],
     shape: tuple[int, ...],
@@ -223,7 +223,7 @@ def _own_part(op: Collective, g: Term, axis: int) -> Term:
     return g.dynamic_slice(start, sizes=tuple(sizes))
 
 
-def _cut(op: Collective, x: TensorType, axis: int) -> tuple[int, int]:
+def _find_cut(op: Collective, x: TensorType, axis: int) -> tuple[int, int]:
     """The axis that is cut into a part for each member, and the extent of a part."""
     found = normalise_axis(axis, x.rank)
     extent = x.shape[found]
@@ -343,7 +343,7 @@ class ReduceScatter(Collective):
 
     def infer(self, *types: TensorType) -> TensorType:
         (x,) = types
-        axis, extent = _cut(self, x, self.axis)
+        axis, extent = _find_cut(self, x, self.axis)
         return x.with_shape((*x.shape[:axis], extent, *x.shape[axis + 1 :]))
 
     def result_classes(self, operands: Sequence[Classes]) -> Classes:
@@ -385,7 +385,7 @@ class AllToAll(Collective):
 
     def infer(self, *types: TensorType) -> TensorType:
         (x,) = types
-        cut, part = _cut(self, x, self.split)
+        cut, part = _find_cut(self, x, self.split)
         joined = normalise_axis(self.concat, x.rank)
         extents = list(x.shape)
         extents[cut] = part

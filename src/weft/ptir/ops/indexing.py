@@ -421,7 +421,7 @@ def _check_start(x: TensorType, sizes: Sequence[int], start: TensorType, what: s
     window_fits([0] * x.rank, sizes, x, what)
 
 
-def _clamped(x: Array, sizes: Sequence[int], start: Array) -> tuple[Any, ...]:
+def _clamp_window(x: Array, sizes: Sequence[int], start: Array) -> tuple[Any, ...]:
     """The window whose start is moved as little as needed for it to lie inside `x`."""
     bounds = zip(start.tolist(), x.shape, sizes, strict=True)
     return window_at([min(max(at, 0), dim - size) for at, dim, size in bounds], sizes)
@@ -445,7 +445,7 @@ class DynamicSlice(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         x, start = args
-        window: Array = x[_clamped(x, self.sizes, start)]
+        window: Array = x[_clamp_window(x, self.sizes, start)]
         return window
 
     def vjp(self, at: Pullback) -> Cotangents:
@@ -475,7 +475,7 @@ class DynamicUpdateSlice(Op):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         x, update, start = args
         result = np.array(x, order="C")
-        result[_clamped(x, self.sizes, start)] = update
+        result[_clamp_window(x, self.sizes, start)] = update
         return result
 
     def vjp(self, at: Pullback) -> Cotangents:

@@ -73,7 +73,7 @@ class Quantize(Op):
         scale, *rest = (_along(a, x.ndim, self.axis) for a in parameters)
         quotient = numeric.compute(np.divide, as_dtype(x.dtype), x, scale)
         zero_point = _real(rest[0]) if rest else None
-        return _stepped(_real(quotient), zero_point, self.output_dtype)
+        return _round_to_steps(_real(quotient), zero_point, self.output_dtype)
 
 
 @core_op(tag=34)
@@ -165,7 +165,7 @@ class Requantize(Op):
         q, *parameters = args
         in_scale, in_zero, out_scale, out_zero = (_along(a, q.ndim, self.axis) for a in parameters)
         real = _dequantise(q, _real(in_scale), in_zero)
-        return _stepped(real / _real(out_scale), _real(out_zero), self.output_dtype)
+        return _round_to_steps(real / _real(out_scale), _real(out_zero), self.output_dtype)
 
 
 def _check_parameter(scale: TensorType, x: TensorType, axis: int | None, name: str) -> None:
@@ -202,7 +202,7 @@ def _real(array: Array) -> Array:
     return array if array.dtype == np.float64 else array.astype(np.float32, copy=False)
 
 
-def _stepped(quotient: Array, zero_point: Array | None, dtype: DType) -> Array:
+def _round_to_steps(quotient: Array, zero_point: Array | None, dtype: DType) -> Array:
     steps = np.rint(quotient) if dtype.is_integer else quotient
     if zero_point is not None:
         # Of integers inexact only beyond 2^24, where every quantised dtype saturates.

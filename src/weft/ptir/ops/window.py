@@ -118,7 +118,7 @@ class ExtractPatches(Op):
         moves = [b * s for b, s in zip(spatial, self.strides, strict=True)]
         reach = [b * d for b, d in zip(spatial, self.dilation, strict=True)]
         extents = [*ctx.shape[:-1], *self.window, x.shape[-1]]
-        return _strided(board, extents, [first, *moves, *reach, last]).reshape(ctx.shape)
+        return _view_strided(board, extents, [first, *moves, *reach, last]).reshape(ctx.shape)
 
     def vjp(self, at: Pullback) -> Cotangents:
         """Every window is put back where it was taken, one spatial axis after the other."""
@@ -160,7 +160,7 @@ class ExtractPatches(Op):
         return total.part(at, low, size)
 
 
-def _strided(board: Array, extents: Sequence[int], strides: Sequence[int]) -> Array:
+def _view_strided(board: Array, extents: Sequence[int], strides: Sequence[int]) -> Array:
     """The view with these extents and byte strides, but for axes of extent 1: left out, they cannot
     exceed NumPy's rank, nor their strides its integers."""
     axes = [(n, s) for n, s in zip(extents, strides, strict=True) if n != 1]

@@ -49,13 +49,13 @@ def scatter_add(p: Padding) -> Term:
     """Updates without meaning add nothing, at position 0. An axis that a window covers from end to
     end passes through: there, what is without meaning is added beside the real elements."""
     x, _, updates = p.operands
-    covered = _covered(p)
+    covered = _find_covered_axes(p)
     p.require_whole(0, [d for d in range(x.rank) if d not in covered.values()], "writes into")
     rest = [d for d in range(updates.rank) if d not in covered]
     return p.replay(x, p.masked(1, 0), p.masked(2, neutral(x.dtype), rest))
 
 
-def _covered(p: Padding) -> dict[int, int]:
+def _find_covered_axes(p: Padding) -> dict[int, int]:
     """The axes of the updates that run along a whole axis of x, always from its start."""
     op, (x, _, updates) = attributes(p, ScatterAdd), p.operands
     pairs = zip(op.update_window_dims, op.window_axes(x.rank), strict=True)

@@ -35,7 +35,7 @@ def slice_(p: Padding) -> Term:
 def reshape(p: Padding) -> Term:
     """Between axes that stay, a padded axis must be the slowest one before and after: then the real
     elements are those in front in row-major order."""
-    old, new = _changed(p.operands[0].shape, p.result.shape)
+    old, new = _find_changed_dims(p.operands[0].shape, p.result.shape)
     for dims in (old, new):
         if any(map(p.is_padded, dims[1:])):
             p.refuse("joins or splits axes of which a padded one is not the first", *old, *new)
@@ -44,7 +44,7 @@ def reshape(p: Padding) -> Term:
     return p.replay()
 
 
-def _changed(old: tuple[Dim, ...], new: tuple[Dim, ...]) -> tuple[list[Dim], list[Dim]]:
+def _find_changed_dims(old: tuple[Dim, ...], new: tuple[Dim, ...]) -> tuple[list[Dim], list[Dim]]:
     """The dims before and after without those of size 1, and without what both begin and end
     with."""
     before, after = [d for d in old if d != 1], [d for d in new if d != 1]

@@ -57,17 +57,19 @@ _KINDS: Mapping[ReduceKind, Callable[[DType], Any]] = {
 @pads(Reduce)
 def reduce(p: Padding) -> Term:
     op = attributes(p, Reduce)
-    return _combined(p, op.axes, _KINDS[op.kind](p.operands[0].dtype))
+    return _replay_masked(p, op.axes, _KINDS[op.kind](p.operands[0].dtype))
 
 
 @pads(ReduceProd, ReduceAll, ReduceAny)
 def reduce_by(p: Padding) -> Term:
-    return _combined(p, getattr(p.op, "axes", ()), _UNNOTICED[type(p.op)](p.operands[0].dtype))
+    return _replay_masked(p, getattr(p.op, "axes", ()), _UNNOTICED[type(p.op)](p.operands[0].dtype))
 
 
 @pads(ArgMax, ArgMin)
 def position(p: Padding) -> Term:
-    return _combined(p, [getattr(p.op, "axis", 0)], _UNNOTICED[type(p.op)](p.operands[0].dtype))
+    return _replay_masked(
+        p, [getattr(p.op, "axis", 0)], _UNNOTICED[type(p.op)](p.operands[0].dtype)
+    )
 
 
 @pads(CumulativeSum, CumulativeProd, CumulativeMax, CumulativeMin)
@@ -80,7 +82,7 @@ def cumulative(p: Padding) -> Term:
     return p.replay(p.masked(0, _UNNOTICED[type(p.op)](x.dtype), [axis]))
 
 
-def _combined(p: Padding, axes: Any, value: Any) -> Term:
+def _replay_masked(p: Padding, axes: Any, value: Any) -> Term:
     return p.replay(p.masked(0, value, normalise_axes(axes, p.operands[0].rank)))
 
 

@@ -292,7 +292,7 @@ def with_settled_hints(before: Function, after: Function, log: PassLog) -> Funct
     was, now = _readers(before), _readers(after)
     kept = []
     for hint in before.hints:
-        problem = _changed(hint, bodies) or _opened(hint, was, now)
+        problem = _why_changed(hint, bodies) or _why_opened(hint, was, now)
         if not problem:
             kept.append(hint)
         elif hint.policy is HintPolicy.REQUIRED:
@@ -307,7 +307,7 @@ def dropped(hint: HintRegion, function: Function, problem: str) -> str:
     return f"hint {hint.id} ({hint.kind}, {hint.policy}) of {function.label} dropped: {problem}"
 
 
-def _changed(hint: HintRegion, body: Mapping[int, Instruction]) -> str:
+def _why_changed(hint: HintRegion, body: Mapping[int, Instruction]) -> str:
     for instruction in hint.body:
         found = body.get(instruction.id)
         if found is None:
@@ -317,7 +317,7 @@ def _changed(hint: HintRegion, body: Mapping[int, Instruction]) -> str:
     return ""
 
 
-def _opened(hint: HintRegion, was: Mapping[int, set[int]], now: Mapping[int, set[int]]) -> str:
+def _why_opened(hint: HintRegion, was: Mapping[int, set[int]], now: Mapping[int, set[int]]) -> str:
     inside = {instruction.id for instruction in hint.body}
     for value_id in sorted(inside - set(hint.exports)):
         if now.get(value_id, set()) - inside and not was.get(value_id, set()) - inside:

@@ -66,7 +66,7 @@ def _fold_splat(match: Match) -> Replacement | None:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
-    result = _evaluated(op, output.with_shape(()), known)
+    result = _evaluate_op(op, output.with_shape(()), known)
     return None if result is None else New(BroadcastTo(output.shape), (from_array(result),))
 
 
@@ -82,7 +82,7 @@ def _fold_constants(match: Match, max_elements: int) -> Replacement | None:
         if array is None:
             return None
         known.append(array)
-    result = _evaluated(op, output, known)
+    result = _evaluate_op(op, output, known)
     return None if result is None else constant(result)
 
 
@@ -101,7 +101,7 @@ def _elements(match: Match, operand: Operand, max_elements: int) -> NDArray[Any]
     return np.broadcast_to(found.array, kind.static_shape)
 
 
-def _evaluated(op: Op, output: ValueType, args: list[NDArray[Any]]) -> NDArray[Any] | None:
+def _evaluate_op(op: Op, output: ValueType, args: list[NDArray[Any]]) -> NDArray[Any] | None:
     try:
         with np.errstate(all="ignore"):
             result = op.evaluate(EvalContext(output, 0, lambda stream: 0), *args)

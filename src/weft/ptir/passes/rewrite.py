@@ -230,13 +230,13 @@ def _sweep(
         if is_fixed or (is_free and settled.holds(editor, instruction)):
             editor.keep(instruction)
             continue
-        kept = _rewritten(editor, instruction, table, log, settled if is_free else None)
+        kept = _rewrite_instruction(editor, instruction, table, log, settled if is_free else None)
         if kept is not None:
             editor.keep(kept)
     return len(log.entries) > before
 
 
-def _rewritten(
+def _rewrite_instruction(
     editor: Editor,
     instruction: Instruction,
     table: Mapping[str, tuple[Rule, ...]],
@@ -249,7 +249,7 @@ def _rewritten(
         for rule in table.get(instruction.op.mnemonic, table[""]):
             replacement = _apply(rule, match)
             if replacement is not None:
-                accepted = _accepted(editor, match, replacement)
+                accepted = _accept_replacement(editor, match, replacement)
                 if accepted is not None:
                     break
             if match.made:
@@ -277,7 +277,7 @@ def _apply(rule: Rule, match: Match) -> Replacement | None:
         return None
 
 
-def _accepted(
+def _accept_replacement(
     editor: Editor, match: Match, replacement: Replacement
 ) -> Operand | Instruction | None:
     """The replacement if it has the same type and respects what is protected."""

@@ -31,11 +31,11 @@ def gather(s: Splitting) -> Part:
     axis = normalise_axis(attributes(s, Gather).axis, x.term.rank)
     untouched(x.layout, [axis], "x")
     layout = s.fitting(x.layout, indices.layout)
-    read = _without(layout, axis)
+    read = _whole_along(layout, axis)
     return s.emit(s.op, [s.own(x, read), s.own(indices, layout)], layout)
 
 
-def _without(layout: Layout, axis: int) -> Layout:
+def _whole_along(layout: Layout, axis: int) -> Layout:
     return (*layout[:axis], (), *layout[axis + 1 :])
 
 

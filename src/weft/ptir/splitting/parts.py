@@ -142,14 +142,14 @@ class Exchanges:
 
     def reduced(self, term: Term, axes: Axes, fn: str, line: str) -> Term:
         """A reduction over the ranks along some axes."""
-        found: Term = term.all_reduce(**self.mesh.groups(axes), fn=fn, line=_said(line))
+        found: Term = term.all_reduce(**self.mesh.groups(axes), fn=fn, line=_show_line(line))
         return found
 
     def resharded(self, part: Part, wanted: Layout) -> Part:
         """The tensor split in another way."""
         part = self._scattered(part, wanted)
         part = self._turned(part, wanted)
-        line = _said(self.tape.line)
+        line = _show_line(self.tape.line)
         for d, (have, want) in enumerate(zip(part.layout, wanted, strict=True)):
             if have and have != want:
                 groups = self.mesh.groups(have)
@@ -163,7 +163,9 @@ class Exchanges:
         for d, want in enumerate(wanted):
             if part.pending and part.pending == want and not part.layout[d]:
                 groups = self.mesh.groups(want)
-                term = part.term.reduce_scatter(**groups, axis=d, fn="sum", line=_said(part.line))
+                term = part.term.reduce_scatter(
+                    **groups, axis=d, fn="sum", line=_show_line(part.line)
+                )
                 return Part(term, _with(part.layout, d, want))
         return self.settled(part)
 
@@ -174,14 +176,17 @@ class Exchanges:
             for other, (had, wants) in pairs:
                 if have and not want and wants == have and not had:
                     term = part.term.all_to_all(
-                        **self.mesh.groups(have), split=other, concat=d, line=_said(self.tape.line)
+                        **self.mesh.groups(have),
+                        split=other,
+                        concat=d,
+                        line=_show_line(self.tape.line),
                     )
                     turned = _with(_with(part.layout, d, ()), other, have)
                     return Part(term, turned)
         return part
 
 
-def _said(line: str) -> str:
+def _show_line(line: str) -> str:
     """A user's line, with the layer that was called where it is known."""
     layer = line.layer if isinstance(line, Place) else ""
     return f"{line} ({layer})" if layer else str(line)

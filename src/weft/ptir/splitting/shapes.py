@@ -116,17 +116,17 @@ def concat(s: Splitting) -> Part:
 def pad(s: Splitting) -> Part:
     op, x = attributes(s, Pad), s.settled(0)
     around = zip(op.low, op.high, op.interior, strict=True)
-    return s.emit(op, [x.term], untouched(x.layout, _changed(map(any, around)), "x"))
+    return s.emit(op, [x.term], untouched(x.layout, _list_marked(map(any, around)), "x"))
 
 
-def _changed(flags: Iterable[bool]) -> list[int]:
+def _list_marked(flags: Iterable[bool]) -> list[int]:
     return [d for d, flag in enumerate(flags) if flag]
 
 
 @splits(Tile)
 def tile(s: Splitting) -> Part:
     op, x = attributes(s, Tile), s.settled(0)
-    return s.emit(op, [x.term], untouched(x.layout, _changed(n != 1 for n in op.repeats), "x"))
+    return s.emit(op, [x.term], untouched(x.layout, _list_marked(n != 1 for n in op.repeats), "x"))
 
 
 _BETWEEN_RANKS: Final = {ReduceKind.SUM: "sum", ReduceKind.MAX: "max", ReduceKind.MIN: "min"}
@@ -178,7 +178,7 @@ def extract_patches(s: Splitting) -> Part:
 def reduce_window(s: Splitting) -> Part:
     op, x = attributes(s, ReduceWindow), s.settled(0)
     each = zip(op.window_dims, op.strides, op.padding, op.base_dilation, strict=True)
-    changed = _changed(one != (1, 1, (0, 0), 1) for one in each)
+    changed = _list_marked(one != (1, 1, (0, 0), 1) for one in each)
     return s.emit(op, [x.term], untouched(x.layout, changed, "x"))
 
 

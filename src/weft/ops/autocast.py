@@ -47,11 +47,11 @@ def autocast(dtype: Any = "bf16", *, enabled: bool = True) -> AbstractContextMan
     narrow = as_dtype(dtype)
     if narrow not in (F16, BF16):
         raise UserError(f"the narrow dtype is f16 or bf16, not {narrow}")
-    return _narrowed(narrow if enabled else None)
+    return _use_narrow(narrow if enabled else None)
 
 
 @contextmanager
-def _narrowed(narrow: DType | None) -> Iterator[None]:
+def _use_narrow(narrow: DType | None) -> Iterator[None]:
     token = _in_force.set(narrow)
     try:
         yield

@@ -72,7 +72,7 @@ class Ways:
             return False
         held = attributes(holder) if isinstance(holder, Holder) else None
         return all(
-            (held is None or step.key in held) and ways._stay_in(_tried(step, holder))
+            (held is None or step.key in held) and ways._stay_in(_try_step(step, holder))
             for step, ways in self.turns.items()
         ) and all(held is None or step.key in held for step in self.ends)
 
@@ -94,9 +94,9 @@ class Ways:
     def walk(self, holder: Any, name: str = "") -> Iterator[tuple[str, ref[Tensor], Any]]:
         """Each way as Python writes it, the tensor it led to, and what it leads to now."""
         for step, tensor in self.ends.items():
-            yield _joined(name, step.text), tensor, _tried(step, holder)
+            yield _join_path(name, step.text), tensor, _try_step(step, holder)
         for step, ways in self.turns.items():
-            yield from ways.walk(_tried(step, holder), _joined(name, step.text))
+            yield from ways.walk(_try_step(step, holder), _join_path(name, step.text))
 
     def add(self, steps: Sequence[Step], tensor: ref[Tensor]) -> None:
         """One more way."""
@@ -139,7 +139,7 @@ def reached_by(function: Any, most: int = _MOST_STEPS) -> Iterator[tuple[tuple[S
             left -= 1
             if not left:
                 return
-            value = _tried(step, holder)
+            value = _try_step(step, holder)
             yield (*way, step), value
             if not isinstance(value, _ENDS) and id(value) not in above and len(way) < _DEEPEST:
                 queue.append((value, (*way, step), (*above, id(value))))
@@ -147,7 +147,7 @@ def reached_by(function: Any, most: int = _MOST_STEPS) -> Iterator[tuple[tuple[S
 
 def written(way: Sequence[Step]) -> str:
     """A way as Python writes it."""
-    return reduce(_joined, (step.text for step in way), "")
+    return reduce(_join_path, (step.text for step in way), "")
 
 
 # -- the steps that Python objects offer -----------------------------------------------------------
@@ -216,7 +216,7 @@ def _from_instance(holder: Any) -> Iterator[Step]:
     names = dict.fromkeys(_attributes(holder))
     computed: set[str] = set()
     for base in type(holder).__mro__:
-        more, read = (_offered_for_ever if _is_foreign(base.__module__) else _offered)(base)
+        more, read = (_offered_for_ever if _is_foreign(base.__module__) else _list_offered)(base)
         names.update(dict.fromkeys(more))
         computed.update(read)
     plain = (name for name in names if name[:2] != "__" and name not in computed)
@@ -224,7 +224,7 @@ def _from_instance(holder: Any) -> Iterator[Step]:
     yield Step(_class, None, "")
 
 
-def _offered(base: type) -> tuple[list[str], list[str]]:
+def _list_offered(base: type) -> tuple[list[str], list[str]]:
     """The names of slots and tensors in a class, and those that would run code of the user."""
     slots = () if base in Holder.__mro__ else vars(base).get("__slots__", ())
     held = list(vars(base).items())
@@ -233,7 +233,7 @@ def _offered(base: type) -> tuple[list[str], list[str]]:
     return [*([slots] if isinstance(slots, str) else slots), *tensors], computed
 
 
-_offered_for_ever = cache(_offered)
+_offered_for_ever = cache(_list_offered)
 
 
 def _names(code: CodeType) -> set[str]:
@@ -290,13 +290,13 @@ def _class(holder: Any, _: None) -> Any:
     return type(holder)
 
 
-def _tried(step: Step, holder: Any) -> Any:
+def _try_step(step: Step, holder: Any) -> Any:
     try:
         return step.read(holder, step.key)
     except _BROKEN_WAY:
         return None
 
 
-def _joined(name: str, text: str) -> str:
+def _join_path(name: str, text: str) -> str:
     """A way and one more step; what a called function names begins anew."""
     return name + text if not text or text[0] in ".[" else text

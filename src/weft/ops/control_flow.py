@@ -69,7 +69,7 @@ def _result(name: str, leaf: Any) -> Tensor:
         raise UserError(f"{name} must return tensors, not {type(leaf).__name__}") from None
 
 
-def _merged(*bodies: Body) -> list[Node]:
+def _merge_captures(*bodies: Body) -> list[Node]:
     """What any of the bodies captured, once each."""
     found = {node for body in bodies for node in body.captured}
     return sorted(found, key=lambda node: node.id)
@@ -132,7 +132,7 @@ def cond(
     _same_structure("the results of on_true and on_false", yes.structure, no.structure)
     names = leaf_names(yes.structure, "result")
     _same_types("on_true and on_false differ in their ", yes.results, no.results, names)
-    outside = _merged(yes, no)
+    outside = _merge_captures(yes, no)
     token = first_token(yes.arena, no.arena)
     passed = [] if token is None else [token]
     fragments = tuple(
@@ -169,7 +169,7 @@ def while_loop(condition: Callable[..., Any], body: Callable[..., Any], init: An
     _same_structure("the carry and what body returns", structure.children[0], step.structure)
     names = leaf_names(step.structure, "carry")
     _same_types("body changes the type of the ", step.parameters, step.results, names)
-    outside = _merged(test, step)
+    outside = _merge_captures(test, step)
     fragments = (
         _fragment(
             test, outside, [test.results[0], *test.parameters, *after_body(test.arena, outside)]

@@ -38,8 +38,8 @@ def print(template: str, /, *args: Any, **kwargs: Any) -> None:  # noqa: A001
     _check(template, args, kwargs)
 
     def printed(*values: Any, **named: Any) -> None:
-        shown = [_shown(value) for value in values]
-        by_name = {name: _shown(value) for name, value in named.items()}
+        shown = [_show_array(value) for value in values]
+        by_name = {name: _show_array(value) for name, value in named.items()}
         builtins.print(template.format(*shown, **by_name))
 
     effect(printed, args, kwargs)
@@ -64,7 +64,7 @@ def _check(template: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
         )
 
 
-def _shown(value: Any) -> Any:
+def _show_array(value: Any) -> Any:
     """An array as it is printed: a scalar as a number, narrow floats as those that NumPy prints."""
     if not isinstance(value, np.ndarray):
         return value

@@ -105,14 +105,14 @@ def _ask(
     has_aux: bool = False,
 ) -> _Question:
     arguments = arguments_of(args, kwargs, argnums)
-    leaves = tuple(_differentiated(arguments, argnums))
+    leaves = tuple(_find_differentiated(arguments, argnums))
     shapes = tuple(arguments.positional[number] for number in sorted(argnums))
     whole = returning_tensors(function, has_aux=has_aux)
     traced = trace_function(whole, arguments, order=1)
     return _Question(traced, shapes, leaves)
 
 
-def _differentiated(arguments: Arguments, argnums: set[int]) -> Iterator[tuple[int, Tensor]]:
+def _find_differentiated(arguments: Arguments, argnums: set[int]) -> Iterator[tuple[int, Tensor]]:
     """The leaves of these arguments, with their positions among the tensors."""
     position = 0
     for leaf, owner in zip(arguments.leaves, arguments.owners, strict=False):
@@ -194,12 +194,12 @@ def _check_scalar(found: Trace, has_aux: bool, name: str) -> None:
     if first.kind is not None or not scalar or found.outputs[0] is not None:
         raise SpecViolation(
             "GradientOfNonScalar",
-            f"{name} returns {_shown(found, first)}, but a gradient is taken of one float scalar",
+            f"{name} returns {_show(found, first)}, but a gradient is taken of one float scalar",
             "reduce it with sum or mean, return other results with has_aux=True, or use vjp",
         )
 
 
-def _shown(found: Trace, first: Structure) -> str:
+def _show(found: Trace, first: Structure) -> str:
     """What a function returned where a scalar was wanted."""
     if not first.leaf_count:
         return "nothing"

@@ -144,13 +144,15 @@ class _Seeds:
             self.watching += 1
             if self.watching == 1:
                 self.before = (getattr(random, "_urandom", None), random.Random.seed)
-                _put(self._noting_bytes(self.before[0]), self._noting_seed(self.before[1]))
+                _restore_sources(
+                    self._noting_bytes(self.before[0]), self._noting_seed(self.before[1])
+                )
 
     def leave(self) -> None:
         with self.lock:
             self.watching -= 1
             if not self.watching:
-                _put(*self.before)
+                _restore_sources(*self.before)
 
     def _noting_bytes(self, urandom: Any) -> Any:
         def noting(count: int) -> Any:
@@ -177,7 +179,7 @@ class _Seeds:
             self.here.taken = self.taken() + 1
 
 
-def _put(urandom: Any, seed: Any) -> None:
+def _restore_sources(urandom: Any, seed: Any) -> None:
     if urandom is not None:
         random._urandom = urandom  # type: ignore[attr-defined]
     random.Random.seed = seed  # type: ignore[method-assign]

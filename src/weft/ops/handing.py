@@ -339,7 +339,7 @@ class Results:
     ) -> None:
         self._kinds = kinds
         self._donated = donated
-        self._structure = _without(structure, parts, 0)
+        self._structure = _cut_parts(structure, parts, 0)
         self._items: list[tuple[int, int, Outline | None]] = []
         """What is where these parts are leaves: the first tensor of each, and that behind it."""
         at = 0
@@ -412,13 +412,13 @@ def _place_of(
     return None
 
 
-def _without(structure: Structure, parts: Mapping[int, Outline], at: int) -> Structure:
+def _cut_parts(structure: Structure, parts: Mapping[int, Outline], at: int) -> Structure:
     """A structure with leaves in the places of the parts that begin at these leaves."""
     part = parts.get(at)
     if part is not None and structure == part.whole:
         return LEAF
     children = []
     for child in structure.children:
-        children.append(_without(child, parts, at))
+        children.append(_cut_parts(child, parts, at))
         at += child.leaf_count
     return Structure(structure.kind, structure.rest, tuple(children))

@@ -65,16 +65,18 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *args: Any) -> An
     if isinstance(index, int):
         return branches[min(max(index, 0), len(branches) - 1)](*args)
     place = clip(_whole("index", index), 0, len(branches) - 1)
-    return _chosen(place, list(branches), 0)(*args)
+    return _choose_branch(place, list(branches), 0)(*args)
 
 
-def _chosen(place: Tensor, branches: list[Callable[..., Any]], first: int) -> Callable[..., Any]:
+def _choose_branch(
+    place: Tensor, branches: list[Callable[..., Any]], first: int
+) -> Callable[..., Any]:
     """The function of the branch at a place, found by halves."""
     if len(branches) == 1:
         return branches[0]
     half = len(branches) // 2
-    lower = _chosen(place, branches[:half], first)
-    upper = _chosen(place, branches[half:], first + half)
+    lower = _choose_branch(place, branches[:half], first)
+    upper = _choose_branch(place, branches[half:], first + half)
     return lambda *args: cond(place < first + half, lower, upper, *args)
 
 
@@ -145,10 +147,10 @@ def _all_so_far(combined: Callable[[Trees, Trees], Trees], elements: Trees, size
     before = odd if size % 2 else [x[:-1] for x in odd]
     rest = combined(before, [x[2::2] for x in elements])
     later = [concat([a, b]) for a, b in zip(first, rest, strict=True)]
-    return [_woven(a, b) for a, b in zip(later, odd, strict=True)]
+    return [_weave_elements(a, b) for a, b in zip(later, odd, strict=True)]
 
 
-def _woven(first: Tensor, second: Tensor) -> Tensor:
+def _weave_elements(first: Tensor, second: Tensor) -> Tensor:
     """The elements of two tensors in turn; the first may have one more."""
     count = second.shape[0]
     assert isinstance(count, int)

@@ -51,7 +51,7 @@ def number(value: Number, dtype: DType) -> TensorLiteral:
     """A Python number as a rank-0 constant."""
     kind = type(value)
     plain = kind is bool or kind is int or (kind is float and abs(value) > 0)
-    key = (kind, value if plain else _written(value), dtype)
+    key = (kind, value if plain else _write_number(value), dtype)
     found = _kept.get(key)
     if found is None:
         if len(_kept) >= _MOST_KEPT:
@@ -60,7 +60,7 @@ def number(value: Number, dtype: DType) -> TensorLiteral:
     return found
 
 
-def _written(value: Number) -> tuple[str, float, float]:
+def _write_number(value: Number) -> tuple[str, float, float]:
     """What tells numbers apart that are equal or are no numbers: zeros and NaN have signs."""
     signs = [math.copysign(1.0, part) for part in (value.real, value.imag)]
     return (repr(value), signs[0], signs[1])

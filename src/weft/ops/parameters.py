@@ -75,7 +75,7 @@ class Parameters:
         """For every leaf, the position of the parameter it belongs to; -1 where there is none."""
         args, kwargs = structure.children
         found = [p for p, child in enumerate(args.children) for _ in range(child.leaf_count)]
-        for name, child in _named(kwargs):
+        for name, child in _list_keywords(kwargs):
             position = self.names.index(name) if name in self.names else -1
             found += [position] * child.leaf_count
         return found
@@ -86,7 +86,7 @@ class Parameters:
         found = []
         for position, child in enumerate(args.children):
             found += leaf_names(child, self._called(position))
-        for name, child in _named(kwargs):
+        for name, child in _list_keywords(kwargs):
             found += leaf_names(child, name)
         return found
 
@@ -99,7 +99,7 @@ class Parameters:
         return f"argument {position}"
 
 
-def _named(kwargs: Structure) -> list[tuple[str, Structure]]:
+def _list_keywords(kwargs: Structure) -> list[tuple[str, Structure]]:
     names = kwargs.rest if isinstance(kwargs.rest, tuple) else ()
     return list(zip(map(str, names), kwargs.children, strict=True))
 

@@ -261,17 +261,17 @@ def _flatten(value: Any, leaves: list[Any], depth: int, is_leaf: IsLeaf | None) 
 def leaves_like(structure: Structure, value: Any) -> list[Any] | None:
     """The leaves of a container that has a structure; None where it has another one."""
     leaves: list[Any] = []
-    return leaves if _collected(structure, value, leaves, True) else None
+    return leaves if _collect_leaves(structure, value, leaves, True) else None
 
 
 def parts_like(structure: Structure, value: Any) -> list[Any] | None:
     """What a container has at the leaves of a structure, be they leaves of the container or not;
     None where it is nested in another way."""
     parts: list[Any] = []
-    return parts if _collected(structure, value, parts, False) else None
+    return parts if _collect_leaves(structure, value, parts, False) else None
 
 
-def _collected(structure: Structure, value: Any, leaves: list[Any], ends: bool) -> bool:
+def _collect_leaves(structure: Structure, value: Any, leaves: list[Any], ends: bool) -> bool:
     """Whether a value has a structure; it `ends` where the structure does, or may go on below."""
     kind = structure.kind
     if kind is not type(value):
@@ -285,7 +285,7 @@ def _collected(structure: Structure, value: Any, leaves: list[Any], ends: bool) 
         leaves += children
         return not ends or not any(map(_node_of, set(map(type, children))))
     for inner, child in zip(inside, children, strict=True):
-        if not _collected(inner, child, leaves, ends):
+        if not _collect_leaves(inner, child, leaves, ends):
             return False
     return True
 
@@ -338,7 +338,7 @@ def flatten_up_to(structure: Structure, value: Any, name: str = "") -> list[Any]
     if not same or len(children) != len(structure.children):
         raise UserError(
             f"the trees are nested in different ways: at {name or 'the top'} the first has "
-            f"{_described(structure)}, another {_described(flatten(value)[1], value)}",
+            f"{_describe(structure)}, another {_describe(flatten(value)[1], value)}",
             "TreeMismatch",
         )
     steps = node.names(structure.rest, len(children))
@@ -346,7 +346,7 @@ def flatten_up_to(structure: Structure, value: Any, name: str = "") -> list[Any]
     return [x for inner, child, step in parts for x in flatten_up_to(inner, child, name + step)]
 
 
-def _described(structure: Structure, value: Any = None) -> str:
+def _describe(structure: Structure, value: Any = None) -> str:
     if structure.kind is None:
         return a_type(value)
     keys = f" {structure.rest}" if isinstance(structure.rest, tuple) else ""

@@ -146,7 +146,7 @@ class _Tree:
         if self._are_tensors(leaves):
             return self._take_tensors(leaves, call)
         for leaf, kind, is_number in zip(leaves, self.kinds, self.numbers, strict=True):
-            storage = _stored(leaf, kind, is_number, call)
+            storage = _find_storage(leaf, kind, is_number, call)
             if storage is None:
                 return False
             call.inputs.append(storage)
@@ -161,7 +161,7 @@ class _Tree:
         if found[-1].loose:
             storages, loose = list(storages), outline.loose(found)
             for at, leaf in loose:
-                storages[at] = _stored(leaf, self.kinds[at], False, call)
+                storages[at] = _find_storage(leaf, self.kinds[at], False, call)
                 if storages[at] is None:
                     return False
             first = len(call.inputs)
@@ -195,7 +195,7 @@ def _are_different(found: Sequence[Found]) -> bool:
     return len(found) == 1 or len({id(each.group) for each in found}) == len(found)
 
 
-def _stored(leaf: Any, kind: TensorType, is_number: bool, call: Taken) -> Any:
+def _find_storage(leaf: Any, kind: TensorType, is_number: bool, call: Taken) -> Any:
     """A leaf as the backend has it, if it is of this type; else None."""
     if type(leaf) is Tensor:
         node = leaf._node

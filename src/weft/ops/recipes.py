@@ -78,11 +78,11 @@ def captured(
     key = (emit, *[id(node.type) for node in nodes], params)
     recipe = _recipes.get(key)
     if recipe is None:
-        recipe = _remember(key, _written(arena, nodes, emit, params, {}))
-    return _shown(recipe, recipe.follow(arena, nodes, line), operands)
+        recipe = _remember(key, _write_recipe(arena, nodes, emit, params, {}))
+    return _wrap_results(recipe, recipe.follow(arena, nodes, line), operands)
 
 
-def _shown(recipe: Recipe, nodes: list[Node], operands: Sequence[Tensor]) -> Any:
+def _wrap_results(recipe: Recipe, nodes: list[Node], operands: Sequence[Tensor]) -> Any:
     wanted = True in [tensor._wants_grad for tensor in operands]
     if recipe.holder is None:
         return _tensor(nodes[0], wanted)
@@ -139,8 +139,8 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
             arena = arena_for(nodes[0])
             if recipe is None:
                 _hashable((params, *kwargs.values()))
-                recipe = _remember(key, _written(arena, nodes, function, params, kwargs))
-            return _shown(recipe, recipe.follow(arena, nodes, line), operands)
+                recipe = _remember(key, _write_recipe(arena, nodes, function, params, kwargs))
+            return _wrap_results(recipe, recipe.follow(arena, nodes, line), operands)
         except MISTAKES as error:
             raise explained(name, error, line) from None
         except PYTHON_ERRORS as error:
@@ -188,7 +188,7 @@ def _remember(key: Hashable, recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _written(
+def _write_recipe(
     arena: Arena,
     operands: Sequence[Node],
     emit: Callable[..., Any],

@@ -30,7 +30,7 @@ def _power(base: int, exponent: int) -> int:
     return int(base**exponent)
 
 
-def _shifted(value: int, bits: int) -> int:
+def _shift_number(value: int, bits: int) -> int:
     if value and bits > _MOST_BITS:
         raise OverflowError(f"{value} << {bits}")
     return value << bits
@@ -40,7 +40,7 @@ _EXACT: Final[dict[str, Callable[..., int]]] = {
     "abs": abs, "add": operator.add, "bitwise_and": operator.and_, "bitwise_not": operator.invert,
     "bitwise_or": operator.or_, "bitwise_xor": operator.xor, "floor_divide": operator.floordiv,
     "maximum": max, "minimum": min, "mul": operator.mul, "neg": operator.neg, "pow": _power,
-    "remainder": operator.mod, "shift_left": _shifted, "shift_right": operator.rshift,
+    "remainder": operator.mod, "shift_left": _shift_number, "shift_right": operator.rshift,
     "sub": operator.sub,
 }  # fmt: skip
 """What instructions on whole numbers mean in Python; others are not followed."""

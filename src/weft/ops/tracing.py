@@ -150,7 +150,7 @@ def trace(
     )
     arena.stands_for = stands_for
     with taken_back(arena):
-        found = _called(arena, function, kinds, fill, call, numbers)
+        found = _call_in_arena(arena, function, kinds, fill, call, numbers)
         check_leaks(arena, function)
     token = last_token(arena)
     if token is not None:
@@ -166,7 +166,7 @@ def trace(
     )  # fmt: skip
 
 
-def _called(
+def _call_in_arena(
     arena: Arena,
     function: Callable[..., Any],
     kinds: Sequence[TensorType],

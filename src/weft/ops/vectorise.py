@@ -50,14 +50,14 @@ def vmap(function: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) ->
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return _mapped(function, arguments_of(args, kwargs), in_axes, out_axes)
+            return _map_function(function, arguments_of(args, kwargs), in_axes, out_axes)
         except (SpecViolation, UserError) as error:
             raise explained("vmap", error, user_line()) from None
 
     return call
 
 
-def _mapped(
+def _map_function(
     function: Callable[..., Any], arguments: Arguments, in_axes: Axes, out_axes: Axes
 ) -> Any:
     """What the function gives for every value of a batch."""
@@ -77,13 +77,13 @@ def _mapped(
     made = program_vmap(traced.trace.program, size, [*axes, *[None] * captured])
     wanted = _per_leaf("out_axes", out_axes, traced.trace.structure)
     places = [a for a, o in zip(wanted, traced.trace.outputs, strict=True) if o is None]
-    found = _emitted(traced, made)
+    found = _emit_batched(traced, made)
     traced.carry(found)
     moved = zip(found[: len(places)], places, strict=True)
-    return traced.results([_placed(result, place) for result, place in moved])
+    return traced.results([_place_axis(result, place) for result, place in moved])
 
 
-def _emitted(traced: TracedFunction, made: Program) -> list[Tensor]:
+def _emit_batched(traced: TracedFunction, made: Program) -> list[Tensor]:
     """The results of the batched program; a checkpoint of the whole function stays one."""
     arena = current()
     before = len(arena.created)
@@ -149,7 +149,7 @@ def _one(kind: TensorType, axis: int | None) -> TensorType:
     return kind.with_shape((*kind.shape[:axis], *kind.shape[axis + 1 :]))
 
 
-def _placed(result: Tensor, place: int | None) -> Tensor:
+def _place_axis(result: Tensor, place: int | None) -> Tensor:
     if place is None:
         raise UserError("every result has a batch axis; out_axes cannot be None")
     return moveaxis(result, 0, normalise_axis(place, result.ndim))

@@ -238,7 +238,7 @@ def differences(old: Key, new: Key, names: Callable[[Structure], list[str]]) -> 
             was, now = (_shown_setting(side.get(name)) for side in (before, after))
             found.append(f"the static argument {name} is {now}, not {was}")
     if new.structure != old.structure:
-        return [*found, _nesting(old, new, names)]
+        return [*found, _tell_nesting(old, new, names)]
     changed = zip(names(new.structure), old.arguments, new.arguments, strict=True)
     return found + [change for n, was, now in changed for change in _changes(n, was, now)]
 
@@ -247,7 +247,7 @@ def _shown_setting(setting: Setting | None) -> str:
     return "left out" if setting is None else f"{setting.value!s:.60}"
 
 
-def _nesting(old: Key, new: Key, names: Callable[[Structure], list[str]]) -> str:
+def _tell_nesting(old: Key, new: Key, names: Callable[[Structure], list[str]]) -> str:
     before, after = names(old.structure), names(new.structure)
     more = [name for name in after if name not in before]
     less = [name for name in before if name not in after]

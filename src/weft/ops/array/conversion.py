@@ -61,10 +61,10 @@ def converted(obj: Any, dtype: DType | None, device: str | None, copy: bool | No
         raise _must_copy(f"{array.dtype} as {dtype}")
     if copy is not False and np.may_share_memory(elements, array):
         elements = np.array(elements)
-    return from_array(elements if copy is not False else _borrowed(elements), home(device))
+    return from_array(elements if copy is not False else _borrow_array(elements), home(device))
 
 
-def _borrowed(array: Array) -> Array:
+def _borrow_array(array: Array) -> Array:
     """Memory of somebody else, which is read and never written."""
     shared = array.view()
     shared.flags.writeable = False
@@ -99,7 +99,7 @@ def _from_list(
         raise _must_copy(a_type(items))
     leaves = _leaf_types(items)
     if Tensor in leaves:
-        flat, shape = _flattened(items)
+        flat, shape = _flatten_lists(items)
         made = stack([converted(item, None, device, None) for item in flat])
         made = made if len(shape) == 1 else made.reshape((*shape, *made.shape[1:]))
         return made if dtype is None else made.astype(dtype)
@@ -112,7 +112,7 @@ def _from_list(
     return from_array(_in_dtype(array, dtype or natural), home(device))
 
 
-def _flattened(items: Sequence[Any]) -> tuple[Sequence[Any], tuple[int, ...]]:
+def _flatten_lists(items: Sequence[Any]) -> tuple[Sequence[Any], tuple[int, ...]]:
     """What lists of equally long lists hold, and in which shape."""
     shape: tuple[int, ...] = (len(items),)
     while items and all(type(item) in (list, tuple) for item in items):
@@ -230,4 +230,4 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         array = imported(x)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"the {type(x).__name__} cannot be taken over: {error}") from None
-    return from_array(np.array(array) if copy else _borrowed(array), home(device))
+    return from_array(np.array(array) if copy else _borrow_array(array), home(device))

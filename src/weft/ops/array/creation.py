@@ -62,7 +62,7 @@ def _dims(shape: Any) -> Shape:
     return shape_of((shape,) if isinstance(shape, int) else shape)
 
 
-def _filled(shape: Shape, value: Number, dtype: DType, device: str | None) -> Tensor:
+def _fill_shape(shape: Shape, value: Number, dtype: DType, device: str | None) -> Tensor:
     session = Session(home(device), user_line())
     return session.export(
         Handle(session, session.arena.constant(number(value, dtype))).broadcast_to(shape)
@@ -78,25 +78,25 @@ def full(shape: Any, fill_value: Number, *, dtype: Any = None, device: str | Non
     if not is_number(fill_value):
         raise UserError(f"fill_value must be a number, not {type(fill_value).__name__}")
     wanted = DEFAULTS[number_type(fill_value)] if dtype is None else dtype_named(dtype)
-    return _filled(_dims(shape), fill_value, wanted, device)
+    return _fill_shape(_dims(shape), fill_value, wanted, device)
 
 
 @public
 def zeros(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """Zeros."""
-    return _filled(_dims(shape), 0, dtype_named(dtype or DEFAULT_FLOAT), device)
+    return _fill_shape(_dims(shape), 0, dtype_named(dtype or DEFAULT_FLOAT), device)
 
 
 @public
 def ones(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """Ones."""
-    return _filled(_dims(shape), 1, dtype_named(dtype or DEFAULT_FLOAT), device)
+    return _fill_shape(_dims(shape), 1, dtype_named(dtype or DEFAULT_FLOAT), device)
 
 
 @public
 def empty(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """A tensor whose elements do not matter; they are zeros."""
-    return _filled(_dims(shape), 0, dtype_named(dtype or DEFAULT_FLOAT), device)
+    return _fill_shape(_dims(shape), 0, dtype_named(dtype or DEFAULT_FLOAT), device)
 
 
 @tensor_method
@@ -157,8 +157,8 @@ def arange(
     size = _steps(first, last, step)
     session = Session(home(device), user_line())
     if all(isinstance(n, int) for n in given_numbers) and wanted.is_integer:
-        return session.export(_counted(session, int(first), int(step), size, wanted))
-    return session.export(_spaced(session, float(first), float(step), size, F64).cast(wanted))
+        return session.export(_count_integers(session, int(first), int(step), size, wanted))
+    return session.export(_space_evenly(session, float(first), float(step), size, F64).cast(wanted))
 
 
 def _counted_open(first: Any, last: Any, step: Any, dtype: DType, device: str | None) -> Tensor:
@@ -190,23 +190,23 @@ def _steps(first: float, last: float, step: float) -> int:
         ) from None
 
 
-def _counted(session: Session, first: int, step: int, size: int, dtype: DType) -> Handle:
+def _count_integers(session: Session, first: int, step: int, size: int, dtype: DType) -> Handle:
     """Integers; in 64 bits, where wrapping makes every constant representable."""
     wide = SI64 if dtype.is_signed else UI64
     result = session.iota(wide, (size,), 0)
     if step != 1:
-        result = result * _wrapped(step, wide)
+        result = result * _wrap_to_64_bits(step, wide)
     if first != 0:
-        result = result + _wrapped(first, wide)
+        result = result + _wrap_to_64_bits(first, wide)
     return result.cast(dtype)
 
 
-def _wrapped(value: int, dtype: DType) -> int:
+def _wrap_to_64_bits(value: int, dtype: DType) -> int:
     bits = value & ((1 << 64) - 1)
     return bits - (1 << 64) if dtype.is_signed and bits >> 63 else bits
 
 
-def _spaced(session: Session, first: Number, step: Number, size: int, dtype: DType) -> Handle:
+def _space_evenly(session: Session, first: Number, step: Number, size: int, dtype: DType) -> Handle:
     steps = session.iota(dtype, (size,), 0)
     return steps * step + first
 
@@ -243,7 +243,7 @@ def linspace(
     wide = CF64 if wanted.is_complex else F64
     parts = num - 1 if endpoint else num
     session = Session(home(device), user_line())
-    result = _spaced(session, start, _distance(start, stop, parts), num, wide)
+    result = _space_evenly(session, start, _distance(start, stop, parts), num, wide)
     if endpoint and num > 1:
         last = session.iota(SI64, (num,), 0).compare("equal", num - 1)
         result = last.select(session.full(stop, wide, (num,)), result)

@@ -113,13 +113,13 @@ def _few(x: Handle, /) -> Handle:
         crossed = [[turned(row, batch + 1, by) for by in (1, 2)] for row in rows]
         return crossed[0][0] * crossed[1][1] - crossed[0][1] * crossed[1][0]
     if size == 2:
-        swapped = _swapped(_swapped(plain, batch), batch + 1)
+        swapped = _swap_pair(_swap_pair(plain, batch), batch + 1)
         signs = plain.session.literal([[1, -1], [-1, 1]], plain.dtype)
         return swapped * signs.broadcast_to(swapped.shape)
     return plain.session.full(1, plain.dtype, plain.shape)
 
 
-def _swapped(x: Handle, axis: int) -> Handle:
+def _swap_pair(x: Handle, axis: int) -> Handle:
     return window(x, axis, 1, 1).concat(window(x, axis, 0, 1), axis)
 
 

@@ -70,7 +70,7 @@ def _real(x: Handle) -> Handle:
     return x.cast(F64 if x.dtype is F64 else F32)
 
 
-def _sized(x: Handle, axis: int, size: int | None) -> Handle:
+def _fit_to_size(x: Handle, axis: int, size: int | None) -> Handle:
     """Cut off, or filled with zeros, to a size."""
     old = known(x.shape[axis], "the transformed axis")
     wanted = old if size is None else size
@@ -113,7 +113,7 @@ def ifft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "bac
 def _one(x: Handle, n: int | None, axis: int, norm: str, sign: int) -> Handle:
     _check_norm(norm)
     at = normalise_axis(axis, x.rank)
-    return _along(_sized(_complex(x), at, n), at, sign, norm)
+    return _along(_fit_to_size(_complex(x), at, n), at, sign, norm)
 
 
 @recorded
@@ -124,7 +124,7 @@ def rfft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "bac
 
 
 def _real_forward(x: Handle, n: int | None, axis: int, norm: str) -> Handle:
-    whole = _along(_complex(_sized(x, axis, n)), axis, -1, norm)
+    whole = _along(_complex(_fit_to_size(x, axis, n)), axis, -1, norm)
     return window(whole, axis, 0, known(whole.shape[axis], "the axis") // 2 + 1)
 
 
@@ -137,7 +137,7 @@ def irfft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "ba
 
 def _real_backward(x: Handle, n: int | None, axis: int, norm: str) -> Handle:
     size = 2 * (known(x.shape[axis], "the axis") - 1) if n is None else n
-    half = _sized(x, axis, size // 2 + 1)
+    half = _fit_to_size(x, axis, size // 2 + 1)
     mirrored = (size - 1) // 2
     if size < 1:
         raise OutOfRange("InvalidAttributeValue", f"n is {size}", "it must be at least 1")
@@ -197,7 +197,7 @@ def _all_axes(x: Handle, s: Any, axes: Any, norm: str, sign: int) -> Handle:
     _check_norm(norm)
     value = _complex(x)
     for at, size in _several(x, s, axes):
-        value = _along(_sized(value, at, size), at, sign, norm)
+        value = _along(_fit_to_size(value, at, size), at, sign, norm)
     return value
 
 
@@ -215,7 +215,7 @@ def rfftn(
     *others, (last, size) = _several(x, s, axes)
     value = _real_forward(_real(x), size, last, norm)
     for at, n in others:
-        value = _along(_sized(value, at, n), at, -1, norm)
+        value = _along(_fit_to_size(value, at, n), at, -1, norm)
     return value
 
 
@@ -233,7 +233,7 @@ def irfftn(
     value = _complex(x)
     *others, (last, size) = _several(x, s, axes)
     for at, n in others:
-        value = _along(_sized(value, at, n), at, 1, norm)
+        value = _along(_fit_to_size(value, at, n), at, 1, norm)
     return _real_backward(value, size, last, norm)
 
 
@@ -266,16 +266,16 @@ def _frequencies(n: int, count: int, last: int, d: float, dtype: Any, device: An
 @recorded
 def fftshift(x: Handle, /, *, axes: int | Sequence[int] | None = None) -> Handle:
     """The zero frequency in the middle."""
-    return _shifted(x, axes, 1)
+    return _shift_axes(x, axes, 1)
 
 
 @recorded
 def ifftshift(x: Handle, /, *, axes: int | Sequence[int] | None = None) -> Handle:
     """What `fftshift` did, undone."""
-    return _shifted(x, axes, -1)
+    return _shift_axes(x, axes, -1)
 
 
-def _shifted(x: Handle, axes: Any, sign: int) -> Handle:
+def _shift_axes(x: Handle, axes: Any, sign: int) -> Handle:
     for axis in axes_of(axes, x.rank):
         x = rolled(x, sign * (known(x.shape[axis], "the axis") // 2), axis)
     return x

@@ -59,7 +59,7 @@ __all__ = ["take", "take_along_axis"]
 def getitem(self: Tensor, key: Any, /) -> Tensor:
     """The elements that an index expression names, as NumPy means it."""
     items = key if isinstance(key, tuple) else (key,)
-    written = _written(items)
+    written = _write_index(items)
     if written is None:
         x = taken(self)
         return given(selected(x, parsed(_with_handles(items, x), x.shape)), self)
@@ -92,7 +92,7 @@ def _as_written(window: Window) -> tuple[Any, ...]:
     return tuple((i.start, i.stop, i.step) if isinstance(i, slice) else i for i in window.rest)
 
 
-def _written(items: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def _write_index(items: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """An index expression without masks and arrays as part of a recipe's name: slices as tuples,
     and an empty one for each tensor of integers."""
     found: list[Any] = []
@@ -116,7 +116,7 @@ def _places(items: tuple[Any, ...]) -> list[Tensor]:
     return [item for item in items if isinstance(item, Tensor)]
 
 
-def _rebuilt(written: tuple[Any, ...], places: Sequence[Handle]) -> list[Any]:
+def _rebuild_index(written: tuple[Any, ...], places: Sequence[Handle]) -> list[Any]:
     """The index expression that was written, with handles for its tensors."""
     rest = iter(places)
     return [
@@ -134,7 +134,7 @@ def _with_handles(items: tuple[Any, ...], x: Handle) -> list[Any]:
 
 def _read(x: Handle, *operands: Any) -> Handle:
     *places, written = operands
-    return selected(x, parsed(_rebuilt(written, places), x.shape))
+    return selected(x, parsed(_rebuild_index(written, places), x.shape))
 
 
 def _read_window(x: Handle, start: Handle, *operands: Any) -> Handle:
@@ -144,7 +144,7 @@ def _read_window(x: Handle, start: Handle, *operands: Any) -> Handle:
 
 def selected(x: Handle, selection: Selection) -> Handle:
     """The elements of a selection."""
-    x = _windowed(x, selection)
+    x = _take_windows(x, selection)
     sizes = iter(x.shape)
     shape: list[Dim] = []
     for pick in selection.picks:
@@ -152,14 +152,14 @@ def selected(x: Handle, selection: Selection) -> Handle:
         if not isinstance(pick, Point):
             shape.append(size)
     x = x.reshape(shape)
-    return _gathered(x, selection) if selection.has_places else x
+    return _gather_places(x, selection) if selection.has_places else x
 
 
-def _windowed(x: Handle, selection: Selection) -> Handle:
+def _take_windows(x: Handle, selection: Selection) -> Handle:
     """The spans and points of each axis; points keep an axis of size 1."""
     spans = [_as_span(pick, dim) for pick, dim in zip(selection.own, x.shape, strict=True)]
     if all(isinstance(dim, int) for dim in x.shape):
-        x = _sliced(x, spans)
+        x = _slice_spans(x, spans)
     else:
         for axis, span in enumerate(spans):
             if isinstance(span.extent, int):
@@ -176,7 +176,7 @@ def _as_span(pick: Any, dim: Dim) -> Span:
     return Span(pick.at, 1) if isinstance(pick, Point) else Span(0, dim)
 
 
-def _sliced(x: Handle, spans: list[Span]) -> Handle:
+def _slice_spans(x: Handle, spans: list[Span]) -> Handle:
     sizes = tuple(span.extent for span in spans)
     if sizes == x.shape:
         return x
@@ -184,7 +184,7 @@ def _sliced(x: Handle, spans: list[Span]) -> Handle:
     return x.session.emit("slice", x, starts=starts, sizes=sizes)
 
 
-def _gathered(x: Handle, selection: Selection) -> Handle:
+def _gather_places(x: Handle, selection: Selection) -> Handle:
     """The places, of an x whose axes are the picks without points."""
     picks = [pick for pick in selection.picks if not isinstance(pick, Point)]
     axes = [axis for axis, pick in enumerate(picks) if isinstance(pick, Places)]
@@ -234,12 +234,12 @@ def from_the_front(indices: Handle, size: Dim) -> Handle:
         return indices
     if not isinstance(size, int) or size > SI32.highest:
         indices = indices.cast(SI64)
-    wrapped = indices + (size if isinstance(size, int) else _counted(indices, size))
+    wrapped = indices + (size if isinstance(size, int) else _count_size(indices, size))
     inside = indices.compare("less", 0).bitwise_and(wrapped.compare("greater_equal", 0))
     return inside.select(wrapped, indices)
 
 
-def _counted(indices: Handle, size: Dim) -> Handle:
+def _count_size(indices: Handle, size: Dim) -> Handle:
     """An open size beside each of some indices, counted when the program runs."""
     count = indices.session.full(1, SI64, (size,)).reduce_sum((0,))
     return count.broadcast_to(indices.shape)
@@ -316,13 +316,13 @@ def setitem(self: Tensor, key: Any, value: Any, /) -> None:
     items = key if isinstance(key, tuple) else (key,)
     new, line = _value(self, value), user_line()
     mask = _whole_mask(items, self, new)
-    written = _written(items)
+    written = _write_index(items)
     if mask is not None:
-        self.become(captured(_masked, [self, mask, new], line))
+        self.become(captured(_replace_masked, [self, mask, new], line))
     elif written is not None:
         window = _window(self, written)
         if window is None:
-            self.become(captured(_assigned, [self, new, *_places(items)], line, written))
+            self.become(captured(_assign_elements, [self, new, *_places(items)], line, written))
         else:
             operands = [self, new, _start(self, window), *_places(items)]
             rest = _as_written(window)
@@ -330,7 +330,7 @@ def setitem(self: Tensor, key: Any, value: Any, /) -> None:
     else:
         x = taken(self)
         selection = parsed(_with_handles(items, x), known_shape(x))
-        self.become(given(_replaced(x, selection, x.session.import_(new)), self, new))
+        self.become(given(_replace_selection(x, selection, x.session.import_(new)), self, new))
 
 
 def _value(x: Tensor, value: Any) -> Tensor:
@@ -355,25 +355,25 @@ def _fits(value: DType, target: DType) -> bool:
     return promoted(value, target) is target
 
 
-def _assigned(x: Handle, value: Handle, *operands: Any) -> Handle:
+def _assign_elements(x: Handle, value: Handle, *operands: Any) -> Handle:
     *places, written = operands
-    return _replaced(x, parsed(_rebuilt(written, places), known_shape(x)), value)
+    return _replace_selection(x, parsed(_rebuild_index(written, places), known_shape(x)), value)
 
 
 def _assigned_window(x: Handle, value: Handle, start: Handle, *operands: Any) -> Handle:
     *places, sizes, written = operands
-    new = _assigned(x.dynamic_slice(start, sizes=sizes), value, *places, written)
+    new = _assign_elements(x.dynamic_slice(start, sizes=sizes), value, *places, written)
     return x.dynamic_update_slice(new, start, sizes=sizes)
 
 
-def _replaced(x: Handle, selection: Selection, value: Handle) -> Handle:
+def _replace_selection(x: Handle, selection: Selection, value: Handle) -> Handle:
     """x with the elements of a selection replaced."""
     shape, value = known_shape(x), value.cast(x.dtype)
     if selection.has_places or any(isinstance(p, Span) and p.step != 1 for p in selection.own):
-        return _scattered(x, selection, value)
+        return _scatter_values(x, selection, value)
     spans = [_as_span(pick, dim) for pick, dim in zip(selection.own, shape, strict=True)]
     sizes = tuple(int(span.size) for span in spans)
-    update = _fitted(value, _shape_of(selection)).reshape(sizes)
+    update = _fit_value(value, _shape_of(selection)).reshape(sizes)
     if sizes == shape:
         return update
     start = x.session.literal([span.start if span.size else 0 for span in spans], SI64)
@@ -389,7 +389,7 @@ def _shape_of(selection: Selection) -> Shape:
     )
 
 
-def _fitted(value: Handle, shape: Shape) -> Handle:
+def _fit_value(value: Handle, shape: Shape) -> Handle:
     """The value broadcast to the elements assigned; leading axes of size 1 do not count."""
     dims = value.shape
     while len(dims) > len(shape) and dims[0] == 1:
@@ -404,7 +404,7 @@ def _fitted(value: Handle, shape: Shape) -> Handle:
     return value.reshape(dims).broadcast_to(shape)
 
 
-def _scattered(x: Handle, selection: Selection, value: Handle) -> Handle:
+def _scatter_values(x: Handle, selection: Selection, value: Handle) -> Handle:
     """Values at positions along the one axis that has places, where all others are whole. Else at
     positions of the flattened tensor: those that the selection takes from a tensor of
     positions."""
@@ -414,7 +414,7 @@ def _scattered(x: Handle, selection: Selection, value: Handle) -> Handle:
     size = math.prod(known_shape(x))
     numbers = x.session.iota(SI64, (size,), 0).reshape(x.shape)
     places = selected(numbers, selection)
-    update = _fitted(value, places.shape)
+    update = _fit_value(value, places.shape)
     count = math.prod(known_shape(places))
     flat = x.reshape((size,)).scatter_reduce(
         places.reshape((count,)), update.reshape((count,)), axis=0, reduce="replace"
@@ -435,7 +435,7 @@ def _scattered_along(x: Handle, pick: Any, axis: int, value: Handle) -> Handle:
     places = _position_handle(x, axis, pick)
     front, back = x.shape[:axis], x.shape[axis + 1 :]
     count = math.prod(known_shape(places))
-    update = _fitted(value, (*front, *places.shape, *back)).reshape((*front, count, *back))
+    update = _fit_value(value, (*front, *places.shape, *back)).reshape((*front, count, *back))
     column = places.reshape((*[1] * axis, count, *[1] * len(back)))
     return x.scatter_reduce(column.broadcast_to(update.shape), update, axis=axis, reduce="replace")
 
@@ -453,6 +453,6 @@ def _whole_mask(items: tuple[Any, ...], x: Tensor, value: Tensor) -> Tensor | No
     return mask if same else None
 
 
-def _masked(x: Handle, mask: Handle, value: Handle) -> Handle:
+def _replace_masked(x: Handle, mask: Handle, value: Handle) -> Handle:
     wide = mask.reshape((*mask.shape, *[1] * (x.rank - mask.rank))).broadcast_to(x.shape)
     return wide.select(value.cast(x.dtype).broadcast_to(x.shape), x)

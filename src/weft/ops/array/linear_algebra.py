@@ -100,7 +100,7 @@ def tensordot(
     """The sum of products over pairs of axes: the last `axes` of x1 with the first of x2, or two
     lists of axes, paired by position."""
     x, y = in_common_dtype(x1, x2)
-    left, right = _contracted(axes, x.rank, y.rank)
+    left, right = _find_contracted(axes, x.rank, y.rank)
     for a, b in zip(left, right, strict=True):
         if x.shape[a] != y.shape[b]:
             raise SpecViolation(
@@ -112,7 +112,7 @@ def tensordot(
     return x.dot_general(y, contract=(left, right))
 
 
-def _contracted(axes: Any, left: int, right: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _find_contracted(axes: Any, left: int, right: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if isinstance(axes, int):
         if not 0 <= axes <= min(left, right):
             raise OutOfRange(

@@ -216,7 +216,7 @@ def _several(arrays: Any) -> list[Tensor]:
     return values
 
 
-def _promoted(values: Sequence[Handle]) -> list[Handle]:
+def _promote_handles(values: Sequence[Handle]) -> list[Handle]:
     """Several handles in the dtype they have in common."""
     dtype = reduce(promoted, [value.dtype for value in values])
     return [value.cast(dtype) for value in values]
@@ -226,14 +226,14 @@ def _promoted(values: Sequence[Handle]) -> list[Handle]:
 def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
     """Tensors one after the other along an axis; flattened first where it is None."""
     tensors = _several(arrays)
-    joined: Tensor = captured(_concatenated, tensors, user_line(), axis)
+    joined: Tensor = captured(_concatenate_operands, tensors, user_line(), axis)
     copied = joined_data(tensors, lambda given: np.concatenate(given, axis))
     return joined if copied is None else copied
 
 
-def _concatenated(*operands: Any) -> Handle:
+def _concatenate_operands(*operands: Any) -> Handle:
     *given, axis = operands
-    values = _promoted(given)
+    values = _promote_handles(given)
     if axis is None:
         values, axis = [value.reshape((-1,)) for value in values], 0
     first = values[0]
@@ -257,14 +257,14 @@ def stack(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
     parts = stacked_parts(tensors, axis)
     if parts is not None:
         return parts
-    joined: Tensor = captured(_stacked, tensors, user_line(), axis)
+    joined: Tensor = captured(_stack_operands, tensors, user_line(), axis)
     copied = joined_data(tensors, lambda given: np.stack(given, axis))
     return joined if copied is None else copied
 
 
-def _stacked(*operands: Any) -> Handle:
+def _stack_operands(*operands: Any) -> Handle:
     *given, axis = operands
-    values = _promoted(given)
+    values = _promote_handles(given)
     first = values[0]
     for index, value in enumerate(values):
         if value.shape != first.shape:
@@ -313,14 +313,14 @@ def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tens
     value = as_tensor(x)
     repeated: Tensor
     if isinstance(repeats, int):
-        repeated = captured(_repeated, [value], user_line(), repeats, axis)
+        repeated = captured(_repeat_elements, [value], user_line(), repeats, axis)
         return repeated
     counts = as_tensor(repeats)
     if counts.ndim > 1 or not counts.dtype.is_integer:
         raise UserError(f"repeats must be a number or a vector of integers, not {counts.type}")
     each = read(counts, "the size of the result").reshape(-1)
     if each.size == 1:
-        repeated = captured(_repeated, [value], user_line(), int(each[0]), axis)
+        repeated = captured(_repeat_elements, [value], user_line(), int(each[0]), axis)
         return repeated
     if (each < 0).any():
         raise OutOfRange("InvalidAttributeValue", "repeats has a negative number", _COUNTS)
@@ -329,7 +329,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tens
     return repeated
 
 
-def _repeated(x: Handle, times: int, axis: int | None) -> Handle:
+def _repeat_elements(x: Handle, times: int, axis: int | None) -> Handle:
     if times < 0:
         raise OutOfRange("InvalidAttributeValue", f"repeats is {times}", _COUNTS)
     x, at = _along(x, axis)

@@ -87,7 +87,7 @@ def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Any]:
     return operator
 
 
-def _reflected(function: Callable[..., Tensor]) -> Callable[..., Any]:
+def _reflect_operator(function: Callable[..., Tensor]) -> Callable[..., Any]:
     def operator(self: Tensor, other: Any, /) -> Any:
         if not isinstance(other, _OPERANDS):
             return NotImplemented
@@ -124,7 +124,7 @@ def install() -> None:
     for name, function in _ARITHMETIC.items():
         direct = _forward if function is matmul else _elementwise
         setattr(Tensor, f"__{name}__", direct(function))
-        setattr(Tensor, f"__r{name}__", _reflected(function))
+        setattr(Tensor, f"__r{name}__", _reflect_operator(function))
         setattr(Tensor, f"__i{name}__", _in_place(function, f"i{name}"))
     setattr(Tensor, "__divmod__", _divmod)  # noqa: B010
     setattr(Tensor, "__rdivmod__", _reflected_divmod)  # noqa: B010

@@ -92,7 +92,7 @@ def stacked_parts(tensors: Sequence[Tensor], axis: int) -> Tensor | None:
         Tensor(arena.constant(literal(places.tolist(), SI64))),
     ]
     at = normalise_axis(axis, tensors[0].ndim + 1)
-    made: Tensor = captured(_taken, operands, user_line(), chosen, tensors[0].shape, at)
+    made: Tensor = captured(_take_windows, operands, user_line(), chosen, tensors[0].shape, at)
     return made
 
 
@@ -133,7 +133,9 @@ def _in_range(start: list[int], shape: Shape, sizes: tuple[int, ...]) -> tuple[i
     return tuple(min(max(at, 0), limit) for at, limit in zip(start, limits, strict=True))
 
 
-def _taken(x: Handle, places: Handle, chosen: tuple[int, ...], shape: Shape, axis: int) -> Handle:
+def _take_windows(
+    x: Handle, places: Handle, chosen: tuple[int, ...], shape: Shape, axis: int
+) -> Handle:
     """The windows at some places of the chosen axes, each in a shape, along a new axis."""
     others = [k for k in range(x.rank) if k not in chosen]
     sizes = [int(x.shape[k]) for k in chosen]

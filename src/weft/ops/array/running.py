@@ -58,12 +58,12 @@ def logcumsumexp(x: Handle, /, axis: int = -1) -> Handle:
     size, step = known(x.shape[at], f"axis {at}"), 1
     # After the steps 1, 2, 4, ... each element has met all those before it.
     while step < size:
-        result = result.logaddexp(_delayed(result, at, step, size))
+        result = result.logaddexp(_delay_elements(result, at, step, size))
         step *= 2
     return result
 
 
-def _delayed(x: Handle, axis: int, step: int, size: int) -> Handle:
+def _delay_elements(x: Handle, axis: int, step: int, size: int) -> Handle:
     """The element `step` places before each one; before the first there is -Inf."""
     low, none = [0] * x.rank, [0] * x.rank
     low[axis] = step

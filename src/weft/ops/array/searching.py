@@ -107,7 +107,7 @@ def searchsorted(
     vector = as_tensor(x1)
     values = _beside(vector, x2)
     operands = [vector, values, *([] if sorter is None else [as_tensor(sorter)])]
-    found: Tensor = captured(_searched, operands, user_line(), side)
+    found: Tensor = captured(_search_sorted, operands, user_line(), side)
     return found
 
 
@@ -117,7 +117,7 @@ def _beside(x: Tensor, value: Any) -> Tensor:
     return as_tensor(value) if kind is None else number_in(value, beside(x.dtype, kind), x._node)
 
 
-def _searched(*operands: Handle | str) -> Handle:
+def _search_sorted(*operands: Handle | str) -> Handle:
     x, values, *sorter, side = operands
     assert isinstance(x, Handle)
     assert isinstance(values, Handle)
@@ -142,7 +142,7 @@ def where(condition: Tensor, x1: TensorLike, x2: TensorLike, /) -> Tensor:
     else:
         dtype = result_type(x1, x2)
         first, second = (number_in(x, dtype, chosen._node) for x in (x1, x2))
-    found: Tensor = captured(_selected, [chosen, first, second], line)
+    found: Tensor = captured(_select_elements, [chosen, first, second], line)
     return found
 
 
@@ -153,7 +153,7 @@ def _where_method(x: Tensor, condition: Tensor, other: TensorLike = 0, /) -> Ten
     return where(condition, x, other)
 
 
-def _selected(condition: Handle, x: Handle, y: Handle) -> Handle:
+def _select_elements(condition: Handle, x: Handle, y: Handle) -> Handle:
     shape = broadcast_shapes(condition.shape, x.shape)
     predicate = condition.cast(I1).broadcast_to(shape)
     return predicate.select(x.broadcast_to(shape), y.broadcast_to(shape))

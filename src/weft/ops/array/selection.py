@@ -106,7 +106,7 @@ def parsed(items: Sequence[Any], shape: Shape) -> Selection:
     picks: list[Pick] = []
     axis = 0
     for item in _complete([_item(item) for item in items], shape):
-        found = _picked(item, shape, axis)
+        found = _pick_entry(item, shape, axis)
         axis += sum(not adds_axis(pick) for pick in found)
         picks += found
     if any(isinstance(pick, Places) for pick in picks):
@@ -207,7 +207,7 @@ def _axes_named(item: Any) -> int:
     return 1
 
 
-def _picked(item: Any, shape: Shape, axis: int) -> list[Pick]:
+def _pick_entry(item: Any, shape: Shape, axis: int) -> list[Pick]:
     """What one entry picks, of the axes from `axis` on."""
     if item is None:
         return [New()]
@@ -219,7 +219,7 @@ def _picked(item: Any, shape: Shape, axis: int) -> list[Pick]:
     if isinstance(item, slice):
         return [_span(item, size, axis)]
     if isinstance(item, np.ndarray):
-        return [Places(_checked(item, size, axis, shape))]
+        return [Places(_check_positions(item, size, axis, shape))]
     return [Places(item)]
 
 
@@ -257,7 +257,7 @@ def _position(at: int, size: Dim, axis: int, shape: Shape) -> int:
     raise OutOfRange(_BOUNDS, f"index {at} is out of range for {where}", range_)
 
 
-def _checked(array: NDArray[Any], size: Dim, axis: int, shape: Shape) -> NDArray[Any]:
+def _check_positions(array: NDArray[Any], size: Dim, axis: int, shape: Shape) -> NDArray[Any]:
     """Positions counted from the front, all in range."""
     wide = array.astype(np.int64)
     if not isinstance(size, int) or not wide.size:

@@ -37,10 +37,12 @@ def total_dtype(dtype: DType, wanted: Any) -> DType:
 
 def summed(x: Handle, axes: Sequence[int], keepdims: bool, dtype: DType) -> Handle:
     """The sum in a dtype."""
-    return _accumulated("reduce_sum", x, axes, keepdims, dtype)
+    return _accumulate_in("reduce_sum", x, axes, keepdims, dtype)
 
 
-def _accumulated(name: str, x: Handle, axes: Sequence[int], keepdims: bool, dtype: DType) -> Handle:
+def _accumulate_in(
+    name: str, x: Handle, axes: Sequence[int], keepdims: bool, dtype: DType
+) -> Handle:
     """A sum or product in a dtype. A wider dtype of the same kind is the accumulator itself; all
     others are converted first."""
     source = x.dtype
@@ -67,7 +69,7 @@ def sum(  # noqa: A001
 def prod(x: Handle, /, axis: Axes = None, *, dtype: Any = None, keepdims: bool = False) -> Handle:
     """The product; of no elements, 1."""
     wanted = total_dtype(x.dtype, dtype)
-    return _accumulated("reduce_prod", x, axes_of(axis, x.rank), keepdims, wanted)
+    return _accumulate_in("reduce_prod", x, axes_of(axis, x.rank), keepdims, wanted)
 
 
 # -- extremes ------------------------------------------------------------------------------------
@@ -77,17 +79,17 @@ def prod(x: Handle, /, axis: Axes = None, *, dtype: Any = None, keepdims: bool =
 @recorded
 def max(x: Handle, /, axis: Axes = None, *, keepdims: bool = False) -> Handle:  # noqa: A001
     """The largest element; NaN where there is one."""
-    return x.reduce_max(_chosen(x, axis), bool(keepdims))
+    return x.reduce_max(_axes_with_elements(x, axis), bool(keepdims))
 
 
 @tensor_method
 @recorded
 def min(x: Handle, /, axis: Axes = None, *, keepdims: bool = False) -> Handle:  # noqa: A001
     """The smallest element; NaN where there is one."""
-    return x.reduce_min(_chosen(x, axis), bool(keepdims))
+    return x.reduce_min(_axes_with_elements(x, axis), bool(keepdims))
 
 
-def _chosen(x: Handle, axis: Any) -> tuple[int, ...]:
+def _axes_with_elements(x: Handle, axis: Any) -> tuple[int, ...]:
     """Axes to choose elements from: there must be some."""
     axes = axes_of(axis, x.rank)
     if any(x.shape[a] == 0 for a in axes):
@@ -178,7 +180,7 @@ def cumulative_sum(
     x: Handle, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Handle:
     """The sums of the elements up to each one along an axis; `include_initial` puts a 0 before."""
-    return _running("cumulative_sum", x, axis, dtype, include_initial, 0)
+    return _reduce_running("cumulative_sum", x, axis, dtype, include_initial, 0)
 
 
 @tensor_method
@@ -188,10 +190,10 @@ def cumulative_prod(
 ) -> Handle:
     """The products of the elements up to each one along an axis; `include_initial` puts a 1
     before."""
-    return _running("cumulative_prod", x, axis, dtype, include_initial, 1)
+    return _reduce_running("cumulative_prod", x, axis, dtype, include_initial, 1)
 
 
-def _running(
+def _reduce_running(
     name: str, x: Handle, axis: int | None, dtype: Any, include_initial: bool, first: int
 ) -> Handle:
     if axis is None and x.rank != 1:

@@ -94,7 +94,7 @@ class _Items(Samples):
         self.source = source
 
     def take(self, places: NDArray[Any]) -> Any:
-        return _stacked([self.source[int(place)] for place in places])
+        return _stack_samples([self.source[int(place)] for place in places])
 
 
 def samples_of(source: Any) -> Samples:
@@ -146,10 +146,10 @@ def _of_iterator(source: Iterable[Any], size: int, drop_last: bool) -> Iterator[
     samples = iter(source)
     while found := list(itertools.islice(samples, size)):
         if len(found) == size or not drop_last:
-            yield _stacked(found)
+            yield _stack_samples(found)
 
 
-def _stacked(samples: Sequence[Any]) -> Any:
+def _stack_samples(samples: Sequence[Any]) -> Any:
     """Samples of one structure as one, with a first axis that counts them."""
     columns, structure = [], None
     for sample in samples:

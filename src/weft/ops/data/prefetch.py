@@ -58,7 +58,7 @@ def _work(source: Iterator[Any], shared: _Shared, arena: Arena | None) -> None:
             if shared.stop.is_set():
                 break
             item = next(source)
-            shared.ready.put(_Item(item if arena is None else _moved(item, arena)))
+            shared.ready.put(_Item(item if arena is None else _move_item(item, arena)))
     except StopIteration:
         shared.ready.put(_End())
     except BaseException as error:
@@ -69,7 +69,7 @@ def _work(source: Iterator[Any], shared: _Shared, arena: Arena | None) -> None:
             close()
 
 
-def _moved(item: Any, arena: Arena) -> Any:
+def _move_item(item: Any, arena: Arena) -> Any:
     """An item with its arrays as tensors of the arena's backend."""
     with within(arena):
         return map_leaves(lambda x: asarray(x) if isinstance(x, np.ndarray) else x, item)

@@ -148,7 +148,7 @@ def logsumexp(x: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool
 # -- one element at a time -----------------------------------------------------------------------
 
 
-def _rectified(s: Session, x: Handle) -> Handle:
+def _rectify_by_choice(s: Session, x: Handle) -> Handle:
     """`max(x, 0)` as a choice: the derivative at 0 is 0, where `maximum` would give half of it."""
     return s.select(x.compare("less_equal", 0.0), s.full(0.0, x.dtype, x.shape), x)
 
@@ -156,11 +156,11 @@ def _rectified(s: Session, x: Handle) -> Handle:
 def _up_to_six(s: Session, x: Handle) -> Handle:
     """`min(max(x, 0), 6)`, with the derivative 0 at both ends."""
     six = s.full(6.0, x.dtype, x.shape)
-    return s.select(x.compare("greater_equal", six), six, _rectified(s, x))
+    return s.select(x.compare("greater_equal", six), six, _rectify_by_choice(s, x))
 
 
 def capture_relu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
-    return _rectified(s, x)
+    return _rectify_by_choice(s, x)
 
 
 @tensor_method

@@ -127,7 +127,7 @@ def _check_segments(name: str, given: Any, batch: Dim, length: Dim) -> None:
         )
 
 
-def _repeated(x: Handle, groups: int) -> Handle:
+def _repeat_heads(x: Handle, groups: int) -> Handle:
     """Every head of k or v `groups` times in a row."""
     if groups == 1:
         return x
@@ -193,8 +193,8 @@ def capture_attention(
         return s.emit("weft.attention", *given, dropout=checked.dropout, **settings)[0]
     return library.attention(
         q,
-        _repeated(k, checked.groups),
-        _repeated(v, checked.groups),
+        _repeat_heads(k, checked.groups),
+        _repeat_heads(v, checked.groups),
         mask=mask,
         causal=checked.causal,
         scale=checked.scale,
@@ -232,10 +232,10 @@ def attention(
     With `dropout` that share of the weights is 0 and the others are divided by `1 - dropout`; which
     ones is a function of seed and offset, as in `F.dropout`, and nothing of it is stored."""
     drawn = (dropout, seed, offset)
-    return _attended(capture_attention, q, k, v, mask, causal, scale, segments, drawn)
+    return _attend_in_batch(capture_attention, q, k, v, mask, causal, scale, segments, drawn)
 
 
-def _attended(
+def _attend_in_batch(
     emit: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None, segments: Any,
     drawn: tuple[Any, Any, Any],
 ) -> Tensor:  # fmt: skip
@@ -314,12 +314,12 @@ def _block_scores(
         scores = scores + full.slice([0, 0, 0, start], limits)  # type: ignore[arg-type]
     if checked.causal:
         scores = s.select(
-            _seen(s, scores, start, columns), scores, s.full(-math.inf, wide, scores.shape)
+            _find_seen(s, scores, start, columns), scores, s.full(-math.inf, wide, scores.shape)
         )
     return scores
 
 
-def _seen(s: Session, scores: Handle, start: int, columns: int) -> Handle:
+def _find_seen(s: Session, scores: Handle, start: int, columns: int) -> Handle:
     """Whether query i may see key j: j <= i + columns - rows."""
     rows = scores.shape[2]
     assert isinstance(rows, int)
@@ -339,7 +339,7 @@ def capture_streaming(
     *segments: Handle,
 ) -> Handle:
     """Online softmax: after each block, old sums are scaled to the new maximum."""
-    keys, values = _repeated(k, checked.groups), _repeated(v, checked.groups)
+    keys, values = _repeat_heads(k, checked.groups), _repeat_heads(v, checked.groups)
     added = _additive(s, mask, wide_dtype(q.dtype))
     wide = wide_dtype(q.dtype)
     columns = int(keys.shape[2])
@@ -357,7 +357,7 @@ def capture_streaming(
             block = of_keys.slice([*front[0], start], [*front[1], stop])  # type: ignore[list-item]
             seen = _same_segment(s, segments[0], block).broadcast_to(scores.shape)
             scores = s.select(seen, scores, s.full(-math.inf, wide, scores.shape))
-        best, total, out = _fold(s, scores, _rows(values, start, stop), best, total, out)
+        best, total, out = _fold_block(s, scores, _rows(values, start, stop), best, total, out)
     one = s.full(1.0, wide, total.shape)
     divisor = s.select(total.compare("equal", 0.0), one, total)
     return s.cast(out / divisor.broadcast_to(out.shape), q.dtype)
@@ -368,7 +368,7 @@ def _rows(x: Handle, start: int, stop: int) -> Handle:
     return x.slice([0, 0, start, 0], limits)  # type: ignore[arg-type]
 
 
-def _fold(
+def _fold_block(
     s: Session, scores: Handle, values: Handle, best: Handle, total: Handle, out: Handle
 ) -> tuple[Handle, Handle, Handle]:
     """One block of keys taken into the running maximum, sum and result."""
@@ -401,7 +401,7 @@ def attention_streaming(
 ) -> Tensor:
     """The same, over blocks of keys."""
     drawn = (dropout, seed, offset)
-    return _attended(capture_streaming, q, k, v, mask, causal, scale, segments, drawn)
+    return _attend_in_batch(capture_streaming, q, k, v, mask, causal, scale, segments, drawn)
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def capture_einsum(s: Session, checked: EinsumChecked, *operands: Handle) -> Han
         right, left = terms.pop(b), terms.pop(a)
         rest = {name for _, names in terms for name in names} | set(checked.result)
         terms.append(_product(left, right, rest, sizes))
-    return _arranged(*terms[0], checked.result, sizes)
+    return _arrange_labels(*terms[0], checked.result, sizes)
 
 
 def _diagonal(
@@ -172,8 +172,8 @@ def _product(
 ) -> tuple[Handle, tuple[str, ...]]:
     """One dot_general: labels of both are batch where they are still needed, and else summed."""
     (x, xs), (y, ys) = _full(*left, right[1], sizes), _full(*right, left[1], sizes)
-    x, xs = _summed(x, xs, kept | set(ys))
-    y, ys = _summed(y, ys, kept | set(xs))
+    x, xs = _sum_labels_away(x, xs, kept | set(ys))
+    y, ys = _sum_labels_away(y, ys, kept | set(xs))
     shared = [name for name in xs if name in ys]
     batch = [name for name in shared if name in kept]
     contract = [name for name in shared if name not in kept]
@@ -194,7 +194,9 @@ def _full(
     return x.broadcast_to(shape), names
 
 
-def _summed(x: Handle, names: tuple[str, ...], kept: set[str]) -> tuple[Handle, tuple[str, ...]]:
+def _sum_labels_away(
+    x: Handle, names: tuple[str, ...], kept: set[str]
+) -> tuple[Handle, tuple[str, ...]]:
     """Labels that nobody needs summed away."""
     gone = [i for i, name in enumerate(names) if name not in kept]
     if not gone:
@@ -202,10 +204,10 @@ def _summed(x: Handle, names: tuple[str, ...], kept: set[str]) -> tuple[Handle, 
     return x.reduce_sum(gone), tuple(n for n in names if n in kept)
 
 
-def _arranged(
+def _arrange_labels(
     x: Handle, names: tuple[str, ...], result: tuple[str, ...], sizes: dict[str, Dim]
 ) -> Handle:
-    x, names = _summed(x, names, set(result))
+    x, names = _sum_labels_away(x, names, set(result))
     order = [names.index(name) for name in result]
     if order != list(range(len(order))):
         x = x.transpose(order)

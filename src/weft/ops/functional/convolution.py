@@ -219,7 +219,7 @@ def _inside(x: Handle, checked: ConvChecked) -> tuple[Handle, ConvChecked]:
         return x, checked
     around = tuple((max(low, 0), max(high, 0)) for low, high in checked.padding)
     first = 1 if checked.channels_last else 2
-    return _cropped(x, checked.padding, first), replace(checked, padding=around)
+    return _crop_padding(x, checked.padding, first), replace(checked, padding=around)
 
 
 def capture_conv(
@@ -391,7 +391,7 @@ def capture_transposed(
             spans, checked.padding, checked.output_padding, strict=True
         )
     ]
-    cropped = _cropped(spread, wide)
+    cropped = _crop_padding(spread, wide)
     around = tuple((max(low, 0), max(high, 0)) for low, high in wide)
     inputs, outputs = weight.tensor.static_shape[:2]
     turned = weight
@@ -413,7 +413,7 @@ def _turned_around(s: Session, x: Handle, axis: int) -> Handle:
     return s.concat(parts, axis) if size > 1 else x
 
 
-def _cropped(x: Handle, wide: Sequence[tuple[int, int]], first: int = 1) -> Handle:
+def _crop_padding(x: Handle, wide: Sequence[tuple[int, int]], first: int = 1) -> Handle:
     """Padding under 0 cuts elements off, of the axes from `first` on."""
     for axis, (low, high) in enumerate(wide, first):
         start = max(-low, 0)
@@ -422,7 +422,7 @@ def _cropped(x: Handle, wide: Sequence[tuple[int, int]], first: int = 1) -> Hand
     return x
 
 
-def _transposed(
+def _convolve_transposed(
     spatial: int,
     x: Tensor,
     weight: Tensor,
@@ -458,7 +458,7 @@ def conv_transpose1d(
     layout: str = "NCW",
 ) -> Tensor:
     """The transpose of `conv1d` with the same arguments, as torch has it."""
-    return _transposed(
+    return _convolve_transposed(
         1, x, weight, bias, stride, padding, output_padding, groups, dilation, layout
     )
 
@@ -477,7 +477,7 @@ def conv_transpose2d(
     layout: str = "NCHW",
 ) -> Tensor:
     """The transpose of `conv2d` with the same arguments, as torch has it."""
-    return _transposed(
+    return _convolve_transposed(
         2, x, weight, bias, stride, padding, output_padding, groups, dilation, layout
     )
 
@@ -496,6 +496,6 @@ def conv_transpose3d(
     layout: str = "NCDHW",
 ) -> Tensor:
     """The transpose of `conv3d` with the same arguments, as torch has it."""
-    return _transposed(
+    return _convolve_transposed(
         3, x, weight, bias, stride, padding, output_padding, groups, dilation, layout
     )

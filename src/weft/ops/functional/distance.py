@@ -47,7 +47,7 @@ def _number(name: str, value: Any, least: float = -math.inf) -> float:
     return float(value)
 
 
-def _reduced(x: Tensor, reduction: Any) -> Tensor:
+def _reduce_losses(x: Tensor, reduction: Any) -> Tensor:
     ensure_choice("reduction", reduction, REDUCTIONS)
     if reduction == "none":
         return x
@@ -99,7 +99,7 @@ def margin_ranking_loss(
     """`max(0, margin - target * (x1 - x2))`: x1 is to be the larger where the target is 1, and the
     smaller where it is -1."""
     first, second, wanted = _floats(x1=x1, x2=x2, target=target)
-    return _reduced(_hinge(_number("margin", margin) - wanted * (first - second)), reduction)
+    return _reduce_losses(_hinge(_number("margin", margin) - wanted * (first - second)), reduction)
 
 
 @functional
@@ -109,7 +109,7 @@ def hinge_embedding_loss(
     """x where the target is 1, and `max(0, margin - x)` where it is -1."""
     value, wanted = _floats(x=x, target=target)
     apart = where(wanted != 1, _hinge(_number("margin", margin) - value), 0.0)
-    return _reduced(apart + where(wanted != -1, value, 0.0), reduction)
+    return _reduce_losses(apart + where(wanted != -1, value, 0.0), reduction)
 
 
 @functional
@@ -124,7 +124,7 @@ def cosine_embedding_loss(
     cosine = product / sqrt(squares[0] * squares[1])
     apart = _hinge(cosine - _number("margin", margin))
     found = where(wanted == 1, 1.0 - cosine, where(wanted == -1, apart, 0.0))
-    return _reduced(found, reduction)
+    return _reduce_losses(found, reduction)
 
 
 @functional
@@ -146,14 +146,14 @@ def triplet_margin_loss(
     if swap:
         other = pairwise_distance(positive, negative, p, eps)
         far = where(other < far, other, far)
-    return _reduced(_hinge(_number("margin", margin) + near - far), reduction)
+    return _reduce_losses(_hinge(_number("margin", margin) + near - far), reduction)
 
 
 @functional
 def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """`log(1 + exp(-target * x))` for targets 1 and -1."""
     value, wanted = _floats(x=x, target=target)
-    return _reduced(_softplus(-(wanted * value)), reduction)
+    return _reduce_losses(_softplus(-(wanted * value)), reduction)
 
 
 def _softplus(x: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ def multi_margin_loss(
     if weight is not None:
         costs = costs * expand_dims(ensure_tensor("weight", weight)[wanted], axis=1)
     others = where(one_hot(wanted, int(scores.shape[1]), dtype=scores.dtype) == 1, 0.0, costs)
-    return _reduced(_as_given(x, mean(others, axis=1)), reduction)
+    return _reduce_losses(_as_given(x, mean(others, axis=1)), reduction)
 
 
 @functional
@@ -220,7 +220,7 @@ def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -
     chosen = gather(scores, known, axis=1)
     costs = _open_hinge(1.0 - expand_dims(chosen, axis=2) + expand_dims(scores, axis=1))
     free = where(expand_dims(held, axis=1) > 0, 0.0, costs) * expand_dims(counts, axis=2)
-    return _reduced(_as_given(x, sum_of(free, axis=(1, 2)) / float(classes)), reduction)
+    return _reduce_losses(_as_given(x, sum_of(free, axis=(1, 2)) / float(classes)), reduction)
 
 
 @functional
@@ -232,7 +232,7 @@ def multilabel_soft_margin_loss(
     scores, wanted = _floats(x=x, target=target)
     costs = wanted * _softplus(-scores) + (1.0 - wanted) * _softplus(scores)
     costs = costs if weight is None else costs * ensure_tensor("weight", weight)
-    return _reduced(mean(costs, axis=-1), reduction)
+    return _reduce_losses(mean(costs, axis=-1), reduction)
 
 
 # -- likelihoods ---------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def poisson_nll_loss(
         large = where(wanted > 1, wanted, 2.0)
         extra = large * log(large) - large + 0.5 * log(large * (2 * math.pi))
         found = found + where(wanted > 1, extra, 0.0)
-    return _reduced(found, reduction)
+    return _reduce_losses(found, reduction)
 
 
 @functional
@@ -278,4 +278,4 @@ def gaussian_nll_loss(
     kept = where(spread < _number("eps", eps), eps, spread)
     difference = value - wanted
     found = (log(kept) + difference * difference / kept) * 0.5
-    return _reduced(found + 0.5 * math.log(2 * math.pi) if full else found, reduction)
+    return _reduce_losses(found + 0.5 * math.log(2 * math.pi) if full else found, reduction)

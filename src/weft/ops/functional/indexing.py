@@ -173,13 +173,13 @@ def capture_scatter(
     s: Session, checked: AlongChecked, x: Handle, indices: Handle, updates: Handle
 ) -> Handle:
     if checked.block is not None:
-        part = _scattered(s, checked, _block(x, checked), indices, updates)
+        part = _scatter_along(s, checked, _block(x, checked), indices, updates)
         start = s.literal([0] * x.rank, SI64)
         return s.emit("dynamic_update_slice", x, part, start, sizes=checked.block)
-    return _scattered(s, checked, x, indices, updates)
+    return _scatter_along(s, checked, x, indices, updates)
 
 
-def _scattered(
+def _scatter_along(
     s: Session, checked: AlongChecked, x: Handle, indices: Handle, updates: Handle
 ) -> Handle:
     axis, reduce = checked.axis, checked.reduce
@@ -192,10 +192,10 @@ def _scattered(
         neutral = s.full(_neutral(reduce, x.dtype), x.dtype, x.shape)
         x = s.select(counts.compare("greater", 0), neutral, x)
     if reduce == "prod":
-        return _multiplied(s, x, indices, updates, axis)
+        return _multiply_updates(s, x, indices, updates, axis)
     known = "add" if reduce == "mean" else reduce
     found = s.emit("scatter_reduce", x, indices, updates, axis=axis, reduce=known)
-    return _averaged(s, found, counts, checked.include_self) if reduce == "mean" else found  # type: ignore[arg-type]
+    return _average_sums(s, found, counts, checked.include_self) if reduce == "mean" else found  # type: ignore[arg-type]
 
 
 def _neutral(reduce: str, dtype: DType) -> Any:
@@ -209,7 +209,7 @@ def _neutral(reduce: str, dtype: DType) -> Any:
     return dtype.lowest if reduce == "max" else dtype.highest
 
 
-def _averaged(s: Session, total: Handle, counts: Handle, include_self: bool) -> Handle:
+def _average_sums(s: Session, total: Handle, counts: Handle, include_self: bool) -> Handle:
     """Sums divided by how many elements met; integers are rounded down."""
     number = counts + 1 if include_self else s.emit("maximum", counts, 1)
     number = number.cast(total.dtype)
@@ -220,7 +220,7 @@ def _averaged(s: Session, total: Handle, counts: Handle, include_self: bool) -> 
     return total / number if low is None else total / number - low
 
 
-def _multiplied(s: Session, x: Handle, indices: Handle, updates: Handle, axis: int) -> Handle:
+def _multiply_updates(s: Session, x: Handle, indices: Handle, updates: Handle, axis: int) -> Handle:
     """Every element times the updates that name it. No scatter multiplies: each place asks all
     updates of its row, along a new axis, and those for others count as 1."""
     size, count = x.shape[axis], indices.shape[axis]

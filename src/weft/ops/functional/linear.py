@@ -74,14 +74,14 @@ def _common(s: Session, a: Handle, b: Handle) -> tuple[Handle, Handle]:
 
 
 def _batched_product(checked: MatmulChecked, a: Handle, b: Handle) -> Handle:
-    left = _batched(a.reshape((1, *a.shape)) if a.rank == 1 else a, checked.batch)
-    right = _batched(b.reshape((*b.shape, 1)) if b.rank == 1 else b, checked.batch)
+    left = _broadcast_batch(a.reshape((1, *a.shape)) if a.rank == 1 else a, checked.batch)
+    right = _broadcast_batch(b.reshape((*b.shape, 1)) if b.rank == 1 else b, checked.batch)
     axes = range(len(checked.batch))
     product = left.dot_general(right, contract=([-1], [-2]), batch=(axes, axes))
     return product.reshape(checked.result)
 
 
-def _batched(x: Handle, batch: Shape) -> Handle:
+def _broadcast_batch(x: Handle, batch: Shape) -> Handle:
     matrix = x.shape[-2:]
     if x.rank - 2 < len(batch):
         x = x.reshape(((1,) * (len(batch) + 2 - x.rank)) + x.shape)

@@ -149,10 +149,10 @@ def binary_cross_entropy(
     """`-(target log x + (1 - target) log(1 - x))` for probabilities x, times a weight. Logarithms
     are kept over -100 and `x (1 - x)`, which divides the derivative, over 1e-12: both are finite at
     0 and 1."""
-    return _weighted(capture_bce, x, target, reduction, weight)
+    return _weigh_pairs(capture_bce, x, target, reduction, weight)
 
 
-def _weighted(
+def _weigh_pairs(
     emit: Any, x: Tensor, target: Tensor, reduction: str, weight: Any, *more: Any
 ) -> Tensor:
     """A loss of pairs, each times a weight that broadcasts to x."""
@@ -205,7 +205,9 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """The same for x before the sigmoid, without overflow; `pos_weight` is the weight of the part
     that the target 1 has, for each class along the last axis."""
-    return _weighted(capture_bce_logits, x, target, reduction, weight, ("pos_weight", pos_weight))
+    return _weigh_pairs(
+        capture_bce_logits, x, target, reduction, weight, ("pos_weight", pos_weight)
+    )
 
 
 def capture_kl(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
@@ -292,7 +294,7 @@ def _check_numbers(scores: Tensor, wanted: Tensor, axis: int) -> None:
         )
 
 
-def _chosen(s: Session, checked: ClassChecked, target: Handle, shape: Shape) -> Handle:
+def _find_target(s: Session, checked: ClassChecked, target: Handle, shape: Shape) -> Handle:
     """Where the class of each target is, among the scores: a comparison with iota, so that a sum
     over the class axis picks elements without a gradient that scatters. An ignored target stands
     for class 0; one that is no class stops the run when it is looked up among the classes."""
@@ -305,7 +307,7 @@ def _chosen(s: Session, checked: ClassChecked, target: Handle, shape: Shape) -> 
     return s.iota(target.dtype, shape, axis).compare("equal", wanted)
 
 
-def _picked(s: Session, chosen: Handle, x: Handle, axis: int) -> Handle:
+def _pick_target(s: Session, chosen: Handle, x: Handle, axis: int) -> Handle:
     """The element of x that is chosen at each place."""
     return s.select(chosen, x, s.full(0.0, x.dtype, x.shape)).reduce_sum([axis])
 
@@ -336,9 +338,9 @@ def _class_loss(
     axis = checked.axis
     weights = None if weight is None else _by_class(weight, x, axis)
     costs = x if weights is None else x * weights
-    chosen = _chosen(s, checked, target, x.shape)
-    share = None if weights is None else _picked(s, chosen, weights, axis)
-    loss = -_picked(s, chosen, costs, axis)
+    chosen = _find_target(s, checked, target, x.shape)
+    share = None if weights is None else _pick_target(s, chosen, weights, axis)
+    loss = -_pick_target(s, chosen, costs, axis)
     if above is not None:
         loss = above + loss if share is None else share * above + loss
     if checked.smoothing:

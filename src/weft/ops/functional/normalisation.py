@@ -88,18 +88,18 @@ def check_last_axes(
     return NormChecked(axes, axes, _eps(eps))
 
 
-def _scaled(
+def _scale_and_shift(
     x: Handle, checked: NormChecked, weight: Handle | None, bias: Handle | None, dtype: DType
 ) -> Handle:
     """Weight and bias, then the dtype of the input."""
     if weight is not None:
-        x = x * _laid(weight, x, checked.along)
+        x = x * _lay_parameter(weight, x, checked.along)
     if bias is not None:
-        x = x + _laid(bias, x, checked.along)
+        x = x + _lay_parameter(bias, x, checked.along)
     return x.cast(dtype)
 
 
-def _laid(parameter: Handle, x: Handle, along: tuple[int, ...]) -> Handle:
+def _lay_parameter(parameter: Handle, x: Handle, along: tuple[int, ...]) -> Handle:
     sizes = iter(parameter.shape)
     aligned = [next(sizes) if axis in along else 1 for axis in range(x.rank)]
     return parameter.cast(x.dtype).reshape(aligned).broadcast_to(x.shape)
@@ -116,7 +116,9 @@ def capture_layer_norm(
     s: Session, checked: NormChecked, x: Handle, weight: Handle | None, bias: Handle | None
 ) -> Handle:
     wide = widened(x)
-    return _scaled(standardised(wide, checked.axes, checked.eps), checked, weight, bias, x.dtype)
+    return _scale_and_shift(
+        standardised(wide, checked.axes, checked.eps), checked, weight, bias, x.dtype
+    )
 
 
 @functional
@@ -169,7 +171,7 @@ def capture_rms_norm(s: Session, checked: NormChecked, x: Handle, weight: Handle
     wide = widened(x)
     mean_square = (wide * wide).reduce_mean(checked.axes, keepdims=True)
     factor = (mean_square + checked.eps).rsqrt().broadcast_to(wide.shape)
-    return _scaled(wide * factor, checked, weight, None, x.dtype)
+    return _scale_and_shift(wide * factor, checked, weight, None, x.dtype)
 
 
 @functional
@@ -223,7 +225,7 @@ def capture_group_norm(
     axes = [a for a in range(1, len(parted)) if a != channel]
     normal = standardised(wide.reshape(parted), axes, checked.eps).reshape(x.shape)
     own = NormChecked((), (channel,), checked.eps)
-    return _scaled(normal, own, weight, bias, x.dtype)
+    return _scale_and_shift(normal, own, weight, bias, x.dtype)
 
 
 @functional
@@ -283,7 +285,7 @@ def capture_batch_norm(
 ) -> Handle:
     """By statistics that are given."""
     wide = widened(x)
-    centred = wide - _laid(mean, wide, checked.along)
+    centred = wide - _lay_parameter(mean, wide, checked.along)
     return _by_factor(checked, centred, _scale(variance, wide, checked), weight, bias, x.dtype)
 
 
@@ -294,7 +296,7 @@ def capture_batch_norm_by_batch(
     with before the weight."""
     wide = widened(x)
     mean = wide.reduce_mean(checked.axes)
-    centred = wide - _laid(mean, wide, checked.along)
+    centred = wide - _lay_parameter(mean, wide, checked.along)
     scale = _scale((centred * centred).reduce_mean(checked.axes), wide, checked)
     return _by_factor(checked, centred, scale, weight, bias, x.dtype), mean, scale
 
@@ -313,8 +315,8 @@ def _by_factor(
 ) -> Handle:
     """One factor for each channel: what is left for each element are a difference and a product."""
     factor = scale if weight is None else scale * weight.cast(centred.dtype)
-    normal = centred * _laid(factor, centred, checked.along)
-    return _scaled(normal, checked, None, bias, dtype)
+    normal = centred * _lay_parameter(factor, centred, checked.along)
+    return _scale_and_shift(normal, checked, None, bias, dtype)
 
 
 def capture_batch_norm_gradient(
@@ -333,7 +335,7 @@ def capture_batch_norm_gradient(
     given = cotangent.cast(wide.dtype)
 
     def laid(parameter: Handle) -> Handle:
-        return _laid(parameter, wide, checked.along)
+        return _lay_parameter(parameter, wide, checked.along)
 
     centred = wide - laid(mean)
     product = given * centred

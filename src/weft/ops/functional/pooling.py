@@ -176,7 +176,7 @@ def capture_max_places(s: Session, checked: PoolChecked, x: Handle) -> tuple[Han
         places = _places(checked, shape, axis)
         lined = movement.rows_at(windows, s.literal(places, SI64), axis)
         windows = lined.transpose([*range(axis + 1), *range(axis + 2, lined.rank), axis + 1])
-        numbers = (numbers * shape[axis])[..., None] + _laid(places, axis, numbers.ndim)
+        numbers = (numbers * shape[axis])[..., None] + _lay_windows(places, axis, numbers.ndim)
     whole = (*windows.shape[: x.rank], checked.size)
     best = windows.reshape(whole).arg_max(axis=x.rank, keepdims=True)
     table = s.literal(numbers.reshape(*numbers.shape[: x.rank], -1), SI64)
@@ -184,7 +184,7 @@ def capture_max_places(s: Session, checked: PoolChecked, x: Handle) -> tuple[Han
     return capture_max_pool(s, checked, x), found.reshape(whole[:-1])
 
 
-def _laid(places: Any, axis: int, rank: int) -> Any:
+def _lay_windows(places: Any, axis: int, rank: int) -> Any:
     """Positions [windows, elements] with the windows along an axis and the elements last."""
     shape = [1] * (rank + 1)
     shape[axis], shape[-1] = places.shape

@@ -109,15 +109,15 @@ def capture_pad(s: Session, checked: PadChecked, x: Handle) -> Handle:
         more = [(max(low, 0), max(high, 0)) for low, high in checked.widths]
         lows, highs = zip(*more, strict=True) if more else ((), ())
         x = s.emit("pad", x, low=lows, high=highs, interior=(0,) * x.rank, pad_value=checked.value)
-        return _cut(x, checked.widths)
-    x = _cut(x, checked.widths) if checked.mode == "wrap" else x
+        return _cut_edges(x, checked.widths)
+    x = _cut_edges(x, checked.widths) if checked.mode == "wrap" else x
     for axis, (low, high) in enumerate(checked.widths):
         if max(low, high) > 0:
-            x = _extended(s, x, axis, max(low, 0), max(high, 0), checked.mode)
-    return x if checked.mode == "wrap" else _cut(x, checked.widths)
+            x = _extend_axis(s, x, axis, max(low, 0), max(high, 0), checked.mode)
+    return x if checked.mode == "wrap" else _cut_edges(x, checked.widths)
 
 
-def _cut(x: Handle, widths: Sequence[tuple[int, int]]) -> Handle:
+def _cut_edges(x: Handle, widths: Sequence[tuple[int, int]]) -> Handle:
     """What widths under 0 leave. What is mirrored or repeated is so before, and may be taken away
     again; the other end that is wrapped around is that of what is left."""
     for axis, (low, high) in enumerate(widths):
@@ -128,11 +128,11 @@ def _cut(x: Handle, widths: Sequence[tuple[int, int]]) -> Handle:
     return x
 
 
-def _extended(s: Session, x: Handle, axis: int, low: int, high: int, mode: str) -> Handle:
+def _extend_axis(s: Session, x: Handle, axis: int, low: int, high: int, mode: str) -> Handle:
     size = ensure_known("x", x.shape[axis])
     if mode == "edge":
         first, last = window(x, axis, 0, 1), window(x, axis, size - 1, 1)
-        parts = [_repeated(first, axis, low), x, _repeated(last, axis, high)]
+        parts = [_repeat_axis(first, axis, low), x, _repeat_axis(last, axis, high)]
     elif mode == "wrap":
         parts = [window(x, axis, size - low, low), x, window(x, axis, 0, high)]
     else:
@@ -142,7 +142,7 @@ def _extended(s: Session, x: Handle, axis: int, low: int, high: int, mode: str) 
     return s.concat([part for part in parts if part.shape[axis] != 0], axis)
 
 
-def _repeated(x: Handle, axis: int, times: int) -> Handle:
+def _repeat_axis(x: Handle, axis: int, times: int) -> Handle:
     return x.broadcast_to((*x.shape[:axis], times, *x.shape[axis + 1 :]))
 
 

@@ -263,11 +263,11 @@ def _adopt(policies: Mapping[str, Policy]) -> None:
 @public
 def overrides(settings: Mapping[str, str] | str) -> AbstractContextManager[None]:
     """Policies inside the `with` block, in this thread (and what it awaits) only."""
-    return _overridden(parse_policies(settings))
+    return _override_policies(parse_policies(settings))
 
 
 @contextmanager
-def _overridden(policies: Mapping[str, Policy]) -> Iterator[None]:
+def _override_policies(policies: Mapping[str, Policy]) -> Iterator[None]:
     token = _OVERRIDES.set({**(_OVERRIDES.get() or {}), **policies})
     try:
         yield

@@ -90,24 +90,24 @@ def capture_interpolate(s: Session, checked: ResampleChecked, x: Handle) -> Hand
         for axis, old, new, step in checked.axes:
             middle = 0.5 if checked.mode == "nearest-exact" else 0.0
             places = np.minimum(np.floor((np.arange(new) + middle) * step), old - 1)
-            x = _picked(s, x, axis, places)
+            x = _pick_places(s, x, axis, places)
         return x
     if x.dtype is UI8:
         # Bytes are interpolated as floats, and rounded once.
-        found = _weighed(s, checked, x.cast(F32)).round()
+        found = _resample_by_weights(s, checked, x.cast(F32)).round()
         return s.emit("minimum", s.emit("maximum", found, 0.0), 255.0).cast(UI8)
-    return _weighed(s, checked, x)
+    return _resample_by_weights(s, checked, x)
 
 
-def _weighed(s: Session, checked: ResampleChecked, x: Handle) -> Handle:
+def _resample_by_weights(s: Session, checked: ResampleChecked, x: Handle) -> Handle:
     if checked.mode == "area":
         cuts = tuple((axis, old, new) for axis, old, new, _ in checked.axes)
         return capture_adaptive_avg(s, AdaptiveChecked(cuts), x)
     for axis, old, new, step in checked.axes:
         if checked.mode == "cubic":
-            x = _curved(s, x, axis, _coordinates(checked, old, new, step), old)
+            x = _blend_four(s, x, axis, _coordinates(checked, old, new, step), old)
         else:
-            x = _blended(s, x, axis, _coordinates(checked, old, new, step), old)
+            x = _blend_two(s, x, axis, _coordinates(checked, old, new, step), old)
     return x
 
 
@@ -119,30 +119,30 @@ def _coordinates(checked: ResampleChecked, old: int, new: int, step: float) -> A
     return found if checked.mode == "cubic" else np.clip(found, 0.0, None)
 
 
-def _picked(s: Session, x: Handle, axis: int, places: Any) -> Handle:
+def _pick_places(s: Session, x: Handle, axis: int, places: Any) -> Handle:
     return rows_at(x, s.literal(places.astype(np.int32), "si32"), axis)
 
 
-def _blended(s: Session, x: Handle, axis: int, coordinates: Any, old: int) -> Handle:
+def _blend_two(s: Session, x: Handle, axis: int, coordinates: Any, old: int) -> Handle:
     """The two neighbours of each coordinate, weighted by how near they are."""
     low = np.minimum(np.floor(coordinates), old - 1)
     high = np.minimum(low + 1, old - 1)
     share = (coordinates - low).astype(x.dtype.numpy)
-    first, second = _picked(s, x, axis, low), _picked(s, x, axis, high)
+    first, second = _pick_places(s, x, axis, low), _pick_places(s, x, axis, high)
     aligned = [1] * x.rank
     aligned[axis] = len(share)
     weight = s.literal(share.reshape(aligned), x.dtype).broadcast_to(first.shape)
     return first + (second - first) * weight
 
 
-def _curved(s: Session, x: Handle, axis: int, coordinates: Any, old: int) -> Handle:
+def _blend_four(s: Session, x: Handle, axis: int, coordinates: Any, old: int) -> Handle:
     """The four neighbours of each coordinate, weighed by a cubic of their distance; beyond the ends
     the last element is repeated."""
     low = np.floor(coordinates)
     total = None
     for offset in (-1, 0, 1, 2):
         weight = _cubic(np.abs(coordinates - low - offset)).astype(x.dtype.numpy)
-        neighbour = _picked(s, x, axis, np.clip(low + offset, 0, old - 1))
+        neighbour = _pick_places(s, x, axis, np.clip(low + offset, 0, old - 1))
         aligned = [1] * x.rank
         aligned[axis] = len(weight)
         part = neighbour * s.literal(weight.reshape(aligned), x.dtype).broadcast_to(neighbour.shape)

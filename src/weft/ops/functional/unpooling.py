@@ -33,7 +33,7 @@ from weft.ops.tensor import Tensor
 Rows = tuple[tuple[int, ...], ...]
 
 
-def _unpooled(
+def _unpool_max(
     spatial: int, x: Any, indices: Any, window: Any, stride: Any, padding: Any, output_size: Any
 ) -> Tensor:
     values, places = ensure_tensor("x", x), ensure_tensor("indices", indices)
@@ -41,7 +41,7 @@ def _unpooled(
     ensure_shape_matches("x", values, "indices", places)
     if values.ndim == spatial + 1:
         values, places = values[None], places[None]
-        found = _unpooled(spatial, values, places, window, stride, padding, output_size)
+        found = _unpool_max(spatial, values, places, window, stride, padding, output_size)
         return reshape(found, found.shape[1:])
     ensure_rank("x", values, spatial + 2, "(N, C, ...)")
     sizes = [ensure_known("x", dim) for dim in values.shape[2:]]
@@ -71,7 +71,7 @@ def max_unpool1d(
     output_size: Sizes | None = None,
 ) -> Tensor:
     """The elements of `max_pool1d` where they came from, with zeros between."""
-    return _unpooled(1, x, indices, window, stride, padding, output_size)
+    return _unpool_max(1, x, indices, window, stride, padding, output_size)
 
 
 @functional
@@ -86,7 +86,7 @@ def max_unpool2d(
 ) -> Tensor:
     """The elements of `max_pool2d` where they came from, with zeros between. What the windows left
     out at the end is there where `output_size` says so."""
-    return _unpooled(2, x, indices, window, stride, padding, output_size)
+    return _unpool_max(2, x, indices, window, stride, padding, output_size)
 
 
 @functional
@@ -100,7 +100,7 @@ def max_unpool3d(
     output_size: Sizes | None = None,
 ) -> Tensor:
     """The elements of `max_pool3d` where they came from, with zeros between."""
-    return _unpooled(3, x, indices, window, stride, padding, output_size)
+    return _unpool_max(3, x, indices, window, stride, padding, output_size)
 
 
 # -- windows as columns --------------------------------------------------------------------------
@@ -183,13 +183,15 @@ def fold(
                 "elements",
                 "give the sizes that the columns were made with",
             )
-        return _folded(x, places, sizes, [form[3] for form in forms])
+        return _fold_windows(x, places, sizes, [form[3] for form in forms])
 
     found: Tensor = with_batch(3, x, run)
     return found
 
 
-def _folded(x: Tensor, places: list[Any], sizes: Sequence[int], around: Sequence[int]) -> Tensor:
+def _fold_windows(
+    x: Tensor, places: list[Any], sizes: Sequence[int], around: Sequence[int]
+) -> Tensor:
     """Every element added at its place in the padded image, of which the padding is cut off."""
     high, wide = (size + 2 * low for size, low in zip(sizes, around, strict=True))
     rows, columns = places

@@ -24,11 +24,11 @@ def told_by_line(error: WeftError, program: Callable[[], Program]) -> WeftError:
     if not isinstance(error, SpecViolation):
         return ending_outside(error.with_traceback(None))
     lines = program().locations
-    findings = [_told(finding, lines) for finding in error.findings]
+    findings = [_tell_finding(finding, lines) for finding in error.findings]
     return ending_outside(type(error).of(findings))
 
 
-def _told(finding: Finding, lines: Mapping[ValueKey, str]) -> Finding:
+def _tell_finding(finding: Finding, lines: Mapping[ValueKey, str]) -> Finding:
     found = _PLACE.match(finding.where)
     if found is None or finding.why.startswith("["):
         return finding

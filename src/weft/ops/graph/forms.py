@@ -32,7 +32,7 @@ def _forget() -> None:
 forgettable(_forget)
 
 
-def _kept(key: Any, made: Form) -> Form:
+def _keep_form(key: Any, made: Form) -> Form:
     """The form under a key, from now on."""
     if len(_FORMS) >= MOST_FORMS:
         _forget()
@@ -56,7 +56,7 @@ def plain_form(name: str, *types: ValueType) -> Form:
     """The form of an op without attributes."""
     key = (name, *map(id, types))
     found = _FORMS.get(key)
-    return _kept(key, _make(name, types, {})) if found is None else found
+    return _keep_form(key, _make(name, types, {})) if found is None else found
 
 
 def form(name: str, types: tuple[ValueType, ...], attrs: Mapping[str, Any]) -> Form:
@@ -67,7 +67,7 @@ def form(name: str, types: tuple[ValueType, ...], attrs: Mapping[str, Any]) -> F
         found = _FORMS.get(key)
     except TypeError:
         return _make(name, types, attrs)
-    return _kept(key, _make(name, types, attrs)) if found is None else found
+    return _keep_form(key, _make(name, types, attrs)) if found is None else found
 
 
 def cast_form(kind: ValueType, dtype: DType) -> Form:
@@ -91,11 +91,11 @@ def form_of(op: Op, types: tuple[ValueType, ...], fragments: tuple[Fragment, ...
     """The form of an op that is already made; control flow brings its regions."""
     if op.foreign or any(i.op.foreign for f in fragments for r in f.regions for i in r.body):
         # What is found again is never forgotten, and a function of the user's must be.
-        return _checked(op, types, fragments)
+        return _infer_form(op, types, fragments)
     key = (op, *map(id, types), *fragments)
     found = _FORMS.get(key)
     if found is None:
-        found = _kept(key, _checked(op, types, fragments))
+        found = _keep_form(key, _infer_form(op, types, fragments))
     return found
 
 
@@ -121,21 +121,21 @@ def _make(name: str, types: tuple[ValueType, ...], attrs: Mapping[str, Any]) -> 
     if not isinstance(name, str) or name not in SPELLINGS:
         raise UserError(f"there is no op called {brief(name)}")
     cls, fixed = SPELLINGS[name]
-    return _checked(make_op(cls, types, {**fixed, **attrs}), types, ())
+    return _infer_form(make_op(cls, types, {**fixed, **attrs}), types, ())
 
 
-def _checked(op: Op, types: tuple[ValueType, ...], fragments: tuple[Fragment, ...]) -> Form:
+def _infer_form(op: Op, types: tuple[ValueType, ...], fragments: tuple[Fragment, ...]) -> Form:
     inferred = op.result_type(types, _Scope(fragments))
-    declared = _named(inferred)
+    declared = _name_dims(inferred)
     check_type(declared)
     return Form(op, canonical(declared), fragments)
 
 
-def _named(kind: ValueType) -> ValueType:
+def _name_dims(kind: ValueType) -> ValueType:
     """The type with a name for every dim that could not be inferred. Such a dim is a function of
     the operand types, so that one name serves every instruction of this form."""
     if isinstance(kind, TupleType):
-        return TupleType(tuple(_named(element) for element in kind.elements))
+        return TupleType(tuple(_name_dims(element) for element in kind.elements))
     if UNKNOWN not in kind.shape:
         return kind
     return TensorType(kind.dtype, tuple(_symbol() if d == UNKNOWN else d for d in kind.shape))

@@ -68,10 +68,10 @@ def reshard(tree: Any, split: Split) -> Any:
             "has its parts in hand: all_gather, all_to_all or reduce_scatter them"
         )
     leaves, structure = flatten(tree)
-    return unflatten(structure, [_resharded(leaf, found, split) for leaf in leaves])
+    return unflatten(structure, [_reshard_leaf(leaf, found, split) for leaf in leaves])
 
 
-def _resharded(leaf: Any, mesh: Mesh, split: Split) -> Tensor:
+def _reshard_leaf(leaf: Any, mesh: Mesh, split: Split) -> Tensor:
     tensor = leaf if isinstance(leaf, Tensor) else asarray(leaf)
     shape = tensor.type.static_shape
     wanted = mesh.checked(split, shape, "x")
@@ -131,10 +131,10 @@ def _split_over(mesh: Mesh, traced: TracedFunction, splits: Sequence[Split]) -> 
     values = [Tensor(n) for n in inline(made.program, traced.nodes, current(), user_line())]
     traced.carry(values)
     pairs = zip(values[: len(traced.trace.returned)], made.results, strict=False)
-    return traced.results([_dressed(value, mesh, split) for value, split in pairs])
+    return traced.results([_dress_value(value, mesh, split) for value, split in pairs])
 
 
-def _dressed(value: Tensor, mesh: Mesh, split: Mapping[int, tuple[str, ...]]) -> Any:
+def _dress_value(value: Tensor, mesh: Mesh, split: Mapping[int, tuple[str, ...]]) -> Any:
     if not split:
         return value
     said = {d: axes[0] if len(axes) == 1 else axes for d, axes in split.items()}

@@ -75,7 +75,7 @@ def on_ranks(
     dressed: bool = False,
 ) -> Callable[..., Any]:
     """The function, called by every rank on its parts; `dressed` ones are all `Sharded`."""
-    made = _simulated if mesh.simulated else _real
+    made = _simulate_ranks if mesh.simulated else _real
     return made(mesh, splits, function, dressed)
 
 
@@ -89,7 +89,7 @@ def _real(
     def local(*args: Any, **kwargs: Any) -> Any:
         whole = _Given(mesh, splits, function, args, kwargs, dressed)
         with on_mesh(mesh):
-            result, state = _called(mesh, function, whole.own())
+            result, state = _call_on_rank(mesh, function, whole.own())
         held = places((args, kwargs))
         assign([(held[leaf], Tensor(node)) for leaf, node in state.items()])
         return result
@@ -166,7 +166,7 @@ class _Given:
         handle = session.import_(bare(leaf))
         if not kind.is_part:
             handle = part_of(session, handle, self.mesh, kind.split)
-        part = session.export(_marked(session, handle, self.mesh, kind.split))
+        part = session.export(_mark_part(session, handle, self.mesh, kind.split))
         return self._shown(part, kind)
 
     def _shown(self, part: Any, kind: _Leaf) -> Any:
@@ -187,7 +187,7 @@ class _Given:
         for leaf, kind in zip(self.leaves, self.kinds, strict=True):
             part = next(supply) if isinstance(bare(leaf), Tensor) else leaf
             if kind.split:
-                marked = _marked(session, session.import_(part), self.mesh, kind.split)
+                marked = _mark_part(session, session.import_(part), self.mesh, kind.split)
                 part = session.export(marked)
             made.append(self._shown(part, kind))
         return unflatten(self.structure, made)
@@ -213,12 +213,14 @@ def _matches(name: str, pattern: str) -> bool:
     )
 
 
-def _marked(session: Session, part: Handle, mesh: Mesh, split: Split) -> Handle:
+def _mark_part(session: Session, part: Handle, mesh: Mesh, split: Split) -> Handle:
     names = [name for over in split.values() for name in mesh.names(over)]
     return session.emit("mark_varying", part, classes=mesh.places(names))
 
 
-def _called(mesh: Mesh, function: Callable[..., Any], given: Any) -> tuple[Any, Mapping[int, Node]]:
+def _call_on_rank(
+    mesh: Mesh, function: Callable[..., Any], given: Any
+) -> tuple[Any, Mapping[int, Node]]:
     """What the function returns on one rank's arguments, and what it assigned to their modules, by
     leaf. Both are checked: what differs between ranks is said to."""
     watched = Watched(given)
@@ -266,7 +268,7 @@ def _result(mesh: Mesh, part: Sharded) -> Sharded:
 # -- on ranks that are simulated -----------------------------------------------------------------
 
 
-def _simulated(
+def _simulate_ranks(
     mesh: Mesh, splits: Mapping[str, Split], function: Callable[..., Any], dressed: bool
 ) -> Callable[..., Any]:
     known: dict[Any, _Program] = {}
@@ -309,7 +311,7 @@ class _Program:
 
         def call(arguments: Any) -> Any:
             with on_mesh(mesh):
-                return _called(mesh, function, arguments)[0]
+                return _call_on_rank(mesh, function, arguments)[0]
 
         self.trace: Trace = trace(function, kinds, given.filled, call, stands_for=())
         self.program = SimulatedProgram(self.trace.program)
@@ -345,7 +347,7 @@ class _Program:
 
         found = self.program.run(self.mesh.count, parts)
         columns = [[np.asarray(x) for x in column] for column in zip(*found, strict=True)]
-        return [_joined(self.mesh, c, s) for c, s in zip(columns, self._splits(), strict=True)]
+        return [_join_parts(self.mesh, c, s) for c, s in zip(columns, self._splits(), strict=True)]
 
     def _splits(self) -> list[Split]:
         """How each result of the program is split."""
@@ -435,7 +437,7 @@ def _whole_type(mesh: Mesh, kind: TensorType, split: Split) -> TensorType:
     return kind.with_shape(dims)
 
 
-def _joined(mesh: Mesh, parts: Sequence[Array], split: Split) -> Array:
+def _join_parts(mesh: Mesh, parts: Sequence[Array], split: Split) -> Array:
     if not split:
         return parts[0]
     dims = list(parts[0].shape)

@@ -80,7 +80,7 @@ class MultiHeadAttention(Module):
                 )
             k, v = (update_cache(c, new, position) for c, new in zip(cache, (k, v), strict=True))
         together = attention(q, k, v, mask, causal=self.causal and cache is None)
-        result = self.dropout(self.out(_joined(together)), key)
+        result = self.dropout(self.out(_join_heads(together)), key)
         return result if cache is None else (result, (k, v))
 
 
@@ -104,7 +104,7 @@ def _split(x: Tensor, heads: int) -> Tensor:
     return permute_dims(parted, (0, 2, 1, 3))
 
 
-def _joined(x: Tensor) -> Tensor:
+def _join_heads(x: Tensor) -> Tensor:
     batch, heads, length, size = x.shape
     assert isinstance(heads, int)
     assert isinstance(size, int)

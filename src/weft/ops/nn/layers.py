@@ -52,12 +52,12 @@ def _seen_from(module: object, error: SpecViolation | UserError) -> SpecViolatio
     found = getattr(error, "inside", None)
     inside = found if isinstance(found, _Inside) else _Inside(error, module, "")
     path = _way(module, inside.module) + inside.path
-    made = _named(inside.error, path.removeprefix(".")) if path else error
+    made = _name_error(inside.error, path.removeprefix(".")) if path else error
     made.inside = _Inside(inside.error, module, path)  # type: ignore[union-attr]
     return made
 
 
-def _named(error: SpecViolation | UserError, path: str) -> SpecViolation | UserError:
+def _name_error(error: SpecViolation | UserError, path: str) -> SpecViolation | UserError:
     where = f", in the layer {path}"
     if isinstance(error, SpecViolation):
         return type(error).of([replace(f, why=f.why + where) for f in error.findings])

@@ -110,7 +110,7 @@ class Module(Holder):
         if strict and (missing or strange):
             raise UserError(
                 f"the state does not belong to {type(self).__name__}: "
-                + "; ".join(_listed(missing, "missing") + _listed(strange, "unknown"))
+                + "; ".join(_name_some(missing, "missing") + _name_some(strange, "unknown"))
             )
         names = iter(own)
 
@@ -118,7 +118,7 @@ class Module(Holder):
             if not isinstance(leaf, Tensor):
                 return leaf
             name = next(names)
-            return _fitting(name, state[name], leaf) if name in state else leaf
+            return _fit_parameter(name, state[name], leaf) if name in state else leaf
 
         return map_leaves(replaced, self)  # type: ignore[no-any-return]
 
@@ -136,7 +136,7 @@ class Module(Holder):
 def own_state(module: Module) -> dict[str, Tensor]:
     """The tensors of a module, each under the one name that its attributes give it."""
     leaves, structure = flatten(module)
-    named = zip(map(_dotted, leaf_names(structure)), leaves, strict=True)
+    named = zip(map(_dot_path, leaf_names(structure)), leaves, strict=True)
     return {name: leaf for name, leaf in named if isinstance(leaf, Tensor)}
 
 
@@ -155,7 +155,7 @@ def learnt(structure: Structure) -> list[bool]:
     return found
 
 
-def _fitting(name: str, given: Any, own: Tensor) -> Tensor | Packed:
+def _fit_parameter(name: str, given: Any, own: Tensor) -> Tensor | Packed:
     if isinstance(given, Packed) and given.shape == own.shape and own.dtype.is_float:
         return given
     if isinstance(given, Packed):
@@ -169,13 +169,13 @@ def _fitting(name: str, given: Any, own: Tensor) -> Tensor | Packed:
     return given
 
 
-def _listed(names: set[str], what: str) -> list[str]:
+def _name_some(names: set[str], what: str) -> list[str]:
     shown = sorted(names)[:5]
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return [f"{what} {', '.join(shown)}{more}"] if names else []
 
 
-def _dotted(name: str) -> str:
+def _dot_path(name: str) -> str:
     """`.blocks[0].weight` as `blocks.0.weight`."""
     plain = name.replace("['", ".").replace("']", "").replace("[", ".").replace("]", "")
     return plain.lstrip(".")

@@ -110,7 +110,7 @@ class Adafactor(ByParameter):
         clip: float = 1.0,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(partial(_falling, after=as_schedule(rate)))
+        super().__init__(partial(_bound_by_root, after=as_schedule(rate)))
         self.decay = number("Adafactor", "decay", decay)
         self.eps = None if eps is None else number("Adafactor", "eps", eps)
         self.least = number("Adafactor", "least", least)
@@ -145,7 +145,7 @@ class Adafactor(ByParameter):
         return scaled + param * self.weight_decay if self.weight_decay else scaled, {"square": kept}
 
 
-def _falling(step: Any, after: Schedule) -> Any:
+def _bound_by_root(step: Any, after: Schedule) -> Any:
     at = step if isinstance(step, Tensor) else asarray(step, dtype="f32")
     return minimum(after(at), 1.0 / sqrt(at + 1.0))
 

@@ -64,7 +64,7 @@ class Optimiser(ABC):
     @public
     def init(self, params: Any) -> Any:
         """The state before the first step."""
-        chosen = _chosen(*tensor_leaves(params))
+        chosen = _choose_leaves(*tensor_leaves(params))
         if not chosen:
             raise UserError("[init] there is no float tensor to learn in the parameters")
         return self.begin(list(chosen.values()))
@@ -76,8 +76,8 @@ class Optimiser(ABC):
         slopes, shape = tensor_leaves(gradients)
         if not alike(shape, structure):
             raise UserError("[update] the gradients are not nested as the parameters are")
-        chosen = _chosen(leaves, structure)
-        given = [_fitting(param, slopes[index]) for index, param in chosen.items()]
+        chosen = _choose_leaves(leaves, structure)
+        given = [_fit_gradient(param, slopes[index]) for index, param in chosen.items()]
         found, after = self.directions(given, state, list(chosen.values()))
         for (index, param), way in zip(chosen.items(), found, strict=True):
             leaves[index] = param.tensor - way
@@ -157,7 +157,7 @@ def tensor_leaves(tree: Any) -> tuple[list[Any], Structure]:
     return [asarray(x) if isinstance(x, np.ndarray) else x for x in leaves], structure
 
 
-def _fitting(param: Parameter, gradient: Any) -> Tensor:
+def _fit_gradient(param: Parameter, gradient: Any) -> Tensor:
     """A gradient in the dtype of its parameter. It must have the shape: what only broadcasts to it
     would change the parameter's."""
     own = param.tensor
@@ -174,7 +174,7 @@ def _fitting(param: Parameter, gradient: Any) -> Tensor:
     return gradient if gradient.dtype == own.dtype else gradient.astype(own.dtype)
 
 
-def _chosen(leaves: Sequence[Any], structure: Structure) -> dict[int, Parameter]:
+def _choose_leaves(leaves: Sequence[Any], structure: Structure) -> dict[int, Parameter]:
     """The leaves that an optimiser changes, by position."""
     marked = zip(leaves, learnt(structure), leaf_names(structure, "params"), strict=True)
     return {

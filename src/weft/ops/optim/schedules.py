@@ -123,7 +123,7 @@ def joined(schedules: Sequence[float | Schedule], boundaries: Sequence[int]) -> 
             f"[joined] {len(parts)} schedules have {len(parts) - 1} boundaries between them, each "
             f"after the one before, not {list(boundaries)}"
         )
-    return partial(_joined, parts=parts, ends=ends)
+    return partial(_join_schedules, parts=parts, ends=ends)
 
 
 # -- the rate at a step ----------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def _one_cycle(step: Any, rate: float, steps: int, top: float, first: float, las
     return where(at <= top, rising, falling) if top > 0 else falling
 
 
-def _joined(step: Any, parts: Sequence[Schedule], ends: Sequence[int]) -> Any:
+def _join_schedules(step: Any, parts: Sequence[Schedule], ends: Sequence[int]) -> Any:
     at = _as_tensor(step)
     current: Any = at * 0.0 + parts[0](at)
     for end, part in zip(ends, parts[1:], strict=True):

@@ -38,7 +38,9 @@ def key(seed: Any) -> Tensor:
     if given is None and isinstance(seed, np.integer):
         given = asarray(np.asarray(seed))
     if given is None or given.shape or not given.dtype.is_integer:
-        raise UserError(f"seed is {_shown(seed)}; it must be a whole number or an integer scalar")
+        raise UserError(
+            f"seed is {_show_type(seed)}; it must be a whole number or an integer scalar"
+        )
     return stack([given.astype(SI64), asarray(0, dtype=SI64)])
 
 
@@ -67,7 +69,9 @@ def fold_in(key: Tensor, number: Any) -> Tensor:
     state = checked_key(key)
     given = asarray(number)
     if given.shape or not given.dtype.is_integer:
-        raise UserError(f"number is {_shown(number)}; it must be a whole number or integer scalar")
+        raise UserError(
+            f"number is {_show_type(number)}; it must be a whole number or integer scalar"
+        )
     inner = split(state, 1)[0]
     seed, offset = inner[0] ^ _DOMAIN, inner[1] + given.astype(SI64)
     return split(stack([seed, offset]), 1)[0]
@@ -103,7 +107,7 @@ def checked_key(key: Any) -> Tensor:
     state = asarray(key) if isinstance(key, np.ndarray) else key
     if not isinstance(state, Tensor) or state.dtype is not SI64 or state.shape[-1:] != (2,):
         raise UserError(
-            f"key is {_shown(key)}; make one with weft.random.key(seed)", "InvalidArgument"
+            f"key is {_show_type(key)}; make one with weft.random.key(seed)", "InvalidArgument"
         )
     if state.ndim > 1:
         raise UserError(
@@ -117,9 +121,11 @@ def checked_key(key: Any) -> Tensor:
 def sizes(name: str, value: Any) -> Shape:
     """A shape: one size, or several."""
     if isinstance(value, Tensor | bool | str):
-        raise UserError(f"{name} is {_shown(value)}; it must be a whole number or a tuple of them")
+        raise UserError(
+            f"{name} is {_show_type(value)}; it must be a whole number or a tuple of them"
+        )
     return shape_of((value,) if hasattr(value, "__index__") else value)
 
 
-def _shown(value: Any) -> str:
+def _show_type(value: Any) -> str:
     return str(value.type) if isinstance(value, Tensor) else a_type(value)

@@ -69,7 +69,7 @@ def choice(
     count = math.prod(known(dim, "a size of shape") for dim in dims)
     _check_counts(size, count, replace)
     if p is not None:
-        places = _weighted(state, dims, count, replace, _weights(p, size))
+        places = _draw_by_weight(state, dims, count, replace, _weights(p, size))
     elif replace:
         places = randint(state, dims, 0, size) if size else arange(0).reshape(dims)
     else:
@@ -95,7 +95,7 @@ def _weights(p: Any, size: int) -> Tensor:
     return weights.astype(as_float(weights.dtype))
 
 
-def _weighted(key: Tensor, dims: Shape, count: int, replace: bool, weights: Tensor) -> Tensor:
+def _draw_by_weight(key: Tensor, dims: Shape, count: int, replace: bool, weights: Tensor) -> Tensor:
     """Places by weight: where a uniform number falls among the sums of the weights; without
     replacement, those where the logarithm of the weight and a Gumbel variable is largest."""
     if not replace:

@@ -37,7 +37,7 @@ _SMALL_MEAN: Final = 10.0
 """Below it Poisson numbers are counted out."""
 
 
-def _accepted(key: Tensor, trial: Trial, shape: Shape, dtype: DType) -> Tensor:
+def _accept_first(key: Tensor, trial: Trial, shape: Shape, dtype: DType) -> Tensor:
     """The first accepted candidate of every element."""
 
     def again(state: Any) -> Any:
@@ -66,7 +66,7 @@ def _log_gamma_variates(key: Tensor, shape: Shape, shape_of_law: Tensor, dtype: 
         bound = 0.5 * x * x + d - d * exp(size) + d * size
         return size, (root > 0.0) & (log(unit) < bound)
 
-    found = log(d) + _accepted(own, trial, shape, dtype)
+    found = log(d) + _accept_first(own, trial, shape, dtype)
     boost = log(open_uniform(power, shape, dtype)) / where(small, shape_of_law, 1.0)
     return where(small, found + boost, found)
 
@@ -137,7 +137,7 @@ def poisson(key: Tensor, mean: Any, shape: Any = None, dtype: Any = None) -> Ten
     small = given < _SMALL_MEAN
     few, many = split(state)
     low = _counted_out(few, dims, where((given >= 0.0) & small, given, 0.0))
-    high = _transformed(many, dims, where(small | ~(given >= 0.0), _SMALL_MEAN, given))
+    high = _draw_transformed(many, dims, where(small | ~(given >= 0.0), _SMALL_MEAN, given))
     found = where(small, low, high)
     return where(given >= 0.0, found, -1.0).astype(SI64).astype(wanted)
 
@@ -165,7 +165,7 @@ def _counted_out(key: Tensor, shape: Shape, mean: Tensor) -> Tensor:
     return while_loop(some, further, (zeros(shape, dtype=F64), share, share))[0]  # type: ignore[no-any-return]
 
 
-def _transformed(key: Tensor, shape: Shape, mean: Tensor) -> Tensor:
+def _draw_transformed(key: Tensor, shape: Shape, mean: Tensor) -> Tensor:
     """Transformed rejection, after Hörmann's PTRS (1993), for means of 10 and more."""
     b = 0.931 + 2.53 * sqrt(mean)
     a = -0.059 + 0.02483 * b
@@ -184,7 +184,7 @@ def _transformed(key: Tensor, shape: Shape, mean: Tensor) -> Tensor:
         refused = (k < 0.0) | ((room < 0.013) & (v > room))
         return inside, sure | (~refused & (height <= level))
 
-    return _accepted(key, trial, shape, F64)
+    return _accept_first(key, trial, shape, F64)
 
 
 def _log_factorial(k: Tensor) -> Tensor:

@@ -108,9 +108,9 @@ def randint(key: Tensor, shape: Any, low: Any, high: Any, dtype: Any = None) -> 
     if wanted.bits <= 32:
         first = clip(first, wanted.lowest, wanted.highest)
         last = clip(last, wanted.lowest, wanted.highest + 1)
-    span = _unsigned(last) - _unsigned(first) if wide is SI64 else last - first
+    span = _to_unsigned(last) - _to_unsigned(first) if wide is SI64 else last - first
     below = _long(state, dims, span) if wanted.bits > 32 else _short(state, dims, span)
-    found = first + (below if wide is UI64 else _signed(below))
+    found = first + (below if wide is UI64 else _to_signed(below))
     return where(first < last, found, first).astype(wanted)
 
 
@@ -129,7 +129,7 @@ def _between_numbers(key: Tensor, dims: Shape, low: int, high: int, dtype: DType
         found = _long(key, dims, asarray(span, dtype=UI64))
     if dtype is UI64:
         return found + low
-    return (_signed(found) + low).astype(dtype)
+    return (_to_signed(found) + low).astype(dtype)
 
 
 def _bound(bound: Any, dims: Shape, dtype: DType) -> Tensor:
@@ -162,12 +162,12 @@ def _upper_half(x: Tensor, y: Tensor) -> Tensor:
     return a * c + (middle >> 32) + (other >> 32)
 
 
-def _signed(x: Tensor) -> Tensor:
+def _to_signed(x: Tensor) -> Tensor:
     """Unsigned numbers as signed ones with the same bits: a cast alone stops at the largest."""
     low = (x & (_HALF - 1)).astype(SI64)
     return where(x >= _HALF, low + -_HALF, low)
 
 
-def _unsigned(x: Tensor) -> Tensor:
+def _to_unsigned(x: Tensor) -> Tensor:
     low = (x & (_HALF - 1)).astype(UI64)
     return where(x < 0, low + _HALF, low)

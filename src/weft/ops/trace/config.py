@@ -41,7 +41,7 @@ class TraceConfig:
 @told
 def trace(config: TraceConfig | None = None) -> AbstractContextManager[ProgramTracer]:
     """Watch everything that is compiled or run inside the `with` block, in every thread."""
-    return _watched(_tracer(TraceConfig(profile_backend=True) if config is None else config))
+    return _watch_programs(_tracer(TraceConfig(profile_backend=True) if config is None else config))
 
 
 @told
@@ -54,14 +54,14 @@ def profile(
     `trace` is a file for Perfetto or chrome://tracing. `as p` has the numbers: `p.table("line")`,
     `p.spans`. With `show` off nothing is printed.
     """
-    return _profiled(None if trace is None else Path(trace), show)
+    return _profile_calls(None if trace is None else Path(trace), show)
 
 
 @contextmanager
-def _profiled(path: Path | None, show: bool) -> Iterator[Profile]:
+def _profile_calls(path: Path | None, show: bool) -> Iterator[Profile]:
     tracer = ProgramTracer(None, True, False)
     assert tracer.profile is not None
-    with _watched(tracer):
+    with _watch_programs(tracer):
         yield tracer.profile
     if path is not None:
         tracer.profile.save(path)
@@ -71,7 +71,7 @@ def _profiled(path: Path | None, show: bool) -> Iterator[Profile]:
 
 
 @contextmanager
-def _watched(tracer: ProgramTracer) -> Iterator[ProgramTracer]:
+def _watch_programs(tracer: ProgramTracer) -> Iterator[ProgramTracer]:
     before, WATCH.tracer = WATCH.tracer, tracer
     try:
         yield tracer

@@ -55,7 +55,7 @@ def inspect(compiled: Prepared, inputs: Sequence[Any], seed: int, number: int) -
     """Run the program once more with every tensor of its main body as a result."""
     program = compiled.program
     body = program.main.body
-    exposed = _exposed(program)
+    exposed = _expose_values(program)
     results = iter(prepare(exposed, compiled.backend).execute(inputs, seed=seed))
     kept = iter(leaves_of(exposed))
     facts: list[TensorFacts] = []
@@ -81,7 +81,7 @@ def leaves_of(program: Program) -> list[TensorType]:
     return [leaf for kind in program.main.results for leaf in leaves(kind)]
 
 
-def _exposed(program: Program) -> Program:
+def _expose_values(program: Program) -> Program:
     main = program.main
     return program.with_main(
         replace(

@@ -126,7 +126,7 @@ class Profile:
         ranked = sorted(groups.values(), key=lambda spans: -sum(s.seconds for s in spans))
         rows = [_row(spans, total, by) for spans in ranked[:most]]
         left = len(ranked) - len(rows)
-        return _written(rows) + (f"\n... and {left} more" if left > 0 else "")
+        return _write_rows(rows) + (f"\n... and {left} more" if left > 0 else "")
 
     def __str__(self) -> str:
         return self.table() if self.spans else "nothing ran"
@@ -144,9 +144,9 @@ class Profile:
             for span in spans
         ]
         used = {event["pid"] for event in events}
-        names = [_named("process_name", pid, 0, PROCESSES[pid]) for pid in sorted(used)]
+        names = [_name_process("process_name", pid, 0, PROCESSES[pid]) for pid in sorted(used)]
         names += [
-            _named("thread_name", pid, number, lane)
+            _name_process("thread_name", pid, number, lane)
             for (pid, lane), number in tracks.items()
             if isinstance(lane, str)
         ]
@@ -160,7 +160,7 @@ class Profile:
             raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
+def _name_process(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
     """What a trace calls a process, or one of its threads."""
     return {"name": what, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
@@ -200,8 +200,8 @@ def _row(spans: Sequence[Span], total: float, by: str) -> tuple[str, ...]:
     return (*times, several, first.origin.op or first.name, place, layer)
 
 
-def _written(rows: Sequence[tuple[str, ...]]) -> str:
-    short = [tuple(_shortened(cell) for cell in row) for row in (_TITLES, *rows)]
+def _write_rows(rows: Sequence[tuple[str, ...]]) -> str:
+    short = [tuple(_shorten_cell(cell) for cell in row) for row in (_TITLES, *rows)]
     widths = [max(len(row[place]) for row in short) for place in range(len(_TITLES))]
     return "\n".join(
         "  ".join(
@@ -212,7 +212,7 @@ def _written(rows: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def _shortened(cell: str) -> str:
+def _shorten_cell(cell: str) -> str:
     return cell if len(cell) <= _WIDEST else cell[: _WIDEST - 3] + "..."
 
 

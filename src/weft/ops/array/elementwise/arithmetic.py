@@ -234,21 +234,23 @@ def clip(
     if result.number is None and max is not None:
         result, high = paired(result, max, line)
     if result.number is None and result.dtype.is_float:
-        return _bounded(result, low, high, line)
+        return _bound_elements(result, low, high, line)
     if min is not None:
         result = binary("maximum", result, min)
     return result if max is None else binary("minimum", result, max)
 
 
-def _bounded(x: Tensor, low: Tensor | None, high: Tensor | None, line: Line | None) -> Tensor:
+def _bound_elements(
+    x: Tensor, low: Tensor | None, high: Tensor | None, line: Line | None
+) -> Tensor:
     if low is not None and high is not None:
         low, _ = paired(low, x, line)
     bounds = [bound for bound in (low, high) if bound is not None]
-    found: Tensor = captured(_clamped, [x, *bounds], line, low is None, high is None)
+    found: Tensor = captured(_clamp_elements, [x, *bounds], line, low is None, high is None)
     return found
 
 
-def _clamped(x: Handle, *bounds: Any) -> Handle:
+def _clamp_elements(x: Handle, *bounds: Any) -> Handle:
     """`clamp` with the bounds that there are: handles, then whether each is missing."""
     *given, no_low, no_high = bounds
     rest = iter(given)
@@ -290,21 +292,21 @@ def signbit(x: Tensor, /) -> Tensor:
 @public
 def ceil(x: Tensor, /) -> Tensor:
     """The smallest whole number not below `x`."""
-    return _rounded("ceil", as_operand(x))
+    return _round_elements("ceil", as_operand(x))
 
 
 @tensor_method
 @public
 def floor(x: Tensor, /) -> Tensor:
     """The largest whole number not above `x`."""
-    return _rounded("floor", as_operand(x))
+    return _round_elements("floor", as_operand(x))
 
 
 @tensor_method
 @public
 def trunc(x: Tensor, /) -> Tensor:
     """`x` without its fraction."""
-    return _rounded("trunc", as_operand(x))
+    return _round_elements("trunc", as_operand(x))
 
 
 @tensor_method
@@ -315,10 +317,10 @@ def round(x: Tensor, /) -> Tensor:  # noqa: A001
     if value.dtype.is_complex:
         handle = taken(value)
         return given(handle.real().round().complex(handle.imag().round()), x)
-    return _rounded("round", value)
+    return _round_elements("round", value)
 
 
-def _rounded(name: str, x: Tensor) -> Tensor:
+def _round_elements(name: str, x: Tensor) -> Tensor:
     """Integers are whole numbers already."""
     return positive(x) if x.dtype.is_integer else unary(name, x)
 

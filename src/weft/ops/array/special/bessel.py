@@ -37,7 +37,7 @@ _FAR_1 = (
 @recorded
 def i0(x: Handle, /) -> Handle:
     """The modified Bessel function of order 0."""
-    return computed(lambda x: _grown(_scaled_0(x), x, x.abs()), x)
+    return computed(lambda x: _grow_by_exp(_scaled_0(x), x, x.abs()), x)
 
 
 @recorded
@@ -49,7 +49,7 @@ def i0e(x: Handle, /) -> Handle:
 @recorded
 def i1(x: Handle, /) -> Handle:
     """The modified Bessel function of order 1."""
-    return computed(lambda x: _grown(_scaled_1(x), x, x), x)
+    return computed(lambda x: _grow_by_exp(_scaled_1(x), x, x), x)
 
 
 @recorded
@@ -81,7 +81,7 @@ def _far(coefficients: tuple[float, ...], size: Handle, near: Handle) -> Handle:
     return polynomial(coefficients, large.reciprocal() * (2 * BORDER) - 1.0) * large.rsqrt()
 
 
-def _grown(x: Handle, argument: Handle, infinite: Handle) -> Handle:
+def _grow_by_exp(x: Handle, argument: Handle, infinite: Handle) -> Handle:
     """Times `exp(|x|)`, in two steps: the first may be in range where the whole is not."""
     half = (argument.abs() * 0.5).exp()
     return choose(argument.isinf(), infinite, x * half * half)

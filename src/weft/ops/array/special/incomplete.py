@@ -90,7 +90,7 @@ def _series(a: Tensor, x: Tensor) -> Tensor:
         return (term, total + term), ()
 
     first = 1.0 / a
-    return _repeated(step, (first, first))[1]
+    return _repeat_step(step, (first, first))[1]
 
 
 def _fraction(a: Tensor, x: Tensor) -> Tensor:
@@ -106,10 +106,10 @@ def _fraction(a: Tensor, x: Tensor) -> Tensor:
 
     first = 1.0 / (x + 1.0 - a)
     # c begins at infinity; this is near enough, and its quotients are finite.
-    return _repeated(step, (x * 0.0 + 1e300, first, first))[2]
+    return _repeat_step(step, (x * 0.0 + 1e300, first, first))[2]
 
 
-def _repeated(step: Any, carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _repeat_step(step: Any, carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     found: tuple[Tensor, ...] = scan(step, carry, asarray(np.arange(1.0, STEPS + 1.0)))[0]
     return found
 
@@ -172,4 +172,4 @@ def _beta_fraction(a: Tensor, b: Tensor, x: Tensor) -> Tensor:
         return (c, d, found), ()
 
     first = 1.0 / (1.0 - (a + b) * x / (a + 1.0))
-    return _repeated(step, (x * 0.0 + 1.0, first, first))[2]
+    return _repeat_step(step, (x * 0.0 + 1.0, first, first))[2]

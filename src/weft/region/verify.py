@@ -562,7 +562,9 @@ def _is_mixed_radix(index: Index, sizes: Mapping[str, int]) -> bool:
     for expr in index:
         digits = []
         for term, factor in expr.terms:
-            if isinstance(term, Axis) and sizes.get(term.name, 1) > 1:
+            if isinstance(term, Axis) and sizes.get(term.name) == 1:
+                continue
+            if isinstance(term, Axis) and term.name in sizes:
                 digits.append((abs(factor), sizes[term.name]))
                 if term.name in seen:
                     return False

@@ -346,3 +346,20 @@ def test_the_digits_of_one_long_axis_reach_each_element_once(shape: tuple[int, .
     assert not list(findings(whole))
     twice = replace(kernel, outputs=(Output("y", "v0", (rest, *index[:-1], constant(0))),))
     assert [f.code for f in findings(replace(whole, kernels=(twice,)))] == ["RegionCover"]
+
+
+def test_axes_of_one_element_do_not_hide_that_others_reach_each_element_once() -> None:
+    sizes = {"b": 1, "m": 2048, "n": 2048}
+    shape, index = tuple(sizes.values()), tuple(map(axis, sizes))
+    tensors = {n: Tensor(n, F32, shape, r) for n, r in (("x", "input"), ("y", "output"))}
+    kernel = Kernel(
+        "map0",
+        Pattern.MAP,
+        tuple(KernelAxis(name, size) for name, size in sizes.items()),
+        (Let("v0", F32, tuple(sizes), Read("x", index)),),
+        (Output("y", "v0", index),),
+    )
+    whole = Module(tensors, (kernel,), ("x",), ("y",))
+    assert not list(findings(whole))
+    twice = replace(kernel, outputs=(Output("y", "v0", (*index[:2], axis("m"))),))
+    assert [f.code for f in findings(replace(whole, kernels=(twice,)))] == ["RegionCover"]

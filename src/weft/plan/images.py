@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Final
 
@@ -83,16 +84,19 @@ class Window:
     dilation: int
     taps: int
 
-    def phases(self) -> list[Phase]:
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
         """The taps by the phase that they take from, in order."""
         step = self.stride // math.gcd(self.stride, self.dilation)
         shift = self.dilation * step // self.stride
         firsts = range(min(step, self.taps))
-        return [Phase(first, step, -(-(self.taps - first) // step), shift) for first in firsts]
+        counts = (-(-(self.taps - first) // step) for first in firsts)
+        return tuple(Phase(n, step, count, shift) for n, count in zip(firsts, counts, strict=True))
 
+    @cached_property
     def reach(self) -> int:
         """Places that a line has beyond its results."""
-        return max((phase.count - 1) * phase.shift for phase in self.phases())
+        return max((phase.count - 1) * phase.shift for phase in self.phases)
 
 
 @dataclass(frozen=True)
@@ -110,12 +114,12 @@ class Image:
 
     def phases(self) -> Iterator[tuple[Phase, ...]]:
         """Every combination of the phases of all windows."""
-        return product(*(window.phases() for window in self.windows))
+        return product(*(window.phases for window in self.windows))
 
     def extents(self, places: Sequence[int]) -> list[int]:
         """The sizes of a plane that holds what so many places of each window need."""
         pairs = zip(places, self.windows, strict=True)
-        return [count + window.reach() for count, window in pairs]
+        return [count + window.reach for count, window in pairs]
 
 
 def image_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Image | None:
@@ -271,7 +275,7 @@ def scratch_elements(kernel: Kernel, image: Image, block: ImageBlock) -> tuple[i
     taps = math.prod(window.taps for window in image.windows)
     extents = image.extents(places_of(kernel, image, block.lines))
     width = results_of(kernel, image, block)
-    planes = block.channels * len(list(image.phases()))
+    planes = block.channels * math.prod(len(window.phases) for window in image.windows)
     return rows * block.channels * taps, planes * math.prod(extents) + width, rows * width
 
 
@@ -302,12 +306,11 @@ def image_block(
     most = max(1, _MOST_DEPTH // math.prod(window.taps for window in image.windows))
     deep = [c for c in _cuts(channels) if c <= most and channels <= _MOST_STEPS * c]
     blocks = [
-        ImageBlock(even_blocks(rows, bound, shape[0]), of_lines, of_channels, shape[0], results)
+        ImageBlock(of_rows, of_lines, of_channels, shape[0], shape[1] * lanes)
         for shape in shapes
-        for bound in dict.fromkeys((rows, 256, 128, 64))
+        for of_rows in dict.fromkeys(even_blocks(rows, n, shape[0]) for n in (rows, 256, 128, 64))
         for of_lines in _cuts(lines)
         for of_channels in deep
-        if (results := shape[1] * lanes)
     ]
     item = _item(kernel)
     fitting = [

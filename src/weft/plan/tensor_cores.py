@@ -16,6 +16,7 @@ from weft.plan.edges import local_edges
 from weft.plan.ir import Header, MmaPlan
 from weft.region.form import Image, Problem
 from weft.region.forms.multiplied import usual_atom
+from weft.region.forms.row_folds import folds_rows, holds_rows
 from weft.region.forms.thin import FEW, is_thin
 from weft.region.ir import Kernel, Output, Read, epilogue_of, problem_of
 from weft.target import roofline
@@ -174,7 +175,7 @@ def product_seconds(kernel: Kernel, plan: MmaPlan, target: Target) -> float | No
 def _is_light(kernel: Kernel) -> bool:
     """Whether the epilogue costs next to nothing."""
     halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
-    if len(kernel.outputs) > 1:
+    if len(kernel.outputs) > 1 or folds_rows(kernel):
         return False
     return halves and not _is_promoted(kernel) and set(epilogue_of(kernel)) <= LIGHT
 
@@ -185,7 +186,7 @@ def _can_wait(kernel: Kernel) -> bool:
     that they go through."""
     assert kernel.roles is not None
     halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
-    if len(kernel.outputs) > 1:
+    if len(kernel.outputs) > 1 or folds_rows(kernel):
         return False
     m, n, k = ({*axes} for axes in (kernel.roles.m, kernel.roles.n, kernel.roles.k))
     reads = [set(let.axes) for let in kernel.body if isinstance(let.expr, Read)]
@@ -227,6 +228,8 @@ def sm90_forms(kernel: Kernel) -> tuple[Form, ...]:
     forms = FORMS if image is None else tuple(f for f in WINDOW_FORMS if _keeps_taps(f, image))
     if problem is not None and problem.scattered:
         forms = tuple(form for form in forms if not form.swap)
+    if problem is not None and folds_rows(kernel):
+        forms = tuple(form for form in forms if holds_rows(form, problem.n))
     atom = usual_atom(kernel, "sm90")
     if atom is None or not atom.in_parts:
         return forms
@@ -264,7 +267,7 @@ def _is_whole(kernel: Kernel, output: Output) -> bool:
 
 def takes_warps(problem: Problem, kernel: Kernel) -> bool:
     """Whether the SM80 template computes what the kernel says, and is the better for it."""
-    if problem.image is not None or problem.scattered:
+    if problem.image is not None or problem.scattered or folds_rows(kernel):
         return False
     atom = usual_atom(kernel, "sm80")
     if atom is not None and not all(_is_whole(kernel, output) for output in kernel.outputs):

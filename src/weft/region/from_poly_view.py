@@ -26,6 +26,7 @@ from weft.region.cost import kernel_seconds
 from weft.region.fitting.fit import fit
 from weft.region.fitting.join_attention import join_attention
 from weft.region.fitting.join_codes import join_codes
+from weft.region.fitting.join_row_folds import join_row_folds
 from weft.region.fitting.join_stages import join_stages
 from weft.region.fitting.join_streams import join_streams
 from weft.region.forms.find import with_forms
@@ -69,6 +70,8 @@ def lower_scop(
     lowering = _Lowering(scop, graph, target, roles or {}, fuse)
     for what, module in lowering.run():
         fitted = fit(module, target, graph.constants)
+        if fuse is not fuse_nothing:
+            fitted = join_row_folds(fitted, target)
         on_gpu = target.kind is Kind.GPU
         if fuse is not fuse_nothing and (what == APART or not on_gpu):
             fitted = join_stages(fitted, target)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from weft.foundation.index_expr import axes_of
 from weft.region.forms.attention import find_attention
+from weft.region.forms.row_folds import is_row_fold
 from weft.region.forms.staged import find_staged
 from weft.region.forms.stream import find_stream
 from weft.region.ir import (
@@ -100,10 +101,17 @@ def _roles(kernel: Kernel, roles: Roles) -> Iterator[Problem]:
         return
     if total.expr.axes != roles.k or set(total.axes) != {*roles.batch, *roles.m, *roles.n}:
         yield "RegionRoles", f"{roles.contraction} is not a sum over {list(roles.k)}"
-    elif sum(isinstance(let.expr, Reduce | Fold) for let in kernel.body) > 1:
+    elif any(not is_row_fold(let, roles) for let in _other_folds(kernel, roles)):
         yield "RegionRoles", "beside its contraction it reduces something else"
     else:
         yield from _sides(lets, total.expr, roles)
+
+
+def _other_folds(kernel: Kernel, roles: Roles) -> Iterator[Let]:
+    """What a contraction reduces beside its sums."""
+    for let in kernel.body:
+        if isinstance(let.expr, Reduce | Fold) and let.name != roles.contraction:
+            yield let
 
 
 def _sides(lets: dict[str, Let], total: Reduce, roles: Roles) -> Iterator[Problem]:

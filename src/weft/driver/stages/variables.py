@@ -290,6 +290,9 @@ class _Matching:
             case gpu.RowMax(names=names, source=source):
                 for name in names:
                     self.put(name, self.reduced("max", self.of(source)), (source,))
+            case gpu.RowSum(names=names, source=source):
+                for name in names:
+                    self.put(name, self.reduced("add", self.of(source)), (source,))
             case gpu.RowExp(names=names, target=target, shifts=shifts):
                 powers = [let for fn in _EXPONENTIALS for let, _ in self.lets.ops.get(fn, ())]
                 self.put(target, powers, shifts)

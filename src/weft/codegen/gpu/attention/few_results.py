@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.few_layout import VECTOR, FewLayout
 from weft.codegen.gpu.attention.problem import RowResult
-from weft.codegen.gpu.attention.queries import compute, constant
+from weft.codegen.gpu.attention.queries import constant
+from weft.codegen.gpu.body.quads import compute
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import THREAD, Lit, Name, Scalar, both
 from weft.codegen.gpu.ir.values import Compute, IndexValue, StoreElement, StoreVector

@@ -28,15 +28,9 @@ from weft.codegen.gpu.attention.few_layout import ROWS, VECTOR, FewLayout
 from weft.codegen.gpu.attention.few_pages import PageTable
 from weft.codegen.gpu.attention.few_results import FewResults, Vector
 from weft.codegen.gpu.attention.masks import visible
-from weft.codegen.gpu.attention.queries import (
-    BOTH_ROWS,
-    STEP,
-    compute,
-    constant,
-    once_per_warp,
-    over_quad,
-)
+from weft.codegen.gpu.attention.queries import STEP, constant, once_per_warp
 from weft.codegen.gpu.attention.softmax import Softmax
+from weft.codegen.gpu.body.quads import BOTH_ROWS, compute, over_quad
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import (
     BLOCK,

@@ -14,11 +14,11 @@ from weft.codegen.gpu.attention.reading import Chance, Program, State
 from weft.codegen.gpu.attention.work import TILE
 from weft.codegen.gpu.ir.element_ops import ElementOp, Number
 from weft.codegen.gpu.ir.scalar import LANE, Lit, Name, Scalar
-from weft.codegen.gpu.ir.values import Compute, Shuffle
+from weft.codegen.gpu.ir.values import Compute
 from weft.codegen.gpu.products.place import offset
 from weft.codegen.gpu.products.problem import Source
 from weft.codegen.gpu.products.ring import Ring
-from weft.foundation.dtypes import F32, I1, UI32, DType
+from weft.foundation.dtypes import I1, UI32, DType
 from weft.plan.ir import AttentionPlan
 
 GROUP: Final = Name("group")
@@ -26,9 +26,6 @@ QUARTER: Final = Name("quarter")
 MEMBER: Final = Name("member")
 STEP: Final = 16
 """Elements along which a matrix instruction adds up."""
-BOTH_ROWS: Final = (0, 1)
-_QUAD: Final = (1, 2)
-"""Bits of the lanes of a quad: an exchange over both reaches all four."""
 
 
 @dataclass(frozen=True)
@@ -162,18 +159,3 @@ def once_per_warp(statement: ir.Stmt) -> ir.Stmt:
 
 def constant(name: str, dtype: DType, value: Number) -> Compute:
     return Compute(ElementOp(name, dtype, "const", (), value))
-
-
-def compute(name: str, fn: str, *args: str) -> Compute:
-    return Compute(ElementOp(name, F32, fn, args))
-
-
-def over_quad(name: str, fn: str) -> Iterator[ir.Stmt]:
-    """`<name>_all`: the values of the four lanes of a quad, put together."""
-    value = name
-    for mask in _QUAD:
-        last = mask == _QUAD[-1]
-        other, joined = f"{name}_from{mask}", f"{name}_all" if last else f"{name}_two"
-        yield Shuffle(other, F32, value, mask)
-        yield compute(joined, fn, value, other)
-        value = joined

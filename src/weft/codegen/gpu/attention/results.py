@@ -9,18 +9,16 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.layout import WARPGROUP
 from weft.codegen.gpu.attention.problem import RowResult
 from weft.codegen.gpu.attention.queries import (
-    BOTH_ROWS,
     GROUP,
     MEMBER,
     QUARTER,
     STEP,
     Queries,
-    compute,
     constant,
     once_per_warp,
-    over_quad,
 )
 from weft.codegen.gpu.attention.reading import Program
+from weft.codegen.gpu.body.quads import BOTH_ROWS, compute, over_quad
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import LANE, Lit, Scalar, both
 from weft.codegen.gpu.ir.swizzle import TileLayout

@@ -32,7 +32,6 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.hulls import bounds
 from weft.codegen.gpu.attention.layout import ROWS, WARPGROUP, Layout
 from weft.codegen.gpu.attention.queries import (
-    BOTH_ROWS,
     GROUP,
     STEP,
     bit_registers,
@@ -43,6 +42,7 @@ from weft.codegen.gpu.attention.queries import (
 from weft.codegen.gpu.attention.results import Results
 from weft.codegen.gpu.attention.softmax import Softmax
 from weft.codegen.gpu.attention.work import TILE, Steps
+from weft.codegen.gpu.body.quads import BOTH_ROWS
 from weft.codegen.gpu.ir.scalar import (
     LANES,
     THREAD,

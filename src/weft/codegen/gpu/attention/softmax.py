@@ -8,19 +8,17 @@ from collections.abc import Iterator
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.masks import visible
 from weft.codegen.gpu.attention.queries import (
-    BOTH_ROWS,
     GROUP,
     QUARTER,
     Queries,
     bits_drawn,
     bits_read,
     chances,
-    compute,
     drawn,
     once_per_warp,
-    over_quad,
 )
 from weft.codegen.gpu.attention.reading import Chance
+from weft.codegen.gpu.body.quads import BOTH_ROWS, compute, over_quad
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import LANE, Lit, Name, Scalar
 from weft.codegen.gpu.ir.values import Assign, Compute

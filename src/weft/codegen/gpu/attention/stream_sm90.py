@@ -32,7 +32,6 @@ from weft.codegen.gpu.attention.hulls import bounds
 from weft.codegen.gpu.attention.layout import ROWS, WARPGROUP
 from weft.codegen.gpu.attention.masks import visible
 from weft.codegen.gpu.attention.queries import (
-    BOTH_ROWS,
     GROUP,
     MEMBER,
     QUARTER,
@@ -51,6 +50,7 @@ from weft.codegen.gpu.attention.results import put, unrounded
 from weft.codegen.gpu.attention.stream_layout import StreamLayout
 from weft.codegen.gpu.attention.stream_problem import Result
 from weft.codegen.gpu.attention.work import TILE, Steps
+from weft.codegen.gpu.body.quads import BOTH_ROWS
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import LANE, LANES, THREAD, WARP, Lit, Name, Scalar
 from weft.codegen.gpu.ir.swizzle import Major, TileLayout, operand_offset

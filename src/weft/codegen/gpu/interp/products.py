@@ -102,7 +102,9 @@ class Matrices(Copies):
 
     def rows(self, statement: ir.RowStmt) -> None:
         """Statements on the two rows that each lane has of an accumulator."""
-        array = statement.source if isinstance(statement, ir.RowMax) else statement.target
+        array = (
+            statement.source if isinstance(statement, ir.RowMax | ir.RowSum) else statement.target
+        )
         x = self.settled(array)
         lower = (np.arange(len(x)) % 4 // 2).astype(bool)
         with np.errstate(**functions.QUIET):
@@ -110,6 +112,9 @@ class Matrices(Copies):
                 case ir.RowMax(names=names):
                     for name, row in zip(names, (~lower, lower), strict=True):
                         keep(self, name, F32, x[row].max(axis=0))
+                case ir.RowSum(names=names):
+                    for name, row in zip(names, (~lower, lower), strict=True):
+                        keep(self, name, F32, x[row].sum(axis=0, dtype=np.float32))
                 case ir.RowExp(names=names, shifts=shifts, scale=scale):
                     upper, under = (self.elements[name] for name in shifts)
                     shift = np.where(lower[:, None], under, upper)

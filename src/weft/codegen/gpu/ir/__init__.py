@@ -15,7 +15,7 @@
            | NamedBarrier | SyncThreads | SyncWarp | AddRegisters                    both
            | ClusterArrive | ClusterWait | StCluster | SendCluster                   clusters
            | AdmitNext | AwaitPrevious                                               chains
-           | RowMax | RowExp | RowScale                                                softmax
+           | RowMax | RowSum | RowExp | RowScale                                       softmax
            | KeepSums | AddSums | GatherSums | AwaitTurn | PassTurn | CountOff       parts of sums
 
 Semantics. Every statement is executed by all threads that reach it, each with its own variables
@@ -158,7 +158,7 @@ from weft.codegen.gpu.ir.parts import (
     PartStmt,
     PassTurn,
 )
-from weft.codegen.gpu.ir.rows import RowExp, RowMax, RowScale, RowStmt
+from weft.codegen.gpu.ir.rows import RowExp, RowMax, RowScale, RowStmt, RowSum
 
 __all__ = [
     "AddRegisters",
@@ -224,6 +224,7 @@ __all__ = [
     "RowMax",
     "RowScale",
     "RowStmt",
+    "RowSum",
     "RowValues",
     "ScalePair",
     "SendCluster",

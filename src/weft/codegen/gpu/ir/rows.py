@@ -21,6 +21,14 @@ class RowMax:
 
 
 @dataclass(frozen=True)
+class RowSum:
+    """Two values of f32: the sums of the thread's elements in each of its rows."""
+
+    names: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True)
 class RowExp:
     """`x = 2^(x * scale - shift)` for every element, each row with its shift, and two values of
     f32: the sums of the thread's elements in each of its rows. Powers are within 2 ulp, and 0 below
@@ -40,4 +48,4 @@ class RowScale:
     factors: tuple[str, ...]
 
 
-RowStmt: TypeAlias = RowMax | RowExp | RowScale
+RowStmt: TypeAlias = RowMax | RowSum | RowExp | RowScale

@@ -25,6 +25,7 @@ from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Expr, FloorDiv, coefficient, linear, params_of
 from weft.memory.ir import MemRef
 from weft.region.forms.multiplied import multiplies_reads
+from weft.region.forms.row_folds import common_start, folded_value, is_row_fold
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -34,6 +35,7 @@ from weft.region.ir import (
     Let,
     Output,
     Read,
+    Reduce,
     Roles,
     Select,
     Unary,
@@ -90,7 +92,38 @@ class Stored:
     result: str
 
     def uses(self, source: Source) -> bool:
-        return source.name == self.result or any(source.name in op.args for op in self.ops)
+        return _uses(self, source.name)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A number of f32 for each row, called `name`: the sum, or the greatest, of what `ops` make of
+    the elements of a row, called `result`."""
+
+    name: str
+    fn: str
+    ops: tuple[ElementOp, ...]
+    result: str
+
+    def uses(self, source: Source) -> bool:
+        return _uses(self, source.name)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What all programs of a contraction whose rows are folded begin with: `ops` make of a sum,
+    called `value`, a number of f32, called `result`, that takes its place."""
+
+    value: str
+    ops: tuple[ElementOp, ...]
+    result: str
+
+    def uses(self, source: Source) -> bool:
+        return _uses(self, source.name)
+
+
+def _uses(program: Stored | Folded | Head, name: str) -> bool:
+    return name == program.result or any(name in op.args for op in program.ops)
 
 
 @dataclass(frozen=True)
@@ -108,6 +141,13 @@ class Problem:
     stored: tuple[Stored, ...]
     total: DType = F32
     """The dtype of the sums."""
+    folds: tuple[Folded, ...] = ()
+    """Numbers of whole rows, each of which programs after it may take."""
+    head: Head | None = None
+
+    def folds_of(self, program: Stored | Folded | Head) -> tuple[Folded, ...]:
+        """Those that a program takes."""
+        return tuple(fold for fold in self.folds if _uses(program, fold.name))
 
     @property
     def first(self) -> Stored:
@@ -164,19 +204,26 @@ class _Axes:
         return prod(self.sizes[name] for name in names)
 
 
-def analyse(kernel: Kernel, refs: Refs, *, kept: bool = False) -> Problem:
+def analyse(kernel: Kernel, refs: Refs, *, kept: bool = False, folds: bool = False) -> Problem:
     """The problem a kernel poses; raises `Refusal`. Functions that its epilogue spells out are
     recognised here: plans speak of the kernel as it was written. An image that is `kept`, with its
-    border, is not gone through window by window: its operand says where its elements lie."""
+    border, is not gone through window by window: its operand says where its elements lie. Whoever
+    asks for `folds` computes numbers of whole rows too."""
     kernel = recognise(kernel)
     roles = _roles(kernel)
     lets = {let.name: let for let in kernel.body}
-    epilogue = _slice([output.value for output in kernel.outputs], roles.contraction, lets)
+    own = [let for let in kernel.body if is_row_fold(let, roles)] if folds else []
+    folded = frozenset(let.name for let in own)
+    ends = [*(output.value for output in kernel.outputs), *map(folded_value, own)]
+    epilogue = _slice(ends, roles.contraction, lets, folded)
+    start = common_start(kernel, roles) if own else roles.contraction
     reads = {let.name: _source_address(let, kernel, refs) for let in epilogue}
     axes = _axes(kernel, roles, refs)
-    names = {let.name: f"v{i}" for i, let in enumerate([lets[roles.contraction], *epilogue])}
+    every = [lets[roles.contraction], *epilogue, *own]
+    names = {let.name: f"v{i}" for i, let in enumerate(every)}
     sources, ops = _program(epilogue, reads, names, axes, lets)
     a, b = (_kept if kept else _operands)(kernel, roles, refs, axes)
+    program = _Programs(lets, names, ops, start, folded)
     return Problem(
         batch=tuple(axes.sizes[name] for name in axes.batch),
         m=axes.size(axes.m),
@@ -184,10 +231,12 @@ def analyse(kernel: Kernel, refs: Refs, *, kept: bool = False) -> Problem:
         k=_depth(a, b) or axes.size(axes.k),
         a=a,
         b=b,
-        value=names[roles.contraction],
+        value=names[start],
         sources=sources,
-        stored=tuple(_stored(o, kernel, refs, axes, names, ops) for o in kernel.outputs),
+        stored=tuple(program.stored(o, kernel, refs, axes) for o in kernel.outputs),
         total=lets[roles.contraction].dtype,
+        folds=tuple(program.folded_row(let, kernel.outputs) for let in own),
+        head=program.head(roles.contraction),
     )
 
 
@@ -202,34 +251,63 @@ def _roles(kernel: Kernel) -> Roles:
     return kernel.roles
 
 
-def _stored(
-    output: Output,
-    kernel: Kernel,
-    refs: Refs,
-    axes: _Axes,
-    names: Mapping[str, str],
-    ops: Sequence[ElementOp],
-) -> Stored:
-    """One result, with the ops that it needs."""
-    lets = {let.name: let for let in kernel.body}
-    assert kernel.roles is not None
-    contraction = kernel.roles.contraction
-    if set(lets[output.value].axes) != set(lets[contraction].axes):
-        raise Refusal("OutputForm", f"{output.tensor} has not an element for each sum")
-    own = {names[let.name] for let in _slice([output.value], contraction, lets)}
-    needed = [op for op in ops if op.name in own]
-    dtype, result = lets[output.value].dtype, names[output.value]
-    strides = _strides(_address(output.index, refs[output.tensor], kernel), axes)
-    return Stored(output.tensor, dtype, strides, _shortened(needed, dtype, result), result)
+@dataclass(frozen=True)
+class _Programs:
+    """The ops of an epilogue, from which those of each of its ends are taken."""
+
+    lets: Mapping[str, Let]
+    names: Mapping[str, str]
+    ops: Sequence[ElementOp]
+    start: str
+    """The Let that programs begin with."""
+    folded: frozenset[str]
+
+    def needed(self, end: str, start: str) -> list[ElementOp]:
+        found = _slice([end], start, self.lets, self.folded)
+        own = {self.names[let.name] for let in found}
+        return [op for op in self.ops if op.name in own]
+
+    def stored(self, output: Output, kernel: Kernel, refs: Refs, axes: _Axes) -> Stored:
+        """One result, with the ops that it needs."""
+        assert kernel.roles is not None
+        whole = self.lets[kernel.roles.contraction].axes
+        if set(self.lets[output.value].axes) != set(whole):
+            raise Refusal("OutputForm", f"{output.tensor} has not an element for each sum")
+        dtype, result = self.lets[output.value].dtype, self.names[output.value]
+        strides = _strides(_address(output.index, refs[output.tensor], kernel), axes)
+        ops = _shortened(self.needed(output.value, self.start), dtype, result)
+        return Stored(output.tensor, dtype, strides, ops, result)
+
+    def folded_row(self, let: Let, outputs: Sequence[Output]) -> Folded:
+        """A number of each row, with the ops that its elements need."""
+        value = folded_value(let)
+        if let.dtype is not F32 or self.lets[value].dtype is not F32:
+            raise Refusal("EpilogueForm", f"numbers of rows are f32, not {self.lets[value].dtype}")
+        assert isinstance(let.expr, Reduce)
+        loose = loose_functions([self.lets[output.value].dtype for output in outputs])
+        ops = (
+            replace(op, loose=op.dtype is F32 and op.fn in loose)
+            for op in self.needed(value, self.start)
+        )
+        return Folded(self.names[let.name], let.expr.fn, tuple(ops), self.names[value])
+
+    def head(self, contraction: str) -> Head | None:
+        """What comes before the Let that programs begin with."""
+        if self.start == contraction:
+            return None
+        ops = self.needed(self.start, contraction)
+        return Head(self.names[contraction], tuple(ops), self.names[self.start])
 
 
-def _slice(results: Sequence[str], contraction: str, lets: Mapping[str, Let]) -> list[Let]:
-    """The Lets that some values need beyond the contraction, in order."""
+def _slice(
+    results: Sequence[str], contraction: str, lets: Mapping[str, Let], folded: frozenset[str]
+) -> list[Let]:
+    """The Lets that some values need beyond the contraction and numbers of rows, in order."""
     wanted: set[str] = set()
     stack = list(results)
     while stack:
         name = stack.pop()
-        if name == contraction or name in wanted:
+        if name == contraction or name in wanted or name in folded:
             continue
         wanted.add(name)
         stack.extend(operands(lets[name]))

@@ -86,7 +86,7 @@ def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) 
 
 
 def _layout(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> Sm90Layout:
-    problem = analyse(kernel, refs)
+    problem = analyse(kernel, refs, folds=True)
     chosen = problem.swapped() if plan.swap_ab else problem
     return Sm90Layout(chosen, plan, target.limits.units)
 

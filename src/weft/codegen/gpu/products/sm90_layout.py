@@ -155,7 +155,7 @@ class Sm90Layout:
         plan = self.plan
         if not self.tma_store or plan.deferred_epilogue or plan.store_buffers < 2:
             return None
-        if len(self.problem.stored) > 1:
+        if len(self.problem.stored) > 1 or self.problem.folds:
             return None
         # Of parts in parallel nobody knows which one is going to store the result.
         if plan.consumers > FETCHERS or self.split.parts.parallel:
@@ -314,6 +314,7 @@ def refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
         return
     yield from _operand_refusals(layout, layout.atom)
     yield from _scattered_refusals(layout)
+    yield from _fold_refusals(layout)
     yield from _unused_fields(layout.plan)
     broken = [*_tile_refusals(layout)]
     yield from broken
@@ -332,6 +333,20 @@ def _scattered_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         yield refuse("OutputForm", "rows that do not follow one another are not of neighbours")
     if any(s.tensor is None and s.strides.digits for s in problem.sources):
         yield refuse("EpilogueForm", "rows that do not follow one another have no number")
+
+
+def _fold_refusals(layout: Sm90Layout) -> Iterator[Finding]:
+    """Numbers of rows are made where a warpgroup has all of a row."""
+    problem, plan = layout.problem, layout.plan
+    if not problem.folds:
+        return
+    if plan.swap_ab:
+        yield refuse("PlanField", "swap_ab: numbers of rows are not made of columns")
+    if problem.n > layout.warpgroup_tile[1]:
+        why = f"rows of {problem.n} are not held by a warpgroup of {layout.warpgroup_tile[1]}"
+        yield refuse("Tile", f"{why} columns, which makes numbers of them")
+    if plan.deferred_epilogue:
+        yield refuse("PlanField", "a deferred epilogue makes no numbers of rows")
 
 
 def _operand_refusals(layout: Sm90Layout, atom: Atom) -> Iterator[Finding]:

@@ -23,8 +23,9 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.scalar import LANE, WARP, Like, Lit, Name, Scalar, both, least, scalar
 from weft.codegen.gpu.products.place import Place, offset, present
-from weft.codegen.gpu.products.problem import Problem, Source, Stored, Strides
+from weft.codegen.gpu.products.problem import Folded, Head, Problem, Source, Stored, Strides
 from weft.codegen.gpu.products.ring import Ring
+from weft.codegen.gpu.products.sm90_folds import Folds
 from weft.codegen.gpu.products.sm90_layout import LINE, WARPGROUP, Sm90Layout
 from weft.foundation.dtypes import F32
 from weft.plan.ir import MmaPlan
@@ -139,6 +140,7 @@ class Results:
         whole = self.plan.deferred_epilogue or not layout.staged
         count = layout.packed if whole else layout.packed // layout.chunks
         yield from (ir.Registers(f"out{i}", kind, count) for i in range(layout.blocks))
+        yield from self.folds.state()
         if layout.beside is not None:
             yield from self.panels.start()
         elif self.rotates:
@@ -219,16 +221,50 @@ class Results:
         across = self.first_column(place) + column + (LANE & 3) * 2
         return ir.Fragment(count // 8, row, across, self.problem.m, self.problem.n)
 
+    @property
+    def folds(self) -> Folds:
+        return Folds(self.layout)
+
+    def fold_rows(self, place: Place) -> Iterator[ir.Stmt]:
+        """Numbers of whole rows, each before what takes it."""
+        head, count = self.problem.head, self.layout.warpgroup_tile[1]
+        for block in range(self.layout.blocks if head is not None else 0):
+            assert head is not None
+            sums = ir.RegAt(f"acc{block}")
+            yield ir.Epilogue(
+                acc=sums,
+                fragment=self.fragment(place, block, 0, count),
+                value=head.value,
+                sources=self.sources(head, place, block, 0),
+                ops=head.ops,
+                result=head.result,
+                out=sums,
+                out_dtype=F32,
+            )
+        count = self.folds.piece
+        for fold in self.problem.folds:
+            for block in range(self.layout.blocks):
+                for column in self.folds.columns():
+                    sources = self.sources(fold, place, block, column)
+                    fragment = self.fragment(place, block, column, count)
+                    yield from self.folds.of_piece(fold, fragment, sources, block, column)
+
+    def sources(
+        self, program: Stored | Folded | Head, place: Place, block: int, column: int
+    ) -> tuple[ir.ElementSource, ...]:
+        """What an element program takes beside sums, from a column of an accumulator on."""
+        used = (source for source in self.problem.sources if program.uses(source))
+        rows = (self.folds.values(fold, block) for fold in self.problem.folds_of(program))
+        return (*(self.source(source, place, block, column) for source in used), *rows)
+
     def epilogue(self, place: Place, column: int, count: int) -> Iterator[ir.Stmt]:
         """Apply the element program to `count` columns of every accumulator, from `column` on."""
         for block in range(self.layout.blocks):
-            used = (source for source in self.problem.sources if self.stored.uses(source))
-            sources = (self.source(source, place, block, column) for source in used)
             yield ir.Epilogue(
                 acc=ir.RegAt(f"acc{block}", column // 8 * 4),
                 fragment=self.fragment(place, block, column, count),
                 value=self.problem.value,
-                sources=tuple(sources),
+                sources=self.sources(self.stored, place, block, column),
                 ops=self.stored.ops,
                 result=self.stored.result,
                 out=ir.RegAt(f"out{block}"),
@@ -266,6 +302,7 @@ class Results:
 
     def store_tile(self, place: Place) -> Iterator[ir.Stmt]:
         layout = self.layout
+        yield from self.fold_rows(place)
         if self.plan.deferred_epilogue:
             yield from self.epilogue(place, 0, layout.warpgroup_tile[1])
             kept = place.moved_to("stored")

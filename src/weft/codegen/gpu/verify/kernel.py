@@ -344,7 +344,7 @@ class _Checker(Scope):
 
     def rows(self, node: ir.RowStmt) -> None:
         """Two rows of a whole array of sums, in groups of four elements."""
-        array = node.source if isinstance(node, ir.RowMax) else node.target
+        array = node.source if isinstance(node, ir.RowMax | ir.RowSum) else node.target
         self.registers(ir.RegAt(array), 4, F32)
         found = self.use(array, "registers")
         self.need(found.count % 4 == 0, f"the {found.count} registers of {array} are no rows")

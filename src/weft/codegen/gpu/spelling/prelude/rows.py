@@ -36,3 +36,13 @@ template <int Count> INLINE void row_scale(float (&x)[Count], float upper, float
   for (int i = 0; i < Count; ++i) x[i] *= i % 4 < 2 ? upper : lower;
 }
 """
+ROW_SUMS: Final = r"""
+template <int Count> INLINE void row_sum(float (&x)[Count], float& upper, float& lower) {
+  float a = x[0], b = x[1], c = x[2], d = x[3];
+  #pragma unroll
+  for (int i = 4; i < Count; i += 4) {
+    a += x[i]; b += x[i + 1]; c += x[i + 2]; d += x[i + 3];
+  }
+  upper = a + b; lower = c + d;
+}
+"""

@@ -62,6 +62,13 @@ def _random(statements: Sequence[ir.Stmt]) -> Iterator[str]:
         yield elements.draw_bits()
 
 
+def _of_rows(statements: Sequence[ir.Stmt]) -> Iterator[str]:
+    if any(isinstance(s, ir.RowStmt) for s in statements):
+        yield rows.ROWS
+    if any(isinstance(s, ir.RowSum) for s in statements):
+        yield rows.ROW_SUMS
+
+
 def _head(kernel: ir.Kernel) -> Iterator[str]:
     statements = list(ir.walk(kernel.body))
     yield instructions.COMMON
@@ -92,8 +99,7 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield instructions.CHAINS
     if any(isinstance(s, ir.PartStmt) for s in statements):
         yield parts.PARTS
-    if any(isinstance(s, ir.RowStmt) for s in statements):
-        yield rows.ROWS
+    yield from _of_rows(statements)
     functions: dict[str, str] = {}
     for statement in statements:
         match statement:
@@ -452,6 +458,9 @@ class _Printer:
             case ir.RowMax(names=names, source=array):
                 yield f"{self.values.declared(names, F32)};"
                 yield f"row_max({array}, {', '.join(names)});"
+            case ir.RowSum(names=names, source=array):
+                yield f"{self.values.declared(names, F32)};"
+                yield f"row_sum({array}, {', '.join(names)});"
             case ir.RowExp(names=names, target=array, shifts=shifts, scale=scale):
                 yield f"{self.values.declared(names, F32)};"
                 given = ", ".join((*shifts, *names))

@@ -1,0 +1,31 @@
+"""Values of the four lanes of a quad, which have all of two rows of an accumulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from weft.codegen.gpu import ir
+from weft.codegen.gpu.ir.element_ops import ElementOp
+from weft.codegen.gpu.ir.values import Compute, Shuffle
+from weft.foundation.dtypes import F32
+
+BOTH_ROWS: Final = (0, 1)
+_QUAD: Final = (1, 2)
+"""Bits of the lanes of a quad: an exchange over both reaches all four."""
+
+
+def compute(name: str, fn: str, *args: str) -> Compute:
+    """A function of values of f32."""
+    return Compute(ElementOp(name, F32, fn, args))
+
+
+def over_quad(name: str, fn: str) -> Iterator[ir.Stmt]:
+    """`<name>_all`: the values of the four lanes of a quad, put together."""
+    value = name
+    for mask in _QUAD:
+        last = mask == _QUAD[-1]
+        other, joined = f"{name}_from{mask}", f"{name}_all" if last else f"{name}_two"
+        yield Shuffle(other, F32, value, mask)
+        yield compute(joined, fn, value, other)
+        value = joined

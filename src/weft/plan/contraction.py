@@ -180,12 +180,13 @@ def _tiles(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
 ) -> _Tiles | None:
     """Blocks that matrix tiles multiply; None where there are none for these numbers, columns lie
-    across memory, or the product is too small, or too thin, to be packed for them."""
+    along neither of its axes, or the product is too small, or too thin, to be packed for them."""
     if not multiplies_tiles(kernel, target):
         return None
     assert kernel.roles is not None
     n = kernel.roles.n
-    if not n or _step(kernel, tensors, kernel.roles.rhs, n[-1]) != 1:
+    along = (*n[-1:], *kernel.roles.k)
+    if 1 not in (_step(kernel, tensors, kernel.roles.rhs, name) for name in along):
         return None
     axes = (kernel.roles.m, n, kernel.roles.k)
     sizes = [math.prod(kernel.sizes[name] for name in each) for each in axes]

@@ -100,6 +100,8 @@ def terms(body: tuple[ir.Stmt, ...]) -> Counter[str]:
             found[kinds.get(stmt.acc, "fold")] += iterations(loops)
         elif isinstance(stmt, ir.Tiles):
             found["tiles"] += iterations(loops) * stmt.rows * stmt.columns * stmt.words
+        elif isinstance(stmt, ir.Turn):
+            found["turn"] += iterations(loops) * stmt.words
     return found
 
 

@@ -34,6 +34,8 @@ _WAITING: Final = 0.3
 """How much longer such a function takes alone; side by side with others it waits for less."""
 _WORDS_A_CYCLE: Final = 256.0
 """Products of words by tiles, of which one instruction takes 16 cycles."""
+_TURNED_ROWS: Final = 32
+"""Rows that are turned together; each vector of sixteen words is shuffled four times."""
 _CONSTANTS: Final = 8
 """Registers for the numbers of a long function, which has two more for each vector at hand."""
 _OPERANDS: Final = 4
@@ -252,6 +254,8 @@ class _Counter:
             case ir.Merge():
                 self.needs.update(dict.fromkeys(stmt.names, _loops(places)))
                 here.arithmetic += _LATENCY * len(stmt.combine) * len(stmt.parts)
+            case ir.Turn():
+                here.arithmetic += _TURNED_ROWS * stmt.words / 4
             case ir.Tiles():
                 here.arithmetic += stmt.rows * stmt.columns * stmt.words / _WORDS_A_CYCLE
             case ir.Sort():

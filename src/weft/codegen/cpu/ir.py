@@ -2,7 +2,7 @@
 
     Routine = name, buffers, scratch, pieces, body
     Stmt    = For(var, start, stop, step, kind, body) | Load | LoadRun | Prefetch | Let | Check
-            | Words | Store | Sort | Tiles
+            | Words | Store | Sort | Tiles | Turn
             | Init | Accumulate | Finish             reductions
             | Current | Assign | Merge               folds
     kind    = parallel | serial | unrolled | lanes
@@ -241,6 +241,16 @@ class Tiles:
     adds: bool
 
 
+@dataclass(frozen=True)
+class Turn:
+    """`target[place ...]` = a panel for `Tiles`, `words` words long, of 32 rows in `source`."""
+
+    target: int
+    place: Expr
+    source: int
+    words: int
+
+
 Stmt: TypeAlias = (
     For
     | Load
@@ -251,6 +261,7 @@ Stmt: TypeAlias = (
     | Words
     | Sort
     | Tiles
+    | Turn
     | Init
     | Accumulate
     | Finish

@@ -22,7 +22,7 @@ from weft.codegen.cpu.looks import STOP_WORD, looks_of
 from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import key_of, key_type, sort_function
-from weft.codegen.cpu.tile_code import signs_of, tiles_function
+from weft.codegen.cpu.tile_code import signs_of, tiles_function, turn_function
 from weft.foundation.dtypes import BF16, SI64, UI32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, Guard, bounds, constant
@@ -142,6 +142,8 @@ class _Emitter:
                     self._sort(stmt)
                 case ir.Tiles():
                     self._tiles(stmt)
+                case ir.Turn():
+                    self._turn(stmt)
                 case ir.Init():
                     self.accumulators.begin(stmt)
                 case ir.Accumulate():
@@ -542,6 +544,13 @@ class _Emitter:
         sizes = (f"i64 {size}" for size in (tiles.rows, tiles.columns, tiles.words))
         adds = f"i1 {str(tiles.adds).lower()}"
         self.code.line(f"call void @{name}({', '.join((*places, *sizes, adds))})")
+
+    def _turn(self, turn: ir.Turn) -> None:
+        """A call of the function that turns words round."""
+        code, source = self.code, self.pointers[turn.source]
+        target = self.indices.pointer(self.pointers[turn.target], "i32", turn.place)
+        name = turn_function(code)
+        code.line(f"call void @{name}(ptr {source}, ptr {target}, i64 {turn.words})")
 
     # -- accumulators ----------------------------------------------------------------------------
 

@@ -111,6 +111,8 @@ def statement_text(stmt: Stmt) -> str:
         case ir.Tiles(sums=sums, a=a, b=b, rows=rows, columns=columns, words=words):
             how = "+=" if stmt.adds else "="
             return f"tiles b{sums} {how} {rows}x{columns}x{words} of b{a}, b{b}"
+        case ir.Turn(target=target, place=place, source=source, words=words):
+            return f"turn b{target}[{place}] = {words} of b{source}"
         case ir.Words(name=name, seed=seed, offset=offset, element=element):
             return f"words {name} = {seed}, {offset} at {element}"
 
@@ -257,6 +259,9 @@ class _Parser:
         if m := self.match(r"tiles b(\d+) (\+?=) (\d+)x(\d+)x(\d+) of b(\d+), b(\d+)"):
             sums, rows, columns, words, a, b = (self._whole(m[i]) for i in (1, 3, 4, 5, 6, 7))
             return ir.Tiles(sums, a, b, rows, columns, words, m[2] == "+=")
+        if m := self.match(r"turn b(\d+)\[(.+)\] = (\d+) of b(\d+)"):
+            target, words, source = (self._whole(m[i]) for i in (1, 3, 4))
+            return ir.Turn(target, parse_expr(m[2]), source, words)
         if m := self.match(r"words (\S+) = (\S+), (\S+) at (.+)"):
             return ir.Words(m[1], m[2], m[3], parse_expr(m[4]))
         if m := self.match(r"let ([\w.]+):(\w+) = (.+)"):

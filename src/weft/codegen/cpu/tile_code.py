@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from weft.codegen.cpu.code import Code
-from weft.foundation.dtypes import BF16, F32, SI8, SI32, UI8, UI32, DType
+from weft.foundation.dtypes import BF16, SI8, SI32, UI8, UI32, DType
 
 EDGE: Final = 32
 """Rows and columns of sums that are computed at a time."""
@@ -41,13 +41,6 @@ _MANAGED: Final = {
 
 WORDS: Final = (([SI8] * 4, SI32), ([UI8] * 4, UI32), ([BF16] * 2, UI32))
 """What a word is made of, and the number that it is."""
-
-
-def multiplied(a: DType, b: DType, sums: DType) -> bool:
-    """Whether there are products of rows of `a` with words `b` that are added up as `sums`."""
-    if a is BF16:
-        return (b, sums) == (UI32, F32)
-    return a in (SI8, UI8) and {b, sums} <= {SI32, UI32}
 
 
 def signs_of(a: DType, b: DType) -> str:
@@ -79,6 +72,50 @@ def tiles_function(code: Code, signs: str, features: frozenset[str]) -> str:
     name = f"tiles_of_{signs}"
     code.functions.setdefault(name, _by_tiles(name, instruction, plain, signs))
     return name
+
+
+def turn_function(code: Code) -> str:
+    """The name of the function `(from, to, words)` that makes a panel of rows of words: squares of
+    16 x 16 are turned."""
+    inner = Code()
+    rows = []
+    for row in range(_TILE):
+        inner.line(f"%from{row}.at = add i64 %first, {row}")
+        inner.line(f"%from{row}.row = mul i64 %from{row}.at, %words")
+        inner.line(f"%from{row}.place = add i64 %from{row}.row, %k")
+        inner.line(f"%from{row} = getelementptr i32, ptr %from, i64 %from{row}.place")
+        rows.append(inner.load("i32", f"%from{row}", _TILE, 4))
+    for row, value in enumerate(inner.transposed(rows)):
+        inner.line(f"%to{row}.at = add i64 %k, {row}")
+        inner.line(f"%to{row}.row = mul i64 %to{row}.at, {EDGE}")
+        inner.line(f"%to{row}.place = add i64 %to{row}.row, %first")
+        inner.line(f"%to{row} = getelementptr i32, ptr %to, i64 %to{row}.place")
+        inner.store(value, f"%to{row}", 4)
+    lines = "\n".join(inner.lines)
+    code.functions.setdefault(
+        "turn_words",
+        f"""
+define internal void @turn_words(ptr %from, ptr %to, i64 %words) nounwind {{
+entry:
+  br label %halves
+halves:
+  %first = phi i64 [ 0, %entry ], [ %first.next, %halves.next ]
+  br label %deep
+deep:
+  %k = phi i64 [ 0, %halves ], [ %k.next, %deep ]
+{lines}
+  %k.next = add i64 %k, {STEP}
+  %deeper = icmp ult i64 %k.next, %words
+  br i1 %deeper, label %deep, label %halves.next
+halves.next:
+  %first.next = add i64 %first, {_TILE}
+  %more = icmp ult i64 %first.next, {EDGE}
+  br i1 %more, label %halves, label %done
+done:
+  ret void
+}}""",
+    )
+    return "turn_words"
 
 
 def _splat(count: int, kind: str, value: int) -> str:

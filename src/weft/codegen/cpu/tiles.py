@@ -8,10 +8,11 @@ whole tiles, in any direction, is zero.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.panels import ZERO, Side, close, halves, up
+from weft.codegen.cpu.panels import ZERO, Side, close, cuts, halves, up
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tile_code import EDGE, STEP
 from weft.codegen.cpu.words import WordContraction
@@ -32,7 +33,7 @@ class TileContraction(WordContraction):
 
     def _packed_dtype(self, side: Side) -> DType:
         dtype = self.lets[side.value].dtype
-        if side is self.a:
+        if side.scratch != self.b.scratch:
             return dtype
         return UI32 if dtype is BF16 else super()._packed_dtype(side)
 
@@ -41,6 +42,9 @@ class TileContraction(WordContraction):
 
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
         (a, rows), *others = super()._scratch()
+        if not self._runs_along(self.b):
+            depth = self._steps(self.blocking.depth) * self.per_word
+            others.append((self.lets[self.b.value].dtype, EDGE * depth))
         return (a, rows * self.per_word), *others
 
     def _multiply(
@@ -64,12 +68,27 @@ class TileContraction(WordContraction):
         if side is self.a:
             self._pack_rows(scope, side, start, extent, k, depth)
             return
+        if not self._runs_along(side):
+            self._turn_columns(scope, side, start, extent, k, depth)
+            return
         super()._pack_side(scope, side, start, extent, k, depth)
         filled, steps = -(-depth // self.per_word), self._steps(depth)
         if filled < steps:
             panel = Scope(scope, self._name("p"), -(-extent // side.width), SERIAL)
             first = axis(panel.var) * (steps * side.width) + filled * side.width
             self._clear_run(panel, side, first, (steps - filled) * side.width)
+            panel.close()
+
+    def _turn_columns(
+        self, scope: Scope, side: Side, start: Expr, extent: int, k: Expr, depth: int
+    ) -> None:
+        """Columns that lie along k, as rows are packed, and then turned, a panel at a time."""
+        rows, steps = replace(side, scratch=self.totals + 1), self._steps(depth)
+        for cut in cuts(extent, EDGE):
+            panel = Scope(scope, self._name("p"), cut.count, SERIAL)
+            first = axis(panel.var) * EDGE + cut.start
+            self._pack_rows(panel, rows, start + first, cut.extent, k, depth)
+            panel.body.append(ir.Turn(side.scratch, first * steps, rows.scratch, steps))
             panel.close()
 
     def _pack_rows(

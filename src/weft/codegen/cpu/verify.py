@@ -24,7 +24,8 @@ from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.math import NARROWED
 from weft.codegen.cpu.sorting import key_type
 from weft.codegen.cpu.text import statement_text
-from weft.codegen.cpu.tile_code import EDGE, STEP, WORDS, multiplied
+from weft.codegen.cpu.tile_code import EDGE, WORDS
+from weft.codegen.cpu.tile_rules import tile_faults
 from weft.foundation.dtypes import I1, SI32, SI64, UI8, UI32, DType
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.functions import BINARY, COMPARISONS, REDUCTIONS, UNARY
@@ -194,8 +195,8 @@ class _Checker:
                 self._words(stmt)
             case ir.Sort():
                 self._sort(stmt)
-            case ir.Tiles():
-                self._tiles(stmt)
+            case ir.Tiles() | ir.Turn():
+                self._tile_statement(stmt)
             case ir.Init():
                 self._init(stmt)
             case ir.Merge():
@@ -383,28 +384,12 @@ class _Checker:
         ):
             self._inside(expr, size // length)
 
-    def _tiles(self, tiles: ir.Tiles) -> None:
-        """Whole tiles, in scratch that holds them; sums are what products of the words make."""
-        places = (tiles.sums, tiles.a, tiles.b)
-        sizes = [self._buffer(number) for number in places]
-        if None in sizes:
-            return
-        if min(places) < len(self.routine.buffers) or len({*places}) < len(places):
-            self.wrong("RoutineMemory", "tiles are multiplied in scratch, each in its own")
-            return
-        sums, a, b = (self.routine.dtype_of(number) for number in places)
-        if self.loops and any(loop.kind in _TILE for loop in self.loops):
-            self.wrong("RoutineLoop", "tiles stand inside no unrolled loop and no lanes")
-        elif not multiplied(a, b, sums):
-            self.wrong("RoutineType", f"there are no tiles of {a} and {b} that make {sums}")
-        elif tiles.rows % EDGE or tiles.columns % EDGE or tiles.words % STEP or not tiles.words:
-            self.wrong("RoutineLoop", f"tiles are whole {EDGE} x {EDGE}, {STEP} words long")
-        else:
-            each = 4 // a.storage_bytes
-            wanted = (tiles.rows * tiles.columns, tiles.rows * tiles.words * each)
-            for size, least in zip(sizes, (*wanted, tiles.columns * tiles.words), strict=True):
-                if (size or 0) < least:
-                    self.wrong("RoutineMemory", f"{least} elements are more than all {size}")
+    def _tile_statement(self, stmt: ir.Tiles | ir.Turn) -> None:
+        for code, why in tile_faults(stmt, self.routine, bool(self._tile_loops)):
+            self.wrong(code, why)
+        if isinstance(stmt, ir.Turn) and not self.found:
+            elements = self._buffer(stmt.target) or 0
+            self._inside(stmt.place, elements - EDGE * stmt.words + 1)
 
     # -- computing -------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ def product(m: int, n: int, k: int, turned: str = "", dtype: str = "bf16") -> Pr
     return b.build(b.dot_general(x, y, contract=contract, out_dtype="f32"))
 
 
-def in_tiles(program: Program, block: tuple[int, int, int] = (64, 96, 512)) -> dict[str, str]:
+def in_tiles(program: Program, block: tuple[int, int, int] = (64, 96, 128)) -> dict[str, str]:
     """The plan of a program by tiles, on any machine."""
     document = json.loads(weft.compile(program, "cpu").stages["plan"])
     document["plans"][0] |= {
@@ -251,9 +251,11 @@ def test_products_by_tiles(shape: tuple[int, int, int]) -> None:
     close_enough(found, x, y)
 
 
-def test_rows_that_lie_across() -> None:
-    x, y = numbers(0, 67, 1031), numbers(1, 1031, 130)
-    (found,) = emulated(product(67, 130, 1031, "A")).run([x.T.copy(), y], threads=1)
+@pytest.mark.parametrize("turned", ["A", "B", "AB"])
+def test_operands_that_lie_across(turned: str) -> None:
+    x, y = numbers(0, 50, 170), numbers(1, 170, 40)
+    given = [x.T.copy() if "A" in turned else x, y.T.copy() if "B" in turned else y]
+    (found,) = emulated(product(50, 40, 170, turned)).run(given, threads=1)
     close_enough(found, x, y)
 
 
@@ -337,3 +339,24 @@ def test_a_plan_for_other_numbers_is_refused() -> None:
     program = b.build(b.matmul(x, x))
     with pytest.raises(SpecViolation, match="tiles are for products along one axis of bf16"):
         compile_program(program, host(), overrides=in_tiles(program))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("tiles b5 = 64x64x32", "tiles b5 = 64x96x32", "elements are more than all"),
+        ("tiles b5 = 64x64x32", "tiles b5 = 64x40x32", "whole 32 x 32"),
+        ("of b3, b4", "of b0, b4", "tiles are in scratch"),
+        ("of b3, b4", "of b4, b3", "there are no tiles of"),
+        ("turn b4[1024*p_3]", "turn b4[1025*p_3]", "leaves the"),
+    ],
+)
+def test_routines_that_leave_their_memory_are_refused(before: str, after: str, why: str) -> None:
+    program = product(64, 64, 64, "B")
+    overrides = in_tiles(program, (64, 64, 64))
+    text = compile_program(program, host(), overrides=overrides).stages["cpu"]
+    assert before in text, text
+    with pytest.raises(SpecViolation, match=why):
+        compile_program(
+            program, host(), overrides={**overrides, "cpu": text.replace(before, after)}
+        )

@@ -45,7 +45,10 @@ COARSE = [
     "addn", "one_hot", "repeat", "quantize", "dequantize", "resize", "rng_uniform", "rng_normal",
     "flash_attn_fwd", "flash_attn_bwd", "flash_attn_kvcache", "non_zero",
 ]  # fmt: skip
-OURS = ["weft.conv.v1", "weft.attention.v1", "weft.grouped_matmul.v1"]
+OURS = [
+    *("weft.conv.v1", "weft.attention.v1"),
+    *("weft.grouped_matmul.v1", "weft.grouped_outer.v1"),
+]
 
 
 def overrides(cls: type[Op], method: str) -> bool:

@@ -298,6 +298,16 @@ def by_groups(t: Any, x: Any, weight: Any, ends: Sequence[int], turned: bool) ->
     return t.cat([*found, x.new_zeros(len(x) - start, found[0].shape[1])])
 
 
+def outer_of_groups(t: Any, x: Any, y: Any, ends: Sequence[int]) -> Any:
+    """For each group the product of its rows, transposed, and its rows."""
+    found, start = [], 0
+    for offset in ends:
+        end = max(start, min(offset, len(x)))
+        found.append(x[start:end].T @ y[start:end])
+        start = end
+    return t.stack(found)
+
+
 for label, ends in (("", [2, 2, 5]), ("rest", [1, 3, 4]), ("out-of-order", [3, 1, 9])):
     for turned in (False, True):
         case(
@@ -306,6 +316,11 @@ for label, ends in (("", [2, 2, 5]), ("rest", [1, 3, 4]), ("out-of-order", [3, 1
             np.array(ends), label=f"{label}{'-transposed' * turned}",
             torch=lambda t, x, w, _, ends=ends, turned=turned: by_groups(t, x, w, ends, turned),
         )  # fmt: skip
+    case(
+        "weft.grouped_outer", emitted("weft.grouped_outer"), normal(5, 3), normal(5, 2, seed=1),
+        np.array(ends), label=label,
+        torch=lambda t, x, y, _, ends=ends: outer_of_groups(t, x, y, ends),
+    )  # fmt: skip
 for label, dropout, heads in (("", 0.0, 2), ("dropout", 0.3, 2), ("one-head", 0.0, 1)):
     case(
         "byteir.flash_attn_fwd",

@@ -224,6 +224,8 @@ TYPES: list[tuple[str, list[Kind], dict[str, Any], str, str]] = [
      "offsets and weight differ in groups: 4 and 3"),
     ("weft.grouped_matmul", [X, ("f32", [3, 6, 2]), ("f32", [3])], {}, "DTypeNotSupported",
      "weft.grouped_matmul is not defined for offsets of dtype f32"),
+    ("weft.grouped_outer", [X, ("f32", [5, 2]), ("si32", [3])], {}, "ShapeMismatch",
+     "lhs and rhs differ in rows: 4 and 5"),
     ("weft.grouped_matmul", [X, ("f32", [6, 2]), ("si32", [3])], {}, "RankMismatch",
      "weight has rank 2, not 3"),
     ("weft.grouped_matmul", [X, ("f16", [3, 6, 2]), ("si32", [3])], {}, "DTypeMismatch",

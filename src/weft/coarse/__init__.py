@@ -1,9 +1,9 @@
 """Coarse ops: what front ends know as one op, with a type rule, and a decomposition to PTIR that is
 its meaning. Importing this package fills the tables of `weft.ptir`.
 
-`byteir.*` ops are public under that name; `weft.conv`, `weft.attention` and `weft.grouped_matmul`
-are Weft's own. The face of `weft.ptir` imports this package, so that a custom call always finds its
-class.
+`byteir.*` ops are public under that name; `weft.conv`, `weft.attention`, `weft.grouped_matmul` and
+`weft.grouped_outer` are Weft's own. The face of `weft.ptir` imports this package, so that a custom
+call always finds its class.
 """
 
 from weft.coarse import (

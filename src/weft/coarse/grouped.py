@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.foundation.dtypes import BF16, F16, F32, F64, INDICES, SI64
-from weft.foundation.grouped_rows import GroupedRows
+from weft.foundation.grouped_rows import GroupedRows, OuterRows
 from weft.foundation.numeric import wide_dtype
 from weft.foundation.whole_ops import WholeOp
 from weft.ptir.composite import Composite
@@ -138,23 +138,56 @@ class GroupedMatmul(Composite):
                 "weft.grouped_matmul", at.cotangent, weight, offsets, **turned
             )
         if at.wanted[1]:
-            back[1] = _outer(x, at.cotangent, offsets, weight, self.transposed)
+            sides = (at.cotangent, x) if self.transposed else (x, at.cotangent)
+            back[1] = x.emitter.emit("weft.grouped_outer", *sides, offsets)
         return back
 
 
-def _outer(x: Term, g: Term, offsets: Term, weight: Term, transposed: bool) -> Term:
-    """The cotangent of the weight: for each group the sum of the outer products of its rows."""
-    rows, groups = x.sizes[0], weight.sizes[0]
-    if not rows or not groups:
-        return weight.like(0)
-    blocks, wide = _blocks(offsets, rows), wide_dtype(weight.dtype)
-    sides = []
-    for side in (g, x) if transposed else (x, g):
-        read = blocks.read(side)
-        sides.append(read.where(blocks.own.restored([2], read.shape)))
-    parts = sides[0].dot(sides[1], ([1], [1]), ([0], [0]), accum_dtype=wide, out_dtype=wide)
-    # Blocks without rows are zeros and count for the last group, so that groups stay in order.
-    total = parts.segment_sum(
-        blocks.group, num_segments=groups, indices_are_sorted=True, unique=False
-    )
-    return total.cast(weight.dtype)
+@coarse_op("weft.grouped_outer.v1", name="weft.grouped_outer")
+class GroupedOuter(Composite):
+    """For each group of rows the product of those of `lhs` `[rows, m]`, transposed, and of `rhs`
+    `[rows, n]`: the result is `[groups, m, n]`, the gradient of the weights of
+    `weft.grouped_matmul`. Rows are in groups as there; a group without rows gives 0. Floats under
+    32 bits are multiplied and added up in f32, and rounded once."""
+
+    operands = ("lhs", "rhs", "offsets")
+    dtypes = {"lhs": MULTIPLIED, "rhs": MULTIPLIED, "offsets": INDICES}
+
+    def infer(self, *types: TensorType) -> TensorType:
+        lhs, rhs, offsets = types
+        rank_is(lhs, 2, "lhs")
+        rank_is(rhs, 2, "rhs")
+        rank_is(offsets, 1, "offsets")
+        same_dtype(lhs, rhs, "lhs and rhs")
+        same_dim(lhs.shape[0], rhs.shape[0], "lhs and rhs differ in rows")
+        return lhs.with_shape((offsets.shape[0], lhs.shape[1], rhs.shape[1]))
+
+    def decompose(self, *operands: Term) -> Term:
+        lhs, rhs, offsets = operands
+        (rows, height), width, groups = lhs.sizes, rhs.sizes[1], offsets.sizes[0]
+        if not rows or not groups:
+            return lhs.full(0, (groups, height, width))
+        blocks, wide = _blocks(offsets, rows), wide_dtype(lhs.dtype)
+        reads = [blocks.read(side) for side in (lhs, rhs)]
+        # What a block has of the rows of others must not count, not even as 0 times infinity.
+        own = [read.where(blocks.own.restored([2], read.shape)) for read in reads]
+        parts = own[0].dot(own[1], ([1], [1]), ([0], [0]), accum_dtype=wide, out_dtype=wide)
+        # Blocks without rows are zeros and count for the last group, so that groups are in order.
+        total = parts.segment_sum(
+            blocks.group, num_segments=groups, indices_are_sorted=True, unique=False
+        )
+        return total.cast(lhs.dtype)
+
+    def whole(self, *types: TensorType) -> WholeOp | None:
+        (rows, height), (_, width), (groups,) = (kind.static_shape for kind in types)
+        return OuterRows(rows, groups, height, width)
+
+    def vjp(self, at: Pullback) -> Cotangents:
+        lhs, rhs, offsets = at.operands
+        emit, g = lhs.emitter.emit, at.cotangent
+        back: list[Term | None] = [None, None, None]
+        if at.wanted[0]:
+            back[0] = emit("weft.grouped_matmul", rhs, g, offsets, transposed=True)
+        if at.wanted[1]:
+            back[1] = emit("weft.grouped_matmul", lhs, g, offsets, transposed=False)
+        return back

@@ -3,6 +3,9 @@
     GroupedRows   the product of all groups
     GroupTiles    which rows of which group each tile of the product has
     GroupedTiles  the product, where that is known
+    OuterRows     of each group its rows of one operand, transposed, times those of another
+    GroupSpans    where the rows of each group lie
+    OuterTiles    that product, where they are known
 
 Offsets say where each group ends and the next begins. One below the one before it counts as that,
 one below 0 as 0, and one above the number of rows as that; rows after the last group give 0.
@@ -122,3 +125,61 @@ class GroupedTiles(GroupedRows):
             for group, source, first, end in entries[1 : 1 + int(entries[0, 0])]
         ]
         return self.product(x, weight, tiles)
+
+
+@dataclass(frozen=True)
+class OuterRows:
+    """Operands lhs [rows, height], rhs [rows, width] and offsets [groups]; the result is [groups,
+    height, width]: of each group the rows of lhs, transposed, times those of rhs. Floats under 32
+    bits are multiplied and added up in f32."""
+
+    name: ClassVar[str] = "outer_rows"
+    base: ClassVar[int | None] = None
+
+    rows: int
+    groups: int
+    height: int
+    width: int
+
+    def evaluate(self, *arrays: Array) -> Array:
+        lhs, rhs, offsets = arrays
+        ends = group_ends(offsets, self.rows)
+        return self.product(lhs, rhs, np.stack([np.concatenate([[0], ends[:-1]]), ends], 1))
+
+    def product(self, lhs: Array, rhs: Array, spans: Array) -> Array:
+        """The result, where the first row of each group is known, and the row before which it
+        ends."""
+        dtype = as_dtype(lhs.dtype)
+        left = numeric.widen(lhs, dtype).reshape(self.rows, self.height)
+        right = numeric.widen(rhs, dtype).reshape(self.rows, self.width)
+        found = [left[start:end].T @ right[start:end] for start, end in spans.tolist()]
+        return numeric.narrow(np.stack(found), dtype).reshape(-1)
+
+
+@dataclass(frozen=True)
+class GroupSpans:
+    """Operand: offsets. The result is [groups, 2]: the first row of each group, and the row before
+    which it ends."""
+
+    name: ClassVar[str] = "group_spans"
+    base: ClassVar[int | None] = None
+
+    rows: int
+    groups: int
+
+    def evaluate(self, *arrays: Array) -> Array:
+        ends = group_ends(arrays[0], self.rows)
+        return np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).astype(np.int32).reshape(-1)
+
+
+@dataclass(frozen=True)
+class OuterTiles(OuterRows):
+    """Operands lhs, rhs, and where the rows of each group lie; a tile is `tile` columns wide."""
+
+    name: ClassVar[str] = "outer_tiles"
+
+    tile: int
+
+    def evaluate(self, *arrays: Array) -> Array:
+        lhs, rhs, spans = arrays
+        return self.product(lhs, rhs, spans.reshape(self.groups, 2))

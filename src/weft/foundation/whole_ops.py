@@ -29,7 +29,14 @@ from weft.foundation import numeric
 from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import SI32, SI64, UI32, UI64, DType, as_dtype
 from weft.foundation.functions import REDUCTIONS, running
-from weft.foundation.grouped_rows import GroupedRows, GroupedTiles, GroupTiles
+from weft.foundation.grouped_rows import (
+    GroupedRows,
+    GroupedTiles,
+    GroupSpans,
+    GroupTiles,
+    OuterRows,
+    OuterTiles,
+)
 
 Array = NDArray[Any]
 
@@ -253,7 +260,7 @@ def stable_order(keys: Array, descending: bool) -> Array:
 
 _EVERY: tuple[type[WholeOp], ...] = (
     *(Scatter, Gathered, Collected, Running, Totals, Continued, Order, Digits, Moved, Starts),
-    *(GroupedRows, GroupTiles, GroupedTiles),
+    *(GroupedRows, GroupTiles, GroupedTiles, OuterRows, GroupSpans, OuterTiles),
 )
 _KINDS = {kind.name: kind for kind in _EVERY}
 

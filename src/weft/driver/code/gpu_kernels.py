@@ -16,7 +16,7 @@ from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.chain import BOTH, Neighbours, chained
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, packed, version
 from weft.codegen.gpu.ir.module import GpuModule, Launch
-from weft.codegen.gpu.products import grouped
+from weft.codegen.gpu.products import grouped, outer
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.template import Job
 from weft.codegen.gpu.templates import accepts, build_accepted
@@ -27,7 +27,7 @@ from weft.driver.artifact.kernels import kernel_key
 from weft.driver.code.plans import Built
 from weft.foundation.errors import SpecViolation, WeftError
 from weft.foundation.functions import broken_rule
-from weft.foundation.grouped_rows import GroupedTiles
+from weft.foundation.grouped_rows import GroupedTiles, OuterTiles
 from weft.foundation.json_fields import reading
 from weft.foundation.tally import counted
 from weft.foundation.whole_ops import WholeOp
@@ -150,6 +150,9 @@ class Lowering:
             if not grouped.accepts(op, kernel, tensors, target):
                 make = partial(grouped.build, op, kernel, tensors, target)
                 self._add(kernel, None, make)
+        elif isinstance(op, OuterTiles):
+            if not outer.accepts(op, kernel, tensors, target):
+                self._add(kernel, None, partial(outer.build, op, kernel, tensors, target))
         elif not whole.accepts(op, kernel, tensors):
             self._add(kernel, None, lambda name: whole.build(op, kernel, tensors, target, name))
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import F32, SI32, UI32, DType
-from weft.foundation.grouped_rows import GroupedRows
+from weft.foundation.grouped_rows import GroupedRows, OuterRows
 from weft.foundation.whole_ops import (
     Collected,
     Continued,
@@ -32,7 +32,7 @@ from weft.foundation.whole_ops import (
     Totals,
     WholeOp,
 )
-from weft.region.fitting.grouped_rows import in_tiles
+from weft.region.fitting.grouped_rows import in_tiles, with_spans
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 
 Parts = tuple[tuple[Kernel, ...], tuple[Tensor, ...]]
@@ -83,6 +83,8 @@ def whole_in_parts(
     match call.op:
         case GroupedRows():
             return in_tiles(kernel, call, call.op)
+        case OuterRows():
+            return with_spans(kernel, call, call.op)
         case Order() if goes_by_digits(call.op):
             return _order(kernel, call, call.op, tensors[call.inputs[0]].dtype)
         case Running() if _goes_in_parts(call.op):

@@ -307,6 +307,16 @@ def grouped_matmul(g: Generator) -> None:
     g.emit(grouped.GroupedMatmul(is_turned), x, weight, offsets, facts=Facts(-16, 16, None))
 
 
+@generates(grouped.GroupedOuter)
+def grouped_outer(g: Generator) -> None:
+    dtype, kind = g.dtype(grouped.MULTIPLIED), g.dtype(INDICES)
+    rows, height, width, groups = (g.choices.integer(1, 4) for _ in range(4))
+    sides = [g.new(dtype, (rows, size), within(2)) for size in (height, width)]
+    ends = g.data.integers((groups,), -1, rows + 1).astype(kind.numpy)
+    offsets = g.given(kind, (groups,), lambda _: ends, Facts(-1, rows + 1))
+    g.emit(grouped.GroupedOuter(), *sides, offsets, facts=Facts(-16, 16, None))
+
+
 @generates(flash.ByteirFlashAttnFwd)
 def flash_forward(g: Generator) -> None:
     operands, _ = _heads(g, third=True)

@@ -268,7 +268,7 @@ class Sm90Builder:
 
     def loads(self, place: Place, slot: Scalar, k: Scalar) -> Iterator[ir.Stmt]:
         layout = self.layout
-        bm, bn, bk = layout.tile
+        bm, bn, _ = layout.tile
         barrier = ir.BarrierAt("full", slot)
         for name, operand, tile, outer in (
             ("a", self.problem.a, layout.a, place.first_read(bm)),
@@ -279,9 +279,9 @@ class Sm90Builder:
             for panel in range(tile.panels):
                 start = slot * tile.bytes + panel * tile.panel_bytes + split * tile.swizzle.span
                 across = panel * tile.panel_columns
-                first, depth = outer + split, k * bk + across
+                first, depth = outer + split, self.depth_of(k) + across
                 if operand.major is not Major.K:
-                    first, depth = outer + across, k * bk
+                    first, depth = outer + across, self.depth_of(k)
                 digits = self.carried[name].digits if name in self.carried else {}
                 coords, taps = place_in(operand, first, depth, place.batch, digits)
                 yield ir.TmaLoad(
@@ -293,6 +293,14 @@ class Sm90Builder:
                     once=layout.read_once(name),
                     taps=taps,
                 )
+
+    def depth_of(self, k: Scalar) -> Scalar:
+        """Where along the contracted axes a step begins."""
+        return k * self.layout.tile[2]
+
+    def prepare(self, *, first: bool) -> Iterator[ir.Stmt]:
+        """What consumers do with a slot that is full before they multiply."""
+        return iter(())
 
     def locate(self) -> tuple[Place, Body]:
         """Where the tile `tile` lies, and the statements that find out."""
@@ -417,6 +425,7 @@ class Sm90Builder:
         slot = self.ring.slot
         names = {side: f"{side}_tile{suffix}" for side in ("a", "b")}
         yield ir.MbarrierWait(ir.BarrierAt("full", slot), self.ring.phase)
+        yield from self.prepare(first=first)
         for side, tile, operand, split in (
             ("a", layout.a, self.problem.a, row_split(layout)),
             ("b", layout.b, self.problem.b, column_split(layout)),

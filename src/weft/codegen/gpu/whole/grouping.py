@@ -1,5 +1,6 @@
-"""Which rows of which group each tile of a product of groups has: a thread for each entry of the
-table goes through all groups, counts their tiles, and keeps what it learns of its own."""
+"""Which rows of which group each tile of a product of groups has, and where the rows of each group
+lie: a thread for each entry of the table goes through all groups, counts their tiles, and keeps
+what it learns of its own."""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, both, most, wide
 from weft.codegen.gpu.whole.kernel import THREADS, WholeKernel, Work, blocks_of
 from weft.foundation.dtypes import SI32
-from weft.foundation.grouped_rows import ENTRY, GroupTiles
+from weft.foundation.grouped_rows import ENTRY, GroupSpans, GroupTiles
 
 _AT_ONCE = 8
 """Groups whose offsets are asked for at a time."""
 
 
 class GroupingKernel(WholeKernel):
-    """The table of the tiles of one product."""
+    """The table of one product."""
 
     def table(self, op: GroupTiles) -> Work:
         outside, code, point, there = self.points(op.count + 1)
@@ -41,6 +42,29 @@ class GroupingKernel(WholeKernel):
             code.body.append(stored)
         outside.branch(there, code)
         return blocks_of(op.count + 1), THREADS, outside
+
+    def spans(self, op: GroupSpans) -> Work:
+        outside, code, point, there = self.points(op.groups)
+        start, first, last = (code.variable(stem, 0) for stem in ("start", "first", "last"))
+        turn = code.inside()
+        offset = turn.load(
+            self.numbers[self.inputs[0]], self.dtype, Name("at"), Lit(1), 0, constant=True
+        )
+        end = turn.let("end", most(turn.place(offset, op.rows + 1), start))
+        mine = turn.inside()
+        mine.set(first, start)
+        mine.set(last, end)
+        turn.branch(point.equals(Name("at")), mine)
+        turn.set(start, end)
+        code.loop("at", op.groups, turn, times=_AT_ONCE)
+        for place, value in enumerate((first, last)):
+            name = code.fresh()
+            code.body.append(values.IndexValue(name, SI32, value))
+            at = wide(point * 2 + place)
+            stored = values.StoreElement(self.numbers[self.result], SI32, at, Lit(1), name)
+            code.body.append(stored)
+        outside.branch(there, code)
+        return blocks_of(op.groups), THREADS, outside
 
 
 def _visit(

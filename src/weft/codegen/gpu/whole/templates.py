@@ -7,7 +7,7 @@
 | running reductions, in parts too | `running.py` |
 | sorting of rows that a block holds | `sorting.py` |
 | the steps of sorting by digits | `digits.py` |
-| the tiles of a product of groups | `grouping.py`; the product is `products/grouped.py` |
+| the tiles of products of groups | `grouping.py`; these are `products/grouped.py` and `outer.py` |
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from weft.codegen.gpu.whole.running import RunningKernel
 from weft.codegen.gpu.whole.scattering import ScatterKernel
 from weft.foundation.digit_sort import CARRIED, Digits, Moved, Pass, Starts
 from weft.foundation.errors import Finding, InternalError
-from weft.foundation.grouped_rows import GroupTiles
+from weft.foundation.grouped_rows import GroupSpans, GroupTiles
 from weft.foundation.whole_ops import (
     Columns,
     Gathered,
@@ -98,6 +98,9 @@ def build(
         case GroupTiles():
             grouping = GroupingKernel(kernel, tensors, target)
             return grouping.kernel_called(name, grouping.table(op))
+        case GroupSpans():
+            grouping = GroupingKernel(kernel, tensors, target)
+            return grouping.kernel_called(name, grouping.spans(op))
         case Digits() | Moved() | Starts():
             step = digits.DigitKernel(kernel, tensors, target)
             return step.kernel_called(name, step.work(op))

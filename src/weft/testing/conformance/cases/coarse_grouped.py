@@ -1,4 +1,4 @@
-"""weft.grouped_matmul: groups of any size, offsets in and out of order, both forms of weights."""
+"""weft.grouped_matmul and weft.grouped_outer: groups of any size, offsets in and out of order."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ def cases() -> Iterator[Case]:
     for dtype in defined(row):
         for name in _OFFSETS:
             yield case(row, dtype, name, trial=partial(_grouped, dtype, name))
+    row = "weft.grouped_outer"
+    for dtype in defined(row):
+        for name in _OFFSETS:
+            yield case(row, dtype, name, trial=partial(_outer, dtype, name))
 
 
 def _grouped(dtype: DType, name: str) -> Trial:
@@ -71,5 +75,29 @@ def _product(x: Array, weight: Array, offsets: list[int]) -> Array:
     for matrix, offset in zip(weight, offsets, strict=True):
         end = max(start, min(offset, x.shape[0]))
         result[start:end] = x[start:end] @ matrix
+        start = end
+    return result
+
+
+def _outer(dtype: DType, name: str) -> Trial:
+    given, rows = _OFFSETS[name], _ROWS.get(name, 11)
+    lhs = sample(dtype, (rows, 0 if name == "no-depth" else 6), "lhs", scale=1.0)
+    rhs = sample(dtype, (rows, 5), "rhs", scale=1.0)
+    inputs = [lhs, rhs, np.array(given, (SI32 if name == "plain" else SI64).numpy)]
+    work = work_dtype(dtype)
+    exact = _outer_product(wide(lhs), wide(rhs), given)
+    plain = _outer_product(lhs.astype(work.numpy), rhs.astype(work.numpy), given)
+    dims: list[Dims] | None = [["?M", "?K"], ["?M", 5], ["?G"]] if name == "dynamic" else None
+    build = apply("weft.grouped_outer", inputs, dims=dims)
+    return trial(build, inputs, near(exact, plain, dtype, work))
+
+
+def _outer_product(lhs: Array, rhs: Array, offsets: list[int]) -> Array:
+    """One group after the other."""
+    result = np.zeros((len(offsets), lhs.shape[1], rhs.shape[1]), lhs.dtype)
+    start = 0
+    for number, offset in enumerate(offsets):
+        end = max(start, min(offset, lhs.shape[0]))
+        result[number] = lhs[start:end].T @ rhs[start:end]
         start = end
     return result

@@ -57,8 +57,6 @@ _LAST: Final = 2.0
 """Times that storing takes where the kernel waits for the stores to be done."""
 _HEAVY: Final = 3.5
 """Elements for which one warpgroup carries out a heavy epilogue in a cycle."""
-_LAUNCH: Final = 2700.0
-"""Cycles that another kernel costs."""
 _SHALLOW: Final = 3
 """Stages with which a step that comes late is waited for."""
 _PRECISION: Final = 0.01
@@ -105,7 +103,28 @@ class Pace:
         return inside if grain >= _SECTOR else inside + self.off_sector * (1 - grain / _SECTOR)
 
 
+@dataclass(frozen=True)
+class Joining:
+    """What it costs to add up the parts of sums by another kernel."""
+
+    launch: float
+    """Cycles of a kernel, which begins while the last tiles of the one before are stored."""
+    near: int
+    """Bytes of parts, at most, that the cache still has when they are read."""
+    gain: float
+    """Of the time of fewer parts, what more of them must take less than."""
+
+    def cycles(self, sums: int, pace: Pace) -> float:
+        """For so many sums of all parts, of 32 bits: written and read, or read alone."""
+        size = 4 * sums
+        return self.launch + (size + max(0, size - self.near)) / pace.memory
+
+
 H200: Final = Pace()
+ONE_AXIS: Final = Joining(2700.0, 0, 0.9)
+"""Of products, whose forms are known better than what parts of them take."""
+SEVERAL_AXES: Final = Joining(1600.0, 8 << 20, 0.95)
+"""Of gradients of filters: 1.1 to 2.1 us for up to 6.5 MB, of which they were measured."""
 _PARTS: Final = (2, 4, 8, 16, 32, 64)
 """Of sums that are cut."""
 
@@ -180,7 +199,8 @@ def split_for(
     """Parts into which a long contracted axis is best cut, one of `counts`, each summed by itself
     and then all of them together by another kernel; 1 for none. Parts are whole k steps, unless
     they may have `any_depth`."""
-    return split_of(Contraction(extent), target, counts, FORMS, any_depth=any_depth)
+    found = Contraction(extent)
+    return split_of(found, target, counts, FORMS, any_depth=any_depth, joining=ONE_AXIS)
 
 
 def split_of(
@@ -190,6 +210,7 @@ def split_of(
     forms: Sequence[Form],
     *,
     any_depth: bool = True,
+    joining: Joining = SEVERAL_AXES,
 ) -> int:
     """The same for a contraction whose operands lie in some way, by some forms."""
     extent = found.extent
@@ -203,9 +224,9 @@ def split_of(
         if not whole or depth < 4 * K_STEP:
             break
         piece = Extent(extent.batch * parts, extent.m, extent.n, depth)
-        partial = 8.0 * extent.batch * parts * extent.m * extent.n / H200.memory
-        time = _least(replace(found, extent=piece), target, forms) + partial + _LAUNCH
-        if time < 0.9 * best:
+        added = joining.cycles(piece.batch * extent.m * extent.n, H200)
+        time = _least(replace(found, extent=piece), target, forms) + added
+        if time < joining.gain * best:
             best, chosen = time, parts
     return chosen
 

@@ -15,6 +15,7 @@ from tests.gpu_programs import through_stages
 from weft.ptir import Program
 from weft.region.fitting import long_sums
 from weft.region.ir import Kernel
+from weft.target.matrix_time import H200, SEVERAL_AXES
 from weft.testing.compare import compare
 
 
@@ -31,6 +32,29 @@ def test_every_image_may_be_a_part() -> None:
     assert parts_of(program).sizes["k0"] == 32
     plan = through_stages(program, "sm90")["plan"].of("conv0_parts")
     assert plan.tile[1] == 3 * 64
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts"),
+    [
+        (Shape(32, (28, 28), 128, 128, 3), 8),
+        (Shape(32, (14, 14), 256, 256, 3), 2),
+        (Shape(32, (7, 7), 512, 512, 3), 1),
+        (Shape(32, (14, 14), 512, 512, 3, groups=32), 4),
+        (Shape(32, (56, 56), 256, 256, 3, 2, groups=32), 8),
+    ],
+    ids=str,
+)
+def test_parts_are_as_many_as_were_the_fastest_on_a_device(shape: Shape, parts: int) -> None:
+    kernels = through_stages(shape.back(1).program(), "sm90")["region"].kernels
+    found = [k.sizes[k.axes[0].name] for k in kernels if k.name.endswith("_parts") and k.roles]
+    assert found == ([parts] if parts > 1 else [])
+
+
+def test_parts_that_no_cache_holds_are_written_and_read() -> None:
+    few, many = (SEVERAL_AXES.cycles(sums, H200) for sums in (1 << 20, 1 << 24))
+    assert few == SEVERAL_AXES.launch + 4 * (1 << 20) / H200.memory
+    assert many > SEVERAL_AXES.launch + 7 * (1 << 24) / H200.memory
 
 
 CASES = {

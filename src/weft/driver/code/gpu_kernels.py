@@ -46,8 +46,9 @@ _MANY: Final = 32
 """Sources for which further processes pay, ..."""
 _PROCESSORS: Final = 4
 """... where there are so many processors."""
-SHARE: Final = 4
-"""Sources of each process: starting one takes about as long as compiling these."""
+_SHARE: Final = 2
+"""Sources of each process: starting one takes about as long as compiling a few short ones, and a
+sixth of what one long product takes."""
 _MOST_PROCESSES: Final = 16
 PROCESS: Final = "weft.codegen.gpu.compiler_process"
 _ELF: Final = b"\x7fELF"
@@ -302,7 +303,7 @@ def worth(count: int) -> int:
     processors = thread_count()
     if count < _MANY or processors < _PROCESSORS or not can_start():
         return 1
-    return min(processors, _MOST_PROCESSES, count // SHARE)
+    return min(processors, _MOST_PROCESSES, count // _SHARE)
 
 
 def _by_processes(sources: Sequence[str], arch: str, processes: int) -> list[Cubin]:

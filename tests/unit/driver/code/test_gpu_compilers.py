@@ -65,8 +65,8 @@ def test_a_wrong_source_is_told_as_ever() -> None:
 
 @pytest.mark.parametrize(
     ("count", "threads", "frozen", "expected"),
-    [(31, 16, False, 1), (48, 16, False, 12), (300, 64, False, 16), (300, 2, False, 1),
-     (300, 8, False, 8), (300, 16, True, 1)],
+    [(31, 16, False, 1), (32, 64, False, 16), (48, 16, False, 16), (300, 64, False, 16),
+     (300, 2, False, 1), (300, 8, False, 8), (300, 16, True, 1)],
 )  # fmt: skip
 def test_how_many_processes_pay(
     monkeypatch: pytest.MonkeyPatch, count: int, threads: int, frozen: bool, expected: int

@@ -42,11 +42,11 @@ Playback (`interp.py`) executes exactly this.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
@@ -450,26 +450,32 @@ def walk(body: tuple[Let, ...]) -> Iterator[Let]:
 
 def operands(let: Let) -> tuple[str, ...]:
     """The values a Let is made of; of a fold, those its bodies take from outside."""
-    match let.expr:
-        case Const() | AxisIndex():
-            return ()
-        case Read(places=places):
-            return tuple(place.value for place in places)
-        case Unary(x=x) | Cast(x=x) | Check(x=x):
-            return (x,)
-        case Words(seed=seed, offset=offset):
-            return (seed, offset)
-        case Binary(lhs=lhs, rhs=rhs):
-            return (lhs, rhs)
-        case Select(pred=pred, x=x, y=y):
-            return (pred, x, y)
-        case Reduce(value=value):
-            return (value,)
-        case Fold(carries=carries, step=step, combine=combine):
-            own = {c.name + side for c in carries for side in ("", ".a", ".b")}
-            own |= {inner.name for inner in walk((*step, *combine))}
-            names = [name for inner in (*step, *combine) for name in operands(inner)]
-            return tuple(name for name in dict.fromkeys(names) if name not in own)
+    found: tuple[str, ...] = _OPERANDS[type(let.expr)](let.expr)
+    return found
+
+
+def _taken_by_fold(fold: Fold) -> tuple[str, ...]:
+    bodies = (*fold.step, *fold.combine)
+    own = {c.name + side for c in fold.carries for side in ("", ".a", ".b")}
+    own |= {inner.name for inner in walk(bodies)}
+    names = [name for inner in bodies for name in operands(inner)]
+    return tuple(name for name in dict.fromkeys(names) if name not in own)
+
+
+_OPERANDS: Final[dict[type, Callable[[Any], tuple[str, ...]]]] = {
+    Const: lambda expr: (),
+    AxisIndex: lambda expr: (),
+    Read: lambda expr: tuple(place.value for place in expr.places) if expr.places else (),
+    Unary: lambda expr: (expr.x,),
+    Cast: lambda expr: (expr.x,),
+    Check: lambda expr: (expr.x,),
+    Words: lambda expr: (expr.seed, expr.offset),
+    Binary: lambda expr: (expr.lhs, expr.rhs),
+    Select: lambda expr: (expr.pred, expr.x, expr.y),
+    Reduce: lambda expr: (expr.value,),
+    Fold: _taken_by_fold,
+}
+"""By the kind of an expression: fusion asks hundreds of thousands of times."""
 
 
 @dataclass(frozen=True)

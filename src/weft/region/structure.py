@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
 from weft.foundation.index_expr import Axis as AxisTerm
@@ -74,6 +74,33 @@ def buffers(kernel: Kernel) -> tuple[str, ...]:
     outputs = [output.tensor for output in kernel.outputs]
     bases = [output.base for output in kernel.outputs if output.base is not None]
     return tuple(dict.fromkeys([*kernel.inputs, *outputs, *bases]))
+
+
+def without_tensors(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Hashable | None:
+    """All of a kernel but its name, with its tensors by their places: the same for kernels that
+    differ in what these are called, as those of equal layers do. None for kernels with more than a
+    body."""
+    if kernel.stages or kernel.params or kernel.opaque is not None:
+        return None
+    names = buffers(kernel)
+    places = {name: place for place, name in enumerate(names)}
+
+    def told(let: Let) -> Hashable:
+        expr = let.expr
+        if isinstance(expr, Read):
+            own = places[expr.tensor], expr.index, expr.guards, repr(expr.fill), expr.places
+            return let.name, let.dtype, let.axes, own
+        # Numbers of different types are equal, which their texts are not.
+        text = repr(expr) if isinstance(expr, Const | Fold) else expr
+        return let.name, let.dtype, let.axes, text
+
+    given = tuple((tensors[name].dtype, tensors[name].shape, tensors[name].room) for name in names)
+    outputs = tuple(
+        (places[o.tensor], o.value, o.index, places.get(o.base or ""), o.materialize)
+        for o in kernel.outputs
+    )
+    body = tuple(map(told, kernel.body))
+    return kernel.pattern, kernel.axes, kernel.roles, kernel.form, given, body, outputs
 
 
 def canonical(kernel: Kernel) -> tuple[Kernel, dict[str, str]]:

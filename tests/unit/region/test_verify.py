@@ -29,6 +29,7 @@ from weft.region.ir import (
 )
 from weft.region.prove import holds
 from weft.region.verify import findings, verify
+from weft.region.verify_claims import claim_problems
 
 
 @pytest.mark.parametrize("name", kernels.ALL)
@@ -363,3 +364,37 @@ def test_axes_of_one_element_do_not_hide_that_others_reach_each_element_once() -
     assert not list(findings(whole))
     twice = replace(kernel, outputs=(Output("y", "v0", (*index[:2], axis("m"))),))
     assert [f.code for f in findings(replace(whole, kernels=(twice,)))] == ["RegionCover"]
+
+
+def twins(sizes: tuple[int, ...]) -> Module:
+    """Kernels that differ in what their tensors are called, and in the sizes of these."""
+    i, made, tensors = axis("i"), [], []
+    for number, size in enumerate(sizes):
+        axes = (KernelAxis("i", 12),)
+        body = kernels.body_over(axes)
+        value = body.read(f"x{number}", F32, (i,))
+        outputs = (Output(f"y{number}", value, (i,)),)
+        made.append(Kernel(f"read{number}", Pattern.MAP, axes, tuple(body.lets), outputs))
+        tensors.append(Tensor(f"x{number}", F32, (size,), "input"))
+        tensors.append(Tensor(f"y{number}", F32, (12,), "output"))
+    return kernels.module_of(*made, tensors=tensors)
+
+
+def test_kernels_that_differ_in_names_of_tensors_are_checked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[str] = []
+
+    def noted(kernel: Kernel) -> object:
+        checked.append(kernel.name)
+        return claim_problems(kernel)
+
+    monkeypatch.setattr("weft.region.verify.claim_problems", noted)
+    verify(twins((12, 12, 12, 13)))
+    assert checked == ["read0", "read3"]
+
+
+def test_a_wrong_kernel_beside_right_ones_that_are_like_it() -> None:
+    found = list(findings(twins((12, 12, 11, 12))))
+    assert [finding.where for finding in found] == ["read2"]
+    assert [finding.where for finding in findings(twins((11, 12, 11)))] == ["read0", "read2"]

@@ -95,6 +95,10 @@ FEW: Final[dict[str, Case]] = {
     "f16, log-sum-exp": Case(heads=1, queries=2, keys=1000, dtype="f16", lse=True),
     "values of their own width": Case(queries=1, keys=150, depth=32, width=96),
     "rows of 8": Case(heads=1, queries=1, keys=200, depth=8, width=8),
+    "rows of 256": Case(heads=2, shared=2, queries=1, keys=300, depth=256, width=256),
+    "64 rows of 192 and 256": Case(
+        heads=8, shared=8, queries=8, keys=150, depth=192, width=256, lse=True
+    ),
 }
 """Few queries over many keys."""
 

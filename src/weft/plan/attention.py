@@ -124,13 +124,15 @@ def _few_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
         keys = min(keys, max(1, high + kernel.sizes[found.query]))
     tiles = -(-keys // _FEW_KEYS)
     tile, units = _up(rows, _KEY_STEP), target.limits.units
-    resident = 2 if tile == _KEY_STEP else 1
+    depth, width = (_up(_elements(kernel, axes), _KEY_STEP) for axes in (found.depth, found.value))
+    slot = 2 * _FEW_KEYS * (depth + width)
+    resident = 2 if tile == _KEY_STEP and 2 * slot <= _RING_BYTES // 2 else 1
     wanted = -(-units // matrices) if resident == 2 else units // matrices
     parts = max(1, min(wanted, tiles // _LEAST_TILES))
     parts = -(-tiles // -(-tiles // parts))
-    depth, width = (_up(_elements(kernel, axes), _KEY_STEP) for axes in (found.depth, found.value))
-    ring = _RING_BYTES // resident // (2 * _FEW_KEYS * (depth + width))
-    stages = min(_MOST_STAGES, ring)
+    rest = 2 * tile * depth + _OTHER_SHARED
+    room = min(_RING_BYTES // resident, target.limits.shared_bytes_per_block - rest)
+    stages = min(_MOST_STAGES, room // slot)
     return AttentionPlan(
         header, tile, _FEW_KEYS, stages, consumers=1, registers=(0, 0), parts=parts
     )

@@ -16,7 +16,7 @@ LONG: Final = 128
 _MOST_QUERIES: Final = 16
 _MOST_ROWS: Final = 64
 """Queries of all heads that share their keys, at most."""
-_WIDEST: Final = 128
+_WIDEST: Final = 256
 """Elements of a row of queries, keys or values."""
 
 

@@ -30,7 +30,7 @@ ROWS: Final = 16
 VECTOR: Final = 4
 """Neighbouring elements of a row that a thread joins and stores."""
 _MOST_ROWS: Final = 64
-_MOST_WIDTH: Final = 128
+_MOST_WIDTH: Final = 256
 _PADDING: Final = 8
 """Numbers behind each row of sums, so that rows begin in other banks."""
 _WARPS: Final = 8
@@ -59,8 +59,8 @@ class FewLayout(Layout):
 
     @property
     def key_warps(self) -> int:
-        """Warps that share the keys of a tile."""
-        return min(4, _WARPS // self.row_groups)
+        """Warps that share the keys of a tile. Sums of long rows leave registers for four."""
+        return min(4, (_WARPS if self.holds_queries else 4) // self.row_groups)
 
     @property
     def warps(self) -> int:
@@ -74,6 +74,11 @@ class FewLayout(Layout):
     @property
     def threads(self) -> int:
         return self.joiners + LANES
+
+    @property
+    def holds_queries(self) -> bool:
+        """Whether a warp has room for its queries in registers, beside sums of long rows."""
+        return self.depth + self.width <= _MOST_WIDTH
 
     @property
     def warp_keys(self) -> int:
@@ -187,7 +192,7 @@ def few_refusals(layout: FewLayout) -> Iterator[Finding]:
     for name, operand in (("the queries", problem.q), ("the keys", problem.k), ("V", problem.v)):
         yield from operand_findings(name, operand, problem.q.dtype)
     if max(layout.depth, layout.width) > _MOST_WIDTH:
-        yield refuse("Width", f"rows of {problem.depth} and {problem.width} elements exceed 128")
+        yield refuse("Width", f"rows of {problem.depth} and {problem.width} elements exceed 256")
     if problem.out_dtype not in (BF16, F16, F32):
         yield refuse("ResultDType", f"results are {problem.out_dtype}")
     for program in (problem.score, problem.mixed):

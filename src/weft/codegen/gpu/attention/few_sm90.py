@@ -343,20 +343,26 @@ class FewBuilder:
         yield from (constant("one", F32, 1.0), constant("rate", F32, self.softmax.rate))
         if self.problem.ends:
             yield IndexValue(_END, SI32, _SEEN)
-        yield ir.Registers("queries", ir.RegisterKind.B32, layout.depth // STEP * 4)
+        held = layout.depth // STEP if layout.holds_queries else 1
+        yield ir.Registers("queries", ir.RegisterKind.B32, 4 * held)
         yield ir.Registers("mixed", ir.RegisterKind.F32, layout.width // 2, zero=True)
         for half in BOTH_ROWS:
             yield Variable(f"top{half}", F32, -math.inf)
             yield Variable(f"total{half}", F32, 0.0)
         yield ir.MbarrierWait(ir.BarrierAt("q_full", Lit(0)), Lit(0))
-        for depth in range(0, layout.depth, STEP):
-            row, column = _GROUP * ROWS + (LANE & 15), (LANE >> 4) * 8 + depth
-            place = ir.Address("q", self.at("q", layout.q, row, column, depth))
-            yield ir.LdMatrix(ir.RegAt("queries", depth // 4), place, transposed=False)
+        if layout.holds_queries:
+            for depth in range(0, layout.depth, STEP):
+                yield self.load_queries(depth, depth // 4)
         step = (*self.scores(), *self.weights(), *self.mixes(), *self.ring.advance())
         yield ir.For(_TILE.name, Name("first"), Name("last"), 1, step)
         yield from self.put_sums()
         yield from self.join()
+
+    def load_queries(self, depth: int, place: int) -> ir.Stmt:
+        """Some elements of a warp's queries, into registers from a place on."""
+        row, column = _GROUP * ROWS + (LANE & 15), (LANE >> 4) * 8 + depth
+        source = ir.Address("q", self.at("q", self.layout.q, row, column, depth))
+        return ir.LdMatrix(ir.RegAt("queries", place), source, transposed=False)
 
     def scores(self) -> Iterator[ir.Stmt]:
         layout, dtype = self.layout, self.problem.q.dtype
@@ -365,6 +371,9 @@ class FewBuilder:
         yield ir.Registers("key_part", ir.RegisterKind.B32, 4)
         yield ir.MbarrierWait(ir.BarrierAt("k_full", self.ring.slot), self.ring.phase)
         for depth in range(0, layout.depth, STEP):
+            rows = ir.RegAt("queries", depth // 4 if layout.holds_queries else 0)
+            if not layout.holds_queries:
+                yield self.load_queries(depth, 0)
             for key in range(0, layout.warp_keys, STEP):
                 row = _SHARE * layout.warp_keys + key + (LANE & 7) + (LANE >> 4) * 8
                 place = self.at("k", layout.k, row, ((LANE >> 3) & 1) * 8 + depth, depth)
@@ -372,7 +381,7 @@ class FewBuilder:
                 yield ir.LdMatrix(ir.RegAt("key_part"), source, transposed=False)
                 for half in (0, 1):
                     acc = ir.RegAt("scores", key // 2 + 4 * half)
-                    rows, keys = ir.RegAt("queries", depth // 4), ir.RegAt("key_part", 2 * half)
+                    keys = ir.RegAt("key_part", 2 * half)
                     yield ir.MmaSync(acc, rows, keys, dtype, dtype)
 
     def weights(self) -> Iterator[ir.Stmt]:

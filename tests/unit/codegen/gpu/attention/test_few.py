@@ -204,7 +204,16 @@ def test_parts_fill_the_machine(batch: int, heads: int, shared: int, keys: int, 
     assert kernel.resident == 2
 
 
-@pytest.mark.parametrize("name", ["one query, shared heads", "64 rows", "mask of truth values"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "one query, shared heads",
+        "64 rows",
+        "mask of truth values",
+        "rows of 256",
+        "64 rows of 192 and 256",
+    ],
+)
 def test_machine_code_keeps_everything_in_registers(name: str) -> None:
     cubin = compile_cuda(cuda(only_kernel(FEW[name].program())), "sm_90a")
     assert cubin.report.findings == []

@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import prod
 from typing import Final
 
-from weft.foundation.dtypes import F32
+from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.index_expr import Expr, FloorDiv, params_of
 from weft.region.cost import kernel_seconds, operations_of
 from weft.region.fitting.cutting import needed
@@ -48,8 +48,9 @@ _ELEMENTS: Final = (Read, Const, AxisIndex, Unary, Cast, Binary, Select)
 """What is done for each element beside folds."""
 _AT_ONCE: Final = 100
 """Operations on elements in a cycle of a group of warps, of which its 128 lanes do one each."""
-_WIDTHS: Final = (2, 4)
-"""Bytes of an element of a result."""
+_STORED: Final = frozenset({BF16, F16, F32})
+_MOST_BATCHES: Final = 2
+"""Axes of matrices that the copy engine goes through."""
 
 
 def join_row_folds(module: Module, target: Target) -> Module:
@@ -120,9 +121,10 @@ def _folds_whole_rows(kernel: Kernel, roles: Roles) -> bool:
     results have an element for each sum, of one size."""
     sums = kernel.let(roles.contraction)
     stored = [kernel.let(output.value) for output in kernel.outputs]
-    widths = {let.dtype.storage_bytes for let in stored}
+    dtypes = {let.dtype for let in stored}
     whole = all({*let.axes} == {*sums.axes} for let in stored)
-    if not whole or len(widths) != 1 or not widths <= {*_WIDTHS} or sums.dtype is not F32:
+    alike = dtypes <= _STORED and len({dtype.storage_bytes for dtype in dtypes}) == 1
+    if not whole or not alike or sums.dtype is not F32:
         return False
     for let in kernel.body:
         if {*let.axes} & {*roles.k} or let.name == roles.contraction:
@@ -209,6 +211,6 @@ def _problem(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
     columns = prod(kernel.sizes[name] for name in roles.n)
     if found is None or found.image is not None or found.scattered or not found.aligned:
         return None
-    if found.n != columns or columns > WIDEST:
+    if found.n != columns or columns > WIDEST or len(found.axes.batch) > _MOST_BATCHES:
         return None
     return found if not atom.along_k or found.layouts == ("row", "col") else None

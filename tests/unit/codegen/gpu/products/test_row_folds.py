@@ -92,6 +92,19 @@ def test_rows_are_folded_in_the_kernel_of_their_product(name: str) -> None:
     assert report.agrees, str(report)
 
 
+@pytest.mark.usefixtures("always")
+def test_every_matrix_of_a_batch_has_its_rows_folded() -> None:
+    b = Builder("rows")
+    x, w = b.param("bf16", [3, 70, 64]), b.param("bf16", [3, 64, 48])
+    sides: dict[str, Any] = {"contract": ([2], [1]), "batch": ([0], [0])}
+    y = b.dot_general(x, w, **sides, accum_dtype="f32", out_dtype="f32")
+    program = b.build(b.cast(b.softmax(y), "bf16"))
+    found = InterpretedGpu("sm90").compile(program).compilation["gpu"]
+    assert len(found.launches) == 1
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
 def test_it_is_done_where_it_takes_less_time() -> None:
     """Many rows of a few columns are; a few rows are multiplied by more units in narrow tiles."""
     large = behind((8192, 1024, 128), softmax)

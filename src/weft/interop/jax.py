@@ -37,7 +37,7 @@ def from_function(function: Callable[..., Any], *examples: Any) -> Callable[...,
     arrays, tensors of Weft or `jax.ShapeDtypeStruct`s, in whatever JAX takes. It can be called on
     tensors, compiled by `weft.jit` and differentiated like any other."""
     check_function("from_function", function)
-    kinds = jax.tree.map(_described, examples)
+    kinds = jax.tree.map(_describe_example, examples)
     exported = export.export(jax.jit(function))(*kinds)
     program = raise_program(stablehlo.loads(str(exported.mlir_module())))
     wanted, structure = jax.tree_util.tree_flatten_with_path(kinds)
@@ -47,7 +47,7 @@ def from_function(function: Callable[..., Any], *examples: Any) -> Callable[...,
         given, found = jax.tree.flatten(args)
         if found != structure:
             raise UserError(f"the arguments are nested as {found}, not as {structure}")
-        tensors = [_fitting(asarray(x), *like) for x, like in zip(given, wanted, strict=True)]
+        tensors = [_fit_tensor(asarray(x), *like) for x, like in zip(given, wanted, strict=True)]
         nodes = [tensors[number]._node for number in kept]
         results = [Tensor(node) for node in inline(program, nodes, current(), user_line())]
         return jax.tree.unflatten(exported.out_tree, results)
@@ -56,7 +56,7 @@ def from_function(function: Callable[..., Any], *examples: Any) -> Callable[...,
     return public(call)
 
 
-def _described(example: Any) -> Any:
+def _describe_example(example: Any) -> Any:
     if isinstance(example, jax.ShapeDtypeStruct):
         return example
     array = example if hasattr(example, "shape") else np.asarray(example)
@@ -65,7 +65,7 @@ def _described(example: Any) -> Any:
     return jax.ShapeDtypeStruct(tuple(kind.shape), dtype)
 
 
-def _fitting(tensor: Tensor, path: Any, kind: Any) -> Tensor:
+def _fit_tensor(tensor: Tensor, path: Any, kind: Any) -> Tensor:
     wanted = np.dtype(kind.dtype)
     if tuple(tensor.shape) != tuple(kind.shape) or tensor.type.dtype.numpy != wanted:
         raise UserError(
@@ -84,7 +84,7 @@ def to_function(program: Program) -> Callable[..., Any]:
     ]
 
     def call(*args: Any) -> Any:
-        return _single(_exported(program).call(*args))
+        return _single(_export_program(program).call(*args))
 
     def forward(*args: Any) -> Any:
         return call(*args), args
@@ -97,7 +97,7 @@ def to_function(program: Program) -> Callable[..., Any]:
             for c, kind in zip(given, kinds, strict=True)
             if kind.dtype.is_float or kind.dtype.is_complex
         ]
-        results = _exported(_backward(program, tuple(smooth))).call(*args, *wanted)
+        results = _export_program(_backward(program, tuple(smooth))).call(*args, *wanted)
         found = dict(zip(smooth, list(results)[len(given) :], strict=True))
         return tuple(
             found.get(k, np.zeros(np.shape(x), jax.dtypes.float0)) for k, x in enumerate(args)
@@ -127,7 +127,7 @@ def _backward(program: Program, smooth: tuple[int, ...]) -> Program:
 
 
 @cache
-def _exported(program: Program) -> Any:
+def _export_program(program: Program) -> Any:
     """The program as JAX's exporter would have it: an export of a function with the same types,
     whose module is the program's."""
     inputs = [_structure(kind) for kind in _inputs(program)]

@@ -105,11 +105,11 @@ def _is_plain(name: Any, value: Any) -> bool:
 
 
 def _content(tensors: Mapping[str, Tensor], texts: dict[str, str]) -> bytes:
-    arrays = {name: _written(name, tensor, texts) for name, tensor in tensors.items()}
+    arrays = {name: _write_tensor(name, tensor, texts) for name, tensor in tensors.items()}
     return write(arrays, texts or None)
 
 
-def _written(name: str, tensor: Tensor, texts: dict[str, str]) -> NDArray[Any]:
+def _write_tensor(name: str, tensor: Tensor, texts: dict[str, str]) -> NDArray[Any]:
     """A tensor as the format can hold it: of a dtype that it does not know, the bytes."""
     if not _note_type(name, tensor.dtype, tensor.type.static_shape, texts):
         return np.asarray(tensor.numpy(), order="C")
@@ -244,18 +244,18 @@ def load(path: Pathlike, like: Any = None, *, dtype: Any = None, packed: bool = 
     if not isinstance(path, str | os.PathLike):
         raise UserError(f"a file or a folder is loaded by its path, not by {a_type(path)}")
     if like is not None:
-        return split_again(like, _loaded(path, wanted_wholes(like), dtype, packed))
-    return _loaded(path, None, dtype, packed)
+        return split_again(like, _load_tensors(path, wanted_wholes(like), dtype, packed))
+    return _load_tensors(path, None, dtype, packed)
 
 
-def _loaded(path: Pathlike, like: Any, dtype: Any, packed: bool) -> Any:
+def _load_tensors(path: Pathlike, like: Any, dtype: Any, packed: bool) -> Any:
     source = found_in(Path(path))
     tensors, texts = read(source, _float(dtype), packed)
     form = parsed(texts[_TREE], str(source)) if _TREE in texts else None
     if like is None:
         return tensors if form is None else tree_of(form, tensors, str(source))
     if form is None:
-        return like.with_state(tensors) if isinstance(like, Module) else _named(like, tensors)
+        return like.with_state(tensors) if isinstance(like, Module) else _match_names(like, tensors)
     own: dict[str, Tensor] = {}
     kinds = (np.ndarray, np.generic)
     wanted = map_leaves(lambda x: from_array(np.array(x)) if isinstance(x, kinds) else x, like)
@@ -272,7 +272,7 @@ def _float(dtype: Any) -> DType | None:
     return wanted
 
 
-def _named(like: Any, tensors: dict[str, Tensor]) -> Any:
+def _match_names(like: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(like, dict) and like.keys() == tensors.keys():
         return tensors
     raise UserError(

@@ -39,7 +39,7 @@ def grid_sampled(
         if mode != "cubic":
             at = _inside(at, size, padding, corners)
         elif moved:
-            at = _moved(at, size, padding, corners)
+            at = _move_inside(at, size, padding, corners)
         places.append(_w.round(at) if mode == "nearest" else at)
     outside = padding if mode == "cubic" else "zeros"
     made = sampled(wide, places, mode, outside, corners)
@@ -56,7 +56,7 @@ def sampled(
     axes = [_taps(at, mode) for at in places]
     total: Any = None
     for combination in product(*axes):
-        index, weight, there = _combined(combination, sizes, padding, corners)
+        index, weight, there = _combine_axes(combination, sizes, padding, corners)
         where = _w.broadcast_to(_w.expand_dims(index, 1), (*x.shape[:2], index.shape[-1]))
         value = _w.take_along_axis(flat, where, axis=2)
         if there is not None:
@@ -68,11 +68,11 @@ def sampled(
     return total
 
 
-def _combined(combination: Any, sizes: list[int], padding: str, corners: bool) -> Any:
+def _combine_axes(combination: Any, sizes: list[int], padding: str, corners: bool) -> Any:
     """A neighbour in all axes: its index in row-major order, its weight, whether it is there."""
     index = weight = there = None
     for (at, part), size in zip(combination, sizes, strict=True):
-        kept, inside = _kept(at, size, padding, corners)
+        kept, inside = _keep_neighbour(at, size, padding, corners)
         index = kept if index is None else index * size + kept
         if part is not None:
             weight = part if weight is None else weight * part
@@ -104,7 +104,7 @@ def _borders(size: int, corners: bool) -> tuple[float, float]:
     return (0.0, size - 1.0) if corners else (-0.5, size - 0.5)
 
 
-def _reflected(at: Tensor, size: int, corners: bool) -> Any:
+def _reflect_places(at: Tensor, size: int, corners: bool) -> Any:
     """Places mirrored at the borders until they are between them."""
     low, high = _borders(size, corners)
     span = high - low
@@ -118,24 +118,26 @@ def _inside(at: Tensor, size: int, padding: str, corners: bool) -> Any:
     """Places brought to where elements are; with "zeros" they stay where they are."""
     if padding == "zeros":
         return at
-    found = _reflected(at, size, corners) if padding == "reflection" else at
+    found = _reflect_places(at, size, corners) if padding == "reflection" else at
     return _w.clip(found, 0, size - 1)
 
 
-def _moved(at: Tensor, size: int, padding: str, corners: bool) -> Any:
+def _move_inside(at: Tensor, size: int, padding: str, corners: bool) -> Any:
     """Places brought between the borders."""
     if padding == "reflection":
-        return _reflected(at, size, corners)
+        return _reflect_places(at, size, corners)
     if padding == "zeros":
         return at
     low, high = _borders(size, corners)
     return _w.where(_w.logical_or(at < low, at > high), _w.clip(at, 0, size - 1), at)
 
 
-def _kept(at: Tensor, size: int, padding: str, corners: bool) -> tuple[Tensor, Tensor | None]:
+def _keep_neighbour(
+    at: Tensor, size: int, padding: str, corners: bool
+) -> tuple[Tensor, Tensor | None]:
     """A neighbour that is there, and whether it is meant where nothing is around."""
     if padding == "reflection":
-        at = _w.trunc(_reflected(at, size, corners))
+        at = _w.trunc(_reflect_places(at, size, corners))
     kept = _w.clip(at, 0, size - 1).astype(SI64)
     if padding != "zeros":
         return kept, None

@@ -148,7 +148,7 @@ def tree_of(form: Form, held: dict[str, Tensor], source: str) -> Any:
     if "of" not in form:
         return leaf_of(form, held, source)
     if "object" in form:
-        return dict(_dotted(form, held, source, ""))
+        return dict(_list_leaves(form, held, source, ""))
     parts = [tree_of(child, held, source) for child in form["of"]]
     if "dict" in form:
         found = dict(zip(form["dict"], parts, strict=True))
@@ -157,13 +157,13 @@ def tree_of(form: Form, held: dict[str, Tensor], source: str) -> Any:
     return tuple(parts) if "tuple" in form else parts
 
 
-def _dotted(form: Form, held: dict[str, Tensor], source: str, path: str) -> Iterator[Any]:
+def _list_leaves(form: Form, held: dict[str, Tensor], source: str, path: str) -> Iterator[Any]:
     if "of" not in form:
         yield path, leaf_of(form, held, source)
         return
     names = form.get("dict") or form.get("names") or range(len(form["of"]))
     for name, child in zip(names, form["of"], strict=True):
-        yield from _dotted(child, held, source, f"{path}.{name}" if path else str(name))
+        yield from _list_leaves(child, held, source, f"{path}.{name}" if path else str(name))
 
 
 def leaf_of(form: Form, held: dict[str, Tensor], source: str) -> Any:
@@ -196,7 +196,7 @@ def _fill(
     where = path or "the whole"
     if _shape(form) != _shape(like):
         raise UserError(
-            f"[load] {where} is {_told(form)} in {source}, and {_told(like)} in what is wanted"
+            f"[load] {where} is {_tell(form)} in {source}, and {_tell(like)} in what is wanted"
         )
     if "of" in form:
         names = form.get("dict") or form.get("names") or range(len(form["of"]))
@@ -219,16 +219,16 @@ def _shape(form: Form) -> Any:
     return {key: value for key, value in form.items() if key not in ("of", "order")}
 
 
-def _told(form: Form) -> str:
+def _tell(form: Form) -> str:
     if "of" not in form:
         return {"tensor": "a tensor", "none": "None", "value": "a number or text"}[_shape(form)]
     if "object" in form:
-        return f"{form['object']} with {_listed(form['names'])}"
+        return f"{form['object']} with {_list_names(form['names'])}"
     if "dict" in form:
-        return f"a dict with {_listed(form['dict'])}"
+        return f"a dict with {_list_names(form['dict'])}"
     return f"a {'list' if 'list' in form else 'tuple'} of {len(form['of'])}"
 
 
-def _listed(names: Sequence[Any]) -> str:
+def _list_names(names: Sequence[Any]) -> str:
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return (", ".join(map(str, names[:6])) or "nothing") + more

@@ -49,12 +49,12 @@ def check_expansion(nodes: Sequence[NodeProto], functions: Mapping[Name, Functio
     """Raise where the calls among the nodes stand for too many others. Each function is counted
     once; of one that calls itself nothing is counted here, since running it is refused."""
     counts = dict.fromkeys(functions, 0)
-    callees = {name: _called(each.node, functions) for name, each in functions.items()}
+    callees = {name: _count_calls(each.node, functions) for name, each in functions.items()}
     for name in _callees_first(callees):
         counts[name] = callees[name].total() + sum(
             times * counts[callee] for callee, times in callees[name].items() if callee is not None
         )
-    calls = _called(nodes, functions).items()
+    calls = _count_calls(nodes, functions).items()
     found = sum(times * counts[callee] for callee, times in calls if callee is not None)
     if found > EXPANDED:
         raise ResourceExceeded(
@@ -67,7 +67,7 @@ def _number(count: int) -> str:
     return f"{count:,}" if count < 10**15 else f"over 2**{count.bit_length() - 1}"
 
 
-def _called(
+def _count_calls(
     nodes: Sequence[NodeProto], functions: Mapping[Name, FunctionProto]
 ) -> Counter[Name | None]:
     """How often nodes and their subgraphs call each function; None stands for other operators."""

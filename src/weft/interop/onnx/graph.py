@@ -117,7 +117,7 @@ def graph_of(
     read = [read_node(each, reading) for each in nodes]
     _check_names(inputs, constants, read, name)
     ordered, captured = _in_order(read, {i.name for i in inputs} | constants.keys(), reading)
-    made = {i.name for i in inputs} | constants.keys() | set(_made(ordered))
+    made = {i.name for i in inputs} | constants.keys() | set(_names_made(ordered))
     missing = [out for out in outputs if out and out not in made]
     if missing and not reading.depth:
         raise malformed(f"nothing makes the output {brief(missing[0])} of graph {name!r}")
@@ -184,7 +184,7 @@ def _text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
-def _made(nodes: Sequence[Node]) -> Iterator[str]:
+def _names_made(nodes: Sequence[Node]) -> Iterator[str]:
     return (name for node in nodes for name in node.outputs if name)
 
 
@@ -224,10 +224,10 @@ def _in_order(
         raise malformed(
             f"{node} takes {brief(name)}, which no input, initialiser or other node gives"
         )
-    return _sorted(nodes, users, waiting), tuple(outside)
+    return _sort_nodes(nodes, users, waiting), tuple(outside)
 
 
-def _sorted(nodes: Sequence[Node], users: list[list[int]], waiting: list[int]) -> list[Node]:
+def _sort_nodes(nodes: Sequence[Node], users: list[list[int]], waiting: list[int]) -> list[Node]:
     """In the order of the file wherever that is an order in which they can run."""
     ready = [index for index, count in enumerate(waiting) if not count][::-1]
     ordered = []

@@ -98,7 +98,7 @@ class Interpreter:
 
     def _told(self, error: WeftError, node: Node) -> WeftError:
         """The error with the node; those of ONNX's own descriptions are not in the file."""
-        return error if self.described else _told(error, node)
+        return error if self.described else _name_node(error, node)
 
     def _count(self) -> None:
         self.steps += 1
@@ -195,7 +195,7 @@ def _misfit(error: Exception) -> SpecViolation:
     return SpecViolation("MalformedModel", why)
 
 
-def _told(error: WeftError, node: Node) -> WeftError:
+def _name_node(error: WeftError, node: Node) -> WeftError:
     """The error with the node in its sentence, unless a node inside of this one is there. The place
     of an error is the user's line, which says nothing about the model."""
     if _TOLD in str(error):

@@ -85,7 +85,7 @@ class Model(Module):
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The outputs by name, for inputs by position or by name. An initialiser that is an input
         too may be given by name, in the place of its own value."""
-        given = {name: _taken(value) for name, value in self._bound(args, kwargs).items()}
+        given = {name: _take_argument(value) for name, value in self._bound(args, kwargs).items()}
         for each in self.network.graph.inputs:
             if each.name in given:
                 check_type(each, given[each.name])
@@ -102,15 +102,15 @@ class Model(Module):
         for name, value in kwargs.items():
             if name not in known or name in found:
                 why = "given twice" if name in found else "none of the model's"
-                raise UserError(f"the input {brief(name)} is {why}; they are {_listed(names)}")
+                raise UserError(f"the input {brief(name)} is {why}; they are {_list_names(names)}")
             found[name] = value
         missing = [name for name in names if name not in found]
         if missing:
-            raise UserError(f"the input {missing[0]!r} is not given; they are {_listed(names)}")
+            raise UserError(f"the input {missing[0]!r} is not given; they are {_list_names(names)}")
         return found
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _list_names(names: tuple[str, ...]) -> str:
     return ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "") or "none"
 
 
@@ -118,10 +118,10 @@ def _held(network: Network) -> dict[str, Array]:
     return {n: a for n, a in network.graph.constants.items() if n not in network.known}
 
 
-def _taken(value: Any) -> Value:
+def _take_argument(value: Any) -> Value:
     """What a caller gave, with tensors for arrays and numbers."""
     if isinstance(value, list):
-        return [_taken(each) for each in value]
+        return [_take_argument(each) for each in value]
     if isinstance(value, np.ndarray | np.generic):
         dtype_of(np.asarray(value))
     return value if value is None or isinstance(value, Tensor) else asarray(value)
@@ -132,7 +132,10 @@ def _result(value: Value) -> Any:
     leaves, structure = flatten(value)
     return unflatten(
         structure,
-        [leaf if isinstance(leaf, Tensor) or leaf is None else _taken(leaf) for leaf in leaves],
+        [
+            leaf if isinstance(leaf, Tensor) or leaf is None else _take_argument(leaf)
+            for leaf in leaves
+        ],
     )
 
 
@@ -222,10 +225,10 @@ def network_of(proto: ModelProto, folder: Path | None) -> Network:
         )
         raise Unimplemented("model", f"there is no rule for the operators {listed}")
     warn_of_attributes(proto.graph.node, versions, local)
-    return Network(graph, local, _known(graph))
+    return Network(graph, local, _find_known(graph))
 
 
-def _known(graph: Graph) -> dict[str, Array]:
+def _find_known(graph: Graph) -> dict[str, Array]:
     """Initialisers that shapes may depend on: short integers, and what rules read as values."""
     read = set()
     for node in graph.nodes:

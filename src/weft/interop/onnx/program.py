@@ -84,8 +84,8 @@ def _program(model: Model, sizes: Mapping[str, int], example: str) -> Program:
         with whole_programs():
             found = trace(call, kinds, lambda tensors: tensors, call)
     except SizeWanted as error:
-        left = [name for name in axes if _given(name, sizes) is None]
-        hint = f"the model leaves open {_listed(left)}: give the sizes, as in {example}"
+        left = [name for name in axes if _find_size(name, sizes) is None]
+        hint = f"the model leaves open {_list_axes(left)}: give the sizes, as in {example}"
         raise SpecViolation(error.code, error.why, hint, error.where) from None
     verify(found.program)
     return replace(found.program, input_names=names, result_names=model.outputs)
@@ -99,7 +99,7 @@ def _check_sizes(sizes: Mapping[str, int], axes: Sequence[str]) -> None:
     for name, size in sizes.items():
         if name not in known:
             raise UserError(
-                f"the model has no open axis {brief(name)}: it leaves open {_listed(axes)}"
+                f"the model has no open axis {brief(name)}: it leaves open {_list_axes(axes)}"
             )
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
             raise UserError(
@@ -108,13 +108,13 @@ def _check_sizes(sizes: Mapping[str, int], axes: Sequence[str]) -> None:
             )
 
 
-def _given(name: str, sizes: Mapping[str, int]) -> int | None:
+def _find_size(name: str, sizes: Mapping[str, int]) -> int | None:
     """The size of an axis, by its name or by what programs call it."""
     found = sizes.get(name, sizes.get(_word(name)))
     return None if found is None else int(found)
 
 
-def _listed(axes: Sequence[str]) -> str:
+def _list_axes(axes: Sequence[str]) -> str:
     shown = ", ".join(map(brief, axes[:20])) + (", ..." if len(axes) > 20 else "")
     return f"the {'axis' if len(axes) == 1 else 'axes'} {shown}" if axes else "no axis"
 
@@ -132,7 +132,7 @@ def input_type(each: Input, sizes: Mapping[str, int]) -> TensorType:
             dims.append(dim.dim_value)
             continue
         name = _axis(each, index)
-        size = _given(name, sizes)
+        size = _find_size(name, sizes)
         dims.append(Symbol(_word(name)) if size is None else size)
     return TensorType(dtype_named(dtype_numbered(declared.elem_type)), tuple(dims))
 

@@ -68,7 +68,7 @@ def read_tensor(proto: TensorProto, folder: Path | None = None) -> Array:
         raise Unimplemented("tensor", f"{name} is of {type_name(proto.data_type)}")
     dims = tuple(proto.dims)
     if len(dims) > current().rank or any(dim < 0 for dim in dims):
-        raise _malformed(name, f"its dims are {brief(list(dims))}")
+        raise _malformed_tensor(name, f"its dims are {brief(list(dims))}")
     count = math.prod(dims)
     size = _bytes(proto.data_type, count)
     check_bytes(max(size, count), f"tensor {name}", current())
@@ -76,7 +76,7 @@ def read_tensor(proto: TensorProto, folder: Path | None = None) -> Array:
         return _external(proto, kind, dims, size, folder)
     if proto.HasField("raw_data"):
         if kind.kind == "O":
-            raise _malformed(name, "strings are stored as raw bytes")
+            raise _malformed_tensor(name, "strings are stored as raw bytes")
         _check(name, len(proto.raw_data), size, "bytes")
     else:
         field = _FIELDS.get(proto.data_type, "int32_data")
@@ -86,7 +86,7 @@ def read_tensor(proto: TensorProto, folder: Path | None = None) -> Array:
     try:
         found = np.asarray(numpy_helper.to_array(proto))
     except (ValueError, TypeError, OverflowError, UnicodeDecodeError) as error:
-        raise _malformed(name, brief(error, 200)) from None
+        raise _malformed_tensor(name, brief(error, 200)) from None
     return found.astype(object) if kind.kind == "O" else found.reshape(dims)
 
 
@@ -105,10 +105,12 @@ def _elements(number: int, count: int) -> int:
 
 def _check(name: str, found: int, wanted: int, what: str) -> None:
     if found != wanted:
-        raise _malformed(name, f"its shape needs {wanted:,} {what}, and {found:,} are stored")
+        raise _malformed_tensor(
+            name, f"its shape needs {wanted:,} {what}, and {found:,} are stored"
+        )
 
 
-def _malformed(name: str, why: str) -> SpecViolation:
+def _malformed_tensor(name: str, why: str) -> SpecViolation:
     return SpecViolation("MalformedModel", f"tensor {name} cannot be read: {why}")
 
 
@@ -126,11 +128,11 @@ def _external(
         )
     offset, length = _number(name, said, "offset", 0), _number(name, said, "length", size)
     if kind.kind == "O":
-        raise _malformed(name, "strings cannot be stored in another file")
+        raise _malformed_tensor(name, "strings cannot be stored in another file")
     _check(name, length, size, "bytes")
-    content = _mapped(name, said.get("location", ""), folder)
+    content = _map_file(name, said.get("location", ""), folder)
     if offset + length > len(content):
-        raise _malformed(
+        raise _malformed_tensor(
             name, f"it ends at byte {offset + length:,} of a file of {len(content):,} bytes"
         )
     if kind.itemsize == 1 and size != math.prod(dims):  # two elements in a byte
@@ -146,11 +148,11 @@ def _number(name: str, said: Mapping[str, str], key: str, default: int) -> int:
     if not text:
         return default
     if not text.isascii() or not text.isdecimal() or len(text) > 18:
-        raise _malformed(name, f"the {key} of its data is {brief(text)}")
+        raise _malformed_tensor(name, f"the {key} of its data is {brief(text)}")
     return int(text)
 
 
-def _mapped(name: str, location: str, folder: Path) -> memoryview:
+def _map_file(name: str, location: str, folder: Path) -> memoryview:
     """A file beside the model, read-only: no link, no device, and nothing outside of the folder."""
     parts = Path(location.replace("\\", "/")).parts
     if not parts or location[:1] in ("/", "\\") or ".." in parts or "\0" in location:

@@ -115,14 +115,14 @@ def write_dense(data: TensorLiteral) -> str:
     if kind.dtype.is_float or kind.dtype.is_complex or kind.size > _MOST_SPELLED:
         shown = body[:width] if data.is_splat else body
         return f'dense<"0x{shown.hex().upper()}"> : {tensor_text(kind)}'
-    return f"dense<{_spelled(data.array, kind.dtype)}> : {tensor_text(kind)}"
+    return f"dense<{_spell_numbers(data.array, kind.dtype)}> : {tensor_text(kind)}"
 
 
-def _spelled(array: Any, dtype: DType) -> str:
+def _spell_numbers(array: Any, dtype: DType) -> str:
     if array.ndim == 0:
         value = array[()]
         return str(bool(value)).lower() if dtype is I1 else str(int(value))
-    return f"[{', '.join(_spelled(part, dtype) for part in array)}]"
+    return f"[{', '.join(_spell_numbers(part, dtype) for part in array)}]"
 
 
 def tensor_text(kind: TensorType) -> str:

@@ -232,7 +232,7 @@ def _attributes(op: Any, name: str) -> dict[str, Any]:
         return {"value": _literal(dense, kind)}
     carried = CALL_DICTIONARIES if name == "custom_call" else ()
     found = {
-        key: _carried(value) if key in carried else _plain(value)
+        key: _read_dictionary(value) if key in carried else _plain(value)
         for key, value in _entries(op.attributes, list(op.attributes))
     }
     if isinstance(found.get("backend_config"), dict):
@@ -283,7 +283,7 @@ def _plain(attribute: Any) -> Any:
     return str(attribute)
 
 
-def _carried(attributes: Any) -> Any:
+def _read_dictionary(attributes: Any) -> Any:
     """The dictionary of a custom call."""
     if not isinstance(attributes, bindings().ir.DictAttr):
         return _plain(attributes)

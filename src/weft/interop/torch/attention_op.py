@@ -14,7 +14,7 @@ _NAMES: Final = (
 )  # fmt: skip
 
 
-def _attended(
+def _attend_heads(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float | None,
     gqa: bool,
 ) -> Tensor:  # fmt: skip
@@ -35,7 +35,7 @@ def attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """What torch's attention gives, where this runs in torch."""
-    made = _attended(q, k, v, attn_mask, is_causal, scale, enable_gqa)
+    made = _attend_heads(q, k, v, attn_mask, is_causal, scale, enable_gqa)
     return made.contiguous().clone()
 
 
@@ -55,7 +55,7 @@ def attention_backward(
     """The gradients of the same."""
     with torch.enable_grad():
         own = [x.detach().requires_grad_() for x in (q, k, v)]
-        made = _attended(own[0], own[1], own[2], attn_mask, is_causal, scale, enable_gqa)
+        made = _attend_heads(own[0], own[1], own[2], attn_mask, is_causal, scale, enable_gqa)
         found = torch.autograd.grad(made, own, gradient)
     first, second, third = (x.contiguous().clone() for x in found)
     return first, second, third

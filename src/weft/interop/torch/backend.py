@@ -34,7 +34,7 @@ def weft_backend(
 ) -> Any:
     """A graph of Dynamo, with the gradients that AOTAutograd makes of it, as programs of Weft."""
     settings = replace(_settings(options or {}, mode), whole=_is_whole())
-    make = partial(_compiled, settings=settings)
+    make = partial(_compile_module, settings=settings)
     lower = aot_autograd(
         fw_compiler=make,
         bw_compiler=make,
@@ -57,7 +57,7 @@ def _plain_words() -> Iterator[None]:
         yield
 
 
-def _compiled(module: GraphModule, fakes: list[Any], settings: Settings) -> Any:
+def _compile_module(module: GraphModule, fakes: list[Any], settings: Settings) -> Any:
     with unset_fake_temporarily():
         return compiled(module, fakes, settings)
 

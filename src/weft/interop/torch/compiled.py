@@ -91,7 +91,7 @@ class Version:
         given, holder, moving = self.tensors.of(tensors)
         if self.draws:
             moving = (*moving, len(given))
-        given.append(memory.stored(_seeded()) if self.draws else self.unused)
+        given.append(memory.stored(_draw_key()) if self.draws else self.unused)
         captured = [each.storage() for each in self.traced.captured]
         given += captured
         with memory.turn():
@@ -212,10 +212,10 @@ class CompiledGraph:
             with within_mode(mode):
                 found = carry_out(self.module, values, roots, lost)
             drawn.append(mode.drawn)
-            ordered = [_ordered(x, o) for x, o in zip(found, self.orders, strict=False)]
+            ordered = [_order_axes(x, o) for x, o in zip(found, self.orders, strict=False)]
             return ordered + found[len(ordered) :]
 
-        traced = trace(_named(self.module), [*kinds, KEY], list, call, backend=self.backend)
+        traced = trace(_make_forward(self.module), [*kinds, KEY], list, call, backend=self.backend)
         self._traced = inputs, (traced, drawn[-1] > 0)
         return traced, drawn[-1] > 0
 
@@ -364,7 +364,7 @@ def home_of(fakes: Sequence[Any]) -> tuple[Backend, Memory]:
     )
 
 
-def _seeded() -> Any:
+def _draw_key() -> Any:
     """The key of a call: a seed drawn from torch's generator, and offset 0."""
     seed = int(torch.randint(0, (1 << 63) - 1, ()).item())
     return np.array([seed, 0], np.int64)
@@ -390,7 +390,7 @@ def _dim(size: Any) -> Dim:
     return int(said) if said.is_number else Symbol(re.sub(r"\W+", "_", str(said)))
 
 
-def _named(module: GraphModule) -> Callable[..., Any]:
+def _make_forward(module: GraphModule) -> Callable[..., Any]:
     def forward() -> None:
         """What errors and programs call the graph."""
 
@@ -398,5 +398,5 @@ def _named(module: GraphModule) -> Callable[..., Any]:
     return forward
 
 
-def _ordered(x: Tensor, order: Order) -> Tensor:
+def _order_axes(x: Tensor, order: Order) -> Tensor:
     return x if order is None else x.permute_dims(order)

@@ -31,21 +31,21 @@ def compiled(module: GraphModule, fakes: Sequence[Any], settings: Settings) -> C
     """What torch calls in the place of a graph: Weft's program, with parts in torch where there
     is no other way."""
     try:
-        made, inputs, lost = _traced(module, fakes, settings)
+        made, inputs, lost = _trace_graph(module, fakes, settings)
         if not lost:
             if not made.leave_open(inputs):
                 made.version(tuple(inputs[at] for at in made.numbers), inputs)
-            return _boxed(made)
+            return _box_function(made)
     except WeftError as error:
         _tell(f"a graph of {len(module.graph.nodes)} ops runs in torch: {error}", settings)
         return _in_torch(module)
     told = {node: why for node, why in lost.items() if not is_report(node)}
     if told:
-        _tell(_named(told), settings)
-    return _parted(module, lost, settings)
+        _tell(_name_ops(told), settings)
+    return _part_graph(module, lost, settings)
 
 
-def _boxed(function: Call) -> Call:
+def _box_function(function: Call) -> Call:
     """A function of one list, which is what torch hands over where it is told so."""
 
     def call(args: list[Any]) -> Any:
@@ -62,7 +62,7 @@ def _example(fake: Any) -> Any:
     return sized(fake) if isinstance(fake, torch.SymInt) else fake
 
 
-def _traced(
+def _trace_graph(
     module: GraphModule, fakes: Sequence[Any], settings: Settings
 ) -> tuple[CompiledGraph, list[Any], dict[Node, str]]:
     """The graph, stand-ins for its arguments, and the nodes that Weft cannot carry out with why:
@@ -81,7 +81,7 @@ def _traced(
         return made, inputs, lost
 
 
-def _named(lost: Mapping[Node, str]) -> str:
+def _name_ops(lost: Mapping[Node, str]) -> str:
     """One line with every op that runs in torch."""
     counts = Counter(name_of(node) for node in lost)
     parts = []
@@ -99,7 +99,7 @@ def _tell(what: str, settings: Settings) -> None:
 
 
 def _in_torch(module: GraphModule) -> Call:
-    return _boxed(lambda args: module.forward(*args))
+    return _box_function(lambda args: module.forward(*args))
 
 
 class _Supported(OperatorSupportBase):  # type: ignore[misc]
@@ -121,7 +121,7 @@ def _of_tensors(node: Node) -> bool:
     return all(isinstance(each, torch.Tensor) for each in values)
 
 
-def _parted(module: GraphModule, lost: Mapping[Node, str], settings: Settings) -> Call:
+def _part_graph(module: GraphModule, lost: Mapping[Node, str], settings: Settings) -> Call:
     """The graph with every stretch of known ops as one program."""
     partitioner = CapabilityBasedPartitioner(
         module, _Supported(lost), allows_single_node_partition=False

@@ -152,10 +152,10 @@ def check_known(module: GraphModule) -> None:
     for node in missing(module):
         lost.setdefault(name_of(node), []).append(shown(node).strip(" ()"))
     if lost:
-        raise Unimplemented(", ".join(lost), _told(lost))
+        raise Unimplemented(", ".join(lost), _tell_lost(lost))
 
 
-def _told(lost: dict[str, list[str]]) -> str:
+def _tell_lost(lost: dict[str, list[str]]) -> str:
     parts = []
     for name, lines in list(lost.items())[:20]:
         places = ", ".join(sorted({line for line in lines if line})[:3])
@@ -185,7 +185,7 @@ def carry_out(
         elif node.op == "get_attr":
             values[node] = _attribute(module, node)
         elif node.op == "output":
-            return _filled(node.args[0] if wanted is None else list(wanted), values)
+            return _fill_arguments(node.args[0] if wanted is None else list(wanted), values)
         elif node in idle:
             values[node] = None
         elif node in lost:
@@ -193,7 +193,7 @@ def carry_out(
         elif name_of(node) != WRITES:
             values[node] = _result(node, values)
         else:
-            values[node] = _filled(node.args[1], values)
+            values[node] = _fill_arguments(node.args[1], values)
     return None
 
 
@@ -223,27 +223,27 @@ def _attribute(module: GraphModule, node: Node) -> Any:
     return from_tensor(value.detach()) if isinstance(value, torch.Tensor) else value
 
 
-def _stopped(value: Any) -> Any:
+def _stop_gradient(value: Any) -> Any:
     return namespace.stop_gradient(value) if isinstance(value, Tensor) else value
 
 
 def _result(node: Node, values: dict[Node, Any]) -> Any:
     name = name_of(node)
-    args, more = _filled(node.args, values), _filled(node.kwargs, values)
+    args, more = _fill_arguments(node.args, values), _fill_arguments(node.kwargs, values)
     if name == NESTED:
         made = carry_out(args[1], args[2:])
-        return made if args[0] else [_stopped(each) for each in made]
+        return made if args[0] else [_stop_gradient(each) for each in made]
     if is_arithmetic(node):
-        return _computed(node, args, more)
+        return _compute_sizes(node, args, more)
     if name in _SIZE:
         return _SIZE[name](*args)
     rule = rules.found(name)
     if rule is None:
         raise NodeFailed(node, Unimplemented(name, "there is no rule for it"))
-    plain = {key: _setting(value) for key, value in more.items() if key not in UNHEARD}
+    plain = {key: _translate_setting(value) for key, value in more.items() if key not in UNHEARD}
     try:
-        made = at_line(node, lambda: rule(*map(_setting, args), **plain))
-        return _checked(node, name, made)
+        made = at_line(node, lambda: rule(*map(_translate_setting, args), **plain))
+        return _check_result(node, name, made)
     except WeftError as error:
         raise NodeFailed(node, error) from error
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
@@ -251,7 +251,7 @@ def _result(node: Node, values: dict[Node, Any]) -> Any:
         raise NodeFailed(node, Unimplemented(name, why)) from error
 
 
-def _computed(node: Node, args: Any, more: Any) -> Any:
+def _compute_sizes(node: Node, args: Any, more: Any) -> Any:
     """Python's arithmetic on sizes, and elements of tuples."""
     function: Any = node.target
     if function is operator.getitem:
@@ -274,22 +274,22 @@ def _open_size(function: Any, args: Any) -> Dim:
     raise SizeWanted("SizeWanted", f"the size {args[0]} is computed with")
 
 
-def _filled(value: Any, values: dict[Node, Any]) -> Any:
+def _fill_arguments(value: Any, values: dict[Node, Any]) -> Any:
     """Arguments with the values of nodes in their place."""
     if isinstance(value, Node):
         return values[value]
     if isinstance(value, list | tuple):
-        return [_filled(each, values) for each in value]
+        return [_fill_arguments(each, values) for each in value]
     if isinstance(value, dict):
-        return {key: _filled(each, values) for key, each in value.items()}
+        return {key: _fill_arguments(each, values) for key, each in value.items()}
     return value
 
 
-def _setting(value: Any) -> Any:
+def _translate_setting(value: Any) -> Any:
     return ours(value) if isinstance(value, torch.dtype) else value
 
 
-def _checked(node: Node, name: str, made: Any) -> Any:
+def _check_result(node: Node, name: str, made: Any) -> Any:
     """What a rule gave, which must be of the types that torch says."""
     wanted = node.meta.get("val")
     if name in _MISTOLD:

@@ -53,8 +53,8 @@ def to_program(exported: ExportedProgram) -> Program:
     state, constants = dict(module.state_dict()), dict(source.constants)
 
     def call(given: list[Tensor]) -> list[Any]:
-        source.constants = _written(constants)
-        inputs = source.inputs(_written(state), _leaves(source, given))
+        source.constants = _write_constants(constants)
+        inputs = source.inputs(_write_constants(state), _leaves(source, given))
         try:
             return list(_results(source, carry_out(source.module, inputs)))
         except NodeFailed as failed:
@@ -113,7 +113,7 @@ def _results(source: Source, results: Any) -> Iterator[Any]:
             yield value
 
 
-def _written(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _write_constants(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors as constants of the program that is traced."""
     return {name: _constant(tensor) for name, tensor in tensors.items()}
 

@@ -66,7 +66,7 @@ def read(
         if data[:4].tobytes() == MAGIC:
             return _of_gguf(read_gguf(path, data), dtype, packed), {}
         arrays, texts = read_safetensors(path)
-    typed = {name: _typed(name, array, texts) for name, array in arrays.items()}
+    typed = {name: _type_array(name, array, texts) for name, array in arrays.items()}
     _join_parts(typed, texts, path)
     return {name: from_array(_cast(array, dtype)) for name, array in typed.items()}, texts
 
@@ -139,7 +139,7 @@ def _texts(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in metadata.items() if isinstance(text, str)}
 
 
-def _typed(name: str, array: Array, texts: Mapping[str, str]) -> Array:
+def _type_array(name: str, array: Array, texts: Mapping[str, str]) -> Array:
     """An array, which may be the bytes of a dtype that the format does not know."""
     note = texts.get(f"weft.type.{name}")
     if note is None:

@@ -149,8 +149,8 @@ def _read(data: memoryview) -> Gguf:
     tensors = reader.count(_SMALLEST_TENSOR)
     facts = _facts(reader)
     entries = [_tensor(reader) for _ in range(tensors)]
-    begin = _aligned(reader.at, _alignment(facts))
-    return Gguf(data, facts, _placed(entries, begin, len(data), _alignment(facts)))
+    begin = _align_offset(reader.at, _alignment(facts))
+    return Gguf(data, facts, _place_tensors(entries, begin, len(data), _alignment(facts)))
 
 
 def _facts(reader: _Reader) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _alignment(facts: dict[str, Any]) -> int:
     return found
 
 
-def _aligned(at: int, alignment: int) -> int:
+def _align_offset(at: int, alignment: int) -> int:
     return -(-at // alignment) * alignment
 
 
@@ -191,7 +191,7 @@ def _tensor(reader: _Reader) -> tuple[str, Entry]:
     return name, Entry(kind, shape, start)
 
 
-def _placed(
+def _place_tensors(
     entries: list[tuple[str, Entry]], begin: int, end: int, alignment: int
 ) -> dict[str, Entry]:
     """The tensors with their places in the file."""

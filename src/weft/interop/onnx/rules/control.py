@@ -19,7 +19,7 @@ UNROLLED: Final = 64
 """Up to how many steps a loop of known length is written out."""
 
 
-def _traced(value: Value) -> bool:
+def _is_traced(value: Value) -> bool:
     return isinstance(value, Tensor) and value.is_traced
 
 
@@ -30,7 +30,7 @@ def _tensors(values: list[Value]) -> tuple[Tensor, ...]:
 @rule("If", raw=True)
 def choice(call: Call, condition: Value) -> tuple[Value, ...]:
     yes, no = call.need("then_branch"), call.need("else_branch")
-    if not _traced(condition):
+    if not _is_traced(condition):
         return tuple(call.run(yes if bool(array(condition).reshape(-1)[0]) else no, []))
     made = wf.cond(
         condition.reshape(()),
@@ -50,14 +50,14 @@ def loop(
         raise SpecViolation(
             "MalformedModel", f"the body takes {len(body.inputs)} inputs for {len(carried)} values"
         )
-    starts = going is None or (not _traced(going) and bool(array(going).reshape(-1)[0]))
+    starts = going is None or (not _is_traced(going) and bool(array(going).reshape(-1)[0]))
     if count is None and starts and _goes_on(body):
         raise ResourceExceeded(
             "the loop never ends: it has no count, and its body only hands on the condition"
         )
-    known = not _traced(count) and not _traced(going) and not _is_computed(body, carried)
+    known = not _is_traced(count) and not _is_traced(going) and not _is_computed(body, carried)
     if known and not (_is_long(count) and _goes_on(body)):
-        return _unrolled(call, body, count, going, list(carried), outputs)
+        return _unroll_loop(call, body, count, going, list(carried), outputs)
     return _in_program(call, body, count, going, carried, outputs)
 
 
@@ -67,7 +67,7 @@ def _is_long(count: Value) -> bool:
 
 def _is_computed(body: Graph, carried: tuple[Value, ...]) -> bool:
     """Whether it would be known only to the program when the loop ends."""
-    return any(map(_traced, carried)) and not _goes_on(body)
+    return any(map(_is_traced, carried)) and not _goes_on(body)
 
 
 def _goes_on(body: Graph) -> bool:
@@ -84,7 +84,7 @@ def _goes_on(body: Graph) -> bool:
     return name == body.inputs[1].name
 
 
-def _unrolled(
+def _unroll_loop(
     call: Call, body: Graph, count: Value, going: Value, carried: list[Value], outputs: int
 ) -> tuple[Value, ...]:
     most = None if count is None else int(array(count).reshape(-1)[0])
@@ -99,10 +99,10 @@ def _unrolled(
         for row, value in zip(rows, made[1 + len(carried) :], strict=True):
             row.append(value)
         step += 1
-    return *carried, *(_stacked(row, body, 1 + len(carried) + i) for i, row in enumerate(rows))
+    return *carried, *(_stack_row(row, body, 1 + len(carried) + i) for i, row in enumerate(rows))
 
 
-def _stacked(row: list[Value], body: Graph, index: int) -> Value:
+def _stack_row(row: list[Value], body: Graph, index: int) -> Value:
     if not row:
         raise Unimplemented(
             "Loop", f"no step makes {body.outputs[index]!r}, which has no shape then"
@@ -117,7 +117,7 @@ def _in_program(
 ) -> tuple[Value, ...]:
     """The loop as one of the program: with results of every step it must be known how many."""
     init = _tensors(list(carried))
-    if _goes_on(body) and count is not None and not _traced(count) and not _traced(going):
+    if _goes_on(body) and count is not None and not _is_traced(count) and not _is_traced(going):
         steps = wf.arange(int(array(count).reshape(-1)[0]), dtype=SI64)
         on = tensor(np.array(True))
 
@@ -159,14 +159,14 @@ def scan(call: Call, *operands: Value) -> tuple[Value, ...]:
             for x, axis, reverse in zip(operands[states:], axes, back, strict=True)
         )
     ]
-    last, rows = _scanned(call, body, operands[:states], slices)
+    last, rows = _scan_body(call, body, operands[:states], slices)
     out_axes = call.attr("scan_output_axes") or [0] * outputs
     out_back = call.attr("scan_output_directions") or [0] * outputs
     whole = [wf.flip(r, axis=0) if back else r for r, back in zip(rows, out_back, strict=True)]
     return *last, *(wf.moveaxis(r, 0, axis) for r, axis in zip(whole, out_axes, strict=True))
 
 
-def _scanned(
+def _scan_body(
     call: Call, body: Graph, states: Any, slices: list[Tensor]
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     def each(state: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> Any:
@@ -188,6 +188,6 @@ def _batched_scan(
     found = []
     for row in range(int(rest[0].shape[0])):
         own = [tensor(each)[row] for each in rest]
-        last, rows = _scanned(call, body, own[:states], own[states:])
+        last, rows = _scan_body(call, body, own[:states], own[states:])
         found.append((*last, *rows))
     return tuple(wf.stack(list(each), axis=0) for each in zip(*found, strict=True))

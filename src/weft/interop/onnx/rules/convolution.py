@@ -147,7 +147,7 @@ def col2im(call: Call, x: Tensor, image: Array, block: Array) -> Value:
     n, channels = int(x.shape[0]), int(x.shape[1]) // math.prod(window)
     parts = x.reshape((n, channels, *window, *steps))
     for axis in range(count):  # one axis of the window with its axis of steps
-        parts = _overlapped(
+        parts = _add_overlaps(
             parts, 2 + axis, 2 + count, padded[axis], strides[axis], dilations[axis]
         )
     at: list[Any] = [slice(None), slice(None)]
@@ -155,7 +155,9 @@ def col2im(call: Call, x: Tensor, image: Array, block: Array) -> Value:
     return parts[tuple(at)]
 
 
-def _overlapped(x: Tensor, window: int, steps: int, size: int, stride: int, dilation: int) -> Value:
+def _add_overlaps(
+    x: Tensor, window: int, steps: int, size: int, stride: int, dilation: int
+) -> Value:
     """The axis `window` with the steps of one axis added into places; the axis of steps goes."""
     k, count = int(x.shape[window]), int(x.shape[steps])
     moved = wf.moveaxis(x, (window, steps), (-2, -1))

@@ -40,7 +40,7 @@ def _enter_unary(name: str, function: Callable[[Tensor], Tensor]) -> None:
 def _enter_binary(name: str, function: Callable[[Tensor, Tensor], Tensor]) -> None:
     @rule(name)
     def binary(call: Call, x: Tensor, y: Tensor) -> Value:
-        return function(x, _aligned(call, x, y))
+        return function(x, _align_second(call, x, y))
 
 
 for _name, _function in _UNARY.items():
@@ -49,7 +49,7 @@ for _name, _pair in _BINARY.items():
     _enter_binary(_name, _pair)
 
 
-def _aligned(call: Call, x: Tensor, y: Tensor) -> Value:
+def _align_second(call: Call, x: Tensor, y: Tensor) -> Value:
     """The second operand; before version 7 it may begin at an axis of the first."""
     if call.version >= 7 or not call.attr("broadcast", 0) or "axis" not in call.node.attributes:
         return y
@@ -69,7 +69,7 @@ def sign(call: Call, x: Tensor) -> Value:
 
 @rule("Div")
 def div(call: Call, x: Tensor, y: Tensor) -> Value:
-    y = _aligned(call, x, y)
+    y = _align_second(call, x, y)
     return wf.divide(x, y) if x.dtype.is_float else wf.divide(x, y, rounding="trunc")
 
 
@@ -80,7 +80,7 @@ def mod(call: Call, x: Tensor, y: Tensor) -> Value:
 
 @rule("Pow")
 def power(call: Call, x: Tensor, y: Tensor) -> Value:
-    y = _aligned(call, x, y)
+    y = _align_second(call, x, y)
     if x.dtype is y.dtype:
         return wf.pow(x, y)
     if x.dtype.is_float:

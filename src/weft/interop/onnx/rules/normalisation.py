@@ -27,11 +27,11 @@ def batch_normalization(
     wide = widened(x)
     training = call.attr("training_mode", 0) or (call.version < 7 and not call.attr("is_test", 0))
     if not training:
-        return (_normalised(wide, mean, var, scale, bias, eps).astype(x.dtype),)
+        return (_normalise_by(wide, mean, var, scale, bias, eps).astype(x.dtype),)
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
     now_mean = wf.mean(wide, axis=axes)
     now_var = wf.var(wide, axis=axes)
-    made = _normalised(wide, now_mean, now_var, scale, bias, eps).astype(x.dtype)
+    made = _normalise_by(wide, now_mean, now_var, scale, bias, eps).astype(x.dtype)
     kept = [
         (old.astype(F32) * momentum + new.astype(F32) * (1 - momentum)).astype(old.dtype)
         for old, new in ((mean, now_mean), (var, now_var))
@@ -39,7 +39,7 @@ def batch_normalization(
     return made, *kept
 
 
-def _normalised(
+def _normalise_by(
     x: Tensor, mean: Tensor, var: Tensor, scale: Tensor, bias: Tensor, eps: float
 ) -> Value:
     parts = [_channel(widened(each).astype(x.dtype), x) for each in (mean, var, scale, bias)]

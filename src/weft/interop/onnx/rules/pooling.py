@@ -27,7 +27,7 @@ from weft.ops.functional.pooling import (
 from weft.ops.tensor import Tensor
 
 
-def _checked(call: Call, x: Tensor, ordered: bool = False, count: bool = True) -> PoolChecked:
+def _check_pool(call: Call, x: Tensor, ordered: bool = False, count: bool = True) -> PoolChecked:
     spatial = x.ndim - 2
     if spatial not in LAYOUTS:
         raise Unimplemented(call.node.op, f"there are no windows over {spatial} axes")
@@ -47,7 +47,7 @@ def _checked(call: Call, x: Tensor, ordered: bool = False, count: bool = True) -
 
 @rule("MaxPool")
 def max_pool(call: Call, x: Tensor) -> Value:
-    checked = _checked(call, x, ordered=True)
+    checked = _check_pool(call, x, ordered=True)
     if call.results < 2:
         return capture(capture_max_pool, checked, x)
     values, found = capture_several(capture_max_places, checked, x)
@@ -68,7 +68,7 @@ def max_pool(call: Call, x: Tensor) -> Value:
 @rule("AveragePool")
 def average_pool(call: Call, x: Tensor) -> Value:
     count = bool(call.attr("count_include_pad", 0))
-    return capture(capture_avg_pool, _checked(call, x, count=count), x)
+    return capture(capture_avg_pool, _check_pool(call, x, count=count), x)
 
 
 @rule("LpPool")
@@ -77,7 +77,7 @@ def lp_pool(call: Call, x: Tensor) -> Value:
     powered = wf.pow(wf.abs(wide), wf.full((), p, dtype=wide.dtype))
     total = capture(
         lambda s, checked, each: window_reduction(s, checked, each, "sum"),
-        _checked(call, x),
+        _check_pool(call, x),
         powered,
     )
     return length(total, p).astype(x.dtype)

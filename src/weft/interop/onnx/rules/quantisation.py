@@ -33,7 +33,7 @@ def _spread(call: Call, value: Tensor, x: Tensor) -> Value:
     return whole[tuple(at)]
 
 
-def _saturated(x: Tensor, to: DType) -> Value:
+def _saturate_to(x: Tensor, to: DType) -> Value:
     """Whole floats in an integer dtype: what does not fit is the nearest that does."""
     return wf.clip(x, float(to.lowest), float(to.highest)).astype(SI32).astype(to)
 
@@ -49,7 +49,7 @@ def quantize_linear(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = 
     steps = wf.round(ratio).astype(F64)
     if zero is not None:
         steps = steps + _spread(call, zero, x).astype(F64)
-    return _saturated(steps, to)
+    return _saturate_to(steps, to)
 
 
 @rule("DequantizeLinear")
@@ -71,11 +71,11 @@ def mat_mul_integer(
     return wf.matmul(left, less_zero_point(b, b_zero, b.ndim - 1)).astype(SI32)
 
 
-def _requantised(total: Tensor, scale: Tensor, y_scale: Tensor, zero: Tensor) -> Value:
+def _requantise_sum(total: Tensor, scale: Tensor, y_scale: Tensor, zero: Tensor) -> Value:
     """An exact sum of products in steps of the result."""
     wide = wf.divide(scale.astype(F32), y_scale.reshape(()).astype(F32))
     steps = wf.round(total.astype(F32) * wide).astype(F64)
-    return _saturated(steps + zero.reshape(()).astype(F64), zero.dtype)
+    return _saturate_to(steps + zero.reshape(()).astype(F64), zero.dtype)
 
 
 @rule("QLinearMatMul")
@@ -88,7 +88,7 @@ def qlinear_mat_mul(
     rows = a_scale.reshape((-1, 1)) if a_scale.size != 1 else a_scale.reshape(())
     columns = b_scale.reshape((1, -1)) if b_scale.size != 1 else b_scale.reshape(())
     scale = rows.astype(F32) * columns.astype(F32)
-    return _requantised(wf.matmul(left, right), scale, y_scale, y_zero)
+    return _requantise_sum(wf.matmul(left, right), scale, y_scale, y_zero)
 
 
 @rule("QLinearConv")
@@ -101,7 +101,7 @@ def qlinear_conv(
     if bias is not None:
         made = made + bias.astype(F64).reshape(each)
     scales = w_scale.reshape(each) if w_scale.size != 1 else w_scale.reshape(())
-    return _requantised(made, x_scale.reshape(()) * scales, y_scale, y_zero)
+    return _requantise_sum(made, x_scale.reshape(()) * scales, y_scale, y_zero)
 
 
 @rule("DynamicQuantizeLinear")
@@ -110,6 +110,6 @@ def dynamic_quantize_linear(call: Call, x: Tensor) -> tuple[Tensor, Tensor, Tens
     low, high = wf.minimum(wf.min(x), zero), wf.maximum(wf.max(x), zero)
     scale = (high - low) / 255.0
     safe = wf.where(wf.equal(scale, 0), wf.ones_like(scale), scale)
-    offset = _saturated(wf.round(wf.clip(-low / safe, 0.0, 255.0)), UI8)
+    offset = _saturate_to(wf.round(wf.clip(-low / safe, 0.0, 255.0)), UI8)
     steps = wf.round(x / safe) + offset.astype(x.dtype)
-    return _saturated(steps, UI8), scale, offset
+    return _saturate_to(steps, UI8), scale, offset

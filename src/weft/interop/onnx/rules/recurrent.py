@@ -109,7 +109,7 @@ def _lstm_step(d: Direction, x: Tensor, state: State) -> State:
     return o * d.act(2, now), now
 
 
-def _run(
+def _run_layer(
     call: Call, x: Tensor, weight: Tensor, recurrence: Tensor, bias: Tensor | None,
     lengths: Tensor | None, initial: Sequence[Tensor | None], peephole: Tensor | None,
     step: Step, defaults: Sequence[str],
@@ -128,7 +128,7 @@ def _run(
         own = _direction(call, index, count, weight, recurrence, bias, peephole, defaults)
         start = _start(x, int(recurrence.shape[-1]), initial, index)
         back = kind == "reverse" or index == 1
-        states, last = _directed(own, x, lengths, start, step, back)
+        states, last = _run_direction(own, x, lengths, start, step, back)
         whole.append(states)
         lasts.append(last)
     y = wf.stack(whole, axis=1)
@@ -170,7 +170,7 @@ def _start(x: Tensor, hidden: int, initial: Sequence[Tensor | None], index: int)
     return tuple(none if each is None else each[index] for each in initial)
 
 
-def _reversed(x: Tensor, lengths: Tensor | None) -> Value:
+def _reverse_steps(x: Tensor, lengths: Tensor | None) -> Value:
     """The steps in reverse, each row up to its length."""
     if lengths is None:
         return wf.flip(x, axis=0)
@@ -181,10 +181,10 @@ def _reversed(x: Tensor, lengths: Tensor | None) -> Value:
     return wf.take_along_axis(x, at, axis=0)
 
 
-def _directed(
+def _run_direction(
     d: Direction, x: Tensor, lengths: Tensor | None, start: State, step: Step, back: bool
 ) -> tuple[Tensor, State]:
-    given = _reversed(x, lengths) if back else x
+    given = _reverse_steps(x, lengths) if back else x
     steps = wf.arange(int(x.shape[0]), dtype=SI32)
     ends = None if lengths is None else lengths.astype(SI32).reshape((-1, 1))
 
@@ -197,7 +197,7 @@ def _directed(
         return kept, wf.where(at < ends, new[0], wf.zeros_like(new[0]))
 
     last, states = wf.scan(body, start, (given, steps))
-    return (_reversed(states, lengths) if back else states), last
+    return (_reverse_steps(states, lengths) if back else states), last
 
 
 @rule("RNN")
@@ -205,7 +205,7 @@ def rnn(
     call: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None,
     lengths: Tensor | None = None, h: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    return _run(call, x, w, r, b, lengths, [h], None, _rnn_step, ["Tanh"])
+    return _run_layer(call, x, w, r, b, lengths, [h], None, _rnn_step, ["Tanh"])
 
 
 @rule("GRU")
@@ -213,7 +213,7 @@ def gru(
     call: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None = None,
     lengths: Tensor | None = None, h: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    return _run(call, x, w, r, b, lengths, [h], None, _gru_step, ["Sigmoid", "Tanh"])
+    return _run_layer(call, x, w, r, b, lengths, [h], None, _gru_step, ["Sigmoid", "Tanh"])
 
 
 @rule("LSTM")
@@ -223,4 +223,4 @@ def lstm(
     p: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     names = ["Sigmoid", "Tanh", "Tanh"]
-    return _run(call, x, w, r, b, lengths, [h, c], p, _lstm_step, names)
+    return _run_layer(call, x, w, r, b, lengths, [h, c], p, _lstm_step, names)

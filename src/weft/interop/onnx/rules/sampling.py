@@ -44,7 +44,7 @@ def roi_align(call: Call, x: Tensor, rois: Tensor, batches: Tensor) -> Value:
     high, wide = call.attr("output_height", 1), call.attr("output_width", 1)
     ratio = call.attr("sampling_ratio", 0)
     if ratio > 0:
-        return _aligned(call, x, ends[0], extent, batches, (high, wide), (ratio, ratio))
+        return _sample_regions(call, x, ends[0], extent, batches, (high, wide), (ratio, ratio))
     spans = array(extent, "the regions, which say how many samples are taken,")
     rows = [(max(math.ceil(h / high), 0), max(math.ceil(w / wide), 0)) for w, h in spans]
     parts: list[Tensor] = []
@@ -53,7 +53,7 @@ def roi_align(call: Call, x: Tensor, rois: Tensor, batches: Tensor) -> Value:
         own = [index for index, row in enumerate(rows) if row == counts]
         at = tensor(np.array(own, np.int64))
         given = [wf.take(each, at, axis=0) for each in (ends[0], extent, batches)]
-        parts.append(_aligned(call, x, given[0], given[1], given[2], (high, wide), counts))
+        parts.append(_sample_regions(call, x, given[0], given[1], given[2], (high, wide), counts))
         order += own
     if not parts:
         return wf.zeros((0, x.shape[1], high, wide), dtype=x.dtype)
@@ -61,7 +61,7 @@ def roi_align(call: Call, x: Tensor, rois: Tensor, batches: Tensor) -> Value:
     return wf.take(whole, tensor(np.argsort(np.array(order)).astype(np.int64)), axis=0)
 
 
-def _aligned(
+def _sample_regions(
     call: Call, x: Tensor, start: Tensor, extent: Tensor, batches: Tensor, bins: tuple[int, int],
     counts: tuple[int, int],
 ) -> Value:  # fmt: skip

@@ -71,7 +71,7 @@ def non_max_suppression(
     found = []
     for batch, table in enumerate(array(scores, "scores")):
         for kind, row in enumerate(table):
-            for box in _kept(corners[batch], row, limit, share, floor):
+            for box in _keep_boxes(corners[batch], row, limit, share, floor):
                 found.append([batch, kind, box])
     return np.array(found, np.int64).reshape(-1, 3)
 
@@ -85,7 +85,7 @@ def _corners(boxes: Array, centred: bool) -> Array:
     return np.concatenate([low, np.maximum(boxes[..., :2], boxes[..., 2:])], -1)
 
 
-def _kept(boxes: Array, scores: Array, limit: int, share: Any, floor: Any) -> list[int]:
+def _keep_boxes(boxes: Array, scores: Array, limit: int, share: Any, floor: Any) -> list[int]:
     order = np.argsort(-scores, kind="stable")
     if floor is not None:
         order = order[scores[order] > floor]

@@ -99,10 +99,13 @@ def _model(
     stored = kinds[len(kinds) - len(weights) :]
     kinds = kinds[: len(kinds) - len(weights)]
     names = _names("inputs", inputs, len(kinds), "input")
-    given = [page.noted(Edge(name, _known(kind))) for name, kind in zip(names, kinds, strict=True)]
+    given = [
+        page.noted(Edge(name, _require_known(kind)))
+        for name, kind in zip(names, kinds, strict=True)
+    ]
     held = [page.constant(x, kind.dtype) for x, kind in zip(weights, stored, strict=True)]
     rest = iter([*given, *held])
-    args = [_packed(rest, kind) for kind in function.parameters]
+    args = [_pack_values(rest, kind) for kind in function.parameters]
     writer = _Writer(program)
     found = [leaf for value in writer.body(page, function, args) for leaf in flattened(value)]
     wanted = _names("outputs", outputs, len(found), "output")
@@ -112,7 +115,7 @@ def _model(
     for node, name in zip(page.nodes[len(page.nodes) - len(found) :], wanted, strict=True):
         node.output[0] = name
     ends = [info(Edge(name, edge.type)) for name, edge in zip(wanted, results, strict=True)]
-    nodes, used = _needed(page.nodes, wanted)
+    nodes, used = _find_needed(page.nodes, wanted)
     constants = [each for each in page.constants if each.name in used]
     graph = helper.make_graph(nodes, program.entry, [info(e) for e in given], ends, constants)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
@@ -120,7 +123,9 @@ def _model(
     return made
 
 
-def _needed(nodes: Sequence[NodeProto], wanted: Sequence[str]) -> tuple[list[NodeProto], set[str]]:
+def _find_needed(
+    nodes: Sequence[NodeProto], wanted: Sequence[str]
+) -> tuple[list[NodeProto], set[str]]:
     """The nodes that something wanted follows from, and the names that they read."""
     used, kept = set(wanted), []
     for node in reversed(nodes):
@@ -139,10 +144,12 @@ def _read(node: NodeProto) -> set[str]:
 
 def _simple(program: Program) -> Program:
     """The program in ops that are operators of ONNX, or a few of them."""
-    return decompose(program, keep=[cls for cls in DECOMPOSITIONS if _kept(cls, program)])
+    return decompose(
+        program, keep=[cls for cls in DECOMPOSITIONS if _is_one_operator(cls, program)]
+    )
 
 
-def _kept(cls: type[Op], program: Program) -> bool:
+def _is_one_operator(cls: type[Op], program: Program) -> bool:
     """Whether an op that could be taken apart is one operator of ONNX."""
     if cls not in KEPT:
         return any(name in _RULES for name in cls.spellings())
@@ -157,7 +164,7 @@ def _names(what: str, given: Sequence[str] | None, count: int, word: str) -> lis
     return names
 
 
-def _known(kind: TensorType) -> TensorType:
+def _require_known(kind: TensorType) -> TensorType:
     if kind.dtype not in NUMBER or kind.dtype.is_complex:
         raise Unimplemented(str(kind.dtype), "ONNX's operators do not take it")
     return kind
@@ -182,7 +189,7 @@ class _Writer:
         return [env[number] for number in body.result_ids]
 
     def _instruction(self, page: Page, made: Instruction, args: list[Written]) -> Written:
-        op, kinds = made.op, [_known(leaf) for leaf in leaves(made.output)]
+        op, kinds = made.op, [_require_known(leaf) for leaf in leaves(made.output)]
         flat = [leaf for value in args for leaf in flattened(value)]
         match op:
             case MakeTuple():
@@ -200,7 +207,7 @@ class _Writer:
             case _:
                 found = [self._plain(page, made, flat)]
         renamed = [Edge(e.name, kind) for e, kind in zip(found, kinds, strict=True)]
-        return _packed(iter([page.noted(edge) for edge in renamed]), made.output)
+        return _pack_values(iter([page.noted(edge) for edge in renamed]), made.output)
 
     def _plain(self, page: Page, made: Instruction, x: list[Edge]) -> Edge:
         rule = _RULES.get(made.op.mnemonic)
@@ -250,7 +257,7 @@ class _Writer:
         given = [leaf for value in args for leaf in flattened(value)]
         inner, region = Page(page), self._region(op.body_region)
         own = [
-            inner.noted(Edge(inner.fresh(), _known(leaf)))
+            inner.noted(Edge(inner.fresh(), _require_known(leaf)))
             for kind in region.parameters
             for leaf in leaves(kind)
         ]
@@ -268,13 +275,13 @@ def _graph(page: Page, name: str, own: Sequence[Edge], found: Sequence[Edge]) ->
 
 def _like(kinds: Sequence[ValueType], flat: Sequence[Edge]) -> list[Written]:
     rest = iter(flat)
-    return [_packed(rest, kind) for kind in kinds]
+    return [_pack_values(rest, kind) for kind in kinds]
 
 
-def _packed(rest: Any, kind: ValueType) -> Written:
+def _pack_values(rest: Any, kind: ValueType) -> Written:
     """Flat values as the value of a PTIR type."""
     if isinstance(kind, TupleType):
-        return tuple(_packed(rest, element) for element in kind.elements)
+        return tuple(_pack_values(rest, element) for element in kind.elements)
     found: Edge = next(rest)
     return found
 

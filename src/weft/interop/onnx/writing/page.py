@@ -77,7 +77,7 @@ def _word(dtype: DType) -> str:
 
 
 @cache
-def _taken(op: str, count: int) -> tuple[frozenset[str], ...]:
+def _dtypes_taken(op: str, count: int) -> tuple[frozenset[str], ...]:
     """The dtypes that an operator takes in each of so many places."""
     places = get_schema(op, OPSET).inputs
     return tuple(frozenset(places[min(k, len(places) - 1)].types) for k in range(count))
@@ -127,7 +127,7 @@ class Page:
         self, op: str, x: Sequence[Edge | None], kinds: Sequence[TensorType], **attributes: Any
     ) -> list[Edge]:
         """A node with several results. Dtypes that ONNX has no operator for go through others."""
-        taken = _taken(op, len(x))
+        taken = _dtypes_taken(op, len(x))
         strange = {
             each.dtype
             for each, words in zip(x, taken, strict=True)
@@ -169,7 +169,7 @@ class Page:
         if key in self._known:
             return self._known[key]
         made = Edge(self.fresh("c"), TensorType(dtype, given.shape))
-        self.constants.append(_stored(given, dtype, made.name))
+        self.constants.append(_store_array(given, dtype, made.name))
         if key is not None:
             self._known[key] = made
         return made
@@ -257,7 +257,7 @@ class Page:
         return self.op("Where", pred, a, b, like=like)
 
 
-def _stored(array: Array, dtype: DType, name: str) -> TensorProto:
+def _store_array(array: Array, dtype: DType, name: str) -> TensorProto:
     """An initialiser."""
     if dtype.bits == 4:
         return helper.make_tensor(name, number_of(dtype), array.shape, array.reshape(-1).tolist())

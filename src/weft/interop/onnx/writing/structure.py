@@ -224,14 +224,14 @@ def _dot(page: Page, op: DotGeneral, x: list[Edge], out: TensorType) -> Edge:
     batch, gone = len(op.batch_lhs), len(op.contract_lhs)
     rows = left.shape[batch : left.rank - gone]
     columns = right.shape[batch + gone :]
-    left = _joined(page, left, [batch, len(rows), gone])
-    right = _joined(page, right, [batch, gone, len(columns)])
+    left = _join_groups(page, left, [batch, len(rows), gone])
+    right = _join_groups(page, right, [batch, gone, len(columns)])
     shape = (*left.shape[:-1], right.shape[-1])
     found = page.op("MatMul", left, right, like=TensorType(used, shape))
     return cast(page, page.reshape(found, out.shape), out.dtype)
 
 
-def _joined(page: Page, x: Edge, counts: list[int]) -> Edge:
+def _join_groups(page: Page, x: Edge, counts: list[int]) -> Edge:
     """The batch axes as they are, and each of the two groups after them as one axis."""
     shape = list(x.shape[: counts[0]])
     at = counts[0]

@@ -56,7 +56,7 @@ def _extract_patches(page: Page, op: ExtractPatches, x: list[Edge], out: TensorT
     value = page.full(op.pad_value.value, out.dtype)
     low = [0, *(a for a, _ in op.padding), 0]
     high = [0, *(b for _, b in op.padding), 0]
-    given = padded(page, x[0], low, high, value, _grown(x[0], low, high))
+    given = padded(page, x[0], low, high, value, _grow_dims(x[0], low, high))
     spatial = range(1, rank + 1)
     found = _windows(
         page, given, spatial, op.window, op.strides, op.dilation, out.shape[1 : rank + 1]
@@ -66,7 +66,7 @@ def _extract_patches(page: Page, op: ExtractPatches, x: list[Edge], out: TensorT
     return page.reshape(page.transpose(found, order), out.shape)
 
 
-def _grown(x: Edge, low: Sequence[int], high: Sequence[int]) -> list[Dim]:
+def _grow_dims(x: Edge, low: Sequence[int], high: Sequence[int]) -> list[Dim]:
     found: list[Dim] = []
     for dim, a, b in zip(x.shape, low, high, strict=True):
         if not isinstance(dim, int) and (a or b):
@@ -75,7 +75,7 @@ def _grown(x: Edge, low: Sequence[int], high: Sequence[int]) -> list[Dim]:
     return found
 
 
-def _pooled(page: Page, op: ReduceWindow, x: Edge, out: TensorType) -> Edge | None:
+def _pool_windows(page: Page, op: ReduceWindow, x: Edge, out: TensorType) -> Edge | None:
     """The windows of f32 by ONNX's pools, where they lie along one to three axes of at least three:
     those come last. A sum is a mean times the number of its elements."""
     moved = [k for k, size in enumerate(op.window_dims) if size > 1 or op.strides[k] > 1]
@@ -106,7 +106,7 @@ def _pooled(page: Page, op: ReduceWindow, x: Edge, out: TensorType) -> Edge | No
 
 def _reduce_window(page: Page, op: ReduceWindow, x: list[Edge], out: TensorType) -> Edge:
     kind, given = str(op.reduce), x[0]
-    pooled = _pooled(page, op, given, out)
+    pooled = _pool_windows(page, op, given, out)
     if pooled is not None:
         return pooled
     if kind == "sum" and given.dtype.is_integer and given.dtype.bits < 32:
@@ -117,7 +117,7 @@ def _reduce_window(page: Page, op: ReduceWindow, x: list[Edge], out: TensorType)
     for axis, apart in enumerate(op.base_dilation):
         given = spread(page, given, axis, apart - 1, value) if apart > 1 else given
     low, high = [a for a, _ in op.padding], [b for _, b in op.padding]
-    given = padded(page, given, low, high, value, _grown(given, low, high))
+    given = padded(page, given, low, high, value, _grow_dims(given, low, high))
     moved = [k for k, size in enumerate(op.window_dims) if size > 1 or op.strides[k] > 1]
     window, strides, dilation = (
         [each[k] for k in moved] for each in (op.window_dims, op.strides, op.window_dilation)

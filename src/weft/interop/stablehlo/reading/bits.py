@@ -175,7 +175,7 @@ def _bitcast_convert(at: Site) -> Value:
     if x.dtype.bits > dtype.bits:
         bits = _split(at, bits, _UNSIGNED[dtype.bits])
     elif x.dtype.bits < dtype.bits:
-        bits = _joined(at, bits, _UNSIGNED[dtype.bits])
+        bits = _join_bits(at, bits, _UNSIGNED[dtype.bits])
     return _number(at, bits, dtype)
 
 
@@ -188,7 +188,7 @@ def _split(at: Site, bits: Value, narrow: DType) -> Value:
     return at.b.concat([part.reshape((*bits.shape, 1)) for part in parts], bits.rank)
 
 
-def _joined(at: Site, bits: Value, wide: DType) -> Value:
+def _join_bits(at: Site, bits: Value, wide: DType) -> Value:
     *shape, count = at.static(bits)
     total = at.b.full(shape, 0, wide)
     for number in range(count):
@@ -229,14 +229,14 @@ def _reduce_precision(at: Site) -> Value:
         return x
     bits = _pattern(at, x)
     if wanted.fraction < own.fraction:
-        bits = _rounded(at, bits, own.fraction - wanted.fraction)
+        bits = _round_bits(at, bits, own.fraction - wanted.fraction)
     if wanted.exponent < own.exponent:
-        bits = _bounded(at, bits, own, wanted.exponent)
+        bits = _bound_exponent(at, bits, own, wanted.exponent)
     absent = x if wanted.fraction else at.full(math.inf, x)
     return at.b.emit("select", at.b.emit("isnan", x), absent, _number(at, bits, x.dtype))
 
 
-def _rounded(at: Site, bits: Value, dropped: int) -> Value:
+def _round_bits(at: Site, bits: Value, dropped: int) -> Value:
     """Patterns with their last bits rounded off; a carry goes into the exponent, as it should."""
     last = at.b.emit("shift_right", bits, at.full(dropped, bits)) & 1
     near = bits + last + ((1 << (dropped - 1)) - 1)
@@ -244,7 +244,7 @@ def _rounded(at: Site, bits: Value, dropped: int) -> Value:
     return near & (every - ((1 << dropped) - 1))
 
 
-def _bounded(at: Site, bits: Value, own: _Format, exponent: int) -> Value:
+def _bound_exponent(at: Site, bits: Value, own: _Format, exponent: int) -> Value:
     top = 1 << (bits.dtype.bits - 1)
     bias, reach = (1 << (own.exponent - 1)) - 1, (1 << (exponent - 1)) - 1
     sign = bits & top

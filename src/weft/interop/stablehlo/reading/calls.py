@@ -148,7 +148,7 @@ def _carried_call(at: Site, target: str) -> Results:
     if known is None:
         attrs = {_carried_name(name, value): value for name, value in attrs.items()}
         attrs.update({CARRIED_PREFIX + name: value for name, value in fields.items()})
-    kinds = [_declared(at, target, index) for index in range(len(at.op.types))]
+    kinds = [_declared_type(at, target, index) for index in range(len(at.op.types))]
     output = kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds))
     shapes = _shapes_given(known, attrs) if known else []
     attrs.update(dict.fromkeys(shapes, ()))
@@ -217,7 +217,7 @@ def _may_be(shape: Shape, dims: Sequence[Dim | None]) -> bool:
     )
 
 
-def _declared(at: Site, target: str, index: int) -> ValueType:
+def _declared_type(at: Site, target: str, index: int) -> ValueType:
     """The type of a result; what draws numbers has open sizes from its last operand."""
     kind = at.op.types[index]
     drawn = target in DRAWN and len(at.x) > DRAWN_FROM

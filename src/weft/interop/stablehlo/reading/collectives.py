@@ -83,7 +83,7 @@ def _even(at: Site, groups: Groups) -> dict[str, Any] | None:
     return {"groups": flat, "size": sizes.pop(), "line": at.op.place}
 
 
-def _wanted(at: Site, groups: Groups) -> dict[str, Any]:
+def _require_even(at: Site, groups: Groups) -> dict[str, Any]:
     found = _even(at, groups)
     if found is None:
         at.refuse(f"its groups {groups} do not have one size, or do not name each rank once")
@@ -112,10 +112,10 @@ def _rows_of_all(at: Site, x: Value, groups: Mapping[str, Any]) -> Value:
 def _all_reduce(at: Site) -> Results:
     groups = _process_groups(at, _rows(at, "replica_groups"), both=True)
     even = _even(at, groups)
-    return [_reduced(at, x, index, groups, even) for index, x in enumerate(at.x)]
+    return [_reduce_operand(at, x, index, groups, even) for index, x in enumerate(at.x)]
 
 
-def _reduced(
+def _reduce_operand(
     at: Site, operand: Value, index: int, groups: Groups, even: Mapping[str, Any] | None
 ) -> Value:
     block, dtype = at.op.blocks[0], at.result(index).dtype
@@ -126,10 +126,10 @@ def _reduced(
     if kind:
         return at.b.emit("all_reduce", x, **even, fn=_REDUCTIONS[kind])
     rows = _rows_of_all(at, x, even)
-    return _folded(at, rows)
+    return _fold_rows(at, rows)
 
 
-def _folded(at: Site, rows: Value) -> Value:
+def _fold_rows(at: Site, rows: Value) -> Value:
     """Rows put together in order by the region of an operation."""
 
     def combine(left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
@@ -154,24 +154,24 @@ def _reduced_unevenly(at: Site, x: Value, kind: str, groups: Groups) -> Value:
 
 
 def _all_gather(at: Site) -> Results:
-    groups = _wanted(at, _process_groups(at, _rows(at, "replica_groups"), both=True))
+    groups = _require_even(at, _process_groups(at, _rows(at, "replica_groups"), both=True))
     axis = int(at.attr("all_gather_dim"))
     return [at.b.emit("all_gather", x, **groups, axis=axis) for x in at.x]
 
 
 def _reduce_scatter(at: Site) -> Results:
-    groups = _wanted(at, _process_groups(at, _rows(at, "replica_groups"), both=True))
+    groups = _require_even(at, _process_groups(at, _rows(at, "replica_groups"), both=True))
     axis, dtype = int(at.attr("scatter_dimension")), at.result().dtype
     x = at.x[0] if at.x[0].dtype is dtype else at.b.cast(at.x[0], dtype)
     kind = kind_of(at.op.blocks[0], dtype)
     if kind:
         return at.b.emit("reduce_scatter", x, **groups, axis=axis, fn=_REDUCTIONS[kind])
     row = at.b.reshape(x, (1, *x.shape))
-    return _folded(at, at.b.emit("all_to_all", row, **groups, split=axis + 1, concat=0))
+    return _fold_rows(at, at.b.emit("all_to_all", row, **groups, split=axis + 1, concat=0))
 
 
 def _all_to_all(at: Site) -> Results:
-    groups = _wanted(at, _process_groups(at, _rows(at, "replica_groups"), both=False))
+    groups = _require_even(at, _process_groups(at, _rows(at, "replica_groups"), both=False))
     if int(at.attr("split_count")) != groups["size"]:
         raise at.violation(
             f"its split_count is {at.attr('split_count')}, and a group has {groups['size']} ranks"

@@ -192,7 +192,10 @@ class _Comparator:
             own = other = ("outside", value)
         else:
             op = self.made[value]
-            said = (op.name, tuple(sorted((k, _said(v)) for k, v in op.attributes.items())))
+            said = (
+                op.name,
+                tuple(sorted((k, _spell_attribute(v)) for k, v in op.attributes.items())),
+            )
             parts = [self._form(operand) for operand in op.operands]
             own, other = ((said, tuple(part[side] for part in parts)) for side in (0, 1))
         return self._number(own), self._number(other)
@@ -201,7 +204,7 @@ class _Comparator:
         return self.numbers.setdefault(form, len(self.numbers))
 
 
-def _said(attribute: Any) -> str:
+def _spell_attribute(attribute: Any) -> str:
     if isinstance(attribute, TensorLiteral):
         return f"{attribute.type} {attribute.data.hex()}"
     return str(attribute)

@@ -89,15 +89,15 @@ def _convolution(at: Site) -> Value:
     if 0 in result.dims and result.is_static:
         # A window that is larger than what it moves over has no place; MLIR has checked the type.
         return at.b.full([size for size in result.dims if size is not None], 0, result.dtype)
-    return _convolved(at, at.pairs("padding", at.x[0].rank - 2))
+    return _convolve_windows(at, at.pairs("padding", at.x[0].rank - 2))
 
 
 def _dynamic_conv(at: Site) -> Value:
     ends = at.numbers(2)
-    return _convolved(at, tuple(zip(ends[::2], ends[1::2], strict=True)))
+    return _convolve_windows(at, tuple(zip(ends[::2], ends[1::2], strict=True)))
 
 
-def _convolved(at: Site, padding: Sequence[tuple[int, int]]) -> Value:
+def _convolve_windows(at: Site, padding: Sequence[tuple[int, int]]) -> Value:
     """Windows of the image as rows, times the kernel as columns, group by group."""
     x, kernel = at.x[:2]
     image_at, kernel_at, result_at = _layouts(at)
@@ -110,7 +110,7 @@ def _convolved(at: Site, padding: Sequence[tuple[int, int]]) -> Value:
     groups, batches = int(at.attr("feature_group_count", 1)), int(at.attr("batch_group_count", 1))
     if batches > 1:
         x, groups = _batches_as_features(at, x, batches), batches
-    found = _grouped(at, _rows(at, x, kernel, padding), kernel, groups, count)
+    found = _multiply_groups(at, _rows(at, x, kernel, padding), kernel, groups, count)
     order = [0] * found.rank
     order[result_at.first], order[result_at.last] = 0, found.rank - 1
     for axis, place in enumerate(result_at.spatial):
@@ -146,7 +146,7 @@ def _rows(at: Site, x: Value, kernel: Value, padding: Sequence[tuple[int, int]])
     )
 
 
-def _grouped(at: Site, rows: Value, kernel: Value, groups: int, count: int) -> Value:
+def _multiply_groups(at: Site, rows: Value, kernel: Value, groups: int, count: int) -> Value:
     """[N, places..., O] from rows and the kernel [window..., I, O]."""
     window = math.prod(at.static(kernel)[:count])
     inputs, outputs = at.static(kernel)[count:]

@@ -17,7 +17,7 @@ def _einsum(at: Site) -> Value:
     values, kept = [], []
     for number, (x, letters) in enumerate(zip(at.x, inputs, strict=True)):
         others = set(result).union(*(other for n, other in enumerate(inputs) if n != number))
-        value, left = _summed(at, *_diagonal(at, x, letters), others)
+        value, left = _sum_letters_away(at, *_diagonal(at, x, letters), others)
         values.append(value)
         kept.append(left)
     if len(values) == 1:
@@ -63,7 +63,7 @@ def _diagonal(at: Site, x: Value, letters: str) -> tuple[Value, str]:
     return x, letters
 
 
-def _summed(at: Site, x: Value, letters: str, others: set[str]) -> tuple[Value, str]:
+def _sum_letters_away(at: Site, x: Value, letters: str, others: set[str]) -> tuple[Value, str]:
     """Without the axes that nothing else mentions."""
     alone = [axis for axis, letter in enumerate(letters) if letter not in others]
     kept = "".join(letter for letter in letters if letter in others)

@@ -39,7 +39,7 @@ def geqrf(at: Site) -> Results:
         tail = tail / _along(b, b.emit("select", flat, one, first - beta), tail)
         v = b.emit("select", here, b.full(column.shape, 1, x.dtype), tail)
         kept = b.emit("select", here, _along(b, beta, v), b.emit("select", below, tail, column))
-        return [_with_column(b, _reflected(b, matrix, v, tau), matrix, kept, number), tau]
+        return [_with_column(b, _reflect_matrix(b, matrix, v, tau), matrix, kept, number), tau]
 
     packed, taus = at.b.scan(step, [x], [at.b.iota(SI32, [count], 0)])
     return [packed, taus.transpose([*range(1, x.rank - 1), 0])]
@@ -65,7 +65,7 @@ def orgqr(at: Site) -> Results:
         index = b.iota(SI32, taus.shape, taus.rank - 1)
         mine = b.compare(index, b.broadcast_to(number, index.shape), "equal")
         tau = _total(b, b.emit("select", mine, taus, b.full(taus.shape, 0, taus.dtype)))
-        return [_reflected(b, q, v, tau), packed, taus]
+        return [_reflect_matrix(b, q, v, tau), packed, taus]
 
     q, *_ = at.b.scan(step, [unit, packed, taus], [at.b.iota(SI32, [count], 0)])
     return [q]
@@ -95,7 +95,7 @@ def _length(b: BodyBuilder, x: Value) -> Value:
     return scale * b.emit("sqrt", _total(b, part * part))
 
 
-def _reflected(b: BodyBuilder, matrix: Value, v: Value, tau: Value) -> Value:
+def _reflect_matrix(b: BodyBuilder, matrix: Value, v: Value, tau: Value) -> Value:
     """`matrix - tau v (v^T matrix)`."""
     rank = matrix.rank
     spread = _along(b, v, matrix)

@@ -57,14 +57,14 @@ def _component(at: Site, indices: Value, vector: int, position: int) -> Value:
 
 
 def _gather(at: Site) -> Value:
-    return _gathered(at, at.ints("slice_sizes"))
+    return _gather_windows(at, at.ints("slice_sizes"))
 
 
 def _dynamic_gather(at: Site) -> Value:
-    return _gathered(at, at.sizes(2))
+    return _gather_windows(at, at.sizes(2))
 
 
-def _gathered(at: Site, sizes: Sequence[Dim]) -> Value:
+def _gather_windows(at: Site, sizes: Sequence[Dim]) -> Value:
     x, indices = at.x[:2]
     fields = at.fields("dimension_numbers")
     collapsed = fields.get("collapsed_slice_dims", ())
@@ -78,7 +78,7 @@ def _gathered(at: Site, sizes: Sequence[Dim]) -> Value:
     found = _rows_at(at, x, parts, window, sizes)
     if found is None:
         found = _elements_at(at, x, parts, window, sizes)
-    return _placed(found, fields.get("offset_dims", ()), len(parts.shape))
+    return _place_windows(found, fields.get("offset_dims", ()), len(parts.shape))
 
 
 def _rows_at(
@@ -119,7 +119,7 @@ def _over(at: Site, start: Value, dims: Sequence[Dim]) -> Value:
     return at.spread(start.reshape([*start.shape, *(1 for _ in range(more))]), tuple(dims))
 
 
-def _placed(found: Value, offsets: Sequence[int], batch: int) -> Value:
+def _place_windows(found: Value, offsets: Sequence[int], batch: int) -> Value:
     """Window axes, which come last, moved to where the result wants them."""
     order, windows, batches = [], iter(range(batch, found.rank)), iter(range(batch))
     for axis in range(found.rank):

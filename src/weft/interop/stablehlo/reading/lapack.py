@@ -105,12 +105,12 @@ def _getrf(at: Site) -> Results:
     order, lower, upper = at.b.emit("lu", x)
     row, column = (at.b.iota("si64", x.shape, x.rank - 2 + i) for i in range(2))
     below = at.b.compare(row, column, "greater")
-    lower, upper = (_widened(at, part, at.static(x)) for part in (lower, upper))
+    lower, upper = (_widen_with_zeros(at, part, at.static(x)) for part in (lower, upper))
     both = at.b.emit("select", below, lower, upper)
     return [both, _exchanges(at, order, m, min(m, n)), _info(at, x)]
 
 
-def _widened(at: Site, x: Value, shape: Sequence[int]) -> Value:
+def _widen_with_zeros(at: Site, x: Value, shape: Sequence[int]) -> Value:
     """With zeros behind the last rows and columns."""
     more = [a - b for a, b in zip(shape, at.static(x), strict=True)]
     if not any(more):

@@ -38,7 +38,7 @@ def check_quantised(at: Site, given: Sequence[HloType]) -> None:
         at.refuse("it moves numbers between tensors that are quantised differently")
 
 
-def _quantised(at: Site, kind: HloType) -> Quantised | None:
+def _quantised_type(at: Site, kind: HloType) -> Quantised | None:
     return kind.quantised if isinstance(kind, HloTensor) else None
 
 
@@ -60,7 +60,10 @@ def _floats(at: Site, x: Value, q: Quantised) -> Value:
 def _quantize(at: Site) -> Value:
     """Of floats, or of numbers that are quantised otherwise. The zero point is added before what
     does not fit is cut and halves go to the even number, as StableHLO says it."""
-    source, q = _quantised(at, at.reader.declared(at.op.operands[0])), _quantised(at, at.result())
+    source, q = (
+        _quantised_type(at, at.reader.declared(at.op.operands[0])),
+        _quantised_type(at, at.result()),
+    )
     x = at.x[0] if source is None else _floats(at, at.x[0], source)
     assert q is not None
     moved = x / _along(at, q.scales, q, x) + _along(at, q.zeros, q, x)
@@ -69,7 +72,7 @@ def _quantize(at: Site) -> Value:
 
 
 def _dequantize(at: Site) -> Value:
-    q = _quantised(at, at.reader.declared(at.op.operands[0]))
+    q = _quantised_type(at, at.reader.declared(at.op.operands[0]))
     assert q is not None
     return _floats(at, at.x[0], q)
 

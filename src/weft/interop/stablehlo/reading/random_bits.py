@@ -54,7 +54,7 @@ def _by_philox(
     high = _entry(at, state, 2) if long else key
     number = at.b.iota(UI64, [blocks], 0)
     parts = _philox(
-        at, key, *_added(at, at.spread(low, (blocks,)), at.spread(high, (blocks,)), number)
+        at, key, *_add_to_halves(at, at.spread(low, (blocks,)), at.spread(high, (blocks,)), number)
     )
     columns = [part.reshape([blocks, 1]) for part in parts]
     words = at.b.concat(columns, 1).reshape([blocks * 4])
@@ -62,8 +62,8 @@ def _by_philox(
     if bits == 64:
         pairs = words.reshape([count // 2, 2])
         sides = (at.sliced(pairs, [0, side], [count // 2, 1]) for side in (0, 1))
-        words = _paired(at, *sides)
-    end = _added(at, low, high, at.full(blocks, low))
+        words = _pair_halves(at, *sides)
+    end = _add_to_halves(at, low, high, at.full(blocks, low))
     return words.reshape(shape), [key, *end] if long else [key, end[0]]
 
 
@@ -81,7 +81,7 @@ def _by_threefry(
     first, second = _threefry(at, key, number)
     after = [key, counter + blocks]
     if bits == 64:
-        return _paired(at, first, second).reshape(shape), after
+        return _pair_halves(at, first, second).reshape(shape), after
     column = [*half[: along + 1], 1, *half[along + 1 :]]
     both = at.b.concat([word.reshape(column) for word in (first, second)], along + 1)
     even = [2 * n if axis == along else n for axis, n in enumerate(half)]
@@ -98,11 +98,11 @@ def _halves(at: Site, value: Value) -> tuple[Value, Value]:
     return value & _LOW, at.b.emit("shift_right", value, at.full(32, value))
 
 
-def _paired(at: Site, low: Value, high: Value) -> Value:
+def _pair_halves(at: Site, low: Value, high: Value) -> Value:
     return low | at.b.emit("shift_left", high, at.full(32, high))
 
 
-def _added(at: Site, low: Value, high: Value, number: Value) -> tuple[Value, Value]:
+def _add_to_halves(at: Site, low: Value, high: Value, number: Value) -> tuple[Value, Value]:
     """A number of 128 bits, as two halves, plus one of 64."""
     total = low + number
     return total, high + at.b.cast(total < low, UI64)
@@ -119,13 +119,13 @@ def _threefry(at: Site, key: Value, number: Value) -> list[Value]:
     for turn in range(5):
         for rotation in _ROTATIONS[turn % 2]:
             x = (x + y) & _LOW
-            y = _rotated(at, y, rotation) ^ x
+            y = _rotate_bits(at, y, rotation) ^ x
         x = (x + keys[(turn + 1) % 3]) & _LOW
         y = (y + keys[(turn + 2) % 3] + (turn + 1)) & _LOW
     return [x, y]
 
 
-def _rotated(at: Site, value: Value, by: int) -> Value:
+def _rotate_bits(at: Site, value: Value, by: int) -> Value:
     left = at.b.emit("shift_left", value, at.full(by, value)) & _LOW
     return left | at.b.emit("shift_right", value, at.full(32 - by, value))
 

@@ -38,10 +38,12 @@ def _scatter(at: Site) -> Results:
     count = (len(at.x) - 1) // 2
     xs, indices, updates = at.x[:count], at.x[count], at.x[count + 1 :]
     positions = _positions(at, xs[0], indices, updates[0])
-    return _put(at, at.op.blocks[0], xs, positions, updates, bool(at.attr("unique_indices")))
+    return _put_updates(
+        at, at.op.blocks[0], xs, positions, updates, bool(at.attr("unique_indices"))
+    )
 
 
-def _put(
+def _put_updates(
     at: Site, block: HloBlock, xs: Sequence[Value], positions: Value, updates: Sequence[Value],
     unique: bool = False,
 ) -> list[Value]:  # fmt: skip
@@ -189,7 +191,7 @@ def _select_and_scatter(at: Site) -> Value:
     windows = [patches(at, board, (1,) * x.rank) for board in boards]
     _, places = folded_in_order(at, windows, [x.rank], better)
     board = at.spread(start, shape)
-    return _put(at, scatter, [board], places, [source])[0]
+    return _put_updates(at, scatter, [board], places, [source])[0]
 
 
 SCATTERING: Final[Mapping[str, Lowering]] = {

@@ -187,7 +187,7 @@ def pad(
     if not any((*low, *high, *interior)):
         return x
     around = [max(n, 0) for n in low], [max(n, 0) for n in high]
-    made = _filled(at, x, value, *around, interior)
+    made = _fill_around(at, x, value, *around, interior)
     if min(*low, *high) >= 0:
         return made
     apart = [d + max(d - 1, 0) * i for d, i in zip(at.static(x), interior, strict=True)]
@@ -196,7 +196,7 @@ def pad(
     return at.sliced(made, starts, sizes)
 
 
-def _filled(
+def _fill_around(
     at: Site, x: Value, value: Value, low: Sequence[int], high: Sequence[int],
     interior: Sequence[int],
 ) -> Value:  # fmt: skip
@@ -272,12 +272,12 @@ def _dynamic_update_slice(at: Site) -> Value:
         return update
     sizes = [dim for dim in update.shape if isinstance(dim, int)]
     if len(sizes) != update.rank:
-        return _replaced(at, x, update, starts)
+        return _replace_window(at, x, update, starts)
     start = start_vector(at, starts)
     return at.b.emit("dynamic_update_slice", x, update, start, sizes=sizes)
 
 
-def _replaced(at: Site, x: Value, update: Value, starts: Sequence[Value]) -> Value:
+def _replace_window(at: Site, x: Value, update: Value, starts: Sequence[Value]) -> Value:
     """A window whose size is known only at run time, put to its positions one by one."""
     total = at.b.full(update.shape, 0, SI64)
     for axis, stride in enumerate(strides(at, x.shape)):

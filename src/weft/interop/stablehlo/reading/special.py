@@ -44,7 +44,7 @@ def _formula(at: Site) -> Value:
     """What the function of `weft.special` writes for operands of these types."""
     operands = at.aligned(at.x)
     name = at.op.name.removeprefix("broadcast_")
-    program = _written(name, tuple(TensorType(x.dtype, x.shape) for x in operands))
+    program = _trace_formula(name, tuple(TensorType(x.dtype, x.shape) for x in operands))
     values = dict(zip(program.main.parameter_ids, operands, strict=True))
 
     def value(operand: Operand) -> Value:
@@ -59,7 +59,7 @@ def _formula(at: Site) -> Value:
 
 
 @cache
-def _written(name: str, kinds: tuple[TensorType, ...]) -> Program:
+def _trace_formula(name: str, kinds: tuple[TensorType, ...]) -> Program:
     function = FORMULAS[name]
     return trace(function, kinds, list, lambda operands: function(*operands)).program
 

@@ -24,7 +24,7 @@ def _fft(at: Site) -> Value:
             whole = _along(at, at.b.cast(x, CF64 if x.dtype is F64 else CF32), axes[-1:], -1)
             return _along(at, _first(at, whole, lengths[-1] // 2 + 1), axes[:-1], -1)
     half = _along(at, x, axes[:-1], 1)
-    return at.b.emit("real", _along(at, _mirrored(at, half, lengths[-1]), axes[-1:], 1))
+    return at.b.emit("real", _along(at, _mirror_half(at, half, lengths[-1]), axes[-1:], 1))
 
 
 def _along(at: Site, x: Value, axes: list[int], sign: int) -> Value:
@@ -44,7 +44,7 @@ def _first(at: Site, x: Value, count: int) -> Value:
     return at.sliced(x, [0] * x.rank, [*at.static(x)[:-1], count])
 
 
-def _mirrored(at: Site, half: Value, size: int) -> Value:
+def _mirror_half(at: Site, half: Value, size: int) -> Value:
     """All elements of a transform of real numbers, of which the first half is given."""
     count, last = (size - 1) // 2, half.rank - 1
     half = _first(at, half, size // 2 + 1)

@@ -29,7 +29,7 @@ def _named_window(at: Site, kind: str) -> Value:
     wanted = {"any": "max", "all": "min"}.get(kind, kind)
     inside = [(max(a, 0), max(b, 0)) for a, b in padding]
     base = at.ints("base_dilations", ones)
-    x = _cut(at, x, padding, base)
+    x = _cut_padding(at, x, padding, base)
     found = at.b.emit(
         "reduce_window",
         x,
@@ -45,7 +45,9 @@ def _named_window(at: Site, kind: str) -> Value:
     return at.b.emit(COMBINE[kind], *at.aligned([found, start]))
 
 
-def _cut(at: Site, x: Value, padding: Sequence[tuple[int, int]], base: Sequence[int]) -> Value:
+def _cut_padding(
+    at: Site, x: Value, padding: Sequence[tuple[int, int]], base: Sequence[int]
+) -> Value:
     """Negative padding takes elements away, after they have been spread out."""
     if all(low >= 0 and high >= 0 for low, high in padding):
         return x

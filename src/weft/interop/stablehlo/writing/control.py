@@ -123,7 +123,7 @@ def write_scan(
         made = writer.inline(inner, body, [*_like(state, carries), *slices])
         rows = _flat(made[op.carry_count :])
         kept = values[len(values) - len(stacks) :]
-        filled = [_put(inner, s, row, step) for s, row in zip(kept, rows, strict=True)]
+        filled = [_put_row(inner, s, row, step) for s, row in zip(kept, rows, strict=True)]
         after = inner.op("add", step, inner.scalar(1, SI64))
         return [after, *_flat(made[: op.carry_count]), *filled]
 
@@ -163,7 +163,7 @@ def _row(page: Page, x: Ssa, step: Ssa) -> Ssa:
     return page.reshape(found, x.shape[1:])
 
 
-def _put(page: Page, stack: Ssa, row: Ssa, step: Ssa) -> Ssa:
+def _put_row(page: Page, stack: Ssa, row: Ssa, step: Ssa) -> Ssa:
     zero = page.scalar(0, SI64)
     starts = [step, *(zero for _ in row.shape)]
     return page.op("dynamic_update_slice", stack, page.reshape(row, (1, *row.shape)), *starts)

@@ -134,13 +134,13 @@ def cast(page: Page, x: Ssa, dtype: DType) -> Ssa:
     if dtype is I1:
         return page.compare(x, page.full(0, x.type), "NE")
     if x.dtype.is_integer and dtype.is_integer:
-        return page.convert(_saturated(page, x, dtype), dtype)
+        return page.convert(_saturate_to(page, x, dtype), dtype)
     if x.dtype.is_float and dtype.is_integer:
         return _whole(page, x, dtype)
     return page.convert(x, dtype)
 
 
-def _saturated(page: Page, x: Ssa, dtype: DType) -> Ssa:
+def _saturate_to(page: Page, x: Ssa, dtype: DType) -> Ssa:
     low, high = max(x.dtype.lowest, dtype.lowest), min(x.dtype.highest, dtype.highest)
     if (low, high) == (x.dtype.lowest, x.dtype.highest):
         return x

@@ -127,12 +127,12 @@ class _Writer:
             case Constant():
                 return page.constant(op.value)
             case Cond():
-                return _packed(write_cond(self, page, op, args), output)
+                return _pack_results(write_cond(self, page, op, args), output)
             case While():
-                return _packed(write_while(self, page, op, args), output)
+                return _pack_results(write_while(self, page, op, args), output)
             case Scan():
                 kinds = list(leaves(output))
-                return _packed(write_scan(self, page, op, args, kinds), output)
+                return _pack_results(write_scan(self, page, op, args, kinds), output)
         flat = [leaf for value in args for leaf in flattened(value)]
         return self._plain(page, op, flat, output, noted)
 
@@ -151,7 +151,7 @@ class _Writer:
             return write_quantisation(page, op, x, output)
         if call is not None:
             given = _call_operands(page, op, x, output)
-            return _packed(write_call(page, call, given, output, noted), output)
+            return _pack_results(write_call(page, call, given, output, noted), output)
         raise Unimplemented(op.mnemonic, "StableHLO has no operation of its meaning")
 
 
@@ -196,7 +196,7 @@ def _operand(page: Page, operand: Operand, env: dict[int, Written]) -> Written:
     return value[operand.index]
 
 
-def _packed(values: list[Ssa], output: ValueType) -> Written:
+def _pack_results(values: list[Ssa], output: ValueType) -> Written:
     """Flat results as the value of a PTIR type."""
     rest = iter(values)
 

@@ -46,14 +46,14 @@ def _quantize(page: Page, op: Quantize, x: list[Ssa], kind: TensorType) -> Ssa:
     wide = F64 if x[0].dtype is F64 else F32
     quotient = page.op("divide", x[0], _along(page, x[1], x[0], op.axis))
     zero = _along(page, x[2], x[0], op.axis) if len(x) > 2 else None
-    return _quantised(page, cast(page, quotient, wide), zero, kind.dtype)
+    return _quantise_quotient(page, cast(page, quotient, wide), zero, kind.dtype)
 
 
 def _dequantize(page: Page, op: Dequantize, x: list[Ssa], kind: TensorType) -> Ssa:
     wide = F64 if F64 in (kind.dtype, x[1].dtype) else F32
     scale = _along(page, cast(page, x[1], wide), x[0], op.axis)
     zero = _along(page, x[2], x[0], op.axis) if len(x) > 2 else None
-    return cast(page, _dequantised(page, x[0], scale, zero), kind.dtype)
+    return cast(page, _dequantise_steps(page, x[0], scale, zero), kind.dtype)
 
 
 def _requantize(page: Page, op: Requantize, x: list[Ssa], kind: TensorType) -> Ssa:
@@ -61,9 +61,9 @@ def _requantize(page: Page, op: Requantize, x: list[Ssa], kind: TensorType) -> S
     wide = F64 if in_scale.dtype is F64 else F32
     scales = (cast(page, scale, wide) for scale in (in_scale, out_scale))
     before, after = (_along(page, scale, value, op.axis) for scale in scales)
-    real = _dequantised(page, value, before, _along(page, in_zero, value, op.axis))
+    real = _dequantise_steps(page, value, before, _along(page, in_zero, value, op.axis))
     quotient = page.op("divide", real, after)
-    return _quantised(page, quotient, _along(page, out_zero, value, op.axis), kind.dtype)
+    return _quantise_quotient(page, quotient, _along(page, out_zero, value, op.axis), kind.dtype)
 
 
 def _along(page: Page, parameter: Ssa, x: Ssa, axis: int | None) -> Ssa:
@@ -79,7 +79,7 @@ def _along(page: Page, parameter: Ssa, x: Ssa, axis: int | None) -> Ssa:
     )
 
 
-def _quantised(page: Page, quotient: Ssa, zero: Ssa | None, dtype: DType) -> Ssa:
+def _quantise_quotient(page: Page, quotient: Ssa, zero: Ssa | None, dtype: DType) -> Ssa:
     steps = page.op("round_nearest_even", quotient) if dtype.is_integer else quotient
     if zero is not None:
         steps = page.op("add", steps, cast(page, zero, steps.dtype))
@@ -89,7 +89,7 @@ def _quantised(page: Page, quotient: Ssa, zero: Ssa | None, dtype: DType) -> Ssa
     return cast(page, steps, dtype)
 
 
-def _dequantised(page: Page, x: Ssa, scale: Ssa, zero: Ssa | None) -> Ssa:
+def _dequantise_steps(page: Page, x: Ssa, scale: Ssa, zero: Ssa | None) -> Ssa:
     """Integers of up to 16 bits are subtracted in 32, others in 64, which is exact."""
     wide = SI32 if x.dtype.bits <= 16 else SI64
     wide = scale.dtype if x.dtype.is_float else wide

@@ -75,13 +75,13 @@ def padded(
 
 def _tile(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
     if not x[0].type.is_static:
-        return _repeated(page, op.repeats, x[0], kind)
+        return _repeat_axes(page, op.repeats, x[0], kind)
     split = [n for dim in x[0].shape for n in (1, dim)]
     spread = [n for r, dim in zip(op.repeats, x[0].shape, strict=True) for n in (r, dim)]
     return page.reshape(page.spread(page.reshape(x[0], split), spread), kind.shape)
 
 
-def _repeated(page: Page, repeats: Sequence[int], x: Ssa, kind: TensorType) -> Ssa:
+def _repeat_axes(page: Page, repeats: Sequence[int], x: Ssa, kind: TensorType) -> Ssa:
     """Copies side by side, axis by axis, where sizes are known only at run time."""
     if math.prod(repeats) > MOST_COPIES or 0 in repeats:
         raise Unimplemented("tile", f"{list(repeats)} copies of {x.type}")
@@ -191,10 +191,10 @@ def rows_at(page: Page, x: Ssa, indices: Ssa) -> Ssa:
         f"offset_dims = {offsets}, collapsed_slice_dims = [0], start_index_map = [0], "
         f"index_vector_dim = {indices.rank}"
     )
-    return _gathered(page, [x, indices], kind, numbers, [1, *x.shape[1:]])
+    return _write_gather(page, [x, indices], kind, numbers, [1, *x.shape[1:]])
 
 
-def _gathered(
+def _write_gather(
     page: Page, x: list[Ssa], kind: TensorType, numbers: str, sizes: Sequence[Any]
 ) -> Ssa:
     if not all(isinstance(size, int) for size in sizes):
@@ -219,10 +219,10 @@ def _gather(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
         f"collapsed_slice_dims = [{axis}], {batches if others else ''}"
         f"start_index_map = [{axis}], index_vector_dim = {rank}"
     )
-    return _gathered(page, x, kind, numbers, [1] * rank)
+    return _write_gather(page, x, kind, numbers, [1] * rank)
 
 
-def _scattered(page: Page, x: list[Ssa], numbers: str, how: str) -> Ssa:
+def _write_scatter(page: Page, x: list[Ssa], numbers: str, how: str) -> Ssa:
     scalar = TensorType(x[0].dtype, ())
 
     def combine(inner: Page, args: list[Ssa]) -> list[Ssa]:
@@ -249,7 +249,7 @@ def _scatter_add(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
     )
     wide = numeric.accumulator_dtype(kind.dtype)
     value, updates = (cast(page, v, wide) for v in (x[0], x[2]))
-    return cast(page, _scattered(page, [value, x[1], updates], numbers, "add"), kind.dtype)
+    return cast(page, _write_scatter(page, [value, x[1], updates], numbers, "add"), kind.dtype)
 
 
 def _scatter_reduce(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
@@ -264,7 +264,7 @@ def _scatter_reduce(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
     how = str(op.reduce)
     wide = numeric.accumulator_dtype(kind.dtype) if how == "add" else kind.dtype
     value, updates = (cast(page, v, wide) for v in (x[0], x[2]))
-    return cast(page, _scattered(page, [value, x[1], updates], numbers, how), kind.dtype)
+    return cast(page, _write_scatter(page, [value, x[1], updates], numbers, how), kind.dtype)
 
 
 def _segment(kind: str) -> WriteOne:
@@ -279,7 +279,7 @@ def _segment(kind: str) -> WriteOne:
             f"update_window_dims = {list(range(1, data.rank))}, inserted_window_dims = [0], "
             "scatter_dims_to_operand_dims = [0], index_vector_dim = 1"
         )
-        found = _scattered(page, [rows, ids, cast(page, data, wide)], numbers, kind)
+        found = _write_scatter(page, [rows, ids, cast(page, data, wide)], numbers, kind)
         return cast(page, found, output.dtype)
 
     return write
@@ -344,11 +344,11 @@ def _argsort(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
 def top_k(page: Page, op: Any, x: Ssa) -> tuple[Ssa, Ssa]:
     axis = op.axis % x.rank
     found = ordered(page, x, axis, op.largest, op.indices_dtype)
-    first, second = (_leading(page, value, axis, op.k) for value in found)
+    first, second = (_take_leading(page, value, axis, op.k) for value in found)
     return first, second
 
 
-def _leading(page: Page, x: Ssa, axis: int, count: int) -> Ssa:
+def _take_leading(page: Page, x: Ssa, axis: int, count: int) -> Ssa:
     """The first elements along an axis."""
     if x.type.is_static:
         limits = [count if a == axis else dim for a, dim in enumerate(x.type.static_shape)]

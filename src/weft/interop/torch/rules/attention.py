@@ -25,14 +25,14 @@ def attended(
     front = w.broadcast_shapes(*(x.shape[:-3] for x in (q, k, v))) if q.ndim > 3 else ()
     if q.ndim <= 4 and all(x.shape[:-3] == tuple(front) for x in (q, k, v)) and _plain(attn_mask):
         return F.attention(q, k, v, attn_mask, causal=is_causal, scale=scale)
-    return _flattened(q, k, v, attn_mask, is_causal, scale)
+    return _flatten_leading(q, k, v, attn_mask, is_causal, scale)
 
 
 def _plain(mask: Any) -> bool:
     return mask is None or mask.ndim <= 4
 
 
-def _flattened(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: Any) -> Any:
+def _flatten_leading(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: Any) -> Any:
     """More leading axes than two are one."""
     front = tuple(w.broadcast_shapes(*(x.shape[:-2] for x in (q, k, v))))
     flat = [
@@ -68,7 +68,7 @@ def _(
     return tuple(back(gradient))
 
 
-def _seen(mask: Any, kind: int | None) -> Any:
+def _find_seen(mask: Any, kind: int | None) -> Any:
     """torch's mask of a layer, of rows, keys or both, as what is seen in [B, H, Q, K]."""
     if mask is None:
         return None
@@ -98,7 +98,7 @@ def _(
 ) -> Any:  # fmt: skip
     if need_weights:
         raise Unimplemented("_native_multi_head_attention", "the weights of attention as a result")
-    seen = _seen(mask, mask_type)
+    seen = _find_seen(mask, mask_type)
     mixed = _attended_by_heads((query, key, value), num_head, qkv_weight, qkv_bias, seen)
     return F.linear(mixed, proj_weight, proj_bias), None
 
@@ -110,7 +110,7 @@ def _(
     norm_bias_1: Any, norm_weight_2: Any, norm_bias_2: Any, ffn_weight_1: Any, ffn_bias_1: Any,
     ffn_weight_2: Any, ffn_bias_2: Any, mask: Any = None, mask_type: int | None = None,
 ) -> Any:  # fmt: skip
-    seen = _seen(mask, mask_type)
+    seen = _find_seen(mask, mask_type)
 
     def mixed(x: Any) -> Any:
         made = _attended_by_heads((x, x, x), num_heads, qkv_weight, qkv_bias, seen)

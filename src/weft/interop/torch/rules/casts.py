@@ -21,7 +21,7 @@ def cast(x: Any, dtype: DType) -> Any:
         return w.astype(x, dtype)
     if dtype.bits >= 64 or (x.dtype.is_integer and _holds(dtype, x.dtype)):
         return w.astype(x, dtype)
-    return _wrapped(w.astype(x, SI64), dtype)
+    return _wrap_bits(w.astype(x, SI64), dtype)
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
@@ -31,7 +31,7 @@ def _holds(wide: DType, narrow: DType) -> bool:
     return wide.is_signed and wide.bits > narrow.bits
 
 
-def _wrapped(x: Any, dtype: DType) -> Any:
+def _wrap_bits(x: Any, dtype: DType) -> Any:
     """The lowest bits of 64-bit integers, read as a dtype."""
     low = w.bitwise_and(x, (1 << dtype.bits) - 1)
     if dtype.is_signed:

@@ -15,10 +15,10 @@ def filled(size: Any, value: Any, dtype: DType | None = None, **_: Any) -> Any:
     chosen = dtype or (value.dtype if is_tensor(value) else DEFAULTS[type(value)])
     if is_tensor(value):
         return w.broadcast_to(w.astype(value, chosen), tuple(size))
-    return w.full(tuple(size), _fitting(value, chosen), dtype=chosen)
+    return w.full(tuple(size), _fit_number(value, chosen), dtype=chosen)
 
 
-def _fitting(value: Any, dtype: DType) -> Any:
+def _fit_number(value: Any, dtype: DType) -> Any:
     """A number of the dtype's kind; an integer keeps its lowest bits."""
     if dtype.is_integer and isinstance(value, float) and not math.isfinite(value):
         return 0

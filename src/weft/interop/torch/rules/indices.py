@@ -131,15 +131,17 @@ def _rows(how: str) -> Rule:
     """Rows placed along an axis, which an index names."""
 
     def call(x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
-        return _placed(x, dim, index, source if alpha == 1 else source * alpha, how)
+        return _place_elements(x, dim, index, source if alpha == 1 else source * alpha, how)
 
     return call
 
 
-def _placed(x: Any, dim: int, index: Any, source: Any, how: str, include: bool = True) -> Any:
+def _place_elements(
+    x: Any, dim: int, index: Any, source: Any, how: str, include: bool = True
+) -> Any:
     if not x.ndim:
         flat = [w.reshape(each, (-1,)) for each in (x, index, source)]
-        return w.reshape(_placed(flat[0], 0, flat[1], flat[2], how, include), ())
+        return w.reshape(_place_elements(flat[0], 0, flat[1], flat[2], how, include), ())
     at = dim % x.ndim
     if source.ndim < x.ndim:
         source = w.reshape(source, (1,) * (x.ndim - source.ndim) + tuple(source.shape))
@@ -150,7 +152,7 @@ def _placed(x: Any, dim: int, index: Any, source: Any, how: str, include: bool =
 
 @rule("aten.index_reduce")
 def _(x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Any:
-    return _placed(x, dim, index, source, WORDS[reduce], include_self)
+    return _place_elements(x, dim, index, source, WORDS[reduce], include_self)
 
 
 @rule("aten.index_fill")
@@ -158,7 +160,7 @@ def _(x: Any, dim: int, index: Any, value: Any) -> Any:
     shape = list(x.shape) or [1]
     flat = w.reshape(index, (-1,))
     shape[dim] = flat.shape[0]
-    return _placed(x, dim, flat, filled(shape, value, x.dtype), "replace")
+    return _place_elements(x, dim, flat, filled(shape, value, x.dtype), "replace")
 
 
 @rule("aten.index_select")
@@ -195,7 +197,7 @@ def _(
     if padding_idx >= 0:
         rows = w.where((flat == padding_idx)[:, None], w.zeros((), dtype=rows.dtype), rows)
     table = w.zeros((num_weights, width), dtype=gradient.dtype)
-    return _placed(table, 0, flat, rows, "add")
+    return _place_elements(table, 0, flat, rows, "add")
 
 
 @rule("aten.masked_scatter")
@@ -206,20 +208,20 @@ def _(x: Any, mask: Any, source: Any) -> Any:
     return w.where(mask, w.reshape(taken, x.shape), x)
 
 
-def _written(x: Any, numbers: Any, source: Any) -> Any:
+def _write_elements(x: Any, numbers: Any, source: Any) -> Any:
     """Elements written at numbers among all of `x`."""
     source = w.broadcast_to(cast(source, x.dtype), numbers.shape)
     flat = scattered(w.ravel(x), 0, w.ravel(numbers), w.ravel(source), "replace")
     return w.reshape(flat, x.shape)
 
 
-def _numbered(x: Any) -> Any:
+def _number_elements(x: Any) -> Any:
     return w.reshape(w.arange(x.size), x.shape)
 
 
 @rule("aten.diagonal_scatter")
 def _(x: Any, source: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
-    return _written(x, diagonal(_numbered(x), offset, dim1, dim2), source)
+    return _write_elements(x, diagonal(_number_elements(x), offset, dim1, dim2), source)
 
 
 @rule("aten.select_scatter")
@@ -234,7 +236,7 @@ def _(x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, ste
     first, last = bounds(x.shape[dim], start, end)
     if step == 1:
         return _between(x, source, dim, first, last)
-    return _written(x, part(_numbered(x), dim, slice(first, last, step)), source)
+    return _write_elements(x, part(_number_elements(x), dim, slice(first, last, step)), source)
 
 
 def _between(x: Any, source: Any, dim: int, first: int, last: int) -> Any:

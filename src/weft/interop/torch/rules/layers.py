@@ -61,7 +61,7 @@ def _statistics(x: Any) -> tuple[Any, Any]:
     return mean, w.mean(apart * apart, axis=axes)
 
 
-def _normalised(x: Any, mean: Any, spread: Any, weight: Any, bias: Any) -> Any:
+def _normalise_by(x: Any, mean: Any, spread: Any, weight: Any, bias: Any) -> Any:
     made = (_wide(x) - _column(mean, x.ndim)) * _column(spread, x.ndim)
     made = made if weight is None else made * _column(weight, x.ndim)
     return cast(made if bias is None else made + _column(bias, x.ndim), x.dtype)
@@ -69,7 +69,7 @@ def _normalised(x: Any, mean: Any, spread: Any, weight: Any, bias: Any) -> Any:
 
 @rule("aten._native_batch_norm_legit_no_training")
 def _(x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
-    made = _normalised(x, mean, w.rsqrt(var + eps), weight, bias)
+    made = _normalise_by(x, mean, w.rsqrt(var + eps), weight, bias)
     nothing = w.zeros((0,), dtype=x.dtype)
     return made, nothing, nothing
 
@@ -84,7 +84,7 @@ def batch_norm(
     if reserved:
         training, momentum, eps = True, training, momentum
     if not training:
-        made = _normalised(x, mean, w.rsqrt(var + eps), weight, bias)
+        made = _normalise_by(x, mean, w.rsqrt(var + eps), weight, bias)
         return made, w.zeros((0,), dtype=x.dtype), w.zeros((0,), dtype=x.dtype), mean, var
     own, spread = _statistics(_wide(x))
     count = product([size for axis, size in enumerate(x.shape) if axis != 1])
@@ -94,7 +94,7 @@ def batch_norm(
         cast(old * (1 - momentum) + new * momentum, old.dtype)
         for old, new in ((mean, own), (var, unbiased))
     ]
-    made = (_normalised(x, own, root, weight, bias), own, root)
+    made = (_normalise_by(x, own, root, weight, bias), own, root)
     return (*made, w.zeros((0,), dtype=w.uint8), *moved) if reserved else (*made, *moved)
 
 
@@ -108,7 +108,7 @@ def _(x: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
 def _(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
     own, spread = _statistics(_wide(x))
     root = w.rsqrt(spread + eps)
-    return _normalised(x, own, root, weight, bias), own, root
+    return _normalise_by(x, own, root, weight, bias), own, root
 
 
 @rule("aten.native_batch_norm_backward")

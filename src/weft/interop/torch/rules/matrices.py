@@ -55,7 +55,7 @@ def _report(found: Any, count: int) -> Any:
     return w.astype(w.any(lost, axis=axes) if axes else lost, SI32)
 
 
-def _turned(x: Any) -> Any:
+def _transpose_conjugate(x: Any) -> Any:
     made = w.matrix_transpose(x)
     return w.conj(made) if x.dtype.is_complex else made
 
@@ -103,7 +103,7 @@ def _(factor: Any, upper: bool = False) -> Any:
 
 def _gram(x: Any, upper: bool) -> Any:
     half = w.triu(x) if upper else w.tril(x)
-    return _turned(half) @ half if upper else half @ _turned(half)
+    return _transpose_conjugate(half) @ half if upper else half @ _transpose_conjugate(half)
 
 
 def _norm_of_rows(x: Any) -> Any:
@@ -176,7 +176,7 @@ def _(x: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: A
 def _(x: Any, UPLO: str = "L", compute_v: bool = True) -> Any:  # noqa: N803
     half = w.tril(x) if UPLO == "L" else w.triu(x)
     eye = w.eye(x.shape[-1], dtype=x.dtype)
-    return L.eigvalsh(half + _turned(half) - half * eye), None
+    return L.eigvalsh(half + _transpose_conjugate(half) - half * eye), None
 
 
 @rule("aten._trilinear")

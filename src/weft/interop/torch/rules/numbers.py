@@ -74,10 +74,10 @@ def _power(x: Any, y: Any) -> Any:
     if not is_tensor(y) and x.dtype.is_float and y in (2, 0.5, 3, -0.5):
         return {2: lambda: x * x, 3: lambda: x * x * x, 0.5: lambda: w.sqrt(x),
                 -0.5: lambda: w.rsqrt(x)}[y]()  # fmt: skip
-    return same(_raised)(x, y)
+    return same(_raise_to_power)(x, y)
 
 
-def _raised(x: Any, y: Any) -> Any:
+def _raise_to_power(x: Any, y: Any) -> Any:
     dtype = x.dtype if is_tensor(x) else y.dtype
     if not dtype.is_integer or dtype is I1:
         return w.pow(x, y)

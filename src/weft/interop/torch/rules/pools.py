@@ -9,7 +9,7 @@ from weft.interop.torch.rules.indices import scattered
 from weft.interop.torch.rules.table import F, Rule, pair, product, rule, rules, w
 
 
-def _batched(function: Rule, x: Any, spatial: int) -> Any:
+def _apply_in_batch(function: Rule, x: Any, spatial: int) -> Any:
     """A function of [N, C, ...] on a tensor that may lack N."""
     if x.ndim == spatial + 2:
         return function(x)
@@ -25,7 +25,7 @@ def _largest(spatial: int) -> Rule:
         window = pair(kernel_size, spatial)
         step = pair(stride, spatial) if stride else window
         function = getattr(F, f"max_pool{spatial}d")
-        values, places = _batched(
+        values, places = _apply_in_batch(
             lambda x: tuple(function(x, window, step, pair(padding, spatial),
                                      pair(dilation, spatial), ceil_mode=ceil_mode,
                                      return_indices=True)),
@@ -71,14 +71,14 @@ def _mean(spatial: int) -> Rule:
                 return mean(x, count_include_pad)
             if not ceil_mode:
                 return mean(x, True) * (product(window) / divisor_override)
-            return _summed(x, mean(x, False), window, step, around) / divisor_override
+            return _sum_windows(x, mean(x, False), window, step, around) / divisor_override
 
-        return _batched(pooled, x, spatial)
+        return _apply_in_batch(pooled, x, spatial)
 
     return call
 
 
-def _summed(x: Any, mean: Any, window: Any, step: Any, around: Any) -> Any:
+def _sum_windows(x: Any, mean: Any, window: Any, step: Any, around: Any) -> Any:
     """The sum of every window: the mean of its real elements times their number."""
     wide = [(0, 0), (0, 0)] + [(p, p + k + s) for p, k, s in zip(around, window, step, strict=True)]
     ones = F.pad(w.ones((1, 1, *x.shape[2:]), dtype=x.dtype), wide, "constant", 0.0)
@@ -99,7 +99,7 @@ def _back(forward: Rule) -> Rule:
 
 def _adaptive(spatial: int) -> Rule:
     function = getattr(F, f"adaptive_avg_pool{spatial}d")
-    return lambda x, size: _batched(lambda x: function(x, tuple(size)), x, spatial)
+    return lambda x, size: _apply_in_batch(lambda x: function(x, tuple(size)), x, spatial)
 
 
 def _adaptive_back(spatial: int) -> Rule:
@@ -118,7 +118,7 @@ def _adaptive_largest(spatial: int) -> Rule:
             ]
             return _parts(x, windows)
 
-        return _batched(found, x, spatial)
+        return _apply_in_batch(found, x, spatial)
 
     return call
 

@@ -66,7 +66,7 @@ def _choices(x: Any, count: int, replacement: bool = False, **_: Any) -> Any:
     return cast(w.functional.top_k(logs + noise, count, -1)[1], SI64)
 
 
-def _waited(x: Any, p: float, **_: Any) -> Any:
+def _draw_attempts(x: Any, p: float, **_: Any) -> Any:
     """How many attempts with a chance of p it takes to succeed."""
     if p == 1:
         return w.ones_like(x)
@@ -108,7 +108,7 @@ rules(
     cauchy=lambda x, median=0.0, sigma=1.0, **_: (
         w.tan((_uniform(x.shape, x.dtype) - 0.5) * math.pi) * sigma + median
     ),
-    geometric=_waited,
+    geometric=_draw_attempts,
     multinomial=_choices,
 )
 rules(

@@ -31,7 +31,7 @@ def _layer(kind: Any, weights: Any, x: Any, settings: Any) -> Any:
     return made
 
 
-def _run(kind: Any, x: Any, state: Any, params: Any, given: Any, **more: Any) -> Any:
+def _run_layers(kind: Any, x: Any, state: Any, params: Any, given: Any, **more: Any) -> Any:
     biases, layers, dropout, train, bidirectional, batch_first = given
     if train and dropout:
         raise Unimplemented(kind.__name__, "dropout between the layers")
@@ -43,20 +43,20 @@ def _run(kind: Any, x: Any, state: Any, params: Any, given: Any, **more: Any) ->
 
 @rule("aten.lstm.input")
 def _(x: Any, hx: Any, params: Any, *given: Any) -> Any:
-    made, (hidden, cell) = _run(N.LSTM, x, tuple(hx), params, given)
+    made, (hidden, cell) = _run_layers(N.LSTM, x, tuple(hx), params, given)
     return made, hidden, cell
 
 
 @rule("aten.gru.input")
 def _(x: Any, hx: Any, params: Any, *given: Any) -> Any:
-    return _run(N.GRU, x, hx, params, given)
+    return _run_layers(N.GRU, x, hx, params, given)
 
 
 @rule("aten.rnn_tanh.input")
 def _(x: Any, hx: Any, params: Any, *given: Any) -> Any:
-    return _run(N.RNN, x, hx, params, given, nonlinearity="tanh")
+    return _run_layers(N.RNN, x, hx, params, given, nonlinearity="tanh")
 
 
 @rule("aten.rnn_relu.input")
 def _(x: Any, hx: Any, params: Any, *given: Any) -> Any:
-    return _run(N.RNN, x, hx, params, given, nonlinearity="relu")
+    return _run_layers(N.RNN, x, hx, params, given, nonlinearity="relu")

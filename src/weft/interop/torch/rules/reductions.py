@@ -104,7 +104,7 @@ def _place(name: str) -> Rule:
     return call
 
 
-def _running(name: str) -> Rule:
+def _reduce_running(name: str) -> Rule:
     function = getattr(w, name)
 
     def call(x: Any, dim: int, *, dtype: DType | None = None) -> Any:
@@ -115,7 +115,7 @@ def _running(name: str) -> Rule:
     return call
 
 
-def _sorted(x: Any, dim: int = -1, descending: bool = False, **_: Any) -> Any:
+def _sort_elements(x: Any, dim: int = -1, descending: bool = False, **_: Any) -> Any:
     small = cast(x, w.uint8) if x.dtype is I1 else x
     made = along(w.sort, small, dim, True, descending=descending)
     return cast(made, x.dtype), along(w.argsort, small, dim, True, descending=descending)
@@ -123,7 +123,7 @@ def _sorted(x: Any, dim: int = -1, descending: bool = False, **_: Any) -> Any:
 
 @rule("aten.sort.stable")
 def _(x: Any, *, stable: Any = None, dim: int = -1, descending: bool = False) -> Any:
-    return _sorted(x, dim, descending)
+    return _sort_elements(x, dim, descending)
 
 
 @rule("aten.topk")
@@ -281,14 +281,14 @@ rules(
     std=_spread(True, False),
     var_mean=_spread(False, True),
     std_mean=_spread(True, True),
-    cumsum=_running("cumulative_sum"),
-    cumprod=_running("cumulative_prod"),
+    cumsum=_reduce_running("cumulative_sum"),
+    cumprod=_reduce_running("cumulative_prod"),
     cummax=lambda x, dim: along(w.cummax, x, dim, True),
     cummin=lambda x, dim: along(w.cummin, x, dim, True),
     logcumsumexp=lambda x, dim: along(w.logcumsumexp, x, dim, True),
     logsumexp=lambda x, dim, keepdim=False: along(F.logsumexp, x, dim, keepdims=keepdim),
-    sort=_sorted,
-    argsort=lambda x, dim=-1, descending=False: _sorted(x, dim, descending)[1],
+    sort=_sort_elements,
+    argsort=lambda x, dim=-1, descending=False: _sort_elements(x, dim, descending)[1],
     count_nonzero=lambda x, dim=None: along(w.count_nonzero, x, _axes(dim)),
 )
 rules("aten.max.", default=_extreme("max"), dim=_best("max", "argmax"), other=w.maximum)

@@ -9,7 +9,7 @@ from weft.interop.sampling import grid_sampled
 from weft.interop.torch.rules.table import F, Rule, rule, rules, w
 
 
-def _resized(mode: str, spatial: int) -> Rule:
+def _resize_images(mode: str, spatial: int) -> Rule:
     def call(x: Any, size: Any, align_corners: Any = False, *scales: Any) -> Any:
         if isinstance(align_corners, list | tuple) or align_corners is None:
             scales, align_corners = (align_corners, *scales), False
@@ -43,7 +43,7 @@ for _theirs, _mode, _spatial in (
     ("linear1d", "linear", 1), ("bilinear2d", "bilinear", 2), ("trilinear3d", "trilinear", 3),
     ("bicubic2d", "bicubic", 2),
 ):  # fmt: skip
-    _made = _resized(_mode, _spatial)
+    _made = _resize_images(_mode, _spatial)
     rules("aten.", **{f"upsample_{_theirs}": _made, f"upsample_{_theirs}_backward": _back(_made)})
 
 

@@ -17,7 +17,7 @@ def _same(x: Any, *_: Any, **__: Any) -> Any:
     return x
 
 
-def _expanded(x: Any, size: Any, **_: Any) -> Any:
+def _expand_to(x: Any, size: Any, **_: Any) -> Any:
     """-1 keeps a size."""
     new = len(size) - x.ndim
     shape = [x.shape[at - new] if n == -1 else n for at, n in enumerate(size)]
@@ -31,7 +31,7 @@ def reshaped(x: Any, size: Any) -> Any:
     return w.reshape(x, tuple(size))
 
 
-def _squeezed(x: Any, dim: Any = None) -> Any:
+def _squeeze_dims(x: Any, dim: Any = None) -> Any:
     named = range(x.ndim) if dim is None else dim if isinstance(dim, list | tuple) else [dim]
     axes = tuple(a % x.ndim for a in named if x.ndim and x.shape[a] == 1)
     return w.squeeze(x, axis=axes) if axes else x
@@ -74,7 +74,7 @@ def _split_evenly(x: Any, size: int, dim: int = 0) -> Any:
     return _split(x, [min(size, total - at) for at in range(0, max(total, 1), max(size, 1))], dim)
 
 
-def _joined(tensors: Any, dim: int = 0) -> Any:
+def _join_tensors(tensors: Any, dim: int = 0) -> Any:
     dtype = common(list(tensors))
     kept = [t for t in tensors if t.shape != (0,)] or list(tensors)[:1]
     return w.concat([cast(each, dtype) for each in kept], axis=dim)
@@ -85,7 +85,7 @@ def diagonal(x: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     return w.linalg.diagonal(moved, offset=offset)
 
 
-def _padded(x: Any, pad: Any, value: Any = 0) -> Any:
+def _pad_pairs(x: Any, pad: Any, value: Any = 0) -> Any:
     """Pairs of widths, from the last axis on; under 0 they cut elements off."""
     around = list(zip(pad[::2], pad[1::2], strict=True))[::-1]
     widths = [(0, 0)] * (x.ndim - len(around)) + around
@@ -136,27 +136,27 @@ def _(x: Any, source: Any, size: Any, stride: Any, storage_offset: Any = None) -
     return w.reshape(flat, x.shape)
 
 
-def _unfolded(x: Any, dimension: int, size: int, step: int) -> Any:
+def _unfold_axis(x: Any, dimension: int, size: int, step: int) -> Any:
     if not x.ndim:
         return w.reshape(x, (1,)) if size else w.zeros((0,), dtype=x.dtype)
     return w.sliding_window(x, size, step, axis=dimension)
 
 
-def _flipped(x: Any, dims: Any) -> Any:
+def _flip_dims(x: Any, dims: Any) -> Any:
     return w.flip(x, axis=tuple(dims)) if x.ndim and dims else x
 
 
-def _tiled(x: Any, repeats: Any) -> Any:
+def _tile_repeats(x: Any, repeats: Any) -> Any:
     more = len(repeats) - x.ndim
     return w.tile(w.reshape(x, (1,) * more + tuple(x.shape)), tuple(repeats))
 
 
-def _selected(x: Any, dim: int, index: Any) -> Any:
+def _select_index(x: Any, dim: int, index: Any) -> Any:
     at = index + x.shape[dim] if isinstance(index, int) and index < 0 else index
     return part(x, dim, at)
 
 
-def _rolled(x: Any, shifts: Any, dims: Any = ()) -> Any:
+def _roll_dims(x: Any, shifts: Any, dims: Any = ()) -> Any:
     return w.roll(x, tuple(shifts), tuple(dims)) if dims else w.roll(x, shifts[0])
 
 
@@ -179,23 +179,23 @@ rules(
     t=w.transpose,
     transpose=lambda x, a, b: w.swapaxes(x, a, b) if x.ndim else x,
     unsqueeze=lambda x, dim: w.expand_dims(x, axis=dim),
-    squeeze=_squeezed,
-    expand=_expanded,
-    select=_selected,
+    squeeze=_squeeze_dims,
+    expand=_expand_to,
+    select=_select_index,
     slice=sliced,
     split=_split_evenly,
     split_with_sizes=_split,
     unbind=lambda x, dim=0: tuple(part(x, dim, at) for at in range(x.shape[dim])),
     unbind_copy=lambda x, dim=0: tuple(part(x, dim, at) for at in range(x.shape[dim])),
-    cat=_joined,
+    cat=_join_tensors,
     stack=lambda tensors, dim=0: w.stack(list(tensors), axis=dim),
-    repeat=_tiled,
-    flip=_flipped,
-    roll=_rolled,
+    repeat=_tile_repeats,
+    flip=_flip_dims,
+    roll=_roll_dims,
     diagonal=diagonal,
     diagonal_copy=diagonal,
-    constant_pad_nd=_padded,
-    unfold=_unfolded,
+    constant_pad_nd=_pad_pairs,
+    unfold=_unfold_axis,
     narrow_copy=lambda x, dim, start, length: part(x, dim, slice(start, start + length)),
     pixel_shuffle=F.pixel_shuffle,
     pixel_unshuffle=F.pixel_unshuffle,

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import weft
+from weft.ptir import all_ops
 
 PACKAGE = Path(weft.__file__).parent
 NAMED = {"gelu": "gelu", "tanh": "tanh", "gather": "gather", "convolution": "conv(?!e)"}
@@ -53,6 +54,12 @@ def repeated_names() -> dict[str, int]:
             if isinstance(node, ast.FunctionDef):
                 found[node.name].add(path)
     return {name: len(paths) for name, paths in found.items() if len(paths) > MANY}
+
+
+def names_of_ops() -> set[str]:
+    """What ops are called: each room that has a table of ops has a function for each of them."""
+    named = (getattr(op, "mnemonic", None) for op in all_ops())
+    return {name.rpartition(".")[2] for name in named if isinstance(name, str)}
 
 
 def naming(pattern: str) -> int:
@@ -116,7 +123,10 @@ def main() -> None:
         functions, files = ran(function)
         print(f"one {name} runs through {functions} functions in {files} files")
     names = repeated_names()
-    print(f"{len(names)} names of functions stand in more than {MANY} modules:")
+    ours = {name for name in names if name.strip("_") in names_of_ops()}
+    print(f"{len(names)} names of functions stand in more than {MANY} modules: {len(ours)} of ops,")
+    private = sum(name.startswith("_") for name in names.keys() - ours)
+    print(f"{private} others that are private, {len(names) - len(ours) - private} public:")
     print("  " + ", ".join(f"{n} {c}" for n, c in sorted(names.items(), key=lambda i: -i[1])))
     print("PTIR is written by " + ", ".join(writers()))
 

@@ -32,8 +32,17 @@ _MOST: Final = 1 << 31
 """Elements of rows, and entries of the table, that are counted in 32 bits."""
 _NARROW: Final = 128
 """Columns up to which tiles are half as wide."""
-_FEW_ROWS: Final = 64
-"""Rows of a group, on average, up to which tiles are half as high."""
+_TILES: Final = ((128, 256), (64, 128), (64, 256), (128, 128), (192, 256), (256, 128))
+"""Rows and columns of tiles that there are."""
+_SLICE: Final = 64
+"""Rows of a matrix instruction, and the depth of a k step."""
+_STEP_BYTES: Final = 2 * _SLICE
+_BYTES: Final = 60.0
+"""Bytes that a unit reads in a nanosecond."""
+_PRODUCTS: Final = 1.3
+"""Nanoseconds that it multiplies a column of 64 rows in a k step."""
+_START: Final = 1500.0
+"""Nanoseconds of a tile besides its steps."""
 
 
 def stays_whole(op: WholeOp, dtype: DType, target: Target) -> bool:
@@ -76,6 +85,20 @@ def _found(kernel: Kernel, op: WholeOp, offsets: str, table: Tensor) -> Kernel:
 
 
 def _tile(op: GroupedRows) -> tuple[int, int]:
-    """Rows and columns of a tile."""
-    rows = 64 if op.rows <= _FEW_ROWS * op.groups else 128
-    return rows, 256 if op.columns > _NARROW else _NARROW
+    """Rows and columns of a tile: those of which all tiles take the least time together, where
+    groups have half as many rows as on average, as many, and half as many more."""
+    return min(_TILES, key=lambda tile: _nanoseconds(op, *tile))
+
+
+def _nanoseconds(op: GroupedRows, tile: int, width: int) -> float:
+    """What the tiles of a group take one unit, about. A k step takes as long as its operands come,
+    or as its products take, of which those of rows beyond the group are left out."""
+    found = 0.0
+    for share in (1, 2, 3):
+        rows = max(1, op.rows * share // (2 * op.groups))
+        while rows > 0:
+            slices = -(-min(rows, tile) // _SLICE)
+            step = max((tile + width) * _STEP_BYTES / _BYTES, slices * width * _PRODUCTS)
+            found += _START + step * -(-op.depth // _SLICE)
+            rows -= tile
+    return found * -(-op.columns // width)

@@ -2,8 +2,8 @@
 
 A kernel before this one has written which rows of which group each tile has (`GroupTiles`), and how
 many tiles there are. So a tile belongs to one group; where it reaches into the next one, what it
-computes there is not stored: threads write rows, up to where the group ends. Tiles that share rows
-follow one another, and tiles of one group do: its matrix is read from memory once.
+computes there is not stored: threads write rows, up to where the group ends. Tiles are visited
+in bands of a few of the table, column by column.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar
+from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, least, most
 from weft.codegen.gpu.ir.values import PlaceOf
 from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.place import Place
@@ -32,6 +32,9 @@ _WORK: Final = Name("work")
 """Tiles that there are: those of the table, and so many side by side."""
 _DEPTH: Final = 64
 _CONSUMERS: Final = 2
+_BAND: Final = 8
+"""Tiles of the table that are visited together, column by column: those of one group share what
+is read of its matrix, and so many rows stay in the cache that all units share."""
 _ATOM: Final = 64
 """Rows of a matrix instruction."""
 _BARRIERS: Final = 2048
@@ -89,9 +92,14 @@ class GroupedBuilder(Sm90Builder):
 
     def locate(self) -> tuple[Place, tuple[ir.Stmt, ...]]:
         columns, rows = self.layout.order.columns, self.problem.m
+        # Threads that load nothing have no band.
+        per_band, height = _BAND * columns, most(Name("height"), 1)
         found: list[ir.Stmt] = [
-            ir.Let("entry", (Name("tile") // columns + 1) * ENTRY),
-            ir.Let("tile_n", Name("tile") % columns),
+            ir.Let("band", Name("tile") // per_band * _BAND),
+            ir.Let("height", least(Name("tiles") - Name("band"), _BAND)),
+            ir.Let("inside", Name("tile") % per_band),
+            ir.Let("entry", (Name("band") + Name("inside") % height + 1) * ENTRY),
+            ir.Let("tile_n", Name("inside") // height),
         ]
         sizes = {"matrix": self.problem.batch[0] + 1, "source": rows + 1, "first": rows + 1}
         for place, (name, size) in enumerate({**sizes, "end": rows + 1}.items()):

@@ -113,6 +113,11 @@ def test_tiles_of_every_size(tile: int, width: int, transposed: bool) -> None:
     agrees([30, 200, 232], tile, width, transposed, 328, F16)
 
 
+@pytest.mark.parametrize("tile", [64, 128])
+def test_more_tiles_than_a_band_has(tile: int) -> None:
+    agrees(list(range(20, 221, 20)), tile, 128, False, 136, BF16)
+
+
 def test_infinite_weights_do_not_reach_rows_without_a_group() -> None:
     op = GroupedTiles(70, 2, 64, 64, False, 64, 128)
     x, w = np.ones((70, 64), BF16.numpy), np.full((2, 64, 64), np.inf, BF16.numpy)

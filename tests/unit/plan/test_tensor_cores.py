@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.gpu_convolutions import Shape
 from tests.gpu_programs import through_stages
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder
@@ -107,3 +108,13 @@ def test_large_tiles_of_wide_numbers_where_they_are_one_wave(
     (plan,) = through_stages(b.build(b.matmul(x, w)), "sm90")["plan"].plans.values()
     assert isinstance(plan, MmaPlan)
     assert plan.tile == tile
+
+
+@pytest.mark.parametrize("shape", [(32, (28, 28), 256, 256, 3, 2), (32, (56, 56), 128, 128, 3, 2)])
+def test_phases_whose_forms_are_near_take_the_one_that_was_measured_most(
+    shape: tuple[int, tuple[int, int], int, int, int, int],
+) -> None:
+    """Sums of several lengths: 4, 2, 2 and 1 taps of a window."""
+    compilation = through_stages(Shape(*shape).back(0).program(), "sm90")
+    plan = compilation["plan"].of("conv1")
+    assert (plan.tile[:2], plan.roles) == ((128, 128), "pingpong")

@@ -313,7 +313,9 @@ def _block(
     run = sizes[roles.k[-1]]
     whole = run % lanes == 0 or kernel.pattern is Pattern.CONV
     run = run if run <= most_depth and whole else 1
-    depth = even_blocks(k, most_depth // run * run, run)
+    # Whole vectors: what is left over of one is packed element by element, in every block.
+    step = lanes if run == 1 and len(roles.k) == 1 and k > most_depth else run
+    depth = even_blocks(k, most_depth // step * step, step)
     return (*blocks, depth)
 
 

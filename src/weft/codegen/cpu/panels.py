@@ -40,6 +40,11 @@ MANY_LANES: Final = 16
 _FEWER_LANES: Final = (8, 4)
 """Lanes of tiles that are turned where a panel is no whole vectors: wide vectors are wider than
 panels of rows."""
+_MOST_COPIES: Final = 64
+"""Elements that are copied one by one without a loop: what is left over of a vector is little of a
+panel, and so much code, in every kind of block, that it takes a compiler seconds."""
+_MOST_SCATTERED: Final = 256
+"""The same where vectors are loaded, and their lanes stored one by one."""
 _SHORTEST_LINE: Final = 4
 _NEAR_STEPS: Final = (1, 2)
 """How far apart neighbours along a line lie that one or two vectors hold."""
@@ -175,7 +180,7 @@ class Panels(Lowering):
             along = axis(runs.var) * run + axis(loop.var) * cut.extent + cut.start
             if self._turned_tile(loop, side, start, width, cut, along, k, base):
                 pass
-            elif jumps:
+            elif jumps or (cut.lanes == 1 and cut.unroll * width > _MOST_COPIES):
                 self._one_by_one(loop, side, start, width, cut.extent, along, k, base)
             else:
                 self._scattered_tile(loop, side, start, width, cut, along, k, base)
@@ -329,6 +334,12 @@ class Panels(Lowering):
         base: Expr,
     ) -> None:
         """A panel's part along k, read in vectors along k and stored element by element."""
+        if cut.extent * width > _MOST_SCATTERED and cut.unroll == 1:
+            one = Scope(loop, self._name("w"), width, SERIAL)
+            along_k = Scope(one, self._name("kl"), cut.lanes, LANES if cut.lanes > 1 else UNROLLED)
+            self._copy(along_k, side, start, axis(one.var), along + axis(along_k.var), k, base)
+            close(along_k, loop)
+            return
         deep = Scope(loop, self._name("ku"), cut.unroll, UNROLLED)
         each = Scope(deep, self._name("w"), width, UNROLLED)
         place = along + axis(deep.var) * cut.lanes

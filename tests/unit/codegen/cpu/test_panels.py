@@ -10,8 +10,15 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.lowered import lowered
+from weft.codegen.cpu.compile import lower
+from weft.codegen.cpu.llvm import emit_module
+from weft.memory.from_region import assign_buffers
+from weft.plan.from_region import plan_module
+from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
 from weft.target import cpu, known
+from weft.tiny.from_ptir import lower_program
 
 Array = NDArray[Any]
 LAYOUTS = [(1, 0), (0, 0), (1, 1), (0, 1)]
@@ -134,3 +141,19 @@ def test_windows_with_channels_last_are_packed_as_rows(channels: int, pad: int) 
     wanted = np.concatenate(taps, axis=-1) @ weights.astype("f8")
     np.testing.assert_allclose(found, wanted, atol=2e-4)
     assert "run a over" not in nest
+
+
+@pytest.mark.parametrize(("columns", "summed"), [(999, 1111), (130, 1031)])
+def test_what_is_left_over_of_vectors_is_little_code(columns: int, summed: int) -> None:
+    """Columns along the sum, of sizes that no vector divides: of each kind of block, and there are
+    many, the rest is packed in loops."""
+    program = product(777, columns, summed, (1, 1))
+    target = cpu.describe("x86_64", frozenset({"avx2", "fma", "avx512f"}), 2, (32 << 10, 1 << 20))
+    module = lowered(lower_program(program), target).module
+    (kernel,) = module.kernels
+    plan = plan_module(module, target).of(kernel.name)
+    assert isinstance(plan, MmaPlan)
+    assert plan.tile[2] % 16 == 0
+    refs = assign_buffers(module).refs
+    routine = lower(kernel, module.tensors, refs, plan, "k0")
+    assert len(emit_module([routine], features=target.features)) < 1_200_000

@@ -65,10 +65,10 @@ def c_source(layout: Layout) -> str:
         f'#include "{layout.name}.h"',
         "\n".join(f"#include <{name}.h>" for name in _INCLUDES),
         *map(runtime_text, ("records.h", f"{home}_kernel.h")),
-        *_declared(layout),
+        *_write_needs(layout),
         *_signature(layout),
         *(text for tables in _tables(layout) for text in tables),
-        *_shared(layout),
+        *_write_shared(layout),
         *_models(layout),
         *map(runtime_text, _RUNTIME[home]),
         *(runtime_text(name).replace("@NAME@", layout.name) for name in _API[home]),
@@ -86,12 +86,12 @@ def kernel_symbol(layout: Layout, variant: Variant, symbol: str) -> str:
     return linked_symbol(layout.name, f"{layout.variants.index(variant)}_{symbol}")
 
 
-def _declared(layout: Layout) -> Iterator[str]:
+def _write_needs(layout: Layout) -> Iterator[str]:
     """What a processor must have, the executor and the kernels; those of a GPU are in a file."""
     if layout.cubins is not None:
         return
     for number, variant in enumerate(layout.variants):
-        yield _missing(number, variant.required)
+        yield _write_missing(number, variant.required)
     for symbol in native.SYMBOLS:
         yield f"#define {symbol} {linked_symbol(layout.name, symbol)}"
     yield (
@@ -138,7 +138,7 @@ def _type(tensor: Tensor, shape: str) -> str:
     return f"{{{texts}, {numbers}, {shape}}}"
 
 
-def _shared(layout: Layout) -> Iterator[str]:
+def _write_shared(layout: Layout) -> Iterator[str]:
     """What all variants have: the weights, and the sizes that follow from others."""
     yield c_array("int64_t", "weight_offsets", map(str, layout.weights.offsets))
     sizes = (str(array.nbytes) for array in layout.stored.values())
@@ -276,18 +276,18 @@ class _Version:
     def _told(self, step: Step) -> list[str]:
         """The sentences of a step that may fail."""
         if isinstance(step, Enter):
-            return [_named(step.where[0]) if step.where else step.label]
+            return [_name_site(step.where[0]) if step.where else step.label]
         if not isinstance(step, Launch):
             return []
         checks = self.version.artifact.kernels[step.kernel].checks
         sites = step.where or (Site(step.label),) * len(checks)
         return [
-            f"{site.code or code} at {_named(site) or step.label}: {site.why or why}"
+            f"{site.code or code} at {_name_site(site) or step.label}: {site.why or why}"
             for (code, why), site in zip(checks, sites, strict=True)
         ]
 
 
-def _named(site: Site) -> str:
+def _name_site(site: Site) -> str:
     """An instruction and its line, without the folders of the machine that built it."""
     file, colon, line = site.line.rpartition(":")
     return str(Site(site.what, f"{PurePath(file).name}{colon}{line}" if site.line else ""))
@@ -319,7 +319,7 @@ def _numbers(step: Step, arguments: list[int]) -> Sequence[int]:
             raise InternalError(f"the step {step.label} cannot be in a bundle")
 
 
-def _missing(number: int, required: Sequence[tuple[str, str]]) -> str:
+def _write_missing(number: int, required: Sequence[tuple[str, str]]) -> str:
     """A function that names what the processor lacks of a variant."""
     lines = [f"    if (!({test})) return {c_string(what)};" for what, test in required]
     head = f"static const char *missing_{number}(void) {{"

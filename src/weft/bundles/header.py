@@ -66,9 +66,9 @@ def example(layout: Layout) -> str:
     name = layout.name
     inputs = "\n".join(_input(layout, n, tensor) for n, tensor in enumerate(layout.inputs))
     listed = ",\n                            ".join(
-        _given(n, tensor) for n, tensor in enumerate(layout.inputs)
+        _write_given(n, tensor) for n, tensor in enumerate(layout.inputs)
     )
-    shown = "\n".join(_shown(n, tensor) for n, tensor in enumerate(layout.results))
+    shown = "\n".join(_show_tensor(n, tensor) for n, tensor in enumerate(layout.results))
     given = f"    weft_tensor inputs[] = {{{listed}}};\n" if listed else ""
     return _EXAMPLE.format(
         name=name,
@@ -92,12 +92,12 @@ def _input(layout: Layout, number: int, tensor: Tensor) -> str:
     return f"{shape}\n    static {kind} data{number}[{max(1, count) * parts}];"
 
 
-def _given(number: int, tensor: Tensor) -> str:
+def _write_given(number: int, tensor: Tensor) -> str:
     code, bits = tensor.dlpack
     return f"{{data{number}, 1, 0, {len(tensor.shape)}, {code}, {bits}, 1, shape{number}, NULL, 0}}"
 
 
-def _shown(number: int, tensor: Tensor) -> str:
+def _show_tensor(number: int, tensor: Tensor) -> str:
     kind = _C_TYPES[tensor.dtype.name]
     value = f"(double)((const {kind} *)results[{number}].data)[0]"
     return f'    printf("{_plain(tensor.name)}[0] = %g\\n", {value});'

@@ -188,7 +188,7 @@ def _check_target(found: Manifest, target: str | None) -> None:
         )
 
 
-def _spelled(library: Path) -> str:
+def _spell_path(library: Path) -> str:
     """A path of a library that no file had before it. The system knows what it has loaded by the
     text of its path, and would take the old library where a bundle was built anew: so the number of
     the file is spelled in the path, by steps that go nowhere."""
@@ -201,7 +201,7 @@ class _Code:
 
     def __init__(self, found: Manifest) -> None:
         try:
-            library = ctypes.CDLL(_spelled(found.library(platform.machine()).resolve()))
+            library = ctypes.CDLL(_spell_path(found.library(platform.machine()).resolve()))
             functions = _FUNCTIONS | (_ON_GPUS if found.on_gpu else {})
             for name, (result, arguments) in functions.items():
                 function = library[f"{found.name}_{name}"]
@@ -264,7 +264,7 @@ class Bundle:
         error = _Error()
         folder = os.fsencode(found.folder)
         if self._code.open(folder, options, ctypes.byref(self._program), error):
-            raise _told(error)
+            raise _make_error(error)
         self._users = _Users(partial(self._code.close, self._program))
         self._idle: list[Instance] = []
         self._lock = threading.Lock()
@@ -335,7 +335,7 @@ class Instance:
         self._context = ctypes.c_void_p()
         error = _Error()
         if self._code.context_new(bundle._program, ctypes.byref(self._context), error):
-            raise _told(error)
+            raise _make_error(error)
         self._users = bundle._users
         self._users.join()
         own = self._code.signature_of
@@ -357,10 +357,10 @@ class Instance:
             raise UserError(f"seed {seed!r:.60} is not a whole number from 0 to 2^64 - 1")
         held = self._fill(inputs)
         if self._code.results(self._inputs, self._made(), self._error):
-            raise _told(self._error)
+            raise _make_error(self._error)
         made = [self._room(n, entry) for n, entry in enumerate(self._bundle.results)]
         if self._code.run(self._context, self._inputs, self._results, seed, self._error):
-            raise _told(self._error)
+            raise _make_error(self._error)
         del held
         return made
 
@@ -376,14 +376,14 @@ class Instance:
         for number, entry in enumerate(self._bundle.states):
             tensor = _Tensor()
             if self._code.state(self._context, number, tensor, self._error):
-                raise _told(self._error)
+                raise _make_error(self._error)
             dtype = BY_NAME[entry.dtype].numpy
             shape = [size for size in entry.shape if isinstance(size, int)]
             if tensor.device_type == _CUDA:
                 copy = np.empty(shape, dtype)
                 place = copy.ctypes.data_as(ctypes.c_void_p)
                 if self._code.read_state(self._context, number, place, self._error):
-                    raise _told(self._error)
+                    raise _make_error(self._error)
                 found[entry.name] = copy
                 continue
             count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -436,7 +436,7 @@ class Instance:
         return made
 
 
-def _told(error: _Error) -> Exception:
+def _make_error(error: _Error) -> Exception:
     """What C said, as the error that Weft would raise."""
     text = error.text.decode(errors="replace")
     if error.code == _VIOLATION:

@@ -83,12 +83,12 @@ class Manifest:
             with (self.folder / name).open("rb") as file:
                 found = os.fstat(file.fileno()).st_size
         except OSError as error:
-            raise _damaged(self.folder, f"{name} cannot be read: {error.strerror}") from None
+            raise _damaged_bundle(self.folder, f"{name} cannot be read: {error.strerror}") from None
         if found != wanted:
             raise self._changed(name, f"it has {found} bytes, not {wanted}")
 
     def _changed(self, name: str, how: str) -> UserError:
-        return _damaged(self.folder, f"{name} is not the file that was built: {how}")
+        return _damaged_bundle(self.folder, f"{name} is not the file that was built: {how}")
 
 
 def digest_of(path: Path) -> str:
@@ -117,7 +117,7 @@ def read(folder: Path) -> Manifest:
     path = folder / FILE
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise _damaged(folder, f"{FILE} has more than {_MOST_BYTES} bytes")
+            raise _damaged_bundle(folder, f"{FILE} has more than {_MOST_BYTES} bytes")
         data = path.read_bytes()
     except OSError as error:
         raise UserError(
@@ -128,9 +128,9 @@ def read(folder: Path) -> Manifest:
     try:
         content = json.loads(data)
         _check_format(folder, content)
-        return _parsed(folder, content)
+        return _parse_content(folder, content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _damaged(folder, f"{FILE} is not what weft.build writes") from None
+        raise _damaged_bundle(folder, f"{FILE} is not what weft.build writes") from None
 
 
 def _check_format(folder: Path, content: dict[str, Any]) -> None:
@@ -145,7 +145,7 @@ def _check_format(folder: Path, content: dict[str, Any]) -> None:
             )
 
 
-def _parsed(folder: Path, content: dict[str, Any]) -> Manifest:
+def _parse_content(folder: Path, content: dict[str, Any]) -> Manifest:
     name = _text(content["name"], _NAME)
     sizes = {_text(n): (_whole(a), _whole(b)) for n, (a, b) in content["sizes"].items()}
     inputs, results, states = (
@@ -180,7 +180,7 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _damaged(folder: Path, why: str) -> UserError:
+def _damaged_bundle(folder: Path, why: str) -> UserError:
     return UserError(
         f"the bundle {folder} is damaged: {why}; build it again, or copy it again", "DamagedBundle"
     )

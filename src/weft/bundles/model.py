@@ -171,7 +171,7 @@ def _of_function(
     for each in states:
         weights.pop(each.input, None)
     names = _result_names(seen)
-    returned = _returned(seen, len(function.named("state", state)))
+    returned = _list_returned(seen, len(function.named("state", state)))
     results = tuple((n, names[n]) for n in returned)
     inputs = (*seen.names, *captured)
     chosen = shapes if shapes is not None else function.shapes
@@ -212,7 +212,7 @@ def _inside(value: Any, inside: bool = False) -> Iterator[bool]:
         yield from _inside(part, inside or isinstance(value, Holder))
 
 
-def _returned(seen: Seen, without: int) -> list[int]:
+def _list_returned(seen: Seen, without: int) -> list[int]:
     """The numbers of the program's results that the function returns, but for the last elements of
     the tuple that it returns."""
     outputs, structure = seen.trace.outputs, seen.trace.structure
@@ -244,7 +244,7 @@ def _named_states(function: Jitted, seen: Seen, state: Names) -> list[tuple[int,
             "values: the last of them must be the new states"
         )
     old = [n for argument in wanted for n, owner in enumerate(seen.owners) if owner == argument]
-    all_results, kept = _returned(seen, 0), _returned(seen, len(wanted))
+    all_results, kept = _list_returned(seen, 0), _list_returned(seen, len(wanted))
     new = all_results[len(kept) :]
     if len(old) != len(new):
         raise UserError(

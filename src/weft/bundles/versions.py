@@ -75,7 +75,7 @@ def compile_versions(model: Model, target: Target, ranges: Ranges) -> Versions:
     """The programs of a model for sizes in these ranges."""
     own = _sizes_of(model.program)
     _check_ranges(model, own, ranges)
-    compiled = partial(_compiled, model, target)
+    compiled = partial(_compile_version, model, target)
     if not own:
         return Versions({}, (Version({}, frozenset(), (), compiled(model.program).artifact),), {})
     clusters = Clusters(model.program, compiled, _buckets(model.shapes, ranges))
@@ -110,15 +110,15 @@ def _check_ranges(model: Model, own: Sequence[str], ranges: Ranges) -> None:
         raise Unimplemented(f"{len(own)} open sizes", f"a bundle has {_MOST_SIZES} at most")
 
 
-def _compiled(model: Model, target: Target, program: Program) -> Executable:
+def _compile_version(model: Model, target: Target, program: Program) -> Executable:
     made = compile_program(program, target, donate=[state.input for state in model.states])
     for step in made.artifact.steps:
         if isinstance(step, HostCall):
-            raise _refused(program, step)
+            raise _refuse_step(program, step)
     return made
 
 
-def _refused(program: Program, step: HostCall) -> Unimplemented:
+def _refuse_step(program: Program, step: HostCall) -> Unimplemented:
     """What cannot be in a bundle, and who wrote it."""
     op = called_op(step.call)
     written = ((body, i) for body in program.bodies for i in body.body)
@@ -149,7 +149,7 @@ def _buckets(shapes: ShapeSet | None, ranges: Ranges) -> ShapeSet:
 
 
 def _versions(model: Model, clusters: Clusters[Executable], ranges: Ranges) -> Iterator[Version]:
-    chosen = _chosen(model, clusters, ranges)
+    chosen = _choose_sizes(model, clusters, ranges)
     told = clusters.padded.sizes
     for sizes in chosen:
         fit = clusters.fit(_shapes(model, sizes))
@@ -160,7 +160,7 @@ def _versions(model: Model, clusters: Clusters[Executable], ranges: Ranges) -> I
         yield Version(sizes, filled, told if filled else (), fit.cluster.compiled.artifact)
 
 
-def _chosen(model: Model, clusters: Clusters[Executable], ranges: Ranges) -> list[Sizes]:
+def _choose_sizes(model: Model, clusters: Clusters[Executable], ranges: Ranges) -> list[Sizes]:
     """The sizes that programs are compiled for, from small to large."""
     padded = clusters.padded
     options = []
@@ -204,14 +204,14 @@ def _followers(model: Model, clusters: Clusters[Executable], ranges: Ranges) -> 
     if not names:
         return {}
 
-    @_remembered
+    @_remember_sizes
     def known(sizes: Sizes) -> Sizes:
-        return _settled(model, clusters, sizes)
+        return _settle_sizes(model, clusters, sizes)
 
     return {name: _follower(name, known, ranges) for name in names}
 
 
-def _settled(model: Model, clusters: Clusters[Executable], sizes: Sizes) -> Sizes:
+def _settle_sizes(model: Model, clusters: Clusters[Executable], sizes: Sizes) -> Sizes:
     """All sizes of the program, from those of its inputs."""
     real = specialise(model.program, sizes)
     found = settled_sizes(model.program, real)
@@ -227,7 +227,7 @@ def _bound(kind: TensorType, concrete: TensorType) -> Sizes:
     return {dim.name: size for dim, size in pairs if isinstance(dim, Symbol)}
 
 
-def _remembered(function: Callable[[Sizes], Sizes]) -> Callable[[Sizes], Sizes]:
+def _remember_sizes(function: Callable[[Sizes], Sizes]) -> Callable[[Sizes], Sizes]:
     found: dict[tuple[tuple[str, int], ...], Sizes] = {}
 
     def call(sizes: Sizes) -> Sizes:

@@ -43,7 +43,7 @@ def write_wheel(out: Path) -> Path:
     files[f"{info}/WHEEL"] = (
         "Wheel-Version: 1.0\nGenerator: weft\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     )
-    record = [*(_recorded(name, text) for name, text in files.items()), f"{info}/RECORD,,"]
+    record = [*(_record_file(name, text) for name, text in files.items()), f"{info}/RECORD,,"]
     files[f"{info}/RECORD"] = "\n".join(record) + "\n"
     out.mkdir(parents=True, exist_ok=True)
     wheel = out / f"{_OWN}-{version}-py3-none-any.whl"
@@ -66,14 +66,14 @@ def _sources() -> dict[str, str]:
         if path in found:
             continue
         found[path] = root.joinpath(path).read_text()
-        waiting += _imported(found[path])
+        waiting += _list_imports(found[path])
         waiting += [
             f"{folder.as_posix()}/__init__.py" for folder in Path(path).parents if folder.name
         ]
     return found
 
 
-def _imported(source: str) -> Iterator[str]:
+def _list_imports(source: str) -> Iterator[str]:
     """The modules of ours that a text imports, as paths."""
     root = resources.files("weft")
     for node in ast.walk(ast.parse(source)):
@@ -93,7 +93,7 @@ def _metadata(version: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _recorded(name: str, text: str) -> str:
+def _record_file(name: str, text: str) -> str:
     digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
     return f"{name},sha256={digest},{len(text.encode())}"
 

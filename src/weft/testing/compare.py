@@ -146,7 +146,7 @@ def _report(case: Case, backend: str | Backend, seed: int) -> Report:
     name = _name(backend)
     outcome = _outcome(case, backend, seed)
     if isinstance(outcome, Exception):
-        return Report(name, (), _told(outcome), isinstance(outcome, Unimplemented))
+        return Report(name, (), _tell_error(outcome), isinstance(outcome, Unimplemented))
     judged = _judge(case, outcome, _targets(case, seed))
     return Report(name, tuple(found for value in judged for found in value))
 
@@ -171,7 +171,7 @@ def _outcome(case: Case, backend: str | Backend, seed: int) -> list[Array] | Exc
     return results
 
 
-def _told(error: Exception) -> str:
+def _tell_error(error: Exception) -> str:
     if isinstance(error, PluginFault):
         return f"it {error.what}"
     return str(error) if isinstance(error, WeftError) else f"{type(error).__name__}: {error}"
@@ -323,7 +323,7 @@ def _among_prefixes(
         instruction = case.main.body[count - 1]
         outcome = _outcome(replace(case, program=prefix(case.program, count)), backend, seed)
         if isinstance(outcome, Exception):
-            failed = Comparison(False, f"the backend fails: {_told(outcome)}")
+            failed = Comparison(False, f"the backend fails: {_tell_error(outcome)}")
             return _deviation(case, instruction, [failed])
         return _deviation(case, instruction, _judge_value(instruction, outcome, targets[count - 1]))
 

@@ -97,15 +97,15 @@ def rules_for(
     dynamic: bool,
 ) -> Rules:
     """The rules that arguments of `random_program` stand for."""
-    named = GENERATORS if ops is None else _listed(ops, "ops")
+    named = GENERATORS if ops is None else _check_list(ops, "ops")
     spellings = frozenset(name for op in named for name in _spellings(op))
-    kinds = frozenset(ALL if dtypes is None else map(as_dtype, _listed(dtypes, "dtypes")))
+    kinds = frozenset(ALL if dtypes is None else map(as_dtype, _check_list(dtypes, "dtypes")))
     if not spellings or not kinds:
         raise UserError("a random program needs at least one op and one dtype")
     return Rules(spellings, kinds, control_flow, dynamic)
 
 
-def _listed(given: Any, what: str) -> Iterable[Any]:
+def _check_list(given: Any, what: str) -> Iterable[Any]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise UserError(f"{what} must be a list, not {described(given)}")
     return given

@@ -149,7 +149,7 @@ class _Search:
             start = 0
             while start < len(self.case.main.body):
                 run = self.case.main.body[start : start + size]
-                if not self._keep(_cut(self.case, run, values)):
+                if not self._keep(_cut_instructions(self.case, run, values)):
                     start += size
             size //= 2
 
@@ -183,7 +183,7 @@ class _Search:
         for size in sizes:
             for smaller in dict.fromkeys((1, size // 2, size - 1)):
                 try:
-                    yield _resized(case, size, smaller)
+                    yield _resize_dims(case, size, smaller)
                 except SpecViolation:
                     continue
 
@@ -192,7 +192,7 @@ class _Search:
         for index in range(len(self.case.arguments)):
             for plain in (_zeros, _ones, _whole):
                 arguments = list(self.case.arguments)
-                arguments[index] = _mapped(plain, arguments[index])
+                arguments[index] = _map_arrays(plain, arguments[index])
                 if self._keep(replace(self.case, arguments=tuple(arguments))):
                     break
 
@@ -218,7 +218,7 @@ def _with_results(case: Case, kept: Sequence[int]) -> Case:
     return replace(case, program=case.program.with_main(changed))
 
 
-def _cut(case: Case, gone: Sequence[Instruction], values: dict[int, Value]) -> Case:
+def _cut_instructions(case: Case, gone: Sequence[Instruction], values: dict[int, Value]) -> Case:
     """These instructions as parameters with the values they had."""
     main = case.main
     ids = {instruction.id for instruction in gone}
@@ -260,7 +260,7 @@ def _with_regions_in_use(program: Program) -> Program:
     return replace(program, regions=tuple(r for r in program.regions if r.id in used))
 
 
-def _resized(case: Case, size: int, smaller: int) -> Case:
+def _resize_dims(case: Case, size: int, smaller: int) -> Case:
     """Every dim of one size made smaller, types inferred anew. Raises where that is impossible."""
 
     def dim(old: Dim) -> Dim:
@@ -285,7 +285,7 @@ def _resized(case: Case, size: int, smaller: int) -> Case:
     def sliced(array: Array) -> Array:
         return array[(..., *(slice(smaller) if n == size else slice(None) for n in array.shape))]
 
-    arguments = tuple(_mapped(sliced, value) for value in case.arguments)
+    arguments = tuple(_map_arrays(sliced, value) for value in case.arguments)
     return Case(case.program.with_main(changed), arguments)
 
 
@@ -298,9 +298,9 @@ def _resized_type(kind: ValueType, dim: Callable[[Dim], Dim]) -> ValueType:
 # -- plainer data --------------------------------------------------------------------------------
 
 
-def _mapped(change: Callable[[Array], Array], value: Value) -> Value:
+def _map_arrays(change: Callable[[Array], Array], value: Value) -> Value:
     if isinstance(value, tuple):
-        return tuple(_mapped(change, element) for element in value)
+        return tuple(_map_arrays(change, element) for element in value)
     return change(value)
 
 

@@ -41,14 +41,14 @@ def reproducer(
     arrays = "".join(f"\n    {_array(np.asarray(array))}," for array in inputs)
     return _SCRIPT.format(
         title=f"Does {backend.replace(chr(34), '')} agree with the reference here?",
-        text=_quoted(print_program(program)),
+        text=_quote_text(print_program(program)),
         inputs=arrays + ("\n" if arrays else ""),
         backend=backend,
         seed=seed,
     )
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """Text as a Python literal, over several lines where that is safe."""
     plain = "'''" not in text and "\\" not in text
     return f"'''\\\n{text}'''" if plain else repr(text)

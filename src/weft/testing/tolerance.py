@@ -109,7 +109,7 @@ def _near(
     truth = plain if exact is None else np.asarray(exact).astype(wide)
     truth = np.where(np.isfinite(truth), truth, plain)
     finite = np.isfinite(got) & np.isfinite(plain)
-    wrong = ~finite & ~_same_kind(got, plain) & ~_overflowing(got, truth, dtype)
+    wrong = ~finite & ~_same_kind(got, plain) & ~_find_overflowing(got, truth, dtype)
     if wrong.any():
         where = _first(wrong)
         reason = f"at {list(where)} it is {out[where]}, where the reference has {ref[where]}"
@@ -137,12 +137,12 @@ def _same_kind(a: Array, b: Array) -> Array:
     return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
 
 
-def _overflowing(got: Array, truth: Array, dtype: DType) -> Array:
+def _find_overflowing(got: Array, truth: Array, dtype: DType) -> Array:
     """Where the exact value is so near the largest number that rounding decides about overflow, and
     the result went either way."""
     if dtype.is_complex:
-        real = _overflowing(got.real, truth.real, part(dtype))
-        return np.asarray(real | _overflowing(got.imag, truth.imag, part(dtype)))
+        real = _find_overflowing(got.real, truth.real, part(dtype))
+        return np.asarray(real | _find_overflowing(got.imag, truth.imag, part(dtype)))
     info: Any = ml_dtypes.finfo
     top, slack = float(info(dtype.numpy).max), 2.0 ** (2 - dtype.precision)
     near = (np.abs(truth) >= top * (1 - slack)) & (np.abs(truth) <= top * (1 + slack))

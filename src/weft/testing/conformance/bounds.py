@@ -81,7 +81,7 @@ def markdown() -> str:
     """The tolerances as two tables of Markdown, which `docs/conformance.md` holds."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in (*REAL_UNARY, *REAL_BINARY, "copysign", "nextafter", "clamp"):
-        rules = tuple(_said(name, dtype) for dtype in (F16, F32, CF32))
+        rules = tuple(_say_bound(name, dtype) for dtype in (F16, F32, CF32))
         groups.setdefault(rules, []).append(f"`{name}`")
     lines = ["| function | narrow floats | f32, f64 | complex |", "|---|---|---|---|"]
     lines += [f"| {', '.join(names)} | {' | '.join(rules)} |" for rules, names in groups.items()]
@@ -89,7 +89,7 @@ def markdown() -> str:
     return "\n".join([*lines, *(f"| {what} | {rule} |" for what, rule in FAMILIES)])
 
 
-def _said(name: str, dtype: DType) -> str:
+def _say_bound(name: str, dtype: DType) -> str:
     defined = name in (*COMPLEX_UNARY, *COMPLEX_BINARY) if dtype.is_complex else True
     return str(function_rule(name, dtype)) if defined else "–"
 

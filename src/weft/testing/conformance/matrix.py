@@ -75,7 +75,7 @@ class Cell:
 
 
 @cache
-def _defined() -> dict[str, frozenset[str]]:
+def _list_defined() -> dict[str, frozenset[str]]:
     return {row: frozenset(d.name for d in dtypes) for row, dtypes in table().items()}
 
 
@@ -101,7 +101,7 @@ class Matrix:
         cell = self.rows[family, row].get(column)
         if cell is not None:
             return cell.state
-        is_defined = column in _defined().get(row, ())
+        is_defined = column in _list_defined().get(row, ())
         return State.NOT_RUN if is_defined and family != "library" else State.UNDEFINED
 
     def families(self) -> Iterator[tuple[str, dict[str, dict[str | None, Cell]]]]:

@@ -121,7 +121,7 @@ def page(backend: str, results: Sequence[Result], note: str = "") -> str:
         _matrix(matrix, first),
         *(_list(family, rows, first) for family, rows in matrix.families() if family in LISTS),
         _failures([r for r in results if r.outcome is Outcome.FAIL]),
-        _unimplemented([r for r in results if r.outcome is Outcome.UNIMPLEMENTED]),
+        _list_unimplemented([r for r in results if r.outcome is Outcome.UNIMPLEMENTED]),
     ]
     title = f"PTIR conformance: {escape(backend)}"
     return (
@@ -263,14 +263,14 @@ def _list(family: str, rows: Rows, first: Anchors) -> str:
 def _failures(failed: Sequence[Result]) -> str:
     if not failed:
         return ""
-    items = "\n".join(_failed(result) for result in failed)
+    items = "\n".join(_show_failed(result) for result in failed)
     return (
         f"<h2>{len(failed):,} failures</h2>\n"
         '<input id="find" type="search" placeholder="Filter by id or reason">\n' + items
     )
 
 
-def _failed(result: Result) -> str:
+def _show_failed(result: Result) -> str:
     anchor = escape(_anchor(result.id))
     words = escape(f"{result.id} {result.reason}".lower())
     detail = _detail(result.failure) if result.failure is not None else ""
@@ -311,7 +311,7 @@ def _elements(failure: Failure) -> str:
     return f'<table class="wrong"><tr>{head}</tr>{body}</table>'
 
 
-def _unimplemented(results: Sequence[Result]) -> str:
+def _list_unimplemented(results: Sequence[Result]) -> str:
     """What is missing, by the reason the backend gave."""
     if not results:
         return ""

@@ -104,7 +104,7 @@ def prepare_case(case: Case, backend: Backend, target: str) -> Result:
         with suppress(SpecViolation, Unimplemented):
             _compile(case, backend, target)
     except (WeftError, OSError) as error:
-        result = replace(result, outcome=Outcome.FAIL, reason=_happened(error))
+        result = replace(result, outcome=Outcome.FAIL, reason=_tell_outcome(error))
     return replace(result, seconds=round(time.perf_counter() - started, 6))
 
 
@@ -176,15 +176,15 @@ def _problem(trial: Trial, attempt: _Attempt) -> Problem | None:
         if isinstance(error, SpecViolation) and error.code == expected.code:
             return None
         wanted = f"SpecViolation {expected.code}"
-        return Problem(f"{wanted} was expected, but {_happened(error)}")
+        return Problem(f"{wanted} was expected, but {_tell_outcome(error)}")
     if isinstance(expected, Refused):
-        return Problem(f"Unimplemented was expected, but {_happened(error)}")
+        return Problem(f"Unimplemented was expected, but {_tell_outcome(error)}")
     if error is not None:
-        return Problem(_happened(error))
+        return Problem(_tell_outcome(error))
     return judge(expected, attempt.results, trial.inputs)
 
 
-def _happened(error: Exception | None) -> str:
+def _tell_outcome(error: Exception | None) -> str:
     if error is None:
         return "the program ran"
     if isinstance(error, PluginFault):
@@ -195,19 +195,19 @@ def _happened(error: Exception | None) -> str:
 def _failure(trial: Trial, attempt: _Attempt, problem: Problem) -> Failure:
     text = "" if attempt.program is None else str(dumps(attempt.program, "text"))
     got = (
-        tuple(map(_shown, attempt.results))
+        tuple(map(_show_result, attempt.results))
         if attempt.error is None
-        else (_happened(attempt.error),)
+        else (_tell_outcome(attempt.error),)
     )
     inputs = tuple(map(listing, trial.inputs))
-    return Failure(text, inputs, _expected(trial), got, problem.elements)
+    return Failure(text, inputs, _show_expected(trial), got, problem.elements)
 
 
-def _shown(result: Any) -> str:
+def _show_result(result: Any) -> str:
     return listing(result) if isinstance(result, np.ndarray) else repr(result)
 
 
-def _expected(trial: Trial) -> tuple[str, ...]:
+def _show_expected(trial: Trial) -> tuple[str, ...]:
     expected = trial.expected
     if isinstance(expected, Values):
         return tuple(f"{listing(expected_array(w))} ({w.rule})" for w in expected.wanted)

@@ -76,18 +76,18 @@ FAMILIES = (
 def all_cases() -> tuple[Case, ...]:
     """Every case, in a fixed order. Nothing is built or computed yet."""
     found = [made for family in FAMILIES for made in family.cases()]
-    return (*found, *rejections.cases(found), *_missing({made.row for made in found}))
+    return (*found, *rejections.cases(found), *_make_missing({made.row for made in found}))
 
 
-def _missing(rows: set[str]) -> Iterator[Case]:
+def _make_missing(rows: set[str]) -> Iterator[Case]:
     """For each op that no family knows one case, which fails and says so."""
     for row in table():
         if row not in rows:
-            nothing = partial(judged, partial(_unknown, row), (), Values(()))
+            nothing = partial(judged, partial(_make_unknown, row), (), Values(()))
             yield case(row, None, "no-case", trial=nothing)
 
 
-def _unknown(row: str) -> NoReturn:
+def _make_unknown(row: str) -> NoReturn:
     raise UserError(f"the kit has no case for the op {row}; add one under conformance/cases")
 
 

@@ -127,13 +127,13 @@ def _serve(pipe: Connection, backend: str, prepare: str | None) -> None:
             case = cases[pipe.recv_bytes().decode()]
         except (EOFError, OSError):
             return
-        told = json.dumps(_told(case, chosen, prepare), ensure_ascii=False)
+        told = json.dumps(_run_and_tell(case, chosen, prepare), ensure_ascii=False)
         # Whoever asked may be gone by now.
         with suppress(OSError):
             pipe.send_bytes(told.encode())
 
 
-def _told(case: Case, backend: Backend, prepare: str | None) -> dict[str, Any]:
+def _run_and_tell(case: Case, backend: Backend, prepare: str | None) -> dict[str, Any]:
     try:
         return encode(prepare_case(case, backend, prepare) if prepare else run_case(case, backend))
     except BackendUnavailable as error:

@@ -236,7 +236,7 @@ def _counted_loop(g: Generator) -> None:
     parameters = list(test.draft.items)
     limit = test.full(g.choices.integer(0, _STEPS - 1), counter.start.dtype, ())
     pred = test.emit(Compare(CompareFn.LESS), parameters[0], limit, facts=BITS)
-    kept = [_changed(test, c, p) for c, p in zip(carries[1:], parameters[1:], strict=True)]
+    kept = [_change_carry(test, c, p) for c, p in zip(carries[1:], parameters[1:], strict=True)]
     returned = [pred, parameters[0], *kept]
     one = body.full(1, counter.start.dtype, ())
     inputs = list(body.draft.items[: len(carries)])
@@ -253,7 +253,7 @@ def _counter(g: Generator) -> Item:
     return g.of_type(TensorType(dtype, ()), Want(0, 3))
 
 
-def _changed(test: Generator, carry: Carry, parameter: Item) -> Item:
+def _change_carry(test: Generator, carry: Carry, parameter: Item) -> Item:
     """The test of a loop may change the carries as well: now and then it does."""
     if test.choices.chance(0.7):
         return parameter

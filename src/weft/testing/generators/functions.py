@@ -64,11 +64,11 @@ def unary(g: Generator) -> None:
         apply_in(g, op, domain)
         return
     x = g.pick(NUMBERS)
-    facts = _negated(x) if fn is UnaryFn.NEG else _absolute(x)
+    facts = _negate_item(x) if fn is UnaryFn.NEG else _absolute(x)
     g.emit(op, x, facts=facts)
 
 
-def _negated(x: Item) -> Facts:
+def _negate_item(x: Item) -> Facts:
     return settle(x.dtype, -x.facts.high, -x.facts.low, x.facts.step, special=x.facts.special)
 
 

@@ -16,7 +16,7 @@ def allowed_entries(g: Generator) -> tuple[Entry, ...]:
     nested = g.rules.control_flow and g.depth < MAX_DEPTH
     found = [
         entry
-        for cls, entry in _spelled(g.rules.spellings)
+        for cls, entry in _entries_of(g.rules.spellings)
         if (g.setting.focus is None or cls.name in g.setting.focus)
         and (nested or not entry.control_flow)
     ]
@@ -24,7 +24,7 @@ def allowed_entries(g: Generator) -> tuple[Entry, ...]:
 
 
 @lru_cache(maxsize=64)
-def _spelled(spellings: frozenset[str]) -> tuple[tuple[type[Op], Entry], ...]:
+def _entries_of(spellings: frozenset[str]) -> tuple[tuple[type[Op], Entry], ...]:
     return tuple(
         (cls, entry)
         for cls, entry in GENERATORS.items()

@@ -38,7 +38,7 @@ def indices(g: Generator, shape: Shape, positions: int, dtypes: Iterable[DType] 
     return g.given(dtype, shape, lambda n: g.data.array(dtype, n, facts), facts)
 
 
-def _indexed(g: Generator, dtypes: Iterable[DType], want: Want | None = None) -> Item:
+def _draw_indexed(g: Generator, dtypes: Iterable[DType], want: Want | None = None) -> Item:
     """A value with at least one axis."""
     return g.pick(
         dtypes, want or Want(special=True), lambda item: item.rank > 0, lambda: g.shape(1, 3)
@@ -47,7 +47,7 @@ def _indexed(g: Generator, dtypes: Iterable[DType], want: Want | None = None) ->
 
 @generates(indexing.Take, weight=3)
 def take(g: Generator) -> None:
-    x = _indexed(g, ANY)
+    x = _draw_indexed(g, ANY)
     shape = g.shape(0, 2) if x.sizes[0] else (0,)
     g.emit(indexing.Take(), x, indices(g, shape, x.sizes[0]), facts=x.facts)
 
@@ -65,7 +65,7 @@ def _other_extent(g: Generator, x: Item, axis: int) -> Shape:
 
 @generates(indexing.Gather, weight=3)
 def gather(g: Generator) -> None:
-    x = _indexed(g, ANY)
+    x = _draw_indexed(g, ANY)
     axis, written = _axis(g, x)
     found = indices(g, _other_extent(g, x, axis), x.sizes[axis])
     g.emit(indexing.Gather(written), x, found, facts=x.facts)
@@ -79,7 +79,7 @@ def scatter_reduce(g: Generator) -> None:
     want = Want(special=True)
     if fn is ScatterFn.ADD:
         want = within(_summand(dtype))
-    x = _indexed(g, {dtype}, want)
+    x = _draw_indexed(g, {dtype}, want)
     axis, written = _axis(g, x)
     where = indices(g, _other_extent(g, x, axis), x.sizes[axis])
     updates = g.like(where, want, dtype=dtype)
@@ -99,7 +99,7 @@ def _summand(dtype: DType) -> float:
 @generates(indexing.ScatterAdd, weight=3)
 def scatter_add(g: Generator) -> None:
     dtype = g.dtype(NUMBERS)
-    x = _indexed(g, {dtype}, within(_summand(dtype)))
+    x = _draw_indexed(g, {dtype}, within(_summand(dtype)))
     scattered = g.choices.sample(range(x.rank), g.choices.integer(1, min(x.rank, 2)))
     inserted = sorted(scattered if g.choices.chance(0.5) else g.choices.subset(scattered))
     kept = [axis for axis in range(x.rank) if axis not in inserted]
@@ -112,7 +112,7 @@ def scatter_add(g: Generator) -> None:
         batch = (0,)
     vector, shape = _vectors(g, batch, len(scattered))
     where = indices(g, shape, min(limits))
-    places, shape = _interleaved(g, batch, extents)
+    places, shape = _interleave_axes(g, batch, extents)
     updates = g.pick({dtype}, within(_summand(dtype)), lambda i: i.shape == shape, lambda: shape)
     op = indexing.ScatterAdd(tuple(places), tuple(inserted), tuple(scattered), vector)
     count = 1 + math.prod(g.draft.sizes(batch))
@@ -148,7 +148,7 @@ def _vectors(g: Generator, batch: Shape, length: int) -> tuple[int | None, Shape
     return place, (*batch[:place], length, *batch[place:])
 
 
-def _interleaved(g: Generator, batch: Shape, extents: Sequence[Dim]) -> tuple[list[int], Shape]:
+def _interleave_axes(g: Generator, batch: Shape, extents: Sequence[Dim]) -> tuple[list[int], Shape]:
     """Which axes of the updates are window axes, and the shape of the updates."""
     rank = len(batch) + len(extents)
     places = sorted(g.choices.sample(range(rank), len(extents)))

@@ -66,7 +66,7 @@ def _hermitian(a: Array) -> Array:
     return a + _adjoint(a)
 
 
-def _turned(a: Array) -> Array:
+def _turn_rows(a: Array) -> Array:
     """Dominant elements, but not on the diagonal: the rows come in another order."""
     return np.roll(_dominant(a), 1, axis=-2)
 
@@ -118,7 +118,7 @@ def _times_columns(g: Generator, vectors: Item, values: Item) -> Item:
     return g.emit(ElementwiseBinary(BinaryFn.MUL), vectors, spread, facts=facts)
 
 
-def _multiplied(g: Generator, lhs: Item, rhs: Item, *, adjoint: bool = False) -> Item:
+def _multiply_matrices(g: Generator, lhs: Item, rhs: Item, *, adjoint: bool = False) -> Item:
     """`lhs @ rhs`, or `lhs @ rhs^H`."""
     if adjoint and rhs.dtype.is_complex:
         rhs = g.emit(Conj(), rhs, facts=rhs.facts)
@@ -141,7 +141,7 @@ def qr(g: Generator) -> None:
     facts = [_ORTHOGONAL, Facts(-32, 32, None)]
     q, r = g.emit_tuple(la.Qr(mode), x, facts=facts, hidden=True)
     if g.allows("dot_general"):
-        _multiplied(g, q, r)
+        _multiply_matrices(g, q, r)
 
 
 @generates(la.Eigh)
@@ -153,7 +153,7 @@ def eigh(g: Generator) -> None:
     values, vectors = g.emit_tuple(la.Eigh(), x, facts=facts, hidden=True)
     g.draft.items.append(values)
     if _may_scale(g, dtype):
-        _multiplied(g, _times_columns(g, vectors, values), vectors, adjoint=True)
+        _multiply_matrices(g, _times_columns(g, vectors, values), vectors, adjoint=True)
 
 
 @generates(la.Svd)
@@ -166,14 +166,14 @@ def svd(g: Generator) -> None:
     u, s, vh = g.emit_tuple(la.Svd(full), x, facts=facts, hidden=True)
     g.draft.items.append(s)
     if (not full or m == n) and _may_scale(g, dtype):
-        _multiplied(g, _times_columns(g, u, s), vh)
+        _multiply_matrices(g, _times_columns(g, u, s), vh)
 
 
 @generates(la.Lu)
 def lu(g: Generator) -> None:
     dtype = _dtype(g)
     m, n = g.choices.choose(_SIZES), g.choices.choose(_SIZES)
-    change = g.choices.choose((_dominant, _turned)) if m == n else _dominant
+    change = g.choices.choose((_dominant, _turn_rows)) if m == n else _dominant
     x = _matrices(g, dtype, m, n, change, 14)
     last = max(m - 1, 0)
     facts = [Facts(0, last), Facts(-1.5, 1.5, None), Facts(-32, 32, None)]

@@ -57,7 +57,7 @@ def reshape(g: Generator) -> None:
 
 
 def reshape_of(g: Generator, x: Item) -> Item:
-    makers = (_with_ones, _merged, _split, _flat)
+    makers = (_with_ones, _merge_axes, _split, _flat)
     new_shape = g.choices.choose(makers)(g, x)
     return g.emit(Reshape(tuple(new_shape)), x, facts=x.facts)
 
@@ -70,7 +70,7 @@ def _with_ones(g: Generator, x: Item) -> NewShape:
     return kept
 
 
-def _merged(g: Generator, x: Item) -> NewShape:
+def _merge_axes(g: Generator, x: Item) -> NewShape:
     """Two neighbouring axes as one."""
     if x.rank < 2:
         return x.shape

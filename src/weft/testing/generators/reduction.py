@@ -217,23 +217,25 @@ def argsort(g: Generator) -> None:
 @generates(ordering.Searchsorted)
 def searchsorted(g: Generator) -> None:
     values = g.pick(ORDERED, Want(exact=True))
-    ascending = _ascending(g, values.dtype)
+    ascending = _draw_ascending(g, values.dtype)
     dtype = g.dtype(INDICES)
     side = g.choices.choose(list(ordering.Side))
     facts = Facts(0, ascending.sizes[0])
     g.emit(ordering.Searchsorted(side, dtype), ascending, values, facts=facts)
 
 
-def _ascending(g: Generator, dtype: DType) -> Item:
+def _draw_ascending(g: Generator, dtype: DType) -> Item:
     """A sorted vector: sorted data, or a vector that is sorted in the program."""
     if g.allows("sort") and g.choices.chance(0.5):
         x = g.pick({dtype}, Want(exact=True), lambda i: i.rank == 1, lambda: g.shape(1, 1))
         return g.emit(ordering.Sort(0, False), x, facts=replace(x.facts, zeros=False))
     facts = g.invent(dtype, Want(exact=True))
-    return g.given(dtype, (g.dim(),), lambda n: _sorted(g.data.array(dtype, n, facts)), facts)
+    return g.given(
+        dtype, (g.dim(),), lambda n: _sort_elements(g.data.array(dtype, n, facts)), facts
+    )
 
 
-def _sorted(array: Array) -> Array:
+def _sort_elements(array: Array) -> Array:
     """The elements in ascending order; NumPy cannot order every narrow type itself."""
     flat = array.reshape(-1)
     keys = flat if flat.dtype.kind in "iub" else flat.astype(np.float64)
@@ -309,7 +311,7 @@ def _ids(g: Generator, data: Item, segments: int) -> tuple[Item, bool, bool]:
     dtype = g.dtype(INDICES)
     if g.choices.chance(0.3):
         ids = g.given(
-            dtype, data.shape[:1], lambda n: _sorted(g.data.array(dtype, n, facts)), facts
+            dtype, data.shape[:1], lambda n: _sort_elements(g.data.array(dtype, n, facts)), facts
         )
         return ids, not g.depth and g.choices.chance(0.7), False
     if rows <= segments and g.choices.chance(0.3):

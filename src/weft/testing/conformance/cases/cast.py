@@ -43,9 +43,9 @@ def cases() -> Iterator[Case]:
         others = [t for t in (F32, SI8, SI64, F16) if t is not source]
         for target in others[:3]:
             for shape_class, shape in SHAPES.items():
-                make = partial(_shaped, source, target, shape)
+                make = partial(_make_shaped, source, target, shape)
                 yield case("cast", source, f"to={target}", shape_class, trial=make)
-            make = partial(_shaped, source, target, ODD, dynamic=True)
+            make = partial(_make_shaped, source, target, ODD, dynamic=True)
             yield case("cast", source, f"to={target}", "dynamic", trial=make)
     for source in defined("bitcast"):
         for target in defined("bitcast"):
@@ -62,7 +62,7 @@ def _bitcasts(source: DType, target: DType) -> Iterator[Case]:
     yield case("bitcast", source, f"to={target}", "dynamic", trial=make)
 
 
-def _shaped(source: DType, target: DType, shape: Shape, dynamic: bool = False) -> Trial:
+def _make_shaped(source: DType, target: DType, shape: Shape, dynamic: bool = False) -> Trial:
     x = sample(source, shape, "cast", target, scale=100.0)
     dims = [symbolic(shape, DYNAMIC)] if dynamic else None
     return trial(
@@ -82,14 +82,14 @@ def _bits(source: DType, target: DType, shape: Shape, dynamic: bool = False) -> 
 
 
 def _edges(source: DType, target: DType) -> Trial:
-    x = _interesting(source, target)
+    x = _list_interesting(source, target)
     return trial(apply("cast", [x], dtype=target), [x], exactly(convert(x, source, target)))
 
 
-def _interesting(source: DType, target: DType) -> Array:
+def _list_interesting(source: DType, target: DType) -> Array:
     """Values of the source at which the conversion to the target rounds, saturates or ties."""
     if source.is_complex:
-        real = _interesting(part(source), part(target))
+        real = _list_interesting(part(source), part(target))
         return joined(source, real, np.roll(real, 1))
     if source is I1:
         return np.array([True, False, True])

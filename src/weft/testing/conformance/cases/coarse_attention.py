@@ -41,14 +41,14 @@ def cases() -> Iterator[Case]:
     for row, make_flash in (
         ("byteir.flash_attn_fwd", _forward),
         ("byteir.flash_attn_bwd", _backward),
-        ("byteir.flash_attn_kvcache", _cached),
+        ("byteir.flash_attn_kvcache", _make_cached),
     ):
         for dtype in defined(row):
             for name in _FLASH:
                 yield case(row, dtype, name, trial=partial(make_flash, dtype, name))
 
 
-def _kept(shape: tuple[int, ...], seed: int, offset: int) -> Array:
+def _draw_dropout(shape: tuple[int, ...], seed: int, offset: int) -> Array:
     """The factor of each weight under dropout."""
     unit = philox.uniform(shape, F32, seed, offset)
     return np.where(unit < DROPOUT, 0.0, 1 / (1 - DROPOUT))
@@ -86,7 +86,7 @@ def _attention(dtype: DType, name: str) -> Trial:
     rules = Rules(scale, mask=causal(rows, columns) if hidden else None)
     if name.startswith("dropout"):
         inputs.append(np.array([SEED, OFFSET], np.int64))
-        rules = replace(rules, kept=_kept(weights, SEED, OFFSET))
+        rules = replace(rules, kept=_draw_dropout(weights, SEED, OFFSET))
     if name.endswith("mask"):
         inputs.append(sample(dtype, (heads, 1, columns), "mask"))
         rules = replace(rules, mask=wide(inputs[-1]))
@@ -112,7 +112,7 @@ _FLASH = ("plain", "causal", "shared-heads", "dropout", "dynamic", "empty")
 _SCALE = 0.4
 
 
-def _turned(x: Array) -> Array:
+def _swap_heads(x: Array) -> Array:
     return np.swapaxes(x, 1, 2)
 
 
@@ -130,7 +130,7 @@ def _flash_rules(q: Array, k: Array, name: str, seed: int, offset: int) -> Rules
     batch, rows, heads, _ = q.shape
     hidden = causal(rows, k.shape[1]) if name in ("causal", "dynamic") else None
     weights = (batch, heads, rows, k.shape[1])
-    kept = _kept(weights, seed, offset) if name == "dropout" else None
+    kept = _draw_dropout(weights, seed, offset) if name == "dropout" else None
     return Rules(_SCALE, mask=hidden, kept=kept)
 
 
@@ -143,8 +143,8 @@ def _attributes(name: str) -> dict[str, Any]:
 def _forward(dtype: DType, name: str) -> Trial:
     q, k, v = _flash_inputs(dtype, name)
     rules, work = _flash_rules(q, k, name, SEED, 0), work_dtype(dtype)
-    exact = oracle.forward(rules, *(wide(_turned(a)) for a in (q, k, v)))
-    plain = oracle.forward(_in(dtype, rules), *_narrow(*map(_turned, (q, k, v))))
+    exact = oracle.forward(rules, *(wide(_swap_heads(a)) for a in (q, k, v)))
+    plain = oracle.forward(_in(dtype, rules), *_narrow(*map(_swap_heads, (q, k, v))))
     shown = name in ("causal", "dropout")
     symbols: Dims = ["?B", "?S", "?H", "?D"]
     build = apply(
@@ -153,7 +153,7 @@ def _forward(dtype: DType, name: str) -> Trial:
     )  # fmt: skip
     weights = near(exact[2], plain[2], dtype, work)
     want = [
-        near(_turned(exact[0]), _turned(plain[0]), dtype, work),
+        near(_swap_heads(exact[0]), _swap_heads(plain[0]), dtype, work),
         near(exact[1], plain[1], work, work),
         weights if shown else exactly(np.zeros((0,), dtype.numpy)),
         exactly(np.array([SEED, 0], np.int64)),
@@ -164,25 +164,25 @@ def _forward(dtype: DType, name: str) -> Trial:
 def _backward(dtype: DType, name: str) -> Trial:
     q, k, v = _flash_inputs(dtype, name)
     rules, work = _flash_rules(q, k, name, SEED, OFFSET), work_dtype(dtype)
-    narrow = _narrow(*map(_turned, (q, k, v)))
+    narrow = _narrow(*map(_swap_heads, (q, k, v)))
     out, lse, _ = oracle.forward(_in(dtype, rules), *narrow)
     out, lse = nearest(out, dtype), nearest(lse, work)
-    dout = sample(dtype, _turned(out).shape, "dout", scale=1.0)
-    given = [_turned(a) for a in (q, k, v)]
-    exact = oracle.backward(rules, *map(wide, (*given, out, lse, _turned(dout))))
-    plain = oracle.backward(_in(dtype, rules), *_narrow(*given, out, lse, _turned(dout)))
+    dout = sample(dtype, _swap_heads(out).shape, "dout", scale=1.0)
+    given = [_swap_heads(a) for a in (q, k, v)]
+    exact = oracle.backward(rules, *map(wide, (*given, out, lse, _swap_heads(dout))))
+    plain = oracle.backward(_in(dtype, rules), *_narrow(*given, out, lse, _swap_heads(dout)))
     state = np.array([SEED, OFFSET], np.int64)
-    inputs = [dout, q, k, v, np.ascontiguousarray(_turned(out)), lse, state]
+    inputs = [dout, q, k, v, np.ascontiguousarray(_swap_heads(out)), lse, state]
     rows: Dims = ["?B", "?S", "?H", "?D"]
     dims: list[Dims] | None = [*[rows] * 5, ["?B", "?H", "?S"], [2]] if name == "dynamic" else None
     build = apply("byteir.flash_attn_bwd", inputs, dims=dims, **_attributes(name))
-    heads = [(_turned(a), _turned(b)) for a, b in zip(exact[:3], plain[:3], strict=True)]
+    heads = [(_swap_heads(a), _swap_heads(b)) for a, b in zip(exact[:3], plain[:3], strict=True)]
     want = [near(a, b, dtype, work) for a, b in heads]
     want += [near(exact[3], plain[3], work, work), near(*heads[0], work, work)]
     return trial(build, inputs, *want)
 
 
-def _cached(dtype: DType, name: str) -> Trial:
+def _make_cached(dtype: DType, name: str) -> Trial:
     q, k, v = _flash_inputs(dtype, name)
     new = 5
     k, v = k[:, :new], v[:, :new]
@@ -191,10 +191,13 @@ def _cached(dtype: DType, name: str) -> Trial:
     indices = SI32 if name == "causal" else SI64
     lengths = np.array([3, 7][: q.shape[0]], indices.numpy)
     inputs = [q, *caches, k, v, lengths]
-    after = [_appended(cache, rows, lengths) for cache, rows in zip(caches, (k, v), strict=True)]
+    after = [_append_rows(cache, rows, lengths) for cache, rows in zip(caches, (k, v), strict=True)]
     hidden = name in ("causal", "dynamic")
-    rules, work = Rules(_SCALE, mask=_seen(q, new, room[1], lengths, hidden)), work_dtype(dtype)
-    given = [_turned(a) for a in (q, *after)]
+    rules, work = (
+        Rules(_SCALE, mask=_make_mask(q, new, room[1], lengths, hidden)),
+        work_dtype(dtype),
+    )
+    given = [_swap_heads(a) for a in (q, *after)]
     exact = oracle.forward(rules, *map(wide, given))
     plain = oracle.forward(_in(dtype, rules), *_narrow(*given))
     results = 2 if name == "plain" else 4
@@ -207,21 +210,21 @@ def _cached(dtype: DType, name: str) -> Trial:
         results=results,
     )  # fmt: skip
     want: list[Wanted] = [
-        near(_turned(exact[0]), _turned(plain[0]), dtype, work),
+        near(_swap_heads(exact[0]), _swap_heads(plain[0]), dtype, work),
         near(exact[1], plain[1], work, work),
         *map(exactly, after),
     ]
     return trial(build, inputs, *want[:results])
 
 
-def _appended(cache: Array, rows: Array, lengths: Array) -> Array:
+def _append_rows(cache: Array, rows: Array, lengths: Array) -> Array:
     result = cache.copy()
     for batch, length in enumerate(lengths):
         result[batch, length : length + rows.shape[1]] = rows[batch]
     return result
 
 
-def _seen(q: Array, new: int, room: int, lengths: Array, hidden: bool) -> Array:
+def _make_mask(q: Array, new: int, room: int, lengths: Array, hidden: bool) -> Array:
     """What each row may see of the cache: 0, or -inf."""
     mask = np.full((q.shape[0], 1, q.shape[1], room), -np.inf)
     for batch, length in enumerate(lengths):

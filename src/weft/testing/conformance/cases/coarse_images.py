@@ -64,7 +64,7 @@ def _conv(dtype: DType, name: str, first: bool) -> Trial:
     attrs: dict[str, list[int]] = {
         key: chosen[key] for key in ("stride", "dilation", "pad") if key in chosen
     }
-    want = _convolved(inputs, groups, spatial, attrs)
+    want = _convolve_inputs(inputs, groups, spatial, attrs)
     if dtype.is_integer:
         want = np.clip(want, float(dtype.lowest), float(dtype.highest))
     want = want.astype(dtype.numpy)
@@ -82,7 +82,7 @@ def _conv(dtype: DType, name: str, first: bool) -> Trial:
     return trial(build, inputs, exactly(want, zeros=False))
 
 
-def _convolved(
+def _convolve_inputs(
     inputs: list[Array], groups: int, spatial: int, attrs: dict[str, list[int]]
 ) -> Array:
     ends = attrs.get("pad", [0] * (2 * spatial))

@@ -49,7 +49,7 @@ def cases() -> Iterator[Case]:
             for seed, offset in ((-1, 0), (2**40, 2**33 + 1), (0, -5)):
                 make = partial(_drawn, row, dtype, "odd", (0.0, 1.0), seed, offset)
                 yield case(row, dtype, f"seed={seed}", f"offset={offset}", trial=make)
-    yield from _quantised()
+    yield from _cases_of_quantize()
 
 
 def _drawn(
@@ -111,7 +111,7 @@ _LAYOUTS: dict[str, tuple[Shape, int | None]] = {
 }
 
 
-def _quantised() -> Iterator[Case]:
+def _cases_of_quantize() -> Iterator[Case]:
     outputs = in_order(SPELLINGS["byteir.quantize"][0].dtypes["zero_point"])
     for dtype in defined("byteir.quantize"):
         for output in outputs:

@@ -145,11 +145,11 @@ def _trial(
 def _dot(dtype: DType, layout: Layout, accum: DType | None, out: DType | None) -> Trial:
     lhs = sample(dtype, layout.lhs, "dot", 0)
     rhs = sample(dtype, layout.rhs, "dot", 1)
-    want = _wanted(dtype, lhs, rhs, layout, accum, out)
+    want = _compute_wanted(dtype, lhs, rhs, layout, accum, out)
     return _trial(lhs, rhs, layout, accum, out, want)
 
 
-def _wanted(
+def _compute_wanted(
     dtype: DType, lhs: Array, rhs: Array, layout: Layout, accum: DType | None, out: DType | None
 ) -> Wanted:
     work, result = accum or dot_accumulator(dtype), out or dtype
@@ -180,7 +180,7 @@ def _special(dtype: DType) -> Trial:
     lhs[:, 1] = values
     rhs = nearest(np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 2.0]]), dtype)
     layout = _layout(lhs.shape, rhs.shape, ((1,), (0,)))
-    want = _wanted(dtype, lhs, rhs, layout, None, None)
+    want = _compute_wanted(dtype, lhs, rhs, layout, None, None)
     return _trial(lhs, rhs, layout, None, None, want)
 
 

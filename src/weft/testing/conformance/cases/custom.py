@@ -35,8 +35,8 @@ def cases() -> Iterator[Case]:
         yield case("custom_gradient", dtype, "dynamic", trial=dynamic)
     for dtype in defined("callback"):
         for name, shape in SHAPES.items():
-            yield case("callback", dtype, name, trial=partial(_called, dtype, shape))
-        yield case("callback", dtype, "effect", trial=partial(_counted, dtype))
+            yield case("callback", dtype, name, trial=partial(_make_call, dtype, shape))
+        yield case("callback", dtype, "effect", trial=partial(_make_counted, dtype))
 
 
 def _through(dtype: DType, shape: Shape, count: int, dims: Sequence[Dims] | None = None) -> Trial:
@@ -48,14 +48,14 @@ def _through(dtype: DType, shape: Shape, count: int, dims: Sequence[Dims] | None
     return trial(build, inputs, *(exactly(x) for x in inputs[:count]))
 
 
-def _called(dtype: DType, shape: Shape) -> Trial:
+def _make_call(dtype: DType, shape: Shape) -> Trial:
     """A function without effects: its only result is its operand."""
     x = sample(dtype, shape, "x")
     op = Callback.of(lambda arrays: arrays, "same", False, [TensorType(dtype, shape)])
     return trial(program([x], lambda b, value: b.append(op, [value])), [x], exactly(x))
 
 
-def _counted(dtype: DType) -> Trial:
+def _make_counted(dtype: DType) -> Trial:
     """An effect with a result: the token counts it."""
     token, x = np.array(7), sample(dtype, (3, 5), "x")
     op = Callback.of(lambda arrays: arrays, "same", True, [TensorType(dtype, (3, 5))])

@@ -51,18 +51,18 @@ def cases() -> Iterator[Case]:
     """Every elementwise function on every dtype."""
     for name in UNARY:
         for dtype in defined(name):
-            yield from _shaped(name, dtype, _unary_trial)
+            yield from _make_shaped(name, dtype, _unary_trial)
             if not dtype.is_complex or name == "neg":
                 yield case(name, dtype, "special", trial=partial(_edges, name, dtype))
             elif name in BRANCHES:
                 yield case(name, dtype, "branch", trial=partial(_branches, name, dtype))
     for name in PREDICATES:
         for dtype in defined(name):
-            yield from _shaped(name, dtype, _predicate_trial)
+            yield from _make_shaped(name, dtype, _predicate_trial)
             yield case(name, dtype, "special", trial=partial(_predicate_edges, name, dtype))
     for name in BINARY:
         for dtype in defined(name):
-            yield from _shaped(name, dtype, _binary_trial)
+            yield from _make_shaped(name, dtype, _binary_trial)
             if not dtype.is_complex:
                 yield case(name, dtype, "special", trial=partial(_binary_edges, name, dtype))
 
@@ -70,7 +70,7 @@ def cases() -> Iterator[Case]:
 MakeTrial = Callable[..., Trial]
 
 
-def _shaped(name: str, dtype: DType, make: MakeTrial) -> Iterator[Case]:
+def _make_shaped(name: str, dtype: DType, make: MakeTrial) -> Iterator[Case]:
     for shape_class, shape in SHAPES.items():
         yield case(name, dtype, shape_class, trial=partial(make, name, dtype, shape))
     yield case(name, dtype, "dynamic", trial=partial(make, name, dtype, ODD, dynamic=True))

@@ -217,12 +217,12 @@ def _window_starts(w: Windows, index: DType, name: str) -> Array:
     limits = [w.x[d] - room + 1 for d in w.scattered]
     if w.vector is None:
         return positions(limits[0], w.indices, index, name)
-    columns = [positions(limit, _without(w.indices, w.vector), index, name, limit, d)
+    columns = [positions(limit, _drop_axis(w.indices, w.vector), index, name, limit, d)
                for d, limit in enumerate(limits)]  # fmt: skip
     return np.stack(columns, axis=w.vector)
 
 
-def _without(shape: Shape, axis: int) -> Shape:
+def _drop_axis(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
 
 

@@ -55,7 +55,7 @@ def cases() -> Iterator[Case]:
         yield case("lu", dtype, "ties", trial=partial(_tied_lu, dtype))
     for row, special in (("eigh", _eigh), ("svd", partial(_svd, False))):
         for dtype in defined(row):
-            yield case(row, dtype, "nan", trial=partial(_missing, row, special, dtype))
+            yield case(row, dtype, "nan", trial=partial(_make_not_finite, row, special, dtype))
     yield from _solves()
 
 
@@ -176,7 +176,7 @@ def _tied_lu(dtype: DType) -> Trial:
     return _holds("lu", x, kinds, check)
 
 
-def _missing(row: str, make: Callable[..., Trial], dtype: DType) -> Trial:
+def _make_not_finite(row: str, make: Callable[..., Trial], dtype: DType) -> Trial:
     """A matrix with an element that is not finite gives NaN; its neighbours do not."""
     x = _hermitian(dtype, (3,), 4, definite=True)
     x[1, 2, 1] = np.nan

@@ -113,9 +113,9 @@ def cases() -> Iterator[Case]:
     for row, moves in MOVES.items():
         for dtype in defined(row):
             for name, move in moves.items():
-                yield case(row, dtype, name, trial=partial(_moved, row, dtype, move, sample))
+                yield case(row, dtype, name, trial=partial(_make_moved, row, dtype, move, sample))
             move = _SPECIAL[row]
-            yield case(row, dtype, "special", trial=partial(_moved, row, dtype, move, unusual))
+            yield case(row, dtype, "special", trial=partial(_make_moved, row, dtype, move, unusual))
             yield case(row, dtype, "dynamic", trial=partial(_DYNAMIC[row], dtype))
     yield from _concats()
     yield from _pads()
@@ -132,7 +132,7 @@ _SPECIAL: dict[str, Moved] = {
 }
 
 
-def _moved(row: str, dtype: DType, move: Moved, draw: Draw) -> Trial:
+def _make_moved(row: str, dtype: DType, move: Moved, draw: Draw) -> Trial:
     shape, attrs, expected = move
     x = draw(dtype, shape, row)
     return trial(apply(row, [x], **attrs), [x], exactly(expected(x)))

@@ -39,7 +39,7 @@ def cases() -> Iterator[Case]:
         for epsilon in (0.0, 1.0):
             make = partial(_layer_norm, dtype, (3, 16), 1, epsilon)
             yield case("layer_norm", dtype, f"epsilon={epsilon}", trial=make)
-        yield case("layer_norm", dtype, "shifted", trial=partial(_shifted, dtype))
+        yield case("layer_norm", dtype, "shifted", trial=partial(_make_far_from_zero, dtype))
         yield case("layer_norm", dtype, "special", trial=partial(_special, dtype))
 
 
@@ -67,7 +67,7 @@ def _trial(
     return trial(build, inputs, Wanted(exact, dtype, PerTensor(work, error)))
 
 
-def _shifted(dtype: DType) -> Trial:
+def _make_far_from_zero(dtype: DType) -> Trial:
     """Rows far from 0, where E[x^2] - E[x]^2 would be noise."""
     x = (sample(dtype, (4, 8), "shifted", scale=1.0) + np.array(12.0, dtype.numpy)).astype(
         dtype.numpy

@@ -130,16 +130,16 @@ def _searches() -> Iterator[Case]:
 
 def _search(dtype: DType, side: str, index: DType, name: str) -> Trial:
     length, shape = SEARCHES[name]
-    line = _mixed(dtype, (length,), "sorted")
+    line = _draw_repeated(dtype, (length,), "sorted")
     ascending = line[oracle.order(line, 0, False, dtype)]
-    values = _mixed(dtype, shape, "values")
+    values = _draw_repeated(dtype, shape, "values")
     want = from_whole(oracle.insertion(ascending, values, side, dtype), index)
     dims = [["?N"], ["?M"]] if name == "dynamic" else None
     build = apply("searchsorted", [ascending, values], dims=dims, side=side, output_dtype=index)
     return trial(build, [ascending, values], exactly(want))
 
 
-def _mixed(dtype: DType, shape: Shape, key: str) -> Array:
+def _draw_repeated(dtype: DType, shape: Shape, key: str) -> Array:
     """Few different values, special ones among them."""
     unusual = source(dtype, shape, key).choice(special(dtype), shape)
     plain = source(shape, key, dtype).random(shape) < 0.7

@@ -27,7 +27,7 @@ def cases() -> Iterator[Case]:
         yield Case(name, FAMILY, row, None, make)
     for kind in HintKind:
         for policy in HintPolicy:
-            make = partial(_hinted, kind, policy)
+            make = partial(_make_hinted, kind, policy)
             yield Case(f"hint/{kind}/{policy}", FAMILY, "hint", None, make)
     for dtype in defined("custom_call"):
         yield case("custom_call", dtype, "unknown", trial=partial(_unknown_call, dtype))
@@ -123,7 +123,7 @@ def _no_results() -> Trial:
     return trial(program([x], lambda b, value: []), [x])
 
 
-def _unused() -> Trial:
+def _make_unused() -> Trial:
     """Parameters and instructions that nothing reads."""
     x, y = sample(F32, (3,), "unused", 0), sample(F32, (3,), "unused", 1)
 
@@ -157,7 +157,7 @@ def _long_chain() -> Trial:
     return trial(program([x], body), [x], exactly(np.array([503, 496], np.int32)))
 
 
-def _shared() -> Trial:
+def _make_diamond() -> Trial:
     """A value with many readers, and a diamond."""
     x = np.array([1, 2, 3], np.int32)
 
@@ -251,7 +251,7 @@ def _empty_symbol() -> Trial:
 # -- hints ---------------------------------------------------------------------------------------
 
 
-def _hinted(kind: HintKind, policy: HintPolicy) -> Trial:
+def _make_hinted(kind: HintKind, policy: HintPolicy) -> Trial:
     """A hint changes nothing but how a backend may run its instructions. One that is required and
     not met is refused."""
     x = np.array([[1, -2, 3], [4, 5, -6]], np.int32)
@@ -305,10 +305,10 @@ _PROGRAMS: dict[str, Callable[[], Trial]] = {
     "results/parameter": _parameter_returned,
     "results/none": _no_results,
     "results/constant": _constant_result,
-    "values/unused": _unused,
+    "values/unused": _make_unused,
     "values/many-parameters": _many_parameters,
     "values/long-chain": _long_chain,
-    "values/shared": _shared,
+    "values/shared": _make_diamond,
     "values/literals": _literals,
     "values/views": _views,
     "functions/other": _other_function,

@@ -49,14 +49,14 @@ def cases() -> Iterator[Case]:
     for row in ROWS:
         for dtype in defined(row):
             for name, shape in SHAPES.items():
-                yield case(row, dtype, name, trial=partial(_shaped, row, dtype, shape, 7))
+                yield case(row, dtype, name, trial=partial(_make_shaped, row, dtype, shape, 7))
             for seed in SEEDS:
-                make = partial(_shaped, row, dtype, (11,), seed)
+                make = partial(_make_shaped, row, dtype, (11,), seed)
                 yield case(row, dtype, f"seed={seed}", trial=make)
             yield case(row, dtype, "dynamic", trial=partial(_dynamic, row, dtype))
             yield case(row, dtype, "streams", trial=partial(_streams, row, dtype))
-            yield case(row, dtype, "stream=9", trial=partial(_numbered, row, dtype))
-            yield case(row, dtype, "scan", trial=partial(_scanned, row, dtype))
+            yield case(row, dtype, "stream=9", trial=partial(_make_numbered, row, dtype))
+            yield case(row, dtype, "scan", trial=partial(_make_scanned, row, dtype))
     for row in OF_STATE:
         for dtype in defined(row):
             yield from _states(row, dtype)
@@ -95,12 +95,12 @@ def wanted(
     return Wanted(exact, dtype, Ulps(4.0 + room, zeros=False))
 
 
-def _shaped(row: str, dtype: DType, shape: Shape, seed: int) -> Trial:
+def _make_shaped(row: str, dtype: DType, shape: Shape, seed: int) -> Trial:
     build = apply(row, [], shape=list(shape), dtype=dtype)
     return trial(build, [], wanted(row, shape, dtype, seed), seed=seed)
 
 
-def _numbered(row: str, dtype: DType) -> Trial:
+def _make_numbered(row: str, dtype: DType) -> Trial:
     build = apply(row, [], shape=[6], dtype=dtype, stream=9)
     return trial(build, [], wanted(row, (6,), dtype, 3, stream=9), seed=3)
 
@@ -125,7 +125,7 @@ def _streams(row: str, dtype: DType) -> Trial:
     return trial(program([], body), [], *want, seed=5)
 
 
-def _scanned(row: str, dtype: DType) -> Trial:
+def _make_scanned(row: str, dtype: DType) -> Trial:
     """In a loop each step draws anew: the last word of the counter is the number of the step."""
     x = sample(I1, (3,), row)
 

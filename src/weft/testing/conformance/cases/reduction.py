@@ -100,18 +100,18 @@ def cases() -> Iterator[Case]:
     for row in KINDS:
         for dtype in defined(row):
             for name, layout in LAYOUTS.items():
-                yield case(row, dtype, name, trial=partial(_reduced, row, dtype, layout))
+                yield case(row, dtype, name, trial=partial(_make_reduction, row, dtype, layout))
             if not dtype.is_complex and dtype is not I1:
                 yield case(row, dtype, "special", trial=partial(_special, row, dtype))
             yield from _accumulators(row, dtype)
     for accum in (SI8, UI8, SI32, SI64):
         for out in (None, accum):
-            make = partial(_accumulated, "reduce_sum", I1, accum, out)
-            yield _counting("reduce_sum", accum, out, make)
+            make = partial(_make_exact_total, "reduce_sum", I1, accum, out)
+            yield _make_count("reduce_sum", accum, out, make)
     yield from _positions()
 
 
-def _counting(row: str, accum: DType, out: DType | None, make: Any) -> Case:
+def _make_count(row: str, accum: DType, out: DType | None, make: Any) -> Case:
     """A sum over i1 is defined for the accumulator's sake, so that is its column."""
     named = case(row, I1, f"accum={accum}", f"out={out}" if out else None, trial=make)
     return Case(named.id, named.family, named.row, accum, named.trial)
@@ -127,14 +127,16 @@ def _attributes(row: str, layout: Layout, accum: DType | None, out: DType | None
     return attrs
 
 
-def _reduced(row: str, dtype: DType, layout: Layout) -> Trial:
+def _make_reduction(row: str, dtype: DType, layout: Layout) -> Trial:
     around_one = row == "reduce_prod" and not dtype.is_integer
     x = (near_one if around_one else sample)(dtype, layout.shape, row)
     build = apply(row, [x], dims=layout.dims, **_attributes(row, layout, None, None))
-    return trial(build, [x], _wanted(row, x, layout, None, None))
+    return trial(build, [x], _compute_wanted(row, x, layout, None, None))
 
 
-def _wanted(row: str, x: Array, layout: Layout, accum: DType | None, out: DType | None) -> Wanted:
+def _compute_wanted(
+    row: str, x: Array, layout: Layout, accum: DType | None, out: DType | None
+) -> Wanted:
     dtype, axes, kind = as_dtype(x.dtype), layout.normal, KINDS[row]
     result = out or dtype
     if kind in ("any", "all"):
@@ -155,7 +157,7 @@ def _special(row: str, dtype: DType) -> Trial:
     """Pairs of special values: one addition each, so that the rounding of a single one counts."""
     x = np.stack(pairs(edges(dtype), special(dtype)), axis=1)
     layout = Layout(x.shape, (1,))
-    wanted = _wanted(row, x, layout, None, None)
+    wanted = _compute_wanted(row, x, layout, None, None)
     if isinstance(wanted.rule, PerTensor):
         wanted = Wanted(wanted.exact, dtype, Ulps(0.501, zeros=False))
     return trial(apply(row, [x], **_attributes(row, layout, None, None)), [x], wanted)
@@ -181,20 +183,20 @@ def _accumulators(row: str, dtype: DType) -> Iterator[Case]:
         chosen = [(None, F32), (None, SI64), (_wider(dtype)[-1], None)]
     for accum, out in chosen:
         parts = [f"accum={accum}" if accum else None, f"out={out}" if out else None]
-        make = partial(_accumulated, row, dtype, accum, out)
+        make = partial(_make_exact_total, row, dtype, accum, out)
         yield case(row, dtype, *parts, trial=make)
     if row == "reduce_sum" and dtype.is_float and dtype is not F64:
         yield case(row, dtype, "accum=f64", "fine", trial=partial(_fine, dtype))
 
 
-def _accumulated(row: str, dtype: DType, accum: DType | None, out: DType | None) -> Trial:
+def _make_exact_total(row: str, dtype: DType, accum: DType | None, out: DType | None) -> Trial:
     """Totals that every accumulator holds exactly, so that the cast to the output is all that
     shows; integers wrap in the accumulator first."""
     layout = Layout((4, 3), (1,))
     x = counts(dtype, layout.shape, row, accum, out, most=1)
     if dtype.is_integer:
         x = sample(dtype, layout.shape, row, accum, out)
-    wanted = _wanted(row, x, layout, accum, out)
+    wanted = _compute_wanted(row, x, layout, accum, out)
     if isinstance(wanted.rule, PerTensor):
         work = wanted.rule.accum
         held = rounded(wanted.exact, work)

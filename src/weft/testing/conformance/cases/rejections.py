@@ -41,7 +41,7 @@ FAMILY = "rejections"
 def cases(others: Iterable[Case]) -> Iterator[Case]:
     """Undefined dtypes, programs by code, and data by code. `others` are the cases of the ops: a
     program on an undefined dtype is one of theirs with the dtype exchanged."""
-    yield from _undefined(_first_of_each(others))
+    yield from _cases_of_other_dtypes(_first_of_each(others))
     for code, lines in LINES.items():
         for line in lines:
             name, _, rest = line.partition(": ") if ": " in line else line.partition(":")
@@ -108,14 +108,14 @@ def _first_of_each(others: Iterable[Case]) -> dict[str, Case]:
     return chosen
 
 
-def _undefined(first: dict[str, Case]) -> Iterator[Case]:
+def _cases_of_other_dtypes(first: dict[str, Case]) -> Iterator[Case]:
     code = "DTypeNotSupported"
     for row, allowed in table().items():
         if "result" in SPELLINGS[row][0].dtypes or row not in first:
             continue  # nothing in such a program has another dtype; or there is none to begin with
         for dtype in ALL:
             if dtype not in allowed:
-                make = partial(_exchanged, first[row], dtype)
+                make = partial(_exchange_dtype, first[row], dtype)
                 yield _case(code, None, row, dtype, trial=make)
         for name, others in _other_tables(row, allowed):
             for dtype in ALL:
@@ -136,7 +136,7 @@ def _program(base: Case) -> Program:
     return base.trial().program()
 
 
-def _exchanged(base: Case, dtype: DType) -> Trial:
+def _exchange_dtype(base: Case, dtype: DType) -> Trial:
     """The program with one dtype for another wherever it stands."""
 
     def build() -> Program:
@@ -201,7 +201,7 @@ def _with_body(program: Program, instruction: Instruction) -> Program:
 # -- data that breaks a rule ---------------------------------------------------------------------
 
 
-def _rejected(
+def _make_rejected(
     code: str, row: str, inputs: Sequence[Array], dims: Sequence[Dims] | None = None, **attrs: Any
 ) -> Trial:
     return Trial(apply(row, inputs, dims=dims, **attrs), tuple(inputs), Rejected(code))
@@ -214,7 +214,9 @@ def _data() -> Iterator[Case]:
     for dtype in defined("cholesky"):
         for upper in (False, True):
             for name, matrix in _indefinite(dtype).items():
-                make = partial(_rejected, "NotPositiveDefinite", "cholesky", [matrix], upper=upper)
+                make = partial(
+                    _make_rejected, "NotPositiveDefinite", "cholesky", [matrix], upper=upper
+                )
                 side = "upper" if upper else "lower"
                 yield _case("NotPositiveDefinite", dtype, side, name, trial=make)
 
@@ -225,7 +227,7 @@ def _arithmetic() -> Iterator[Case]:
             x = np.ones((2, 3), dtype.numpy)
             y = np.array([[1, 1, 1], [1, 0, 1]]).astype(dtype.numpy)
             for name, pair in {"one": [x, y], "rank0": [x[0, 0, ...], y[1, 1, ...]]}.items():
-                make = partial(_rejected, "IntegerDivideByZero", row, pair)
+                make = partial(_make_rejected, "IntegerDivideByZero", row, pair)
                 yield _case("IntegerDivideByZero", dtype, row, name, trial=make)
     for row, code in (
         ("pow", "InvalidExponent"),
@@ -236,7 +238,7 @@ def _arithmetic() -> Iterator[Case]:
             x = np.array([1, 2, 3]).astype(dtype.numpy)
             for amount in (-1, int(dtype.lowest)):
                 y = np.array([1, 0, amount], object).astype(np.int64).astype(dtype.numpy)
-                make = partial(_rejected, code, row, [x, y])
+                make = partial(_make_rejected, code, row, [x, y])
                 yield _case(code, dtype, row, f"amount={amount}", trial=make)
 
 
@@ -248,18 +250,23 @@ def _indices() -> Iterator[Case]:
             for name, bad in {"low": -1, "high": 4, "far": 2**31 - 1}.items():
                 at = np.array([[0, 1, bad]], index.numpy)
                 update = np.ones((1, 3), dtype.numpy)
-                make = partial(_rejected, gather, "take", [x, at])
+                make = partial(_make_rejected, gather, "take", [x, at])
                 yield _case(gather, dtype, "take", index, name, trial=make)
-                make = partial(_rejected, gather, "gather", [x, at], axis=0)
+                make = partial(_make_rejected, gather, "gather", [x, at], axis=0)
                 yield _case(gather, dtype, "gather", index, name, trial=make)
                 for kind in ("add", "max", "min", "replace"):
                     make = partial(
-                        _rejected, scatter, "scatter_reduce", [x, at, update], axis=0, reduce=kind
+                        _make_rejected,
+                        scatter,
+                        "scatter_reduce",
+                        [x, at, update],
+                        axis=0,
+                        reduce=kind,
                     )
                     yield _case(scatter, dtype, "scatter_reduce", kind, index, name, trial=make)
                 rows = np.array([[0], [bad]], index.numpy)
                 make = partial(
-                    _rejected, scatter, "scatter_add", [x, rows, np.ones((2, 3), dtype.numpy)],
+                    _make_rejected, scatter, "scatter_add", [x, rows, np.ones((2, 3), dtype.numpy)],
                     update_window_dims=[1], inserted_window_dims=[0],
                     scatter_dims_to_operand_dims=[0], index_vector_dim=1,
                 )  # fmt: skip
@@ -267,7 +274,7 @@ def _indices() -> Iterator[Case]:
                 ids = np.array([0, 1, bad, 2], index.numpy)
                 for row in ("segment_sum", "segment_max"):
                     make = partial(
-                        _rejected, scatter, row, [x, ids], num_segments=4, accum_dtype=None,
+                        _make_rejected, scatter, row, [x, ids], num_segments=4, accum_dtype=None,
                         indices_are_sorted=False, unique=False,
                     )  # fmt: skip
                     yield _case(scatter, dtype, row, index, name, trial=make)
@@ -279,23 +286,30 @@ def _sizes() -> Iterator[Case]:
     dims: list[Dims] = [["?B", 3]]
     for row in ("arg_max", "argmin"):
         make = partial(
-            _rejected, "EmptyReduction", row, [x], dims, axis=0, keepdims=False, output_dtype=SI64
+            _make_rejected,
+            "EmptyReduction",
+            row,
+            [x],
+            dims,
+            axis=0,
+            keepdims=False,
+            output_dtype=SI64,
         )
         yield _case("EmptyReduction", None, row, "dynamic", trial=make)
     code = "InvalidAttributeValue"
     y = np.zeros((2, 3), np.float32)
     attrs = {"k": 3, "axis": 0, "largest": True, "indices_dtype": SI32}
-    make = partial(_rejected, code, "top_k", [y], dims, **attrs)
+    make = partial(_make_rejected, code, "top_k", [y], dims, **attrs)
     yield _case(code, None, "k-larger", "dynamic", trial=make)
-    make = partial(_rejected, code, "slice", [y], dims, starts=[1, 0], sizes=[2, 3])
+    make = partial(_make_rejected, code, "slice", [y], dims, starts=[1, 0], sizes=[2, 3])
     yield _case(code, None, "slice-outside", "dynamic", trial=make)
     start = np.zeros(2, np.int32)
-    make = partial(_rejected, code, "dynamic_slice", [y, start], [*dims, [2]], sizes=[3, 3])
+    make = partial(_make_rejected, code, "dynamic_slice", [y, start], [*dims, [2]], sizes=[3, 3])
     yield _case(code, None, "dynamic-slice-larger", "dynamic", trial=make)
-    make = partial(_rejected, "ShapeMismatch", "reshape", [y], dims, new_shape=[-1, 4])
+    make = partial(_make_rejected, "ShapeMismatch", "reshape", [y], dims, new_shape=[-1, 4])
     yield _case("ShapeMismatch", None, "reshape", "dynamic", trial=make)
     pair = [np.zeros(2, np.float32), np.zeros(3, np.float32)]
-    make = partial(_rejected, "DynamicDimensionMismatch", "add", pair, [["?B"], ["?B"]])
+    make = partial(_make_rejected, "DynamicDimensionMismatch", "add", pair, [["?B"], ["?B"]])
     yield _case("DynamicDimensionMismatch", None, "inputs", "dynamic", trial=make)
 
 

@@ -49,32 +49,32 @@ def cases() -> Iterator[Case]:
     for row, kind in KINDS.items():
         for dtype in defined(row):
             for name, (shape, axis, reverse) in LAYOUTS.items():
-                make = partial(_running, row, dtype, shape, axis, reverse)
+                make = partial(_make_running, row, dtype, shape, axis, reverse)
                 yield case(row, dtype, name, trial=make)
-            make = partial(_running, row, dtype, ODD, 1, False, dynamic=True)
+            make = partial(_make_running, row, dtype, ODD, 1, False, dynamic=True)
             yield case(row, dtype, "dynamic", trial=make)
             if dtype.is_float and kind in ("max", "min"):
                 yield case(row, dtype, "special", trial=partial(_special, row, dtype))
     yield from _segments()
 
 
-def _running(
+def _make_running(
     row: str, dtype: DType, shape: Shape, axis: int, reverse: bool, dynamic: bool = False
 ) -> Trial:
     around_one = KINDS[row] == "prod" and not dtype.is_integer
     x = (near_one if around_one else sample)(dtype, shape, row)
     dims = [symbolic(shape, DYNAMIC)] if dynamic else None
-    wanted = _wanted(row, x, axis % len(shape), reverse, dtype)
+    wanted = _compute_wanted(row, x, axis % len(shape), reverse, dtype)
     return trial(apply(row, [x], dims=dims, axis=axis, reverse=reverse), [x], wanted)
 
 
 def _special(row: str, dtype: DType) -> Trial:
     x = np.array(source(row, dtype).choice(special(dtype), (20, 9)), dtype.numpy)
-    wanted = _wanted(row, x, 1, False, dtype)
+    wanted = _compute_wanted(row, x, 1, False, dtype)
     return trial(apply(row, [x], axis=1, reverse=False), [x], wanted)
 
 
-def _wanted(row: str, x: Array, axis: int, reverse: bool, dtype: DType) -> Wanted:
+def _compute_wanted(row: str, x: Array, axis: int, reverse: bool, dtype: DType) -> Wanted:
     turned = np.flip(x, axis) if reverse else x
     kind = KINDS[row]
     product = kind == "prod"

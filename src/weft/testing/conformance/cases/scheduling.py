@@ -15,11 +15,11 @@ def cases() -> Iterator[Case]:
     """Every dtype, waiting for a tensor of another shape."""
     for dtype in defined("barrier"):
         for name, shape in SHAPES.items():
-            yield case("barrier", dtype, name, trial=partial(_waiting, dtype, shape))
-        yield case("barrier", dtype, "dynamic", trial=partial(_waiting, dtype, (3, 5), True))
+            yield case("barrier", dtype, name, trial=partial(_make_waiting, dtype, shape))
+        yield case("barrier", dtype, "dynamic", trial=partial(_make_waiting, dtype, (3, 5), True))
 
 
-def _waiting(dtype: DType, shape: Shape, dynamic: bool = False) -> Trial:
+def _make_waiting(dtype: DType, shape: Shape, dynamic: bool = False) -> Trial:
     inputs = [sample(dtype, shape, "x"), sample(dtype, (4,), "after")]
     dims = [["?A", "?B"], ["?C"]] if dynamic else None
     build = program(inputs, lambda b, x, after: b.emit("barrier", x, after), dims=dims)

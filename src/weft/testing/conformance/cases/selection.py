@@ -52,9 +52,9 @@ def cases() -> Iterator[Case]:
     for name, make in makers.items():
         for dtype in defined(name):
             for shape_class, shape in SHAPES.items():
-                x = partial(_shaped, name, dtype, shape)
+                x = partial(_make_shaped, name, dtype, shape)
                 yield case(name, dtype, shape_class, trial=partial(make, name, dtype, x))
-            odd = partial(_shaped, name, dtype, ODD)
+            odd = partial(_make_shaped, name, dtype, ODD)
             yield case(name, dtype, "dynamic", trial=partial(make, name, dtype, odd, dynamic=True))
             values = partial(_special, name, dtype)
             yield case(name, dtype, "special", trial=partial(make, name, dtype, values))
@@ -63,7 +63,7 @@ def cases() -> Iterator[Case]:
 Draw = Callable[[], tuple[Array, Array, Array]]
 
 
-def _shaped(name: str, dtype: DType, shape: Shape) -> tuple[Array, Array, Array]:
+def _make_shaped(name: str, dtype: DType, shape: Shape) -> tuple[Array, Array, Array]:
     x, y, z = (sample(dtype, shape, name, i) for i in range(3))
     return x, y, z
 
@@ -74,7 +74,7 @@ def _special(name: str, dtype: DType) -> tuple[Array, Array, Array]:
     return x, y, source(name, dtype).permutation(x)
 
 
-def _typed(arrays: list[Array], dynamic: bool) -> Any:
+def _dims_of(arrays: list[Array], dynamic: bool) -> Any:
     return [symbolic(x.shape, DYNAMIC) for x in arrays] if dynamic else None
 
 
@@ -98,7 +98,7 @@ def _compare_cases() -> Iterator[Case]:
 def _compare(op: str, dtype: DType, shape: Shape, dynamic: bool = False) -> Trial:
     x, y = sample(dtype, shape, op, 0), sample(dtype, shape, op, 1)
     y = np.asarray(np.where(sample(I1, shape, op), x, y), dtype.numpy)
-    build = apply("compare", [x, y], dims=_typed([x, y], dynamic), op=op)
+    build = apply("compare", [x, y], dims=_dims_of([x, y], dynamic), op=op)
     return trial(build, [x, y], _comparison(op, x, y, dtype))
 
 
@@ -121,7 +121,7 @@ def _select(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Trial
     want = np.array(y)
     want[pred] = x[pred]
     inputs = [pred, x, y]
-    return trial(apply(name, inputs, dims=_typed(inputs, dynamic)), inputs, exactly(want))
+    return trial(apply(name, inputs, dims=_dims_of(inputs, dynamic)), inputs, exactly(want))
 
 
 def _clamp(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Trial:
@@ -133,12 +133,12 @@ def _clamp(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Trial:
         missing = np.isnan(x) | np.isnan(low) | np.isnan(high)
         cut = np.where(missing, np.nan, cut)
     want = exactly(np.asarray(cut).astype(dtype.numpy), zeros=False)
-    return trial(apply(name, inputs, dims=_typed(inputs, dynamic)), inputs, want)
+    return trial(apply(name, inputs, dims=_dims_of(inputs, dynamic)), inputs, want)
 
 
 def _same(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Trial:
     x = draw()[0]
-    return trial(apply(name, [x], dims=_typed([x], dynamic)), [x], exactly(x.copy()))
+    return trial(apply(name, [x], dims=_dims_of([x], dynamic)), [x], exactly(x.copy()))
 
 
 # -- complex parts -------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def _part(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Trial:
         want = parts.view(dtype.numpy)
     else:
         want = parts[:, 0 if name == "real" else 1].copy()
-    dims = _typed([x], dynamic)
+    dims = _dims_of([x], dynamic)
     return trial(apply(name, [x], dims=dims), [x], exactly(want.reshape(x.shape)))
 
 
@@ -161,4 +161,4 @@ def _complex(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Tria
     both = np.stack([real, imag], axis=-1)
     want = both.view(WHOLE[dtype].numpy).reshape(real.shape)
     inputs = [real, imag]
-    return trial(apply(name, inputs, dims=_typed(inputs, dynamic)), inputs, exactly(want))
+    return trial(apply(name, inputs, dims=_dims_of(inputs, dynamic)), inputs, exactly(want))

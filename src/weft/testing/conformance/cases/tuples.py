@@ -21,7 +21,7 @@ def cases() -> Iterator[Case]:
     for dtype in defined("make_tuple"):
         for name, shapes in SHAPES.items():
             yield case("make_tuple", dtype, name, trial=partial(_whole, dtype, shapes))
-        yield case("make_tuple", dtype, "dynamic", trial=partial(_swapped, dtype))
+        yield case("make_tuple", dtype, "dynamic", trial=partial(_make_swapped, dtype))
         yield case("make_tuple", dtype, "cond", trial=partial(_through_cond, dtype))
 
 
@@ -31,7 +31,7 @@ def _whole(dtype: DType, shapes: tuple[tuple[int, ...], ...]) -> Trial:
     return trial(build, inputs, *map(exactly, inputs))
 
 
-def _swapped(dtype: DType) -> Trial:
+def _make_swapped(dtype: DType) -> Trial:
     x, y = sample(dtype, (3, 5), "x"), sample(dtype, (4,), "y")
 
     def body(b: Builder, first: Value, second: Value) -> list[Value]:

@@ -107,10 +107,12 @@ def _window(
         base_dilation=[a.base for a in axes], window_dilation=[a.dilation for a in axes],
         reduce=kind, accum_dtype=accum,
     )  # fmt: skip
-    return trial(build, [x], _wanted(x, kind, axes, accum, dtype))
+    return trial(build, [x], _compute_wanted(x, kind, axes, accum, dtype))
 
 
-def _wanted(x: Array, kind: str, axes: list[Axis], accum: DType | None, dtype: DType) -> Wanted:
+def _compute_wanted(
+    x: Array, kind: str, axes: list[Axis], accum: DType | None, dtype: DType
+) -> Wanted:
     """Each window as a line of elements; where there is none, the identity stands."""
     nothing: Any = 0 if kind == "sum" else reduction.identity(kind, dtype)
     fill = np.asarray(nothing).astype(dtype.numpy)

@@ -43,7 +43,7 @@ def quantised(ratio: Array, zero: Array | None, dtype: DType) -> Array:
     if dtype.is_float:
         work = work_dtype(as_dtype(ratio.dtype))
         total = ratio.astype(work)
-        return _narrowed(total if zero is None else total + zero.astype(work), dtype)
+        return _narrow_total(total if zero is None else total + zero.astype(work), dtype)
     low, high = int(dtype.lowest), int(dtype.highest)
 
     def step(value: float, offset: int) -> int:
@@ -57,7 +57,7 @@ def quantised(ratio: Array, zero: Array | None, dtype: DType) -> Array:
     return from_whole(each(step, ratio.astype(np.float64), offsets), dtype)
 
 
-def _narrowed(total: Array, dtype: DType) -> Array:
+def _narrow_total(total: Array, dtype: DType) -> Array:
     top = largest(dtype)
     within = np.where(total > top, top, np.where(total < -top, -top, total))
     return nearest(within, dtype)

@@ -110,23 +110,25 @@ def identity(kind: str, dtype: DType) -> Any:
 
 def extreme(kind: str, x: Array, axes: Sequence[int], dtype: DType) -> Array:
     """The maximum or minimum over axes; NaN wins."""
-    return _settled(_chosen(kind, lines(_ordered(x, dtype), axes), dtype), dtype)
+    return _settle_values(
+        _choose_extreme(kind, lines(_widen_exactly(x, dtype), axes), dtype), dtype
+    )
 
 
 def running_extreme(kind: str, x: Array, axis: int, dtype: DType) -> Array:
     """Every partial maximum or minimum along an axis that comes last."""
-    rows = lines(_ordered(x, dtype), (axis,))
+    rows = lines(_widen_exactly(x, dtype), (axis,))
     result = rows.copy()
     for i in range(rows.shape[-1]):
-        result[..., i] = _chosen(kind, rows[..., : i + 1], dtype)
-    return _settled(result, dtype)
+        result[..., i] = _choose_extreme(kind, rows[..., : i + 1], dtype)
+    return _settle_values(result, dtype)
 
 
-def _ordered(x: Array, dtype: DType) -> Array:
+def _widen_exactly(x: Array, dtype: DType) -> Array:
     return wide(x) if dtype.is_float else whole(x)
 
 
-def _chosen(kind: str, rows: Array, dtype: DType) -> Array:
+def _choose_extreme(kind: str, rows: Array, dtype: DType) -> Array:
     if not rows.shape[-1]:
         return np.full(rows.shape[:-1], identity(kind, dtype), rows.dtype)
     best = np.array(rows[..., 0])
@@ -139,7 +141,7 @@ def _chosen(kind: str, rows: Array, dtype: DType) -> Array:
     return np.asarray(best)
 
 
-def _settled(values: Array, dtype: DType) -> Array:
+def _settle_values(values: Array, dtype: DType) -> Array:
     if dtype.is_float:
         return nearest(values, dtype)
     return values.astype(np.bool_) if dtype is I1 else from_whole(values, dtype)
@@ -147,7 +149,7 @@ def _settled(values: Array, dtype: DType) -> Array:
 
 def position(kind: str, x: Array, axis: int, dtype: DType) -> Array:
     """Where the first extreme along an axis is; NaN comes before everything."""
-    rows = lines(_ordered(x, dtype), (axis,))
+    rows = lines(_widen_exactly(x, dtype), (axis,))
     found = np.empty(rows.shape[:-1], object)
     for index in np.ndindex(found.shape):
         found[index] = _first(kind, rows[index].tolist())

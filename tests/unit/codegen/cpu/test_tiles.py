@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import weft
 from tests.lowered import lowered
+from weft.bundles.variants import targets_of
 from weft.codegen.cpu.compile import accepts
 from weft.codegen.cpu.llvm import emit_module
 from weft.codegen.cpu.text import parse_routines, print_routines
@@ -23,6 +24,7 @@ from weft.plan.from_region import plan_module
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
 from weft.runtime.jit import assembly
+from weft.target import cpu
 from weft.target.cpu import describe, host
 from weft.target.target import Target
 from weft.tiny.from_ptir import lower_program
@@ -360,3 +362,20 @@ def test_routines_that_leave_their_memory_are_refused(before: str, after: str, w
         compile_program(
             program, host(), overrides={**overrides, "cpu": text.replace(before, after)}
         )
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_the_host_has_tiles_where_the_system_allows_them(
+    allowed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "_read", lambda path: "flags : avx512f amx_tile amx_bf16 amx_int8\n")
+    monkeypatch.setattr(cpu, "allows_tiles", lambda: allowed)
+    found = cpu.host.__wrapped__().features
+    assert (found & cpu.MATRIX_TILES == cpu.MATRIX_TILES) is allowed
+    assert "avx512f" in found
+
+
+def test_bundles_have_no_tiles() -> None:
+    target = describe("x86_64", FLAGS | cpu.MATRIX_TILES, 4, ())
+    (found,) = targets_of(target)
+    assert found.features == FLAGS

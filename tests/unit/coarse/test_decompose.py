@@ -18,6 +18,7 @@ from weft.ptir.composite import Composite
 from weft.ptir.decompose import decompose, portable
 from weft.ptir.gradient import vjp
 from weft.ptir.op import all_ops
+from weft.ptir.specialise import bind_shapes, specialise
 from weft.ptir.types import TupleType
 from weft.testing import random_program
 
@@ -44,7 +45,14 @@ def test_random_programs_of_coarse_ops_mean_the_same_decomposed(block: int) -> N
     plain = ["add", "broadcast_to", "reshape", "make_tuple", "constant", "clamp", "select", "mul"]
     for seed in range(block * 8, block * 8 + 8):
         case = random_program(seed, 10, ops=[*COARSE, *plain, "isfinite"], dynamic=seed % 2 == 0)
-        same(case.program, decompose(case.program, _others(case.program)), case.inputs)
+        program = case.program
+        after = decompose(program, _others(program))
+        if any("." in name for name in mnemonics(after)):
+            # Some formulas need sizes in numbers.
+            shapes = [np.shape(array) for array in case.inputs]
+            program = specialise(program, bind_shapes(program.main.parameters, shapes))
+            after = decompose(program, _others(program))
+        same(program, after, case.inputs)
 
 
 def _others(program: Program) -> set[type]:

@@ -39,6 +39,7 @@ class Elements:
     def __init__(self, code: Code, features: frozenset[str] = frozenset()) -> None:
         self.code = code
         self.has_dots = "asimddp" in features
+        self.has_fma = "fma" in features or "asimd" in features
         self.formats = Formats(code, features)
 
     def apply(self, fn: str, args: list[Val], source: DType, target: DType) -> Val:
@@ -116,6 +117,8 @@ class Elements:
     def _float(self, fn: str, args: list[Val]) -> Val:
         code, x = self.code, args[0]
         one = number(1.0, x.scalar, x.lanes)
+        if fn == "div" and self.has_fma and args[1].lanes == 1 < x.lanes and x.scalar == "float":
+            return self._shared_quotient(*args)
         if fn in _FLOAT_OPS:
             return code.binary(_FLOAT_OPS[fn], *args)
         match fn:
@@ -149,6 +152,46 @@ class Elements:
                 bell = code.binary("fadd", self._float("erf", [scaled]), one)
                 return code.binary("fmul", half, bell)
         raise Unimplemented(fn, "the CPU code generator does not have this function of floats")
+
+    def _shared_quotient(self, part: Val, total: Val) -> Val:
+        """part / total for a vector of parts that share a total, as those of a norm's row do: what
+        depends on the total alone is computed once for all vectors, and the remainder corrects the
+        product with the reciprocal (as on a GPU, see `spelling/prelude/instructions.py`). Powers of
+        two keep the reciprocal normal; those of 0 and infinity are right as they are. The quotient
+        is correctly rounded, but for one in the last place where a part or the quotient is below
+        2^-100."""
+        code, lanes = self.code, part.lanes
+
+        def scalar(value: float) -> Val:
+            return number(value, total.scalar)
+
+        def product(a: Val, b: Val) -> Val:
+            return code.assign(f"fmul {a}, {b.text}", a.scalar, a.lanes)
+
+        size = code.intrinsic("llvm.fabs", total)
+        small = code.compare("fcmp olt", size, scalar(2.0**-100))
+        large = code.compare("fcmp ogt", size, scalar(2.0**100))
+        grown = code.select(small, scalar(2.0**64), scalar(1.0))
+        scale = code.select(large, scalar(2.0**-64), grown)
+        below = product(total, scale)
+        reciprocal = code.binary("fdiv", scalar(1.0), below)
+        # The product with the reciprocal of 0 or infinity has no remainder that corrects it.
+        size = code.intrinsic("llvm.fabs", below)
+        some = code.compare("fcmp ogt", size, scalar(0.0))
+        finite = code.compare("fcmp olt", size, scalar(math.inf))
+        below = code.select(code.binary("and", some, finite), below, scalar(0.0))
+        scale, below, reciprocal = (code.spread(x, lanes) for x in (scale, below, reciprocal))
+        above = product(part, scale)
+        rough = product(above, reciprocal)
+        minus = code.assign(f"fneg {rough}", part.scalar, lanes)
+        rest = code.intrinsic("llvm.fma", minus, below, above)
+        better = code.intrinsic("llvm.fma", rest, reciprocal, rough)
+        # Zeros keep their sign, and what is not finite is what it is: of the bits without the sign,
+        # less one, these are the greatest.
+        bits = code.convert("bitcast", code.intrinsic("llvm.fabs", rough), "i32")
+        before = code.binary("add", bits, number(-1, "i32", lanes))
+        usual = code.compare("icmp ult", before, number(0x7F7FFFFF, "i32", lanes))
+        return code.select(usual, better, rough)
 
     def _share(self, part: Val, total: Val) -> Val:
         """part / total for 0 <= part <= 1 <= total, where many parts share a total: the reciprocal

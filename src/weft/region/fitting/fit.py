@@ -12,7 +12,7 @@ from weft.region.fitting.boards import Made, with_board_of_groups, with_boards
 from weft.region.fitting.few_channels import with_folded_windows, with_patches
 from weft.region.fitting.filters import with_panels
 from weft.region.fitting.hulls import with_hulls
-from weft.region.fitting.joined_axes import with_joined_axes
+from weft.region.fitting.joined_axes import with_joined_axes, with_joined_rows
 from weft.region.fitting.joined_groups import with_joined_groups
 from weft.region.fitting.long_sums import in_parts
 from weft.region.fitting.near_gathers import with_near_gathers
@@ -90,7 +90,8 @@ def _prepared(
     are the scatters that it sorts the updates of."""
     if target.kind is not Kind.GPU:
         if kernel.roles is None:
-            return with_wide_sums(with_near_gathers(kernel, tensors), tensors)
+            joined = with_joined_rows(with_near_gathers(kernel, tensors), tensors)
+            return with_wide_sums(joined, tensors)
         return _contracted(kernel, tensors, target)
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros, together)

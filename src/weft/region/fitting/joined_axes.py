@@ -36,6 +36,7 @@ from weft.region.ir import (
     Let,
     Pattern,
     Read,
+    Reduce,
     Tensor,
     Words,
     row_major,
@@ -44,6 +45,8 @@ from weft.region.ir import (
 
 _WHOLE: Final = 16
 """Bytes of the widest access."""
+_CPU_VECTOR: Final = 16
+"""Elements of the widest vector of a CPU."""
 _SHORT: Final = 64
 """Elements of rows so short that a number which is read for each of them may be read for each
 element: a vector has few of the same row."""
@@ -79,6 +82,20 @@ def with_joined_strips(kernel: Kernel, tensors: Mapping[str, Tensor], strips: in
     return kernel
 
 
+def with_joined_rows(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
+    """A kernel with reductions whose last axes are one, where the last does not fill the vectors of
+    a CPU: the rows of an image that a norm goes over. All accesses go along both of them as memory
+    does, and what is reduced over one is reduced over both."""
+    joined = kernel
+    while len(joined.axes) > 1 and kernel.pattern is Pattern.ROW and not kernel.params:
+        outer, inner = joined.axes[-2:]
+        full = inner.size % _CPU_VECTOR == 0 or 0 in joined.sizes.values()
+        if full or not _go_together(joined, tensors, outer, inner):
+            break
+        joined = _joined(joined, outer, inner)
+    return joined
+
+
 def _go_together(
     kernel: Kernel,
     tensors: Mapping[str, Tensor],
@@ -94,6 +111,8 @@ def _go_together(
         if len(single) == 1 and not (beside and _is_of_short_row(let, outer, inner)):
             return False
         if isinstance(let.expr, Read) and let.expr.places:
+            return False
+        if isinstance(let.expr, Reduce | Fold) and len(names & {*let.expr.axes}) == 1:
             return False
     return all(
         _is_plain(address, names)
@@ -157,9 +176,12 @@ def _moved(let: Let, moved: Mapping[str, Expr], inner: str) -> Let:
             expr = AxisIndex(replaced(expr.expr, moved))
         case Check() | Words():
             expr = replace(expr, element=replaced(expr.element, moved))
+        case Reduce():
+            expr = replace(expr, axes=_without(expr.axes, inner))
         case Fold():
             expr = replace(
                 expr,
+                axes=_without(expr.axes, inner),
                 carries=tuple(replace(c, axes=_without(c.axes, inner)) for c in expr.carries),
                 step=tuple(_moved(each, moved, inner) for each in expr.step),
                 combine=tuple(_moved(each, moved, inner) for each in expr.combine),

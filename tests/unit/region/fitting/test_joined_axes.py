@@ -25,9 +25,9 @@ def program(shape: tuple[int, ...], build: Build) -> Program:
     return b.build(build(b, b.param("f32", list(shape))))
 
 
-def kernels(shape: tuple[int, ...], build: Build) -> tuple[Kernel, ...]:
+def kernels(shape: tuple[int, ...], build: Build, target: str = "sm90") -> tuple[Kernel, ...]:
     made = program(shape, build)
-    found = Compilation(made, target_named("sm90"), make_signature(made))
+    found = Compilation(made, target_named(target), make_signature(made))
     module: Module = run_pipeline(found, until="region")["region"]
     return module.kernels
 
@@ -79,3 +79,36 @@ def test_results_are_the_references(name: str) -> None:
     made = program(shape, build)
     report = compare(made, inputs_for(made), InterpretedGpu("sm90"))
     assert report.agrees, report
+
+
+def group_norm(b: Builder, x: Value) -> Value:
+    """Of images, less the sum of each group of channels, over its size."""
+    images, groups, *_ = x.shape
+    axes = list(range(2, len(x.shape)))
+
+    def spread(value: Value) -> Value:
+        kept = b.reshape(value, [images, groups, *(1 for _ in axes)])
+        return b.broadcast_to(kept, list(x.shape))
+
+    left = x - spread(b.reduce_sum(x, axes))
+    return left / spread(b.sqrt(b.reduce_sum(left * left, axes)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((2, 4, 8, 28, 28), [2, 4, 8, 28 * 28]),
+        ((2, 4, 7, 7), [2, 4, 49]),
+        ((2, 4, 3, 28, 32), [2, 4, 3, 28, 32]),
+    ],
+)
+def test_rows_of_a_norm_that_fill_no_vector_of_a_cpu_are_one(
+    shape: tuple[int, ...], axes: list[int]
+) -> None:
+    (kernel,) = kernels(shape, group_norm, "cpu")
+    assert [axis.size for axis in kernel.axes] == axes
+
+
+def test_reductions_over_the_last_axis_alone_stay() -> None:
+    (kernel,) = kernels((4, 6, 28), lambda b, x: b.reduce_max(x, [2]), "cpu")
+    assert [axis.size for axis in kernel.axes][-1] == 28

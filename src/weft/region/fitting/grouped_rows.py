@@ -32,8 +32,8 @@ _MOST: Final = 1 << 31
 """Elements of rows, and entries of the table, that are counted in 32 bits."""
 _NARROW: Final = 128
 """Columns up to which tiles are half as wide."""
-_TILES: Final = ((128, 256), (64, 128), (64, 256), (128, 128), (192, 256), (256, 128))
-"""Rows and columns of tiles that there are."""
+_TILES: Final = ((128, 256), (64, 128), (64, 256), (128, 128))
+"""Rows and columns of tiles to choose from; higher ones can be built, and are not measured."""
 _SLICE: Final = 64
 """Rows of a matrix instruction, and the depth of a k step."""
 _STEP_BYTES: Final = 2 * _SLICE

@@ -73,12 +73,13 @@ default ones do. `whole` ones capture a single op that a backend may run as a wh
 
 """
 FAMILIES = [
-    "activation", "pointwise", "linear", "contraction", "attention", "embedding", "convolution",
-    "pooling", "unpooling", "normalisation", "loss", "distance", "indexing", "rearrange",
-    "resampling", "stochastic",
+    "activation", "pointwise", "linear", "grouped", "contraction", "attention", "embedding",
+    "convolution", "pooling", "unpooling", "normalisation", "loss", "distance", "indexing",
+    "rearrange", "resampling", "stochastic",
 ]  # fmt: skip
 TITLES = {
     "contraction": "Einsum", "linear": "Matrix products", "rearrange": "Padding and pixels",
+    "grouped": "Products of groups of rows",
     "embedding": "Embeddings", "pointwise": "More activations",
     "unpooling": "Unpooling and columns", "distance": "Distances and margins",
     "loss": "Losses", "stochastic": "Dropout",

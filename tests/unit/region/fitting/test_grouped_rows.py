@@ -8,8 +8,8 @@ import pytest
 from tests.draws import generator
 from tests.unit.region.fitting.test_whole_ops import in_steps
 from weft.foundation.dtypes import BF16, F16, F32
-from weft.foundation.grouped_rows import GroupedRows, GroupedTiles, OuterRows
-from weft.region.fitting.grouped_rows import stays_whole
+from weft.foundation.grouped_rows import GroupedRows, OuterRows
+from weft.region.fitting.grouped_rows import _nanoseconds, _tile, stays_whole
 from weft.target.known import target_named
 
 RNG = generator()
@@ -44,11 +44,25 @@ def test_odd_sizes_are_taken_apart(sizes: tuple[int, int, int, int]) -> None:
     assert not stays_whole(GroupedRows(*sizes, transposed=False), BF16, SM90)
 
 
-@pytest.mark.parametrize(("rows", "height"), [(16, 64), (128, 128), (1024, 128)])
-def test_tiles_are_as_high_as_groups_are(rows: int, height: int) -> None:
-    groups = 4
-    x, w = np.zeros((groups * rows, 8), BF16.numpy), np.zeros((groups, 8, 512), BF16.numpy)
-    whole = GroupedRows(groups * rows, groups, 8, 512, False)
-    ops, _ = in_steps(whole, [x, w, np.zeros(groups, np.int32)], BF16)
-    assert isinstance(ops[-1], GroupedTiles)
-    assert ops[-1].tile == height
+@pytest.mark.parametrize(
+    ("rows", "groups", "depth", "columns", "tile"),
+    [
+        (8192, 64, 2048, 1408, (192, 256)),
+        (8192, 64, 1408, 2048, (192, 256)),
+        (8192, 8, 2048, 1408, (128, 128)),
+        (8192, 16, 2048, 1408, (128, 128)),
+        (1024, 64, 2048, 1408, (64, 256)),
+        (32768, 64, 2048, 1408, (192, 256)),
+    ],
+)
+def test_tiles_are_those_that_were_the_fastest(
+    rows: int, groups: int, depth: int, columns: int, tile: tuple[int, int]
+) -> None:
+    assert _tile(GroupedRows(rows, groups, depth, columns, False)) == tile
+
+
+def test_many_tiles_are_not_counted_one_by_one() -> None:
+    """A million tiles end together, about as late as one by one."""
+    many = GroupedRows(1 << 20, 1 << 14, 64, 8192, False)
+    few = GroupedRows(1 << 12, 1 << 6, 64, 8192, False)
+    assert _nanoseconds(many, 64, 256) == pytest.approx(256 * _nanoseconds(few, 64, 256), rel=0.1)

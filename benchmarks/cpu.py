@@ -39,6 +39,9 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WEFT_NUM_THREADS")
 # For 2^20 ticks, not 2^28, OpenBLAS's threads hold their processors after a product, which other
 # libraries are measured on next; its own calls follow each other faster than that.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
+# The threads of OpenMP (torch's) spin too: Intel's for 200 ms, which is longer than a pause.
+os.environ.setdefault("KMP_BLOCKTIME", "1")
+os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 
 from benchmarks.needed import need  # noqa: E402
 

@@ -113,6 +113,15 @@ def test_quotients_of_special_numbers(library: ctypes.CDLL) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("name", ["quotient", "known_quotient"])
+def test_zeros_by_a_positive_number_keep_their_sign(library: ctypes.CDLL, name: str) -> None:
+    above = np.asarray([0.0, -0.0, -0.0, 0.0, -0.0], np.float32)
+    below = np.asarray([3.0, 3.0, 1e-20, 7e20, 0.1], np.float32)
+    got = apply(library, name, np.float32, above, below)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(above))
+
+
+@needs_compiler
 def test_quotients_of_special_numbers_by_a_known_one(library: ctypes.CDLL) -> None:
     above = np.asarray([0.0, -0.0, 1.5, -3e38, np.inf, -np.inf, np.nan], np.float32)
     for number in (3.0, -0.7, 1e-10):

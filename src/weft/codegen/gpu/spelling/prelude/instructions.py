@@ -75,7 +75,7 @@ INLINE float loose_exp(float x) { return loose_exp2(x * 0x1.715476p+0f); }
 // a / b, of which what depends on b alone is one reciprocal for many a: a remainder corrects the
 // product with it. Powers of two keep the reciprocal normal; those of 0 and infinity are right as
 // they are. The quotient is correctly rounded, but for one in the last place where a or the
-// quotient is below 2^-100.
+// quotient is below 2^-100. By this sign of the remainder a zero by a positive b keeps its own.
 INLINE float shared_quotient(float a, float b) {
   const float size = fabsf(b);
   const float scale = size > 0x1p100f ? 0x1p-64f : size < 0x1p-100f ? 0x1p64f : 1.0f;
@@ -84,12 +84,12 @@ INLINE float shared_quotient(float a, float b) {
   const bool whole = fabsf(error) < 1.0f;
   r = whole ? fmaf(r, error, r) : r;
   const float below = whole ? b * scale : 0.0f, above = a * scale, q = above * r;
-  const float better = fmaf(fmaf(-q, below, above), r, q);
+  const float better = fmaf(-fmaf(q, below, -above), r, q);
   return fabsf(q) < __int_as_float(0x7f800000) ? better : q;
 }
 // The same by a number b between 2^-100 and 2^100, whose reciprocal r is known.
 INLINE float known_quotient(float a, float b, float r) {
-  const float q = a * r, better = fmaf(fmaf(-q, b, a), r, q);
+  const float q = a * r, better = fmaf(-fmaf(q, b, -a), r, q);
   return fabsf(q) < __int_as_float(0x7f800000) ? better : q;
 }
 // a / b and sqrt(x) of numbers of bf16, to be rounded to bf16. What is off by two in a float's last

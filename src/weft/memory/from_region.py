@@ -27,6 +27,7 @@ from weft.region.exchanges import buckets, reduced_alike
 from weft.region.ir import (
     Fold,
     Kernel,
+    Let,
     Module,
     Output,
     Pattern,
@@ -137,6 +138,8 @@ class Assignment:
             return f"{kernel.name} reads {base} twice"
         if not _same_elements(kernel, output, base, self.module.tensors):
             return f"{kernel.name} also reads other elements of {base} than it writes"
+        if kernel.opaque is None and _is_read_again(kernel, output, base):
+            return f"another result of {kernel.name} is made of {base}"
         if self._both_fixed(base, output.tensor):
             return f"{base} and {output.tensor} are both fixed in place"
         return None
@@ -218,6 +221,8 @@ class Assignment:
         if kernel.pattern not in _IN_PLACE or not _one_row_at_a_time(kernel):
             return False
         if len(kernel.outputs) > 1 and not (_one_pass(kernel) and _reads(kernel, output, name)):
+            return False
+        if _is_read_again(kernel, output, name):
             return False
         return _same_elements(kernel, output, name, self.module.tensors)
 
@@ -372,15 +377,40 @@ def _reads(kernel: Kernel, output: Output, name: str) -> bool:
     return name in _sources(kernel, output)
 
 
+def _is_read_again(kernel: Kernel, output: Output, name: str) -> bool:
+    """Whether a kernel may read a tensor after it has stored an output: what is read in the loop of
+    a reduction is read again behind it, for another output that may come after this one."""
+    reads = [
+        let.name
+        for let in walk(kernel.body)
+        if isinstance(let.expr, Read) and let.expr.tensor == name
+    ]
+    loops = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    inside = {found.name for found in _made_of(kernel, [n for let in loops for n in operands(let)])}
+    before = (
+        len(reads) == 1
+        and reads[0] not in inside
+        and any(let.name == reads[0] for let in kernel.body)
+    )
+    others = (found for found in kernel.outputs if found is not output)
+    return not before and any(name in _sources(kernel, other) for other in others)
+
+
 def _sources(kernel: Kernel, output: Output) -> set[str]:
     """The tensors that the value of an output is computed from."""
+    found = _made_of(kernel, [output.value])
+    return {let.expr.tensor for let in found if isinstance(let.expr, Read)}
+
+
+def _made_of(kernel: Kernel, names: Iterable[str]) -> list[Let]:
+    """Values by name, and all that they are computed from."""
     lets = {let.name: let for let in kernel.body}
-    stack, seen, found = [output.value], set[str](), set[str]()
+    stack = list(dict.fromkeys(names))
+    seen, found = set(stack), list[Let]()
     while stack:
         let = lets[stack.pop()]
-        if isinstance(let.expr, Read):
-            found.add(let.expr.tensor)
-        fresh = [operand for operand in operands(let) if operand not in seen]
+        found.append(let)
+        fresh = [operand for operand in dict.fromkeys(operands(let)) if operand not in seen]
         seen.update(fresh)
         stack.extend(fresh)
     return found

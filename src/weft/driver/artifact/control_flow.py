@@ -165,9 +165,11 @@ class _Site:
         frame = self.top
         flag = self.steps.number(predicate)
         skip = self.steps.append(JumpUnless(flag, 0, self.label))
+        self.begin(bodies[0], arguments, frame)
         self.put(bodies[0], arguments, frame, targets)
         end = self.steps.append(Jump(0, self.label))
         self.steps.aim(skip, self.steps.here)
+        self.begin(bodies[1], arguments, frame)
         self.put(bodies[1], arguments, frame, targets)
         self.steps.aim(end, self.steps.here)
 
@@ -183,7 +185,9 @@ class _Site:
             self.begin(body, carries, frame)
         head = self.steps.here
         # What all turns have in common stays while the condition is computed.
-        made = self.put(cond, carries, aligned(frame + body.arena) if body.once else frame)
+        place = aligned(frame + body.arena) if body.once else frame
+        self.begin(cond, carries, place)
+        made = self.put(cond, carries, place)
         self.steps.copy(made[0], flag, 1, self.label)
         self.settle(carries, made[1:], body.parameters)
         leave = self.steps.append(JumpUnless(self.steps.number(flag), 0, self.label))

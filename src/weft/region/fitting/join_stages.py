@@ -105,6 +105,8 @@ def _is_plain(kernel: Kernel) -> bool:
     and reports nothing."""
     if kernel.pattern not in (Pattern.MAP, Pattern.ROW, Pattern.STAGED) or kernel.params:
         return False
+    if 0 in kernel.sizes.values():
+        return False
     names = _outer(kernel)
     whole = all(kernel.let(output.value).axes == names for output in kernel.outputs)
     based = any(output.base is not None for output in kernel.outputs)

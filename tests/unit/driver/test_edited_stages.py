@@ -262,7 +262,7 @@ def _drop(*path: Any) -> Callable[[Json], None]:
 _KERNEL = ("module", "kernels", 0, "region")
 _TENSOR = ("memory", "tensors")
 _ROLES = {"batch": [], "k": ["k"], "contraction": "v3", "lhs": "v0", "rhs": "v1"}
-_SHARE = {"kernel": "matmul1", "first": "v26", "second": "out0", "why": ""}
+_SHARE = {"kernel": "matmul1", "first": "v13", "second": "out0", "why": ""}
 Edited = tuple[str, str, Callable[[Json], None], str, str]
 _HUGE = 99_999_999_999_999_999_999
 EDITS: dict[str, Edited] = {
@@ -296,7 +296,7 @@ EDITS: dict[str, Edited] = {
     ),
     "another alignment": (
         "mlp", "region", _put(*_KERNEL, "outputs", 0, "memref", "alignment", 4),
-        "MalformedJson", "the memref of v26 is",
+        "MalformedJson", "the memref of v13 is",
     ),
     "inputs in another order": (
         "mlp", "region", lambda d: d["module"]["kernels"][0]["region"]["inputs"].reverse(),
@@ -395,7 +395,7 @@ EDITS: dict[str, Edited] = {
     "a share that must not be": (
         "mlp", "memory",
         _put("memory", "shares", [_SHARE]),
-        "BufferShare", "v26 is not free to be overwritten",
+        "BufferShare", "v13 is not free to be overwritten",
     ),
     "no plan for a kernel": (
         "mlp", "plan", _drop("kernels", "matmul0"), "PlanMissing", "there is no plan for it",

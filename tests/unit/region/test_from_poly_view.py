@@ -115,7 +115,7 @@ def test_both_results_of_one_row_kernel_are_stored_by_it() -> None:
 
 def test_kernels_name_the_values_they_compute() -> None:
     module = lowered(lower_program(PROGRAMS["mlp"]())).module
-    assert module.origin["matmul0"] == (5, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+    assert module.origin["matmul0"] == (5, 7, 15)
     assert module.origin["matmul1"] == (16, 18)
 
 

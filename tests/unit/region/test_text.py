@@ -31,7 +31,7 @@ def test_the_documents_fields_are_there() -> None:
         "memref": {"shape": [12, 16], "strides": [16, 1], "alignment": 128, "noalias": True},
     }
     assert region["outputs"][0]["materialize"] == "deferred"
-    assert region["body"][-1] == {"yield": ["v13 -> y"]}
+    assert region["body"][-1] == {"yield": ["v6 -> y"]}
     assert region["body"][3]["op"] == {"op": "Reduce", "fn": "sum", "inputs": ["v2"], "axes": ["k"]}
 
 

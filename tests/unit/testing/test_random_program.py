@@ -97,7 +97,7 @@ def test_ops_meet_the_dtypes_of_their_tables(cases: list[tuple[Program, list[Arr
     }
     seen = {pair for program, _ in cases for pair in pairs_of(program)}
     assert len(wanted) > 1200
-    assert len(wanted - seen) < 0.03 * len(wanted)
+    assert len(wanted - seen) < 0.04 * len(wanted)
 
 
 def names_an_operand(cls: type[Op], row: Mapping[str, object]) -> bool:

@@ -42,11 +42,14 @@ def test_one_query_is_one_kernel_on_a_gpu(shared: int) -> None:
         assert np.allclose(np.asarray(results[name], np.float32), near, atol=2e-2)
 
 
-@pytest.mark.parametrize(
-    "program", [attention(100), attention(200, depth=256), attention(200, depth=256, shared=4)]
-)
+@pytest.mark.parametrize("program", [attention(100), attention(200, depth=264)])
 def test_few_keys_and_wide_rows_stay_several_kernels(program: Program) -> None:
     assert len(made(program).module.kernels) > 1
+
+
+@pytest.mark.parametrize("shared", [1, 4])
+def test_rows_of_256_elements_are_one_kernel(shared: int) -> None:
+    assert len(made(attention(200, depth=256, shared=shared)).module.kernels) == 1
 
 
 def test_a_processor_has_one_query_in_several_kernels() -> None:

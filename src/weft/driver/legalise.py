@@ -25,8 +25,8 @@ from weft.ptir.passes import optimise
 from weft.ptir.passes.log import PassLog
 from weft.ptir.streams import assign_streams
 from weft.ptir.term import Term
-from weft.region.fitting.grouped_rows import stays_whole
 from weft.runtime.artifact import Site
+from weft.target.grouped_rows import stays_whole
 from weft.target.target import Target
 
 MAX_ROUNDS = 8

@@ -13,7 +13,7 @@ import heapq
 from dataclasses import replace
 from typing import Final
 
-from weft.foundation.dtypes import BF16, F16, SI32, DType
+from weft.foundation.dtypes import SI32
 from weft.foundation.grouped_rows import (
     ENTRY,
     GroupedRows,
@@ -24,13 +24,8 @@ from weft.foundation.grouped_rows import (
 )
 from weft.foundation.whole_ops import WholeOp
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
-from weft.target.target import Kind, Target
 
 Parts = tuple[tuple[Kernel, ...], tuple[Tensor, ...]]
-_LINE: Final = 16
-"""Bytes that rows in memory are multiples of."""
-_MOST: Final = 1 << 31
-"""Elements of rows, and entries of the table, that are counted in 32 bits."""
 _NARROW: Final = 128
 """Columns up to which tiles are half as wide."""
 _TILES: Final = ((192, 256), (128, 128), (64, 256), (64, 128))
@@ -49,17 +44,6 @@ most 1.10 times as long as the best, on the eight sizes."""
 _UNITS: Final = 132
 _MANY: Final = 64
 """Tiles of each unit from which on they end together."""
-
-
-def stays_whole(op: WholeOp, dtype: DType, target: Target) -> bool:
-    """Whether an op that may be taken apart as PTIR has kernels of its own on a target."""
-    if target.kind is not Kind.GPU or not isinstance(op, GroupedRows | OuterRows):
-        return False
-    if not target.has("wgmma") or dtype not in (BF16, F16):
-        return False
-    sides = (op.height, op.width) if isinstance(op, OuterRows) else (op.depth, op.columns)
-    lines = all(n * dtype.storage_bytes % _LINE == 0 for n in sides)
-    return min(op.rows, op.groups, *sides) > 0 and lines and op.rows * max(sides) < _MOST
 
 
 def in_tiles(kernel: Kernel, call: OpaqueCall, op: GroupedRows) -> Parts:

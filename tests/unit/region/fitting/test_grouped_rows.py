@@ -9,7 +9,8 @@ from tests.draws import generator
 from tests.unit.region.fitting.test_whole_ops import in_steps
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.grouped_rows import GroupedRows, OuterRows
-from weft.region.fitting.grouped_rows import _nanoseconds, _tile, stays_whole
+from weft.region.fitting.grouped_rows import _nanoseconds, _tile
+from weft.target.grouped_rows import stays_whole
 from weft.target.known import target_named
 
 RNG = generator()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from operator import is_
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from weft.foundation.lines import user_line
 from weft.ops.graph.arena import Arena
-from weft.ops.graph.node import Donated, give_away
+from weft.ops.graph.group import LEAVING
+from weft.ops.graph.node import CHANGES, Donated, Node
 from weft.ops.tensor import Tensor
 from weft.ops.versions import Key
 
@@ -59,10 +60,61 @@ def are_separate(results: Sequence[Any], inputs: Sequence[Any], donated: Collect
     return len(own) == len(results) and own.isdisjoint(kept)
 
 
-def give(owners: Sequence[Any]) -> Donated:
-    """Donated arguments can no longer be read. What they hold from now on."""
-    given = Donated(user_line())
-    nodes = [owner._node for owner in owners if isinstance(owner, Tensor)]
-    if nodes:
-        give_away(nodes, given)
-    return given
+class LentGroup(Protocol):
+    """Tensors among the arguments that nobody has looked at, and that are given away together."""
+
+    @property
+    def given(self) -> Donated | None:
+        """What they hold where somebody else was faster."""
+        ...
+
+    def late(self) -> list[Node]:
+        """The nodes of those that somebody has looked at since they were found."""
+        ...
+
+    def give_away(self, given: Donated) -> None:
+        """They cannot be read from now on."""
+        ...
+
+    def take_back(self) -> None:
+        """They can."""
+        ...
+
+
+class Claim:
+    """What a call is about to overwrite. From here on nobody else can read or donate it: that it is
+    free and that it is taken are one step, so of two threads that give the same tensor away one
+    gets the error. A call that fails gives it back."""
+
+    __slots__ = ("_groups", "_nodes", "_storages")
+
+    def __init__(self, owners: Sequence[Any], groups: Sequence[LentGroup] = ()) -> None:
+        given = Donated(user_line())
+        nodes = [owner._node for owner in owners if isinstance(owner, Tensor)]
+        with LEAVING:
+            for each in groups:
+                nodes += each.late()
+            storages = [node.storage for node in nodes]
+            check_there([*storages, *[each.given for each in groups]])
+            for node in nodes:
+                node.storage = given
+            for each in groups:
+                each.give_away(given)
+        if nodes:
+            CHANGES.tell()
+        self._nodes, self._storages, self._groups = nodes, storages, groups
+
+    def give_back(self) -> None:
+        """The call came to nothing."""
+        with LEAVING:
+            for node, storage in zip(self._nodes, self._storages, strict=True):
+                node.storage = storage
+            for each in self._groups:
+                each.take_back()
+        CHANGES.tell()
+
+
+def check_there(storages: Sequence[Any]) -> None:
+    """Say so where one of these was given away."""
+    if Donated in map(type, storages):
+        raise next(storage for storage in storages if type(storage) is Donated).error()

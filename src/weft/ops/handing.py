@@ -43,14 +43,14 @@ class OtherKind(Exception):
 class Found:
     """A group among the arguments of a call."""
 
-    __slots__ = ("group", "left", "loose", "memory", "tensors")
+    __slots__ = ("_given_after", "group", "left", "loose", "memory", "tensors")
 
     def __init__(
         self, group: Group, tensors: list[Tensor] | None = None, loose: Sequence[int] = ()
     ) -> None:
         self.group = group
         self.memory = group.memory
-        self.left = len(group.left)
+        self.left = self._given_after = len(group.left)
         self.tensors = tensors
         """Those of the group, and in the places of the loose ones others."""
         self.loose = loose
@@ -61,15 +61,29 @@ class Found:
         """Whether no tensor has left the group since it was found."""
         return len(self.group.left) == self.left
 
+    @property
+    def given(self) -> Donated | None:
+        """What the tensors hold where another call was faster."""
+        return self.group.given
+
+    def late(self) -> list[Node]:
+        """The nodes of tensors that have left the group since it was found: their memory is among
+        what the call takes."""
+        return self.group.late(self.left)
+
     def give_away(self, given: Donated) -> None:
         """The memory is that of a result."""
-        if not self.group.give_away(given, self.left):
-            self.tensors = None
+        self._given_after = len(self.group.left)
+        self.group.give_away(given)
+
+    def take_back(self) -> None:
+        """There is no such result."""
+        self.group.take_back(self.memory, self._given_after)
 
     def keep_tensors(self) -> None:
         """The tensors, whose memory was given away, may be used again."""
         group, tensors, maker = self.group, self.tensors, self.group.maker
-        if tensors is None or not isinstance(maker, Tensors):
+        if tensors is None or self._given_after > self.left or not isinstance(maker, Tensors):
             return
         for index in self.loose:
             group.places[index] = Place(index)

@@ -38,7 +38,7 @@ from weft.foundation.lines import failing_line, user_line
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
 from weft.ops.capture_paths import ways_to
-from weft.ops.donation import give, part
+from weft.ops.donation import Claim, check_there, part
 from weft.ops.frozen import FrozenNumbers
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS
@@ -175,17 +175,17 @@ class Jitted:
             part(inputs, taken.places, taken.owners, version.key, home)
         compiled = version.compiled
         assert isinstance(compiled, Prepared)
+        claim = taken.claim() if ready.donated else None
         try:
             results = execute(compiled, inputs, 0, holder, data)
-        except WeftError as error:
-            raise told_by_line(error, lambda: traced.program) from None
-        if ready.donated:
-            taken.give_away()
-            if ready.results is not None:
-                made_of = ready.results.made_of(home, results, inputs, taken.handed)
-                taken.keep_tensors()
-                if made_of is not None:
-                    return made_of
+        except BaseException as error:
+            _give_up(error, claim, traced)
+            raise
+        if ready.results is not None:
+            made_of = ready.results.made_of(home, results, inputs, taken.handed)
+            taken.keep_tensors()
+            if made_of is not None:
+                return made_of
         pairs = zip(ready.kinds, results, strict=True)
         made = [Tensor(Node(home, None, (), kind, None, storage)) for kind, storage in pairs]
         if ready.state:
@@ -206,11 +206,15 @@ class Jitted:
         inputs += [captured.storage() for captured in version.traced.captured]
         donated = self._donated_leaves(structure)
         owners = [leaves[place] for place in donated]
+        check_there(inputs)
         if donated:
             part(inputs, donated, owners, version.key, home)
-        results, types = _execute(version, inputs, tensors)
-        if donated:
-            give(owners)
+        claim = Claim(owners) if donated else None
+        try:
+            results, types = _execute(version, inputs, tensors)
+        except BaseException as error:
+            _give_up(error, claim, version.traced)
+            raise
         made = [Tensor(home.leaf(*pair)) for pair in zip(results, types, strict=True)]
         _carry(kept_state(version.traced.state, donated), made, (args, kwargs))
         is_plain = not self._dynamic and not is_captured()
@@ -510,12 +514,18 @@ def _execute(
 ) -> tuple[list[Any], Sequence[TensorType]]:
     """The results of a version for these inputs, and their types."""
     traced, compiled = version.traced, version.compiled
-    try:
-        if isinstance(compiled, ByShape):
-            kinds = [*(t.type for t in tensors), *(each.node.tensor for each in traced.captured)]
-            return compiled.execute(inputs, [kind.static_shape for kind in kinds])
-        return execute(compiled, inputs), traced.results
-    except WeftError as error:
+    if isinstance(compiled, ByShape):
+        kinds = [*(t.type for t in tensors), *(each.node.tensor for each in traced.captured)]
+        return compiled.execute(inputs, [kind.static_shape for kind in kinds])
+    return execute(compiled, inputs), traced.results
+
+
+def _give_up(error: BaseException, claim: Claim | None, traced: Trace) -> None:
+    """A call failed: its donated arguments can be read again, and what is wrong with the program is
+    told by the lines that wrote it."""
+    if claim is not None:
+        claim.give_back()
+    if isinstance(error, WeftError):
         raise told_by_line(error, lambda: traced.program) from None
 
 

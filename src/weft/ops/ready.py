@@ -18,7 +18,7 @@ import numpy as np
 from weft.driver.backends import Backend
 from weft.foundation.arrays import handed_in
 from weft.ops.autocast import autocast_dtype
-from weft.ops.donation import give
+from weft.ops.donation import Claim
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.node import Donated, tensor_type
 from weft.ops.handing import Found, OtherKind, Outline, results_of
@@ -60,11 +60,9 @@ class Taken:
         self.numbers: dict[int, Any] = {}
         """The Python numbers among the leaves, by position."""
 
-    def give_away(self) -> None:
+    def claim(self) -> Claim:
         """Donated arguments can no longer be read."""
-        given = give(self.owners)
-        for each in self.groups:
-            each.give_away(given)
+        return Claim(self.owners, self.groups)
 
     def keep_tensors(self) -> None:
         """Those of groups that were given away are used again when nobody holds them any more."""

@@ -3,7 +3,10 @@ that anybody else can see."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import sys
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +21,7 @@ from weft import nn, optim
 from weft.foundation.errors import UserError
 
 START = np.arange(4, dtype=np.float32)
+jit_module: Any = sys.modules["weft.ops.jit"]
 
 
 @pytest.fixture(autouse=True)
@@ -183,3 +187,78 @@ def test_memory_does_not_grow_over_thousands_of_steps() -> None:
     # A step that left even one small object behind would leave three thousand; NumPy keeps some
     # hundreds of its own for later.
     assert after - before < 70_000
+
+
+# -- threads -------------------------------------------------------------------------------------
+
+
+def _at_once(call: Callable[[], Any], count: int = 4) -> list[Any]:
+    """What threads that begin together get: results, or errors."""
+    start, found = threading.Barrier(count), list[Any]()
+
+    def work() -> None:
+        start.wait()
+        try:
+            found.append(call())
+        except UserError as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("look", [False, True])
+@pytest.mark.parametrize("nest", [lambda x: x, lambda x: [x, x + 1.0]], ids=["one", "a list"])
+def test_one_of_several_threads_gets_what_they_all_donate(
+    nest: Callable[[Any], Any], look: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every call waits, before it runs, until all threads have come as far or are done."""
+    call = weft.jit(lambda x: weft.tree.map(lambda a: a + 1.0, x), donate="x")
+    x = call(call(nest(weft.asarray(START))))
+    if look:
+        weft.tree.map(lambda a: a.shape, x)
+    real, inside = jit_module.execute, threading.Barrier(4)
+
+    def slow(*args: Any) -> Any:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            inside.wait(0.2)
+        return real(*args)
+
+    monkeypatch.setattr(jit_module, "execute", slow)
+    found = _at_once(lambda: call(x))
+    errors = [each for each in found if isinstance(each, UserError)]
+    (result,) = (each for each in found if not isinstance(each, UserError))
+    assert {error.code for error in errors} == {"DonatedValueRead"}
+    assert len(errors) == 3
+    first = result[0] if isinstance(result, list) else result
+    np.testing.assert_array_equal(first.numpy(), START + 3)
+
+
+@pytest.mark.parametrize("look", [False, True])
+def test_what_runs_cannot_be_read_and_is_given_back_where_the_run_fails(
+    look: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = weft.jit(lambda x: [a + 1.0 for a in x], donate="x")
+    x = call(call([weft.asarray(START), weft.asarray(START)]))
+    if look:
+        assert x[1].shape == (4,)
+    seen: list[str] = []
+
+    def failing(*args: Any) -> Any:
+        try:
+            x[0].numpy()
+        except UserError as error:
+            seen.append(error.code)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jit_module, "execute", failing)
+        with pytest.raises(KeyboardInterrupt):
+            call(x)
+    assert seen == ["DonatedValueRead"]
+    np.testing.assert_array_equal(x[0].numpy(), START + 2)
+    np.testing.assert_array_equal(call(x)[1].numpy(), START + 3)

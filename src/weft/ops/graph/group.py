@@ -14,11 +14,12 @@ from weakref import ref
 
 from weft.foundation.forks import new_reentrant_lock
 from weft.foundation.identities import identities
-from weft.ops.graph.node import CHANGES, Donated, Home, Node
+from weft.ops.graph.node import Donated, Home, Node
 from weft.ptir.types import TensorType
 
 LEAVING: Final = new_reentrant_lock()
-"""Held while a tensor leaves its group: it gets one node, whoever looks at it meanwhile."""
+"""Held while a tensor leaves its group: it gets one node, whoever looks at it meanwhile. Held too
+while a call claims what it is given: of two calls that want the same memory, one gets it."""
 
 
 class Memory(list[Any]):
@@ -70,8 +71,8 @@ class Group:
         """Which tensors have these places: their identities."""
         self.given: Donated | None = None
         """What all hold after they were given away."""
-        self.left: list[ref[Node]] = []
-        """The nodes of tensors that have left, in this order."""
+        self.left: list[tuple[ref[Node], int]] = []
+        """The nodes of tensors that have left, in this order, each with its place."""
 
     def leave(self, index: int) -> Node:
         """The node of a tensor that somebody looks at. Whoever calls this holds `LEAVING`."""
@@ -80,20 +81,29 @@ class Group:
             storage, self.memory[index] = self.memory[index], None
             self.memory.identities = None
         node = Node(self.home, None, (), self.kinds[index], None, storage)
-        self.left.append(ref(node))
+        self.left.append((ref(node), index))
         return node
 
-    def give_away(self, given: Donated, seen: int) -> bool:
-        """The memory of all that have not left belongs to somebody else from now on, and that of
-        those who left after the first `seen`. Whether there are none of these."""
-        with LEAVING:
-            self.given = given
-            self.memory = _NO_MEMORY
-            late = self.left[seen:]
-        for each in late:
+    def late(self, seen: int) -> list[Node]:
+        """The nodes of tensors that left after the first `seen`, as far as they are alive. Whoever
+        calls this holds `LEAVING`."""
+        found = [each() for each, _ in self.left[seen:]]
+        return [node for node in found if node is not None]
+
+    def give_away(self, given: Donated) -> None:
+        """The memory of all that have not left belongs to somebody else from now on. Whoever calls
+        this holds `LEAVING`."""
+        self.given = given
+        self.memory = _NO_MEMORY
+
+    def take_back(self, memory: Memory, seen: int) -> None:
+        """The memory is the group's again, and that of those who left after the first `seen`, when
+        it was given away, theirs. Whoever calls this holds `LEAVING`."""
+        self.given = None
+        self.memory = memory
+        for each, index in self.left[seen:]:
             node = each()
+            storage, memory[index] = memory[index], None
+            memory.identities = None
             if node is not None:
-                node.storage = given
-        if late:
-            CHANGES.tell()
-        return not late
+                node.storage = storage

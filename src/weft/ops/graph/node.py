@@ -16,7 +16,7 @@ graph safe without a lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, Protocol
@@ -208,10 +208,3 @@ class Node:
         self.form = None
         self.operands = ()
         self.users = None
-
-
-def give_away(nodes: Sequence[Node], given: Donated) -> None:
-    """The memory of these nodes belongs to somebody else from now on."""
-    for node in nodes:
-        node.storage = given
-    CHANGES.tell()

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from weft.driver.loading.parts import load_part
@@ -145,6 +146,22 @@ class KeepingBackend(DonatingBackend, Protocol):
         """The same as `compile_donating`; the inputs at the positions `params` are the same in many
         runs."""
         ...
+
+
+@runtime_checkable
+class DuplicatingBackend(Backend, Protocol):
+    """A backend that copies a tensor without a way through the host's memory."""
+
+    def duplicate(self, storage: Storage) -> Storage:
+        """The same elements in memory of their own."""
+        ...
+
+
+def duplicated(backend: Backend, storage: Storage, kind: TensorType) -> Storage:
+    """The elements of a tensor in memory that nobody else has."""
+    if isinstance(backend, DuplicatingBackend):
+        return backend.duplicate(storage)
+    return backend.store(np.array(backend.read_storage(storage, kind)))
 
 
 class _InForce:

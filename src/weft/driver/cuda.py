@@ -122,6 +122,9 @@ class CudaBackend:
     def store(self, array: Array) -> DeviceTensor:
         return tensors.upload(open_gpu(), np.asarray(array), as_dtype(array.dtype).name)
 
+    def duplicate(self, storage: DeviceTensor) -> DeviceTensor:
+        return tensors.duplicate(storage)
+
     def take_over(self, producer: Any, copy: bool = False) -> DeviceTensor:
         """Another library's tensor that is on the GPU already, with its memory or a copy of it."""
         found = tensors.imported(open_gpu(), producer)

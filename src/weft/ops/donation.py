@@ -9,8 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from weft.driver.backends import duplicated
 from weft.foundation.lines import user_line
 from weft.ops.graph.arena import Arena
+from weft.ops.graph.evaluate import compute_users
 from weft.ops.graph.group import LEAVING
 from weft.ops.graph.node import CHANGES, Donated, Node
 from weft.ops.tensor import Tensor
@@ -29,8 +31,7 @@ def part(
     counts = Counter(map(id, inputs))
     for place, storage, owner in zip(places, storages, owners, strict=True):
         if counts[id(storage)] > 1 or not _are_own([storage], [owner]):
-            elements = home.backend.read_storage(storage, key.arguments[place].type)
-            inputs[place] = home.backend.store(np.array(elements))
+            inputs[place] = duplicated(home.backend, storage, key.arguments[place].type)
 
 
 def _are_own(storages: Sequence[Any], owners: Sequence[Any]) -> bool:
@@ -91,6 +92,8 @@ class Claim:
     def __init__(self, owners: Sequence[Any], groups: Sequence[LentGroup] = ()) -> None:
         given = Donated(user_line())
         nodes = [owner._node for owner in owners if isinstance(owner, Tensor)]
+        if any(node.users for node in nodes):
+            compute_users(nodes)
         with LEAVING:
             for each in groups:
                 nodes += each.late()

@@ -20,6 +20,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.driver.backends import duplicated
 from weft.foundation.calls import told, told_outside
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType, as_dtype
@@ -454,7 +455,20 @@ class Tensor:
         return Tensor(self._node, self.requires_grad)
 
     def __deepcopy__(self, memo: object) -> Tensor:
-        return Tensor(self._node, self.requires_grad)
+        """A tensor with these elements in memory of its own: it stays when this one is donated. A
+        traced value has no memory, and is the same."""
+        node = self._node
+        if self.is_traced or self.number is not None:
+            return Tensor(node, self.requires_grad)
+        if node.storage is None:
+            evaluate([node])
+        storage, home = node.storage, self.arena
+        if isinstance(storage, Donated):
+            raise storage.error()
+        if isinstance(storage, TensorLiteral):
+            return Tensor(home.constant(storage), self.requires_grad)
+        made = duplicated(home.backend, storage, node.tensor)
+        return Tensor(home.leaf(made, node.tensor), self.requires_grad)
 
     if TYPE_CHECKING:
 

@@ -4,6 +4,7 @@ that anybody else can see."""
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 import weft
 from weft import functional as F
 from weft import nn, optim
-from weft.foundation.errors import UserError
+from weft.foundation.errors import ResourceExceeded, UserError
 
 START = np.arange(4, dtype=np.float32)
 jit_module: Any = sys.modules["weft.ops.jit"]
@@ -262,3 +263,82 @@ def test_what_runs_cannot_be_read_and_is_given_back_where_the_run_fails(
     assert seen == ["DonatedValueRead"]
     np.testing.assert_array_equal(x[0].numpy(), START + 2)
     np.testing.assert_array_equal(call(x)[1].numpy(), START + 3)
+
+
+# -- what was made of an argument before it is donated --------------------------------------------
+
+
+def _tied() -> list[Any]:
+    twice = owned()
+    return [twice, {"a": twice, "b": weft.asarray(1.0)}]
+
+
+@pytest.mark.parametrize(
+    "make", [owned, _tied, lambda: training()[1:3]], ids=["one", "tied", "model"]
+)
+@pytest.mark.parametrize("read", [False, True])
+def test_a_deep_copy_outlives_the_donated_original(make: Callable[[], Any], read: bool) -> None:
+    state = make()
+    if not read:
+        state = weft.tree.map(lambda x: x + 0 if x.dtype is weft.float32 else x, state)
+    twin = copy.deepcopy(state)
+    want = [x.numpy() for x in weft.tree.leaves(twin)]
+    after = weft.jit(lambda s: weft.tree.map(lambda x: x + 1, s), donate="s")(state)
+    for leaf, value, moved in zip(*map(weft.tree.leaves, (twin, want, after)), strict=True):
+        np.testing.assert_array_equal(leaf.numpy(), value)
+        np.testing.assert_array_equal(moved.numpy(), value + 1)
+    with pytest.raises(UserError, match="was donated"):
+        copy.deepcopy(state)
+
+
+def test_a_copy_by_asarray_outlives_the_donated_original() -> None:
+    x = owned()
+    twin = weft.asarray(x, copy=True)
+    add_one()(x)
+    np.testing.assert_array_equal(twin.numpy(), START + 1)
+
+
+def test_what_waits_for_a_donated_tensor_is_computed_first() -> None:
+    step, model, state, batch = training()
+    for _ in range(3):
+        predicted = F.softmax(model(weft.asarray(batch[0])))
+        large = predicted.sum(axis=1) > 0.5
+        want = model(batch[0]).eval()
+        model, state, _ = step(model, state, *batch)
+        assert not predicted.is_lazy
+        np.testing.assert_allclose(predicted.numpy(), F.softmax(want).numpy(), rtol=1e-6)
+        assert large.numpy().all()
+
+
+def test_what_waits_for_a_tensor_that_was_computed_meanwhile_is_computed_first() -> None:
+    x = owned() * 2.0
+    late = x + 5.0
+    x.eval()
+    add_one()(x)
+    np.testing.assert_array_equal(late.numpy(), (START + 1) * 2 + 5)
+
+
+def test_what_waits_and_cannot_be_computed_does_not_stop_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*args: Any) -> Any:
+        raise ResourceExceeded("out of memory")
+
+    x = owned()
+    large = weft.exp(x - 1.0)
+    monkeypatch.setattr("weft.ops.graph.evaluate.execute", failing)
+    moved = add_one()(x)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(moved.numpy(), START + 2)
+    with pytest.raises(UserError, match="was donated"):
+        large.numpy()
+
+
+def test_a_weight_does_not_keep_what_was_made_of_it() -> None:
+    x = owned()
+    waits = x + 0.5
+    for turn in range(200):
+        (x * float(turn)).eval()
+    assert len(x._node.users or ()) < 20
+    add_one()(x)
+    np.testing.assert_array_equal(waits.numpy(), START + 1.5)

@@ -108,7 +108,6 @@ HOLDERS: dict[str, Callable[[list[Any]], Any]] = {
     "a slice": lambda state: state[2:4],
     "a weak reference": lambda state: weakref.ref(state[1]),
     "a weak dictionary": lambda state: weakref.WeakKeyDictionary({state[1]: 1}),
-    "an instruction": lambda state: state[0] + 1.0,
     "a node": lambda state: state[0]._node,
     "a wish for gradients": lambda state: setattr(state[0], "requires_grad", True),
 }
@@ -135,6 +134,18 @@ def test_what_somebody_holds_is_not_used_again(hold: Callable[[list[Any]], Any])
         for leaf in flatten(held)[0]:
             with pytest.raises(UserError, match=DONATED):
                 leaf.numpy()
+    assert values(state) == [n + 9.0 for n in range(12)]
+
+
+def test_an_instruction_on_what_was_handed_on_is_carried_out_before_that_is_given_away() -> None:
+    step, x = adding(), tensor(1)
+    state: Any = [tensor(n) for n in range(12)]
+    for _ in range(4):
+        state, _ = step(state, x)
+    held = state[0] + 1.0
+    for _ in range(5):
+        state, _ = step(state, x)
+    assert values([held]) == [5.0]
     assert values(state) == [n + 9.0 for n in range(12)]
 
 

@@ -83,7 +83,9 @@ def _from_tensor(x: Tensor, dtype: DType | None, device: str | None, copy: bool 
     moves = device is not None and device != x.device
     casts = dtype is not None and dtype is not x.dtype
     if not moves and not casts:
-        return x.__copy__() if copy or x.number is not None else x
+        if copy and x.number is None:
+            return x.__deepcopy__({})
+        return x.__copy__() if x.number is not None else x
     if copy is False:
         raise _must_copy(f"{x.type} as {dtype or x.dtype} on {device or x.device}")
     moved = x.to(device) if device is not None else x

@@ -93,7 +93,7 @@ class Arena:
             self.created.append(node)
             return node
         for operand in operands:
-            if operand.form is not None:
+            if type(operand.storage) is not TensorLiteral:
                 operand.used_by(node)
         return node
 

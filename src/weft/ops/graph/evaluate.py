@@ -8,6 +8,7 @@ runs the same programs in every turn. Everything else in between exists only ins
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, Final
 
@@ -91,7 +92,7 @@ def _with_needed(nodes: list[Node], wanted: set[Node]) -> list[Node]:
     tuple is, those of its elements that somebody holds."""
     inside, added = set(nodes), False
     for node in nodes:  # which grows meanwhile
-        waiting = node.waiting(inside) if node.users else ()
+        waiting = node.waiting(inside) if node.users and node.storage is None else ()
         if not waiting:
             continue
         if isinstance(node.type, TensorType):
@@ -130,6 +131,25 @@ def evaluate(roots: Sequence[Node], alone: bool = False) -> None:
         PROGRAMS.singles[single[0]] = program
     for node, storage in zip(request.exports, results, strict=True):
         node.settle(storage)
+
+
+def compute_users(nodes: Sequence[Node]) -> None:
+    """Compute what the user holds of what waits for these nodes, whose memory goes. Whatever goes
+    wrong is told to whoever reads it."""
+    found = dict.fromkeys(user for node in nodes if node.users for user in _pending(node))
+    held = []
+    for node in (order := list(found)):  # which grows meanwhile
+        more = _pending(node)
+        if isinstance(node.type, TensorType) and (node.is_owned or not more):
+            held.append(node)
+        order += [user for user in more if user not in found]
+        found.update(dict.fromkeys(more))
+    with suppress(WeftError):
+        evaluate(held)
+
+
+def _pending(node: Node) -> list[Node]:
+    return [user for user in node.waiting(()) if user.storage is None]
 
 
 def _single(node: Node) -> bool:

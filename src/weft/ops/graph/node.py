@@ -16,6 +16,7 @@ graph safe without a lock.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import count
@@ -36,6 +37,7 @@ _TYPES: dict[ValueType, ValueType] = {}
 _TENSORS: dict[tuple[DType, Shape], TensorType] = {}
 _next_form: Final[Callable[[], int]] = count().__next__
 _next_node: Final[Callable[[], int]] = count().__next__
+_FEW_USERS: Final = 8
 
 
 def tensor_type(dtype: DType, shape: Shape) -> TensorType:
@@ -168,8 +170,9 @@ class Node:
         """What a backend stored; a `TensorLiteral` for a constant; None: not computed yet."""
         self.owner: ref[Any] | None = None
         """The tensor that shows this node to the user, as long as it lives."""
-        self.users: list[ref[Node]] | None = None
-        """The instructions on this node, outside of traces, as long as it waits to be computed."""
+        self.users: deque[ref[Node]] | None = None
+        """The instructions on this node, outside of traces, that wait to be computed; among them
+        some that do not any more."""
         self.id = _next_node()
 
     @property
@@ -194,12 +197,19 @@ class Node:
         """An instruction on this node was captured."""
         users = self.users
         if users is None:
-            users = self.users = []
+            users = self.users = deque()
         users.append(ref(node))
+        if len(users) > _FEW_USERS:
+            # For each one that comes two are looked at: so those that are done go, and a weight
+            # that is used for ever has as many as wait.
+            for _ in range(2):
+                user = (oldest := users.popleft())()
+                if user is not None and user.storage is None:
+                    users.append(oldest)
 
     def waiting(self, inside: Collection[Node]) -> list[Node]:
         """The instructions on this node that somebody can still ask for, other than these."""
-        alive = [user() for user in self.users or ()]
+        alive = [user() for user in tuple(self.users or ())]
         return [user for user in alive if user is not None and user not in inside]
 
     def settle(self, storage: Any) -> None:
@@ -207,4 +217,3 @@ class Node:
         self.storage = storage
         self.form = None
         self.operands = ()
-        self.users = None

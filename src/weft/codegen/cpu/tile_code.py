@@ -146,17 +146,7 @@ done:
 
 
 def _by_tiles(name: str, instruction: str, plain: str, signs: str) -> str:
-    """The product by tiles: those of A are 4 and 5, those of B 6 and 7. Where there are sums to add
-    to, the products are added to them as vectors."""
-    weak = """  %a.words = mul i64 %rows, %words
-  %b.words = mul i64 %columns, %words
-  %weak.a = call i1 @has_weak(ptr %a, i64 %a.words)
-  %weak.b = call i1 @has_weak(ptr %b, i64 %b.words)
-  %weak = or i1 %weak.a, %weak.b
-  br i1 %weak, label %plain, label %begin
-plain:
-  call void @PLAIN(GIVEN)
-  ret void""".replace("PLAIN", plain).replace("GIVEN", _GIVEN)
+    """The product by tiles. Where there are sums to add to, products are stored apart first."""
     config = ", ".join(f"i8 {number}" for number in _CONFIG)
     stores = "\n".join(
         f"  %kept{n} = getelementptr i8, ptr %target, i64 %kept.at{n}\n"
@@ -169,7 +159,7 @@ define internal void @{name}({_GIVEN}) nounwind {{
 entry:
   %config = alloca <64 x i8>, align 64
   %part = alloca [{EDGE * EDGE} x i32], align 64
-{weak if signs == "bf16" else "  br label %begin"}
+{_leave_weak(plain) if signs == "bf16" else "  br label %begin"}
 begin:
   store <64 x i8> <{config}>, ptr %config, align 64
   call void @llvm.x86.ldtilecfg(ptr %config)
@@ -197,7 +187,41 @@ along:
   call void @llvm.x86.tilezero(i8 2)
   call void @llvm.x86.tilezero(i8 3)
   br label %deep
-deep:
+{_multiply_tiles(instruction)}
+keep:
+  %row.at = mul i64 %i, %width
+  %column.at = mul i64 %j, 4
+  %place = add i64 %row.at, %column.at
+  %own = getelementptr i8, ptr %sums, i64 %place
+  %target = select i1 %adds, ptr %part, ptr %own
+{stores}
+  br i1 %adds, label %add, label %along.next
+{_add_part(kind)}
+along.next:
+{_next_sums(EDGE)}
+done:
+  call void @llvm.x86.tilerelease()
+  ret void
+}}"""
+
+
+def _leave_weak(plain: str) -> str:
+    """Numbers that tiles would take for zeros are left to vectors."""
+    return f"""  %a.words = mul i64 %rows, %words
+  %b.words = mul i64 %columns, %words
+  %weak.a = call i1 @has_weak(ptr %a, i64 %a.words)
+  %weak.b = call i1 @has_weak(ptr %b, i64 %b.words)
+  %weak = or i1 %weak.a, %weak.b
+  br i1 %weak, label %plain, label %begin
+plain:
+  call void @{plain}({_GIVEN})
+  ret void"""
+
+
+def _multiply_tiles(instruction: str) -> str:
+    """The loop along k: the sums are tiles 0 to 3, those of A are 4 and 5, those of B 6 and 7. A
+    tile is loaded just before its first product: the first one waits for two loads, not four."""
+    return f"""deep:
   %k = phi i64 [ 0, %along ], [ %k.next, %deep ]
   %a0 = getelementptr i32, ptr %a.panel, i64 %k
   %a1 = getelementptr i8, ptr %a0, i64 %a.half
@@ -214,16 +238,12 @@ deep:
   call void @{instruction}(i8 3, i8 5, i8 7)
   %k.next = add i64 %k, {STEP}
   %deeper = icmp ult i64 %k.next, %words
-  br i1 %deeper, label %deep, label %keep
-keep:
-  %row.at = mul i64 %i, %width
-  %column.at = mul i64 %j, 4
-  %place = add i64 %row.at, %column.at
-  %own = getelementptr i8, ptr %sums, i64 %place
-  %target = select i1 %adds, ptr %part, ptr %own
-{stores}
-  br i1 %adds, label %add, label %along.next
-add:
+  br i1 %deeper, label %deep, label %keep"""
+
+
+def _add_part(kind: str) -> str:
+    """The products, which are in `part`, are added to the sums as vectors, row by row."""
+    return f"""add:
   %r = phi i64 [ 0, %keep ], [ %r.next, %add ]
   %part.at = mul i64 %r, {EDGE * 4}
   %sum.at = mul i64 %r, %width
@@ -235,19 +255,18 @@ add:
 {_added(kind, 1)}
   %r.next = add i64 %r, 1
   %rows.left = icmp ult i64 %r.next, {EDGE}
-  br i1 %rows.left, label %add, label %along.next
-along.next:
-  %j.next = add i64 %j, {EDGE}
+  br i1 %rows.left, label %add, label %along.next"""
+
+
+def _next_sums(rows: int) -> str:
+    """The end of both loops over the sums: to the right, then down by so many rows."""
+    return f"""  %j.next = add i64 %j, {EDGE}
   %more.along = icmp ult i64 %j.next, %columns
   br i1 %more.along, label %along, label %across.next
 across.next:
-  %i.next = add i64 %i, {EDGE}
+  %i.next = add i64 %i, {rows}
   %more.across = icmp ult i64 %i.next, %rows
-  br i1 %more.across, label %across, label %done
-done:
-  call void @llvm.x86.tilerelease()
-  ret void
-}}"""
+  br i1 %more.across, label %across, label %done"""
 
 
 def _added(kind: str, half: int) -> str:
@@ -319,13 +338,7 @@ deep:
   br i1 %deeper, label %deep, label %keep
 keep:
 {keeps}
-  %j.next = add i64 %j, {EDGE}
-  %more.along = icmp ult i64 %j.next, %columns
-  br i1 %more.along, label %along, label %across.next
-across.next:
-  %i.next = add i64 %i, {_PLAIN_ROWS}
-  %more.across = icmp ult i64 %i.next, %rows
-  br i1 %more.across, label %across, label %done
+{_next_sums(_PLAIN_ROWS)}
 done:
   ret void
 }}"""

@@ -148,12 +148,12 @@ class Lowering:
         """The kernel of an op that stays whole; what has none is the host's."""
         tensors, target = self.module.tensors, self.target
         if isinstance(op, GroupedTiles):
-            if not grouped.accepts(op, kernel, tensors, target):
-                make = partial(grouped.build, op, kernel, tensors, target)
+            if not grouped.PRODUCT.accepts(op, kernel, tensors, target):
+                make = partial(grouped.PRODUCT.build, op, kernel, tensors, target)
                 self._add(kernel, None, make)
         elif isinstance(op, OuterTiles):
-            if not outer.accepts(op, kernel, tensors, target):
-                self._add(kernel, None, partial(outer.build, op, kernel, tensors, target))
+            if not outer.PRODUCT.accepts(op, kernel, tensors, target):
+                self._add(kernel, None, partial(outer.PRODUCT.build, op, kernel, tensors, target))
         elif not whole.accepts(op, kernel, tensors):
             self._add(kernel, None, lambda name: whole.build(op, kernel, tensors, target, name))
 

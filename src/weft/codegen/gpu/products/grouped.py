@@ -15,17 +15,17 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, least, most
 from weft.codegen.gpu.ir.values import PlaceOf
+from weft.codegen.gpu.products.group_product import GroupProduct
 from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.place import Place
 from weft.codegen.gpu.products.problem import Problem, Stored, Strides
 from weft.codegen.gpu.products.sm90 import Sm90Builder
-from weft.codegen.gpu.products.sm90_layout import ROW, Sm90Layout, refusals
+from weft.codegen.gpu.products.sm90_layout import ROW, Sm90Layout
 from weft.codegen.gpu.products.tiles import TileOrder
 from weft.foundation.dtypes import SI32
-from weft.foundation.errors import Finding, InternalError, SpecViolation
 from weft.foundation.grouped_rows import ENTRY, GroupedTiles
 from weft.plan.ir import Header, MmaPlan
-from weft.region.ir import Kernel, Tensor
+from weft.region.ir import Tensor
 from weft.target.target import Target
 
 _WORK: Final = Name("work")
@@ -127,34 +127,8 @@ class GroupedBuilder(Sm90Builder):
         return (ir.Let(rows.name, Name("end") - self.results.first_row(place)), *body)
 
 
-def accepts(
-    op: GroupedTiles, kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
-) -> list[Finding]:
-    """Why there is no kernel for a product; empty where there is."""
-    return [*refusals(_layout(op, kernel, tensors, target), target)]
-
-
-def build(
-    op: GroupedTiles, kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, name: str
-) -> ir.Kernel:
-    """The dialect kernel of a product."""
-    findings = accepts(op, kernel, tensors, target)
-    if findings:
-        raise SpecViolation.of(findings)
-    assert kernel.opaque is not None  # `accepts` has looked at it
-    layout = _layout(op, kernel, tensors, target)
-    return GroupedBuilder(layout, name, kernel.opaque.inputs[2]).kernel()
-
-
-def _layout(
-    op: GroupedTiles, kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
-) -> GroupedLayout:
-    if kernel.opaque is None:
-        raise InternalError(f"kernel {kernel.name} carries no op")
-    x, weight, _ = kernel.opaque.inputs
-    problem = _problem(op, x, weight, kernel.outputs[0].tensor, tensors)
-    units, tiles = target.limits.units, op.tiles.count
-    return GroupedLayout(problem, plan_of(op, kernel.name, target), units, tiles)
+def _layout(op: GroupedTiles, problem: Problem, name: str, target: Target) -> GroupedLayout:
+    return GroupedLayout(problem, plan_of(op, name, target), target.limits.units, op.tiles.count)
 
 
 def _problem(
@@ -195,3 +169,6 @@ def plan_of(op: GroupedTiles, name: str, target: Target) -> MmaPlan:
         store_buffers=buffers,
         operand_layouts=("row", "col" if op.transposed else "row"),
     )
+
+
+PRODUCT: Final = GroupProduct(_problem, _layout, GroupedBuilder)

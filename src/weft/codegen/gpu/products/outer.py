@@ -17,18 +17,18 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, most
 from weft.codegen.gpu.ir.values import Compute, PlaceOf
+from weft.codegen.gpu.products.group_product import GroupProduct
 from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.place import Place
 from weft.codegen.gpu.products.problem import Problem, Stored, Strides
 from weft.codegen.gpu.products.sm90 import Sm90Builder
-from weft.codegen.gpu.products.sm90_layout import ROW, WARPGROUP, Sm90Layout, refusals
+from weft.codegen.gpu.products.sm90_layout import ROW, WARPGROUP, Sm90Layout
 from weft.codegen.gpu.products.split import Split
 from weft.foundation.dtypes import F32, SI32
-from weft.foundation.errors import Finding, InternalError, SpecViolation
 from weft.foundation.grouped_rows import OuterTiles
 from weft.plan.ir import Header, MmaPlan
 from weft.plan.sum_parts import sum_parts
-from weft.region.ir import Kernel, Tensor
+from weft.region.ir import Tensor
 from weft.target.target import Target
 
 _DEPTH: Final = 64
@@ -111,33 +111,8 @@ class OuterBuilder(Sm90Builder):
         yield ir.If(left < _DEPTH, body)
 
 
-def accepts(
-    op: OuterTiles, kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
-) -> list[Finding]:
-    """Why there is no kernel for a product; empty where there is."""
-    return [*refusals(_layout(op, kernel, tensors, target), target)]
-
-
-def build(
-    op: OuterTiles, kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, name: str
-) -> ir.Kernel:
-    """The dialect kernel of a product."""
-    findings = accepts(op, kernel, tensors, target)
-    if findings:
-        raise SpecViolation.of(findings)
-    assert kernel.opaque is not None  # `accepts` has looked at it
-    layout = _layout(op, kernel, tensors, target)
-    return OuterBuilder(layout, name, kernel.opaque.inputs[2]).kernel()
-
-
-def _layout(
-    op: OuterTiles, kernel: Kernel, tensors: Mapping[str, Tensor], target: Target
-) -> OuterLayout:
-    if kernel.opaque is None:
-        raise InternalError(f"kernel {kernel.name} carries no op")
-    lhs, rhs, _ = kernel.opaque.inputs
-    problem = _problem(op, lhs, rhs, kernel.outputs[0].tensor, tensors)
-    return OuterLayout(problem, _plan(op, kernel.name, target), target.limits.units)
+def _layout(op: OuterTiles, problem: Problem, name: str, target: Target) -> OuterLayout:
+    return OuterLayout(problem, _plan(op, name, target), target.limits.units)
 
 
 def _problem(
@@ -168,3 +143,6 @@ def _plan(op: OuterTiles, name: str, target: Target) -> MmaPlan:
         operand_layouts=("col", "row"),
         order="rows",
     )
+
+
+PRODUCT: Final = GroupProduct(_problem, _layout, OuterBuilder)

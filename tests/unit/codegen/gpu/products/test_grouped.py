@@ -75,8 +75,8 @@ def product_kernel(op: GroupedTiles, dtype: DType) -> ir.Kernel:
     }
     call = OpaqueCall(op, ("x", "w", "tiles"), (0,))
     kernel = Kernel("opaque0", Pattern.OPAQUE, (), (), (Output("out", "", ()),), opaque=call)
-    assert grouped.accepts(op, kernel, tensors, SM90) == []
-    made = grouped.build(op, kernel, tensors, SM90, "k_grouped")
+    assert grouped.PRODUCT.accepts(op, kernel, tensors, SM90) == []
+    made = grouped.PRODUCT.build(op, kernel, tensors, SM90, "k_grouped")
     verify(made, SM90)
     return made
 

@@ -53,8 +53,8 @@ def product_kernel(op: OuterTiles, dtype: DType) -> ir.Kernel:
     }
     call = OpaqueCall(op, ("x", "y", "spans"), (0,))
     kernel = Kernel("opaque0", Pattern.OPAQUE, (), (), (Output("out", "", ()),), opaque=call)
-    assert outer.accepts(op, kernel, tensors, SM90) == []
-    made = outer.build(op, kernel, tensors, SM90, "k_outer")
+    assert outer.PRODUCT.accepts(op, kernel, tensors, SM90) == []
+    made = outer.PRODUCT.build(op, kernel, tensors, SM90, "k_outer")
     verify(made, SM90)
     return made
 

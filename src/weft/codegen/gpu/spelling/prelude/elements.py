@@ -188,6 +188,96 @@ INLINE u32 philox_word(u64 seed, u64 offset, u64 element) {{
 """
 
 
+def _rounds(unroll: str) -> str:
+    """The rounds of Philox for `N` blocks side by side, whose words are `words`, with the keys
+    `low` and `high`."""
+    even, odd = (f"{number:#x}u" for number in MULTIPLIERS)
+    first, second = (f"{number:#x}u" for number in WEYL)
+    return f"""  #pragma {unroll}
+  for (int turn = 0; turn < {ROUNDS}; ++turn) {{
+    #pragma unroll
+    for (int i = 0; i < N; ++i) {{
+      const u64 even = (u64)words[i][0] * {even}, odd = (u64)words[i][2] * {odd};
+      words[i][0] = (u32)(odd >> 32) ^ words[i][1] ^ low;
+      words[i][1] = (u32)odd;
+      words[i][2] = (u32)(even >> 32) ^ words[i][3] ^ high;
+      words[i][3] = (u32)even;
+    }}
+    low += {first};
+    high += {second};
+  }}"""
+
+
+_DRAW_TOGETHER: Final = r"""template <int Groups, bool Down, bool Narrow>
+INLINE void draw_together(u32* bits, u64 seed, u64 offset, u64 block, u64 step, u32 least,
+                          u32 own) {
+  constexpr int N = Groups % 4 ? Groups % 2 ? 1 : 2 : 4;
+  #pragma unroll
+  for (int first = 0; first < Groups; first += 8) {
+    const int last = first + 8 < Groups ? first + 8 : Groups;
+    u32 made = 0;
+    #pragma unroll 1
+    for (int g = first; g < last; g += N) {
+      u32 words[N][4];
+      u64 blocks[N];
+      #pragma unroll
+      for (int i = 0; i < N; ++i) blocks[i] = block + (g + i) * step;
+      draw_blocks<N, Narrow>(words, seed, offset, blocks);
+      made >>= 4 * N;
+      #pragma unroll
+      for (int i = 0; i < 4 * N; ++i)
+        made |= words[i / 4][i % 4] >= least ? 1u << (32 - 4 * N + i) : 0u;
+    }
+    made >>= 4 * (8 - (last - first));
+    if (Down) {
+      made = swap_bits<4, 1, 0x55555555u>(made, own & 1);
+      made = swap_bits<8, 2, 0x33333333u>(made, own >> 1);
+    } else {
+      made = swap_bits<1, 2, 0x33333333u>(made, own);
+    }
+    bits[first / 8] = made;
+  }
+}
+"""
+"""Bits that a lane makes for others too, of blocks that lanes share."""
+
+_DRAW_APART: Final = r"""// Of a group every row with `Sides` blocks.
+template <int Groups, int Sides, bool Narrow>
+INLINE void draw_apart(u32* bits, u64 seed, u64 offset, u64 place, u64 rows, u64 columns,
+                       u32 least) {
+  #pragma unroll
+  for (int first = 0; first < Groups; first += 8) {
+    const int last = first + 8 < Groups ? first + 8 : Groups;
+    u32 made = 0;
+    #pragma unroll 1
+    for (int g = first; g < last; ++g) {
+      u32 words[2 * Sides][4];
+      u64 places[2 * Sides], blocks[2 * Sides];
+      #pragma unroll
+      for (int i = 0; i < 2 * Sides; ++i) {
+        places[i] = place + i / Sides * rows + (8 * g + i % Sides) * columns;
+        blocks[i] = places[i] >> 2;
+      }
+      draw_blocks<2 * Sides, Narrow>(words, seed, offset, blocks);
+      made >>= 4;
+      #pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int from = Sides == 1 ? e / 2 : e, side = Sides == 1 ? e % 2 : 0;
+        const u32 (&four)[4] = words[from];
+        const u32 which = places[from] & 3;
+        u32 low = four[side], high = four[2 + side];
+        if (Sides == 2) { low = which & 1 ? four[1] : low; high = which & 1 ? four[3] : high; }
+        made |= (which & 2 ? high : low) >= least ? 1u << (28 + e) : 0u;
+      }
+    }
+    made >>= 4 * (8 - (last - first));
+    bits[first / 8] = made;
+  }
+}
+"""
+"""Bits of blocks that no two lanes share."""
+
+
 def draw_bits() -> str:
     """Bits of words that are large enough.
 
@@ -195,8 +285,6 @@ def draw_bits() -> str:
     lanes along a row (bit 1 of the place in a block is which lane, bit 0 which side), or to four
     rows (the place is which lane). `swap_bits` hands half of them to the other lane of a pair,
     which transposes a matrix of bits: lanes by places."""
-    even, odd = (f"{number:#x}u" for number in MULTIPLIERS)
-    first, second = (f"{number:#x}u" for number in WEYL)
     return f"""
 template <int Lane, int Shift, u32 Mask> INLINE u32 swap_bits(u32 own, u32 upper) {{
   const u32 other = __shfl_xor_sync(0xffffffffu, own, Lane);
@@ -213,91 +301,14 @@ INLINE void draw_blocks(u32 (&words)[N][4], u64 seed, u64 offset, const u64 (&bl
     words[i][0] = (u32)blocks[i]; words[i][1] = Narrow ? 0u : (u32)(blocks[i] >> 32);
     words[i][2] = (u32)offset; words[i][3] = (u32)(offset >> 32);
   }}
-  #pragma unroll
-  for (int turn = 0; turn < {ROUNDS}; ++turn) {{
-    #pragma unroll
-    for (int i = 0; i < N; ++i) {{
-      const u64 even = (u64)words[i][0] * {even}, odd = (u64)words[i][2] * {odd};
-      words[i][0] = (u32)(odd >> 32) ^ words[i][1] ^ low;
-      words[i][1] = (u32)odd;
-      words[i][2] = (u32)(even >> 32) ^ words[i][3] ^ high;
-      words[i][3] = (u32)even;
-    }}
-    low += {first};
-    high += {second};
-  }}
+{_rounds("unroll")}
 }}
-template <int Groups, bool Down, bool Narrow>
-INLINE void draw_together(u32* bits, u64 seed, u64 offset, u64 block, u64 step, u32 least,
-                          u32 own) {{
-  constexpr int N = Groups % 4 ? Groups % 2 ? 1 : 2 : 4;
-  #pragma unroll
-  for (int first = 0; first < Groups; first += 8) {{
-    const int last = first + 8 < Groups ? first + 8 : Groups;
-    u32 made = 0;
-    #pragma unroll 1
-    for (int g = first; g < last; g += N) {{
-      u32 words[N][4];
-      u64 blocks[N];
-      #pragma unroll
-      for (int i = 0; i < N; ++i) blocks[i] = block + (g + i) * step;
-      draw_blocks<N, Narrow>(words, seed, offset, blocks);
-      made >>= 4 * N;
-      #pragma unroll
-      for (int i = 0; i < 4 * N; ++i)
-        made |= words[i / 4][i % 4] >= least ? 1u << (32 - 4 * N + i) : 0u;
-    }}
-    made >>= 4 * (8 - (last - first));
-    if (Down) {{
-      made = swap_bits<4, 1, 0x55555555u>(made, own & 1);
-      made = swap_bits<8, 2, 0x33333333u>(made, own >> 1);
-    }} else {{
-      made = swap_bits<1, 2, 0x33333333u>(made, own);
-    }}
-    bits[first / 8] = made;
-  }}
-}}
-// Of a group every row with `Sides` blocks.
-template <int Groups, int Sides, bool Narrow>
-INLINE void draw_apart(u32* bits, u64 seed, u64 offset, u64 place, u64 rows, u64 columns,
-                       u32 least) {{
-  #pragma unroll
-  for (int first = 0; first < Groups; first += 8) {{
-    const int last = first + 8 < Groups ? first + 8 : Groups;
-    u32 made = 0;
-    #pragma unroll 1
-    for (int g = first; g < last; ++g) {{
-      u32 words[2 * Sides][4];
-      u64 places[2 * Sides], blocks[2 * Sides];
-      #pragma unroll
-      for (int i = 0; i < 2 * Sides; ++i) {{
-        places[i] = place + i / Sides * rows + (8 * g + i % Sides) * columns;
-        blocks[i] = places[i] >> 2;
-      }}
-      draw_blocks<2 * Sides, Narrow>(words, seed, offset, blocks);
-      made >>= 4;
-      #pragma unroll
-      for (int e = 0; e < 4; ++e) {{
-        const int from = Sides == 1 ? e / 2 : e, side = Sides == 1 ? e % 2 : 0;
-        const u32 (&four)[4] = words[from];
-        const u32 which = places[from] & 3;
-        u32 low = four[side], high = four[2 + side];
-        if (Sides == 2) {{ low = which & 1 ? four[1] : low; high = which & 1 ? four[3] : high; }}
-        made |= (which & 2 ? high : low) >= least ? 1u << (28 + e) : 0u;
-      }}
-    }}
-    made >>= 4 * (8 - (last - first));
-    bits[first / 8] = made;
-  }}
-}}
-"""
+{_DRAW_TOGETHER}{_DRAW_APART}"""
 
 
 def philox_side_by_side() -> str:
     """Several blocks of a stream at once, round by round: as many as keep the multipliers busy, and
     no more registers than these take."""
-    even, odd = (f"{number:#x}u" for number in MULTIPLIERS)
-    first, second = (f"{number:#x}u" for number in WEYL)
     return f"""
 INLINE void pin(u64& place) {{ asm volatile("" : "+l"(place)); }}
 template <int N>
@@ -309,19 +320,7 @@ INLINE void philox_blocks(u32 (&words)[N][4], u64 seed, u64 offset, const u64 (&
     words[i][0] = (u32)block; words[i][1] = (u32)(block >> 32);
     words[i][2] = (u32)offset; words[i][3] = (u32)(offset >> 32);
   }}
-  #pragma unroll 1
-  for (int turn = 0; turn < {ROUNDS}; ++turn) {{
-    #pragma unroll
-    for (int i = 0; i < N; ++i) {{
-      const u64 even = (u64)words[i][0] * {even}, odd = (u64)words[i][2] * {odd};
-      words[i][0] = (u32)(odd >> 32) ^ words[i][1] ^ low;
-      words[i][1] = (u32)odd;
-      words[i][2] = (u32)(even >> 32) ^ words[i][3] ^ high;
-      words[i][3] = (u32)even;
-    }}
-    low += {first};
-    high += {second};
-  }}
+{_rounds("unroll 1")}
 }}
 INLINE u32 word_of(const u32 (&words)[4], u64 element) {{
   const u32 which = element & 3;

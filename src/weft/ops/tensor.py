@@ -359,8 +359,13 @@ class Tensor:
     def __getattr__(self, name: str) -> Callable[..., Tensor]:
         if name == "_node":
             return self._looked_at()  # type: ignore[return-value]
-        error = AttributeError(f"a tensor has no attribute {name!r}{method_advice(name)}")
-        raise error if name.startswith("__") else ending_outside(error)
+        if name.startswith("__"):
+            # NumPy asks every tensor that it reads for two protocols before `__array__`: no advice,
+            # which would take longer than a small kernel.
+            raise AttributeError(f"a tensor has no attribute {name!r}")
+        raise ending_outside(
+            AttributeError(f"a tensor has no attribute {name!r}{method_advice(name)}")
+        )
 
     def _looked_at(self) -> Node:
         """Its node, with which it leaves its group."""

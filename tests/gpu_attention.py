@@ -8,6 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.codegen.gpu import ir
 from weft.ptir import Builder, Program, Value
 from weft.ptir.gradient import vjp
 
@@ -118,6 +122,17 @@ GRADIENTS: Final[dict[str, Case]] = {
     "log-sum-exp": Case(heads=1, queries=70, keys=70, lse=True),
 }
 """Those whose gradients are taken, small: an interpreter makes them."""
+
+
+def flat_tensors(case: Case, kernel: ir.Kernel) -> dict[str, NDArray[Any]]:
+    """What a kernel without masks works on: normally distributed, results poisoned."""
+    rng = np.random.default_rng(7)
+    dtype = np.dtype("float16")
+    sizes = (case.queries * case.depth, case.keys * case.depth, case.keys * case.width)
+    heads = (case.heads, case.heads // case.shared, case.heads // case.shared)
+    made = [rng.standard_normal(n * h).astype(dtype) for n, h in zip(sizes, heads, strict=True)]
+    made.append(np.full(case.heads * case.queries * case.width, np.nan, dtype))
+    return dict(zip(kernel.buffers, made, strict=True))
 
 
 def by_hand(dtype: str, write: Callable[[Builder, Value, Value], Value]) -> Program:

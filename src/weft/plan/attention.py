@@ -11,6 +11,7 @@ from typing import Final
 
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
+from weft.plan.warp_attention import warp_attention_plan, warp_attention_plans, warp_consumers
 from weft.region.form import Attention
 from weft.region.forms.bands import Band, band_of, band_of_stream
 from weft.region.forms.chances import draws_words
@@ -90,6 +91,8 @@ def cpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> Attent
 
 def gpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
     """The form that takes the least time: larger tiles are faster where most of them is seen."""
+    if not target.has("wgmma"):
+        return warp_attention_plan(kernel, target, header)
     found = attention_parts(kernel)
     if is_of_few(kernel, found):
         return _few_plan(kernel, target, header)
@@ -160,7 +163,8 @@ def attention_seconds(kernel: Kernel, plan: AttentionPlan, target: Target) -> fl
     """The time of a plan with any blocks, by the measured form that is most like it; None where
     none is."""
     form = form_of(kernel)
-    if not isinstance(form, Attention) or plan.consumers not in _REGISTERS:
+    known = isinstance(form, Attention) and target.has("wgmma")
+    if not isinstance(form, Attention) or not known or plan.consumers not in _REGISTERS:
         return None
     found = form.parts
     widest = max(_elements(kernel, found.depth), _elements(kernel, found.value))
@@ -211,6 +215,8 @@ def gpu_consumers(plan: AttentionPlan, *, by_queries: bool) -> AttentionPlan:
     """A plan whose consumers, queries and registers fit together: by its queries, or consumers."""
     if plan.parts:
         return plan
+    if plan.registers == (0, 0):
+        return warp_consumers(plan, by_queries=by_queries)
     consumers = plan.tile_q // _QUERIES_EACH if by_queries else plan.consumers
     registers = _REGISTERS.get(consumers, plan.registers)
     queries = plan.tile_q if by_queries else _QUERIES_EACH * consumers
@@ -221,6 +227,9 @@ def gpu_attention_plans(kernel: Kernel, first: AttentionPlan) -> Iterator[Attent
     """Other blocks, and other depths of the rings."""
     if first.parts:
         yield from _few_plans(first)
+        return
+    if first.registers == (0, 0):
+        yield from warp_attention_plans(first)
         return
     for consumers, keys, stages in product((2, 3), (64, 80, 96, 128, 160, 176), (2, 3)):
         yield replace(

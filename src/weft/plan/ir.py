@@ -160,9 +160,10 @@ class AttentionPlan:
     vector: int = 4
     """Queries that one vector carries (CPU)."""
     consumers: int = 2
-    """Consumer warpgroups, of 64 queries each (SM90)."""
+    """Consumer warpgroups, of 64 queries each (SM90); warps, of 16 or 32 queries each (SM80)."""
     registers: tuple[int, int] = (24, 240)
-    """Registers per thread of the producer and of the consumers (SM90)."""
+    """Registers per thread of the producer and of the consumers (SM90); 0 and 0 where threads have
+    as many as they are given at launch."""
     parts: int = 0
     """Blocks that the keys of few queries are shared among, which single warps multiply; 0 where
     warpgroups have all keys of many queries (SM90)."""

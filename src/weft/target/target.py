@@ -117,7 +117,7 @@ class Target:
     @property
     def streams_attention(self) -> bool:
         """Whether there is a template that computes an attention without its scores in memory."""
-        return self.kind is Kind.CPU or self.has("wgmma")
+        return self.kind is Kind.CPU or self.has("mma.sync")
 
     @property
     def fingerprint(self) -> str:

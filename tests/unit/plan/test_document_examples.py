@@ -156,7 +156,7 @@ def test_attention_is_one_kernel(target: str) -> None:
 
 def test_attention_without_a_template_is_three_kernels() -> None:
     """Scores, rows of a softmax in two passes, mixed values."""
-    compilation = through_stages(attention(dtype="bf16"), "sm80")
+    compilation = through_stages(attention(dtype="f32"), "sm80")
     module, plans = compilation["region"], compilation["plan"]
     (chain,) = (chain for chain in module.chains if chain.kind == "attention")
     scores, rows, mixed = (next(k for k in module.kernels if k.name == n) for n in chain.kernels)
@@ -187,18 +187,18 @@ def test_an_attention_is_not_chosen_for_what_is_none() -> None:
 
 
 def test_online_softmax_needs_a_plan_of_its_own() -> None:
-    plain = through_stages(attention(dtype="bf16"), "sm80").text("plan")
+    plain = through_stages(attention(dtype="f32"), "sm80").text("plan")
     with pytest.raises(SpecViolation, match=r"PlanRefused.*online_softmax is not built"):
         through_stages(
-            attention(dtype="bf16"),
+            attention(dtype="f32"),
             "sm80",
             plan=plain.replace("streaming_softmax_2pass", "online_softmax"),
         )
 
 
 def test_a_kernel_without_a_plan_is_named() -> None:
-    plain = through_stages(attention(dtype="bf16"), "sm80").text("plan")
+    plain = through_stages(attention(dtype="f32"), "sm80").text("plan")
     document = json.loads(plain)
     del document["kernels"]["row3"]
     with pytest.raises(SpecViolation, match=r"PlanMissing at kernel row3.*there is no plan for it"):
-        through_stages(attention(dtype="bf16"), "sm80", plan=json.dumps(document))
+        through_stages(attention(dtype="f32"), "sm80", plan=json.dumps(document))

@@ -125,7 +125,7 @@ ACTS = {
     "whole": {"cpu": "", "gpu": ""},
 }
 """The words that have an effect; all others are refused."""
-NOT_THERE = {("attention", "sm80"), ("staged", "sm80"), ("staged", "sm90")}
+NOT_THERE = {("staged", "sm80"), ("staged", "sm90")}
 """These are several kernels of other kinds."""
 CASES = [
     (kind, word, target)

@@ -44,7 +44,7 @@ from weft.region.ir import (
     Unary,
     ValueExpr,
 )
-from weft.target.target import Target
+from weft.target.target import Kind, Target
 
 _RUN: Final = 16
 """Columns of a run: blocks of columns are multiples of it."""
@@ -58,7 +58,7 @@ _LIMITS: Final[Mapping[DType, int]] = {SI32: (1 << 31) - 1, SI64: (1 << 63) - 1}
 def with_hulls(module: Module, target: Target) -> Module:
     """The module with hulls for the masks of its attentions and streams, where these compare
     numbers of rows with numbers of columns."""
-    if not target.has("wgmma"):
+    if target.kind is not Kind.GPU or not target.streams_attention:
         return module
     hulls = _Hulls(module)
     kernels: list[Kernel] = []

@@ -140,6 +140,8 @@ def _is_worth_it(kernel: Kernel, target: Target) -> bool:
         return False
     queries, keys = kernel.sizes[found.query], kernel.sizes[found.key]
     streams = target.kind is Kind.GPU and is_of_few(kernel, found)
+    if streams and not target.has("wgmma"):
+        return False
     if not keeps_weights(kernel, found) and (streams or target.kind is not Kind.GPU):
         return False
     if not streams and (min(queries, keys) < FEWEST or reads_pages(kernel, found)):

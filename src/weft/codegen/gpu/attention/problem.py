@@ -100,6 +100,18 @@ class Problem:
     def matrices(self) -> int:
         return prod(self.batch)
 
+    @property
+    def tensors(self) -> list[str]:
+        """Everything that is read and stored, in the order of a kernel's buffers."""
+        sources = [*self.score.sources, *self.mixed.sources, *self.weight.sources]
+        sources += [source for state in self.states for source in state.sources]
+        sources += [source for hull in self.hulls for source in hull.each.sources]
+        names = [self.q.tensor, self.k.tensor, self.v.tensor]
+        names += [source.tensor for source in sources if source.tensor is not None]
+        names += [name for hull in self.hulls for name in hull.tensors]
+        names += [self.out_tensor, *(row.tensor for row in self.rows)]
+        return list(dict.fromkeys(names))
+
 
 def analyse(kernel: Kernel, refs: Refs, *, ends: bool = False) -> Problem:
     """The problem a kernel poses, with the ends of what is seen where they are asked for; raises

@@ -53,6 +53,12 @@ class Queries:
         return tuple(Name(f"batch{axis}") for axis, _ in enumerate(self.problem.batch))
 
     @property
+    def stem(self) -> str:
+        """What registers and values of these queries are told apart by from those of others that
+        the same thread has."""
+        return ""
+
+    @property
     def q_slot(self) -> Scalar:
         """Where this consumer's queries of this tile are."""
         return GROUP * self.layout.q_slots + self.tiles_ahead.slot
@@ -61,9 +67,14 @@ class Queries:
     def first_query(self) -> Scalar:
         return TILE * self.plan.tile_q + GROUP * ROWS
 
+    @property
+    def warp_query(self) -> Scalar:
+        """The first of the 16 queries of a warp."""
+        return self.first_query + QUARTER * 16
+
     def fragment(self, column: Scalar, columns: int, count: int) -> ir.Fragment:
         """`columns` columns, of `count` that there are, from the given one on."""
-        row = self.first_query + QUARTER * 16 + (LANE >> 2)
+        row = self.warp_query + (LANE >> 2)
         across = column + (LANE & 3) * 2
         return ir.Fragment(columns // 8, row, across, self.problem.queries, count)
 
@@ -103,10 +114,10 @@ def chances(programs: Iterable[Program]) -> list[Chance]:
     return [*dict.fromkeys(bit.chance for program in programs for bit in program.bits)]
 
 
-def bit_registers(found: Sequence[Chance], columns: int) -> Iterator[ir.Stmt]:
+def bit_registers(found: Sequence[Chance], columns: int, stem: str = "") -> Iterator[ir.Stmt]:
     """Room for the bits of a thread's elements of a block of columns."""
     for number, _ in enumerate(found):
-        yield ir.Registers(f"bits{number}", ir.RegisterKind.B32, -(-columns // 64))
+        yield ir.Registers(f"bits{number}{stem}", ir.RegisterKind.B32, -(-columns // 64))
 
 
 def bits_drawn(
@@ -114,6 +125,7 @@ def bits_drawn(
     states: Sequence[State],
     batch: tuple[Scalar, ...],
     fragment: ir.Fragment,
+    stem: str = "",
 ) -> Iterator[ir.Stmt]:
     """The bits of a thread's elements. They depend on places alone, so that they can be made while
     matrix instructions run."""
@@ -122,7 +134,7 @@ def bits_drawn(
         state, strides = states[draw.state], draw.strides
         base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), batch)
         yield ir.DrawBits(
-            ir.RegAt(f"bits{number}"),
+            ir.RegAt(f"bits{number}{stem}"),
             fragment,
             state.seed,
             state.offset,
@@ -135,12 +147,10 @@ def bits_drawn(
         )
 
 
-def bits_read(program: Program, found: Sequence[Chance]) -> list[ir.ElementSource]:
+def bits_read(program: Program, found: Sequence[Chance], stem: str = "") -> list[ir.ElementSource]:
     """The truth values of an element program that were drawn before."""
-    return [
-        ir.BitElements(bit.name, I1, ir.RegAt(f"bits{found.index(bit.chance)}"), bit.inverted)
-        for bit in program.bits
-    ]
+    places = [(bit, f"bits{found.index(bit.chance)}{stem}") for bit in program.bits]
+    return [ir.BitElements(bit.name, I1, ir.RegAt(name), bit.inverted) for bit, name in places]
 
 
 def states_read(states: Sequence[State], buffers: Sequence[str]) -> Iterator[ir.Stmt]:

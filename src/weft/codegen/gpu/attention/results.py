@@ -32,11 +32,12 @@ class Results(Queries):
 
     def stored(self) -> Iterator[ir.Stmt]:
         for row in BOTH_ROWS:
-            yield from over_quad(f"total{row}", "add")
-            total = f"total{row}_all"
-            yield Compute(ElementOp(f"none{row}", I1, "eq", (total, "zero")))
-            yield Compute(ElementOp(f"sum{row}", F32, "select", (f"none{row}", "one", total)))
-            yield compute(f"share{row}", "div", "one", f"sum{row}")
+            own = f"{row}{self.stem}"
+            yield from over_quad(f"total{own}", "add")
+            total = f"total{own}_all"
+            yield Compute(ElementOp(f"none{own}", I1, "eq", (total, "zero")))
+            yield Compute(ElementOp(f"sum{own}", F32, "select", (f"none{own}", "one", total)))
+            yield compute(f"share{own}", "div", "one", f"sum{own}")
         yield from self.mixed_values()
         for number, result in enumerate(self.problem.rows):
             yield from self.row_result(number, result)
@@ -46,25 +47,30 @@ class Results(Queries):
         problem, layout, program = self.problem, self.layout, self.problem.mixed
         kind = ir.RegisterKind.for_results(problem.out_dtype)
         count = layout.width // (4 if problem.out_dtype.storage_bytes == 2 else 2)
-        yield ir.Registers("stored", kind, count)
-        share = ir.RowValues("share", F32, ("share0", "share1"))
+        yield ir.Registers(f"stored{self.stem}", kind, count)
+        share = ir.RowValues("share", F32, tuple(f"share{row}{self.stem}" for row in BOTH_ROWS))
         divided = ElementOp(program.value, F32, "mul", ("undivided", "share"))
         sources = tuple(self.source(source) for source in program.sources)
         fragment = self.fragment(Lit(0), layout.width, problem.width)
         yield ir.Epilogue(
-            acc=ir.RegAt("mixed"),
+            acc=ir.RegAt(f"mixed{self.stem}"),
             fragment=fragment,
             value="undivided",
             sources=(share, *sources),
             ops=(divided, *unrounded(program)),
             result=program.result,
-            out=ir.RegAt("stored"),
+            out=ir.RegAt(f"stored{self.stem}"),
             out_dtype=problem.out_dtype,
         )
-        if layout.tma_store:
+        yield from self.store(fragment)
+
+    def store(self, fragment: ir.Fragment) -> Iterator[ir.Stmt]:
+        """What was made of mixed values to memory; the queries are not needed from here on."""
+        if self.layout.tma_store:
             yield from self.store_by_copy()
         else:
-            yield from self.store_by_threads(fragment)
+            yield once_per_warp(ir.MbarrierArrive(ir.BarrierAt("q_empty", self.q_slot)))
+            yield self.store_by_threads(fragment)
 
     def store_by_copy(self) -> Iterator[ir.Stmt]:
         layout, tile = self.layout, self.layout.out
@@ -85,13 +91,12 @@ class Results(Queries):
         done = ir.MbarrierArrive(ir.BarrierAt("q_empty", self.q_slot))
         yield ir.If(MEMBER.equals(0), (*stores, ir.TmaCommit(), ir.TmaWaitRead(0), done))
 
-    def store_by_threads(self, fragment: ir.Fragment) -> Iterator[ir.Stmt]:
+    def store_by_threads(self, fragment: ir.Fragment) -> ir.Stmt:
         """Straight from registers, where the copy engine cannot write."""
         out, problem = self.problem.out, self.problem
-        yield once_per_warp(ir.MbarrierArrive(ir.BarrierAt("q_empty", self.q_slot)))
         even = all(number % 2 == 0 for number in (out.row, out.offset, *out.batch))
-        yield ir.StGlobalVec(
-            ir.RegAt("stored"),
+        return ir.StGlobalVec(
+            ir.RegAt(f"stored{self.stem}"),
             problem.out_dtype,
             fragment,
             self.buffers.index(problem.out_tensor),
@@ -104,17 +109,18 @@ class Results(Queries):
     def row_result(self, number: int, result: RowResult) -> Iterator[ir.Stmt]:
         """What is stored of a query beside its mixed value: one lane of each quad does."""
         for row in BOTH_ROWS:
+            own = f"{row}{self.stem}"
             names = {
-                result.top: f"top{row}_of{number}",
-                result.total: f"total{row}_all",
-                **{op.name: f"{op.name}_of{number}_{row}" for op in result.ops},
+                result.top: f"top{own}_of{number}",
+                result.total: f"total{own}_all",
+                **{op.name: f"{op.name}_of{number}_{own}" for op in result.ops},
             }
-            yield constant(f"scale{row}_of{number}", F32, self.problem.scale)
-            yield compute(names[result.top], "mul", f"top{row}", f"scale{row}_of{number}")
+            yield constant(f"scale{own}_of{number}", F32, self.problem.scale)
+            yield compute(names[result.top], "mul", f"top{own}", f"scale{own}_of{number}")
             for op in result.ops:
                 args = tuple(names[arg] for arg in op.args)
                 yield Compute(replace(op, name=names[op.name], args=args))
-            query = self.first_query + QUARTER * 16 + (LANE >> 2) + 8 * row
+            query = self.warp_query + (LANE >> 2) + 8 * row
             yield StoreElement(
                 self.buffers.index(result.tensor),
                 result.dtype,

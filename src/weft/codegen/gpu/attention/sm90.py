@@ -74,15 +74,7 @@ class AttentionBuilder:
 
     def __post_init__(self) -> None:
         self.problem, self.plan = self.layout.problem, self.layout.plan
-        problem = self.problem
-        sources = (*problem.score.sources, *problem.mixed.sources)
-        tensors = [problem.q.tensor, problem.k.tensor, problem.v.tensor]
-        sources += (*problem.weight.sources, *(x for s in problem.states for x in s.sources))
-        sources += tuple(source for hull in problem.hulls for source in hull.each.sources)
-        tensors += [source.tensor for source in sources if source.tensor is not None]
-        tensors += [name for hull in problem.hulls for name in hull.tensors]
-        tensors += [problem.out_tensor, *(row.tensor for row in problem.rows)]
-        self.buffers = list(dict.fromkeys(tensors))
+        self.buffers = self.problem.tensors
         self.keys, self.values = Ring(self.plan.stages, "k_"), Ring(self.plan.stages, "v_")
         self.softmax = Softmax(self.layout, self.buffers)
         self.results = Results(self.layout, self.buffers)

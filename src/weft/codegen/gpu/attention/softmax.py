@@ -43,7 +43,7 @@ class Softmax(Queries):
         """Random bits for the weights of a block of keys."""
         problem, start = self.problem, block * self.plan.tile_kv
         fragment = self.fragment(start, self.plan.tile_kv, problem.keys)
-        yield from bits_drawn(self.chances, problem.states, self.batch, fragment)
+        yield from bits_drawn(self.chances, problem.states, self.batch, fragment, self.stem)
 
     def logits(self, block: Scalar, *, masked: bool) -> Iterator[ir.Stmt]:
         """What the program of a score makes of scores, and -inf where a key is hidden."""
@@ -66,13 +66,13 @@ class Softmax(Queries):
             start = block * self.plan.tile_kv + column
             sources = [self.score_source(source, column) for source in program.sources]
             yield ir.Epilogue(
-                acc=ir.RegAt("scores", column // 2),
+                acc=ir.RegAt(f"scores{self.stem}", column // 2),
                 fragment=self.fragment(start, count, self.problem.keys),
                 value=program.value,
                 sources=(*sources, *more),
                 ops=tuple(ops),
                 result=result,
-                out=ir.RegAt("scores", column // 2),
+                out=ir.RegAt(f"scores{self.stem}", column // 2),
                 out_dtype=F32,
             )
         for number, _ in enumerate(staged):
@@ -97,15 +97,16 @@ class Softmax(Queries):
     def powers(self, suffix: str) -> Iterator[ir.Stmt]:
         """Scores become powers; `top` and `total` go on, and `factor` is what sums that were made
         with the earlier `top` are too large by."""
-        yield ir.RowMax(tuple(f"peak{row}{suffix}" for row in BOTH_ROWS), "scores")
+        scores, suffix = f"scores{self.stem}", f"{self.stem}{suffix}"
+        yield ir.RowMax(tuple(f"peak{row}{suffix}" for row in BOTH_ROWS), scores)
         for row in BOTH_ROWS:
             yield from over_quad(f"peak{row}{suffix}", "max")
             yield from self.new_top(row, suffix)
         shifts = tuple(f"shift{row}{suffix}" for row in BOTH_ROWS)
         sums = tuple(f"sum{row}{suffix}" for row in BOTH_ROWS)
-        yield ir.RowExp(sums, "scores", shifts, self.rate)
+        yield ir.RowExp(sums, scores, shifts, self.rate)
         for row in BOTH_ROWS:
-            kept, total = f"kept{row}{suffix}", f"total{row}"
+            kept, total = f"kept{row}{suffix}", f"total{row}{self.stem}"
             yield compute(kept, "mul", total, f"factor{row}{suffix}")
             yield compute(f"{total}_new{suffix}", "add", kept, f"sum{row}{suffix}")
             yield Assign(total, f"{total}_new{suffix}", Lit(1))
@@ -113,7 +114,7 @@ class Softmax(Queries):
     def new_top(self, row: int, suffix: str) -> Iterator[ir.Stmt]:
         """While a query has seen no key its powers are shifted by nothing: -inf minus -inf would be
         NaN."""
-        top, new, shift = f"top{row}", f"new{row}{suffix}", f"shift{row}{suffix}"
+        top, new, shift = f"top{row}{self.stem}", f"new{row}{suffix}", f"shift{row}{suffix}"
         yield compute(new, "max", top, f"peak{row}{suffix}_all")
         yield compute(f"scaled{row}{suffix}", "mul", new, "rate")
         yield Compute(ElementOp(f"blind{row}{suffix}", I1, "eq", (new, "lowest")))
@@ -132,14 +133,14 @@ class Softmax(Queries):
         start = block * self.plan.tile_kv if program.ops else Lit(0)
         sources = [self.source(source) for source in program.sources]
         random = drawn(program, problem.states, self.batch)
-        random += bits_read(program, self.chances)
+        random += bits_read(program, self.chances, self.stem)
         return ir.Epilogue(
-            acc=ir.RegAt("scores"),
+            acc=ir.RegAt(f"scores{self.stem}"),
             fragment=self.fragment(start, self.plan.tile_kv, problem.keys),
             value=program.value,
             sources=(*sources, *random),
             ops=program.ops,
             result=program.result,
-            out=ir.RegAt("weights"),
+            out=ir.RegAt(f"weights{self.stem}"),
             out_dtype=problem.v.dtype,
         )

@@ -10,6 +10,8 @@ from weft.codegen.gpu.attention.few_layout import FewLayout, few_refusals, packe
 from weft.codegen.gpu.attention.few_sm90 import FewBuilder
 from weft.codegen.gpu.attention.layout import Layout, refusals
 from weft.codegen.gpu.attention.problem import analyse
+from weft.codegen.gpu.attention.sm80 import Sm80Builder
+from weft.codegen.gpu.attention.sm80_layout import Sm80Layout, sm80_refusals
 from weft.codegen.gpu.attention.sm90 import AttentionBuilder
 from weft.codegen.gpu.attention.stream_layout import StreamLayout, stream_refusals
 from weft.codegen.gpu.attention.stream_problem import analyse_stream
@@ -24,7 +26,7 @@ from weft.region.ir import form_of
 
 
 class AttentionTemplate:
-    """Attention in one kernel, and its gradients in two, on SM90."""
+    """Attention in one kernel; on SM90 also that of few queries, and its gradients in two."""
 
     name: Final = "attention"
 
@@ -41,6 +43,8 @@ class AttentionTemplate:
             return [*found, *stream_refusals(layout)]
         if isinstance(layout, FewLayout):
             return [*found, *few_refusals(layout)]
+        if isinstance(layout, Sm80Layout):
+            return [*found, *sm80_refusals(layout)]
         return [*found, *refusals(layout)]
 
     def build(self, job: Job[AttentionPlan], name: str) -> ir.Kernel:
@@ -49,6 +53,8 @@ class AttentionTemplate:
             return StreamBuilder(layout, name).kernel()
         if isinstance(layout, FewLayout):
             return FewBuilder(layout, name).kernel()
+        if isinstance(layout, Sm80Layout):
+            return Sm80Builder(layout, name).kernel()
         return AttentionBuilder(layout, name).kernel()
 
 
@@ -58,7 +64,8 @@ def _layout(job: Job[AttentionPlan]) -> Layout | StreamLayout:
     problem = analyse(job.kernel, job.refs, ends=job.plan.parts > 0)
     if job.plan.parts:
         return FewLayout(packed(problem, job.plan.tile_q), job.plan, job.target)
-    return Layout(problem, job.plan, job.target)
+    kind = Layout if job.target.has("wgmma") else Sm80Layout
+    return kind(problem, job.plan, job.target)
 
 
 TEMPLATE: Final = AttentionTemplate()

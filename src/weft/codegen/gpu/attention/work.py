@@ -8,7 +8,7 @@ round. The grid is persistent: a block takes one tile after the other, the longe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapreplace
@@ -228,24 +228,25 @@ class Work(ABC):
         found = [steps.last - steps.first for steps in every]
         return tuple(count.value for count in found if isinstance(count, Lit))
 
+    def located(self, batch: Sequence[int], bounds: tuple[ir.Stmt, ...] = ()) -> Iterator[ir.Stmt]:
+        """Where the piece of work `item` is: its tile and its matrix; `batch` are the sizes that
+        the matrices are counted in, and `batch0`, ... the place of this one. `bounds`, where there
+        are any, say between which blocks of columns its own lie."""
+        item, group = Name("item"), Name("item") // self.per_group
+        yield ir.Let(TILE.name, self.tile_of(item))
+        yield ir.Let("matrix", group * self.together + item % self.together)
+        rest: Scalar = Name("matrix")
+        for axis in reversed(range(len(batch))):
+            yield ir.Let(f"batch{axis}", rest % batch[axis] if axis else rest)
+            rest = rest // batch[axis]
+        steps = self.steps(TILE)
+        yield from bounds or (ir.Let("first", steps.first), ir.Let("last", steps.last))
+
     def each_tile(
         self, batch: Sequence[int], body: tuple[ir.Stmt, ...], bounds: tuple[ir.Stmt, ...] = ()
     ) -> ir.Stmt:
-        """A loop over the tiles of this block, of a few matrices at a time; `batch` are the sizes
-        that the matrices are counted in, and `batch0`, ... the place of this one. `bounds`, where
-        there are any, say between which blocks of columns its own lie."""
-        item, group = Name("item"), Name("item") // self.per_group
-        located: list[ir.Stmt] = [
-            ir.Let(TILE.name, self.tile_of(item)),
-            ir.Let("matrix", group * self.together + item % self.together),
-        ]
-        rest: Scalar = Name("matrix")
-        for axis in reversed(range(len(batch))):
-            located.append(ir.Let(f"batch{axis}", rest % batch[axis] if axis else rest))
-            rest = rest // batch[axis]
-        steps = self.steps(TILE)
-        located += bounds or (ir.Let("first", steps.first), ir.Let("last", steps.last))
-        inner = (*located, *body)
+        """A loop over the tiles of this block, of a few matrices at a time, each `located`."""
+        inner = (*self.located(batch, bounds), *body)
         if not self.schedule:
             return ir.For("item", BLOCK, self.items, self.grid, inner)
         chosen = ir.Let("item", Name("period") + TableAt("order", Name("turn_number")))

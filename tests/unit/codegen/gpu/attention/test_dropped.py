@@ -77,15 +77,15 @@ GRADIENTS: Final = {
 }
 
 
-def agree(program: Program) -> None:
+def agree(program: Program, target: str = "sm90") -> None:
     inputs: list[Array] = inputs_for(program, 3)
     inputs[3] = STATE
-    report = compare(program, inputs, InterpretedGpu("sm90"))
+    report = compare(program, inputs, InterpretedGpu(target))
     assert report.agrees, str(report)
 
 
-def kernels(program: Program) -> dict[str, ir.Kernel]:
-    code = InterpretedGpu("sm90").compile(program).compilation["gpu"]
+def kernels(program: Program, target: str = "sm90") -> dict[str, ir.Kernel]:
+    code = InterpretedGpu(target).compile(program).compilation["gpu"]
     return {name: code.kernels[launch.symbol] for name, launch in code.launches.items()}
 
 
@@ -94,6 +94,15 @@ def test_dropped_weights_are_drawn_in_one_kernel(name: str) -> None:
     program = CASES[name].program()
     assert [found[:9] for found in kernels(program)] == ["attention"]
     agree(program)
+
+
+@pytest.mark.parametrize("name", ["causal", "by hand"])
+def test_single_warps_draw_in_one_kernel(name: str) -> None:
+    program = CASES[name].program()
+    ((name, kernel),) = kernels(program, "sm80").items()
+    assert name.startswith("attention")
+    assert compile_cuda(cuda(kernel), "sm_80").report.findings == []
+    agree(program, "sm80")
 
 
 @pytest.mark.parametrize("name", GRADIENTS)

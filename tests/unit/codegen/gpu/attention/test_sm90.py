@@ -13,7 +13,14 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.example_inputs import inputs_for
-from tests.gpu_attention import CASES, DIVIDED_AFTER, NOT_DIVIDED, Case, by_hand
+from tests.gpu_attention import (
+    CASES,
+    DIVIDED_AFTER,
+    NOT_DIVIDED,
+    Case,
+    by_hand,
+    flat_tensors,
+)
 from tests.gpu_faults import planted, without
 from tests.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir, sass
@@ -61,17 +68,6 @@ def test_what_is_not_divided_by_its_sum_stays_as_it_is(name: str) -> None:
     program = by_hand("bf16", NOT_DIVIDED[name])
     launches = InterpretedGpu("sm90").compile(program).compilation["gpu"].launches
     assert not any(found.startswith("attention") for found in launches)
-
-
-def flat_tensors(case: Case, kernel: ir.Kernel) -> dict[str, NDArray[Any]]:
-    """What a kernel without masks works on: normally distributed, results poisoned."""
-    rng = np.random.default_rng(7)
-    dtype = np.dtype("float16")
-    sizes = (case.queries * case.depth, case.keys * case.depth, case.keys * case.width)
-    heads = (case.heads, case.heads // case.shared, case.heads // case.shared)
-    made = [rng.standard_normal(n * h).astype(dtype) for n, h in zip(sizes, heads, strict=True)]
-    made.append(np.full(case.heads * case.queries * case.width, np.nan, dtype))
-    return dict(zip(kernel.buffers, made, strict=True))
 
 
 FAULTY = Case(dtype="f16", heads=1, queries=72, keys=300, causal=True)

@@ -77,7 +77,7 @@ class Configuration:
             mock.patch.object(Fusion, "_decide", decide),
             mock.patch.object(cpu_generator, "plan_module", plans),
             mock.patch.object(cpu_kernels, "object_codes", machine_code),
-            mock.patch.object(cpu_kernels, "WORTH_SHARING", 0.0),
+            mock.patch.object(cpu_kernels, "work_of", return_value=1_000_000),
         ):
             yield
 

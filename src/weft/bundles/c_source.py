@@ -20,7 +20,7 @@ from weft.bundles.variants import Variant
 from weft.bundles.versions import Follower, Version
 from weft.bundles.weights import Weights
 from weft.foundation.errors import InternalError
-from weft.runtime import native
+from weft.runtime import native, sharing
 from weft.runtime.artifact import (
     Again,
     Artifact,
@@ -92,6 +92,7 @@ def _write_needs(layout: Layout) -> Iterator[str]:
         return
     for number, variant in enumerate(layout.variants):
         yield _write_missing(number, variant.required)
+    yield "\n".join(f"#define WEFT_{name} {value}" for name, value in sharing.CONSTANTS.items())
     for symbol in native.SYMBOLS:
         yield f"#define {symbol} {linked_symbol(layout.name, symbol)}"
     yield (
@@ -256,7 +257,7 @@ class _Version:
     def _kernels(self) -> Iterator[str]:
         for kernel in self.version.artifact.kernels:
             symbol = kernel_symbol(self.layout, self.variant, kernel.symbol)
-            yield f"{{{symbol}, {max(1, kernel.work_items)}, {int(kernel.small)}}}"
+            yield f"{{{symbol}, {max(1, kernel.work_items)}, {kernel.work}}}"
 
     def _steps(self, artifact: Artifact) -> Iterator[str]:
         arguments: list[int] = []

@@ -73,8 +73,8 @@ class KernelCode:
     code: bytes = field(repr=False)
     work_items: int = 1
     """How many pieces the kernel's iteration space is cut into; any worker may take any piece."""
-    small: bool = False
-    """Whether, on CPUs, one thread is done with all pieces before another one has woken up."""
+    work: int = 0
+    """Nanoseconds, on CPUs, that one thread takes for all pieces, as the compiler estimates it."""
     grid: tuple[int, int, int] = (1, 1, 1)
     block: tuple[int, int, int] = (1, 1, 1)
     cluster: tuple[int, int, int] = (1, 1, 1)

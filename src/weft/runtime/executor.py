@@ -57,13 +57,14 @@ from weft.runtime.jit import Library
 from weft.runtime.kept import Kept, KeptSteps, kept_of
 from weft.runtime.overlap import Begin, Exchanging, Flight, needed_at
 from weft.runtime.passing import Passing
+from weft.runtime.sharing import WORTH_SHARING, shared_out
 from weft.runtime.threads import Call, thread_count
 from weft.runtime.timeline import Lap, Recorder
 from weft.runtime.watching import watched
 
 Array = NDArray[Any]
-_PIECES, _GRAB = 4, 5
-"""The words of a launch that say how many pieces it has, and how many are taken at a time."""
+_PIECES = 4
+"""The word of a launch that says how many pieces it has."""
 _NOTHING = (1 << 64) - 1
 """What an error word holds while nothing was reported; a report has the number of a check in its
 upper 16 bits and an element below."""
@@ -191,13 +192,11 @@ class _Workspace:
         for number in numbers:
             self.seen[number] = weakref.ref(inputs[number])
 
-    def use_threads(self, threads: int, alone: Array) -> None:
-        """How many pieces a thread takes at a time: enough for balance, few enough to be cheap. All
-        at once, where a kernel is done before another thread has woken up."""
+    def use_threads(self, threads: int, work: Array) -> None:
+        """How launches are shared out, given the nanoseconds of each step for one thread."""
         launches = self.steps[:, 0] == native.LAUNCH
         pieces = self.steps[launches, _PIECES].astype(np.int64)
-        shared = np.maximum(1, pieces // (threads * 4))
-        self.steps[launches, _GRAB] = np.where(alone[launches], np.maximum(1, pieces), shared)
+        self.steps[launches, _PIECES + 1 :] = shared_out(pieces, work[launches], threads)
         self.threads = threads
 
     def begin(self, seed: int) -> None:
@@ -238,8 +237,8 @@ class Program:
         self.most_bodies = limits.current().loop_steps
         thread_count()  # A wrong WEFT_NUM_THREADS is told even where no run asks for it.
         self._fresh_runs = artifact.bodies > 1 or any(b.space == "run" for b in artifact.buffers)
-        self._alone = np.array([_runs_alone(artifact, step) for step in artifact.steps], bool)
-        self._any_shared = not bool(self._alone.all())
+        self._work = np.array([_work_of(artifact, step) for step in artifact.steps], np.int64)
+        self._any_shared = bool((self._work >= WORTH_SHARING).any())
         self._inputs = range(len(artifact.inputs))
         self.data: Sequence[int] = [number for number in self._inputs if number not in params]
         """The positions of the inputs that are not parameters."""
@@ -382,7 +381,7 @@ class Program:
             kept.forget()
         workspace.fill("output", self._fresh, outputs)
         if threads != workspace.threads:
-            workspace.use_threads(threads, self._alone)
+            workspace.use_threads(threads, self._work)
         if self._fresh_runs:
             workspace.begin(seed)
         return workspace
@@ -575,12 +574,12 @@ def _understood(step: HostCall, host: Host | None) -> HostFunction:
     return host(step.call)
 
 
-def _runs_alone(artifact: Artifact, step: Step) -> bool:
-    """Whether a step is not worth waking other threads for."""
+def _work_of(artifact: Artifact, step: Step) -> int:
+    """The nanoseconds of a step that several threads can share."""
     if not isinstance(step, Launch):
-        return True
+        return 0
     kernel = artifact.kernels[step.kernel]
-    return kernel.small or kernel.work_items <= 1
+    return kernel.work if kernel.work_items > 1 else 0
 
 
 def _is_long(artifact: Artifact, step: Step) -> bool:

@@ -9,7 +9,8 @@
 
 A step is eight 64-bit words: its kind and what that kind needs.
 
-    launch   kernel, argument table, error record, pieces, pieces per grab
+    launch   kernel, argument table, error record, pieces, pieces per grab, threads, whether to wake
+             those that sleep
     copy     target, source, bytes, counter, bytes the target moves a turn, bytes the source moves
     enter    run record: seed, how often it was entered before (in the upper half), times entered
     jump     position
@@ -20,11 +21,12 @@ A step is eight 64-bit words: its kind and what that kind needs.
     host     nothing: the caller carries it out
 
 A kernel is `void(ptr args, ptr error, i64 first, i64 last)`. Each thread has a share of its pieces,
-the same in every launch, so that what it wrote is still in its caches when it comes to read it;
-whoever is done with its own goes on with the shares of the threads after it. Atomic counters hand
-pieces out: any thread may run any piece, and no result depends on how many threads there are. An
-error record is four words: the least of what a kernel has to report, a pointer to the state's first
-word, which it then sets, a lock on the record, and the value that is reported.
+the same in every launch for as many threads, so that what it wrote is still in its caches when it
+comes to read it; whoever is done with its own goes on with the shares of the threads after it.
+Atomic counters hand pieces out: any thread may run any piece, and no result depends on how many
+threads there are. An error record is four words: the least of what a kernel has to report, a
+pointer to the state's first word, which it then sets, a lock on the record, and the value that is
+reported.
 
 The state is four words: whether something failed, how many bodies were entered, how many may be,
 and whether somebody wants it all to stop. Long kernels look at the last word now and then, as
@@ -39,7 +41,7 @@ The thread pool is in `native_pool`.
 
 from __future__ import annotations
 
-from weft.runtime.native_pool import POOL_EXTERNAL, pool_source
+from weft.runtime.native_pool import BUSY_AT, POOL_EXTERNAL, pool_source
 
 MOST_THREADS = 4096
 STEP_WORDS = 8
@@ -71,7 +73,7 @@ begin:
   %none = icmp eq ptr %pool, null
   br i1 %none, label %head, label %try
 try:
-  %busy.at = getelementptr i8, ptr %pool, i64 80
+  %busy.at = getelementptr i8, ptr %pool, i64 {BUSY_AT}
   %taken = cmpxchg ptr %busy.at, i64 0, i64 1 acquire monotonic
   %mine = extractvalue {{ i64, i1 }} %taken, 1
   br label %head
@@ -101,6 +103,7 @@ carry.out:
   %at4 = getelementptr i8, ptr %at, i64 32
   %at5 = getelementptr i8, ptr %at, i64 40
   %at6 = getelementptr i8, ptr %at, i64 48
+  %at7 = getelementptr i8, ptr %at, i64 56
   %kind = load i64, ptr %at
   %first.pointer = load ptr, ptr %at1
   %first.number = load i64, ptr %at1
@@ -120,12 +123,16 @@ launch:
   %error = load ptr, ptr %at3
   %pieces = load i64, ptr %at4
   %grab = load i64, ptr %at5
+  %threads = load i64, ptr %at6
+  %wakes = load i64, ptr %at7
   %many = icmp sgt i64 %pieces, %grab
-  %parallel = and i1 %many, %shared
+  %several = icmp sgt i64 %threads, 1
+  %cut = and i1 %many, %several
+  %parallel = and i1 %cut, %shared
   br i1 %parallel, label %together, label %alone
 together:
   call void @share(ptr %pool, ptr %state, ptr %first.pointer, ptr %second.pointer, ptr %error,
-                   i64 %pieces, i64 %grab)
+                   i64 %pieces, i64 %grab, i64 %threads, i64 %wakes)
   br label %after
 alone:
   call void %first.pointer(ptr %second.pointer, ptr %error, i64 0, i64 %pieces)
@@ -212,7 +219,7 @@ done:
   %answer = select i1 %stopped, i64 {STOPPED}, i64 %answer.limited
   br i1 %shared, label %release, label %finish
 release:
-  %busy.out = getelementptr i8, ptr %pool, i64 80
+  %busy.out = getelementptr i8, ptr %pool, i64 {BUSY_AT}
   store atomic i64 0, ptr %busy.out release, align 8
   br label %finish
 finish:

@@ -1,10 +1,15 @@
 """The thread pool of the native executor, as LLVM IR.
 
-A worker waits for work by spinning for a moment and then on a condition variable. A launch has a
-gate: workers that come while it is open take part, and its caller, when no piece is left to take,
-closes it and waits for those inside. A worker that the system did not run in time, because threads
-of other libraries or processes hold its processor, is so not waited for: the others do its share.
+A launch says how many threads it is for, the caller being the first of them: a short kernel is done
+sooner by few. Workers that are not asked for do not touch what the others write. A worker waits for
+work by spinning for a moment and then on a condition variable of its own. A launch is open for a
+while: workers that come meanwhile take part, and its caller, when no piece is left to take, closes
+it and waits for those inside. A worker that the system did not run in time, because threads of
+other libraries or processes hold its processor, is so not waited for: the others do its share.
 Two callers cannot use one pool at a time: the second runs its kernels alone.
+
+To wake a thread takes its waker microseconds. So the caller wakes a few, each of those a few
+others, and a launch that is over before they come wakes nobody.
 
 Where the scheduler wakes a worker on the caller's own processor, as seen on a virtual machine after
 a pause, the worker moves away from it: it forbids itself that processor and at once allows it
@@ -33,14 +38,31 @@ _AFFINITY_BYTES = 128
 _STOP_PLACE = "STOP_PLACE"
 """Where the text names the place of the word that says to stop."""
 
-_SHARE_BYTES = 128
-"""Between the counters of two threads: processors fetch two lines of a cache together."""
+_WOKEN = 4
+"""Threads that one thread wakes."""
+_TAKEN_BITS = 20
+"""Of a counter, those that say how many grabs of a share are taken; the others say of which launch,
+so that a counter from an earlier one counts as nothing taken, and nobody has to clear it."""
 
-# The pool: 0 generation, 8 workers, 16 gate (twice the workers inside, and one while it is open),
-# 24 shares, 32 pieces, 40 grab, 48 kernel, 56 args, 64 error, 72 stop, 80 busy, 88 sleepers, 96 the
-# caller's processor, 104 state, 112 workers that have begun, 128 mutex, 192 condition, 256 thread
-# handles, and then the shares: for each thread, the caller first, how many grabs of the launch are
-# taken up to the next of its own.
+# The pool lies at a multiple of 128 bytes, and so does each thread's part after its head:
+# processors fetch two lines of a cache together.
+#
+# What a launch says: 0 its word, 8 kernel, 16 args, 24 error, 32 pieces, 40 grab, 48 state, 56 the
+# caller's processor. Then 128 workers, 136 workers that have begun, 144 stop, 152 sleepers, 160 the
+# memory to free, 168 where thread handles are, 192 busy.
+_OPEN, _WAKES = 1, 2
+_THREADS_SHIFT, _NUMBER_SHIFT = 2, 17
+"""The word of a launch: its number, how many threads it is for, whether it is worth waking them,
+and whether it is open."""
+_ALL_THREADS = (1 << _NUMBER_SHIFT - _THREADS_SHIFT) - 1
+_LINES_BYTES = 128
+_HEAD_BYTES = 256
+# A thread's: 0 how many grabs of its share are taken, 128 whether it is inside, 192 whether it
+# sleeps, 200 condition, 256 mutex.
+_THREAD_BYTES = 384
+WORKERS_AT, BUSY_AT = 128, 192
+"""Where a pool says how many workers it has, and whether somebody uses it."""
+
 _PLACES_OF_LINUX = f"""
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
@@ -48,7 +70,7 @@ declare i32 @sched_setaffinity(i32, i64, ptr)
 
 define internal void @note_place(ptr %pool) {{
 entry:
-  %place.at = getelementptr i8, ptr %pool, i64 96
+  %place.at = getelementptr i8, ptr %pool, i64 56
   %place = call i32 @sched_getcpu()
   store i32 %place, ptr %place.at
   ret void
@@ -58,7 +80,7 @@ define internal void @move_away(ptr %pool) {{
 entry:
   %allowed = alloca [{_AFFINITY_BYTES} x i8], align 8
   %others = alloca [{_AFFINITY_BYTES} x i8], align 8
-  %place.at = getelementptr i8, ptr %pool, i64 96
+  %place.at = getelementptr i8, ptr %pool, i64 56
   %place = load i32, ptr %place.at
   %here = call i32 @sched_getcpu()
   %apart = icmp ne i32 %here, %place
@@ -112,9 +134,21 @@ declare i32 @pthread_join(i64, ptr)
 declare i32 @pthread_mutex_lock(ptr)
 declare i32 @pthread_mutex_unlock(ptr)
 declare i32 @pthread_cond_wait(ptr, ptr)
-declare i32 @pthread_cond_broadcast(ptr)
 declare i32 @pthread_cond_signal(ptr)
 declare i32 @sched_yield()
+
+define internal ptr @part_of(ptr %pool, i64 %thread) {{
+  %offset = mul i64 %thread, {_THREAD_BYTES}
+  %from = add i64 %offset, {_HEAD_BYTES}
+  %part = getelementptr i8, ptr %pool, i64 %from
+  ret ptr %part
+}}
+
+define internal i64 @threads_of(i64 %word) {{
+  %moved = lshr i64 %word, {_THREADS_SHIFT}
+  %threads = and i64 %moved, {_ALL_THREADS}
+  ret i64 %threads
+}}
 
 define internal i64 @share_start(i64 %thread, i64 %threads, i64 %grabs) {{
   %product = mul i64 %thread, %grabs
@@ -122,52 +156,66 @@ define internal i64 @share_start(i64 %thread, i64 %threads, i64 %grabs) {{
   ret i64 %start
 }}
 
-define internal void @grab(ptr %pool, i64 %own) {{
+define internal void @grab(ptr %pool, i64 %own, i64 %word) {{
 entry:
-  %workers.at = getelementptr i8, ptr %pool, i64 8
-  %shares.at = getelementptr i8, ptr %pool, i64 24
+  %kernel.at = getelementptr i8, ptr %pool, i64 8
+  %args.at = getelementptr i8, ptr %pool, i64 16
+  %error.at = getelementptr i8, ptr %pool, i64 24
   %pieces.at = getelementptr i8, ptr %pool, i64 32
   %grab.at = getelementptr i8, ptr %pool, i64 40
-  %kernel.at = getelementptr i8, ptr %pool, i64 48
-  %args.at = getelementptr i8, ptr %pool, i64 56
-  %error.at = getelementptr i8, ptr %pool, i64 64
-  %workers = load i64, ptr %workers.at
-  %shares = load ptr, ptr %shares.at
-  %pieces = load i64, ptr %pieces.at
-  %grab = load i64, ptr %grab.at
+  %state.at = getelementptr i8, ptr %pool, i64 48
   %kernel = load ptr, ptr %kernel.at
   %args = load ptr, ptr %args.at
   %error = load ptr, ptr %error.at
-  %state.at = getelementptr i8, ptr %pool, i64 104
+  %pieces = load i64, ptr %pieces.at
+  %grab = load i64, ptr %grab.at
   %state = load ptr, ptr %state.at
   %halt.at = getelementptr i8, ptr %state, i64 {_STOP_PLACE}
-  %threads = add i64 %workers, 1
+  %threads = call i64 @threads_of(i64 %word)
+  %number = lshr i64 %word, {_NUMBER_SHIFT}
+  %none.taken = shl i64 %number, {_TAKEN_BITS}
+  %launch = lshr i64 %none.taken, {_TAKEN_BITS}
   %filled = add i64 %pieces, %grab
   %rounded = sub i64 %filled, 1
   %grabs = udiv i64 %rounded, %grab
+  %own.start = call i64 @share_start(i64 %own, i64 %threads, i64 %grabs)
   br label %share
 share:
   %visited = phi i64 [ 0, %entry ], [ %visited.next, %onward ]
+  %thread = phi i64 [ %own, %entry ], [ %thread.next, %onward ]
+  %start = phi i64 [ %own.start, %entry ], [ %start.next, %onward ]
   %beyond = icmp uge i64 %visited, %threads
   br i1 %beyond, label %done, label %open
 open:
-  %sum = add i64 %own, %visited
-  %thread = urem i64 %sum, %threads
   %after = add i64 %thread, 1
   %stop = call i64 @share_start(i64 %after, i64 %threads, i64 %grabs)
-  %offset = mul i64 %thread, {_SHARE_BYTES}
-  %next = getelementptr i8, ptr %shares, i64 %offset
+  %size = sub i64 %stop, %start
+  %counter = call ptr @part_of(ptr %pool, i64 %thread)
   br label %again
 again:
   %halt = load atomic i64, ptr %halt.at monotonic, align 8
   %going = icmp eq i64 %halt, 0
-  br i1 %going, label %take, label %done
+  br i1 %going, label %look, label %done
+look:
+  %counted = load atomic i64, ptr %counter monotonic, align 8
+  br label %try
+try:
+  %seen = phi i64 [ %counted, %look ], [ %found, %take ]
+  %seen.launch = lshr i64 %seen, {_TAKEN_BITS}
+  %this = icmp eq i64 %seen.launch, %launch
+  %from = select i1 %this, i64 %seen, i64 %none.taken
+  %taken = sub i64 %from, %none.taken
+  %some = icmp ult i64 %taken, %size
+  br i1 %some, label %take, label %onward
 take:
-  %number = atomicrmw add ptr %next, i64 1 monotonic
-  %some = icmp ult i64 %number, %stop
-  br i1 %some, label %work, label %onward
+  %counting = add i64 %from, 1
+  %swapped = cmpxchg ptr %counter, i64 %seen, i64 %counting monotonic monotonic
+  %found = extractvalue {{ i64, i1 }} %swapped, 0
+  %got = extractvalue {{ i64, i1 }} %swapped, 1
+  br i1 %got, label %work, label %try
 work:
-  %first = mul i64 %number, %grab
+  %place = add i64 %start, %taken
+  %first = mul i64 %place, %grab
   %end = add i64 %first, %grab
   %over = icmp sgt i64 %end, %pieces
   %last = select i1 %over, i64 %pieces, i64 %end
@@ -175,30 +223,46 @@ work:
   br label %again
 onward:
   %visited.next = add i64 %visited, 1
+  %around = icmp eq i64 %after, %threads
+  %thread.next = select i1 %around, i64 0, i64 %after
+  %start.next = select i1 %around, i64 0, i64 %stop
   br label %share
 done:
   ret void
 }}
 
+define internal i1 @calls(i64 %own, i64 %word, i64 %seen) {{
+  %other = icmp ne i64 %word, %seen
+  %bit = and i64 %word, {_OPEN}
+  %open = icmp ne i64 %bit, 0
+  %threads = call i64 @threads_of(i64 %word)
+  %asked = icmp ult i64 %own, %threads
+  %fresh = and i1 %other, %open
+  %called = and i1 %fresh, %asked
+  ret i1 %called
+}}
+
 define internal ptr @worker(ptr %pool) {{
 entry:
-  %gate = getelementptr i8, ptr %pool, i64 16
-  %stop.at = getelementptr i8, ptr %pool, i64 72
-  %sleepers = getelementptr i8, ptr %pool, i64 88
-  %begun = getelementptr i8, ptr %pool, i64 112
-  %mutex = getelementptr i8, ptr %pool, i64 128
-  %cond = getelementptr i8, ptr %pool, i64 192
+  %begun = getelementptr i8, ptr %pool, i64 136
+  %stop.at = getelementptr i8, ptr %pool, i64 144
+  %sleepers = getelementptr i8, ptr %pool, i64 152
   %before = atomicrmw add ptr %begun, i64 1 monotonic
   %own = add i64 %before, 1
+  %part = call ptr @part_of(ptr %pool, i64 %own)
+  %inside = getelementptr i8, ptr %part, i64 128
+  %asleep = getelementptr i8, ptr %part, i64 192
+  %cond = getelementptr i8, ptr %part, i64 200
+  %mutex = getelementptr i8, ptr %part, i64 256
   br label %wait
 wait:
   %seen = phi i64 [ 0, %entry ], [ %now, %finish ]
   br label %spin
 spin:
   %turn = phi i64 [ 0, %wait ], [ %turn.next, %spin.more ]
-  %generation = load atomic i64, ptr %pool acquire, align 8
-  %changed = icmp ne i64 %generation, %seen
-  br i1 %changed, label %awake, label %spin.more
+  %word = load atomic i64, ptr %pool acquire, align 8
+  %called = call i1 @calls(i64 %own, i64 %word, i64 %seen)
+  br i1 %called, label %awake, label %spin.more
 spin.more:
   %turn.next = add i64 %turn, 1
   call void @rest()
@@ -206,89 +270,109 @@ spin.more:
   br i1 %tired, label %sleep, label %spin
 sleep:
   %locked = call i32 @pthread_mutex_lock(ptr %mutex)
+  store atomic i64 1, ptr %asleep seq_cst, align 8
   %more = atomicrmw add ptr %sleepers, i64 1 seq_cst
   br label %check
 check:
-  %fresh = load atomic i64, ptr %pool seq_cst, align 8
-  %ready = icmp ne i64 %fresh, %seen
+  %word.asleep = load atomic i64, ptr %pool seq_cst, align 8
+  %ready = call i1 @calls(i64 %own, i64 %word.asleep, i64 %seen)
   br i1 %ready, label %rise, label %doze
 doze:
   %waited = call i32 @pthread_cond_wait(ptr %cond, ptr %mutex)
   br label %check
 rise:
   %fewer = atomicrmw sub ptr %sleepers, i64 1 seq_cst
+  store atomic i64 0, ptr %asleep seq_cst, align 8
   %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
   br label %awake
 awake:
-  %now = load atomic i64, ptr %pool acquire, align 8
   %stop = load atomic i64, ptr %stop.at acquire, align 8
   %ending = icmp ne i64 %stop, 0
-  br i1 %ending, label %leave, label %run
-run:
-  %came = atomicrmw add ptr %gate, i64 2 acquire
-  %bit = and i64 %came, 1
-  %open = icmp ne i64 %bit, 0
-  br i1 %open, label %take.part, label %finish
+  br i1 %ending, label %leave, label %enter
+enter:
+  ; Whoever has come inside before a launch is closed is waited for: one of the two sees the other.
+  %outside = atomicrmw xchg ptr %inside, i64 1 seq_cst
+  %now = load atomic i64, ptr %pool seq_cst, align 8
+  %welcome = call i1 @calls(i64 %own, i64 %now, i64 %seen)
+  br i1 %welcome, label %take.part, label %finish
 take.part:
+  call void @wake(ptr %pool, i64 %own, i64 %now)
   call void @move_away(ptr %pool)
-  call void @grab(ptr %pool, i64 %own)
+  call void @grab(ptr %pool, i64 %own, i64 %now)
   br label %finish
 finish:
-  %left = atomicrmw sub ptr %gate, i64 2 release
+  store atomic i64 0, ptr %inside release, align 8
   br label %wait
 leave:
   ret ptr null
 }}
 
-define internal void @announce(ptr %pool, i64 %helpers) {{
+define internal void @wake(ptr %pool, i64 %own, i64 %word) {{
 entry:
-  %sleepers = getelementptr i8, ptr %pool, i64 88
-  %mutex = getelementptr i8, ptr %pool, i64 128
-  %cond = getelementptr i8, ptr %pool, i64 192
-  %old = atomicrmw add ptr %pool, i64 1 seq_cst
-  %asleep = load atomic i64, ptr %sleepers seq_cst, align 8
-  %any = icmp ne i64 %asleep, 0
-  br i1 %any, label %wake, label %done
-wake:
+  %bit = and i64 %word, {_WAKES}
+  %worth = icmp ne i64 %bit, 0
+  br i1 %worth, label %ask, label %done
+ask:
+  %sleepers = getelementptr i8, ptr %pool, i64 152
+  %asleep.count = load atomic i64, ptr %sleepers seq_cst, align 8
+  %any = icmp ne i64 %asleep.count, 0
+  br i1 %any, label %begin, label %done
+begin:
+  %threads = call i64 @threads_of(i64 %word)
+  %before = mul i64 %own, {_WOKEN}
+  %first = add i64 %before, 1
+  %end = add i64 %before, {_WOKEN + 1}
+  br label %head
+head:
+  %thread = phi i64 [ %first, %begin ], [ %thread.next, %onward ]
+  %thread.next = add i64 %thread, 1
+  %in.turn = icmp ult i64 %thread, %end
+  %asked = icmp ult i64 %thread, %threads
+  %more = and i1 %in.turn, %asked
+  br i1 %more, label %look, label %done
+look:
+  %part = call ptr @part_of(ptr %pool, i64 %thread)
+  %asleep = getelementptr i8, ptr %part, i64 192
+  %flag = load atomic i64, ptr %asleep seq_cst, align 8
+  %sleeps = icmp ne i64 %flag, 0
+  br i1 %sleeps, label %call, label %onward
+call:
+  %cond = getelementptr i8, ptr %part, i64 200
+  %mutex = getelementptr i8, ptr %part, i64 256
   %locked = call i32 @pthread_mutex_lock(ptr %mutex)
-  %all = icmp uge i64 %helpers, %asleep
-  br i1 %all, label %wake.all, label %wake.some
-wake.all:
-  %told = call i32 @pthread_cond_broadcast(ptr %cond)
-  br label %woken
-wake.some:
-  %turn = phi i64 [ 0, %wake ], [ %turn.next, %wake.some ]
-  %told.one = call i32 @pthread_cond_signal(ptr %cond)
-  %turn.next = add i64 %turn, 1
-  %more = icmp ult i64 %turn.next, %helpers
-  br i1 %more, label %wake.some, label %woken
-woken:
   %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
-  br label %done
+  %told = call i32 @pthread_cond_signal(ptr %cond)
+  br label %onward
+onward:
+  br label %head
 done:
   ret void
 }}
 
 define ptr @weft_pool_new(i64 %workers) {{
 entry:
-  %handles = mul i64 %workers, 8
-  %head.bytes = add i64 %handles, 256
-  %lines = add i64 %workers, 2
-  %share.bytes = mul i64 %lines, {_SHARE_BYTES}
-  %bytes = add i64 %head.bytes, %share.bytes
-  %pool = call ptr @calloc(i64 1, i64 %bytes)
-  %workers.at = getelementptr i8, ptr %pool, i64 8
-  %lacking = icmp eq ptr %pool, null
+  %threads = add i64 %workers, 1
+  %parts.bytes = mul i64 %threads, {_THREAD_BYTES}
+  %handles.bytes = mul i64 %workers, 8
+  %handles.from = add i64 %parts.bytes, {_HEAD_BYTES}
+  %used = add i64 %handles.from, %handles.bytes
+  %bytes = add i64 %used, {_LINES_BYTES}
+  %memory = call ptr @calloc(i64 1, i64 %bytes)
+  %lacking = icmp eq ptr %memory, null
   br i1 %lacking, label %none, label %begin
 none:
   ret ptr null
 begin:
-  %place = ptrtoint ptr %pool to i64
-  %handles.end = add i64 %place, %head.bytes
-  %filled = add i64 %handles.end, {_SHARE_BYTES - 1}
-  %line = and i64 %filled, {-_SHARE_BYTES}
-  %shares.at = getelementptr i8, ptr %pool, i64 24
-  store i64 %line, ptr %shares.at
+  %place = ptrtoint ptr %memory to i64
+  %filled = add i64 %place, {_LINES_BYTES - 1}
+  %aligned = and i64 %filled, {-_LINES_BYTES}
+  %pool = inttoptr i64 %aligned to ptr
+  %memory.at = getelementptr i8, ptr %pool, i64 160
+  store ptr %memory, ptr %memory.at
+  %handles = getelementptr i8, ptr %pool, i64 %handles.from
+  %handles.at = getelementptr i8, ptr %pool, i64 168
+  store ptr %handles, ptr %handles.at
+  %workers.at = getelementptr i8, ptr %pool, i64 {WORKERS_AT}
   br label %head
 head:
   %i = phi i64 [ 0, %begin ], [ %next, %made ]
@@ -296,8 +380,7 @@ head:
   br i1 %more, label %make, label %done
 make:
   %offset = mul i64 %i, 8
-  %from = add i64 %offset, 256
-  %handle = getelementptr i8, ptr %pool, i64 %from
+  %handle = getelementptr i8, ptr %handles, i64 %offset
   %failed = call i32 @pthread_create(ptr %handle, ptr null, ptr @worker, ptr %pool)
   %bad = icmp ne i32 %failed, 0
   br i1 %bad, label %done, label %made
@@ -311,77 +394,97 @@ done:
 
 define void @weft_pool_free(ptr %pool) {{
 entry:
-  %workers.at = getelementptr i8, ptr %pool, i64 8
-  %stop.at = getelementptr i8, ptr %pool, i64 72
+  %workers.at = getelementptr i8, ptr %pool, i64 {WORKERS_AT}
+  %stop.at = getelementptr i8, ptr %pool, i64 144
+  %memory.at = getelementptr i8, ptr %pool, i64 160
+  %handles.at = getelementptr i8, ptr %pool, i64 168
   %workers = load i64, ptr %workers.at
-  store atomic i64 1, ptr %stop.at release, align 8
-  call void @announce(ptr %pool, i64 %workers)
+  %memory = load ptr, ptr %memory.at
+  %handles = load ptr, ptr %handles.at
+  store atomic i64 1, ptr %stop.at seq_cst, align 8
+  %last = load atomic i64, ptr %pool monotonic, align 8
+  %called = or i64 %last, {_ALL_THREADS << _THREADS_SHIFT | _OPEN}
+  %ending = add i64 %called, {1 << _NUMBER_SHIFT}
+  store atomic i64 %ending, ptr %pool seq_cst, align 8
   br label %head
 head:
-  %i = phi i64 [ 0, %entry ], [ %next, %join ]
+  %i = phi i64 [ 0, %entry ], [ %thread, %join ]
   %more = icmp slt i64 %i, %workers
   br i1 %more, label %join, label %done
 join:
+  %thread = add i64 %i, 1
+  %part = call ptr @part_of(ptr %pool, i64 %thread)
+  %cond = getelementptr i8, ptr %part, i64 200
+  %mutex = getelementptr i8, ptr %part, i64 256
+  %locked = call i32 @pthread_mutex_lock(ptr %mutex)
+  %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %told = call i32 @pthread_cond_signal(ptr %cond)
   %offset = mul i64 %i, 8
-  %from = add i64 %offset, 256
-  %handle.at = getelementptr i8, ptr %pool, i64 %from
+  %handle.at = getelementptr i8, ptr %handles, i64 %offset
   %handle = load i64, ptr %handle.at
   %joined = call i32 @pthread_join(i64 %handle, ptr null)
-  %next = add i64 %i, 1
   br label %head
 done:
-  call void @free(ptr %pool)
+  call void @free(ptr %memory)
   ret void
 }}
 
 define internal void @share(ptr %pool, ptr %state, ptr %kernel, ptr %args, ptr %error, i64 %pieces,
-                            i64 %grab)
+                            i64 %wanted.grab, i64 %wanted.threads, i64 %wakes)
 {{ entry:
-  %workers.at = getelementptr i8, ptr %pool, i64 8
-  %gate = getelementptr i8, ptr %pool, i64 16
-  %shares.at = getelementptr i8, ptr %pool, i64 24
+  %kernel.at = getelementptr i8, ptr %pool, i64 8
+  %args.at = getelementptr i8, ptr %pool, i64 16
+  %error.at = getelementptr i8, ptr %pool, i64 24
   %pieces.at = getelementptr i8, ptr %pool, i64 32
   %grab.at = getelementptr i8, ptr %pool, i64 40
-  %kernel.at = getelementptr i8, ptr %pool, i64 48
-  %args.at = getelementptr i8, ptr %pool, i64 56
-  %error.at = getelementptr i8, ptr %pool, i64 64
+  %state.at = getelementptr i8, ptr %pool, i64 48
+  %workers.at = getelementptr i8, ptr %pool, i64 {WORKERS_AT}
   %workers = load i64, ptr %workers.at
-  store i64 %pieces, ptr %pieces.at
-  store i64 %grab, ptr %grab.at
+  %most.threads = add i64 %workers, 1
+  %fewer = icmp ult i64 %wanted.threads, %most.threads
+  %threads = select i1 %fewer, i64 %wanted.threads, i64 %most.threads
+  ; A counter has room for so many grabs, and no more.
+  %least.before = lshr i64 %pieces, {_TAKEN_BITS - 1}
+  %least.grab = add i64 %least.before, 1
+  %enough = icmp ugt i64 %wanted.grab, %least.grab
+  %grab = select i1 %enough, i64 %wanted.grab, i64 %least.grab
   store ptr %kernel, ptr %kernel.at
   store ptr %args, ptr %args.at
   store ptr %error, ptr %error.at
-  %state.at = getelementptr i8, ptr %pool, i64 104
+  store i64 %pieces, ptr %pieces.at
+  store i64 %grab, ptr %grab.at
   store ptr %state, ptr %state.at
-  %shares = load ptr, ptr %shares.at
-  %threads = add i64 %workers, 1
-  %filled = add i64 %pieces, %grab
-  %rounded = sub i64 %filled, 1
-  %grabs = udiv i64 %rounded, %grab
-  br label %deal
-deal:
-  %thread = phi i64 [ 0, %entry ], [ %thread.next, %deal ]
-  %start = call i64 @share_start(i64 %thread, i64 %threads, i64 %grabs)
-  %offset = mul i64 %thread, {_SHARE_BYTES}
-  %next = getelementptr i8, ptr %shares, i64 %offset
-  store atomic i64 %start, ptr %next monotonic, align 8
-  %thread.next = add i64 %thread, 1
-  %more = icmp ult i64 %thread.next, %threads
-  br i1 %more, label %deal, label %ready
-ready:
   call void @note_place(ptr %pool)
-  %opened = atomicrmw or ptr %gate, i64 1 release
-  %helpers = sub i64 %grabs, 1
-  call void @announce(ptr %pool, i64 %helpers)
-  call void @grab(ptr %pool, i64 0)
-  %closed = atomicrmw and ptr %gate, i64 -2 acq_rel
+  %old = load atomic i64, ptr %pool monotonic, align 8
+  %number.old = lshr i64 %old, {_NUMBER_SHIFT}
+  %number = add i64 %number.old, 1
+  %high = shl i64 %number, {_NUMBER_SHIFT}
+  %middle = shl i64 %threads, {_THREADS_SHIFT}
+  %worth = icmp ne i64 %wakes, 0
+  %low = select i1 %worth, i64 {_WAKES}, i64 0
+  %high.middle = or i64 %high, %middle
+  %closed.word = or i64 %high.middle, %low
+  %word = or i64 %closed.word, {_OPEN}
+  %before = atomicrmw xchg ptr %pool, i64 %word seq_cst
+  call void @wake(ptr %pool, i64 0, i64 %word)
+  call void @grab(ptr %pool, i64 0, i64 %word)
+  %opened = atomicrmw xchg ptr %pool, i64 %closed.word seq_cst
+  br label %each
+each:
+  %thread = phi i64 [ 1, %entry ], [ %thread.next, %out ]
+  %thread.next = add i64 %thread, 1
+  %more = icmp ult i64 %thread, %threads
+  br i1 %more, label %part, label %done
+part:
+  %of = call ptr @part_of(ptr %pool, i64 %thread)
+  %inside = getelementptr i8, ptr %of, i64 128
   br label %wait
 wait:
-  %look = phi i64 [ 0, %ready ], [ %look.next, %rest ], [ %look.next, %yield ]
-  %left = load atomic i64, ptr %gate acquire, align 8
+  %look = phi i64 [ 0, %part ], [ %look.next, %rest ], [ %look.next, %yield ]
+  %left = load atomic i64, ptr %inside seq_cst, align 8
   %busy = icmp ne i64 %left, 0
   %look.next = add i64 %look, 1
-  br i1 %busy, label %longer, label %done
+  br i1 %busy, label %longer, label %out
 longer:
   %long = icmp ugt i64 %look, {_LOOKS_BEFORE_YIELDING}
   br i1 %long, label %yield, label %rest
@@ -391,6 +494,8 @@ rest:
 yield:
   %yielded = call i32 @sched_yield()
   br label %wait
+out:
+  br label %each
 done:
   ret void
 }}
@@ -408,7 +513,7 @@ def pool_source(triple: str, stop_word: int) -> str:
 
 POOL_EXTERNAL = (
     "calloc", "free", "memcpy", "pthread_create", "pthread_join", "pthread_mutex_lock",
-    "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_broadcast", "pthread_cond_signal",
+    "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_signal",
     "sched_yield",
     *(("sched_getcpu", "sched_getaffinity", "sched_setaffinity") if _ON_LINUX else ()),
 )  # fmt: skip

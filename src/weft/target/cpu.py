@@ -21,6 +21,10 @@ _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CLOCK = 2.6e9
 _USUAL_CORES = 4
+CORE_BANDWIDTH = 12e9
+"""Bytes a second to and from one core; ..."""
+_FILL_MEMORY = 8
+"""... so many cores ask for all that memory gives."""
 _SEEN = 0.25
 """One core took 13.6 ms for stencils that compute for 3.4 ms and move for 11.9 ms."""
 _KNOWN = frozenset(
@@ -59,7 +63,7 @@ def describe(machine: str, flags: frozenset[str], cores: int, caches: tuple[int,
     rates = Rates(
         {"f32": peak, "f64": peak / 2, "bf16": peak, "f16": peak},
         {"f32": peak / 4, "f64": peak / 8},
-        bandwidth=12e9 * min(cores, 8),
+        bandwidth=CORE_BANDWIDTH * min(cores, _FILL_MEMORY),
         launch_seconds=2e-6,
         seen=_SEEN,
     )

@@ -27,7 +27,7 @@ def example() -> Artifact:
     return Artifact(
         "cpu",
         (BufferSlot("input", 0, 0, 24), BufferSlot("arena", 0, 128, 24)),
-        (KernelCode("k_0", b"\x00\xff{}", 4, True), KernelCode("k_1", b"")),
+        (KernelCode("k_0", b"\x00\xff{}", 4, 12_000), KernelCode("k_1", b"")),
         (
             Launch(0, (0, 1), "map0"),
             CopyBuffer(1, 0, 24, "copy"),

@@ -11,21 +11,26 @@ import numpy as np
 import pytest
 
 from weft.runtime import native, threads
+from weft.runtime.native_pool import WORKERS_AT
+from weft.runtime.sharing import shared_out
 from weft.runtime.threads import Call
 
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
-_WORKERS = 8
-"""Where a pool says how many workers it has."""
-
-
-def launch(kernel: Callable[[int, int], None], pieces: int, grab: int, threads: int) -> None:
-    """Carry out one launch whose kernel is a function of Python."""
+def launch(
+    kernel: Callable[[int, int], None],
+    pieces: int,
+    grab: int,
+    threads: int,
+    asked: int | None = None,
+    wakes: bool = True,
+) -> None:
+    """Carry out one launch whose kernel is a function of Python, for `asked` of the threads."""
     native_kernel = _KERNEL(lambda args, error, first, last: kernel(first, last))
     address = ctypes.cast(native_kernel, ctypes.c_void_p).value or 0
     steps = np.zeros(native.STEP_WORDS, np.int64)
-    steps[:6] = native.LAUNCH, address, 0, 0, pieces, grab
+    steps[:] = native.LAUNCH, address, 0, 0, pieces, grab, asked or threads, wakes
     state = np.zeros(native.STATE_WORDS, np.int64)
     call = Call(int(steps.ctypes.data), 1, int(state.ctypes.data), False)
     assert call.execute(threads) == 1
@@ -68,15 +73,68 @@ def test_who_is_done_goes_on_with_the_share_of_another() -> None:
 
 def test_a_worker_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool that counts a worker which no thread stands behind: the caller does its share."""
-    launch(lambda first, last: None, 2, 1, 2)
-    library = threads._STATE.library
-    assert library is not None
-    pool = library.new_pool(0)
-    ctypes.c_int64.from_address(pool + _WORKERS).value = 1
-    monkeypatch.setitem(threads._STATE.pools, 2, pool)
+    memory = np.zeros(1 << 8, np.int64)
+    start = int(memory.ctypes.data)
+    memory[(-start % 128 + WORKERS_AT) // 8] = 1
+    monkeypatch.setitem(threads._STATE.pools, 2, start + -start % 128)
     seen: list[int] = []
     launch(lambda first, last: seen.extend(range(first, last)), 8, 1, 2)
     assert sorted(seen) == list(range(8))
+
+
+def test_workers_that_are_not_asked_for_do_nothing() -> None:
+    """Launches for fewer and for more threads, in turn, have each piece done once."""
+    for asked in (2, 5, 3, 5, 2):
+        ran: dict[int, int] = {}
+
+        def kernel(first: int, last: int, ran: dict[int, int] = ran) -> None:
+            ran[first] = threading.get_ident()
+            time.sleep(0.002)
+
+        launch(kernel, 20, 1, 5, asked)
+        assert sorted(ran) == list(range(20))
+        assert len(set(ran.values())) <= asked
+    assert len(set(ran.values())) == 2
+
+
+def test_threads_that_sleep_are_woken_where_that_pays() -> None:
+    def kernel(first: int, last: int) -> None:
+        ran.add(threading.get_ident())
+        time.sleep(0.005)
+
+    for wakes in (False, True):
+        launch(lambda first, last: None, 9, 1, 9)
+        time.sleep(0.2)
+        ran: set[int] = set()
+        launch(kernel, 36, 1, 9, wakes=wakes)
+        assert len(ran) == (9 if wakes else 1)
+
+
+def test_counters_of_many_launches_and_grabs() -> None:
+    counted = 0
+
+    def kernel(first: int, last: int) -> None:
+        nonlocal counted
+        with lock:
+            counted += last - first
+
+    lock = threading.Lock()
+    for pieces in (1 << 21, *range(2, 400)):
+        counted = 0
+        launch(kernel, pieces, 1 if pieces < 400 else 1 << 12, 3)
+        assert counted == pieces
+
+
+def test_how_launches_are_shared_out() -> None:
+    """Nobody comes for little work, a thread for every two microseconds, and no more than there are
+    rounds of pieces for."""
+    pieces = np.array([64, 64, 64, 64, 16, 1, 0, 4096])
+    work = np.array([0, 7_999, 8_000, 1_000_000, 20_000, 10**9, 10**9, 10**9])
+    grab, asked, wakes = shared_out(pieces, work, 16).T
+    assert asked.tolist() == [1, 1, 4, 16, 8, 1, 1, 16]
+    assert grab.tolist() == [64, 64, 8, 1, 1, 1, 1, 64]
+    assert wakes.all()
+    assert not shared_out(pieces[:3], work[:3], 16)[:, 2].any(), "not worth waking anybody"
 
 
 @pytest.mark.parametrize(

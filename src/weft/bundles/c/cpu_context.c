@@ -55,6 +55,27 @@ static void weft_point(const weft_context *context, weft_tables *tables, uint64_
 
 static uint64_t weft_word(const void *pointer) { return (uint64_t)(uintptr_t)pointer; }
 
+/* How many pieces a thread takes at a time, how many threads come, and whether those that sleep are
+   woken, by the rules of `weft.runtime.sharing`; woken for each that is shared. */
+static void weft_share_out(const weft_kernel *kernel, int64_t threads, uint64_t *words) {
+    int64_t pieces = kernel->pieces, wanted = kernel->work / WEFT_OF_A_THREAD, grabs;
+    if (wanted > threads) wanted = threads;
+    if (wanted > pieces) wanted = pieces;
+    if (kernel->work < WEFT_WORTH_SHARING || wanted < 2) {
+        words[0] = (uint64_t)pieces;
+        words[1] = 1;
+        return;
+    }
+    grabs = kernel->work / WEFT_OF_A_GRAB;
+    wanted = (pieces + wanted - 1) / wanted;
+    wanted = (pieces + wanted - 1) / wanted;
+    if (grabs < wanted) grabs = wanted;
+    if (grabs > WEFT_GRABS * wanted) grabs = WEFT_GRABS * wanted;
+    words[0] = (uint64_t)(pieces > grabs ? pieces / grabs : 1);
+    words[1] = (uint64_t)wanted;
+    words[2] = 1;
+}
+
 static void weft_launch(weft_context *context, const weft_version *version, weft_tables *tables,
                         int64_t number) {
     const weft_step *step = &version->steps[number];
@@ -62,7 +83,7 @@ static void weft_launch(weft_context *context, const weft_version *version, weft
     uint64_t *words = tables->steps + WEFT_STEP_WORDS * number,
              *error = tables->errors + 4 * number;
     int64_t threads = context->program->options.threads > 1 ? context->program->options.threads : 1;
-    int64_t share = kernel->pieces / (4 * threads), i;
+    int64_t i;
     union {
         void (*code)(void *, void *, int64_t, int64_t);
         uint64_t word;
@@ -73,8 +94,7 @@ static void weft_launch(weft_context *context, const weft_version *version, weft
     words[2] = weft_word(tables->arguments + step->other);
     words[3] = weft_word(error);
     words[4] = (uint64_t)kernel->pieces;
-    words[5] = (uint64_t)(kernel->small ? kernel->pieces : share);
-    if (words[5] == 0) words[5] = 1;
+    weft_share_out(kernel, threads, words + 5);
     error[0] = WEFT_NOTHING;
     error[1] = weft_word(context->state);
     error[2] = error[3] = 0;

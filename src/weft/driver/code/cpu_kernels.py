@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.agree import agree
@@ -23,17 +22,15 @@ from weft.foundation.errors import Finding, SpecViolation, Unimplemented
 from weft.foundation.whole_ops import WholeOp
 from weft.memory.ir import BufferMap
 from weft.plan.ir import REFUSED, PlanSet
-from weft.region.cost import kernel_seconds, nanoseconds, steps_of
+from weft.region.cost import kernel_seconds, kernel_work, nanoseconds, steps_of
 from weft.region.ir import Kernel, Module
 from weft.region.structure import buffers
 from weft.runtime.artifact import KernelCode
 from weft.runtime.compilers import object_codes
 from weft.runtime.jit import fault_of
+from weft.target.cpu import CORE_BANDWIDTH
+from weft.target.roofline import together
 from weft.target.target import Target
-
-WORTH_SHARING: Final = 15e-6
-"""The least seconds of a kernel, as estimated, for which other threads are woken: that takes ten
-microseconds."""
 
 
 @dataclass
@@ -186,8 +183,15 @@ def kernel_codes(
             symbol,
             objects[symbol],
             routine.pieces,
-            seconds < WORTH_SHARING,
+            work_of(kernel, module, target),
             checks=routine.checks,
             nanoseconds=nanoseconds(seconds),
         )
     return made
+
+
+def work_of(kernel: Kernel, module: Module, target: Target) -> int:
+    """The nanoseconds that one thread takes for a kernel."""
+    work = kernel_work(kernel, module.tensors, target)
+    computing = (work.matrix_seconds + work.vector_seconds) * target.limits.units
+    return nanoseconds(together(target, (computing, work.bytes / CORE_BANDWIDTH)))

@@ -4,12 +4,12 @@ After a trace every way from the function to a captured tensor is looked for: th
 enclosing functions, globals that its code names, the functions it calls, attributes, and items of
 dicts, lists and tuples. The ways are a tree that is walked from the function at each call. It holds
 nothing but names, positions and weak references, and keeps nobody alive. Where a way leads to
-another tensor than it did, the function no longer captures what its program reads.
+another tensor than it did, the function no longer captures what its program reads. Ways to modules
+are kept too, with how these are nested and their settings: the function was traced with them.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,11 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 from weakref import ref
 
+from weft.foundation.errors import UserError
+from weft.ops.graph.node import Node
+from weft.ops.pytree import Structure, flatten
 from weft.ops.remembered import Remembered, recall
+from weft.ops.settings import FOREIGN
 from weft.ops.state import Holder, attributes
 from weft.ops.tensor import Tensor
 
@@ -28,11 +32,11 @@ _MOST_STEPS = 10_000
 """How many things are looked at for one function; the nearest come first."""
 _MOST_ITEMS = 1_000
 """How many items of one container are: data must not hide the parameters beside it."""
+_MOST_MODULES = 100
+"""How many modules are looked at in every call."""
 _DEEPEST = 12
 _BROKEN_WAY = (AttributeError, IndexError, TypeError, ValueError)
 """What a step raises where something of another kind is in the way now; an empty cell, too."""
-_FOREIGN = sys.stdlib_module_names | {"weft", "numpy"}
-"""Packages whose functions and classes hold none of the user's tensors."""
 
 
 class Step(NamedTuple):
@@ -50,21 +54,57 @@ class Ways:
 
     turns: dict[Step, Ways] = field(default_factory=dict)
     ends: dict[Step, ref[Tensor]] = field(default_factory=dict)
+    constants: dict[Step, ref[Node]] = field(default_factory=dict)
+    """Tensors whose elements are part of the program, by their nodes."""
+    module: Structure | None = None
+    """How a module comes apart from which they go, with its settings: the function was traced with
+    these. None: it is no module, or one of those whose settings cannot be compared."""
     _known: ref[Remembered] | None = None
     """What was known of a module from which all ways go through modules, lists, dicts and tuples in
     it, when they last led where they should. While that is known, so are they."""
 
     def hold(self, holder: Any) -> bool:
-        """Whether all of them lead from this holder to the tensors they led to before."""
+        """Whether all of them lead from this holder to the tensors they led to before, by way of
+        modules that have the settings they had."""
         if not isinstance(holder, Holder):
-            return self._lead(holder, inside=False)
-        known = recall(holder)
+            return self.module is None and self._lead(holder, inside=False)
+        waiting = holder._waiting
+        if waiting is not None and not (self.turns or self.ends or self.constants):
+            return self.module is None or self.module == waiting.structure
+        known = _try_recall(holder)
         if known is not None and self._known is not None and self._known() is known:
             return True
-        if not self._lead(holder, inside=True):
+        if not self.fit(holder, known) or not self._lead(holder, inside=True):
             return False
         self._known = ref(known) if known is not None and self._stay_in(holder) else None
         return True
+
+    def fit(self, holder: Any, known: Remembered | None = None) -> bool:
+        """Whether a module is nested as it was, and has the settings that it had."""
+        if self.module is None:
+            return True
+        return self.module == (_structure_of(holder) if known is None else known.structure)
+
+    def walk_modules(self, holder: Any, name: str = "") -> Iterator[tuple[str, bool]]:
+        """The ways to modules, as Python writes them, each with whether its module fits."""
+        if self.module is not None:
+            yield name.removeprefix("."), self.fit(holder)
+        for step, ways in self.turns.items():
+            yield from ways.walk_modules(_try_step(step, holder), _join_path(name, step.text))
+
+    @property
+    def are_none(self) -> bool:
+        """Whether there is nothing to look at."""
+        return self.module is None and not (self.turns or self.ends or self.constants)
+
+    def walk_constants(self, holder: Any, name: str = "") -> Iterator[tuple[str, bool]]:
+        """The ways to constants, as Python writes them, each with whether it is the same."""
+        for step, node in self.constants.items():
+            found = _try_step(step, holder)
+            same = type(found) is Tensor and found._node is node()
+            yield _join_path(name, step.text).removeprefix("."), same
+        for step, ways in self.turns.items():
+            yield from ways.walk_constants(_try_step(step, holder), _join_path(name, step.text))
 
     def _stay_in(self, holder: Any) -> bool:
         """Whether the ways from here are seen by whoever remembers a module."""
@@ -74,7 +114,7 @@ class Ways:
         return all(
             (held is None or step.key in held) and ways._stay_in(_try_step(step, holder))
             for step, ways in self.turns.items()
-        ) and all(held is None or step.key in held for step in self.ends)
+        ) and all(held is None or step.key in held for step in (*self.ends, *self.constants))
 
     def _lead(self, holder: Any, inside: bool) -> bool:
         """Whether they do, each looked at; what is inside a module is remembered with it."""
@@ -82,6 +122,10 @@ class Ways:
             for (read, key, _), tensor in self.ends.items():
                 found = read(holder, key)
                 if found is None or found is not tensor():
+                    return False
+            for (read, key, _), node in self.constants.items():
+                found = read(holder, key)
+                if type(found) is not Tensor or found._node is not node():
                     return False
             for (read, key, _), ways in self.turns.items():
                 found = read(holder, key)
@@ -101,10 +145,14 @@ class Ways:
     def add(self, steps: Sequence[Step], tensor: ref[Tensor]) -> None:
         """One more way."""
         *first, last = steps
+        self.turn(first).ends[last] = tensor
+
+    def turn(self, steps: Sequence[Step]) -> Ways:
+        """The ways that go on after these steps."""
         ways = self
-        for step in first:
+        for step in steps:
             ways = ways.turns.setdefault(step, Ways())
-        ways.ends[last] = tensor
+        return ways
 
     def reached(self) -> Iterator[ref[Tensor]]:
         """The tensors at the ends."""
@@ -115,17 +163,58 @@ class Ways:
     def led_to(self, others: dict[int, ref[Tensor]]) -> Ways:
         """The same ways to other tensors, each under the id of the reference to the old one."""
         turns = {step: ways.led_to(others) for step, ways in self.turns.items()}
-        return Ways(turns, {step: others[id(tensor)] for step, tensor in self.ends.items()})
+        ends = {step: others[id(tensor)] for step, tensor in self.ends.items()}
+        return Ways(turns, ends, self.constants, self.module)
 
 
-def ways_to(tensors: Sequence[ref[Tensor]], function: Callable[..., Any]) -> Ways:
-    """The ways by which a function reaches these tensors."""
+def ways_to(
+    tensors: Sequence[ref[Tensor]], function: Callable[..., Any], constants: Sequence[Node] = ()
+) -> Ways:
+    """The ways by which a function reaches these tensors, these constants, and modules, the nearest
+    of them."""
     wanted = {id(tensor()): tensor for tensor in tensors}
-    found = Ways()
-    for way, value in reached_by(function) if wanted else ():
-        if isinstance(value, Tensor) and id(value) in wanted:
-            found.add(way, wanted[id(value)])
+    fixed = set(constants)
+    found = Ways(module=_structure_of(function))
+    inside: set[tuple[Step, ...]] = {()} if found.module is not None else set()
+    left = _MOST_MODULES
+    for way, value in reached_by(function):
+        if isinstance(value, Tensor):
+            if id(value) in wanted:
+                found.add(way, wanted[id(value)])
+            elif fixed and value._place is None and value._node in fixed:
+                found.turn(way[:-1]).constants[way[-1]] = ref(value._node)
+            continue
+        is_inside = way[:-1] in inside
+        if isinstance(value, Holder) and not is_inside and left:
+            structure = _structure_of(value)
+            if structure is not None:
+                left -= 1
+                found.turn(way).module = structure
+                inside.add(way)
+        elif is_inside and (isinstance(value, Holder) or type(value) in (list, dict, tuple)):
+            inside.add(way)
     return found
+
+
+def _structure_of(value: Any) -> Structure | None:
+    """How a module comes apart; None for anything else, and where it does not."""
+    if not isinstance(value, Holder):
+        return None
+    known = _try_recall(value)
+    if known is not None:
+        return known.structure
+    try:
+        return flatten(value)[1]
+    except UserError:
+        return None
+
+
+def _try_recall(module: Holder) -> Remembered | None:
+    """What is known of a module, also of one that is no argument: nobody says what is wrong."""
+    try:
+        return recall(module)
+    except UserError:
+        return None
 
 
 def reached_by(function: Any, most: int = _MOST_STEPS) -> Iterator[tuple[tuple[Step, ...], Any]]:
@@ -253,7 +342,7 @@ def _attributes(holder: Any) -> dict[str, Any]:
 
 
 def _is_foreign(module: object) -> bool:
-    return not isinstance(module, str) or module.partition(".")[0] in _FOREIGN
+    return not isinstance(module, str) or module.partition(".")[0] in FOREIGN
 
 
 def _is_plain(key: object) -> bool:

@@ -411,7 +411,8 @@ class Jitted:
             reason = reason_for(key, self.versions.values(), self._parameters.leaf_names)
         reason += "".join(f"; {name} is exact: {why}" for name, why in self._exact.items())
         held = [each.tensor for each in traced.captured if each.tensor is not None]
-        ways = ways_to(held, self.function)
+        fixed = [each.node for each in traced.constants]
+        ways = ways_to(held, self.function, fixed)
         version = Version(key, traced, compiled, seconds, reason, user_line(), ways, numbers)
         self.versions[key] = version
         self._ready = ()

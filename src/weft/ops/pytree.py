@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from weft.foundation.calls import told
 from weft.foundation.errors import UserError, a_type, brief, with_article
+from weft.ops.settings import exact
 
 T = TypeVar("T")
 Later: TypeAlias = Callable[[Any], Any]
@@ -76,15 +77,6 @@ def _fields(rest: Any, count: int) -> list[str]:
     return [f".{name}" for name in rest]
 
 
-def exact(value: Any) -> Any:
-    """What a setting has besides its equals: 1, 1.0 and True are not one setting, nor are 0.0 and
-    -0.0."""
-    kind = type(value)
-    if kind is tuple:
-        return tuple(map(exact, value))
-    return (kind, repr(value)) if kind in (float, complex) else kind
-
-
 @told
 def register_pytree(
     kind: type,
@@ -112,20 +104,30 @@ def let_wait(kind: type, later: Callable[[Hashable], Later | None]) -> None:
 
 
 class _Keys(tuple[Any, ...]):
-    """The keys of a dict, sorted, where it has them in another `order`."""
+    """The keys of a dict, sorted, where it has them in another `order`, or where they are no
+    strings: 1, 1.0 and True are three keys to a function."""
 
     order: tuple[Any, ...]
+    kinds: Any
+    """What these have besides their equals."""
 
     def __new__(cls, keys: Iterable[Any], order: tuple[Any, ...]) -> _Keys:
         made = super().__new__(cls, keys)
         made.order = order
+        made.kinds = exact(order)
         return made
+
+    def are_those_of(self, order: tuple[Any, ...]) -> bool:
+        """Whether a dict with keys in this order has them."""
+        return self.order == order and self.kinds == exact(order)
 
     def __getnewargs__(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         return tuple(self), self.order
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is _Keys and self.order == other.order and tuple.__eq__(self, other)
+        if type(other) is not _Keys or self.kinds != other.kinds:
+            return False
+        return self.order == other.order and tuple.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -141,7 +143,16 @@ def _flatten_dict(value: dict[Any, Any]) -> tuple[list[Any], Hashable]:
     except TypeError:
         keys = order
     children = [value[key] for key in keys]
-    return children, keys if keys == order else _Keys(keys, order)
+    return children, keys if keys == order and _are_strings(keys) else _Keys(keys, order)
+
+
+def _are_strings(keys: Iterable[Any]) -> bool:
+    return set(map(type, keys)) <= {str}
+
+
+def _ordered_keys(value: OrderedDict[Any, Any]) -> tuple[Any, ...]:
+    order = tuple(value)
+    return order if _are_strings(order) else _Keys(order, order)
 
 
 def _items(keys: Any, children: Iterable[Any]) -> Iterable[tuple[Any, Any]]:
@@ -158,7 +169,7 @@ register_pytree(list, lambda x: (x, None), lambda rest, c: list(c))
 register_pytree(dict, _flatten_dict, lambda rest, c: dict(_items(rest, c)), _keys)
 register_pytree(
     OrderedDict,
-    lambda x: (list(x.values()), tuple(x)),
+    lambda x: (list(x.values()), _ordered_keys(x)),
     lambda rest, c: OrderedDict(zip(rest, c, strict=True)),
     _keys,
 )
@@ -297,9 +308,9 @@ def _children_like(structure: Structure, value: Any) -> Collection[Any] | None:
         if kind is not dict:
             return value  # type: ignore[no-any-return]
         order, rest = tuple(value), structure.rest
-        if order == rest:
+        if order == rest and type(rest) is tuple:
             return value.values()  # type: ignore[no-any-return]
-        if type(rest) is _Keys and order == rest.order:
+        if type(rest) is _Keys and rest.are_those_of(order):
             return [value[key] for key in rest]
     node = _node_of(type(value))
     if node is None:

@@ -27,6 +27,7 @@ from weft.ops.numbers import number
 from weft.ops.promotion import EXACT
 from weft.ops.pytree import Structure, leaves_like
 from weft.ops.remembered import Remembered, recall
+from weft.ops.settings import can_change
 from weft.ops.state import Holder
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.versions import Argument, Setting, Version
@@ -83,12 +84,14 @@ class _Static:
     """An argument that is part of the version."""
 
     setting: Setting
+    can_change: bool
+    """Whether it may be another setting while it is the same object."""
 
     def take(self, value: Any, call: Taken) -> bool:
         own = self.setting.value
-        return value is own or (
-            type(value) in _PLAIN and type(value) is type(own) and bool(value == own)
-        )
+        if value is own:
+            return not self.can_change or Setting.of(value) == self.setting
+        return type(value) in _PLAIN and type(value) is type(own) and bool(value == own)
 
 
 @dataclass
@@ -353,7 +356,7 @@ def kept_state(state: Sequence[tuple[int, int]], donated: Sequence[int]) -> list
 
 
 def static_slot(setting: Setting) -> Slot:
-    return _Static(setting)
+    return _Static(setting, can_change(setting.value))
 
 
 def slot_of(value: Any, structure: Structure, arguments: Sequence[Argument], is_kept: bool) -> Slot:

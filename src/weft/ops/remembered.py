@@ -1,9 +1,10 @@
 """Modules that were taken apart before: a call with one that has not changed does not look into it.
 
-What a module has can change in four ways, and each is seen.
+What a module has can change in five ways, and each is seen.
 
     an attribute is set or deleted          the module tells whoever remembers it
     an item of a list or dict in it         the items are compared with what they were
+    an attribute of a setting               the same, where a setting is an object of the user's
     a tensor in it is assigned to           the tensors are looked at after any assignment
     the memory of a tensor is given away    the same
 
@@ -13,7 +14,8 @@ with something in it of which changes would not be seen is not remembered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import islice
 from operator import is_
 from typing import Any, Final
 from weakref import ref
@@ -22,12 +24,15 @@ from weft.driver.backends import Backend
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.node import CHANGES, Donated, Node
 from weft.ops.pytree import children, flatten
+from weft.ops.settings import changing_parts
 from weft.ops.state import Holder, attributes, tells, watch
 from weft.ops.tensor import Tensor
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import TensorType
 
 _DEEPEST: Final = 200
+_MOST_PARTS: Final = 100
+"""How many objects inside one setting are looked at."""
 
 
 class Remembered:
@@ -44,7 +49,7 @@ class Remembered:
     def __init__(self, module: Holder) -> None:
         self.is_current = True
         self._last = CHANGES.last
-        self._lists: list[tuple[list[Any], list[Any]]] = []
+        self._lists: list[tuple[Collection[Any], list[Any]]] = []
         self._dicts: list[tuple[dict[Any, Any], list[Any], list[Any]]] = []
         self._watch(module, ref(self), 0)
         leaves, self.structure = flatten(module)
@@ -53,6 +58,8 @@ class Remembered:
         self._nodes: list[Node] = []
         self.storages: list[Any] = []
         self.kinds: tuple[TensorType, ...] = ()
+        if not set(map(type, leaves)) <= {Tensor}:
+            self.is_current = False
         if self.is_current:
             self._look()
 
@@ -64,6 +71,8 @@ class Remembered:
             if not tells(kind):
                 self.is_current = False
             watch(value, me)
+            for setting in attributes(value).values():
+                self._watch_setting(setting)
             if value._is_open:
                 self._compare_later(attributes(value))
         elif kind is list:
@@ -78,6 +87,17 @@ class Remembered:
             return
         for _, child in children(value) or ():
             self._watch(child, me, depth + 1)
+
+    def _watch_setting(self, value: Any) -> None:
+        """The same for what a setting has, where that may change while it is the same object."""
+        if type(value) is Tensor or isinstance(value, Holder | list | dict):
+            return
+        for part in islice(changing_parts(value), _MOST_PARTS):
+            if type(part) is dict:
+                self._compare_later(part)
+            else:
+                # Sets are compared as lists are: one that has not changed has its order.
+                self._lists.append((part, list(part)))
 
     def _compare_later(self, held: dict[Any, Any]) -> None:
         self._dicts.append((held, list(held), list(held.values())))

@@ -18,7 +18,7 @@ from weft.foundation.errors import UserError, a_type
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.group import LEAVING
 from weft.ops.graph.node import Node
-from weft.ops.pytree import children, flatten
+from weft.ops.pytree import Structure, children, flatten
 from weft.ops.tensor import Tensor
 
 
@@ -32,6 +32,11 @@ class Watcher(Protocol):
 
 class Waiting(Protocol):
     """Somebody who makes what a holder has when it is looked at."""
+
+    @property
+    def structure(self) -> Structure:
+        """How the holder comes apart."""
+        ...
 
     @property
     def rest(self) -> Any:

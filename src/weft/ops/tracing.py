@@ -19,7 +19,7 @@ from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
 from weft.ops.graph.evaluate import evaluate
 from weft.ops.graph.node import Donated, Node
-from weft.ops.graph.program import captured, program_with_parts
+from weft.ops.graph.program import captured_and_constants, program_with_parts
 from weft.ops.leaks import check_leaks
 from weft.ops.parameters import Parameters
 from weft.ops.pytree import Structure, flatten
@@ -92,6 +92,8 @@ class Trace:
     arguments, and that of the program's result."""
     has_effects: bool = False
     """Whether the last result of the program is the token of its last effect."""
+    constants: tuple[Captured, ...] = ()
+    """Tensors of the outside that are constants of the program."""
 
     @cached_property
     def is_plain(self) -> bool:
@@ -155,14 +157,14 @@ def trace(
     token = last_token(arena)
     if token is not None:
         found = replace(found, roots=[*found.roots, token], numbers=(*found.numbers, False))
-    outside = captured(arena, found.roots)
+    outside, constants = captured_and_constants(arena, found.roots)
     evaluate([node for node in outside if not node.arena.tracing])
     parameters = [*arena.parameters, *outside]
     program, parts = program_with_parts(arena.name, parameters, found.roots, arena.parts)
     held = tuple(map(_held, outside))
     return Trace(
         program, held, found.outputs, found.structure, found.numbers, parts, found.state,
-        token is not None,
+        token is not None, tuple(map(_held, constants)),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import is_
 from typing import Any, Final
@@ -15,7 +15,8 @@ from weft.foundation.dtypes import DType
 from weft.foundation.lines import Line, shown
 from weft.ops.capture_paths import Ways, ways_to
 from weft.ops.graph.node import CHANGES
-from weft.ops.pytree import Structure, alike, exact
+from weft.ops.pytree import Structure, alike
+from weft.ops.settings import exact
 from weft.ops.shapes import ByShape
 from weft.ops.tensor import Tensor
 from weft.ops.traced_numbers import Numbers
@@ -42,12 +43,15 @@ class Setting:
     """The value of a static argument. It equals another only where both are the same to Python
     code: the function may do one thing with 1 and another with 1.0 or True."""
 
-    value: Any
+    value: Any = field(compare=False)
+    equal: Hashable = None
+    """What is compared of the value; None for what is not equal to itself, a nan."""
     kind: Hashable = None
 
     @classmethod
     def of(cls, value: Any) -> Setting:
-        return cls(value, exact(value))
+        is_nan = isinstance(value, float | complex) and value != value  # noqa: PLR0124
+        return cls(value, None if is_nan else value, exact(value))
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ class Version:
     def is_current(self, function: Callable[..., Any]) -> bool:
         """Whether the program reads what the function captures now. Tensors that were replaced by
         others of their types are looked up anew: the program is the same."""
-        if not self.traced.captured:
+        if not self.traced.captured and self.ways.are_none:
             return True
         here = self.ways.hold(function) and not any(each.is_gone for each in self.unreached)
         return here or self._rebind(function)
@@ -160,6 +164,9 @@ class Version:
     def _rebind(self, function: Callable[..., Any]) -> bool:
         """Take other tensors in the place of captured ones; False: they are of other types, or not
         known."""
+        looked_at = (self.ways.walk_modules(function), self.ways.walk_constants(function))
+        if not all(is_same for each in looked_at for _, is_same in each):
+            return False
         found: dict[int, Any] = {}
         for _, old, now in self.ways.walk(function):
             if found.setdefault(id(old), now) is not now:
@@ -177,7 +184,14 @@ class Version:
         return True
 
     def why_stale(self, function: Callable[..., Any]) -> str:
-        """Which captured tensor is another one now."""
+        """Which captured tensor is another one now, or which module has changed."""
+        for name, fits in self.ways.walk_modules(function):
+            if not fits:
+                called = f"the captured module {name}" if name else "the module"
+                return f"{called} has other settings or parts than it had"
+        for name, is_same in self.ways.walk_constants(function):
+            if not is_same:
+                return f"the captured number {name} was replaced"
         for name, old, now in self.ways.walk(function):
             if now is not old() or now is None:
                 kind = f"is {now.type}" if isinstance(now, Tensor) else "is no tensor"

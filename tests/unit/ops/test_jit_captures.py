@@ -224,3 +224,105 @@ def test_looking_for_replaced_tensors_is_quick() -> None:
     assert not version.unreached
     assert python_calls(lambda: version.is_current(f.function)) < 130
     assert version.is_current(f.function)
+
+
+# -- modules --------------------------------------------------------------------------------------
+
+
+class Powered(nn.Module):
+    """No tensors, a setting."""
+
+    def __init__(self, power: int) -> None:
+        self.power = power
+
+    def __call__(self, x: Any) -> Any:
+        return x**self.power
+
+
+def test_the_settings_of_a_captured_module_without_tensors_are_looked_at() -> None:
+    module = Powered(2)
+    for f in (weft.jit(module), weft.jit(lambda x: module(x))):
+        for power in (2, 2, 3, 3, 2):
+            module.power = power
+            assert f(weft.asarray(3.0)).item() == 3.0**power
+        assert "module has other settings or parts than it had" in weft.explain(f).replace(
+            "the captured module module", "module"
+        )
+
+
+def test_another_module_in_the_place_of_a_captured_one_is_seen() -> None:
+    held = {"module": Powered(2)}
+    f = weft.jit(lambda x: held["module"](x))
+    assert f(weft.asarray(3.0)).item() == 9.0
+    held["module"] = Powered(3)
+    assert f(weft.asarray(3.0)).item() == 27.0
+    assert "the captured module held['module'] has other settings" in weft.explain(f)
+
+
+def test_a_captured_module_that_is_not_remembered_is_looked_at() -> None:
+    class Odd(Powered):
+        def __setattr__(self, name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+    module = Odd(2)
+    f = weft.jit(lambda x: module(x))
+    for power in (2, 3, 2):
+        module.power = power
+        assert f(weft.asarray(3.0)).item() == 3.0**power
+
+
+def test_a_captured_module_may_have_an_attribute_without_a_hash() -> None:
+    module: Any = Powered(2)
+    module.table = np.arange(3)
+    module.weight = weft.ones(())
+    f = weft.jit(lambda x: module(x) * module.weight)
+    for value in (1.0, 1.0, 5.0):
+        module.weight = weft.ones(()) * value
+        assert f(weft.asarray(3.0)).item() == 9.0 * value
+
+
+def test_a_module_that_a_step_returned_is_not_looked_at_for_its_settings() -> None:
+    """The function reaches it and does not use it: it waits, as before."""
+    held: dict[str, Any] = {"model": nn.Linear(2, 2)}
+
+    def step(model: Any, other: bool) -> Any:
+        return held["model"] if other else model.map(lambda w: w + 1.0)
+
+    f = weft.jit(step, donate="model", static="other")
+    held["model"] = f(f(held["model"], False), False)
+    for _ in range(3):
+        model = held["model"]
+        assert model._waiting is not None
+        held["model"] = f(model, False)
+
+
+@pytest.mark.parametrize("change", [
+    lambda held: held.update(w=weft.asarray(5.0)),
+    lambda held: held["w"].become(weft.asarray(5.0)),
+    lambda held: held["w"].__setitem__((), 5.0),
+    lambda held: held.update(w=weft.ones(()) * 5.0),
+], ids=["replaced", "become", "assigned", "by no constant"])  # fmt: skip
+@pytest.mark.parametrize("wrap", [False, True], ids=["a dict", "a module"])
+def test_a_captured_tensor_that_is_a_constant_is_looked_at(change: Any, wrap: bool) -> None:
+    held: Any = {"w": weft.asarray(2.0)}
+    if wrap:
+        held["module"] = Powered(2)
+        held["module"].held = held["w"]
+    f = weft.jit(lambda x: x * (held["module"].held if wrap else held["w"]))
+    for _ in range(2):
+        assert f(weft.asarray(3.0)).item() == 6.0
+    change(held)
+    if wrap:
+        held["module"].held = held["w"]
+    for _ in range(2):
+        assert f(weft.asarray(3.0)).item() == 15.0
+    assert "the captured number" in weft.explain(f)
+
+
+def test_a_captured_module_of_no_class_of_its_own() -> None:
+    module: Any = nn.Module()
+    module.weight = weft.ones(()) * 2.0
+    f = weft.jit(lambda x: x * module.weight)
+    for value in (2.0, 2.0, 3.0):
+        module.weight = weft.ones(()) * value
+        assert f(weft.asarray(3.0)).item() == 3.0 * value

@@ -45,18 +45,26 @@ def taken(nodes: Sequence[Node]) -> list[Made]:
 
 def captured(arena: Home, roots: Sequence[Node]) -> list[Node]:
     """What the roots, traced in an arena, use of the outside: data, and nodes of other arenas."""
-    seen, stack, found = set(roots), list(roots), []
+    return captured_and_constants(arena, roots)[0]
+
+
+def captured_and_constants(arena: Home, roots: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+    """The same, and the constants of the outside that the user holds as tensors."""
+    seen, stack, found = set(roots), list(roots), list[Node]()
+    constants = []
     while stack:
         node = stack.pop()
         if node.arena is not arena or node.storage is not None:
             if not isinstance(node.storage, TensorLiteral):
                 found.append(node)
+            elif node.arena is not arena and node.is_owned:
+                constants.append(node)
             continue
         for operand in node.operands:
             if operand not in seen:
                 seen.add(operand)
                 stack.append(operand)
-    return sorted(found, key=created)
+    return sorted(found, key=created), constants
 
 
 created = attrgetter("id")

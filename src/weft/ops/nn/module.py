@@ -32,13 +32,13 @@ from weft.ops.other_names import module_advice
 from weft.ops.pytree import (
     Later,
     Structure,
-    exact,
     flatten,
     leaf_names,
     let_wait,
     map_leaves,
     register_pytree,
 )
+from weft.ops.settings import can_change, exact
 from weft.ops.state import (
     Holder,
     attributes_of,
@@ -192,6 +192,13 @@ def _is_child(value: Any) -> bool:
     return False
 
 
+class _Open(tuple[Any, ...]):
+    """What a module has besides its children, where a setting may change while it stays the same
+    object: it is looked at anew whenever the module comes apart."""
+
+    __slots__ = ()
+
+
 def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
     held = attributes_of(module)
     known = module._apart
@@ -207,11 +214,12 @@ def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
             f"the attribute {bad} of {type(module).__name__} is neither a tensor or module nor "
             "hashable; make a list of settings a tuple"
         ) from None
-    return list(children.values()), (tuple(children), settings, exact(settings))
+    rest = (tuple(children), settings, exact(settings))
+    return list(children.values()), _Open(rest) if can_change(settings) else rest
 
 
 def _put_together(cls: type[Module], rest: Any, children: Sequence[Any]) -> Module:
-    made = blank(cls, rest if tells(cls) else None)
+    made = blank(cls, rest if tells(cls) and type(rest) is tuple else None)
     furnish(made, rest, children)
     return made
 
@@ -219,7 +227,7 @@ def _put_together(cls: type[Module], rest: Any, children: Sequence[Any]) -> Modu
 def _later(cls: type[Module], rest: Any) -> Later | None:
     """How a module is made that has nothing until somebody looks at it."""
     names, settings, _ = rest
-    own = cls.__getattr__ is Module.__getattr__  # type: ignore[attr-defined]
+    own = cls.__getattr__ is Module.__getattr__ and type(rest) is tuple  # type: ignore[attr-defined]
     if own and can_wait(cls, (*names, *(name for name, _ in settings))):
         return partial(waiting_for, cls, rest)
     return None

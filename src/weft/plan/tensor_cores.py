@@ -16,7 +16,14 @@ from weft.plan.edges import local_edges
 from weft.plan.ir import Header, MmaPlan
 from weft.region.form import Image, Problem
 from weft.region.forms.multiplied import usual_atom
-from weft.region.forms.row_folds import folds_rows, holds_rows
+from weft.region.forms.row_folds import (
+    folds_parts,
+    folds_rows,
+    holds_part,
+    holds_rows,
+    is_row_fold,
+    part_width,
+)
 from weft.region.forms.thin import FEW, is_thin
 from weft.region.ir import Kernel, Output, Read, epilogue_of, problem_of
 from weft.target import roofline
@@ -79,10 +86,11 @@ def sm90_plan(
     # Columns that lie along n are stored in whole panels.
     along = problem.layouts[0] == "col" if form.swap else problem.layouts[1] == "row"
     beside = 4 * form.consumers * _vectors(kernel, swap=form.swap) * form.warp_tile[1]
+    staged = not folds_parts(kernel)
     return MmaPlan(
         header,
         (form.rows, form.columns, _ROW // problem.dtype.storage_bytes),
-        stages=stages_for(form, target, beside, _PANEL if along else 1),
+        stages=stages_for(form, target, beside, _PANEL if along else 1, staged=staged),
         warp_tile=form.warp_tile,
         cache=CACHED,
         epilogue=epilogue_of(kernel),
@@ -127,7 +135,8 @@ def sm90_choice(kernel: Kernel, problem: Problem, target: Target) -> Choice:
         choice = Choice(best, "by the model of its busiest unit")
     else:
         choice = choose(found, target, light=light, forms=forms)
-    if len(kernel.outputs) == 1 or choice.form.sums <= _MOST_SUMS_OF_SEVERAL:
+    several = len(kernel.outputs) > 1 and not folds_parts(kernel)
+    if not several or choice.form.sums <= _MOST_SUMS_OF_SEVERAL:
         return choice
     # It would spill, and then move to the best of those that hold less: `candidates.lighter`.
     others = [f for f in forms if found.suits(f) and f.sums <= _MOST_SUMS_OF_SEVERAL]
@@ -234,7 +243,9 @@ def sm90_forms(kernel: Kernel) -> tuple[Form, ...]:
     forms = FORMS if image is None else tuple(f for f in WINDOW_FORMS if _keeps_taps(f, image))
     if problem is not None and problem.scattered:
         forms = tuple(form for form in forms if not form.swap)
-    if problem is not None and folds_rows(kernel):
+    if folds_parts(kernel):
+        forms = tuple(form for form in forms if holds_part(form, part_width(kernel)))
+    elif problem is not None and folds_rows(kernel):
         forms = tuple(form for form in forms if holds_rows(form, problem.n))
     atom = usual_atom(kernel, "sm90")
     if atom is None or not atom.in_parts:
@@ -259,7 +270,11 @@ def takes_warpgroups(problem: Problem, kernel: Kernel, target: Target) -> bool:
 
 
 def _stores_alike(kernel: Kernel) -> bool:
-    """Whether every result has an element for each sum, and all have one size."""
+    """Whether every result has an element for each sum, and all have one size, or all are numbers
+    of parts of rows."""
+    if folds_parts(kernel):
+        assert kernel.roles is not None
+        return all(is_row_fold(kernel.let(o.value), kernel.roles) for o in kernel.outputs)
     sizes = {kernel.let(output.value).dtype.storage_bytes for output in kernel.outputs}
     return len(sizes) == 1 and all(_is_whole(kernel, output) for output in kernel.outputs)
 

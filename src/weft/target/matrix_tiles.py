@@ -109,11 +109,13 @@ WINDOW_FORMS: Final = (*FORMS, Form(192, 128, (64, 128)), Form(192, 64, (64, 64)
 tiles of 192 rows as there are units."""
 
 
-def stages_for(form: Form, target: Target, beside: int = 0, panel: int = 1) -> int:
-    """As many stages as shared memory holds beside the staging of results; `panel` is what columns
-    are stored in multiples of."""
+def stages_for(
+    form: Form, target: Target, beside: int = 0, panel: int = 1, *, staged: bool = True
+) -> int:
+    """As many stages as shared memory holds beside the staging of results, if they are `staged`;
+    `panel` is what columns are stored in multiples of."""
     columns = -(-form.columns // panel) * panel
-    staging = form.consumers * 2 * form.warp_tile[0] * 128 + 256
+    staging = 256 + (form.consumers * 2 * form.warp_tile[0] * 128 if staged else 0)
     room = target.limits.shared_bytes_per_block - staging - beside
     slot = 2 * K_STEP * (form.rows + columns)
     return max(2, min(_MOST_STAGES, room // slot))

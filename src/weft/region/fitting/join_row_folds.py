@@ -4,11 +4,14 @@
 
 Numbers of rows, the greatest element or a sum, are then made of the sums of a tile, which never
 reach memory. Forms of SM90's kernels in which a group of warps has whole rows may multiply more
-slowly, and the folds are not hidden: both are weighed against the kernel that is spared.
+slowly, and the folds are not hidden: both are weighed against the kernel that is spared. Of rows
+that are longer than a tile nothing but numbers of whole rows can be made so, in two kernels
+(`join_row_parts.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -18,11 +21,20 @@ from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.index_expr import Expr, FloorDiv, params_of
 from weft.region.cost import kernel_seconds, operations_of
 from weft.region.fitting.cutting import needed
+from weft.region.fitting.join_row_parts import RowParts, row_parts
 from weft.region.fitting.joining import merged, replaced
 from weft.region.form import Problem
 from weft.region.forms.multiplied import usual_atom
 from weft.region.forms.problem import find_problem
-from weft.region.forms.row_folds import WIDEST, folded_value, holds_rows, is_row_fold
+from weft.region.forms.row_folds import (
+    PART_WIDTHS,
+    WIDEST,
+    folded_value,
+    holds_part,
+    holds_rows,
+    is_row_fold,
+    part_width,
+)
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -50,6 +62,8 @@ _AT_ONCE: Final = 150
 """Operations on elements in a cycle of a group of warps, whose 128 lanes do one each and hide some
 behind the next tile: with this number the choice was right for ten sizes that were timed both ways
 on an H200, softmaxes and norms of 64 to 256 columns."""
+_PRODUCTS_A_CYCLE: Final = 2048
+"""Of 16-bit numbers, that a unit adds up."""
 _STORED: Final = frozenset({BF16, F16, F32})
 _MOST_BATCHES: Final = 2
 """Axes of matrices that the copy engine goes through."""
@@ -65,10 +79,28 @@ def join_row_folds(module: Module, target: Target) -> Module:
         kernel = None if rows is None else _joined(product, rows)
         if rows is None or kernel is None:
             continue
-        if _pays(module, rows, kernel, target):
-            handed = frozenset({product.outputs[0].tensor})
+        handed = frozenset({product.outputs[0].tensor})
+        if _folds_whole_rows(kernel) and _pays(module, rows, kernel, target):
             module = replaced(module, [product, rows], kernel, handed)
+            continue
+        parts = _parts_that_pay(module, product, rows, kernel, target)
+        if parts is not None:
+            module = _in_parts(module, product, rows, parts)
     return module
+
+
+def _in_parts(module: Module, product: Kernel, rows: Kernel, parts: RowParts) -> Module:
+    """The module with both kernels of parts in the place of the second."""
+    made = (replace(parts.product, name=product.name), replace(parts.rows, name=rows.name))
+    kernels = [kernel for kernel in module.kernels if kernel is not product]
+    place = kernels.index(rows)
+    kernels[place : place + 1] = made
+    gone = product.outputs[0].tensor
+    tensors = {name: tensor for name, tensor in module.tensors.items() if name != gone}
+    tensors |= {tensor.name: tensor for tensor in parts.between}
+    origin, both = dict(module.origin), (product.name, rows.name)
+    origin[product.name] = tuple(sorted({i for n in both for i in origin.get(n, ())}))
+    return replace(module, tensors=tensors, kernels=tuple(kernels), origin=origin)
 
 
 def _reader(module: Module, product: Kernel) -> Kernel | None:
@@ -115,18 +147,22 @@ def _joined(product: Kernel, rows: Kernel) -> Kernel | None:
         return None
     outputs = tuple(replace(output, materialize=Materialize.DEFERRED) for output in made.outputs)
     kernel = replace(made, roles=roles, outputs=outputs)
-    return kernel if _folds_whole_rows(kernel, roles) else None
+    return kernel if _folds_rows_alone(kernel, roles) else None
 
 
-def _folds_whole_rows(kernel: Kernel, roles: Roles) -> bool:
-    """Whether nothing follows the contraction but folds of rows and functions of elements, and all
-    results have an element for each sum, of one size."""
-    sums = kernel.let(roles.contraction)
+def _folds_whole_rows(kernel: Kernel) -> bool:
+    """Whether all results have an element for each sum, of one size."""
+    assert kernel.roles is not None
+    sums = kernel.let(kernel.roles.contraction)
     stored = [kernel.let(output.value) for output in kernel.outputs]
     dtypes = {let.dtype for let in stored}
     whole = all({*let.axes} == {*sums.axes} for let in stored)
-    alike = dtypes <= _STORED and len({dtype.storage_bytes for dtype in dtypes}) == 1
-    if not whole or not alike or sums.dtype is not F32:
+    return whole and dtypes <= _STORED and len({dtype.storage_bytes for dtype in dtypes}) == 1
+
+
+def _folds_rows_alone(kernel: Kernel, roles: Roles) -> bool:
+    """Whether nothing follows the contraction but folds of rows and functions of elements."""
+    if kernel.let(roles.contraction).dtype is not F32:
         return False
     for let in kernel.body:
         if {*let.axes} & {*roles.k} or let.name == roles.contraction:
@@ -167,13 +203,7 @@ def _pays(module: Module, rows: Kernel, kernel: Kernel, target: Target) -> bool:
     problem = _problem(kernel, module.tensors)
     if problem is None:
         return False
-    depth = -(-problem.k * problem.dtype.storage_bytes // 2)
-    first, second = problem.grains
-    found = Contraction(
-        Extent(problem.batch, problem.m, problem.n, depth),
-        Operand(problem.layouts[0] == "row", first),
-        Operand(problem.layouts[1] == "col", second),
-    )
+    found = _contraction(problem)
     suiting = [form for form in FORMS if found.suits(form)]
     holding = [form for form in suiting if holds_rows(form, problem.n)]
     if not holding:
@@ -187,6 +217,65 @@ def _pays(module: Module, rows: Kernel, kernel: Kernel, target: Target) -> bool:
     apart = min(cycles(form, found, target) for form in suiting) / CYCLES_A_SECOND
     apart += kernel_seconds(rows, module.tensors, target)
     return min(map(together, holding)) / CYCLES_A_SECOND < apart
+
+
+def _contraction(problem: Problem) -> Contraction:
+    depth = -(-problem.k * problem.dtype.storage_bytes // 2)
+    first, second = problem.grains
+    return Contraction(
+        Extent(problem.batch, problem.m, problem.n, depth),
+        Operand(problem.layouts[0] == "row", first),
+        Operand(problem.layouts[1] == "col", second),
+    )
+
+
+def _parts_that_pay(
+    module: Module, product: Kernel, rows: Kernel, kernel: Kernel, target: Target
+) -> RowParts | None:
+    """Two kernels that make numbers of rows by way of parts of them, of the width that takes the
+    least time, where that is less than a product and the kernel of its rows take."""
+    (made,) = (output.tensor for output in product.outputs)
+    best, chosen = _seconds_apart(module, product, rows, target), None
+    for width in PART_WIDTHS:
+        parts = row_parts(kernel, width, f"{made}_parts")
+        if parts is None or any(t.name in module.tensors for t in parts.between):
+            continue
+        tensors = {**module.tensors, **{tensor.name: tensor for tensor in parts.between}}
+        problem = _problem(parts.product, tensors)
+        if problem is None:
+            continue
+        seconds = _seconds_of_parts(parts.product, problem, target)
+        seconds += kernel_seconds(parts.rows, tensors, target)
+        if seconds < best:
+            best, chosen = seconds, parts
+    return chosen
+
+
+def _seconds_apart(module: Module, product: Kernel, rows: Kernel, target: Target) -> float:
+    """The time of a product and of the kernel of its rows; 0 where it suits no matrix unit."""
+    problem = find_problem(product, module.tensors)
+    if problem is None:
+        return 0.0
+    found = _contraction(problem)
+    least = min(cycles(form, found, target) for form in FORMS if found.suits(form))
+    return least / CYCLES_A_SECOND + kernel_seconds(rows, module.tensors, target)
+
+
+def _seconds_of_parts(kernel: Kernel, problem: Problem, target: Target) -> float:
+    """The time of a product that stores numbers of parts of its rows alone. Where groups of warps
+    take tiles in turn, one makes them while the other multiplies."""
+    found, each = _contraction(problem), _operations(kernel)
+    width = part_width(kernel)
+
+    def time(form: Form) -> float:
+        turns = -(-found.extent.tiles(form) // target.limits.units)
+        work = each * form.sums / _AT_ONCE
+        tile = found.extent.k * form.rows * form.columns / _PRODUCTS_A_CYCLE
+        shown = max(0.0, work - tile) / 2 if form.roles == "pingpong" else work
+        return cycles(form, found, target) + turns * shown + work
+
+    holding = [form for form in FORMS if found.suits(form) and holds_part(form, width)]
+    return min(map(time, holding), default=math.inf) / CYCLES_A_SECOND
 
 
 def _operations(kernel: Kernel) -> int:
@@ -213,6 +302,8 @@ def _problem(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
     columns = prod(kernel.sizes[name] for name in roles.n)
     if found is None or found.image is not None or found.scattered or not found.aligned:
         return None
-    if found.n != columns or columns > WIDEST or len(found.axes.batch) > _MOST_BATCHES:
+    if found.n != columns or len(found.axes.batch) > _MOST_BATCHES:
+        return None
+    if part_width(kernel) > WIDEST:
         return None
     return found if not atom.along_k or found.layouts == ("row", "col") else None

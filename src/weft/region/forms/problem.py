@@ -14,6 +14,7 @@ from weft.foundation.index_expr import Expr, Guard, axes_of, coefficient, linear
 from weft.region.form import Image, MatrixAxes, Problem
 from weft.region.forms.alignment import ROW, grain, is_aligned
 from weft.region.forms.image import find_image, is_convolution
+from weft.region.forms.row_folds import folds_parts
 from weft.region.forms.runs import longest_run
 from weft.region.ir import AxisIndex, Kernel, Let, Pattern, Read, Roles, Tensor, row_major
 from weft.region.structure import buffers
@@ -178,7 +179,8 @@ def _axes(
     others = _beside(kernel, roles, strides)
     m, n, k = (sorted(names, key=order.__getitem__) for names in (roles.m, roles.n, roles.k))
     outer_m, rows = longest_run(m, [*runs[0], *others], sizes)
-    outer_n, columns = longest_run(n, [*runs[1], *others], sizes)
+    beside = _beside(kernel, roles, strides, numbers=False)
+    outer_n, columns = longest_run(n, [*runs[1], *beside], sizes)
     scattered = any(sizes[name] > 1 for name in outer_m) and along and _scatters(kernel, strides)
     if scattered:
         apart, whole = longest_run(m, runs[0], sizes)
@@ -203,15 +205,21 @@ def _scatters(kernel: Kernel, strides: Strides) -> bool:
     return not beside and all(coefficient(address, last) == 1 for address in found)
 
 
-def _beside(kernel: Kernel, roles: Roles, strides: Strides) -> list[Expr]:
-    """The addresses and numbers of everything but the operands."""
+def _beside(kernel: Kernel, roles: Roles, strides: Strides, *, numbers: bool = True) -> list[Expr]:
+    """The addresses and numbers of everything but the operands, and but for results that are
+    `numbers` of parts of rows, which have none of their columns."""
     beside = [
         let.expr
         for let in kernel.body
         if let.name not in (roles.lhs, roles.rhs) and not {*let.axes} & {*roles.k}
     ]
     places = [(e.tensor, e.index) for e in beside if isinstance(e, Read)]
-    places += [(output.tensor, output.index) for output in kernel.outputs]
+    apart = folds_parts(kernel) and not numbers
+    places += [
+        (output.tensor, output.index)
+        for output in kernel.outputs
+        if not apart or {*roles.n} <= {*kernel.let(output.value).axes}
+    ]
     found = [linear(index, strides[name]) for name, index in places]
     return found + [e.expr for e in beside if isinstance(e, AxisIndex)]
 

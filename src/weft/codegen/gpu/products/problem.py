@@ -25,7 +25,13 @@ from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Expr, FloorDiv, coefficient, linear, params_of
 from weft.memory.ir import MemRef
 from weft.region.forms.multiplied import multiplies_reads
-from weft.region.forms.row_folds import common_start, folded_value, is_row_fold
+from weft.region.forms.row_folds import (
+    common_start,
+    folded_value,
+    folds_parts,
+    is_row_fold,
+    part_width,
+)
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -110,6 +116,17 @@ class Folded:
 
 
 @dataclass(frozen=True)
+class Number:
+    """A number of each part of a row that is stored, `fold`; `strides.column` is the step from part
+    to part."""
+
+    tensor: str
+    dtype: DType
+    strides: Strides
+    fold: str
+
+
+@dataclass(frozen=True)
 class Head:
     """What all programs of a contraction whose rows are folded begin with: `ops` make of a sum,
     called `value`, a number of f32, called `result`, that takes its place."""
@@ -144,6 +161,10 @@ class Problem:
     folds: tuple[Folded, ...] = ()
     """Numbers of whole rows, each of which programs after it may take."""
     head: Head | None = None
+    numbers: tuple[Number, ...] = ()
+    """Numbers of parts of rows; where there are any, nothing else is stored."""
+    width: int = 0
+    """The columns of a part."""
 
     def folds_of(self, program: Stored | Folded | Head) -> tuple[Folded, ...]:
         """Those that a program takes."""
@@ -155,7 +176,7 @@ class Problem:
 
     @property
     def out_dtype(self) -> DType:
-        return self.first.dtype
+        return self.first.dtype if self.stored else F32
 
     @property
     def out(self) -> Strides:
@@ -167,12 +188,14 @@ class Problem:
         """All that are read or written, each once."""
         read = [source.tensor for source in self.sources if source.tensor is not None]
         written = [stored.tensor for stored in self.stored]
+        written += [number.tensor for number in self.numbers]
         return list(dict.fromkeys([self.a.tensor, self.b.tensor, *read, *written]))
 
     @property
     def scattered(self) -> bool:
         """Whether rows of what is stored or read beside do not follow one another."""
         places = [*(s.strides for s in self.stored), *(s.strides for s in self.sources)]
+        places += [number.strides for number in self.numbers]
         return any(strides.digits for strides in places)
 
     @property
@@ -224,6 +247,9 @@ def analyse(kernel: Kernel, refs: Refs, *, kept: bool = False, folds: bool = Fal
     sources, ops = _program(epilogue, reads, names, axes, lets)
     a, b = (_kept if kept else _operands)(kernel, roles, refs, axes)
     program = _Programs(lets, names, ops, start, folded)
+    parts = folds and folds_parts(kernel)
+    stored = () if parts else kernel.outputs
+    numbers = kernel.outputs if parts else ()
     return Problem(
         batch=tuple(axes.sizes[name] for name in axes.batch),
         m=axes.size(axes.m),
@@ -233,10 +259,12 @@ def analyse(kernel: Kernel, refs: Refs, *, kept: bool = False, folds: bool = Fal
         b=b,
         value=names[start],
         sources=sources,
-        stored=tuple(program.stored(o, kernel, refs, axes) for o in kernel.outputs),
+        stored=tuple(program.stored(o, kernel, refs, axes) for o in stored),
         total=lets[roles.contraction].dtype,
         folds=tuple(program.folded_row(let, kernel.outputs) for let in own),
         head=program.head(roles.contraction),
+        numbers=tuple(program.number(o, kernel, refs, axes) for o in numbers),
+        width=part_width(kernel) if own else 0,
     )
 
 
@@ -277,6 +305,16 @@ class _Programs:
         strides = _strides(_address(output.index, refs[output.tensor], kernel), axes)
         ops = _shortened(self.needed(output.value, self.start), dtype, result)
         return Stored(output.tensor, dtype, strides, ops, result)
+
+    def number(self, output: Output, kernel: Kernel, refs: Refs, axes: _Axes) -> Number:
+        """A number of each part of a row."""
+        roles = kernel.roles
+        assert roles is not None
+        if output.value not in self.folded:
+            raise Refusal("OutputForm", f"{output.tensor} is no number of parts of rows")
+        address = _address(output.index, refs[output.tensor], kernel)
+        strides = replace(_strides(address, axes), column=coefficient(address, roles.n[0]))
+        return Number(output.tensor, F32, strides, self.names[output.value])
 
     def folded_row(self, let: Let, outputs: Sequence[Output]) -> Folded:
         """A number of each row, with the ops that its elements need."""

@@ -25,6 +25,9 @@ from weft.foundation.dtypes import F32, I1, SI32
 
 _PIECE: Final = 64
 """Columns, at most, whose elements are held beside the accumulators."""
+_SHORT_PIECE: Final = 16
+_MANY: Final = 64 * 256
+"""The same, where there are more accumulators than these."""
 _ARRAY: Final = "folded"
 _JOINED: Final = {"sum": "add", "max": "max"}
 _NOTHING: Final = {"sum": 0.0, "max": -math.inf}
@@ -39,7 +42,8 @@ class Folds:
     @property
     def piece(self) -> int:
         """Columns that are folded at a time."""
-        return gcd(self.layout.warpgroup_tile[1], _PIECE)
+        rows, columns = self.layout.warpgroup_tile
+        return gcd(columns, _PIECE if rows * columns <= _MANY else _SHORT_PIECE)
 
     def state(self) -> Iterator[ir.Stmt]:
         """The registers that elements are folded in."""
@@ -56,7 +60,7 @@ class Folds:
 
     def columns(self) -> range:
         """Where pieces begin that have columns of the result."""
-        return range(0, self.layout.problem.n, self.piece)
+        return range(0, self.layout.problem.width, self.piece)
 
     def of_piece(
         self,
@@ -69,7 +73,7 @@ class Folds:
         """Fold the piece from a column on of an accumulator, with what was folded before."""
         problem = self.layout.problem
         ops, result, more = list(fold.ops), fold.result, list[ir.ElementSource]()
-        if column + self.piece > problem.n:
+        if column + self.piece > problem.width:
             edge = (("edge", SI32, problem.n), ("nothing", F32, _NOTHING[fold.fn]))
             ops += [ElementOp(name, dtype, "const", (), value) for name, dtype, value in edge]
             ops.append(ElementOp("inside", I1, "lt", ("at", "edge")))
@@ -88,7 +92,7 @@ class Folds:
             value_dtype=problem.total,
         )
         statement = ir.RowMax if fold.fn == "max" else ir.RowSum
-        last = column + self.piece >= problem.n
+        last = column + self.piece >= problem.width
         made = [self.name(fold, block, row) for row in BOTH_ROWS]
         only = column == 0 and last
         parts = made if only else [f"{name}_from_{column}" for name in made]

@@ -115,7 +115,9 @@ class Sm90Layout:
         """Whether all results have whole rows, which are gathered in shared memory; otherwise
         registers are stored, as 8-bit results are."""
         outs = [stored.strides for stored in self.problem.stored]
-        whole = all(o.column == 1 and (self.problem.m == 1 or o.row > 0) for o in outs)
+        whole = bool(outs) and all(
+            o.column == 1 and (self.problem.m == 1 or o.row > 0) for o in outs
+        )
         return whole and self.problem.out_dtype.storage_bytes > 1
 
     @property
@@ -342,7 +344,9 @@ def _fold_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         return
     if plan.swap_ab:
         yield refuse("PlanField", "swap_ab: numbers of rows are not made of columns")
-    if problem.n > layout.warpgroup_tile[1]:
+    if problem.numbers and problem.width != layout.warpgroup_tile[1]:
+        yield refuse("Tile", f"a warpgroup makes numbers of {problem.width} columns, its own")
+    elif problem.width > layout.warpgroup_tile[1]:
         why = f"rows of {problem.n} are not held by a warpgroup of {layout.warpgroup_tile[1]}"
         yield refuse("Tile", f"{why} columns, which makes numbers of them")
     if plan.deferred_epilogue:

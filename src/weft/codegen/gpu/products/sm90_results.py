@@ -18,10 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Final
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.body.quads import BOTH_ROWS
 from weft.codegen.gpu.ir.scalar import LANE, WARP, Like, Lit, Name, Scalar, both, least, scalar
+from weft.codegen.gpu.ir.values import StoreElement
 from weft.codegen.gpu.products.place import Place, offset, present
 from weft.codegen.gpu.products.problem import Folded, Head, Problem, Source, Stored, Strides
 from weft.codegen.gpu.products.ring import Ring
@@ -139,7 +142,8 @@ class Results:
         kind = ir.RegisterKind.for_results(self.problem.out_dtype)
         whole = self.plan.deferred_epilogue or not layout.staged
         count = layout.packed if whole else layout.packed // layout.chunks
-        yield from (ir.Registers(f"out{i}", kind, count) for i in range(layout.blocks))
+        blocks = layout.blocks if self.problem.stored else 0
+        yield from (ir.Registers(f"out{i}", kind, count) for i in range(blocks))
         yield from self.folds.state()
         if layout.beside is not None:
             yield from self.panels.start()
@@ -303,6 +307,7 @@ class Results:
     def store_tile(self, place: Place) -> Iterator[ir.Stmt]:
         layout = self.layout
         yield from self.fold_rows(place)
+        yield from self.store_numbers(place)
         if self.plan.deferred_epilogue:
             yield from self.epilogue(place, 0, layout.warpgroup_tile[1])
             kept = place.moved_to("stored")
@@ -323,6 +328,21 @@ class Results:
             for one in self.each:
                 yield from one.epilogue(place, 0, layout.warpgroup_tile[1])
                 yield from one.store_registers(place)
+
+    def store_numbers(self, place: Place) -> Iterator[ir.Stmt]:
+        """Numbers of parts of rows, each by the first lane of the quad that has them."""
+        problem, width = self.problem, self.layout.warpgroup_tile[1]
+        part = self.first_column(place) // width
+        for number, block, half in product(problem.numbers, range(self.layout.blocks), BOTH_ROWS):
+            (fold,) = (found for found in problem.folds if found.name == number.fold)
+            row = self.fragment(place, block, 0, width).row + 8 * half
+            yield StoreElement(
+                self.buffers.index(number.tensor),
+                number.dtype,
+                offset(number.strides, row, part, place.batch),
+                both((LANE & 3).equals(0), row < problem.m),
+                self.folds.values(fold, block).values[half],
+            )
 
     def store_none(self) -> Iterator[ir.Stmt]:
         """What is left to do where a part of a tile's sums was handed on: nothing waits."""

@@ -1,0 +1,222 @@
+"""A product and numbers of its rows, where these are longer than a tile is wide.
+
+    y = kernel(x, w);  z = kernel(y), a number of each row
+        ->  parts = kernel(x, w);  z = kernel(parts)
+
+A tile holds a part of its rows whole, and makes of it what another kernel joins:
+
+    max_j x           = max_p max_{j in p} x
+    sum_j x           = sum_p sum_{j in p} x
+    sum_j exp(x - s)  = sum_p exp(t_p - s) * sum_{j in p} exp(x - t_p),   t_p = max_{j in p} x
+
+so that y, which may be far larger than all else, never reaches memory. In the last line t_p is kept
+finite: a part of which every x is -inf then has powers of 0, as it should, instead of no numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from weft.foundation.dtypes import F32
+from weft.foundation.index_expr import axis
+from weft.region.fitting.cutting import needed
+from weft.region.fitting.joining import live
+from weft.region.forms.row_folds import FOLDS, folded_value, is_row_fold
+from weft.region.ir import (
+    Binary,
+    Const,
+    Kernel,
+    Let,
+    Materialize,
+    Output,
+    Pattern,
+    Read,
+    Reduce,
+    Roles,
+    Tensor,
+    Unary,
+    operands,
+)
+from weft.region.writing.axes import split
+
+_POWERS: Final = ("exp", "exp2")
+_LARGEST: Final = 3.4028234663852886e38
+"""Of f32."""
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """The two kernels, and the tensors between them."""
+
+    product: Kernel
+    rows: Kernel
+    between: tuple[Tensor, ...]
+
+
+def row_parts(kernel: Kernel, width: int, stem: str) -> RowParts | None:
+    """A product that makes numbers of whole rows as two kernels, the first of which makes numbers
+    of `width` columns, its tensors called after `stem`; None where these cannot be joined, or where
+    a result has columns."""
+    roles = kernel.roles
+    assert roles is not None
+    if len(roles.n) != 1 or kernel.sizes[roles.n[0]] % width:
+        return None
+    folds = [let for let in kernel.body if is_row_fold(let, roles)]
+    ends = needed((output.value for output in kernel.outputs), kernel, [f.name for f in folds])
+    made = {let.name for let in kernel.body if let.name in ends and {*let.axes} & {*roles.n}}
+    if made or not folds:
+        return None
+    count = kernel.sizes[roles.n[0]] // width
+    return _Parts(split(kernel, roles.n[0], (count, width)), stem).found()
+
+
+def _behind(kernel: Kernel, folds: set[str]) -> set[str]:
+    """What is made of numbers of rows."""
+    found = set(folds)
+    for let in kernel.body:
+        if found.intersection(operands(let)):
+            found.add(let.name)
+    return found
+
+
+@dataclass
+class _Parts:
+    """A kernel whose columns are cut, and what takes its place."""
+
+    kernel: Kernel
+    stem: str
+    more: list[Let] = field(default_factory=list)
+    """What the product makes of its elements."""
+    stored: dict[str, str] = field(default_factory=dict)
+    """The tensor of each number of a part."""
+    tops: dict[str, str] = field(default_factory=dict)
+    """The greatest of each value."""
+
+    @property
+    def roles(self) -> Roles:
+        assert self.kernel.roles is not None
+        return self.kernel.roles
+
+    @property
+    def part(self) -> str:
+        return self.roles.n[0]
+
+    @property
+    def within(self) -> str:
+        return self.roles.n[1]
+
+    def found(self) -> RowParts | None:
+        folds = [let for let in self.kernel.body if is_row_fold(let, self.roles)]
+        names = {fold.name for fold in folds}
+        behind = _behind(self.kernel, names)
+        tail = needed((o.value for o in self.kernel.outputs), self.kernel, names) - names
+        joined: dict[str, list[Let]] = {}
+        for fold in folds:
+            value = folded_value(fold)
+            if value not in behind:
+                joined[fold.name] = [*self.plain(fold, value)]
+                continue
+            power = self.power(fold, behind)
+            if power is None:
+                return None
+            tail |= needed([power[2]], self.kernel, names) - names
+            joined[fold.name] = [*self.shifted(fold, *power)]
+        return RowParts(self.product(behind), self.rows(joined, tail), self.between())
+
+    # Numbers of parts, and how they are joined
+
+    def power(self, fold: Let, behind: set[str]) -> tuple[str, str, str] | None:
+        """The function, x and s, where a fold sums powers of x - s, and s is a number of a row."""
+        made = self.kernel.let(folded_value(fold)).expr
+        if not isinstance(made, Unary) or made.fn not in _POWERS:
+            return None
+        inner = self.kernel.let(made.x)
+        if not isinstance(inner.expr, Binary) or inner.expr.fn != "sub" or inner.dtype is not F32:
+            return None
+        x, s = inner.expr.lhs, inner.expr.rhs
+        alone = not {*self.kernel.let(s).axes} & {*self.roles.n}
+        assert isinstance(fold.expr, Reduce)
+        return (made.fn, x, s) if alone and x not in behind and fold.expr.fn == FOLDS[0] else None
+
+    def plain(self, fold: Let, value: str) -> Iterator[Let]:
+        assert isinstance(fold.expr, Reduce)
+        made = self.number(fold, fold.expr.fn, value)
+        if fold.expr.fn == "max":
+            self.tops[value] = made
+        read = self.read(fold, made)
+        yield read
+        yield replace(fold, expr=Reduce(fold.expr.fn, (self.part,), read.name))
+
+    def shifted(self, fold: Let, fn: str, x: str, s: str) -> Iterator[Let]:
+        if x not in self.tops:
+            self.tops[x] = self.number(fold, "max", x)
+        top, axes = self.tops[x], self.axes(fold)
+        self.more += self.held(top, top, axes)
+        over = (*axes, self.within)
+        self.more.append(Let(f"{fold.name}_less", F32, over, Binary("sub", x, f"{top}_held")))
+        powers = Let(f"{fold.name}_powers", F32, over, Unary(fn, f"{fold.name}_less"))
+        self.more.append(powers)
+        made = self.number(fold, "sum", powers.name)
+        sums, tops = self.read(fold, made), self.read(fold, top, f"{fold.name}_top")
+        yield sums
+        yield tops
+        yield from self.held(tops.name, tops.name, axes)
+        names = [f"{fold.name}_{end}" for end in ("shift", "share", "shared")]
+        yield Let(names[0], F32, axes, Binary("sub", f"{tops.name}_held", s))
+        yield Let(names[1], F32, axes, Unary(fn, names[0]))
+        yield Let(names[2], F32, axes, Binary("mul", sums.name, names[1]))
+        yield replace(fold, expr=Reduce("sum", (self.part,), names[2]))
+
+    def held(self, value: str, stem: str, axes: tuple[str, ...]) -> Iterator[Let]:
+        """A value, or the finite number that is nearest to it."""
+        if any(let.name == f"{stem}_held" for let in self.more):
+            return
+        for end, number in (("least", -_LARGEST), ("most", _LARGEST)):
+            yield Let(f"{stem}_{end}", F32, (), Const(number))
+        yield Let(f"{stem}_raised", F32, axes, Binary("max", value, f"{stem}_least"))
+        yield Let(f"{stem}_held", F32, axes, Binary("min", f"{stem}_raised", f"{stem}_most"))
+
+    def number(self, fold: Let, fn: str, value: str) -> str:
+        """The number of every part that the product stores."""
+        name = f"{fold.name}_{fn}_of_part"
+        self.more.append(Let(name, F32, self.axes(fold), Reduce(fn, (self.within,), value)))
+        self.stored[name] = f"{self.stem}_{len(self.stored)}"
+        return name
+
+    def read(self, fold: Let, name: str, called: str = "") -> Let:
+        axes = self.axes(fold)
+        read = Read(self.stored[name], tuple(map(axis, axes)))
+        return Let(called or f"{name}_read", F32, axes, read)
+
+    def axes(self, fold: Let) -> tuple[str, ...]:
+        """Of a number of every part of a row."""
+        return (*fold.axes, self.part)
+
+    # Kernels
+
+    def product(self, behind: set[str]) -> Kernel:
+        own = tuple(let for let in self.kernel.body if let.name not in behind)
+        body = (*own, *self.more)
+        axes = {let.name: let.axes for let in body}
+        outputs = tuple(
+            Output(tensor, name, tuple(map(axis, axes[name])), materialize=Materialize.DEFERRED)
+            for name, tensor in self.stored.items()
+        )
+        return live(replace(self.kernel, body=body, outputs=outputs, labels={}))
+
+    def rows(self, joined: dict[str, list[Let]], tail: set[str]) -> Kernel:
+        body: list[Let] = []
+        for let in self.kernel.body:
+            body += joined.get(let.name, [let] if let.name in tail else [])
+        outputs = (replace(o, materialize=Materialize.GMEM) for o in self.kernel.outputs)
+        kernel = replace(self.kernel, pattern=Pattern.ROW, roles=None, labels={})
+        return live(replace(kernel, body=tuple(body), outputs=tuple(outputs)))
+
+    def between(self) -> tuple[Tensor, ...]:
+        axes = {let.name: let.axes for let in self.more}
+        return tuple(
+            Tensor(tensor, F32, tuple(self.kernel.sizes[a] for a in axes[name]), "internal")
+            for name, tensor in self.stored.items()
+        )

@@ -8,7 +8,7 @@ the instructions that use the value are not judged.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -18,6 +18,7 @@ from weft.foundation.calls import told_outside
 from weft.foundation.errors import Finding, SpecViolation, UserError
 from weft.foundation.limits import Limits
 from weft.foundation.lines import shown, user_line
+from weft.foundation.memo import memo
 from weft.ptir.calls import check_call
 from weft.ptir.ir import (
     Body,
@@ -149,15 +150,45 @@ def check_instruction(
     if isinstance(op, CustomCall):
         check_call(op, instruction.output)
         return
+    _check_result(op, operands, instruction.output, scope)
+
+
+def _check_result(
+    op: Op, operands: Sequence[ValueType], output: ValueType, scope: BodyScope
+) -> None:
     inferred = op.result_type(operands, scope)
-    if inferred == instruction.output:
+    if inferred == output:
         return
     check_type(_name_dims(inferred))
-    if not agrees(inferred, instruction.output):
+    if not agrees(inferred, output):
         raise SpecViolation(
-            "OutputTypeMismatch",
-            f"the declared type is {instruction.output} but the op gives {inferred}",
+            "OutputTypeMismatch", f"the declared type is {output} but the op gives {inferred}"
         )
+
+
+def _operand_types(
+    instruction: Instruction, types: dict[int, ValueType], scope: BodyScope
+) -> tuple[ValueType, ...] | None:
+    """The types of an instruction's operands, where these and its op are all there is to know about
+    it; None where literals, regions, symbols or other programs' ops have a say."""
+    op, operands = instruction.op, instruction.operands
+    if scope.bound or op.regions or op.foreign or isinstance(op, CustomCall) or not operands:
+        return None
+    if any(isinstance(operand, TensorLiteral) for operand in operands):
+        return None
+    return tuple([operand_type(operand, types) for operand in operands])
+
+
+@memo(1 << 14)
+def _obeys(op: Op, operands: tuple[ValueType, ...], output: ValueType) -> bool:
+    """Whether an op has a type rule for operands that gives this output: the same for equal layers,
+    and for what passes leave as it is."""
+    try:
+        check_type(output)
+        _check_result(op, operands, output, BodyScope({}))
+    except SpecViolation:
+        return False
+    return True
 
 
 def _name_dims(kind: ValueType) -> ValueType:
@@ -241,6 +272,8 @@ class _Verifier:
         if self.unusable or instruction.id in types or not 0 <= instruction.id <= U32_MAX:
             return False
         try:
+            if (known := _operand_types(instruction, types, scope)) is not None:
+                return _obeys(instruction.op, known, instruction.output)
             check_type(instruction.output)
             check_instruction(instruction, types, scope)
         except SpecViolation:

@@ -36,6 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from weft.foundation.memo import memo
 from weft.target.matrix_tiles import FORMS, K_STEP, NARROW, Extent, Form, stages_for
 from weft.target.target import Target
 
@@ -188,6 +189,11 @@ def fastest(
 ) -> Form:
     """The form that takes the least time; of equals, within what such times are good for, the first
     of the list."""
+    return _fastest(found, target, light, tuple(forms))
+
+
+@memo(1 << 12)
+def _fastest(found: Contraction, target: Target, light: bool, forms: tuple[Form, ...]) -> Form:
     suiting = [form for form in forms if found.suits(form)]
     times = [math.log(cycles(form, found, target, light=light)) for form in suiting]
     return suiting[min(range(len(suiting)), key=lambda place: round(times[place] / _PRECISION))]
@@ -213,6 +219,18 @@ def split_of(
     joining: Joining = SEVERAL_AXES,
 ) -> int:
     """The same for a contraction whose operands lie in some way, by some forms."""
+    return _split(found, target, tuple(counts), tuple(forms), any_depth, joining)
+
+
+@memo(1 << 12)
+def _split(
+    found: Contraction,
+    target: Target,
+    counts: tuple[int, ...],
+    forms: tuple[Form, ...],
+    any_depth: bool,
+    joining: Joining,
+) -> int:
     extent = found.extent
     form = fastest(found, target, forms=forms)
     best, chosen = cycles(form, found, target), 1

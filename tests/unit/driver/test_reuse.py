@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from typer.testing import CliRunner
@@ -99,6 +101,38 @@ def calls(work: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+def work_done(blocks: int, target: str = "sm90") -> Counter[str]:
+    """How often each function of Weft is called until kernels have plans, as file and name."""
+    program = attention_stack(blocks)
+    started = Compilation(program, target_named(target), make_signature(program))
+    count: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            count[f"{Path(frame.f_code.co_filename).name} {frame.f_code.co_name}"] += 1
+
+    forget()
+    sys.setprofile(note)
+    try:
+        run_pipeline(started, "plan")
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.fixture(scope="module")
+def work_of_few_and_many() -> tuple[Counter[str], Counter[str]]:
+    return work_done(3), work_done(12)
+
+
+@pytest.mark.parametrize("work", ["verify.py _obeys"])
+def test_questions_about_equal_blocks_are_answered_once(
+    work: str, work_of_few_and_many: tuple[Counter[str], Counter[str]]
+) -> None:
+    few, many = work_of_few_and_many
+    assert 0 < few[work] == many[work]
 
 
 def test_no_stage_takes_longer_than_the_program_is_long() -> None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from weft.foundation.memo import forget
+from weft.target import matrix_time
 from weft.target.known import target_named
 from weft.target.matrix_tiles import FORMS, Extent, Form
 from weft.target.matrix_time import Contraction, Operand, cycles, fastest, split_for
@@ -188,3 +190,19 @@ def test_long_sums_of_few_results_are_cut() -> None:
     assert split_for(Extent(1, 128, 768, 3072), SM90) == 4
     assert split_for(Extent(1, 4096, 4096, 4096), SM90) == 1
     assert split_for(Extent(1, 128, 128, 128), SM90) == 1
+
+
+def test_a_split_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal layers ask for the same contraction again."""
+    asked: list[Form] = []
+
+    def note(form: Form, *args: object, **kwargs: object) -> float:
+        asked.append(form)
+        return cycles(form, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(matrix_time, "cycles", note)
+    forget()
+    first = split_for(Extent(1, 768, 768, 16_384), SM90)
+    count = len(asked)
+    assert split_for(Extent(1, 768, 768, 16_384), SM90) == first > 1
+    assert 0 < count == len(asked)

@@ -74,18 +74,21 @@ def join_row_folds(module: Module, target: Target) -> Module:
     possible and takes less time."""
     if not target.has("wgmma"):
         return module
+    users = _users(module)
     for product in module.kernels:
-        rows = _reader(module, product)
+        rows = _reader(module, product, users)
         kernel = None if rows is None else _joined(product, rows)
         if rows is None or kernel is None:
             continue
         handed = frozenset({product.outputs[0].tensor})
         if _folds_whole_rows(kernel) and _pays(module, rows, kernel, target):
             module = replaced(module, [product, rows], kernel, handed)
+            users = _users(module)
             continue
         parts = _parts_that_pay(module, product, rows, kernel, target)
         if parts is not None:
             module = _in_parts(module, product, rows, parts)
+            users = _users(module)
     return module
 
 
@@ -103,14 +106,23 @@ def _in_parts(module: Module, product: Kernel, rows: Kernel, parts: RowParts) ->
     return replace(module, tensors=tensors, kernels=tuple(kernels), origin=origin)
 
 
-def _reader(module: Module, product: Kernel) -> Kernel | None:
+def _users(module: Module) -> dict[str, list[Kernel]]:
+    """The kernels that read or write each tensor."""
+    found: dict[str, list[Kernel]] = {}
+    for kernel in module.kernels:
+        for name in buffers(kernel):
+            found.setdefault(name, []).append(kernel)
+    return found
+
+
+def _reader(module: Module, product: Kernel, every: Mapping[str, list[Kernel]]) -> Kernel | None:
     """The kernel of rows that alone reads what a product stores, and can do so in its place."""
     if product.roles is None or product.pattern is not Pattern.MATMUL or product.params:
         return None
     if len(product.outputs) != 1 or product.outputs[0].base is not None:
         return None
     made = product.outputs[0].tensor
-    users = [kernel for kernel in module.kernels if kernel is not product and made in _used(kernel)]
+    users = [kernel for kernel in every[made] if kernel is not product]
     if module.tensors[made].role != "internal" or len(users) != 1:
         return None
     rows = users[0]
@@ -121,11 +133,6 @@ def _reader(module: Module, product: Kernel) -> Kernel | None:
     between = module.kernels[names.index(product.name) + 1 : names.index(rows.name)]
     over = {output.base for kernel in between for output in kernel.outputs}
     return None if over & set(product.inputs) else rows
-
-
-def _used(kernel: Kernel) -> set[str]:
-    bases = {output.base for output in kernel.outputs if output.base is not None}
-    return {*buffers(kernel), *bases}
 
 
 def _joined(product: Kernel, rows: Kernel) -> Kernel | None:

@@ -252,16 +252,17 @@ class Fusion:
 
     def _try_inline(self, name: str) -> str | None:
         """Why a block cannot or should not be inlined; None where it should."""
-        users = self.roots_using(name)
-        if any(len(self.closure((user,))) >= LARGEST for user in users):
+        inside = {user: self.closure((user,)) for user in self.roots_using(name)}
+        users = list(inside)
+        if any(len(found) >= LARGEST for found in inside.values()):
             return f"a kernel that reads it has {LARGEST} blocks already"
         heavy = self.view.blocks[name].kind in HEAVY
         if heavy and len(users) > 1:
             return f"{len(users)} kernels read it"
+        more = {name, *self.closure((name,))}
         try:
-            before = [self._found((Root(user),)) for user in users]
-            with self._supposing(inlined=[name]):
-                after = [self._found((Root(user),)) for user in users]
+            before = [self._found((Root(user),), inside[user]) for user in users]
+            after = [self._found((Root(user),), inside[user] | more) for user in users]
         except Stop as reason:
             return str(reason)
         for old, new in zip(before, after, strict=True):
@@ -433,12 +434,13 @@ class Fusion:
     def closure(self, roots: Iterable[str], more: Collection[str] = ()) -> frozenset[str]:
         """The inlined blocks that kernels with these roots compute; `more` are inlined too."""
         found: set[str] = set()
-        stack = [source for root in roots for source in self.sources[root]]
+        inlined, sources = self.inlined, self.sources
+        stack = [source for root in roots for source in sources[root]]
         while stack:
             name = stack.pop()
-            if name not in found and (name in self.inlined or name in more):
+            if name not in found and (name in inlined or name in more):
                 found.add(name)
-                stack += self.sources[name]
+                stack += sources[name]
         return frozenset(found)
 
     def members(self, roots: tuple[Root, ...]) -> frozenset[str]:

@@ -73,6 +73,7 @@ class _Merger:
         self._readings: dict[Group, frozenset[object]] = {}
         self._pairs = Pairs(fusion.signatures, fusion.members, fusion.settled)
         self._verdicts: dict[object, Verdict] = {}
+        self._leads: dict[int, tuple[int, ...] | None] = {}
         self.readers: dict[str, set[int]] = {}
         for n, names in self.reads.items():
             for name in names:
@@ -227,18 +228,23 @@ class _Merger:
         found = {self.home[name] for name in self.reads[number] if name in self.home}
         for name in self.reads[number]:
             found |= self.readers[name]
-        earlier = (n for n in found if n < number and n in self.groups)
-        return sorted((n for n in earlier if self._alike(n, number)), reverse=True)
+        shape = self._lead(number)
+        if shape is None:
+            return []
+        earlier = [n for n in found if n < number and n in self.groups]
+        shapes = {n: lead for n in earlier if (lead := self._lead(n)) is not None}
+        return sorted((n for n, lead in shapes.items() if _is_part(lead, shape)), reverse=True)
 
-    def _alike(self, first: int, second: int) -> bool:
-        """Whether two groups could share a kernel by kind and size."""
-        blocks = self.fusion.view.blocks
-        lead = [blocks[self.groups[n][0].block] for n in (first, second)]
-        if any(root.block in self.fusion.kept for n in (first, second) for root in self.groups[n]):
-            return False
-        if any(block.kind in (BlockKind.OPAQUE, BlockKind.UPDATE) for block in lead):
-            return False
-        return _is_part(lead[0].shape, lead[1].shape)
+    def _lead(self, number: int) -> tuple[int, ...] | None:
+        """The shape of a group's first block; None where it shares no kernel with others, whatever
+        their size."""
+        if number not in self._leads:
+            group = self.groups[number]
+            lead = self.fusion.view.blocks[group[0].block]
+            alone = lead.kind in (BlockKind.OPAQUE, BlockKind.UPDATE)
+            alone = alone or any(root.block in self.fusion.kept for root in group)
+            self._leads[number] = None if alone else lead.shape
+        return self._leads[number]
 
     # -- merging ---------------------------------------------------------------------------------
 
@@ -250,7 +256,7 @@ class _Merger:
         asked(PAIRS)
         key = self._pairs.key(self.groups, number, other), related, kin
         # A refusal that is known costs less than finding out what is between the two.
-        if self._verdicts.get(key) == REFUSED or not self._may_join(number, other, related):
+        if self._verdicts.get(key) is REFUSED or not self._may_join(number, other, related):
             return False
         if key not in self._verdicts:
             done(PAIRS)
@@ -277,6 +283,7 @@ class _Merger:
         self.groups[number] = roots
         self._pairs.forget(number)
         self._pairs.forget(other)
+        self._leads.pop(number, None)
         self.home.update((root.block, number) for root in roots)
         self.reads[number] = self._reads(roots)
         self.order.join(number, other)
@@ -288,9 +295,11 @@ class _Merger:
         """Store nothing that was stored only for kernels which are one now."""
         fusion = self.fusion
         for root in self.groups[number][1:]:
+            if root.block in fusion.must:
+                continue
             rest = tuple(r for r in self.groups[number] if r is not root)
             users = set(fusion.roots_using(root.block))
-            if root.block in fusion.must or not users <= {r.block for r in rest}:
+            if not users <= {r.block for r in rest}:
                 continue
             fusion.inlined.add(root.block)
             try:

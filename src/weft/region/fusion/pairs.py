@@ -54,8 +54,8 @@ class Pairs:
         """A key that pairs of equal structure share: what is alike in both of a pair is one block
         or tensor in each of these."""
         one, other = self._look(first, groups[first]), self._look(second, groups[second])
-        common = one.places.keys() & other.places.keys()
-        shared = frozenset((one.places[name], other.places[name]) for name in common)
+        here, there = one.places, other.places
+        shared = frozenset([(here[name], there[name]) for name in here.keys() & there.keys()])
         return one.structure, other.structure, shared
 
     def forget(self, number: int) -> None:

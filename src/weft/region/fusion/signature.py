@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from weft.poly_view.ir import PolyBlock
 from weft.region.ir import Fold, Kernel, Let, Read
 from weft.region.writing.emit import Root, View
 from weft.tiny.ir import Cast, Check, Const, Iota, Reduce
+
+_KINDS: Final = 32
+"""Bits for the number of a kind of tensor."""
 
 
 class Signatures:
@@ -23,9 +27,8 @@ class Signatures:
     def __init__(self, view: View) -> None:
         self.view = view
         self._numbers: dict[Hashable, int] = {}
-        self._blocks: dict[str, int] = {}
-        self._tensors: dict[str, int] = {}
-        self._around: dict[str, tuple[str, ...]] = {}
+        self._blocks: dict[str, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
+        self._tensors: dict[str, tuple[str, int]] = {}
 
     def of(
         self, roots: Sequence[Root], inlined: frozenset[str]
@@ -38,7 +41,6 @@ class Signatures:
         self, roots: Sequence[Root], inlined: frozenset[str]
     ) -> tuple[Hashable, tuple[str, ...], tuple[str, ...]]:
         """The key, with the blocks it speaks of (roots, and what is read) and the tensors."""
-        blocks = self.view.blocks
         numbers: dict[str, int] = {}
         tensors: dict[str, int] = {}
         parts: list[Hashable] = []
@@ -53,41 +55,46 @@ class Signatures:
             if name in done:
                 continue
             done.add(name)
-            parts.append(self._block(name))
-            for access in blocks[name].accesses:
-                source = access.tensor
+            number, sources, around = self._blocks.get(name) or self._block(name)
+            parts.append(number)
+            for source in sources:
                 parts.append(numbers.setdefault(source, len(numbers)))
                 if source in inlined:
                     stack.append(source)
                 else:
                     self._place(source, tensors, parts)
-            for source in self._around[name]:
+            for source in around:
                 self._place(source, tensors, parts)
         return tuple(parts), tuple(numbers), tuple(tensors)
 
     def _place(self, name: str, tensors: dict[str, int], parts: list[Hashable]) -> None:
-        """Note which tensor a block is stored as: the how-manieth, and of what kind."""
-        tensor = self.view.sources[name].tensor.name
-        parts.append((tensors.setdefault(tensor, len(tensors)), self._tensor(name)))
+        """Note which tensor a block is stored as: the how-manieth, and of what kind. Below 0, so
+        that it is no number of a block."""
+        tensor, kind = self._tensors.get(name) or self._tensor(name)
+        parts.append(~(tensors.setdefault(tensor, len(tensors)) << _KINDS | kind))
 
-    def _tensor(self, name: str) -> int:
-        if name not in self._tensors:
-            source = self.view.sources[name]
-            held = source.tensor
-            self._tensors[name] = self._number((held.dtype, held.shape, source.atoms, source.order))
+    def _tensor(self, name: str) -> tuple[str, int]:
+        """The tensor that a block is stored as, and the number of its kind."""
+        source = self.view.sources[name]
+        held = source.tensor
+        kind = self._number((held.dtype, held.shape, source.atoms, source.order))
+        self._tensors[name] = held.name, kind
         return self._tensors[name]
 
-    def _block(self, name: str) -> int:
-        """The number of what a block computes, without its name and those of its operands."""
-        if name not in self._blocks:
-            block = self.view.blocks[name]
-            params = [self.view.params[name] for name in sorted(block.params)]
-            around = [] if block.base is None else [block.base]
-            self._around[name] = (*around, *(param.access.tensor for param in params))
-            reads = ((a.map, a.guards, repr(a.fill), a.widen) for a in block.accesses)
-            known = ((param.name, param.low, param.high, param.access.map) for param in params)
-            written = (block.write, block.base is None)
-            self._blocks[name] = self._number((_computed(block), *reads, written, *known))
+    def _block(self, name: str) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+        """The number of what a block computes, without its name and those of its operands; then
+        what it reads, and what it needs beside that."""
+        block = self.view.blocks[name]
+        params = [self.view.params[name] for name in sorted(block.params)]
+        around = [] if block.base is None else [block.base]
+        reads = ((a.map, a.guards, repr(a.fill), a.widen) for a in block.accesses)
+        known = ((param.name, param.low, param.high, param.access.map) for param in params)
+        written = (block.write, block.base is None)
+        self._blocks[name] = (
+            self._number((_computed(block), *reads, written, *known)),
+            tuple(access.tensor for access in block.accesses),
+            (*around, *(param.access.tensor for param in params)),
+        )
         return self._blocks[name]
 
     def _number(self, what: Hashable) -> int:

@@ -131,7 +131,7 @@ class Work(ABC):
         beforehand how long these take, each has a block, and units that are done take the next."""
         return self.items if self.hulls else min(self.target.limits.units, self.items)
 
-    @property
+    @cached_property
     def together(self) -> int:
         """Matrices whose tiles are worked on at a time: half of the cache that all units share has
         room for their columns, of which every tile reads all again."""
@@ -202,9 +202,11 @@ class Work(ABC):
         """
         if self.hulls:
             return ()
-        costs = [self.cost(item) for item in range(self.period)]
-        if len(set(costs)) == 1:
+        together, group = self.together, self.per_group
+        every = [self.cost(item) for item in range(0, group, together)]
+        if len(set(every)) == 1:
             return ()
+        costs = [cost for cost in every for _ in range(together)] * (self.period // group)
         taken: list[list[int]] = [[] for _ in range(self.grid)]
         ends = [(0, block) for block in range(self.grid)]
         for item, cost in enumerate(costs):

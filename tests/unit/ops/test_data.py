@@ -90,6 +90,12 @@ def test_samples_of_an_object_and_of_an_iterator() -> None:
             SpecViolation,
             r"the samples of a batch have different shapes: \(2,\) and \(2, 2\)",
         ),
+        (
+            lambda: data.batches({}, 2),
+            UserError,
+            r"\[batches\] the source is \{\}, in which there is no array; give arrays",
+        ),
+        (lambda: data.batches(([], {"a": ()}), 2), UserError, "in which there is no array"),
         (lambda: data.prefetch(WRONG), UserError, r"\[prefetch\] the source is an int"),
         (lambda: data.prefetch([X], 0), UserError, "depth is 0; it must be a whole number over 0"),
     ],
@@ -174,3 +180,54 @@ def test_no_thread_is_left_behind() -> None:
 def test_a_traced_function_makes_nothing_ahead() -> None:
     with pytest.raises(UserError, match="make items ahead outside of it"):
         weft.jit(lambda x: next(data.prefetch([X])) + x)(X)
+
+
+def _consumed_by(count: int, items: Any) -> list[Any]:
+    """What several threads get of prefetched items: items, and errors."""
+    found: list[Any] = []
+
+    def consume() -> None:
+        try:
+            found.extend(float(item[0]) for item in items)
+        except ValueError as error:
+            found.append(str(error))
+
+    consumers = [threading.Thread(target=consume, daemon=True) for _ in range(count)]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(30.0)
+        assert not consumer.is_alive(), "it waits for an item that never comes"
+    return found
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_several_threads_share_the_items(fails: bool) -> None:
+    def source() -> Iterator[Any]:
+        for number in range(20):
+            yield np.array([number], np.float32)
+        if fails:
+            raise ValueError("no more")
+
+    found = _consumed_by(4, data.prefetch(source()))
+    assert sorted(found, key=str) == sorted([*map(float, range(20)), *["no more"] * fails], key=str)
+    assert not threads()
+
+
+def test_who_waits_for_an_item_gets_the_end_when_another_thread_closes() -> None:
+    go = threading.Event()
+
+    def source() -> Iterator[Any]:
+        yield np.zeros(1, np.float32)
+        go.wait(30.0)
+
+    items = data.prefetch(source())
+
+    def end() -> None:
+        go.set()
+        items.close()
+
+    closer = threading.Timer(0.2, end)
+    closer.start()
+    assert _consumed_by(3, items) == [0.0]
+    closer.join()

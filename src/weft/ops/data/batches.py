@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.arrays import handed_in
-from weft.foundation.errors import SpecViolation, UserError, a_type
+from weft.foundation.errors import SpecViolation, UserError, a_type, brief
 from weft.ops.calls import public
 from weft.ops.pytree import alike, flatten, is_container, leaf_names, unflatten
 from weft.ops.random import fold_in, permutation
@@ -67,6 +67,11 @@ class _Arrays(Samples):
     def __init__(self, source: Any) -> None:
         leaves, self.structure = flatten(source)
         names = leaf_names(self.structure, "source")
+        if not leaves:
+            raise UserError(
+                f"the source is {brief(source)}, in which there is no array; give arrays with an "
+                "axis of samples"
+            )
         for name, leaf in zip(names, leaves, strict=True):
             if not isinstance(leaf, _ARRAYS) or not leaf.ndim:
                 what = "a scalar" if isinstance(leaf, _ARRAYS) else a_type(leaf)

@@ -76,9 +76,10 @@ def _move_item(item: Any, arena: Arena) -> Any:
 
 
 def _finish(thread: threading.Thread, shared: _Shared) -> None:
-    """Let the thread end, and wait for it."""
+    """Let the thread end, and wait for it. Whoever waits for an item gets the end."""
     shared.stop.set()
     shared.room.release()
+    shared.ready.put(_End())
     if thread is threading.current_thread() or not thread.is_alive():
         return
     thread.join(_PATIENCE)
@@ -92,7 +93,8 @@ def _finish(thread: threading.Thread, shared: _Shared) -> None:
 
 
 class Prefetched:
-    """The items of an iterator, made ahead. It can be used in a `with` block."""
+    """The items of an iterator, made ahead. It can be used in a `with` block, and by several
+    threads: each item goes to one of them, and so does an error; all get the end."""
 
     def __init__(self, source: Iterator[Any], depth: int, arena: Arena | None) -> None:
         self._shared = _Shared(depth)
@@ -119,6 +121,8 @@ class Prefetched:
             self._shared.room.release()
             return found.value
         self.close()
+        # There is one end, and another thread may wait for it too.
+        self._shared.ready.put(_End())
         raise StopIteration if found.error is None else found.error
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from weft.foundation.dtypes import BF16, F16, F32
+from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import axis
 from weft.region.fitting.choices import with_known_choices
 from weft.region.fitting.cutting import needed
@@ -20,7 +20,13 @@ from weft.region.fitting.in_pages import in_pages
 from weft.region.fitting.joining import live, merged, replaced
 from weft.region.fitting.one_query import with_one_query
 from weft.region.fitting.shares import with_shares
-from weft.region.forms.attention import find_attention, keeps_weights
+from weft.region.forms.attention import (
+    find_attention,
+    keeps_weights,
+    score_sides,
+    value_side,
+    weight_side,
+)
 from weft.region.forms.few import is_of_few, reads_pages
 from weft.region.forms.warpgroups import suits_warpgroups
 from weft.region.ir import (
@@ -30,6 +36,7 @@ from weft.region.ir import (
     Chain,
     Const,
     Kernel,
+    Let,
     Materialize,
     Module,
     Output,
@@ -129,8 +136,78 @@ def _joined(module: Module, chain: Chain, target: Target) -> Module:
     if not _is_worth_it(kernel, target):
         return module
     if target.kind is Kind.GPU and not suits_warpgroups(kernel, lean.tensors):
-        return module
+        lean, kernel = _with_stored_sides(lean, kernel, parts[-1].name)
+        if not suits_warpgroups(kernel, lean.tensors):
+            return module
     return replaced(lean, parts, kernel, handed - kept)
+
+
+def _with_stored_sides(module: Module, kernel: Kernel, last: str) -> tuple[Module, Kernel]:
+    """An attention whose queries, keys or values are computed from what is read (they are stored
+    with 8 bits, say), reading them from tensors that maps before it store, and the module with
+    these before its kernel `last`: a map moves each element once, an attention of many queries
+    that is not one kernel the scores of all pairs. That of few queries moves little more than its
+    keys and values, and is left as it is."""
+    found = find_attention(kernel)
+    if found is None or is_of_few(kernel, found):
+        return module, kernel
+    dtype = _narrow(kernel, weight_side(kernel, found)).dtype
+    columns = (found.depth, found.depth, found.value)
+    sides = (*score_sides(kernel, found), value_side(kernel, found))
+    for side, inner in zip(sides, columns, strict=True):
+        let = _narrow(kernel, side)
+        if isinstance(let.expr, Read) or dtype not in (BF16, F16):
+            continue
+        axes = (*(name for name in let.axes if name not in inner), *inner)
+        made = _stored(kernel, let, dtype, axes, f"{last}_{let.name}")
+        if made is None:
+            continue
+        own, kernel = made
+        (output,) = own.outputs
+        shape = tuple(kernel.sizes[name] for name in axes)
+        stored = Tensor(output.tensor, own.let(output.value).dtype, shape, "internal")
+        kernels = (each for k in module.kernels for each in ((own, k) if k.name == last else (k,)))
+        module = replace(
+            module,
+            kernels=tuple(kernels),
+            tensors=dict(module.tensors) | {stored.name: stored},
+            origin=module.origin | {own.name: module.origin.get(last, ())},
+        )
+    return module, kernel
+
+
+def _stored(
+    kernel: Kernel, let: Let, dtype: DType, axes: Sequence[str], tensor: str
+) -> tuple[Kernel, Kernel] | None:
+    """A map that stores a value with 16 bits, and the kernel reading it from there; None where it
+    is no value of single elements, or loses something by being stored."""
+    lets = [each for each in kernel.body if each.name in needed([let.name], kernel)]
+    if not all(isinstance(each.expr, _OF_ELEMENTS) for each in lets):
+        return None
+    read, kept = replace(let, expr=Read(tensor, tuple(map(axis, axes)))), let
+    after = [read]
+    if let.dtype is not dtype:
+        # A byte is a value of either format of 16 bits, so that it is the same one on the way.
+        if not isinstance(let.expr, Cast) or kernel.let(let.expr.x).dtype.storage_bytes != 1:
+            return None
+        kept = Let(f"{let.name}_kept", dtype, let.axes, let.expr)
+        lets[-1] = kept
+        after = [replace(read, name=kept.name, dtype=dtype), replace(let, expr=Cast(kept.name))]
+    own = Kernel(
+        f"map_{tensor}", Pattern.MAP, kernel.axes, tuple(lets),
+        (Output(tensor, kept.name, tuple(map(axis, axes))),), labels=kernel.labels,
+    )  # fmt: skip
+    body = [each for old in kernel.body for each in (after if old is let else [old])]
+    return live(own), live(replace(kernel, body=tuple(body)))
+
+
+def _narrow(kernel: Kernel, name: str) -> Let:
+    """A value, or what it was with 16 bits before it was converted."""
+    found = let = kernel.let(name)
+    while isinstance(let.expr, Cast):
+        let = kernel.let(let.expr.x)
+        found = let if let.dtype in (BF16, F16) else found
+    return found
 
 
 def _is_worth_it(kernel: Kernel, target: Target) -> bool:

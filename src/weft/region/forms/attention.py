@@ -151,11 +151,20 @@ def leads_to(lets: Mapping[str, Let], name: str, goal: str) -> bool:
 
 def value_side(kernel: Kernel, found: AttentionParts) -> str:
     """The factor of the mixed values that is not the weight."""
+    return _mixed_sides(kernel, found)[1]
+
+
+def weight_side(kernel: Kernel, found: AttentionParts) -> str:
+    """The factor of the mixed values that each query has its own of."""
+    return _mixed_sides(kernel, found)[0]
+
+
+def _mixed_sides(kernel: Kernel, found: AttentionParts) -> tuple[str, str]:
     made = kernel.let(found.mixed).expr
     product = kernel.let(made.value).expr if isinstance(made, Reduce) else None
     assert isinstance(product, Binary)
-    rows = {found.query}
-    return product.rhs if rows & set(kernel.let(product.lhs).axes) else product.lhs
+    sides = (product.lhs, product.rhs)
+    return sides if found.query in kernel.let(product.lhs).axes else (sides[1], sides[0])
 
 
 def score_sides(kernel: Kernel, found: AttentionParts) -> tuple[str, str]:

@@ -1,0 +1,49 @@
+"""Attention whose queries, keys or values are computed from what is stored, as those with 8 bits
+are: maps store them with 16, and one kernel reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+import weft
+from tests.example_inputs import inputs_for
+from tests.gpu_interpreted import InterpretedGpu
+from weft import functional as F
+from weft.testing.compare import compare
+
+SHAPE: Final = (1, 2, 96, 64)
+
+
+def narrow(q: Any, k: Any, v: Any) -> Any:
+    return F.attention(q.astype("bf16"), k.astype("bf16"), v.astype("bf16"), causal=True)
+
+
+def scaled(q: Any, k: Any, v: Any) -> Any:
+    return F.attention(q, k.astype("bf16") * 0.5, v.astype("bf16") * 0.25)
+
+
+CASES: Final[dict[str, tuple[Callable[..., Any], str, str, int]]] = {
+    "keys and values": (narrow, "bf16", "fp8_e4m3", 2),
+    "all of them": (narrow, "fp8_e5m2", "fp8_e5m2", 3),
+    "scaled": (scaled, "bf16", "fp8_e4m3", 2),
+    "f16 beside them": (
+        lambda q, k, v: F.attention(q, k.astype("f16"), v.astype("f16")), "f16", "fp8_e4m3", 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_maps_store_what_the_kernel_reads(name: str) -> None:
+    function, wide, stored, maps = CASES[name]
+    q, k = weft.zeros(SHAPE, dtype=wide), weft.zeros(SHAPE, dtype=stored)
+    program = weft.jit(function).program(q, k, k)
+    code = InterpretedGpu("sm90").compile(program).compilation["gpu"]
+    found = [launch.rstrip("0123456789")[:3] for launch in code.launches]
+    assert found.count("att") == 1
+    assert found.count("map") <= maps
+    assert set(found) <= {"att", "map"}
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)

@@ -11,7 +11,7 @@ one number each on a CPU, they are put together first; kernels of short vectors 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 from weft.foundation.index_expr import Expr, axis, substitute
@@ -224,14 +224,16 @@ class _Merger:
         )
 
     def _candidates(self, number: int) -> list[int]:
-        """Earlier groups that this one reads, or that read the same tensors, nearest first."""
-        found = {self.home[name] for name in self.reads[number] if name in self.home}
+        """Groups that this one reads, or earlier ones that read the same tensors, nearest first.
+        What it reads may have become part of a later group."""
+        needed = {self.home[name] for name in self.reads[number] if name in self.home}
+        found = set(needed)
         for name in self.reads[number]:
             found |= self.readers[name]
         shape = self._lead(number)
         if shape is None:
             return []
-        earlier = [n for n in found if n < number and n in self.groups]
+        earlier = [n for n in found if (n < number or n in needed) and n in self.groups]
         shapes = {n: lead for n in earlier if (lead := self._lead(n)) is not None}
         return sorted((n for n, lead in shapes.items() if _is_part(lead, shape)), reverse=True)
 
@@ -408,7 +410,7 @@ class _Merger:
                 for (block, places, guards) in emitter.values
                 if block == root.block and not guards
             }
-            places = read.pop() if len(read) == 1 else self._by_position(emitter, root)
+            places = read.pop() if len(read) == 1 else self._by_position(emitter, root, reduced)
             axes = {expr.single_axis.name for expr in places if expr.single_axis is not None}
             missing = set(emitter.own) - axes
             if missing and not inside.isdisjoint(fusion.settled):
@@ -418,11 +420,17 @@ class _Merger:
             found.append(Root(root.block, places))
         return found
 
-    def _by_position(self, emitter: Emitter, root: Root) -> tuple[Expr, ...]:
+    def _by_position(
+        self, emitter: Emitter, root: Root, reduced: Collection[str]
+    ) -> tuple[Expr, ...]:
+        """A block with an element for each of the kernel's, or for each of its rows."""
         shape = self.fusion.view.blocks[root.block].shape
-        if shape != tuple(emitter.sizes[name] for name in emitter.own):
+        if shape == tuple(emitter.sizes[name] for name in emitter.own):
+            return emitter.places
+        rows = [name for name in emitter.own if name not in reduced]
+        if not rows or shape != tuple(emitter.sizes[name] for name in rows):
             raise Stop(f"{root.block} has another shape")
-        return emitter.places
+        return tuple(map(axis, rows))
 
 
 def dependencies(view: View, name: str) -> set[str]:

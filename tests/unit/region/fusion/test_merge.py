@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.gpu_interpreted import InterpretedGpu
 from tests.gpu_programs import through_stages
 from tests.lowered import lowered
 from weft.foundation.tally import Tally, tallied
@@ -14,6 +15,7 @@ from weft.region.fusion.greedy import DRAFTS
 from weft.region.fusion.merge import LONGEST, PAIRS
 from weft.region.interp import run_module
 from weft.region.ir import Pattern
+from weft.testing.compare import compare
 from weft.tiny.from_ptir import lower_program
 
 pytestmark = pytest.mark.usefixtures("small_machine")
@@ -54,6 +56,38 @@ def test_sums_of_one_tensor_share_a_kernel_whatever_follows_each_of_them() -> No
     program = b.build(one, two, b.exp(one) * p, b.exp(two) * q)
     made = through_stages(program, "sm90")["region"].kernels
     assert [kernel.pattern for kernel in made].count(Pattern.ROW) == 1
+
+
+def cross_entropy(order: tuple[int, ...]) -> Program:
+    """A loss of logits and its gradient by them, with results in some order."""
+    b = Builder("loss")
+    x, target = b.param("f32", [ROWS, WIDTH]), b.param("si32", [ROWS])
+    shape = [ROWS, WIDTH]
+    largest = b.broadcast_to(b.reduce_max(x, [1], keepdims=True), shape)
+    power = b.exp(x - largest)
+    total = b.reduce_sum(power, [1])
+    wanted = b.broadcast_to(b.reshape(target, [ROWS, 1]), shape)
+    chosen = b.compare(b.iota("si32", shape, 1), wanted, "equal")
+    picked = b.reduce_sum(b.select(chosen, x - largest, 0.0), [1])
+    scale = b.broadcast_to(b.reshape(b.reciprocal(total), [ROWS, 1]), shape)
+    results = scale * power + b.select(chosen, b.full(shape, -1.0, "f32"), 0.0), total, picked
+    return b.build(*(results[number] for number in order))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
+def test_a_loss_and_its_gradient_read_the_logits_once(order: tuple[int, ...]) -> None:
+    """What is picked is no part of the gradient, but a number of the same rows."""
+    module = through_stages(cross_entropy(order), "sm90")["region"]
+    assert [module.inputs[0] in kernel.inputs for kernel in module.kernels].count(True) == 1
+
+
+@pytest.mark.parametrize("target", ["sm80", "sm90"])
+def test_what_is_read_once_is_right(target: str) -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((ROWS, WIDTH)).astype(np.float32)
+    inputs = [logits, rng.integers(0, WIDTH, ROWS).astype(np.int32)]
+    report = compare(cross_entropy((0, 1, 2)), inputs, InterpretedGpu(target))
+    assert report.agrees, str(report)
 
 
 def test_a_product_does_not_store_many_things_that_are_not_made_of_it() -> None:

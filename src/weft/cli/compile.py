@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import numpy as np
 import typer
 
-from weft.cli.report import check_writable, printable
+from weft.cli.report import printable
 from weft.cli.sizes import Sizes, load_sized
 from weft.cli.tables import new_table, print_table
 from weft.driver.compile import Executable, compile_program
@@ -22,6 +22,7 @@ from weft.driver.stages.links import links_of
 from weft.driver.stages.remarks import with_origins
 from weft.driver.tuning.measure import append, measure_program
 from weft.foundation.errors import UserError
+from weft.foundation.files import check_writable
 from weft.ptir.files import read_bytes
 from weft.target.known import target_named
 from weft.target.target import Target

@@ -21,9 +21,10 @@ from rich.progress import (
 from rich.text import Text
 
 from weft import __version__
-from weft.cli.report import check_writable, complain, printable
+from weft.cli.report import complain, printable
 from weft.driver.backends import Backend, get_backend
 from weft.foundation.errors import UserError
+from weft.foundation.files import check_writable
 from weft.target.known import target_named
 from weft.testing.conformance.case import Case
 from weft.testing.conformance.matrix import Matrix, as_lists, as_table, legend

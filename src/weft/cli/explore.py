@@ -10,7 +10,7 @@ import typer
 from weft.bundles import manifest
 from weft.bundles.build import PROGRAM
 from weft.cli.programs import load_program
-from weft.cli.report import check_apart, check_writable, complain, printable, write
+from weft.cli.report import check_apart, complain, printable, write
 from weft.cli.scripts import run_script
 from weft.cli.sizes import Sizes, load_sized, sizes_in, with_sizes
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
@@ -20,6 +20,7 @@ from weft.explorer.record import Options
 from weft.explorer.serve import Server, Session
 from weft.explorer.traces import events_in, left_out, records_of_trace
 from weft.foundation.errors import UserError
+from weft.foundation.files import check_writable
 from weft.ptir.ir import Program
 from weft.ptir.specialise import is_static
 from weft.target.known import target_named

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 import weft
-from weft.cli.report import check_apart, check_writable, printable
+from weft.cli.report import check_apart, printable
 from weft.cli.scripts import run_script
 from weft.foundation.errors import UserError
+from weft.foundation.files import check_writable
 from weft.ops.trace.profile import KEYS
 
 

@@ -41,11 +41,12 @@ def _give_up(script: Path, why: str) -> None:
 
 
 def _from_script(found: TracebackType | None, script: Path) -> TracebackType | None:
-    """A traceback from the first line of the script on."""
+    """A traceback from the first line of the script on; nothing where it did not begin, as where
+    Python cannot read it."""
     at = found
     while at is not None and at.tb_frame.f_code.co_filename != str(script):
         at = at.tb_next
-    return at or found
+    return at
 
 
 @contextmanager

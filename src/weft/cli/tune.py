@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from weft.cli.commands import work_of
-from weft.cli.report import check_writable
 from weft.cli.sizes import Sizes
 from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
 from weft.foundation.errors import UserError
+from weft.foundation.files import check_writable
 
 
 def tune_command(

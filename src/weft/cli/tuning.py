@@ -12,7 +12,7 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from weft.cli.report import check_writable, complain, printable
+from weft.cli.report import complain, printable
 from weft.cli.sizes import load_sized
 from weft.cli.tables import new_table, print_table
 from weft.driver.cuda import target_of_device
@@ -25,6 +25,7 @@ from weft.driver.tuning.products import Product, product_named
 from weft.driver.tuning.tune import Trial, Tuning
 from weft.driver.tuning.tune_products import FormFile, tune_products
 from weft.foundation.errors import UserError
+from weft.foundation.files import check_writable
 from weft.foundation.tally import counted
 from weft.ptir.ir import Program
 from weft.runtime import cache

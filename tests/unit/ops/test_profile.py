@@ -16,6 +16,7 @@ import weft
 from tests.trace_events import check_trace
 from weft import nn
 from weft.cli.main import app
+from weft.driver.stages.origins import Origin
 from weft.foundation.errors import UserError
 from weft.foundation.lines import LAYER, Place
 from weft.ops.trace.profile import Profile, Span
@@ -210,4 +211,66 @@ def test_the_command_runs_a_script(tmp_path: Path) -> None:
     assert run(app, ["profile", str(script), "idle"]).exit_code == 1
     assert run(app, ["profile", str(script), "bad"]).exit_code == 1
     assert run(app, ["profile", str(tmp_path / "none.py")]).exit_code == 1
+    script.write_text("import weft\nx = = 1\n")
+    found = run(app, ["profile", str(script)])
+    assert found.exit_code == 1
+    assert found.output.startswith(f'  File "{script}", line 2')
+    assert "runpy" not in found.output
+    assert "it raised SyntaxError" in found.output
     assert run(app, ["profile", str(script), "--by", "colour"]).exit_code == 1
+
+
+def test_a_profile_can_be_used_again(tmp_path: Path) -> None:
+    again = weft.profile(tmp_path / "trace.json", show=False)
+    x, f = weft.ones((3,)).eval(), weft.jit(lambda x: weft.exp(x) * 2.0)
+    with again as first:
+        f(x)
+    with again as second, again as inner:
+        f(x)
+    assert len(first.spans) == len(inner.spans) > 0
+    assert not second.spans
+    watched = weft.trace(weft.TraceConfig(profile_backend=True))
+    for _ in range(2):
+        with watched as tracer:
+            f(x)
+        assert tracer.profile is not None
+        assert tracer.profile.spans
+
+
+def test_where_a_trace_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"\[profile\] cannot write .*there is no folder"):
+        weft.profile(tmp_path / "nowhere" / "trace.json")
+    with pytest.raises(UserError, match="it is a folder"):
+        weft.profile(tmp_path)
+
+
+def _origin(*layers: str) -> Origin:
+    return Origin(("mul",), tuple(Place("/a/m.py", n, layer) for n, layer in enumerate(layers)))
+
+
+@pytest.mark.parametrize(
+    ("layers", "told"),
+    [
+        ((), ""),
+        (("",), ""),
+        (("a",), "a"),
+        (("a", "b", "a"), "a and 1 more"),
+        (("", "a"), "a"),
+        (("blocks[0]", "blocks[0].qkv"), "blocks[0].qkv"),
+        (("blocks[1].mlp", "blocks[0].mlp", "blocks[1]", "blocks"), "blocks[1].mlp and 1 more"),
+        (("blocks[1]", "blocks[10]"), "blocks[1] and 1 more"),
+    ],
+)
+def test_a_kernel_says_of_how_many_layers_it_is(layers: tuple[str, ...], told: str) -> None:
+    assert _origin(*layers).shared_layers == told
+
+
+def test_what_layers_share_is_credited_to_all_of_them() -> None:
+    found = Profile()
+    for seconds, layers in ((3.0, ("a", "b")), (2.0, ("a",)), (1.0, ("b", "c"))):
+        found.add("k", 0.0, seconds, origin=_origin(*layers))
+    rows = [row.split("  ") for row in found.table("layer").splitlines()[1:]]
+    assert [row[-1] for row in rows] == ["a and 1 more", "a", "b and 1 more"]
+    assert found.table("op").endswith("3 layers")
+    assert found.spans[0].layers == ("a", "b")
+    assert found.chrome()["traceEvents"][1]["args"]["layers"] == ["a", "b"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.driver.stages.compilation import Compilation
@@ -34,9 +34,28 @@ class Origin:
         return first.layer if isinstance(first, Place) else ""
 
     @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers of all these lines, in the order of the lines. A layer around another one of
+        these is left out: what is inside says more."""
+        found = dict.fromkeys(place.layer for place in self.places if isinstance(place, Place))
+        inner = [each for each in found if each and not _surrounds_one(each, found)]
+        return tuple(inner)
+
+    @property
+    def shared_layers(self) -> str:
+        """The layer, and how many others there are: `blocks[0].mlp and 11 more`."""
+        found = self.layers
+        own = self.layer if self.layer in found or not found else found[0]
+        return f"{own} and {len(found) - 1} more" if len(found) > 1 else own
+
+    @property
     def op(self) -> str:
         """The ops in one line."""
         return " + ".join(self.ops[:4]) + (" + ..." if len(self.ops) > 4 else "")
+
+
+def _surrounds_one(layer: str, layers: Iterable[str]) -> bool:
+    return any(other.startswith((f"{layer}.", f"{layer}[")) for other in layers)
 
 
 def kernel_origins(compilation: Compilation) -> dict[str, Origin]:

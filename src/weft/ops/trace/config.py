@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
 
 from weft.foundation.calls import told, told_methods
 from weft.foundation.errors import UserError, brief
+from weft.foundation.files import check_writable
 from weft.ops.graph.hooks import WATCH
 from weft.ops.trace.profile import Profile
 from weft.ops.trace.tracer import ProgramTracer
+
+T = TypeVar("T")
 
 
 @told_methods
@@ -41,7 +46,9 @@ class TraceConfig:
 @told
 def trace(config: TraceConfig | None = None) -> AbstractContextManager[ProgramTracer]:
     """Watch everything that is compiled or run inside the `with` block, in every thread."""
-    return _watch_programs(_tracer(TraceConfig(profile_backend=True) if config is None else config))
+    chosen = TraceConfig(profile_backend=True) if config is None else config
+    first = [_tracer(chosen)]
+    return _Again(lambda: _watch_programs(first.pop() if first else _tracer(chosen)))
 
 
 @told
@@ -52,9 +59,35 @@ def profile(
     went: op, line and layer of every kernel, the most expensive first.
 
     `trace` is a file for Perfetto or chrome://tracing. `as p` has the numbers: `p.table("line")`,
-    `p.spans`. With `show` off nothing is printed.
+    `p.spans`. With `show` off nothing is printed. What this gives can be used again: every block
+    has numbers of its own, and the file is that of the last.
     """
-    return _profile_calls(None if trace is None else Path(trace), show)
+    path = None if trace is None else Path(trace)
+    if path is not None:
+        check_writable(path)
+    return _Again(lambda: _profile_calls(path, show))
+
+
+class _Again(AbstractContextManager[T]):
+    """A context that can be entered again, each time anew."""
+
+    def __init__(self, begin: Callable[[], AbstractContextManager[T]]) -> None:
+        self._begin = begin
+        self._open: list[AbstractContextManager[T]] = []
+
+    def __enter__(self) -> T:
+        made = self._begin()
+        found = made.__enter__()
+        self._open.append(made)
+        return found
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return self._open.pop().__exit__(kind, error, trace)
 
 
 @contextmanager

@@ -63,11 +63,16 @@ class Span:
         """The layer of the model, `blocks[3].attn`; nothing outside of models."""
         return self.origin.layer
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """All layers that it computes something of: a fused kernel may belong to several."""
+        return self.origin.layers
+
 
 KEYS: Final[dict[str, Callable[[Span], tuple[str, ...]]]] = {
     "kernel": lambda span: (span.program, span.name, span.line, span.layer),
     "line": lambda span: (span.line,),
-    "layer": lambda span: (span.layer,),
+    "layer": lambda span: (span.origin.shared_layers,),
     "op": lambda span: (span.origin.op or span.name,),
 }
 """What a table can have a row for each of."""
@@ -184,6 +189,7 @@ def _event(span: Span, process: int, track: int) -> dict[str, Any]:
             "line": span.line,
             "file": place.file if place else "",
             "layer": span.layer,
+            "layers": list(span.layers),
         },
     }
 
@@ -195,8 +201,9 @@ def _row(spans: Sequence[Span], total: float, by: str) -> tuple[str, ...]:
     several = f"{first.name} and {len(names) - 1} more" if names[1:] else first.name
     times = f"{seconds / total:.1%}", f"{1e3 * seconds:.3f}", str(len(spans))
     place = first.line + (" ..." if by == "kernel" and len(first.origin.places) > 1 else "")
-    layers = {span.layer for span in spans}
-    layer = first.layer if len(layers) == 1 else f"{len(layers)} layers"
+    layer = first.origin.shared_layers
+    if len({span.origin.shared_layers for span in spans}) > 1:
+        layer = f"{len({name for span in spans for name in span.layers or ('',)})} layers"
     return (*times, several, first.origin.op or first.name, place, layer)
 
 

@@ -91,11 +91,11 @@ def cpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> Attent
 
 def gpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
     """The form that takes the least time: larger tiles are faster where most of them is seen."""
-    if not target.has("wgmma"):
-        return warp_attention_plan(kernel, target, header)
     found = attention_parts(kernel)
     if is_of_few(kernel, found):
         return _few_plan(kernel, target, header)
+    if not target.has("wgmma"):
+        return warp_attention_plan(kernel, target, header)
     widest = max(_elements(kernel, found.depth), _elements(kernel, found.value))
     least = min(form.widest for form in _FORMS if form.widest >= widest)
     forms = [form for form in _FORMS if form.widest == least]
@@ -125,20 +125,20 @@ def _few_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
     keys = kernel.sizes[found.key]
     if high is not None:
         keys = min(keys, max(1, high + kernel.sizes[found.query]))
-    tiles = -(-keys // _FEW_KEYS)
-    tile, units = _up(rows, _KEY_STEP), target.limits.units
+    tile, limits = _up(rows, _KEY_STEP), target.limits
     depth, width = (_up(_elements(kernel, axes), _KEY_STEP) for axes in (found.depth, found.value))
-    slot = 2 * _FEW_KEYS * (depth + width)
-    resident = 2 if tile == _KEY_STEP and 2 * slot <= _RING_BYTES // 2 else 1
-    wanted = -(-units // matrices) if resident == 2 else units // matrices
+    rest, size, slot = 2 * tile * depth + _OTHER_SHARED, _FEW_KEYS, 2 * _FEW_KEYS * (depth + width)
+    half = min(_RING_BYTES, limits.shared_bytes_per_unit - 2 * rest) // 2
+    room = min(_RING_BYTES, limits.shared_bytes_per_block - rest)
+    resident = 2 if tile == _KEY_STEP and 2 * slot <= half else 1
+    if 2 * slot > room:
+        size, slot = size // 2, slot // 2
+    tiles = -(-keys // size)
+    wanted = -(-limits.units // matrices) if resident == 2 else limits.units // matrices
     parts = max(1, min(wanted, tiles // _LEAST_TILES))
     parts = -(-tiles // -(-tiles // parts))
-    rest = 2 * tile * depth + _OTHER_SHARED
-    room = min(_RING_BYTES // resident, target.limits.shared_bytes_per_block - rest)
-    stages = min(_MOST_STAGES, room // slot)
-    return AttentionPlan(
-        header, tile, _FEW_KEYS, stages, consumers=1, registers=(0, 0), parts=parts
-    )
+    stages = min(_MOST_STAGES, (half if resident == 2 else room) // slot)
+    return AttentionPlan(header, tile, size, stages, consumers=1, registers=(0, 0), parts=parts)
 
 
 def _time(form: _Form, kernel: Kernel, target: Target) -> float:

@@ -131,7 +131,8 @@ def _joined(module: Module, chain: Chain, target: Target) -> Module:
     kernel = with_shares(with_known_choices(kernel))
     lean = module
     if target.kind is Kind.GPU:
-        lean, kernel = in_pages(module, kernel, {part.name for part in parts})
+        if target.has("tma"):
+            lean, kernel = in_pages(module, kernel, {part.name for part in parts})
         kernel = kernel if find_attention(kernel) is not None else with_one_query(kernel)
     if not _is_worth_it(kernel, target):
         return module
@@ -217,8 +218,6 @@ def _is_worth_it(kernel: Kernel, target: Target) -> bool:
         return False
     queries, keys = kernel.sizes[found.query], kernel.sizes[found.key]
     streams = target.kind is Kind.GPU and is_of_few(kernel, found)
-    if streams and not target.has("wgmma"):
-        return False
     if not keeps_weights(kernel, found) and (streams or target.kind is not Kind.GPU):
         return False
     if not streams and (min(queries, keys) < FEWEST or reads_pages(kernel, found)):

@@ -186,9 +186,6 @@ _TWO_BLOCKS: Final = 384
 def few_refusals(layout: FewLayout) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
     problem, plan = layout.problem, layout.plan
-    if not layout.target.has("wgmma"):
-        yield refuse("PlanNotSupported", f"{layout.target.name} has no copy engine")
-        return
     for name, operand in (("the queries", problem.q), ("the keys", problem.k), ("V", problem.v)):
         yield from operand_findings(name, operand, problem.q.dtype)
     if max(layout.depth, layout.width) > _MOST_WIDTH:
@@ -214,6 +211,8 @@ def few_refusals(layout: FewLayout) -> Iterator[Finding]:
     limit = layout.target.limits.shared_bytes_per_block
     if layout.shared_bytes > limit:
         yield refuse("SharedMemory", f"{layout.shared_bytes} bytes of shared memory, over {limit}")
+    if problem.pages and not layout.target.has("wgmma"):
+        yield refuse("Pages", f"keys lie in pages; {layout.target.name} has no copy engine")
     if layout.sums_bytes > plan.stages * layout.slot_bytes:
         yield refuse("SharedMemory", "the sums of all warps do not fit the ring")
 
@@ -223,7 +222,7 @@ def _plan(plan: AttentionPlan, problem: Problem) -> Iterator[Finding]:
         yield refuse("PlanField", f"algo={plan.algo} is several kernels on a GPU")
     for name in ("register_tile", "vector"):
         if getattr(plan, name) != AttentionPlan.__dataclass_fields__[name].default:
-            yield refuse("PlanField", f"{name} has no effect in the SM90 template")
+            yield refuse("PlanField", f"{name} has no effect on a GPU")
     if plan.consumers != 1 or plan.registers != (0, 0):
         yield refuse("PlanField", "a plan with parts has one consumer, and registers 0, 0")
     rows = problem.queries

@@ -56,7 +56,7 @@ Body = tuple[ir.Stmt, ...]
 _MEETING: Final = Lit(1)
 _GROUP: Final = Name("row_group")
 _SHARE: Final = Name("key_share")
-_TILE: Final = Name("key_tile")
+TILE: Final = Name("key_tile")
 _PART: Final = Name("part")
 _MATRIX: Final = Name("matrix")
 _SEEN: Final = Name("seen")
@@ -278,7 +278,7 @@ class FewBuilder:
         target = ir.Address("q", Lit(0))
         start += self.loads("q", target, layout.q, layout.q.rows, (Lit(0), *batch), full)
         slot = self.ring.slot
-        step: list[ir.Stmt] = [*self.table.ahead(_TILE)]
+        step: list[ir.Stmt] = [*self.table.ahead(TILE)]
         step.append(ir.MbarrierWait(ir.BarrierAt("empty", slot), self.ring.phase ^ 1))
         for name, operand, tile, place in (
             ("k", problem.k, layout.k, self.keys_at),
@@ -290,10 +290,10 @@ class FewBuilder:
             for box in range(self.plan.tile_kv // layout.box_keys):
                 row_bytes = tile.swizzle.span * (tile.panels if layout.in_rows(name) else 1)
                 first = ir.Address("ring", place + box * layout.box_keys * row_bytes)
-                coords = (*self.table.rows(name, _TILE, box), *batch)
+                coords = (*self.table.rows(name, TILE, box), *batch)
                 step += self.loads(name, first, tile, tile.rows, coords, full)
         step += [*self.table.next(), *self.ring.advance()]
-        tiles = ir.For(_TILE.name, Name("first"), Name("last"), 1, tuple(step))
+        tiles = ir.For(TILE.name, Name("first"), Name("last"), 1, tuple(step))
         yield ir.If(LANE.equals(0), (*self.ring.start(), *start, *self.table.start(), tiles))
 
     def loads(
@@ -349,12 +349,12 @@ class FewBuilder:
         for half in BOTH_ROWS:
             yield Variable(f"top{half}", F32, -math.inf)
             yield Variable(f"total{half}", F32, 0.0)
-        yield ir.MbarrierWait(ir.BarrierAt("q_full", Lit(0)), Lit(0))
+        yield from self.await_queries()
         if layout.holds_queries:
             for depth in range(0, layout.depth, STEP):
                 yield self.load_queries(depth, depth // 4)
         step = (*self.scores(), *self.weights(), *self.mixes(), *self.ring.advance())
-        yield ir.For(_TILE.name, Name("first"), Name("last"), 1, step)
+        yield ir.For(TILE.name, Name("first"), Name("last"), 1, step)
         yield from self.put_sums()
         yield from self.join()
 
@@ -369,7 +369,7 @@ class FewBuilder:
         yield ir.Registers("scores", ir.RegisterKind.F32, layout.warp_keys // 2, zero=True)
         yield ir.Registers("weights", ir.RegisterKind.B32, layout.warp_keys // 4)
         yield ir.Registers("key_part", ir.RegisterKind.B32, 4)
-        yield ir.MbarrierWait(ir.BarrierAt("k_full", self.ring.slot), self.ring.phase)
+        yield from self.await_keys()
         for depth in range(0, layout.depth, STEP):
             rows = ir.RegAt("queries", depth // 4 if layout.holds_queries else 0)
             if not layout.holds_queries:
@@ -386,7 +386,7 @@ class FewBuilder:
 
     def weights(self) -> Iterator[ir.Stmt]:
         keys = self.layout.warp_keys
-        column = _TILE * self.plan.tile_kv + _SHARE * keys
+        column = TILE * self.plan.tile_kv + _SHARE * keys
         yield from self.softmax.tile_logits(column, keys)
         yield from self.softmax.powers("")
         yield ir.RowScale("mixed", ("factor0", "factor1"))
@@ -397,7 +397,7 @@ class FewBuilder:
     def mixes(self) -> Iterator[ir.Stmt]:
         layout, dtype = self.layout, self.problem.v.dtype
         yield ir.Registers("value_part", ir.RegisterKind.B32, 4)
-        yield ir.MbarrierWait(ir.BarrierAt("v_full", self.ring.slot), self.ring.phase)
+        yield from self.await_values()
         for key in range(0, layout.warp_keys, STEP):
             for column in range(0, layout.width, STEP):
                 row = _SHARE * layout.warp_keys + key + (LANE & 15)
@@ -411,6 +411,21 @@ class FewBuilder:
                         ir.RegAt("value_part", 2 * half),
                     )
                     yield ir.MmaSync(acc, weights, values, dtype, dtype)
+        yield from self.release()
+
+    # Who waits for what
+
+    def await_queries(self) -> Iterator[ir.Stmt]:
+        yield ir.MbarrierWait(ir.BarrierAt("q_full", Lit(0)), Lit(0))
+
+    def await_keys(self) -> Iterator[ir.Stmt]:
+        yield ir.MbarrierWait(ir.BarrierAt("k_full", self.ring.slot), self.ring.phase)
+
+    def await_values(self) -> Iterator[ir.Stmt]:
+        yield ir.MbarrierWait(ir.BarrierAt("v_full", self.ring.slot), self.ring.phase)
+
+    def release(self) -> Iterator[ir.Stmt]:
+        """Hand a slot back that was read."""
         yield ir.SyncWarp()
         yield once_per_warp(ir.MbarrierArrive(ir.BarrierAt("empty", self.ring.slot)))
 

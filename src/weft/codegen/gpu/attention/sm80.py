@@ -26,6 +26,7 @@ from functools import partial
 from typing import Final
 
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.attention.filling import Filling
 from weft.codegen.gpu.attention.hulls import bounds
 from weft.codegen.gpu.attention.queries import (
     STEP,
@@ -42,24 +43,15 @@ from weft.codegen.gpu.body.quads import BOTH_ROWS
 from weft.codegen.gpu.ir.scalar import (
     BLOCK,
     LANE,
-    THREAD,
     WARP,
     Lit,
     Name,
     Scalar,
-    both,
-    total,
-    wide,
 )
 from weft.codegen.gpu.ir.swizzle import TileLayout
 from weft.codegen.gpu.ir.values import Variable
-from weft.codegen.gpu.products.operand import Operand
 from weft.foundation.dtypes import F32
 
-_PIECE: Final = 8
-"""Elements of 16 bytes."""
-_UNROLLED: Final = 16
-"""Copies of a thread that are written out one after the other."""
 _AT: Final = Name("key_block")
 _SLOT: Final = Name("slot")
 
@@ -110,6 +102,7 @@ class Sm80Builder:
         self.bands = [_BandSoftmax(self.layout, self.buffers, band) for band in bands]
         self.results = [_BandResults(self.layout, self.buffers, band) for band in bands]
         self.batch = self.bands[0].batch
+        self.filling = Filling(self.layout.threads, self.buffers, self.batch)
 
     def kernel(self) -> ir.Kernel:
         layout, slots = self.layout, self.layout.slots
@@ -201,7 +194,8 @@ class Sm80Builder:
         """The queries, with them the first keys, and what there are slots for but the last."""
         problem, layout = self.problem, self.layout
         first = TILE * self.plan.tile_q
-        yield from self.fill("q", problem.q, layout.q, Lit(0), first, problem.queries)
+        extents = (problem.queries, problem.depth)
+        yield from self.filling.rows("q", problem.q, layout.q, Lit(0), first, extents)
         for number in range(self.plan.stages - 1):
             slot, name = number // 2, "kv"[number % 2]
             yield from self.copy(name, Name("first") + slot, Lit(slot), sure=slot == 0)
@@ -211,68 +205,15 @@ class Sm80Builder:
     ) -> Iterator[ir.Stmt]:
         """Ask for a block of keys or of values, if there is one, and close the group."""
         problem, layout = self.problem, self.layout
-        operand, tile, size = (
-            (problem.k, layout.k, layout.k_bytes)
+        operand, tile, size, width = (
+            (problem.k, layout.k, layout.k_bytes, problem.depth)
             if name == "k"
-            else (problem.v, layout.v, layout.v_bytes)
+            else (problem.v, layout.v, layout.v_bytes, problem.width)
         )
-        first = block * self.plan.tile_kv
-        work = tuple(self.fill(name, operand, tile, slot * size, first, problem.keys))
+        first, extents = block * self.plan.tile_kv, (problem.keys, width)
+        work = tuple(self.filling.rows(name, operand, tile, slot * size, first, extents))
         yield from work if sure else (ir.If(block < Name("last"), work),)
         yield ir.CommitGroup()
-
-    def fill(
-        self, name: str, operand: Operand, tile: TileLayout, start: Scalar, first: Scalar, rows: int
-    ) -> Iterator[ir.Stmt]:
-        """Rows of a matrix from `first` on; zeros for those that are not there. Every thread takes
-        every `threads`-th piece."""
-        threads = self.layout.threads
-        pieces = tile.rows * (tile.columns // _PIECE)
-        turns = -(-pieces // threads)
-
-        def turn(number: Scalar) -> tuple[ir.Stmt, ...]:
-            piece = number * threads + THREAD
-            load = self.load(name, operand, tile, start, first, rows, number)
-            return (load,) if pieces % threads == 0 else (ir.If(piece < pieces, (load,)),)
-
-        if turns <= _UNROLLED:
-            for number in range(turns):
-                yield from turn(Lit(number))
-        else:
-            yield ir.For(f"{name}_turn", 0, turns, 1, turn(Name(f"{name}_turn")), times=_UNROLLED)
-
-    def load(
-        self,
-        name: str,
-        operand: Operand,
-        tile: TileLayout,
-        start: Scalar,
-        first: Scalar,
-        rows: int,
-        turn: Scalar,
-    ) -> ir.Stmt:
-        """A thread's piece of a turn."""
-        threads, in_row = self.layout.threads, tile.columns // _PIECE
-        if threads % in_row == 0:
-            row = THREAD // in_row + turn * (threads // in_row)
-            column = THREAD % in_row * _PIECE
-        else:
-            piece = turn * threads + THREAD
-            row, column = piece // in_row, piece % in_row * _PIECE
-        outer = first + row
-        terms = [wide(outer) * operand.outer, wide(column)]
-        for index, stride in zip(self.batch, operand.batch, strict=True):
-            terms.append(wide(index) * stride)
-        size = operand.dtype.storage_bytes
-        width = self.problem.width if name == "v" else self.problem.depth
-        guard: Scalar = Lit(1)
-        if rows % tile.rows:
-            guard = both(guard, outer < rows)
-        if width != tile.columns:
-            guard = both(guard, column < width)
-        buffer = self.buffers.index(operand.tensor)
-        target = ir.Address(name, start + tile.of(row, column))
-        return ir.CpAsync(target, buffer, total(operand.offset, *terms) * size, guard)
 
     # Products
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.few_layout import FewLayout, few_refusals, packed
+from weft.codegen.gpu.attention.few_sm80 import FewSm80Builder, FewSm80Layout
 from weft.codegen.gpu.attention.few_sm90 import FewBuilder
 from weft.codegen.gpu.attention.layout import Layout, refusals
 from weft.codegen.gpu.attention.problem import analyse
@@ -26,7 +27,7 @@ from weft.region.ir import form_of
 
 
 class AttentionTemplate:
-    """Attention in one kernel; on SM90 also that of few queries, and its gradients in two."""
+    """Attention in one kernel, of many queries or of few; its gradients in two, on SM90."""
 
     name: Final = "attention"
 
@@ -51,6 +52,8 @@ class AttentionTemplate:
         layout = _layout(job)
         if isinstance(layout, StreamLayout):
             return StreamBuilder(layout, name).kernel()
+        if isinstance(layout, FewSm80Layout):
+            return FewSm80Builder(layout, name).kernel()
         if isinstance(layout, FewLayout):
             return FewBuilder(layout, name).kernel()
         if isinstance(layout, Sm80Layout):
@@ -62,9 +65,11 @@ def _layout(job: Job[AttentionPlan]) -> Layout | StreamLayout:
     if isinstance(form_of(job.kernel), Stream):
         return StreamLayout(analyse_stream(job.kernel, job.refs), job.plan, job.target)
     problem = analyse(job.kernel, job.refs, ends=job.plan.parts > 0)
+    warpgroups = job.target.has("wgmma")
     if job.plan.parts:
-        return FewLayout(packed(problem, job.plan.tile_q), job.plan, job.target)
-    kind = Layout if job.target.has("wgmma") else Sm80Layout
+        few = FewLayout if warpgroups else FewSm80Layout
+        return few(packed(problem, job.plan.tile_q), job.plan, job.target)
+    kind = Layout if warpgroups else Sm80Layout
     return kind(problem, job.plan, job.target)
 
 

@@ -389,11 +389,20 @@ class Kernel:
         """The tensors that its parts read and write, given those of the module."""
         return {**tensors, **{stage.name: stage.local for stage in self.stages}}
 
+    @cached_property
+    def lets(self) -> Mapping[str, Let]:
+        """The Lets of its body by name; of two with one name, the first."""
+        return {found.name: found for found in reversed(self.body)}
+
+    @cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """Its tensors by position: what it reads, what it writes, what that is based on."""
+        outputs = [output.tensor for output in self.outputs]
+        bases = [output.base for output in self.outputs if output.base is not None]
+        return tuple(dict.fromkeys([*self.inputs, *outputs, *bases]))
+
     def let(self, name: str) -> Let:
-        for found in self.body:
-            if found.name == name:
-                return found
-        raise KeyError(name)
+        return self.lets[name]
 
 
 def _as_part(kernel: Kernel) -> Kernel:

@@ -71,9 +71,7 @@ def _structure_key(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str:
 
 def buffers(kernel: Kernel) -> tuple[str, ...]:
     """The tensors of a kernel by position: what it reads, what it writes, what that is based on."""
-    outputs = [output.tensor for output in kernel.outputs]
-    bases = [output.base for output in kernel.outputs if output.base is not None]
-    return tuple(dict.fromkeys([*kernel.inputs, *outputs, *bases]))
+    return kernel.buffers
 
 
 def without_tensors(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Hashable | None:

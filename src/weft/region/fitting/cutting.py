@@ -78,7 +78,7 @@ def reduced(kernel: Kernel) -> list[KernelAxis]:
 
 def needed(values: Iterable[str], kernel: Kernel, stop: Iterable[str] = ()) -> set[str]:
     """The Lets that values need, themselves included, but nothing before those in `stop`."""
-    lets, last = {let.name: let for let in kernel.body}, set(stop)
+    lets, last = kernel.lets, set(stop)
     found: set[str] = set()
     stack = list(values)
     while stack:

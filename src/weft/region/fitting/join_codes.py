@@ -76,13 +76,17 @@ def join_codes(module: Module, target: Target) -> Module:
 def _with_sums_apart(module: Module, kernel: Kernel) -> Module | None:
     """The module with a kernel for each of the sums of one that multiplies a row with several
     weights; None where it does not, or somebody needs the weights in memory."""
+    if kernel.pattern is not Pattern.ROW or kernel.params:
+        return None
     sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
+    if len(sums) < 2:
+        return None
     makers = {
         maker.name: maker
         for maker in module.kernels
         if maker.outputs[0].tensor in kernel.inputs and _makes_weights(module, maker)
     }
-    if kernel.pattern is not Pattern.ROW or kernel.params or not len(sums) == len(makers) > 1:
+    if len(sums) != len(makers):
         return None
     parts: list[Kernel] = []
     tensors, rest = dict(module.tensors), kernel

@@ -86,27 +86,39 @@ def build_book(graph: Graph) -> IndexBook:
 class _Book:
     ids: dict[Value, str]
     infos: dict[Value, IndexInfo] = field(default_factory=dict)
+    """What is known of values before their atoms are."""
     axis_ids: count[int] = field(default_factory=count)
+    wholes: dict[Value, InputMap] = field(default_factory=dict)
+    """Values read as they are."""
 
     # -- the axes and maps of one value ----------------------------------------------------------
 
     def enter(self, value: Value) -> None:
         axes = self._axes(value)
-        bounds = _box(tuple(static(a.size) for a in axes))
         inputs, params = self._inputs(value)
-        info = IndexInfo(
+        sizes = tuple([static(a.size) for a in axes])
+        if isinstance(value, Reshape | Pad):
+            guards = _remainder_guards(inputs, value)
+            domain = Domain((*_box(sizes).constraints, *guards), _pieces(value))
+        else:
+            domain = _box(sizes)
+        self.infos[value] = IndexInfo(
             axes,
-            Domain((*bounds, *_remainder_guards(inputs, value)), _pieces(value)),
+            domain,
             inputs,
             self._reduced(value),
             scop=not isinstance(value, Opaque),
             params=params,
             selected=static(value.x.shape[value.axis]) if isinstance(value, Gather) else 0,
         )
-        self.infos[value] = info
 
     def _axes(self, value: Value) -> tuple[AxisVar, ...]:
         """Axes inherit the id of the axis they are; those that a movement makes are new."""
+        if isinstance(value, Unary | Cast | Binary | Where):
+            # Element by element, and of operands of one shape: the axes of the first.
+            known = self.infos[operands(value)[0]].axes
+            if all(found.kind is AxisKind.ITER for found in known):
+                return known
         found = []
         for k, source in enumerate(_find_inherited(value)):
             size = static(value.shape[k])
@@ -153,7 +165,10 @@ class _Book:
                 return (InputMap(self.ids[value.x], map_, guards),), ()
 
     def _same(self, operand: Value) -> InputMap:
-        return InputMap(self.ids[operand], own_index(operand))
+        found = self.wholes.get(operand)
+        if found is None:
+            found = self.wholes[operand] = InputMap(self.ids[operand], own_index(operand))
+        return found
 
     def _params(self, value: DynamicShrink | DynamicUpdate, size: Sequence[int]) -> Index:
         """The start of each axis: a parameter, or 0 where the window fills the axis."""
@@ -215,7 +230,17 @@ class _Book:
             atoms = tuple(table.atoms(node) for node in nodes[value])
             if value in unaligned:
                 info = replace(info, inputs=(replace(info.inputs[0], aligned=False),))
-            infos[self.ids[value]] = replace(info, atoms=atoms, materialise=value in materialise)
+            infos[self.ids[value]] = IndexInfo(
+                info.axes,
+                info.domain,
+                info.inputs,
+                info.reduce_axes,
+                atoms,
+                info.scop,
+                info.params,
+                value in materialise,
+                info.selected,
+            )
         return IndexBook(infos, tuple(findings))
 
     def _limit(
@@ -246,9 +271,9 @@ def own_index(value: Value) -> Index:
 
 
 @memo(1 << 12)
-def _box(sizes: tuple[int, ...]) -> tuple[Guard, ...]:
+def _box(sizes: tuple[int, ...]) -> Domain:
     """`0 <= i_k < size_k` for every axis."""
-    return tuple(Guard(axis(f"i{k}"), size) for k, size in enumerate(sizes))
+    return Domain(tuple(Guard(axis(f"i{k}"), size) for k, size in enumerate(sizes)))
 
 
 @memo(64)

@@ -26,6 +26,7 @@ from weft.foundation.index_expr import (
     constant,
     param,
     scale,
+    simplify,
     substitute,
 )
 from weft.foundation.memo import memo
@@ -34,7 +35,7 @@ from weft.indexbook.ir import IndexBook, IndexInfo
 from weft.indexbook.ir import IndexParam as BookParam
 from weft.poly_view.chains import find_chains
 from weft.poly_view.contraction import recognise
-from weft.poly_view.from_tiny_reading import Ranges, Reading, tight, widens
+from weft.poly_view.from_tiny_reading import Ranges, Reading, taken_apart, tight, widens
 from weft.poly_view.ir import (
     Access,
     BlockKind,
@@ -104,6 +105,15 @@ def _dim_index(whole: Atoms) -> Index:
             here = add(scale(here, size), axis(name))
         result.append(here)
     return tuple(result)
+
+
+@memo(1 << 12)
+def _in_atoms(index: Index, axes: tuple[IterAxis, ...], whole: Atoms) -> Index:
+    """An index of a tensor, by axes of a block, as one in the tensor's atoms."""
+    ranges = _ranges(axes)
+    pairs = zip(index, whole, strict=True)
+    parts = (part for expr, atoms in pairs for part in taken_apart(expr, atoms, ranges))
+    return tuple(simplify(part, ranges) for part in parts)
 
 
 @dataclass
@@ -314,6 +324,9 @@ class _Builder:
     def _read(
         self, value: Value, index: Index, axes: tuple[IterAxis, ...], *, first: bool = False
     ) -> Access:
+        if not isinstance(value, Movement):
+            self.needed.add(value)
+            return Access(self.names[value], _in_atoms(index, axes, self._info(value).atoms))
         reading = self._follow(value, index, axes, first=first)
         self._commit(reading)
         return self._access(reading)

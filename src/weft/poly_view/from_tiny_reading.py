@@ -69,14 +69,19 @@ class Reading:
 
     def parts(self, expr: Expr, atoms: Sequence[int]) -> list[Expr]:
         """An index along an axis taken apart into its atoms."""
-        found = []
-        inner = prod(atoms)
-        for size in atoms[:-1]:
-            inner //= max(size, 1)
-            quotient = self.simple(expr // max(inner, 1))
-            found.append(quotient)
-            expr = self.simple(add(expr, scale(quotient, -inner)))
-        return [*found, self.simple(expr)] if atoms else found
+        return taken_apart(expr, atoms, self.ranges)
+
+
+def taken_apart(expr: Expr, atoms: Sequence[int], ranges: Ranges) -> list[Expr]:
+    """An index along an axis taken apart into its atoms, where axes and params have ranges."""
+    found = []
+    inner = prod(atoms)
+    for size in atoms[:-1]:
+        inner //= max(size, 1)
+        quotient = simplify(expr // max(inner, 1), ranges)
+        found.append(quotient)
+        expr = simplify(add(expr, scale(quotient, -inner)), ranges)
+    return [*found, simplify(expr, ranges)] if atoms else found
 
 
 def tight(guards: Sequence[Guard]) -> tuple[Guard, ...]:

@@ -18,6 +18,7 @@ from typing import Final
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.index_expr import SELECTED, Expr, Guard, always, axes_of, params_of
 from weft.foundation.index_text import NON_AFFINE
+from weft.foundation.memo import memo
 from weft.poly.sets import CODE as BUDGET
 from weft.poly.sets import Domain, IslBudget, counterexample
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
@@ -114,6 +115,8 @@ class _Verifier:
         if len(access.map) != len(shape):
             yield INVALID, f"the map has {len(access.map)} parts for a tensor of rank {len(shape)}"
             return
+        if not access.guards and _is_inside(access.map, axes, shape):
+            return
         for expr in (*access.map, *(guard.expr for guard in access.guards)):
             unknown = axes_of(expr).difference(a.name for a in axes) | (
                 params_of(expr) - self.params.keys()
@@ -144,6 +147,17 @@ class _Verifier:
         if point is not None:
             shown = ", ".join(f"{name} = {value}" for name, value in point.items())
             yield RANGE, f"{expr} leaves [0, {size}) at {shown}"
+
+
+@memo(1 << 12)
+def _is_inside(index: tuple[Expr, ...], axes: tuple[IterAxis, ...], shape: tuple[int, ...]) -> bool:
+    """Whether an index has no params and is plainly inside a shape at every point of its axes: that
+    of equal layers is looked at once."""
+    ranges = {axis.name: (0, axis.size - 1) for axis in axes}
+    if any(params_of(expr) or not axes_of(expr) <= ranges.keys() for expr in index):
+        return False
+    pairs = zip(index, shape, strict=True)
+    return all(always(Guard(expr, size), ranges) for expr, size in pairs)
 
 
 def _params(access: Access) -> frozenset[str]:

@@ -17,9 +17,9 @@ Three class decorators put a class into the table:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast, dataclass_transform
 
 from numpy.typing import NDArray
@@ -175,6 +175,11 @@ class Op:
         """Names in text, each with the attributes that the name itself fixes."""
         return {cls.name: {}}
 
+    @cached_property
+    def same_key(self) -> Hashable:
+        """What ops that are the same have in common, and others not."""
+        return type(self), tuple(_distinct(getattr(self, name)) for name in self.all_attributes())
+
     @property
     def mnemonic(self) -> str:
         """This op's name in text."""
@@ -301,6 +306,16 @@ class Op:
     def with_dims(self, replace: Callable[[Dim], Dim]) -> Op:
         """The same op with every dimension in its attributes replaced."""
         return self
+
+
+def _distinct(value: Any) -> Hashable:
+    """A float by its text, because 0.0 == -0.0 and nan != nan; everything else as it is."""
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, tuple):
+        return tuple(map(_distinct, value))
+    found: Hashable = value
+    return found
 
 
 class _Fields:

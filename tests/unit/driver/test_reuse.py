@@ -127,7 +127,9 @@ def work_of_few_and_many() -> tuple[Counter[str], Counter[str]]:
     return work_done(3), work_done(12)
 
 
-@pytest.mark.parametrize("work", ["verify.py _obeys"])
+@pytest.mark.parametrize(
+    "work", ["verify.py _obeys", "verify.py _is_inside", "from_tiny.py _in_atoms"]
+)
 def test_questions_about_equal_blocks_are_answered_once(
     work: str, work_of_few_and_many: tuple[Counter[str], Counter[str]]
 ) -> None:

@@ -7,10 +7,8 @@ and control flow that draws random numbers, are never merged; everything else in
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
 
 from weft.ptir.ir import Program, Ref
-from weft.ptir.op import Op
 from weft.ptir.passes.edit import Editor, edit_bodies
 from weft.ptir.passes.facts import Facts
 from weft.ptir.passes.log import PassLog
@@ -30,7 +28,7 @@ def _merge(editor: Editor, facts: Facts, log: PassLog) -> bool:
     for original in editor.body.body:
         instruction = editor.resolved(original)
         if not facts.is_random(instruction.op):
-            key = (_op_key(instruction.op), instruction.operands, instruction.output)
+            key = (instruction.op.same_key, instruction.operands, instruction.output)
             earlier = Ref(first.setdefault(key, instruction.id))
             if earlier.id != instruction.id and editor.may_forward(instruction, earlier):
                 log.fire(RULE, editor.place(instruction))
@@ -38,17 +36,3 @@ def _merge(editor: Editor, facts: Facts, log: PassLog) -> bool:
                 continue
         editor.keep(instruction)
     return bool(editor.forwards)
-
-
-def _op_key(op: Op) -> Hashable:
-    return type(op), tuple(_distinct(getattr(op, name)) for name in op.all_attributes())
-
-
-def _distinct(value: Any) -> Hashable:
-    """A float by its text, because 0.0 == -0.0 and nan != nan; everything else as it is."""
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, tuple):
-        return tuple(map(_distinct, value))
-    found: Hashable = value
-    return found

@@ -132,6 +132,13 @@ class Editor:
         """The instruction with its operands read through the forwards so far."""
         if instruction.id in self.protected.fixed or not (self.forwards or self.parts):
             return instruction
+        for operand in instruction.operands:
+            if not isinstance(operand, TensorLiteral) and (
+                operand.id in self.forwards or operand.id in self.parts
+            ):
+                break
+        else:
+            return instruction
         operands = tuple(self.resolve(operand) for operand in instruction.operands)
         if all(a is b for a, b in zip(operands, instruction.operands, strict=True)):
             return instruction

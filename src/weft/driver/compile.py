@@ -43,7 +43,7 @@ from weft.foundation import limits
 from weft.foundation.calls import told_outside
 from weft.foundation.collector import collector_paused
 from weft.foundation.errors import ResourceExceeded, UserError, WeftWarning
-from weft.foundation.forks import no_fork
+from weft.foundation.forks import new_reentrant_lock, no_fork
 from weft.foundation.lines import shown, user_line
 from weft.foundation.progress import at, compiling
 from weft.foundation.tally import counted
@@ -61,6 +61,8 @@ from weft.target.target import Target
 Array = NDArray[Any]
 MOST_CLUSTERS = 64
 """For how many sets of sizes an executable keeps its compiled programs: those it met last."""
+_GOING_ON: Final = new_reentrant_lock()
+"""Held while a program from disk goes through its stages after all: whoever asks waits for it."""
 
 
 @dataclass(repr=False)
@@ -85,9 +87,10 @@ class Cluster:
     @property
     def compilation(self) -> Compilation:
         """What every stage made, of the bodies of branches and loops too."""
-        if not self.started.values:
-            with no_fork, collector_paused:
-                pipeline().run_whole(self.started)
+        with no_fork, _GOING_ON:
+            if not self.started.values:
+                with collector_paused:
+                    pipeline().run_whole(self.started)
         return self.started
 
     def describe(self) -> str:

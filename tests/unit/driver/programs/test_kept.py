@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -437,3 +439,22 @@ def test_programs_with_huge_constants_are_not_kept(monkeypatch: pytest.MonkeyPat
     for _ in range(2):
         (cluster,) = weft.compile(program()).clusters.values()
         assert "machine code" in cluster.times
+
+
+def test_threads_that_ask_for_the_stages_of_a_kept_program_get_all_of_them() -> None:
+    weft.compile(program())
+    (cluster,) = weft.compile(program()).clusters.values()
+    assert list(cluster.times) == ["disk"]
+    start, found = threading.Barrier(4), list[Any]()
+
+    def ask() -> None:
+        start.wait()
+        found.append(list(cluster.compilation.values))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [list(cluster.compilation.values)] * 4
+    assert "region" in found[0]

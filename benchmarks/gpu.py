@@ -31,7 +31,7 @@ from benchmarks import gpu_device, gpu_jax, gpu_report
 from benchmarks.children import lines_of
 from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
-from benchmarks.needed import need_gpu
+from benchmarks.needed import PREPARE, need_gpu
 
 PEERS: Final = (*gpu_device.PEERS, gpu_jax.PEER)
 MOST_CHILDREN: Final = 6
@@ -198,7 +198,7 @@ def main() -> int:
     if options.child:
         measure_lines(options)
         return 0
-    need_gpu()
+    need_gpu(PREPARE)
     run = Run(options)
     run.measure()
     run.write()

@@ -26,7 +26,7 @@ import weft
 from benchmarks import gpu_device
 from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
-from benchmarks.needed import need_gpu
+from benchmarks.needed import PREPARE, need_gpu
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
@@ -120,7 +120,7 @@ def main() -> int:
     if options.prepare:
         prepare(options)
         return 0
-    need_gpu()
+    need_gpu(PREPARE)
     machine = gpu_device.Machine()
     print("| line | plan | µs | eager's time over it |\n|---|---|---|---|", flush=True)
     for line, variants in wanted(options):

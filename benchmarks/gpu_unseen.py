@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.needed import need_gpu
+from benchmarks.needed import PREPARE, need_gpu
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.tuning.alone import build_alone, some_data
@@ -319,7 +319,7 @@ def main() -> int:
     if options.prepare:
         prepare(options.prepare, names)
         return 0
-    need_gpu()
+    need_gpu(PREPARE)
     records = run(options.folder, names, options.seconds)
     out = Path(os.environ.get("OUT") or Path(__file__).resolve().parent / "out")
     out.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,8 @@
     python -m benchmarks.models --host                 and what a call of Weft's costs the host
     python -m benchmarks.models --tiny --device cpu    small ones, in f32: does it all run?
 
+`weft bench --models "gpt2*" --gpu` does the same, and without `--gpu` what the last line does.
+
 Weights are random and the same on both sides, and so is the data; what a forward pass gives, or the
 loss of a step, is compared first. Calls are timed by the host's clock, a few at a time and all
 candidates in turns, with nothing waited for between them and nothing read: the medians are what a
@@ -496,7 +498,7 @@ def row(case: Case, found: list[Candidate]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="whole models beside torch")
-    parser.add_argument("--models", default="*", help="names, with * for any letters")
+    parser.add_argument("--models", default="*", help="names, with * for any letters and commas")
     parser.add_argument("--peers", default="eager,compile,reduce-overhead")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=2.0, help="of timed calls a candidate")
@@ -509,13 +511,14 @@ def main() -> int:
     if options.host and options.device != "cuda":
         parser.error("--host is for a GPU")
     if options.device == "cuda":
-        need_gpu()
+        need_gpu("`--tiny --device cpu` runs small models here")
     weft.set_default_backend(options.device)
     rows = []
     for case in cases():
-        if fnmatch(case.name, options.models):
-            print(case.name, flush=True)
-            rows.append(row(case, measured(case, options)))
+        if any(fnmatch(case.name, name) for name in options.models.split(",")):
+            name = f"{case.name}, made small" if options.tiny else case.name
+            print(name, flush=True)
+            rows.append(row(replace(case, name=name), measured(case, options)))
             print(rows[-1], flush=True)
     if not rows:
         parser.error(f"no model is called {options.models}")

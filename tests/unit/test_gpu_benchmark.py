@@ -185,7 +185,9 @@ def test_without_a_gpu_the_benchmark_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(needed, "compute_capability", lambda: None)
     with pytest.raises(SystemExit, match="there is none here: `weft devices`"):
         need_gpu()
-    with pytest.raises(SystemExit, match="there is none here: `weft devices`"):
+    with pytest.raises(SystemExit, match="what is missing; `--prepare FOLDER` compiles"):
+        need_gpu(needed.PREPARE)
+    with pytest.raises(SystemExit, match=r"`weft devices` says what is missing$"):
         runpy.run_path(gpu_gpt2.__file__, run_name="__main__")
     monkeypatch.setattr(needed, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="pip install torch"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+import weft
 from weft.cli.report import printable
 from weft.cli.sizes import Sizes, load_sized
 from weft.cli.tables import new_table, print_table
@@ -26,6 +29,7 @@ ROUNDS: Final = 5
 _ROUND_SECONDS: Final = 0.05
 """About how long the runs of a round take together; the median of the rounds counts."""
 _MOST_RUNS: Final = 1000
+_MODELS: Final = "benchmarks/models.py"
 USUAL: Final = "4096x4096x4096 NT,8192x8192x8192 NT,16x4096x4096 NT,1024x2304x768 NT"
 """What a GPU is measured by where nothing is named: two products that keep all of it busy, one of
 few rows, one of a small model."""
@@ -44,6 +48,14 @@ def bench_command(
         ),
     ] = "",
     sizes: Sizes = None,
+    models: Annotated[
+        bool,
+        typer.Option(
+            "--models",
+            help="Whole models beside torch, where Weft's repository is: FILE is a name, as "
+            '"gpt2*", or all of them; without --gpu small ones.',
+        ),
+    ] = False,
 ) -> None:
     """Measure how long a run of each FILE takes on made-up inputs: many runs in a row, the median
     of five rounds.
@@ -54,6 +66,10 @@ def bench_command(
     the host has a part in, or with branches, have the second alone. Without a FILE and --shapes
     a GPU multiplies a few usual matrices.
     """
+    if models:
+        if shapes or sizes:
+            raise UserError("--models takes names of models, and neither --shapes nor --sizes")
+        raise typer.Exit(_run_models(",".join(map(str, files or [])) or "*", gpu))
     if not files and not shapes:
         if not gpu:
             raise UserError("weft bench takes programs, or --shapes with matrix products")
@@ -68,6 +84,19 @@ def bench_command(
         rate = f"{flops / seconds / 1e12:.2f}" if flops else ""
         table.add_row(name, *("" if t is None else f"{1e6 * t:,.1f}" for t in times), rate)
     print_table(table)
+
+
+def _run_models(names: str, gpu: bool) -> int:
+    """The benchmark of whole models, which is no part of the package; its exit code."""
+    root = Path(weft.__file__).resolve().parents[2]
+    if not (root / _MODELS).is_file():
+        raise UserError(
+            "the models are part of Weft's repository, not of the installed package; run "
+            "weft bench --models, or python -m benchmarks.models, from a checkout"
+        )
+    where = ["--device", "cuda"] if gpu else ["--device", "cpu", "--tiny"]
+    command = [sys.executable, "-m", "benchmarks.models", "--models", names, *where]
+    return subprocess.run(command, cwd=root, check=False).returncode  # noqa: S603
 
 
 def _find_programs(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -133,3 +134,29 @@ def test_programs_that_turn_have_the_hosts_time_only(
     _, cells = columns(out)
     assert code == 0
     assert len(cells) == 2
+
+
+def test_models_are_those_of_the_repository(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def start(command: list[str], cwd: Path, check: bool) -> SimpleNamespace:
+        assert (cwd / command[2].replace(".", "/")).with_suffix(".py").is_file()
+        started.append(command[3:])
+        return SimpleNamespace(returncode=3)
+
+    monkeypatch.setattr("weft.cli.bench.subprocess.run", start)
+    assert run("--models", "gpt2*", "vit*") == (3, "", "")
+    assert run("--models")[0] == 3
+    assert bench._run_models("*", gpu=True) == 3
+    assert started == [
+        ["--models", "gpt2*,vit*", "--device", "cpu", "--tiny"],
+        ["--models", "*", "--device", "cpu", "--tiny"],
+        ["--models", "*", "--device", "cuda"],
+    ]
+    code, _, told = run("--models", "--shapes", "8x8x8")
+    assert code == 1
+    assert "--models takes names of models" in told
+    monkeypatch.setattr(bench, "_MODELS", "nowhere.py")
+    code, _, told = run("--models")
+    assert code == 1
+    assert "the models are part of Weft's repository" in told

@@ -81,7 +81,9 @@ _LEFT_OVER: Final = 1 << 12
 _LEFT_OF_PRODUCT: Final = 1 << 8
 """The same, for each result of a contraction."""
 _STREAM_BYTES: Final = 1 << 20
-"""Bytes of a part of a matrix whose columns a CPU sums up."""
+"""Bytes of a matrix whose columns a CPU sums up in parts, at least, ..."""
+_STREAM_PART_BYTES: Final = 1 << 17
+"""... and of a part: one thread reads them in about ten microseconds."""
 _PART_BYTES: Final = 1 << 18
 """Bytes of a part of a row that a CPU reduces, at least: a thread reads them in about 20
 microseconds, which is what it takes to wake it and to begin the second kernel."""
@@ -195,10 +197,11 @@ def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:
         return None
     size, gone = matrix_bytes(kernel, columns), reduced(kernel)
     rows = math.prod(axis.size for axis in gone)
-    wanted = min(max(_LEAST_PARTS, size / _STREAM_BYTES), _MOST_PARTS, rows / _LEAST_ROWS)
+    wanted = min(size / _STREAM_PART_BYTES, _MOST_PARTS, rows / _LEAST_ROWS)
     if size < _STREAM_BYTES or wanted < _LEAST_PARTS:
         return None
-    return _even_cut(gone, wanted)
+    # Threads are often a power of two, and then all have as many parts.
+    return _even_cut(gone, 1 << int(math.log2(wanted)))
 
 
 def _long_row_cut(kernel: Kernel) -> Cut | None:

@@ -22,6 +22,12 @@ FEW_ROWS: Final = 8
 TOTAL_BYTES: Final = 128 * 1024
 """Totals, at most, of one piece: with what a strip of rows adds to them, they stay well inside a
 second-level cache."""
+_PIECES: Final = 64
+"""Pieces that sums of few rows are cut into, where there are columns enough: what they add up is
+near, and need not be read in long runs."""
+_LEAST_COLUMNS: Final = 256
+"""Of such a piece."""
+_FEW_ROWS: Final = 32
 LINE_BYTES: Final = 128
 """Of a line of memory of a GPU."""
 LONG_OF_STRIPS: Final = 512
@@ -96,11 +102,19 @@ def rows_together(kernel: Kernel) -> int:
 
 
 def columns_of_piece(kernel: Kernel, columns: str) -> int:
-    """How many columns one piece sums up: all of them, or as many as have room for their totals."""
+    """How many columns one piece sums up: all of them, or as many as have room for their totals;
+    fewer where there are few rows, as parts of a sum are."""
     sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
     each = rows_together(kernel) * sum(let.dtype.storage_bytes for let in sums)
     most = max(1, TOTAL_BYTES // each)
     size = max(1, kernel.sizes[columns])
+    if (
+        kernel.roles is None
+        and math.prod(kernel.sizes[a] for a in reduced_once(kernel)) <= _FEW_ROWS
+    ):
+        gone = {*reduced_once(kernel), columns}
+        others = math.prod(axis.size for axis in kernel.axes if axis.name not in gone)
+        most = min(most, max(_LEAST_COLUMNS, others * size // _PIECES))
     return -(-size // -(-size // most))
 
 

@@ -168,3 +168,20 @@ def test_a_plan_that_asks_for_it_elsewhere_is_refused() -> None:
     document["plans"][0] |= {"across": True, "keep_row": False}
     with pytest.raises(SpecViolation, match="the kernel does more than sum up columns"):
         weft.compile(program, "cpu", overrides={"plan": json.dumps(document)})
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "pieces"),
+    [
+        (1, 768, 3072, [16, 12]), (1, 768, 2304, [16, 9]), (2, 4096, 4096, [32, 32]),
+        (8, 4096, 4096, [32, 64]), (1, 256, 512, [8]),
+    ],
+)  # fmt: skip
+def test_parts_and_what_adds_them_up_are_pieces_for_many_threads(
+    rows: int, depth: int, columns: int, pieces: list[int]
+) -> None:
+    """With rows as pieces, there would be two that add up 32 parts of two rows."""
+    b = Builder("pieces")
+    program = b.build(b.matmul(b.param("f32", [rows, depth]), b.param("f32", [depth, columns])))
+    made = weft.compile(program, "cpu").artifact.kernels
+    assert [kernel.work_items for kernel in made] == pieces

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from weft.driver.conversion import Capabilities, is_supported, require_legal
 from weft.ptir.composite import Composite
@@ -25,11 +26,16 @@ from weft.ptir.passes import optimise
 from weft.ptir.passes.log import PassLog
 from weft.ptir.streams import assign_streams
 from weft.ptir.term import Term
+from weft.ptir.turns import TurnSizes, in_turns
 from weft.runtime.artifact import Site
 from weft.target.grouped_rows import stays_whole
-from weft.target.target import Target
+from weft.target.target import Kind, Target
 
 MAX_ROUNDS = 8
+TURN_SIZES: Final = TurnSizes(least=1 << 30, piece=1 << 28, summing=4096)
+"""A product of 1 GB is made in turns on a GPU, of 256 MB each. Where the gradient of its second
+factor is carried, a turn has 4096 rows: reading and writing that takes 6 % of the time of the
+products of such a turn, if nothing hides it, and as many rows are tiles for all units of a GPU."""
 
 
 def legalise(program: Program, backend: Capabilities, log: PassLog | None = None) -> Program:
@@ -48,10 +54,13 @@ def without_composites(
     program: Program, log: PassLog | None = None, target: Target | None = None
 ) -> Program:
     """The program with every composite op decomposed but those that a target has kernels for, and
-    what that makes simplified."""
+    what that makes simplified; large products are made in turns where that pays on the target."""
     kept = {cls for cls in DECOMPOSITIONS if not issubclass(cls, Composite)}
     simpler = decompose(program, kept, log, partial(_is_whole, target))
-    return program if simpler is program else assign_streams(optimise(simpler, log))
+    simple = program if simpler is program else assign_streams(optimise(simpler, log))
+    if target is None or target.kind is not Kind.GPU:
+        return simple
+    return in_turns(simple, TURN_SIZES, log)
 
 
 def _is_whole(target: Target | None, op: Op, operands: Sequence[Term]) -> bool:

@@ -26,7 +26,7 @@ Axes: TypeAlias = tuple[str, ...]
 Layout: TypeAlias = tuple[Axes, ...]
 """For each axis of a tensor the axes of the mesh that it is split over."""
 
-_DEEPEST = 32
+DEEPEST = 32
 """How far back a part is computed from parts of operands, and not cut out of the whole."""
 
 
@@ -86,7 +86,7 @@ class Exchanges:
         if not wanted:
             return term
         made = self._maker(term)
-        if made is None or depth > _DEEPEST:
+        if made is None or depth > DEEPEST:
             return self._cut_out(term, wanted)
         operands = [self._term(operand) for operand in made.operands]
         if isinstance(made.op, BroadcastTo):

@@ -1,0 +1,59 @@
+"""Losses of large products in turns, on a GPU made of the dialect's interpreter, against the
+reference; and what they take of its memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from tests.gpu_machine import Machine, MachineBackend
+from weft import functional as F
+from weft.driver import legalise
+from weft.ptir import Program
+from weft.ptir.turns import TurnSizes
+from weft.testing.compare import compare
+
+ROWS, DEPTH, CLASSES = 192, 32, 80
+
+
+@pytest.fixture(autouse=True)
+def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = TurnSizes(least=2 * ROWS * CLASSES, piece=2 * 16 * CLASSES, summing=64)
+    monkeypatch.setattr(legalise, "TURN_SIZES", sizes)
+
+
+def loss(x: Any, w: Any, y: Any) -> weft.Tensor:
+    return F.cross_entropy(F.linear(x, w), y, ignore_index=3)
+
+
+def program(dtype: str, *, both: bool) -> Program:
+    given = weft.value_and_grad(loss, (0, 1)) if both else loss
+    x, w = (weft.zeros((n, DEPTH), dtype=dtype) for n in (ROWS, CLASSES))
+    found: Program = weft.jit(given).program(x, w, np.zeros(ROWS, np.int32))
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("both", [False, True])
+def test_a_loss_in_turns_agrees(
+    gpu: Machine, backend: MachineBackend, dtype: str, both: bool
+) -> None:
+    made, rng = program(dtype, both=both), np.random.default_rng(3)
+    kinds = [kind.dtype.numpy for kind in made.main.parameters]  # type: ignore[union-attr]
+    x, w = (rng.standard_normal((n, DEPTH)).astype(kinds[0]) for n in (ROWS, CLASSES))
+    inputs = [x, w, rng.integers(0, 9, ROWS).astype(np.int32)]
+    report = compare(made, inputs, backend)
+    assert report.agrees, str(report)
+
+
+def test_the_logits_of_a_turn_are_all_that_is_stored() -> None:
+    executable = weft.compile(program("bf16", both=True), target="sm90")
+    (cluster,) = executable.clusters.values()
+    (body,) = cluster.compilation.bodies.values()
+    sizes = [t.bytes for t in cluster.compilation["region"].tensors.values()]
+    assert max(sizes) < 2 * ROWS * CLASSES
+    stored = {t.shape for t in body["region"].tensors.values() if t.shape[-1:] == (CLASSES,)}
+    assert stored == {(64, CLASSES), (DEPTH, CLASSES)}

@@ -107,6 +107,8 @@ CASES: Final[dict[str, Case]] = {
     "1x5": Case(window=(1, 5), pad=(0, 2, 0, 2)),
     "5x1": Case(window=(5, 1), pad=(2, 0, 2, 0)),
     "channels that fill no row": Case(inputs=40, outputs=48),
+    "channels of half a row": Case(inputs=32, outputs=32, size=(5, 7)),
+    "channels of less than half a row": Case(inputs=24, outputs=40, size=(9, 7), stride=2),
     "channels of a row and a half": Case(inputs=96, outputs=72, size=(5, 7)),
     "two groups": Case(inputs=128, outputs=128, groups=2),
     "1-D": Case(size=(70,), window=(9,), pad=4),

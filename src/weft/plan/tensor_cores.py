@@ -89,7 +89,7 @@ def sm90_plan(
     staged = not folds_parts(kernel)
     return MmaPlan(
         header,
-        (form.rows, form.columns, _ROW // problem.dtype.storage_bytes),
+        (form.rows, form.columns, _step_bytes(kernel, problem) // problem.dtype.storage_bytes),
         stages=stages_for(form, target, beside, _PANEL if along else 1, staged=staged),
         warp_tile=form.warp_tile,
         cache=CACHED,
@@ -109,6 +109,16 @@ def sm90_plan(
         registers=_registers(form, crowded=deferred and not _is_light(kernel)),
         precision=PROMOTED if promoted else FULL,
     )
+
+
+def _step_bytes(kernel: Kernel, problem: Problem) -> int:
+    """Of a row of a k step: half a row where it holds all channels of windows, which would be half
+    padding else."""
+    image = problem.image
+    if image is None or not image.is_summed:
+        return _ROW
+    channels = kernel.sizes[image.channels] * problem.dtype.storage_bytes
+    return _ROW // 2 if channels <= _ROW // 2 else _ROW
 
 
 def _registers(form: Form, *, crowded: bool) -> tuple[int, int]:

@@ -59,13 +59,15 @@ class Operand:
         return self.outer if self.major is Major.K else self.inner
 
 
-def image_operand(let: Let, refs: Mapping[str, MemRef], image: Image, axes: Axes) -> Operand:
-    """An operand that is windows of an image."""
+def image_operand(
+    let: Let, refs: Mapping[str, MemRef], image: Image, axes: Axes, row: int = ROW
+) -> Operand:
+    """An operand that is windows of an image; `row` are the bytes of a row of its copies."""
     assert isinstance(let.expr, Read)
     ref, item = refs[let.expr.tensor], let.dtype.storage_bytes
     single = {name: constant(0) for name, size in axes.sizes.items() if size == 1}
     index = [substitute(expr, single) for expr in let.expr.index]
-    walk, start = image_walk(image, index, ref, axes, item)
+    walk, start = image_walk(image, index, ref, axes, row // item)
     strides = ref.strides[: image.moved[0].dim]
     follow = zip(strides, strides[1:], ref.shape[1:], strict=False)
     if ref.strides[-1] != 1 or any(a != b * size for a, b, size in follow):
@@ -74,8 +76,8 @@ def image_operand(let: Let, refs: Mapping[str, MemRef], image: Image, axes: Axes
         why = f"{walk.whole} channels are no whole rows of {ROW} bytes, a tap of filters each"
         raise Refusal("ImageChannels", why)
     channels = axes.sizes[image.channels]
-    if channels % (ROW // item) and channels != walk.sizes[0]:
-        why = f"{channels} channels of an image of {ref.shape[-1]} are no whole rows of {ROW} bytes"
+    if channels % (row // item) and channels != walk.sizes[0]:
+        why = f"{channels} channels of an image of {ref.shape[-1]} are no whole rows of {row} bytes"
         raise Refusal("ImageChannels", why)
     _check_window(image, walk, axes.sizes)
     address = linear(index, ref.strides)
@@ -104,9 +106,11 @@ def _check_window(image: Image, walk: Walk, sizes: Mapping[str, int]) -> None:
         raise Refusal("ImageWindow", f"windows are more than {LARGEST_STEP} elements apart")
 
 
-def filter_operand(operand: Operand, address: Expr, image: Image, axes: Axes) -> Operand:
+def filter_operand(
+    operand: Operand, address: Expr, image: Image, axes: Axes, row: int = ROW
+) -> Operand:
     """An operand whose rows are met by the windows of an image, tap by tap."""
-    walk = filter_walk(image, address, axes, operand.dtype.storage_bytes)
+    walk = filter_walk(image, address, axes, row // operand.dtype.storage_bytes)
     along_k = axes.sizes[image.channels] == 1 or coefficient(address, image.channels) == 1
     if len(walk.sizes) > MOST_AXES:
         raise Refusal("BatchAxes", f"filters have more than {MOST_AXES} axes")

@@ -20,6 +20,7 @@ from weft.codegen.gpu.body.peephole import recognise
 from weft.codegen.gpu.ir.element_ops import ElementOp, loose_functions
 from weft.codegen.gpu.ir.formats import NARROW
 from weft.codegen.gpu.products.operand import Operand, Refusal, filter_operand, image_operand
+from weft.codegen.gpu.products.walks import ROW
 from weft.codegen.gpu.products.walks import Axes as WalkAxes
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Expr, FloorDiv, coefficient, linear, params_of
@@ -227,11 +228,14 @@ class _Axes:
         return prod(self.sizes[name] for name in names)
 
 
-def analyse(kernel: Kernel, refs: Refs, *, kept: bool = False, folds: bool = False) -> Problem:
+def analyse(
+    kernel: Kernel, refs: Refs, *, kept: bool = False, folds: bool = False, row: int = ROW
+) -> Problem:
     """The problem a kernel poses; raises `Refusal`. Functions that its epilogue spells out are
     recognised here: plans speak of the kernel as it was written. An image that is `kept`, with its
     border, is not gone through window by window: its operand says where its elements lie. Whoever
-    asks for `folds` computes numbers of whole rows too."""
+    asks for `folds` computes numbers of whole rows too. `row` are the bytes of a row of a copy of
+    windows."""
     kernel = recognise(kernel)
     roles = _roles(kernel)
     lets = {let.name: let for let in kernel.body}
@@ -245,7 +249,8 @@ def analyse(kernel: Kernel, refs: Refs, *, kept: bool = False, folds: bool = Fal
     every = [lets[roles.contraction], *epilogue, *own]
     names = {let.name: f"v{i}" for i, let in enumerate(every)}
     sources, ops = _program(epilogue, reads, names, axes, lets)
-    a, b = (_kept if kept else _operands)(kernel, roles, refs, axes)
+    operands = _kept(kernel, roles, refs, axes) if kept else None
+    a, b = operands or _operands(kernel, roles, refs, axes, row)
     program = _Programs(lets, names, ops, start, folded)
     parts = folds and folds_parts(kernel)
     stored = () if parts else kernel.outputs
@@ -368,7 +373,9 @@ def operands(let: Let) -> tuple[str, ...]:
             raise Refusal("EpilogueForm", f"the epilogue has a second {kind}")
 
 
-def _operands(kernel: Kernel, roles: Roles, refs: Refs, axes: _Axes) -> tuple[Operand, Operand]:
+def _operands(
+    kernel: Kernel, roles: Roles, refs: Refs, axes: _Axes, row: int
+) -> tuple[Operand, Operand]:
     """Both operands: matrices, or an image and the filters or the matrix that it meets."""
     found = problem_of(kernel)
     image = found.image if found is not None else None
@@ -376,12 +383,13 @@ def _operands(kernel: Kernel, roles: Roles, refs: Refs, axes: _Axes) -> tuple[Op
     for side, name, outer in (("lhs", roles.lhs, axes.m), ("rhs", roles.rhs, axes.n)):
         let, own = kernel.let(name), WalkAxes(axes.batch, outer, axes.k, axes.sizes)
         if image is not None and side == image.side:
-            sides.append(image_operand(let, refs, image, own))
+            sides.append(image_operand(let, refs, image, own, row))
             continue
         if image is not None and image.is_summed and isinstance(let.expr, Read):
             # Filters may end before others do, where the windows of the image do as well.
             address = _address(let.expr.index, refs[let.expr.tensor], kernel)
-            sides.append(filter_operand(_operand(let, address, outer, axes), address, image, own))
+            plain = _operand(let, address, outer, axes)
+            sides.append(filter_operand(plain, address, image, own, row))
             continue
         address = _operand_address(let, kernel, refs)
         sides.append(_operand(let, address, outer, axes))

@@ -46,7 +46,7 @@ from weft.codegen.gpu.products.place import Place, locate, place_in
 from weft.codegen.gpu.products.problem import Problem, Refs, analyse
 from weft.codegen.gpu.products.refusals import field_refusals
 from weft.codegen.gpu.products.ring import Ring
-from weft.codegen.gpu.products.sm90_layout import WARPGROUP, Sm90Layout, refusals
+from weft.codegen.gpu.products.sm90_layout import ROW, WARPGROUP, Sm90Layout, refusals
 from weft.codegen.gpu.products.sm90_results import (
     Results,
     batch_sizes,
@@ -86,9 +86,16 @@ def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) 
 
 
 def _layout(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> Sm90Layout:
-    problem = analyse(kernel, refs, folds=True)
+    problem = analyse(kernel, refs, folds=True, row=_copied_row(kernel, plan))
     chosen = problem.swapped() if plan.swap_ab else problem
     return Sm90Layout(chosen, plan, target.limits.units)
+
+
+def _copied_row(kernel: Kernel, plan: MmaPlan) -> int:
+    """Bytes of a row of a k step, at most those that shared memory is permuted within."""
+    if kernel.roles is None:
+        return ROW
+    return min(ROW, plan.tile[2] * kernel.let(kernel.roles.lhs).dtype.storage_bytes)
 
 
 @dataclass

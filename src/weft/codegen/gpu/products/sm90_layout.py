@@ -14,7 +14,7 @@ from typing import Final
 
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.formats import results_per_group
-from weft.codegen.gpu.ir.swizzle import SWIZZLE_128, Major, TileLayout, fitting
+from weft.codegen.gpu.ir.swizzle import SWIZZLE_64, SWIZZLE_128, Major, TileLayout, fitting
 from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.problem import Problem, Source
 from weft.codegen.gpu.products.refusals import (
@@ -37,6 +37,8 @@ WARPGROUP: Final = 128
 ALIGNMENT: Final = 1024
 ROW: Final = 128
 """Bytes of a row of a tile within which shared memory is permuted: k tiles are multiples of it."""
+HALF_ROW: Final = 64
+"""Those of a k tile of windows that have no more channels."""
 SPARE_REGISTERS: Final = 32
 """Addresses, counters and epilogue values beside accumulators and packed results."""
 _SWIZZLED_ROWS: Final = 8
@@ -296,8 +298,10 @@ class Sm90Layout:
 
 def operand_layout(operand: Operand, outer: int, k: int) -> TileLayout:
     """K-major operands lie with rows along m or n, MN-major ones with rows along k."""
-    rows, columns = (outer, k) if operand.major is Major.K else (k, outer)
-    return TileLayout(rows, columns, operand.dtype.storage_bytes, SWIZZLE_128)
+    size = operand.dtype.storage_bytes
+    if operand.major is Major.K:
+        return TileLayout(outer, k, size, SWIZZLE_64 if k * size == HALF_ROW else SWIZZLE_128)
+    return TileLayout(k, outer, size, SWIZZLE_128)
 
 
 def _batch_axes(strides: tuple[int, ...]) -> int:
@@ -402,7 +406,8 @@ def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         yield refuse("PlanField", f"roles={plan.roles} is not built for SM90")
     assert layout.atom is not None
     step = ROW // layout.atom.word
-    if bk % step or bk <= 0:
+    narrow = layout.problem.a.walk is not None and 2 * bk == step
+    if (bk % step and not narrow) or bk <= 0:
         yield refuse("Tile", f"a k tile of {bk} is no multiple of {step}")
     if wn > _NARROW_COLUMNS and wn % layout.atom.columns:
         yield refuse("Tile", f"{wn} columns of {layout.problem.a.dtype} have no instruction")
@@ -438,8 +443,8 @@ def _window_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         width = ROW // operand.dtype.storage_bytes
         if operand.walk.whole and extent % width and width % extent:
             yield refuse("Tile", f"{extent} rows or columns cross from tap to tap of windows")
-        if not operand.walk.whole and depth != width:
-            yield refuse("Tile", f"a k tile of windows is {width}, not {depth}")
+        if not operand.walk.whole and depth not in (width, width // 2):
+            yield refuse("Tile", f"a k tile of windows is {width} or half of it, not {depth}")
 
 
 def _cluster_refusals(layout: Sm90Layout) -> Iterator[Finding]:

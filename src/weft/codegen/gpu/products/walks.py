@@ -24,7 +24,7 @@ from weft.region.form import Image, Moved
 from weft.region.forms.image import batch_factors, image_number
 
 ROW: Final = 128
-"""Bytes of a row of a copy."""
+"""Bytes of a row of a copy, at most."""
 Digits: TypeAlias = tuple[tuple[str, int], ...]
 """Axes and their sizes, outermost first."""
 Dim: TypeAlias = tuple[int, int, "Step"]
@@ -149,17 +149,18 @@ class Axes:
         return Step(expr.constant, self.factors(expr), batch)
 
 
-def summed_digits(image: Image, sizes: Mapping[str, int], item: int) -> Digits:
-    """The contracted axes of a convolution: taps, then channels, padded to whole copies."""
-    width = ROW // item
+def summed_digits(image: Image, sizes: Mapping[str, int], width: int) -> Digits:
+    """The contracted axes of a convolution: taps, then channels, padded to whole copies of `width`
+    elements."""
     taps = tuple((name, sizes[name]) for name in image.taps if sizes[name] > 1)
     return (*taps, (image.channels, -(-sizes[image.channels] // width) * width))
 
 
 def image_walk(
-    image: Image, index: Sequence[Expr], ref: MemRef, axes: Axes, item: int
+    image: Image, index: Sequence[Expr], ref: MemRef, axes: Axes, width: int
 ) -> tuple[Walk, int]:
-    """How an image is gone through, and the offset of its first element."""
+    """How an image is gone through, `width` channels at a time where they are summed over, and the
+    offset of its first element."""
     count = image.moved[0].dim
     sizes, strides = ref.shape, ref.strides
     images = image_number(index[:count], sizes[:count])
@@ -172,7 +173,7 @@ def image_walk(
     wide = strides[count - 1] if count else strides[0] * sizes[0]
     return Walk(
         axes.digits(axes.outer),
-        summed_digits(image, axes.sizes, item) if is_summed else axes.digits(axes.k),
+        summed_digits(image, axes.sizes, width) if is_summed else axes.digits(axes.k),
         (channels, *(moved.size for moved in inside), prod(sizes[:count])),
         (*(strides[moved.dim] for moved in inside), wide),
         (axes.step(index[-1]), *places, axes.step(images)),
@@ -214,8 +215,8 @@ def _window(moved: Sequence[Moved], sizes: Mapping[str, int]) -> Window:
     return Window(lower, upper, steps)
 
 
-def filter_walk(image: Image, address: Expr, axes: Axes, item: int) -> Walk:
-    """How the filters of a convolution are gone through."""
+def filter_walk(image: Image, address: Expr, axes: Axes, width: int) -> Walk:
+    """How the filters of a convolution are gone through, `width` channels at a time."""
     channels = image.channels
     outer = [name for name in axes.outer if axes.sizes[name] > 1]
     stride = coefficient(address, outer[-1]) if outer else 0
@@ -232,7 +233,7 @@ def filter_walk(image: Image, address: Expr, axes: Axes, item: int) -> Walk:
             dims.append((axes.sizes[name], coefficient(address, name), Step(0, (), batch)))
     return Walk(
         (("outer", size),),
-        summed_digits(image, axes.sizes, item),
+        summed_digits(image, axes.sizes, width),
         tuple(size for size, _, _ in dims),
         tuple(stride for _, stride, _ in dims[1:]),
         tuple(step for _, _, step in dims),

@@ -110,6 +110,13 @@ def test_kernels_of_convolutions_become_machine_code_as_planned(name: str) -> No
     assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []
 
 
+def test_steps_of_few_channels_are_not_padded_to_whole_rows() -> None:
+    """A step holds the channels of one tap: in rows of 64 bytes, where these hold all of them."""
+    for channels, row in ((32, 64), (24, 64), (40, 128), (64, 128)):
+        (kernel,) = window_kernels(Case(inputs=channels).program())
+        assert {found.swizzle.span for found in kernel.maps if found.window} == {row}
+
+
 def test_the_text_of_a_convolution_reads_back() -> None:
     module = module_of(CASES["stride 2"].program())
     assert "window=window(lower=(-1, -1), upper=(-1, -1), steps=(2, 2))" in print_module(module)

@@ -87,6 +87,11 @@ def test_a_state_goes_into_a_module_of_its_shape_only() -> None:
         second.with_state(state | {"layers.0.bias": odd}, strict=False)
     with pytest.raises(UserError, match=r"layers\.0\.bias is an int, not a tensor"):
         second.with_state(state | {"layers.0.bias": 3}, strict=False)
+    with pytest.raises(UserError, match=r"bias is NumPy's ndarray, not a tensor; .*weft\.asarray"):
+        second.with_state(state | {"layers.0.bias": np.ones(4)}, strict=False)
+    kind = type("Parameter", (), {"__module__": "torch.nn", "__dlpack__": None})
+    with pytest.raises(UserError, match=r"is a torch\.Parameter; take .*weft\.torch\.from_tensor"):
+        second.with_state(state | {"layers.0.bias": kind()}, strict=False)
 
 
 def test_map_makes_another_module() -> None:

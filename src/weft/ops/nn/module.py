@@ -161,12 +161,26 @@ def _fit_parameter(name: str, given: Any, own: Tensor) -> Tensor | Packed:
     if isinstance(given, Packed):
         raise UserError(f"{name} is {given!r}, but the module has {own.type}")
     if not isinstance(given, Tensor):
-        raise UserError(f"{name} is {a_type(given)}, not a tensor")
+        raise UserError(f"{name} is {_told_foreign(given)}")
     if given.type != own.type:
         raise SpecViolation(
             "ShapeMismatch", f"{name} is {given.type}, but the module has {own.type}", "convert it"
         )
     return given
+
+
+def _told_foreign(given: Any) -> str:
+    """What is in the place of a tensor, and how one is made of it."""
+    package = type(given).__module__.partition(".")[0]
+    if package == "torch" and hasattr(given, "__dlpack__"):
+        return (
+            f"a torch.{type(given).__name__}; take torch's tensors over with "
+            "{name: weft.torch.from_tensor(x, copy=True) for name, x in state.items()}"
+        )
+    if package == "numpy":
+        made = "{name: weft.asarray(x) for name, x in state.items()}"
+        return f"NumPy's {type(given).__name__}, not a tensor; make tensors with {made}"
+    return f"{a_type(given)}, not a tensor"
 
 
 def _name_some(names: set[str], what: str) -> list[str]:

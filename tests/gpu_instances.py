@@ -139,6 +139,9 @@ COMMON: Final[dict[str, Instance]] = {
     ),
     "groups of 8 channels": sanitized("groups of 8 channels", "groups"),
     "groups of 6 channels": sanitized("groups of 6 channels", "groups"),
+    "attention": sanitized("attention", "attention"),
+    "attention, a mask": sanitized("attention, a mask", "attention"),
+    "attention of few queries": sanitized("attention of few queries", "attention"),
     "weights of 4 bits": sanitized("weights of 4 bits", "codes"),
     "weights of 8 bits, one row": sanitized("weights of 8 bits, one row", "codes"),
     "scatter": sanitized("scatter", "Scatter"),
@@ -150,7 +153,7 @@ COMMON: Final[dict[str, Instance]] = {
     "order, a block": sanitized("order, a block", "Order"),
 }
 PROGRAMS: Final[dict[str, dict[str, Instance]]] = {
-    "sm80": COMMON,
+    "sm80": {**COMMON, "attention, two bands": sanitized("attention by warps", "attention")},
     "sm90": {
         **COMMON,
         "row, a cluster": sanitized("row, a cluster", "cluster"),
@@ -164,6 +167,11 @@ PROGRAMS: Final[dict[str, dict[str, Instance]]] = {
         "long sums in two kernels": product("bf16", 128, 65536, "sm90"),
         "sums in parts": sanitized("sums in parts", "sm90"),
         "windows of an image": sanitized("windows of an image", "sm90"),
+        "gradients of attention": sanitized("gradients of attention", "attention"),
+        "tiles of groups": sanitized("rows of groups", "GroupTiles"),
+        "rows of groups": sanitized("rows of groups", "GroupedTiles"),
+        "spans of groups": sanitized("rows of groups, gradients", "GroupSpans"),
+        "outer products of groups": sanitized("rows of groups, gradients", "OuterTiles"),
         "gradient of filters": Instance(_filters, "sm90"),
         "sines of a product": Instance(
             of(lambda b, x, w: b.sin(b.matmul(x, w)), *[("bf16", [256, 256])] * 2), "sm90"

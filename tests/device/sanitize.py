@@ -20,6 +20,8 @@ import numpy as np
 
 import weft
 from tests.example_inputs import inputs_for
+from tests.gpu_attention import CASES as ATTENTIONS
+from tests.gpu_attention import FEW, GRADIENTS
 from tests.gpu_codes import CASES as CODES
 from tests.gpu_convolutions import CASES, GROUPED
 from weft.driver.pipeline import run_pipeline
@@ -27,6 +29,7 @@ from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.plan import text
 from weft.ptir import Builder, Program
+from weft.ptir.gradient import vjp
 from weft.runtime.cuda.driver import compute_capability
 from weft.target.known import target_named
 
@@ -117,6 +120,13 @@ def order(rows: int, length: int) -> Callable[[], Program]:
     return made
 
 
+def rows_of_groups() -> Program:
+    b = Builder()
+    x, w = b.param("bf16", [150, 64]), b.param("bf16", [3, 64, 136])
+    offsets = b.cumulative_sum(b.param("si32", [3]), axis=0)
+    return b.build(b.emit("weft.grouped_matmul", x, w, offsets))
+
+
 PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = {
     "map": (elementwise, "sm90", {}),
     "transposed": (transpose, "sm90", {}),
@@ -144,6 +154,14 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "windows of an image": (CASES["stride 2"].program, "sm90", {}),
     "groups of 8 channels": (GROUPED["8 channels, f16, stride 2"].program, "sm90", {}),
     "groups of 6 channels": (GROUPED["6 channels"].program, "sm90", {}),
+    "rows of groups": (rows_of_groups, "sm90", {}),
+    "rows of groups, gradients": (lambda: vjp(rows_of_groups(), (0, 1)), "sm90", {}),
+    "attention": (ATTENTIONS["causal"].program, "sm90", {}),
+    "attention, a mask": (ATTENTIONS["mask of truth values"].program, "sm90", {}),
+    "attention of few queries": (FEW["eight queries, shared heads"].program, "sm90", {}),
+    "gradients of attention": (GRADIENTS["causal"].gradients, "sm90", {}),
+    "attention by warps": (ATTENTIONS["causal"].program, "sm80", {"tile_q": 128, "stages": 4}),
+    "attention of few queries by warps": (FEW["one query, shared heads"].program, "sm80", {}),
     "weights of 4 bits": (CODES["halves of bytes"].program, "sm90", {}),
     "weights of 8 bits, one row": (CODES["one row"].program, "sm90", {}),
     "scatter": (scatter, "sm90", {}),

@@ -29,8 +29,8 @@ LONG = {
 """With blocks enough that rings turn and tiles are dealt out."""
 
 
-def agree(program: Program) -> None:
-    report = compare(program, inputs_for(program, 3), CudaBackend("sm90"))
+def agree(program: Program, target: str = "sm90") -> None:
+    report = compare(program, inputs_for(program, 3), CudaBackend(target))
     assert report.agrees, str(report)
 
 
@@ -42,6 +42,16 @@ def test_attentions_agree(name: str) -> None:
 @pytest.mark.parametrize("name", FEW)
 def test_few_queries_agree(name: str) -> None:
     agree(FEW[name].program())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attentions_by_single_warps_agree(name: str) -> None:
+    agree(CASES[name].program(), "sm80")
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_queries_by_single_warps_agree(name: str) -> None:
+    agree(FEW[name].program(), "sm80")
 
 
 @pytest.mark.parametrize(("heads", "keys"), [(1, 16384), (96, 1000)])

@@ -114,10 +114,14 @@ def test_the_list_is_long_enough() -> None:
 
 def test_every_template_is_in_the_list() -> None:
     common = {"map", "transposed", "row", "several", "columns", "fma", "groups", "codes"}
+    common |= {"attention"}
     common |= {"Scatter", "Collected", "Running", "Continued", "Order"}
     found = {name: {one.template for one in made.values()} for name, made in PROGRAMS.items()}
     assert found["sm80"] == common
-    assert found["sm90"] == common | {"cluster", "ring", "sm90", "sm80", "Moved"}
+    assert found["sm90"] == common | {
+        "cluster", "ring", "sm90", "sm80", "Moved",
+        "GroupTiles", "GroupedTiles", "GroupSpans", "OuterTiles",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

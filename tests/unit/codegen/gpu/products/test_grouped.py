@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.draws import generator
+from tests.gpu_faults import Change, planted, without
 from tests.gpu_whole import carried_out, kernel_of
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda
-from weft.codegen.gpu.interp import run
+from weft.codegen.gpu.interp import Hazard, Timing, run
 from weft.codegen.gpu.ir.module import GpuModule
 from weft.codegen.gpu.products import grouped
 from weft.codegen.gpu.spelling.print import cuda
@@ -127,6 +129,62 @@ def test_infinite_weights_do_not_reach_rows_without_a_group() -> None:
     run(kernel, {name: given[name] for name in kernel.buffers})
     assert np.isinf(out[: 5 * 64].astype(np.float32)).all()
     assert not out[5 * 64 :].astype(np.float32).any()
+
+
+def without_wait(statement: ir.Stmt) -> ir.Stmt | None:
+    waits = isinstance(statement, ir.MbarrierWait) and statement.barrier.barriers == "full"
+    return None if waits else statement
+
+
+def never_free(statement: ir.Stmt) -> ir.Stmt | None:
+    gives = isinstance(statement, ir.MbarrierArrive) and statement.barrier.barriers == "empty"
+    return None if gives else statement
+
+
+def another_entry(name: str) -> Change:
+    """A number of each tile is read from the entry of the next."""
+
+    def change(statement: ir.Stmt) -> ir.Stmt:
+        if isinstance(statement, ir.LoadElement) and statement.name == f"{name}_read":
+            return replace(statement, offset=statement.offset + ENTRY)
+        return statement
+
+    return change
+
+
+FAULTS: dict[str, Change] = {
+    "copies are not waited for": without_wait,
+    "slots are never free": never_free,
+    "products are not waited for": without(ir.WgmmaWait),
+    "warps do not meet before they store": without(ir.NamedBarrier),
+    "the matrix of another group": another_entry("matrix"),
+    "rows behind the end of a group": another_entry("end"),
+    "rows of another tile": another_entry("source"),
+}
+
+
+def is_caught(kernel: ir.Kernel, given: dict[str, Array], wanted: Array, seed: int) -> bool:
+    """Whether an order and a timing end in a hazard or in another result."""
+    tensors = {name: given[name].copy() for name in kernel.buffers}
+    try:
+        run(kernel, tensors, list(Timing)[seed % 2], seed)
+    except Hazard:
+        return True
+    return not np.array_equal(tensors["out"], wanted)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_faults_are_caught(name: str) -> None:
+    """There are more steps than slots."""
+    op, offsets = GroupedTiles(233, 3, 456, 72, False, 128, 128), np.array([30, 200, 233])
+    x, w = (RNG.integers(-4, 5, s).astype(F16.numpy) for s in ((233, 456), (3, 456, 72)))
+    table = table_of(op.tiles, offsets)
+    given = {"x": x.reshape(-1), "w": w.reshape(-1), "tiles": table}
+    given["out"] = np.full(233 * 72, 77).astype(F16.numpy)
+    kernel, wanted = product_kernel(op, F16), op.evaluate(x, w, table)
+    assert not is_caught(kernel, given, wanted, 0)
+    broken = planted(kernel, FAULTS[name])
+    assert any(is_caught(broken, given, wanted, seed) for seed in range(4))
 
 
 @pytest.mark.parametrize("transposed", [False, True])

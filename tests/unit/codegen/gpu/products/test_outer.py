@@ -3,6 +3,7 @@ other."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.draws import generator
+from tests.gpu_faults import Change, planted, without
 from tests.gpu_whole import carried_out, kernel_of
+from tests.unit.codegen.gpu.products.test_grouped import is_caught
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import run
 from weft.codegen.gpu.ir.module import GpuModule
+from weft.codegen.gpu.ir.scalar import scalar
 from weft.codegen.gpu.products import outer
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
@@ -97,6 +101,41 @@ def test_what_is_not_a_number_stays_in_its_group(side: str) -> None:
     found = made_by(OuterTiles(70, 2, 128, 128, 128), x, y, offsets, BF16).reshape(2, -1)
     assert (found[0].astype(np.float32) == 10).all()
     assert np.isinf(found[1].astype(np.float32)).all()
+
+
+def too_few_cleared(statement: ir.Stmt) -> ir.Stmt:
+    """Rows of the next group are cleared from the second on."""
+    if isinstance(statement, ir.For) and statement.var == "cleared":
+        return replace(statement, start=scalar(statement.start) + 4)
+    return statement
+
+
+def without_wait(statement: ir.Stmt) -> ir.Stmt | None:
+    waits = isinstance(statement, ir.MbarrierWait) and statement.barrier.barriers == "full"
+    return None if waits else statement
+
+
+FAULTS: dict[str, Change] = {
+    "copies are not waited for": without_wait,
+    "products are not waited for": without(ir.WgmmaWait),
+    "rows of the next group are not cleared": without(ir.StShared),
+    "some rows of the next group are not cleared": too_few_cleared,
+    "what is cleared is not fenced": without(ir.ProxyFence),
+    "consumers do not meet": without(ir.NamedBarrier),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_faults_are_caught(name: str) -> None:
+    op, offsets = OuterTiles(233, 3, 72, 136, 128), np.array([30, 200, 233])
+    x, y = (RNG.integers(1, 5, (233, n)).astype(F16.numpy) for n in (72, 136))
+    spans = spans_of(233, offsets)
+    given = {"x": x.reshape(-1), "y": y.reshape(-1), "spans": spans}
+    given["out"] = np.full(3 * 72 * 136, 77).astype(F16.numpy)
+    kernel, wanted = product_kernel(op, F16), op.evaluate(x, y, spans)
+    assert not is_caught(kernel, given, wanted, 0)
+    broken = planted(kernel, FAULTS[name])
+    assert any(is_caught(broken, given, wanted, seed) for seed in range(4))
 
 
 @pytest.mark.parametrize("tile", [128, 256])

@@ -19,7 +19,7 @@ meet in at most one kernel, the one that reads the first and writes the second, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -67,6 +67,24 @@ class MemRef:
     element_bytes: int = 1
 
 
+def lie_alike(refs: Iterable[MemRef]) -> Hashable:
+    """All of how tensors lie but which buffers they are in: kernels of one structure whose tensors
+    lie alike are carried out alike."""
+    places: dict[Buffer, int] = {}
+    return tuple(
+        (
+            places.setdefault(ref.buffer, len(places)),
+            ref.buffer.space,
+            ref.shape,
+            ref.strides,
+            ref.alignment,
+            ref.noalias,
+            ref.element_bytes,
+        )
+        for ref in refs
+    )
+
+
 @dataclass(frozen=True)
 class Copy:
     """A copy that had to be made before a kernel, and why."""
@@ -102,7 +120,11 @@ class BufferMap:
         """The tensors of one kernel. Those that share no bytes with another one of them are
         `noalias`, whatever other kernels do with their buffers."""
         refs = [self.refs[name] for name in names]
-        return {ref.tensor: replace(ref, noalias=ref.noalias or _alone(ref, refs)) for ref in refs}
+        own = (
+            ref if ref.noalias or not _alone(ref, refs) else replace(ref, noalias=True)
+            for ref in refs
+        )
+        return {ref.tensor: ref for ref in own}
 
 
 def _alone(ref: MemRef, others: Sequence[MemRef]) -> bool:

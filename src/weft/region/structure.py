@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from weft.foundation.index_expr import Axis as AxisTerm
 from weft.foundation.index_expr import (
@@ -24,6 +25,7 @@ from weft.foundation.index_expr import (
     param,
     scale,
 )
+from weft.foundation.memo import forgettable
 from weft.region.ir import (
     AxisIndex,
     Binary,
@@ -47,13 +49,26 @@ from weft.region.ir import (
 )
 from weft.region.text import kernel_to_json
 
+_MOST: Final = 1 << 12
+_DIGESTS: Final[dict[Hashable, str]] = {}
+"""Digests of kernels by what they are but for the names of their tensors, `_MOST` of them."""
+forgettable(_DIGESTS.clear)
+
 
 def structure_key(kernel: Kernel, tensors: Mapping[str, Tensor]) -> str:
     """A digest that is equal for kernels which differ in names alone. The planner asks for it, and
     code generation again, so a kernel keeps its own."""
     given = tuple(tensors[name] for name in buffers(kernel))
     if given not in kernel.structures:
-        kernel.structures[given] = _structure_key(kernel, tensors)
+        alike = without_tensors(kernel, tensors)
+        found = None if alike is None else _DIGESTS.get(alike)
+        if found is None:
+            found = _structure_key(kernel, tensors)
+            if len(_DIGESTS) >= _MOST:
+                _DIGESTS.clear()
+            if alike is not None:
+                _DIGESTS[alike] = found
+        kernel.structures[given] = found
     return kernel.structures[given]
 
 

@@ -128,7 +128,13 @@ def work_of_few_and_many() -> tuple[Counter[str], Counter[str]]:
 
 
 @pytest.mark.parametrize(
-    "work", ["verify.py _obeys", "verify.py _is_inside", "from_tiny.py _in_atoms"]
+    "work",
+    [
+        "verify.py _obeys",
+        "verify.py _is_inside",
+        "from_tiny.py _in_atoms",
+        "templates.py accepts",
+    ],
 )
 def test_questions_about_equal_blocks_are_answered_once(
     work: str, work_of_few_and_many: tuple[Counter[str], Counter[str]]

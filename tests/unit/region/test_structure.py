@@ -9,9 +9,11 @@ import pytest
 from tests import kernels
 from weft.foundation.dtypes import F32
 from weft.foundation.index_expr import axis
+from weft.foundation.memo import forget
+from weft.region import structure
 from weft.region.interp import run_kernel
 from weft.region.ir import Binary, Kernel, KernelAxis, Module, Output, Pattern, Tensor, Unary
-from weft.region.structure import buffers, structure_key
+from weft.region.structure import buffers, canonical, structure_key
 from weft.region.writing.axes import coalesce, rename_axes
 
 
@@ -26,6 +28,19 @@ def test_names_do_not_matter() -> None:
     names = {"m": "r", "n": "s", "k": "a"}
     renamed = replace(plain, kernels=(rename_axes(plain.kernels[0], names),))
     assert key(renamed) == key(plain)
+
+
+def test_a_key_is_made_once_for_kernels_on_other_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Kernel] = []
+
+    def note(kernel: Kernel) -> tuple[Kernel, dict[str, str]]:
+        made.append(kernel)
+        return canonical(kernel)
+
+    forget()
+    monkeypatch.setattr(structure, "canonical", note)
+    keys = {key(kernels.linear(tensors=(f"x{n}", f"w{n}", f"b{n}", f"y{n}"))) for n in range(4)}
+    assert len(made) == len(keys) == 1
 
 
 def test_every_hand_written_kernel_has_its_own_key() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +31,7 @@ from weft.foundation.grouped_rows import GroupedTiles, OuterTiles
 from weft.foundation.json_fields import reading
 from weft.foundation.tally import counted
 from weft.foundation.whole_ops import WholeOp
-from weft.memory.ir import BufferMap, MemRef, Space
+from weft.memory.ir import BufferMap, MemRef, Space, lie_alike
 from weft.plan.ir import REFUSED, Plan, PlanSet
 from weft.region.cost import kernel_seconds, nanoseconds
 from weft.region.ir import Check, Kernel, Module, Pattern
@@ -110,13 +110,17 @@ class Lowering:
         """How each of them is made, and the first kernel that it is for."""
         self._built: Collection[str] = ()
         """Kernels that were made when their plans were chosen."""
+        self._taken: set[Hashable] = set()
+        """Structures, and how their tensors lie, of which a template carries out the plan."""
 
     def by_template(self, kernel: Kernel, plans: PlanSet, is_given: bool) -> None:
         """A kernel by its plan; what no template carries out is the host's."""
         tensors, target, plan = self.module.tensors, self.target, plans.of(kernel.name)
         refs = self.buffer_map.refs_of(buffers(kernel))
-        findings = accepts(kernel, tensors, refs, plan, target)
+        asked = plans.kernels[kernel.name], lie_alike(refs.values())
+        findings = [] if asked in self._taken else accepts(kernel, tensors, refs, plan, target)
         if not findings:
+            self._taken.add(asked)
             job, self._built = Job(kernel, tensors, refs, plan, target), plans.built
             self._add(kernel, plan, lambda name: self._made(job, plans.built, name))
         elif is_given:

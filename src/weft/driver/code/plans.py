@@ -8,20 +8,21 @@ single numbers in tiles, then with plain loops; why is kept as a note of the pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from weft.codegen.gpu import templates
 from weft.driver.code.gpu_coalescing import coalesced
 from weft.foundation.errors import Finding
-from weft.memory.ir import BufferMap
+from weft.memory.ir import BufferMap, lie_alike
 from weft.plan.from_region import gpu_map_plan, plan_module
 from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan
 from weft.plan.tensor_cores import sm80_plan, sm90_choice, takes_warps
 from weft.region.ir import Kernel, Module, problem_of
+from weft.region.structure import buffers
 from weft.target.target import Kind, Target
 
 Built: TypeAlias = dict[str, tuple[Plan, Any]]
@@ -103,7 +104,12 @@ def _origin(kernel: Kernel, module: Module, plan: MmaPlan, target: Target) -> st
 def _findings(
     kernels: list[Kernel], module: Module, buffer_map: BufferMap, plan: Plan, target: Target
 ) -> list[Finding]:
+    seen: set[Hashable] = set()
     for kernel in kernels:
+        layout = lie_alike(buffer_map.refs[name] for name in buffers(kernel))
+        if layout in seen:
+            continue
+        seen.add(layout)
         found = templates.accepts(kernel, module.tensors, buffer_map.refs, plan, target)
         if found:
             return found

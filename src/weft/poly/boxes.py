@@ -14,11 +14,65 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import TypeAlias
 
-from weft.foundation.index_expr import Axis, Expr, FloorDiv, Index, axis, simplify, substitute
+from weft.foundation.index_expr import (
+    Axis,
+    Expr,
+    FloorDiv,
+    Index,
+    axis,
+    bounds,
+    simplify,
+    substitute,
+)
 
 Span: TypeAlias = tuple[int, int]
 """A first and a last number."""
 Box: TypeAlias = tuple[Span, ...]
+Nest: TypeAlias = tuple[Sequence[tuple[str, int, int]], Index]
+"""Axes with their first and last numbers, and the point that their numbers lead to."""
+
+
+def fill_box(nests: Sequence[Nest], whole: Box) -> bool:
+    """Whether nests reach every point of a box once, and no other; False where that was not
+    seen."""
+    nests, whole = _with_joined_digits(nests, whole)
+    boxes = [box for box in (box_of(axes, index) for axes, index in nests) if box is not None]
+    return len(boxes) == len(nests) and fill(boxes, whole)
+
+
+def _with_joined_digits(nests: Sequence[Nest], whole: Box) -> tuple[Sequence[Nest], Box]:
+    """The same nests and box with two indices as one number `size * a + b`, where `b` stays under
+    its size and quotients vanish by that: rows that are two axes (`row // 32` and `row % 32`) and
+    come in blocks which are no multiple of the inner one."""
+    for b, (first, last) in enumerate(whole):
+        for a in range(len(whole)):
+            size = last + 1
+            if a == b or first != 0 or not all(_stays_within(nest, b, size) for nest in nests):
+                continue
+            joined = [(axes, _with_joined(index, a, b, size)) for axes, index in nests]
+            if _quotients(joined) < _quotients(nests):
+                low, high = whole[a]
+                number = (low * size, high * size + last)
+                box = tuple(number if k == a else span for k, span in enumerate(whole) if k != b)
+                return _with_joined_digits(joined, box)
+    return nests, whole
+
+
+def _stays_within(nest: Nest, place: int, size: int) -> bool:
+    axes, index = nest
+    low, high = bounds(index[place], {name: (first, last) for name, first, last in axes})
+    return low >= 0 and high < size
+
+
+def _with_joined(index: Index, a: int, b: int, size: int) -> Index:
+    number = index[a] * size + index[b]
+    return tuple(number if k == a else expr for k, expr in enumerate(index) if k != b)
+
+
+def _quotients(nests: Sequence[Nest]) -> int:
+    """How many quotients indices have, each counted once in a nest."""
+    found = ({term for expr in index for term, _ in expr.terms} for _, index in nests)
+    return sum(isinstance(term, FloorDiv) for terms in found for term in terms)
 
 
 def box_of(axes: Sequence[tuple[str, int, int]], index: Index) -> Box | None:

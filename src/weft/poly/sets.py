@@ -25,7 +25,7 @@ from weft.foundation.forks import new_lock, no_fork
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, Index, Param, add, scale
 from weft.foundation.memo import memo
 from weft.foundation.tally import asked, done
-from weft.poly.boxes import box_of, fill
+from weft.poly.boxes import fill_box
 
 BUDGET: Final = 20_000
 """isl operations that one query may take; most take a few hundred."""
@@ -377,10 +377,8 @@ def _is_filled(pieces: Sequence[Piece], wanted: Domain) -> bool:
     """Whether arithmetic sees that loop nests are boxes which fill a box."""
     if any(domain.params or domain.guards for domain in (wanted, *(p.domain for p in pieces))):
         return False
-    boxes = [box_of(piece.domain.axes, piece.index) for piece in pieces]
-    seen = [box for box in boxes if box is not None]
     whole = tuple((first, last) for _, first, last in wanted.axes)
-    return len(seen) == len(boxes) and fill(seen, whole)
+    return fill_box([(piece.domain.axes, piece.index) for piece in pieces], whole)
 
 
 @_query

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from weft.foundation.index_expr import Expr, axis, constant, evaluate
-from weft.poly.boxes import box_of, fill
+from weft.poly.boxes import box_of, fill, fill_box
 from weft.poly.sets import Domain, Piece, difference
 
 Axes = tuple[tuple[str, int, int], ...]
@@ -92,3 +92,41 @@ def test_tiles_that_overlap_are_still_found() -> None:
     found = difference((Piece(domain, (_TILE + axis("u"), column)),), wanted)
     assert found is not None
     assert found.kind == "run twice"
+
+
+def _rows(start: Expr, inner: int) -> tuple[Expr, Expr]:
+    return start // inner, start % inner
+
+
+def test_blocks_of_rows_that_are_two_axes_fill_them() -> None:
+    """As a product over joined axes is cut for threads: 7 blocks of 12 rows, and one of 12 more."""
+    block, rest = axis("p") // 2 * 12 + axis("i"), axis("i") + 84
+    column = axis("p") * 4 - axis("p") // 2 * 8 + axis("j")
+    many = ((("p", 0, 13), ("i", 0, 11), ("j", 0, 3)), (*_rows(block, 8), column))
+    last = ((("p", 0, 1), ("i", 0, 11), ("j", 0, 3)), (*_rows(rest, 8), axis("p") * 4 + axis("j")))
+    whole = ((0, 11), (0, 7), (0, 7))
+    assert sum((reached(*nest) for nest in (many, last)), Counter()) == Counter(
+        product(*(range(high + 1) for _, high in whole))
+    )
+    assert fill_box([many, last], whole)
+    assert not fill_box([many], whole), "the last rows are missing"
+    assert not fill_box([many, last, last], whole), "the last rows twice"
+    assert not fill_box([many, last], ((0, 11), (0, 8), (0, 7))), "rows of nine"
+
+
+def test_what_is_called_filled_is() -> None:
+    chance, filled = random.Random(7), 0
+    for _ in range(4000):
+        inner, block = chance.choice([2, 3, 4, 6]), chance.choice([1, 2, 3, 4, 5, 6, 8])
+        count, offset = chance.choice([1, 2, 3, 4]), chance.choice([0, 0, 0, 1])
+        row = axis("b") * chance.choice([block, block, block, inner]) + axis("i") + offset
+        axes: Axes = (("b", 0, count - 1), ("i", 0, block - 1))
+        high = row // chance.choice([inner, inner, inner, block])
+        index = (high, row % chance.choice([inner, inner, inner, inner + 1]))
+        total = count * block
+        whole = ((0, max(0, -(-total // inner) - 1)), (0, inner - 1))
+        if fill_box([(axes, index)], whole):
+            filled += 1
+            points = product(*(range(last + 1) for _, last in whole))
+            assert reached(axes, index) == Counter(points), (axes, index)
+    assert filled > 100

@@ -58,8 +58,9 @@ static uint64_t weft_word(const void *pointer) { return (uint64_t)(uintptr_t)poi
 /* How many pieces a thread takes at a time, how many threads come, and whether those that sleep are
    woken, by the rules of `weft.runtime.sharing`; woken for each that is shared. */
 static void weft_share_out(const weft_kernel *kernel, int64_t threads, uint64_t *words) {
-    int64_t pieces = kernel->pieces, wanted = kernel->work / WEFT_OF_A_THREAD, grabs;
-    if (wanted > threads) wanted = threads;
+    int64_t pieces = kernel->pieces, wanted = 0, grabs;
+    while (wanted < threads && (wanted + 1) * (wanted + 1) <= kernel->work / WEFT_OF_A_THREAD)
+        wanted++;
     if (wanted > pieces) wanted = pieces;
     if (kernel->work < WEFT_WORTH_SHARING || wanted < 2) {
         words[0] = (uint64_t)pieces;

@@ -23,6 +23,7 @@ from weft.foundation.dtypes import UI8, DType
 from weft.foundation.index_expr import axis, linear
 from weft.poly_view.ir import Access, BlockKind, IterAxis, PolyBlock, Scop
 from weft.region.cost import kernel_seconds
+from weft.region.fitting.elements_behind import with_elements_behind
 from weft.region.fitting.fit import fit
 from weft.region.fitting.join_attention import join_attention
 from weft.region.fitting.join_codes import join_codes
@@ -71,7 +72,7 @@ def lower_scop(
     for what, module in lowering.run():
         fitted = fit(module, target, graph.constants)
         if fuse is not fuse_nothing:
-            fitted = join_row_folds(fitted, target)
+            fitted = with_elements_behind(join_row_folds(fitted, target), target)
         on_gpu = target.kind is Kind.GPU
         if fuse is not fuse_nothing and (what == APART or not on_gpu):
             fitted = join_stages(fitted, target)

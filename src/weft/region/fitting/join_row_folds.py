@@ -56,7 +56,7 @@ from weft.target.matrix_tiles import FORMS, Extent, Form
 from weft.target.matrix_time import CYCLES_A_SECOND, Contraction, Operand, cycles
 from weft.target.target import Target
 
-_ELEMENTS: Final = (Read, Const, AxisIndex, Unary, Cast, Binary, Select)
+ELEMENTS: Final = (Read, Const, AxisIndex, Unary, Cast, Binary, Select)
 """What is done for each element beside folds."""
 _AT_ONCE: Final = 150
 """Operations on elements in a cycle of a group of warps, whose 128 lanes do one each and hide some
@@ -74,21 +74,21 @@ def join_row_folds(module: Module, target: Target) -> Module:
     possible and takes less time."""
     if not target.has("wgmma"):
         return module
-    users = _users(module)
+    users = users_of(module)
     for product in module.kernels:
-        rows = _reader(module, product, users)
-        kernel = None if rows is None else _joined(product, rows)
-        if rows is None or kernel is None:
+        rows = sole_reader(module, product, users)
+        kernel = None if rows is None else behind_product(product, rows)
+        if rows is None or kernel is None or not _folds_rows_alone(kernel):
             continue
         handed = frozenset({product.outputs[0].tensor})
         if _folds_whole_rows(kernel) and _pays(module, rows, kernel, target):
             module = replaced(module, [product, rows], kernel, handed)
-            users = _users(module)
+            users = users_of(module)
             continue
         parts = _parts_that_pay(module, product, rows, kernel, target)
         if parts is not None:
             module = _in_parts(module, product, rows, parts)
-            users = _users(module)
+            users = users_of(module)
     return module
 
 
@@ -106,7 +106,7 @@ def _in_parts(module: Module, product: Kernel, rows: Kernel, parts: RowParts) ->
     return replace(module, tensors=tensors, kernels=tuple(kernels), origin=origin)
 
 
-def _users(module: Module) -> dict[str, list[Kernel]]:
+def users_of(module: Module) -> dict[str, list[Kernel]]:
     """The kernels that read or write each tensor."""
     found: dict[str, list[Kernel]] = {}
     for kernel in module.kernels:
@@ -115,7 +115,9 @@ def _users(module: Module) -> dict[str, list[Kernel]]:
     return found
 
 
-def _reader(module: Module, product: Kernel, every: Mapping[str, list[Kernel]]) -> Kernel | None:
+def sole_reader(
+    module: Module, product: Kernel, every: Mapping[str, list[Kernel]]
+) -> Kernel | None:
     """The kernel of rows that alone reads what a product stores, and can do so in its place."""
     if product.roles is None or product.pattern is not Pattern.MATMUL or product.params:
         return None
@@ -135,8 +137,8 @@ def _reader(module: Module, product: Kernel, every: Mapping[str, list[Kernel]]) 
     return None if over & set(product.inputs) else rows
 
 
-def _joined(product: Kernel, rows: Kernel) -> Kernel | None:
-    """The product with its rows folded; None where it is none."""
+def behind_product(product: Kernel, rows: Kernel) -> Kernel | None:
+    """A product and the kernel of its rows as one; None where elements do not meet one to one."""
     old = product.roles
     assert old is not None
     made = merged([product, rows], frozenset({product.outputs[0].tensor}), Pattern.MATMUL)
@@ -153,8 +155,7 @@ def _joined(product: Kernel, rows: Kernel) -> Kernel | None:
     if not {roles.contraction, roles.lhs, roles.rhs} <= {let.name for let in made.body}:
         return None
     outputs = tuple(replace(output, materialize=Materialize.DEFERRED) for output in made.outputs)
-    kernel = replace(made, roles=roles, outputs=outputs)
-    return kernel if _folds_rows_alone(kernel, roles) else None
+    return replace(made, roles=roles, outputs=outputs)
 
 
 def _folds_whole_rows(kernel: Kernel) -> bool:
@@ -167,8 +168,10 @@ def _folds_whole_rows(kernel: Kernel) -> bool:
     return whole and dtypes <= _STORED and len({dtype.storage_bytes for dtype in dtypes}) == 1
 
 
-def _folds_rows_alone(kernel: Kernel, roles: Roles) -> bool:
+def _folds_rows_alone(kernel: Kernel) -> bool:
     """Whether nothing follows the contraction but folds of rows and functions of elements."""
+    roles = kernel.roles
+    assert roles is not None
     if kernel.let(roles.contraction).dtype is not F32:
         return False
     for let in kernel.body:
@@ -178,7 +181,7 @@ def _folds_rows_alone(kernel: Kernel, roles: Roles) -> bool:
             assert isinstance(let.expr, Reduce)
             if let.dtype is not F32 or kernel.let(let.expr.value).dtype is not F32:
                 return False
-        elif not isinstance(let.expr, _ELEMENTS) or not _is_plain(kernel, let.expr):
+        elif not isinstance(let.expr, ELEMENTS) or not is_plain(kernel, let.expr):
             return False
         elif isinstance(let.expr, Read) and {*let.axes} & {*roles.m} and {*let.axes} & {*roles.n}:
             # Threads would fetch it element by element, which the kernel of rows does not.
@@ -186,7 +189,7 @@ def _folds_rows_alone(kernel: Kernel, roles: Roles) -> bool:
     return True
 
 
-def _is_plain(kernel: Kernel, expr: object) -> bool:
+def is_plain(kernel: Kernel, expr: object) -> bool:
     """Whether what is read of memory, or of indices, lies at regular distances."""
     match expr:
         case Read():
@@ -260,12 +263,21 @@ def _parts_that_pay(
 
 def _seconds_apart(module: Module, product: Kernel, rows: Kernel, target: Target) -> float:
     """The time of a product and of the kernel of its rows; 0 where it suits no matrix unit."""
-    problem = find_problem(product, module.tensors)
-    if problem is None:
-        return 0.0
+    seconds = product_seconds(product, module.tensors, target)
+    return 0.0 if seconds is None else seconds + kernel_seconds(rows, module.tensors, target)
+
+
+def product_seconds(
+    product: Kernel, tensors: Mapping[str, Tensor], target: Target, *, light: bool = True
+) -> float | None:
+    """The time of a product on matrix units, of which what follows the sums may be `light`; None
+    where they do not take it as it is."""
+    problem, atom = find_problem(product, tensors), usual_atom(product, "sm90")
+    if problem is None or atom is None or not problem.aligned or problem.image is not None:
+        return None
     found = _contraction(problem)
-    least = min(cycles(form, found, target) for form in FORMS if found.suits(form))
-    return least / CYCLES_A_SECOND + kernel_seconds(rows, module.tensors, target)
+    forms = (form for form in FORMS if found.suits(form))
+    return min(cycles(form, found, target, light=light) for form in forms) / CYCLES_A_SECOND
 
 
 def _seconds_of_parts(kernel: Kernel, problem: Problem, target: Target) -> float:

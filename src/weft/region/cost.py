@@ -78,15 +78,15 @@ def kernel_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -
     if kernel.opaque is not None:
         moved += sum(_bytes(tensors[output.tensor]) for output in kernel.outputs)
     moved *= _passes(kernel, tensors, target)
-    lets = {let.name: let for let in kernel.body}
+    lets = kernel.lets
     matrix = vector = 0.0
     operations = 0
     for let in walk(kernel.body):
         if not isinstance(let.expr, _FREE):
-            work = _let_work(kernel, let, lets, target)
-            matrix += work.matrix_seconds
-            vector += work.vector_seconds
-            operations += work.operations
+            multiplied, computed, count = _let_work(kernel, let, lets, target)
+            matrix += multiplied
+            vector += computed
+            operations += count
     return Work(matrix, vector, moved, operations)
 
 
@@ -202,15 +202,16 @@ def _passes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> in
     return 1 if kept(kernel, tensors) <= target.row_bytes else passes_over_rows(kernel)
 
 
-def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target) -> Work:
+def _let_work(
+    kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target
+) -> tuple[float, float, int]:
+    """The seconds of matrix units and of others that a value takes, and its operations."""
     points = points_of(kernel, let.axes)
     match let.expr:
-        case Read() | Const() | Cast() | AxisIndex():
-            return Work()
         case Unary(fn=fn) | Binary(fn=fn):
             roles = kernel.roles
             if roles is not None and fn == "mul" and _is_product(let, kernel):
-                return Work()
+                return 0.0, 0.0, 0
             return _vector(points * operations_of(fn), let.dtype, target)
         case Select() | Check():
             return _vector(points, let.dtype, target)
@@ -221,16 +222,18 @@ def _let_work(kernel: Kernel, let: Let, lets: Mapping[str, Let], target: Target)
             if kernel.roles is not None and kernel.roles.contraction == let.name:
                 dtype = lets[kernel.roles.lhs].dtype
                 seconds = 2 * count / target.matrix_rate(dtype)
-                return Work(matrix_seconds=seconds, operations=2 * count)
+                return seconds, 0.0, 2 * count
             return _vector(count, lets[value].dtype, target)
         case Fold(axes=axes, step=step):
             each = sum(operations_of(getattr(inner.expr, "fn", "")) for inner in step)
             return _vector(points * points_of(kernel, axes) * each, let.dtype, target)
+        case _:
+            return 0.0, 0.0, 0
 
 
 def _is_product(let: Let, kernel: Kernel) -> bool:
     return set(kernel.roles.k if kernel.roles else ()) <= set(let.axes)
 
 
-def _vector(operations: int, dtype: DType, target: Target) -> Work:
-    return Work(vector_seconds=operations / target.vector_rate(dtype), operations=operations)
+def _vector(operations: int, dtype: DType, target: Target) -> tuple[float, float, int]:
+    return 0.0, operations / target.vector_rate(dtype), operations

@@ -10,7 +10,8 @@ from weft.region.ir import Fold, Kernel, Read, Reduce, Tensor, walk
 
 def points_of(kernel: Kernel, axes: tuple[str, ...]) -> int:
     """The points of some axes."""
-    return math.prod(kernel.sizes[name] for name in axes)
+    sizes = kernel.sizes
+    return math.prod([sizes[name] for name in axes])
 
 
 def passes_over_rows(kernel: Kernel) -> int:

@@ -45,24 +45,24 @@ class Body:
     def let(self, dtype: DType, axes: Iterable[str], expr: ValueExpr) -> str:
         """The Let of this expression: the existing one, or a new one."""
         held = set(axes)
-        return self._let(dtype, tuple([name for name in self.axes if name in held]), expr)
-
-    def _let(self, dtype: DType, ordered: tuple[str, ...], expr: ValueExpr) -> str:
+        ordered = tuple([name for name in self.axes if name in held])
         key = (dtype, ordered, expr, _distinct(expr))
-        name = self._names.get(key)
-        if name is None:
-            name = self._names[key] = f"{self.prefix}{len(self.lets)}"
-            self.lets.append(Let(name, dtype, ordered, expr))
-            self.known[name] = (dtype, ordered)
+        return self._names.get(key) or self._add(key, dtype, ordered, expr)
+
+    def _add(self, key: object, dtype: DType, ordered: tuple[str, ...], expr: ValueExpr) -> str:
+        name = self._names[key] = f"{self.prefix}{len(self.lets)}"
+        self.lets.append(Let(name, dtype, ordered, expr))
+        self.known[name] = (dtype, ordered)
         return name
 
-    def _made_of(self, dtype: DType, expr: ValueExpr, *names: str) -> str:
-        """The Let of an expression over the axes of its operands. Those that a value has are in
-        order, and stay so when axes are added."""
+    def _together(self, *names: str) -> tuple[str, ...]:
+        """The axes of operands. Those that a value has are in order, and stay so when axes are
+        added."""
         first, *rest = [self.known[name][1] for name in names]
         if all(axes == first for axes in rest):
-            return self._let(dtype, first, expr)
-        return self.let(dtype, [name for axes in (first, *rest) for name in axes], expr)
+            return first
+        held = {name for axes in (first, *rest) for name in axes}
+        return tuple([name for name in self.axes if name in held])
 
     def inside(self, prefix: str) -> Body:
         """An empty body that sees what this one has: for the step and the merge of a fold."""
@@ -109,14 +109,23 @@ class Body:
         return self.let(dtype, axes_of(expr), AxisIndex(expr))
 
     def unary(self, fn: str, x: str) -> str:
-        return self._made_of(self.dtype(x), Unary(fn, x), x)
+        key = (Unary, fn, x)
+        return self._names.get(key) or self._add(key, *self.known[x], Unary(fn, x))
 
     def cast(self, x: str, dtype: DType) -> str:
-        return x if self.dtype(x) is dtype else self._made_of(dtype, Cast(x), x)
+        before, axes = self.known[x]
+        if before is dtype:
+            return x
+        key = (Cast, dtype, x)
+        return self._names.get(key) or self._add(key, dtype, axes, Cast(x))
 
     def binary(self, fn: str, lhs: str, rhs: str) -> str:
+        key = (Binary, fn, lhs, rhs)
+        found = self._names.get(key)
+        if found is not None:
+            return found
         dtype = I1 if fn in COMPARISONS else self.dtype(lhs)
-        return self._made_of(dtype, Binary(fn, lhs, rhs), lhs, rhs)
+        return self._add(key, dtype, self._together(lhs, rhs), Binary(fn, lhs, rhs))
 
     def check(self, x: str, rule: str, code: str, size: int, element: Expr) -> str:
         axes = (*self.axes_of(x), *axes_of(element))
@@ -128,7 +137,11 @@ class Body:
         return self.let(UI32, axes, Words(seed, offset, element))
 
     def select(self, pred: str, x: str, y: str) -> str:
-        return self._made_of(self.dtype(x), Select(pred, x, y), pred, x, y)
+        key = (Select, pred, x, y)
+        found = self._names.get(key)
+        if found is not None:
+            return found
+        return self._add(key, self.dtype(x), self._together(pred, x, y), Select(pred, x, y))
 
     def reduce(self, fn: str, x: str, axes: Sequence[str], accum: DType) -> str:
         kept = [name for name in self.axes_of(x) if name not in axes]

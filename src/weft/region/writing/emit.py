@@ -204,12 +204,17 @@ class Emitter:
 
     def value(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
         """The Let of a block at the given place."""
-        places = tuple(env[a.name] for a in block.out_axes)
-        key = (block.name, places, guards)
-        if key not in self.values:
-            self.values[key] = self._compute(block, env, guards)
-            self.members.setdefault(block.name, self.values[key])
-        return self.values[key]
+        return self._at(block.name, tuple(env[a.name] for a in block.out_axes), guards)
+
+    def _at(self, name: str, places: tuple[Expr, ...], guards: tuple[Guard, ...]) -> str:
+        key = (name, places, guards)
+        found = self.values.get(key)
+        if found is None:
+            block = self.view.blocks[name]
+            env = dict(zip([a.name for a in block.out_axes], places, strict=True))
+            found = self.values[key] = self._compute(block, env, guards)
+            self.members.setdefault(name, found)
+        return found
 
     def _compute(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
         match block.kind:
@@ -332,9 +337,7 @@ class Emitter:
         places, own = self._placed(access, env, place)
         every = tuple(dict.fromkeys((*own, *guards))) if own else guards
         if access.tensor in self.inlined:
-            producer = self.view.blocks[access.tensor]
-            inner = dict(zip((a.name for a in producer.out_axes), places, strict=True))
-            value = self._filled(self.value(producer, inner, every), own, access.fill)
+            value = self._filled(self._at(access.tensor, places, every), own, access.fill)
         else:
             value = self._read(access, places, own, every)
         return value if access.widen is None else self.body.cast(value, access.widen)
@@ -346,8 +349,9 @@ class Emitter:
         a gather is under way: its places have numbers of one draft."""
         is_general = place is None and not self.selected
         key = (id(access), self.frame, *env.values())
-        if is_general and key in self.view.known:
-            places, own, used, _ = self.view.known[key]
+        known = self.view.known.get(key) if is_general else None
+        if known is not None:
+            places, own, used, _ = known
             self.used_params.update(used)
             return places, own
         places = tuple(self._place(expr, env, place) for expr in access.map)

@@ -40,8 +40,9 @@ def loss(b: Builder, logits: Value, target: Value) -> Value:
     rows = scores.type.static_shape[0]  # type: ignore[union-attr]
     wanted = b.broadcast_to(b.reshape(target, [rows, 1]), wide.shape)
     chosen = b.compare(b.iota("si64", wide.shape, 1), wanted, "equal")
-    picked = b.reduce_sum(b.select(chosen, scores, 0.0), [1])
-    return b.reduce_sum(above - picked, [0]) * (1.0 / rows)
+    picked = b.reduce_sum(b.select(chosen, wide, 0.0), [1])
+    loss = above + (b.reshape(largest, [rows]) - picked)
+    return b.reduce_sum(loss, [0]) * (1.0 / rows)
 
 
 def product_loss(b: Builder, x: Value, w: Value, target: Value) -> Value:

@@ -332,15 +332,21 @@ def _class_loss(
     target: Handle,
     weight: Handle | None,
     above: Handle | None = None,
+    raw: tuple[Handle, Handle] | None = None,
 ) -> Handle:
     """The loss of log-probabilities x, or of x - above, where scores are so much too high. That is
-    taken off what was picked: the gradient then needs no sum over the classes."""
+    taken off what was picked: the gradient then needs no sum over the classes. `raw` are scores
+    and what was taken off those of a row to make x: what is picked of them is known without it, so
+    that parts of a row can be looked through by themselves."""
     axis = checked.axis
     weights = None if weight is None else _by_class(weight, x, axis)
     costs = x if weights is None else x * weights
     chosen = _find_target(s, checked, target, x.shape)
     share = None if weights is None else _pick_target(s, chosen, weights, axis)
-    loss = -_pick_target(s, chosen, costs, axis)
+    if raw is None or weights is not None:
+        loss = -_pick_target(s, chosen, costs, axis)
+    else:
+        loss = raw[1].reshape(target.shape) - _pick_target(s, chosen, raw[0], axis)
     if above is not None:
         loss = above + loss if share is None else share * above + loss
     if checked.smoothing:
@@ -386,7 +392,8 @@ def capture_cross_entropy(
     largest = wide.reduce_max([checked.axis], keepdims=True).stop_gradient()
     scores = wide - largest.broadcast_to(wide.shape)
     above = scores.exp().reduce_sum([checked.axis]).log()
-    return s.cast(_class_loss(s, checked, scores, target, weight, above), x.dtype)
+    loss = _class_loss(s, checked, scores, target, weight, above, (wide, largest))
+    return s.cast(loss, x.dtype)
 
 
 def _share_loss(

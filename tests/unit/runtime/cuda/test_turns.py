@@ -3,6 +3,7 @@ reference; and what they take of its memory."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from weft import functional as F
 from weft.driver import legalise
 from weft.ptir import Program
 from weft.ptir.turns import TurnSizes
+from weft.region.fitting import join_row_folds
 from weft.testing.compare import compare
 
 ROWS, DEPTH, CLASSES = 192, 32, 80
@@ -29,9 +31,9 @@ def loss(x: Any, w: Any, y: Any) -> weft.Tensor:
     return F.cross_entropy(F.linear(x, w), y, ignore_index=3)
 
 
-def program(dtype: str, *, both: bool) -> Program:
+def program(dtype: str, *, both: bool, classes: int = CLASSES) -> Program:
     given = weft.value_and_grad(loss, (0, 1)) if both else loss
-    x, w = (weft.zeros((n, DEPTH), dtype=dtype) for n in (ROWS, CLASSES))
+    x, w = (weft.zeros((n, DEPTH), dtype=dtype) for n in (ROWS, classes))
     found: Program = weft.jit(given).program(x, w, np.zeros(ROWS, np.int32))
     return found
 
@@ -57,3 +59,12 @@ def test_the_logits_of_a_turn_are_all_that_is_stored() -> None:
     assert max(sizes) < 2 * ROWS * CLASSES
     stored = {t.shape for t in body["region"].tensors.values() if t.shape[-1:] == (CLASSES,)}
     assert stored == {(64, CLASSES), (DEPTH, CLASSES)}
+
+
+def test_a_loss_alone_stores_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of rows are picked from and summed behind the product, had it many more of them."""
+    monkeypatch.setattr(join_row_folds, "_seconds_apart", lambda *_: math.inf)
+    executable = weft.compile(program("bf16", both=False, classes=384), target="sm90")
+    (cluster,) = executable.clusters.values()
+    (body,) = cluster.compilation.bodies.values()
+    assert not [t for t in body["region"].tensors.values() if t.shape[1:] == (384,)]

@@ -56,11 +56,15 @@ _TILES: Final = {
 _BUSY: Final = 10
 """Sums that are on their way at once when units for multiply-adds never wait."""
 _LOAD: Final = 0.25
+"""Multiply-adds that take as long as a load: a tile of a x b vectors loads a + b for a * b."""
 _LEAST_SHARE: Final = 0.4
+"""Of the results that are computed, those that are used, in a block that may be taken."""
 _MOST_PHASES: Final = 16
+"""Phases of an image: as many as strides of 4 along two axes make."""
 _MOST_DEPTH: Final = 640
 """Summed elements of a block, so that sums stay near the truth; a channel has all its taps."""
 _MOST_STEPS: Final = 64
+"""Blocks of channels, one after the other; each adds to all sums of its results once more."""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ _BASE: Final = 36
 _SPARE: Final = 88
 """Registers of a thread up to which enough threads fit on a unit."""
 _PER_REGISTER: Final = 0.005
+"""What each register beyond these costs, in shares of reading a row."""
 _SQUEEZED: Final = 24
 """Registers beside a kept row that a compiler makes do with when it is told to."""
 _ENOUGH: Final = 64
@@ -58,11 +59,14 @@ _NARROWEST: Final = 4
 """Vectors of 16 bytes, at least, that are read side by side where units would have none: memory is
 read in pieces of 64 bytes."""
 _WIDEST: Final = 8
+"""Elements of a vector at most, however small they are."""
 _MOST_KEPT: Final = 64
 """Elements of a row that a thread keeps at most: each is written out in the kernel. Twice as many
 where it needs them once."""
 _CLUSTERS: Final = (2, 4, 8, 16)
+"""Blocks that may share a row, the fewest first: the first that hold one are taken."""
 _ROWS_OF_A_TEAM: Final = 4
+"""Rows of each cluster, at least, for which a ring pays: the first row finds nothing waiting."""
 _LITTLE_BYTES: Final = 2
 """Of weights, for each element of a row."""
 _LEAST_PART: Final = 1 << 15

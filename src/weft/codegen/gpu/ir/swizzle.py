@@ -6,6 +6,13 @@ one panel. Inside a panel the 16-byte pieces of each row are permuted by XOR wit
 
     bits [4, 4 + n) of the byte offset  ^=  bits [7, 7 + n)         span = 16 << n bytes
 
+Why: `ldmatrix` and wgmma read a column of pieces, 16 bytes of each of eight rows, and the banks
+give 128 bytes at once, those of one value of bits [4, 7) each 16. So the eight rows must differ in
+these three bits. Row r begins at r << (4 + n): its lowest 3 - n bits are bits [4 + n, 7) of the
+offset, and its next n bits are bits [7, 7 + n), which the XOR adds to bits [4, 4 + n). All three
+are a bijection of r mod 8, whatever the column. Without it, rows of 128 bytes would have one column
+in the same four banks: eight turns for one.
+
 The tensor memory accelerator applies this when it copies, wgmma undoes it when it reads through a
 descriptor, and `ldmatrix`, `stmatrix`, `cp.async` and plain accesses use the addresses computed
 here. Invariant: the start of a tile is a multiple of `alignment`; the pattern depends on address
@@ -98,7 +105,9 @@ class TileLayout:
         )
 
     def of(self, row: Like, column: Like) -> Scalar:
-        """`at`, as an expression; the part that the row decides stands by itself."""
+        """`at`, as an expression; the part that the row decides stands by itself. A row begins at a
+        multiple of the span, and the permuted bits are below it: so the XOR touches what lies
+        inside the row, and nothing of where the row begins."""
         width = self.panel_columns
         start: Like = 0
         if isinstance(column, int):

@@ -1,5 +1,17 @@
 """A ring of slots in shared memory, as one of its users goes through it: the slot that comes next,
-and the parity of its barriers, which changes with every turn."""
+and the parity of its barriers, which changes with every turn.
+
+Each slot has a barrier that says *full* and one that says *empty*. A barrier counts its completions
+by one bit: a wait for parity p passes when the last completed phase has parity p, and before any
+was completed the last one counts as 1. Both sides begin with `phase` 0. The consumer waits for
+*full* with `phase`: it passes after the first filling. The producer waits for *empty* with
+`phase ^ 1`: it passes at once in its first turn, since all slots are empty, and in the next one
+after the slot was handed back.
+
+One bit is enough because nobody is two turns ahead of another: a slot is filled again only after it
+was emptied, and emptied only after it was filled. A user that leaves out slots (`skip`) has to stay
+inside that turn, too, or its wait passes by the phase of two turns before.
+"""
 
 from __future__ import annotations
 

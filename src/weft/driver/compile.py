@@ -113,14 +113,14 @@ class Cluster:
         distinct = f", {len(alike)} of them distinct" if len(built.symbols) > 1 else ""
         lines = [f"{kernels}{distinct}; {built.compiled} compiled, {built.reused} from the cache"]
         lines += str(self.compilation.tally).splitlines()
-        lines += [_named(names) for names in alike.values()]
+        lines += [_name_kernels(names) for names in alike.values()]
         hosts = (step for step in built.artifact.steps if isinstance(step, HostCall))
         lines += [f"{step.label} runs on the host: {host_op(step.call)}" for step in hosts]
         lines += exchanges(self.compilation.program)
         return [*lines, *pipeline().report(self.compilation), *built.notes]
 
 
-def _named(names: Sequence[str]) -> str:
+def _name_kernels(names: Sequence[str]) -> str:
     """A kernel and those like it."""
     pattern = names[0].rstrip("0123456789")
     others = f", and {len(names) - 1} like it" if len(names) > 1 else ""

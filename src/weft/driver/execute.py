@@ -71,7 +71,7 @@ def run(
             return run(lowered, inputs, backend=backend, seed=seed, observer=observer, log=log)
     check_program("run", program)
     seed = check_seed(seed)
-    chosen = _chosen(backend)
+    chosen = _choose_backend(backend)
     try:
         return _run(program, inputs, chosen, seed, observer, log)
     except MemoryError:
@@ -239,7 +239,7 @@ def _key(program: Program, backend: Backend, sizes: Mapping[str, int]) -> _Key:
 _RECENT = _Recent(16)
 
 
-def _chosen(backend: str | Backend | None) -> Backend:
+def _choose_backend(backend: str | Backend | None) -> Backend:
     backend = default_backend() if backend is None else backend
     check_choice(backend)
     return guarded(get_backend(backend) if isinstance(backend, str) else backend)

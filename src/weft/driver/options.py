@@ -25,7 +25,7 @@ def options_told(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             strange = next((option for option in kwargs if option not in known), None)
             if strange is not None:
-                raise _unknown(name, strange, known)
+                raise _unknown_option(name, strange, known)
             return function(*args, **kwargs)
 
         return call
@@ -33,7 +33,7 @@ def options_told(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def _unknown(name: str, option: str, known: Sequence[str]) -> WrongArguments:
+def _unknown_option(name: str, option: str, known: Sequence[str]) -> WrongArguments:
     near = get_close_matches(option, known, 1, 0.5)
     hint = f", but {near[0]}" if near else ""
     why = f"{name} has no option {option!r}{hint}; it takes {', '.join(known)}"

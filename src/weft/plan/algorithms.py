@@ -49,7 +49,7 @@ def within(
             continue
         plan = _taking(kernel, plans.of(kernel.name), target, names)
         if plan is None:
-            notes.append(f"{kernel.name}: its op allows {_listed(names)}, not built for it here")
+            notes.append(f"{kernel.name}: its op allows {_only(names)}, not built for it here")
             continue
         key = ".".join((kernels[kernel.name], *sorted(names)))
         own |= {key} if kernels[kernel.name] in plans.own else set()
@@ -85,10 +85,10 @@ def refuse_others(read: PlanSet, made: PlanSet, allowed: Mapping[str, Sequence[s
             continue
         chosen = algorithm_of(read.of(kernel))
         if chosen not in names:
-            why = f"it is planned by {chosen or 'no algorithm'}, but its op allows {_listed(names)}"
+            why = f"it is planned by {chosen or 'no algorithm'}, but its op allows {_only(names)}"
             hint = "plan it by what algo_set names, or widen that"
             raise SpecViolation("PlanAlgorithm", why, hint, f"kernel {kernel}")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _only(names: Sequence[str]) -> str:
     return f"only {' and '.join(names)}"

@@ -171,7 +171,7 @@ def _contractions(first: MmaPlan) -> Iterator[MmaPlan]:
     if len(first.cache) == 2:
         yield from _blocks(first)
         yield from _register_tiles(first, lanes)
-        yield from _blocks(_halved(first))
+        yield from _blocks(_halve_tile(first))
         return
     for rows, vectors in ((8, 3), (6, 4), (4, 4), (12, 2), (4, 2), (2, 4), (1, 4)):
         tile = (rows, vectors * lanes)
@@ -200,7 +200,7 @@ def _register_tiles(first: MmaPlan, lanes: int) -> Iterator[MmaPlan]:
         yield _with_blocks(made, *first.tile)
 
 
-def _halved(first: MmaPlan) -> MmaPlan:
+def _halve_tile(first: MmaPlan) -> MmaPlan:
     rows, columns, depth = first.tile
     return _with_blocks(first, rows // 2, columns // 2, depth)
 

@@ -384,13 +384,13 @@ def register_tile(m: int, n: int, lanes: int, registers: int) -> tuple[int, int]
         most = (registers - 1 - vectors) // vectors
         for rows in range(1, min(most, m, 14) + 1):
             reuse = rows * vectors / (rows + vectors)
-            score = reuse * _filled(m, rows) * _filled(n, vectors * lanes)
+            score = reuse * _filled_share(m, rows) * _filled_share(n, vectors * lanes)
             if score > best:
                 best, chosen = score, (rows, vectors)
     return chosen
 
 
-def _filled(size: int, step: int) -> float:
+def _filled_share(size: int, step: int) -> float:
     """The share of an axis that whole tiles cover, and a quarter of what is left."""
     whole = size // step * step
     return (whole + (size - whole) / 4) / size if size else 1.0

@@ -103,10 +103,10 @@ def _statements(plan: MmaPlan) -> Iterator[str]:
     if plan.epilogue:
         yield f"epilogue {' '.join(plan.epilogue)}"
     yield from (f"algo_choice {key} {value}" for key, value in plan.algo_choice.items())
-    yield from _extended(plan)
+    yield from _further_words(plan)
 
 
-def _extended(plan: MmaPlan) -> Iterator[str]:
+def _further_words(plan: MmaPlan) -> Iterator[str]:
     yield f"warp_tile {plan.warp_tile[0]}x{plan.warp_tile[1]}"
     yield f"cluster {plan.cluster[0]} {plan.cluster[1]}"
     yield f"order {plan.order}"
@@ -342,7 +342,7 @@ def _local_edge(draft: _Draft, words: Sequence[str]) -> None:
     draft.values.setdefault("local_edges", []).append(draft.edge(words))
 
 
-def _refused(why: str, hint: str) -> Reader:
+def _refuse(why: str, hint: str) -> Reader:
     def statement(draft: _Draft, words: Sequence[str]) -> None:
         draft.fail(why, hint)
 
@@ -399,19 +399,19 @@ STATEMENTS: Final[Mapping[str, Reader]] = {
     "precision": _one("precision", _text),
     "layout_hint": _layout_hint,
     "local_edge": _local_edge,
-    "compute_at": _refused(
+    "compute_at": _refuse(
         "a product has no stages: its factors are copied where they are multiplied",
         "cache_read says where copies wait; what comes before is a kernel of the region stage",
     ),
-    "store_at": _refused(
+    "store_at": _refuse(
         "a product has no stages: its sums stay in registers until they are stored",
         "cache_read says where copies of factors wait",
     ),
-    "parallel": _refused(
+    "parallel": _refuse(
         "all tiles of m and n are computed at once already, and sums over k are not",
         "split says how large tiles are, and split_k cuts sums",
     ),
-    "slide": _refused(
+    "slide": _refuse(
         "the rows of a product do not overlap, so that nothing is left of one for the next",
         "order says which tiles come first",
     ),

@@ -103,7 +103,7 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: T
     blocks = -(-points // max(1, plan.grain))
     reads = sum(isinstance(let.expr, Read) for let in kernel.body)
     life = _START + _READ * max(1, reads)
-    return _streamed(kernel, tensors, target, blocks, plan.threads, life)
+    return _stream_seconds(kernel, tensors, target, blocks, plan.threads, life)
 
 
 def _row(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target) -> float:
@@ -116,7 +116,7 @@ def _row(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: T
         lanes = plan.threads * plan.blocks_per_row * plan.vector
         life *= chunks_of(kernel, plan) * lanes / row_length(kernel)
     threads = plan.threads * plan.rows_per_block
-    return _streamed(kernel, tensors, target, blocks, threads, life)
+    return _stream_seconds(kernel, tensors, target, blocks, threads, life)
 
 
 def _slide(
@@ -128,7 +128,7 @@ def _slide(
     return _beside(computing, kernel_work(kernel, tensors, target).bytes / target.rates.bandwidth)
 
 
-def _streamed(
+def _stream_seconds(
     kernel: Kernel,
     tensors: Mapping[str, Tensor],
     target: Target,

@@ -165,7 +165,7 @@ def _room(kernel: Kernel, plan: RowPlan, target: Target) -> int:
     return target.limits.registers_per_unit // (registers * plan.threads * plan.rows_per_block)
 
 
-def _starved(kernel: Kernel, plan: RowPlan, target: Target) -> float:
+def _starved_share(kernel: Kernel, plan: RowPlan, target: Target) -> float:
     """The share of what keeps memory busy that a unit, short of registers, has no room for."""
     threads = plan.threads * plan.rows_per_block
     room = _room(kernel, plan, target)
@@ -273,7 +273,7 @@ def gpu_row_plan(
             kept,
             key=lambda plan: (
                 costs.total(plan.threads)
-                + (_starved(kernel, plan, target) if rows > units else 0.0)
+                + (_starved_share(kernel, plan, target) if rows > units else 0.0)
                 + _PER_REGISTER * max(0, row_registers(kernel, plan, target)[0] - _SPARE)
             ),
         )

@@ -54,9 +54,9 @@ def planned(text: str, chosen: PlanSet, module: Module, target: str) -> PlanSet:
         key = _key(name, chosen, module, program)
         if key in plans:
             raise SpecViolation(CODE, f"the structure of kernel {name} is planned twice")
-        plan = _parsed(name, program, chosen.plans[key], _kernel(key, chosen, module), target)
+        plan = _parse_plan(name, program, chosen.plans[key], _kernel(key, chosen, module), target)
         plans[key] = replace(plan, header=Header(plan.header.target, key))
-    return _replaced(chosen, plans)
+    return _replace_plans(chosen, plans)
 
 
 def _kernel(key: str, chosen: PlanSet, module: Module) -> tuple[Kernel, Module]:
@@ -68,10 +68,10 @@ def _with_one(document: dict[str, Any], chosen: PlanSet, module: Module, target:
     """The plans that were chosen, with one of JSON in the place of its kernel's."""
     plan = plan_text.plan_from_json(document, target)
     key = _key(plan.header.kernel, chosen, module, "the plan")
-    return _replaced(chosen, {key: replace(plan, header=Header(plan.header.target, key))})
+    return _replace_plans(chosen, {key: replace(plan, header=Header(plan.header.target, key))})
 
 
-def _replaced(chosen: PlanSet, plans: dict[str, Plan]) -> PlanSet:
+def _replace_plans(chosen: PlanSet, plans: dict[str, Plan]) -> PlanSet:
     every = {**chosen.plans, **plans}
     origins = chosen.origins | dict.fromkeys(plans, GIVEN)
     return replace(chosen, plans=every, origins=origins, own=chosen.own - plans.keys())
@@ -116,7 +116,9 @@ def _programs(text: str) -> list[tuple[str, str]]:
     return [(name, ";".join(statements)) for name, statements in found]
 
 
-def _parsed(name: str, program: str, chosen: Plan, at: tuple[Kernel, Module], target: str) -> Plan:
+def _parse_plan(
+    name: str, program: str, chosen: Plan, at: tuple[Kernel, Module], target: str
+) -> Plan:
     kernel, module = at
     try:
         if isinstance(chosen, MmaPlan):

@@ -56,7 +56,7 @@ _UNSAID: Final = ("operand_layouts", "compute_at", "store_at")
 
 def dumps(plans: PlanSet) -> str:
     """The plans of a module as JSON text, one field on a line."""
-    items = ",\n".join(_indented(plan_to_json(plan)) for plan in plans.plans.values())
+    items = ",\n".join(_indent(plan_to_json(plan)) for plan in plans.plans.values())
     kernels = json.dumps(plans.kernels, indent=2).replace("\n", "\n  ")
     body = f"[\n{items}\n  ]" if items else "[]"
     return f'{{\n  "plans": {body},\n  "kernels": {kernels}\n}}\n'
@@ -79,7 +79,7 @@ def loads(text: str) -> PlanSet:
 
 def dump_plan(plan: Plan) -> str:
     """One plan as JSON text."""
-    return _indented(plan_to_json(plan), "") + "\n"
+    return _indent(plan_to_json(plan), "") + "\n"
 
 
 def load_plan(text: str) -> Plan:
@@ -87,7 +87,7 @@ def load_plan(text: str) -> Plan:
     return plan_from_json(parse(text, "plan"))
 
 
-def _indented(document: Json, space: str = "    ") -> str:
+def _indent(document: Json, space: str = "    ") -> str:
     lines = ",\n".join(f"{space}  {json.dumps(k)}: {json.dumps(v)}" for k, v in document.items())
     return f"{space}{{\n{lines}\n{space}}}"
 
@@ -222,14 +222,14 @@ def plan_of_fields(fields: Fields, target: str = "") -> Plan:
         case "mma":
             return _read_mma(fields, header)
         case "map":
-            return MapPlan(header, fields.whole("vector"), **_given(fields, MapPlan))
+            return MapPlan(header, fields.whole("vector"), **_given_fields(fields, MapPlan))
         case "row":
-            return RowPlan(header, fields.whole("vector"), **_given(fields, RowPlan))
+            return RowPlan(header, fields.whole("vector"), **_given_fields(fields, RowPlan))
         case "staged":
             return _read_staged(fields, header)
         case _:
             sizes = fields.whole("tile_q"), fields.whole("tile_kv")
-            return AttentionPlan(header, *sizes, **_given(fields, AttentionPlan))
+            return AttentionPlan(header, *sizes, **_given_fields(fields, AttentionPlan))
 
 
 def _read_staged(fields: Fields, header: Header) -> StagedPlan:
@@ -257,7 +257,7 @@ def _read_target(fields: Fields) -> str:
     return found
 
 
-def _given(fields: Fields, kind: type[Plan]) -> dict[str, Any]:
+def _given_fields(fields: Fields, kind: type[Plan]) -> dict[str, Any]:
     """The fields that an object has of those with a default, each of the default's type."""
     found: dict[str, Any] = {}
     for known in dataclass_fields(kind):
@@ -291,7 +291,7 @@ def _read_mma(fields: Fields, header: Header) -> MmaPlan:
             special[name] = fields.items(name, read)
     if fields.has("warp_tile"):
         special["warp_tile"] = warp_tile(fields.text("warp_tile"), fields)
-    rest = _given(fields, MmaPlan)
+    rest = _given_fields(fields, MmaPlan)
     for name in ("cluster", "operand_layouts", "registers"):
         if name in rest and len(rest[name]) != 2:
             fields.fail(f"field {name!r} must have two entries")

@@ -216,27 +216,27 @@ class _RowEdit(_Edit):
     }
 
     @property
-    def _kept(self) -> list[str]:
+    def _kept_names(self) -> list[str]:
         return [name for name in _row_names(self.kernel).values() if name.startswith("i")]
 
     @property
-    def _reduced(self) -> list[str]:
+    def _reduced_names(self) -> list[str]:
         return [name for name in _row_names(self.kernel).values() if name.startswith("r")]
 
     @property
     def _inner(self) -> str:
         names = _row_names(self.kernel)
-        if self.plan.across and self._kept:
-            return self._kept[-1]
+        if self.plan.across and self._kept_names:
+            return self._kept_names[-1]
         found = inner_axis(self.kernel)
         name = found.name if found is not None else None
         if not self.on_gpu:
             name = vector_axis(self.kernel, self.tensors) or name
-        return names.get(name or "", (self._kept + self._reduced)[-1])
+        return names.get(name or "", (self._kept_names + self._reduced_names)[-1])
 
     @property
     def _axes(self) -> list[str]:
-        return self._kept + self._reduced
+        return self._kept_names + self._reduced_names
 
     def _vectorize(self, words: Sequence[str]) -> None:
         self.set("vector", self.along(words, self._axes, self._inner))
@@ -248,19 +248,22 @@ class _RowEdit(_Edit):
         if not self.on_gpu:
             self.fail(*_SHARED)
         name, size = self.sized(words, self._axes)
-        self.set("threads" if name in self._reduced else "rows_per_block", size)
+        self.set("threads" if name in self._reduced_names else "rows_per_block", size)
 
     def _split(self, words: Sequence[str]) -> None:
         name, size = self.sized(words, self._axes)
         if not self.on_gpu:
             hint = "unroll says how many sums are kept side by side"
             self.fail("rows are taken whole, each by one thread", hint)
-        if name in self._reduced:
+        if name in self._reduced_names:
             self.fail("the threads of a row share it", f"parallel {name} says how many they are")
         self.set("rows_per_thread", size)
 
     def _reorder(self, words: Sequence[str]) -> None:
-        orders = {False: self._kept + self._reduced, True: self._reduced + self._kept}
+        orders = {
+            False: self._kept_names + self._reduced_names,
+            True: self._reduced_names + self._kept_names,
+        }
         for across, order in orders.items():
             if list(words) == order:
                 self.set("across", across)
@@ -269,11 +272,11 @@ class _RowEdit(_Edit):
         self.fail(f"{' '.join(words) or 'nothing'} is no order of these loops", f"reorder {told}")
 
     def _store_at(self, words: Sequence[str]) -> None:
-        self._row_at(words, self._kept, "a row is kept at the axes of rows")
+        self._row_at(words, self._kept_names, "a row is kept at the axes of rows")
         self.set("keep_row", True)
 
     def _compute_at(self, words: Sequence[str]) -> None:
-        self._row_at(words, self._reduced, "values of a row are computed again in every pass")
+        self._row_at(words, self._reduced_names, "values of a row are computed again in every pass")
         self.set("keep_row", False)
 
     def _row_at(self, words: Sequence[str], axes: Sequence[str], why: str) -> None:

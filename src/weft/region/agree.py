@@ -24,7 +24,9 @@ def _differences(read: Module, made: Module) -> Iterator[Finding]:
     for name in made.inputs:
         got, wanted = read.tensors.get(name), made.tensors[name]
         if got != wanted:
-            yield Finding("RegionInputs", name, f"it is {_shown(got)}, not {_shown(wanted)}", hint)
+            yield Finding(
+                "RegionInputs", name, f"it is {_show_tensor(got)}, not {_show_tensor(wanted)}", hint
+            )
     if len(read.outputs) != len(made.outputs):
         why = f"there are {len(read.outputs)}; the program has {len(made.outputs)}"
         yield Finding("RegionOutputs", "the outputs", why, hint)
@@ -32,10 +34,15 @@ def _differences(read: Module, made: Module) -> Iterator[Finding]:
     for name, original in zip(read.outputs, made.outputs, strict=True):
         got, wanted = read.tensors.get(name), made.tensors[original]
         if got is None or (got.dtype, got.shape) != (wanted.dtype, wanted.shape):
-            yield Finding("RegionOutputs", name, f"it is {_shown(got)}, not {_shown(wanted)}", hint)
+            yield Finding(
+                "RegionOutputs",
+                name,
+                f"it is {_show_tensor(got)}, not {_show_tensor(wanted)}",
+                hint,
+            )
 
 
-def _shown(tensor: Tensor | None) -> str:
+def _show_tensor(tensor: Tensor | None) -> str:
     if tensor is None:
         return "not declared"
     return f"{tensor.role} {tensor.dtype}{list(tensor.shape)}"

@@ -43,7 +43,7 @@ def buckets(module: Module) -> Iterator[tuple[Kernel, ...]]:
 
 def _joins(kernel: Kernel, held: list[Kernel], module: Module) -> bool:
     key = reduced_alike(kernel, module)
-    made = {name for other in held for name in _made(other)}
+    made = {name for other in held for name in _made_tensors(other)}
     return (
         key is not None
         and key == reduced_alike(held[0], module)
@@ -84,7 +84,7 @@ class _Order:
 
     def _split(self, kernels: list[Kernel]) -> tuple[list[Kernel], list[Kernel]]:
         """What needs no exchange among these kernels, exchanges too, and what does."""
-        away = {name for kernel in kernels if self._key(kernel) for name in _made(kernel)}
+        away = {name for kernel in kernels if self._key(kernel) for name in _made_tensors(kernel)}
         now, left = [], []
         for kernel in kernels:
             bases = {output.base for output in kernel.outputs if output.base is not None}
@@ -92,7 +92,7 @@ class _Order:
                 now.append(kernel)
             else:
                 left.append(kernel)
-                away.update(_made(kernel))
+                away.update(_made_tensors(kernel))
         return now, left
 
     def _round(self, kernels: list[Kernel]) -> None:
@@ -102,13 +102,13 @@ class _Order:
         waiting: dict[str, list[Kernel]] = {}
         for kernel in exchanges:
             waiting.setdefault(kernel.inputs[0], []).append(kernel)
-        here = {name for kernel in kernels for name in _made(kernel)}
+        here = {name for kernel in kernels for name in _made_tensors(kernel)}
         for operand in [name for name in waiting if name not in here]:
             self._collect(waiting.pop(operand))
         for kernel in kernels:
             if self._key(kernel) is None:
                 self.done.append(kernel)
-                for name in _made(kernel):
+                for name in _made_tensors(kernel):
                     self._collect(waiting.pop(name, []))
 
     def _key(self, kernel: Kernel) -> Hashable | None:
@@ -126,7 +126,7 @@ class _Order:
                 self.done += self.open.pop(key)
 
 
-def _made(kernel: Kernel) -> tuple[str, ...]:
+def _made_tensors(kernel: Kernel) -> tuple[str, ...]:
     """What a kernel makes, in an order that is the same in every process: ranks that take their
     exchanges in different orders add up different tensors."""
     return tuple(dict.fromkeys(output.tensor for output in kernel.outputs))

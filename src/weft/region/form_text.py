@@ -129,11 +129,11 @@ def _problem(form: Fields) -> Problem:
 def _image(problem: Fields) -> Image:
     with _inner(problem, "image") as image:
         side, images, channels = image.text("side"), image.texts("images"), image.text("channels")
-        moved, is_summed = image.items("moved", _moved), image.flag("is_summed")
+        moved, is_summed = image.items("moved", _read_moved), image.flag("is_summed")
         return Image(side, images, moved, channels, is_summed, image.whole("elements"))
 
 
-def _moved(axis: Fields) -> Moved:
+def _read_moved(axis: Fields) -> Moved:
     dim, place, tap = axis.whole("dim"), axis.text("place"), axis.text("tap")
     step, dilation, start = (axis.whole(name) for name in ("step", "dilation", "start"))
     size, origin, phase = axis.whole("size"), axis.whole("origin"), None
@@ -175,7 +175,7 @@ def _stream(form: Fields) -> Stream:
     return Stream(_rows(form), found)
 
 
-def _staged(form: Fields) -> Staged:
+def _read_staged(form: Fields) -> Staged:
     return Staged(form.text("slide"), form.texts("batch"), form.items("rings", _ring))
 
 
@@ -201,6 +201,6 @@ _READERS: dict[str, Callable[[Fields], Form]] = {
     "convolution": _convolution,
     "attention": _attention,
     "stream": _stream,
-    "staged": _staged,
+    "staged": _read_staged,
     "whole": lambda form: Whole(form.text("op")),
 }

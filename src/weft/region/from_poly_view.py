@@ -123,10 +123,10 @@ class _Lowering:
     def run(self) -> Iterator[tuple[str, Module]]:
         """The choices to choose from, and what they are called."""
         self._inputs()
-        fixed = set(self.sources) | self._shaped() | self._streamed()
+        fixed = set(self.sources) | self._shaped_blocks() | self._streamed_blocks()
         layouts = contraction_layouts(self.blocks, fixed)
         self._outputs(layouts)
-        self._stored()
+        self._note_stored()
         for name, block in self.blocks.items():
             if name not in self.sources:
                 self._source(name, block, layouts.get(name))
@@ -134,17 +134,17 @@ class _Lowering:
         chains = [chain for chain in self.scop.chains if chain.kind != "stream"]
         joined = frozenset(name for chain in chains for name in chain.blocks)
         fusion = Fusion(self.view, self.target, list(self.blocks), self.must, joined)
-        module = self._chosen(fusion, self.fuse)
+        module = self._choose_kernels(fusion, self.fuse)
         yield "as chosen", module
         if self.fuse is fuse_nothing:
             return
         if self.fuse is not fuse_greedily:
             # No dearer than greedy also once kernels fit the machine and have stages.
             fusion = fusion.afresh()
-            yield "by greedy's choice", self._chosen(fusion, fuse_greedily)
+            yield "by greedy's choice", self._choose_kernels(fusion, fuse_greedily)
         if self._repeats(fusion, module):
             self.apart = fusion.afresh(one_place=True)
-            yield APART, self._chosen(self.apart, fuse_greedily)
+            yield APART, self._choose_kernels(self.apart, fuse_greedily)
 
     def searched(self) -> dict[str, Module]:
         """What comes of trying other answers about the blocks around stages."""
@@ -157,7 +157,7 @@ class _Lowering:
         return {"with stages chosen": replace(found, notes=(*found.notes, str(search)))}
 
     def _with_stages(self, fusion: Fusion) -> Module:
-        module = fit(self._chosen(fusion, merge_groups), self.target, self.graph.constants)
+        module = fit(self._choose_kernels(fusion, merge_groups), self.target, self.graph.constants)
         return join_stages(module, self.target, MOST_STAGES)
 
     def _repeats(self, fusion: Fusion, module: Module) -> bool:
@@ -172,7 +172,7 @@ class _Lowering:
         own = [k.name for k in module.kernels if roots & {o.tensor for o in k.outputs}]
         return sum(times[name] for name in own) >= _WORTH * sum(times.values())
 
-    def _chosen(self, fusion: Fusion, fuse: Fuse) -> Module:
+    def _choose_kernels(self, fusion: Fusion, fuse: Fuse) -> Module:
         module = self._module(fusion, fuse(fusion))
         if self.target.has("wgmma"):
             module = join_streams(module)
@@ -195,7 +195,7 @@ class _Lowering:
         tensor = Tensor(self._free_name(name), block.dtype, shape, "internal")
         self.sources[name] = Source(tensor, block.shape, layout.order if layout else None)
 
-    def _streamed(self) -> set[str]:
+    def _streamed_blocks(self) -> set[str]:
         """What streams read: they go through rows as they lie, also where query heads that share
         keys make their columns axes that do not follow one another."""
         if not self.target.has("wgmma"):
@@ -204,7 +204,7 @@ class _Lowering:
         members = [self.blocks[name] for chain in chains for name in chain.blocks]
         return {access.tensor for block in members for access in block.accesses}
 
-    def _shaped(self) -> set[str]:
+    def _shaped_blocks(self) -> set[str]:
         """Blocks whose tensors have to lie as they are: of ops that are carried whole, of updates,
         and of their operands."""
         whole = (BlockKind.OPAQUE, BlockKind.UPDATE)
@@ -266,7 +266,7 @@ class _Lowering:
     def _dtype(self, name: str) -> DType:
         return self.blocks[name].dtype if name in self.blocks else self.scop.inputs[name][0]
 
-    def _stored(self) -> None:
+    def _note_stored(self) -> None:
         """Note every block that has to be in memory, and why."""
         for name, block in self.blocks.items():
             if block.kind is BlockKind.OPAQUE:

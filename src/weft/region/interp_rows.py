@@ -77,13 +77,13 @@ class _Rows:
         kernel, form = self.kernel, self.form
         if number == len(form.rings):
             if step >= first:
-                self._part(kernel.parts[-1], {form.slide: step, **_zipped(form.batch, batch)})
+                self._part(kernel.parts[-1], {form.slide: step, **_zip_names(form.batch, batch)})
             return
         stage, ring = kernel.stages[number], form.rings[number]
         row = step + ring.high
         inside = 0 <= row < stage.kernel.sizes[ring.axis]
         if inside and row >= first + ring.low:
-            self._part(stage.kernel, {ring.axis: row, **_zipped(ring.batch, batch)})
+            self._part(stage.kernel, {ring.axis: row, **_zip_names(ring.batch, batch)})
 
     def _part(self, part: Kernel, at: dict[str, int]) -> None:
         rings = dict(zip((ring.local for ring in self.form.rings), self._rings(), strict=True))
@@ -137,5 +137,5 @@ class _Row(Playback):
         array[tuple(index) if held is None else held.place(index)] = self.values[output.value]
 
 
-def _zipped(names: Sequence[str], values: Sequence[int]) -> dict[str, int]:
+def _zip_names(names: Sequence[str], values: Sequence[int]) -> dict[str, int]:
     return dict(zip(names, values, strict=True))

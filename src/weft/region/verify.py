@@ -86,7 +86,7 @@ def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
         yield from _order(kernel, module.tensors, written)
         stages = list(_stages(kernel, module.tensors))
         yield from stages
-        if not stages and all(name in module.tensors for name in _touched(kernel)):
+        if not stages and all(name in module.tensors for name in _touched_tensors(kernel)):
             alike = without_tensors(kernel, module.tensors)
             if alike is None or alike not in right:
                 known = kernel.with_locals(module.tensors)
@@ -139,7 +139,7 @@ def _names(module: Module) -> Iterator[Finding]:
 _GIVEN = frozenset({"input", "param", "state", "constant", "run"})
 
 
-def _touched(kernel: Kernel) -> set[str]:
+def _touched_tensors(kernel: Kernel) -> set[str]:
     bases = {output.base for output in kernel.outputs if output.base is not None}
     return {*kernel.inputs, *(output.tensor for output in kernel.outputs), *bases}
 
@@ -334,7 +334,7 @@ class _Check:
             return
         ranges = {**self.kernel.ranges, **(places or {})}
         for place, (expr, size) in enumerate(zip(index, tensor.extents, strict=True)):
-            if _guarded(expr, size, guards, ranges):
+            if _is_guarded(expr, size, guards, ranges):
                 continue
             if self._holds(Guard(expr, size), guards, ranges):
                 continue
@@ -382,12 +382,12 @@ class _Check:
             for carry in fold.carries:
                 self.values.update((carry.name + s, (carry.dtype, carry.axes)) for s in sides)
             yield from self._body(body, inner if sides == ("",) else gone)
-            yield from self._carried(fold.carries, chosen)
+            yield from self._check_carries(fold.carries, chosen)
             # Folds that share a loop share the names inside it.
             self.names = names
         self.values = outside
 
-    def _carried(self, carries: Sequence[Carry], chosen: Sequence[str]) -> Iterator[Finding]:
+    def _check_carries(self, carries: Sequence[Carry], chosen: Sequence[str]) -> Iterator[Finding]:
         for carry, name in zip(carries, chosen, strict=True):
             if not is_number_of(carry.init, carry.dtype):
                 yield self.wrong("RegionFold", f"{carry.init} is no number of {carry.dtype}")
@@ -467,7 +467,7 @@ def _same_elements(first: Tensor, second: Tensor) -> bool:
     return first.dtype is second.dtype and counts[0] == counts[1]
 
 
-def _guarded(expr: Expr, size: int, guards: Sequence[Guard], ranges: Ranges) -> bool:
+def _is_guarded(expr: Expr, size: int, guards: Sequence[Guard], ranges: Ranges) -> bool:
     """Whether an index is in range wherever all guards hold."""
     if always(Guard(expr, size), ranges):
         return True
@@ -520,7 +520,7 @@ def _injective(
     shape: Sequence[int],
 ) -> bool:
     """Whether different points get different indices."""
-    if math.prod(sizes.values()) <= 1 or _is_mixed_radix(_rejoined(index), sizes):
+    if math.prod(sizes.values()) <= 1 or _is_mixed_radix(_rejoin_index(index), sizes):
         return True
     if math.prod(sizes.values()) > _POINTS or any(params_of(expr) for expr in index):
         return False
@@ -533,22 +533,22 @@ def _injective(
     return len(np.unique(flat)) == flat.size
 
 
-def _rejoined(index: Index) -> Index:
+def _rejoin_index(index: Index) -> Index:
     """The index with a quotient and a remainder of one number as that number, which they tell. The
     number may be a quotient itself, of which the next remainder is the rest: the digits of one axis
     are joined from the first to the last."""
     left = list(index)
     for expr in index:
-        joined = _joined(expr, left)
+        joined = _find_joined(expr, left)
         while joined is not None:
             quotient, rest, number = joined
             left.remove(rest)
             left[left.index(quotient)] = number
-            joined = _joined(number, left)
+            joined = _find_joined(number, left)
     return tuple(left)
 
 
-def _joined(expr: Expr, index: Sequence[Expr]) -> tuple[Expr, Expr, Expr] | None:
+def _find_joined(expr: Expr, index: Sequence[Expr]) -> tuple[Expr, Expr, Expr] | None:
     """A quotient, the remainder that belongs to it, and the number that they are of."""
     term = expr.terms[0][0] if len(expr.terms) == 1 else None
     if expr not in index or not isinstance(term, FloorDiv) or expr != Expr(0, ((term, 1),)):

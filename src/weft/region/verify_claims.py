@@ -31,7 +31,7 @@ _CONTRACTIONS = (Pattern.MATMUL, Pattern.CONV)
 def claim_problems(kernel: Kernel) -> Iterator[Problem]:
     """What is wrong with the claims of a kernel whose body is right."""
     yield from _pattern(kernel)
-    yield from _reduced(kernel)
+    yield from _check_reduced(kernel)
     if kernel.roles is not None:
         yield from _roles(kernel, kernel.roles)
     for output in kernel.outputs:
@@ -76,7 +76,7 @@ def _pattern(kernel: Kernel) -> Iterator[Problem]:
         yield "RegionPattern", f"it is called {pattern.value}, but its body is a {wanted.value}"
 
 
-def _reduced(kernel: Kernel) -> Iterator[Problem]:
+def _check_reduced(kernel: Kernel) -> Iterator[Problem]:
     stored = {name for output in kernel.outputs for name in kernel.let(output.value).axes}
     for axis in kernel.axes:
         if axis.reduce is (axis.name in stored):

@@ -67,27 +67,27 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
     match plan:
         case MmaPlan():
             yield from _lanes(plan.vectorize.width if plan.vectorize else 1)
-            yield from _unrolled("warp_tile rows", plan.warp_tile[0])
-            yield from _unrolled("warp_tile columns", plan.warp_tile[1])
-            yield from _unused(plan)
+            yield from _refuse_unroll("warp_tile rows", plan.warp_tile[0])
+            yield from _refuse_unroll("warp_tile columns", plan.warp_tile[1])
+            yield from _refuse_idle_fields(plan)
             yield from _contraction(kernel, tensors, plan)
         case MapPlan():
             yield from _lanes(plan.vector)
-            yield from _unrolled("unroll", plan.unroll)
-            yield from _unused(plan)
+            yield from _refuse_unroll("unroll", plan.unroll)
+            yield from _refuse_idle_fields(plan)
             yield from _blocks(kernel, plan)
         case RowPlan():
             yield from _lanes(plan.vector)
-            yield from _unrolled("accumulators", plan.accumulators)
-            yield from _unused(plan)
-            yield from _kept(kernel, tensors, plan)
+            yield from _refuse_unroll("accumulators", plan.accumulators)
+            yield from _refuse_idle_fields(plan)
+            yield from _refuse_kept_rows(kernel, tensors, plan)
             yield from _across(kernel, plan)
         case AttentionPlan():
             yield from _lanes(plan.vector)
             yield from _attention(kernel, plan)
         case StagedPlan():
             yield from _lanes(plan.vector)
-            yield from _unrolled("unroll", plan.unroll)
+            yield from _refuse_unroll("unroll", plan.unroll)
             yield from staged_refusals(kernel, plan)
         case _:
             yield f"the CPU has no template for {type(plan).__name__}"
@@ -98,12 +98,12 @@ def _attention(kernel: Kernel, plan: AttentionPlan) -> Iterator[str]:
     if not isinstance(form_of(kernel), Attention):
         yield "the kernel is no attention"
         return
-    yield from _unused(plan)
+    yield from _refuse_idle_fields(plan)
     if plan.algo not in ATTENTIONS:
         yield f"algo={plan.algo} is not built for this kernel"
     rows, columns = plan.register_tile if len(plan.register_tile) == 2 else (0, 0)
-    yield from _unrolled("register_tile rows", rows)
-    yield from _unrolled("register_tile columns", columns)
+    yield from _refuse_unroll("register_tile rows", rows)
+    yield from _refuse_unroll("register_tile columns", columns)
     if min(rows, columns, plan.vector, plan.tile_q, plan.tile_kv) < 1:
         return
     if columns % plan.vector or plan.tile_q % columns or plan.tile_kv % rows:
@@ -124,7 +124,9 @@ def _blocks(kernel: Kernel, plan: MapPlan) -> Iterator[str]:
         yield f"block={plan.block} is no multiple of {plan.unroll} vectors of {plan.vector} lanes"
 
 
-def _kept(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan) -> Iterator[str]:
+def _refuse_kept_rows(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan
+) -> Iterator[str]:
     """A row is kept where several passes need a value of it, and memory of the thread holds it."""
     size = kept_bytes(kernel, columns_together(kernel, tensors, plan))
     if plan.keep_row and not size:
@@ -144,12 +146,12 @@ def _lanes(lanes: int) -> Iterator[str]:
         yield f"{lanes} lanes; a power of two up to {MAX_LANES} is needed"
 
 
-def _unrolled(name: str, value: int) -> Iterator[str]:
+def _refuse_unroll(name: str, value: int) -> Iterator[str]:
     if not 1 <= value <= MAX_UNROLL:
         yield f"{name} is {value}; it must be from 1 to {MAX_UNROLL}"
 
 
-def _unused(plan: Plan) -> Iterator[str]:
+def _refuse_idle_fields(plan: Plan) -> Iterator[str]:
     for name in idle_fields(plan):
         yield f"{told(plan, name)} has no effect on the CPU"
     if isinstance(plan, MmaPlan) and plan.arch != "cpu":
@@ -186,7 +188,7 @@ def _contraction(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -
         yield "nothing is packed where vectors run along k"
     yield from _register_tile(plan, axis)
     if plan.cache in (BLOCKED, WORDS, IN_TILES, *LYING):
-        yield from _blocked(kernel, plan)
+        yield from _refuse_blocks(kernel, plan)
     else:
         yield from _tile(kernel, plan, axis)
 
@@ -237,7 +239,7 @@ def _register_tile(plan: MmaPlan, axis: str) -> Iterator[str]:
         )
 
 
-def _blocked(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
+def _refuse_blocks(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
     """Packed operands and sums lie on a thread's stack."""
     if kernel.roles is None:
         return

@@ -76,23 +76,23 @@ class Accumulators:
     def add(self, name: str, value: Val) -> None:
         old, accumulator = self.held(name), self._made[name]
         more = self.code.spread(value, accumulator.lanes)
-        self.code.store(self._combined(accumulator.init, old, more), self._slot(accumulator), 4)
+        self.code.store(self._combine(accumulator.init, old, more), self._slot(accumulator), 4)
 
     def assign(self, name: str, value: Val) -> None:
         accumulator = self._made[name]
         spread = self.code.spread(value, accumulator.lanes)
         self.code.store(spread, self._slot(accumulator), 4)
 
-    def _combined(self, init: ir.Init, a: Val, b: Val) -> Val:
+    def _combine(self, init: ir.Init, a: Val, b: Val) -> Val:
         return self.elements.apply(_COMBINE[init.fn], [a, b], init.dtype, init.dtype)
 
     def total(self, names: tuple[str, ...]) -> Val:
         """All instances and lanes of some accumulators, combined."""
         total: Val | None = None
         for name in names:
-            part = self._reduced(self._made[name])
+            part = self._reduce_instances(self._made[name])
             init = self._made[names[0]].init
-            total = part if total is None else self._combined(init, total, part)
+            total = part if total is None else self._combine(init, total, part)
         if total is None:
             raise InternalError("a reduction without accumulators")
         return total
@@ -111,11 +111,11 @@ class Accumulators:
         lane_vars = [v for v, _, kind in accumulator.init.loops if kind is LoopKind.LANES]
         return self.indices.lanes is not None and self.indices.lanes.var in lane_vars
 
-    def _reduced(self, accumulator: Accumulator) -> Val:
+    def _reduce_instances(self, accumulator: Accumulator) -> Val:
         """The instances as a tree, then the lanes, likewise."""
 
         def combine(a: Val, b: Val) -> Val:
-            return self._combined(accumulator.init, a, b)
+            return self._combine(accumulator.init, a, b)
 
         total = tree(self.instances(accumulator), combine)
         if total.lanes > 1 and not self.is_around(accumulator):

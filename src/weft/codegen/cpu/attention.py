@@ -126,7 +126,7 @@ class StreamedAttention(Panels, ABC):
         start = simplify(number % cut.count, ranges) * cut.extent + cut.start
         root = Scope(None, kind=PARALLEL)
         batch = simplify(number // cut.count, ranges)
-        root.axes.update(self._unflattened(self.parts.batch, batch))
+        root.axes.update(self._unflatten(self.parts.batch, batch))
         self._pack_side(root, self.queries, start, cut.extent, constant(0), self.depth)
         self._stream(root, start, cut.extent)
         self._finish(root, start, cut.extent)
@@ -219,8 +219,10 @@ class StreamedAttention(Panels, ABC):
         with `keep` these become the weights, and the factor for what is mixed already is kept."""
         top, total = self._name("top"), self._name("total")
         scope.body.append(ir.Init(top, self.dtype, "max", queries.loops))
-        self._masked(scope, at, queries, top)
-        scope.body.append(nested(queries.loops, *self._raised(top, self._state(at, queries), keep)))
+        self._mask_scores(scope, at, queries, top)
+        scope.body.append(
+            nested(queries.loops, *self._raise_top(top, self._state(at, queries), keep))
+        )
         scope.body.append(ir.Init(total, self.dtype, "sum", queries.loops))
         row = self._name("r")
         place = axis(row) * self.queries.width + queries.column
@@ -233,7 +235,7 @@ class StreamedAttention(Panels, ABC):
         scope.body.append(repeat(row, at.keys, SERIAL, nested(queries.loops, *weighed)))
         scope.body.append(nested(queries.loops, *self._add_up(total, self._state(at, queries))))
 
-    def _masked(self, scope: Scope, at: Meeting, queries: Columns, top: str) -> None:
+    def _mask_scores(self, scope: Scope, at: Meeting, queries: Columns, top: str) -> None:
         """What the kernel makes of the scores, written back, and the greatest of it."""
 
         def kept(place: Expr) -> Statements:
@@ -260,7 +262,7 @@ class StreamedAttention(Panels, ABC):
         inner.body += then(place)
         close(inner, scope)
 
-    def _raised(self, top: str, state: Expr, keep: bool) -> Statements:
+    def _raise_top(self, top: str, state: Expr, keep: bool) -> Statements:
         """The greatest score so far, what to compare with it, and the factor for what is there."""
         return (
             ir.Finish("high", (top,)),
@@ -314,14 +316,14 @@ class StreamedAttention(Panels, ABC):
         added = (
             ir.Finish("part", ("tile",)),
             ir.Load("before", self.mixed, place),
-            *self._added(at.panel * self.queries.width + column),
+            *self._add_part(at.panel * self.queries.width + column),
             ir.Store(self.mixed, place, "after", ()),
         )
         over.body.append(nested(loops, *added))
         over.close()
 
     @abstractmethod
-    def _added(self, state: Expr) -> Statements:
+    def _add_part(self, state: Expr) -> Statements:
         """`after`, which `part` and what there was `before` give."""
 
     def _mixed_place(self, panel: Expr, element: Expr, column: Expr) -> Expr:
@@ -346,7 +348,7 @@ class StreamedAttention(Panels, ABC):
             kind = LANES if cut.lanes > 1 else UNROLLED
             inner = Scope(loop, self._name("jl"), cut.lanes, kind)
             place = axis(loop.var) * cut.lanes + axis(inner.var) + cut.start
-            inner.axes.update(self._unflattened(self.parts.value, place))
+            inner.axes.update(self._unflatten(self.parts.value, place))
             address = self._mixed_place(panel, place, column)
             inner.body += self._mixed_value(address)
             inner.names.add(self.parts.mixed)

@@ -48,7 +48,7 @@ class OnlineAttention(StreamedAttention):
             self._measure(scope, at, queries, keep=True)
         self._mix(scope, at)
 
-    def _added(self, state: Expr) -> Statements:
+    def _add_part(self, state: Expr) -> Statements:
         return (
             ir.Load("factor", self.past, state),
             ir.Let("kept", self.dtype, "mul", ("before", "factor")),
@@ -113,17 +113,17 @@ class TwoPassAttention(StreamedAttention):
                 ir.Load("share", self.past, state),
             )
             scope.body.append(nested(queries.loops, *known))
-            self._each_score(scope, at, queries, self._weighed)
+            self._each_score(scope, at, queries, self._store_weight)
         self._mix(scope, at)
 
-    def _weighed(self, place: Expr) -> Statements:
+    def _store_weight(self, place: Expr) -> Statements:
         return (
             *self._weight(self.parts.x),
             ir.Let("final", self.dtype, "mul", ("weight", "share")),
             ir.Store(self.weights.scratch, place, "final", ()),
         )
 
-    def _added(self, state: Expr) -> Statements:
+    def _add_part(self, state: Expr) -> Statements:
         return (ir.Let("after", self.dtype, "add", ("before", "part")),)
 
     def _mixed_value(self, address: Expr) -> Statements:

@@ -197,7 +197,7 @@ class BlockedContraction(Panels):
         column = digit(1, columns.count) * columns.extent + columns.start
         batch = simplify(number // (rows.count * columns.count), ranges)
         root = Scope(None, kind=PARALLEL)
-        root.axes.update(self._unflattened(self._batch_axes(), batch))
+        root.axes.update(self._unflatten(self._batch_axes(), batch))
         self._block(root, Block(row, rows.extent, column, columns.extent))
         stop = constant(first + total)
         return ir.For(piece, constant(first), stop, 1, PARALLEL, tuple(root.body))
@@ -345,7 +345,7 @@ class BlockedContraction(Panels):
         """Row by row: the contraction is read back, and everything after it is computed."""
         width = up(block.columns, self.b.width)
         over = Scope(root, self._name("i"), block.rows, SERIAL)
-        over.axes.update(self._unflattened(self.roles.m, block.row + axis(over.var)))
+        over.axes.update(self._unflatten(self.roles.m, block.row + axis(over.var)))
         for cut in segments(block.columns, AxisTiling(_FINISHED_TOGETHER, self.blocking.lanes)):
             loop = Scope(over, self._name("j"), cut.count, SERIAL)
             each = Scope(loop, self._name("ju"), cut.unroll, UNROLLED)
@@ -353,7 +353,7 @@ class BlockedContraction(Panels):
             inner = Scope(each, self._name("jl"), cut.lanes, kind)
             place = axis(loop.var) * cut.extent + axis(each.var) * cut.lanes + axis(inner.var)
             place = place + cut.start
-            inner.axes.update(self._unflattened(self.roles.n, block.column + place))
+            inner.axes.update(self._unflatten(self.roles.n, block.column + place))
             address = axis(over.var) * width + place
             inner.body.append(ir.Load(self.reduce.name, self.totals, address))
             inner.names.add(self.reduce.name)

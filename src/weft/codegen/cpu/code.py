@@ -239,10 +239,10 @@ class Code:
         count = len(rows)
         for _ in range(count.bit_length() - 1):
             pairs = zip(rows[: count // 2], rows[count // 2 :], strict=True)
-            rows = [half for a, b in pairs for half in self._interleaved(a, b)]
+            rows = [half for a, b in pairs for half in self._interleave(a, b)]
         return rows
 
-    def _interleaved(self, a: Val, b: Val) -> list[Val]:
+    def _interleave(self, a: Val, b: Val) -> list[Val]:
         halves = []
         for start in (0, a.lanes // 2):
             lanes = range(start, start + a.lanes // 2)

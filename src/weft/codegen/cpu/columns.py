@@ -64,7 +64,7 @@ class ColumnSums(Reductions):
         number = axis(piece) - first
         root = Scope(None, kind=PARALLEL)
         other = simplify(number // cut.count, ranges)
-        root.axes.update(self._unflattened(self.others, other))
+        root.axes.update(self._unflatten(self.others, other))
         start = simplify(number % cut.count, ranges) * cut.extent + cut.start
         self._piece(root, start, cut.extent)
         stop = constant(first + total)
@@ -82,7 +82,7 @@ class ColumnSums(Reductions):
             self._each(strip, totals, self._add_up)
             strip.close()
         over = Scope(root, self._name("m"), self.rows, SERIAL)
-        over.axes.update(self._unflattened(self.together, axis(over.var)))
+        over.axes.update(self._unflatten(self.together, axis(over.var)))
         base = axis(over.var) * width
         self._each(over, width, lambda inner, place: self._finish(inner, place, start, base))
         over.close()
@@ -94,9 +94,9 @@ class ColumnSums(Reductions):
             loop = Scope(row, self._name("j"), cut.count, SERIAL)
             deep = Scope(loop, self._name("ku"), some.extent, UNROLLED)
             flat = first + axis(row.var) * some.extent + axis(deep.var) + some.start
-            deep.axes.update(self._unflattened(self.summed, flat))
+            deep.axes.update(self._unflatten(self.summed, flat))
             over = Scope(deep, self._name("mu"), self.rows, UNROLLED)
-            over.axes.update(self._unflattened(self.together, axis(over.var)))
+            over.axes.update(self._unflatten(self.together, axis(over.var)))
             each = Scope(over, self._name("ju"), cut.unroll, UNROLLED)
             kind = LANES if cut.lanes > 1 else UNROLLED
             inner = Scope(each, self._name("jl"), cut.lanes, kind)

@@ -240,7 +240,7 @@ class Formats:
     def _to_integer(self, x: Val, target: DType) -> Val:
         name = "llvm.fptosi.sat" if target.is_signed else "llvm.fptoui.sat"
         whole = self.code.intrinsic_to(name, x, compute_type(target))
-        return self._clamped(whole, target, target) if target in NIBBLES else whole
+        return self._clamp(whole, target, target) if target in NIBBLES else whole
 
     def _from_integer(self, x: Val, source: DType, target: DType) -> Val:
         code, op = self.code, "sitofp" if source.is_signed else "uitofp"
@@ -265,14 +265,14 @@ class Formats:
         return code.select(large, marked, x)
 
     def _saturate(self, x: Val, source: DType, target: DType) -> Val:
-        x = self._clamped(x, source, target)
+        x = self._clamp(x, source, target)
         have, wanted = int(x.scalar[1:]), int(compute_type(target)[1:])
         if have == wanted:
             return x
         op = "trunc" if wanted < have else "sext" if source.is_signed else "zext"
         return self.code.convert(op, x, compute_type(target))
 
-    def _clamped(self, x: Val, source: DType, target: DType) -> Val:
+    def _clamp(self, x: Val, source: DType, target: DType) -> Val:
         """x brought into the range of `target`, in the compute type of `source`."""
         code, prefix = self.code, "s" if source.is_signed else "u"
         bits = int(x.scalar[1:])

@@ -161,11 +161,11 @@ class Lowering(Reductions):
             here = simplify(((axis(piece) - first) // remaining) % tile.count, ranges)
             places[name] = add(tile.start, scale(here, tile.extent))
             if not self._is_block(name):
-                places[name] = self._cut(name, places[name], tile, wrappers)
+                places[name] = self._cut_axis(name, places[name], tile, wrappers)
         root = Scope(None, kind=PARALLEL)
         inside = {n: t for n, t in zip(outer, tiles, strict=True) if self._is_block(n)}
         if self.tiling.blocks is not None:
-            self._crossed(root, places, inside, self.tiling.blocks.crossing)
+            self._cross_tiles(root, places, inside, self.tiling.blocks.crossing)
         elif self.tiling.packing is not None and inside:
             self._packed_rows(root, places, wrappers, next(iter(inside.values())))
         elif inside:
@@ -184,7 +184,7 @@ class Lowering(Reductions):
             return name == packing.rows_axis
         return self.tiling.whole_rows and name == self.tiling.vector_axis
 
-    def _cut(self, name: str, place: Expr, tile: Segment, wrappers: list[Wrapper]) -> Expr:
+    def _cut_axis(self, name: str, place: Expr, tile: Segment, wrappers: list[Wrapper]) -> Expr:
         """The place of an axis inside its tile; its unrolled and lanes loops join `wrappers`."""
         if tile.unroll > 1:
             wrappers.append((self._name(f"{plain(name)}u"), tile.unroll, UNROLLED))
@@ -215,12 +215,12 @@ class Lowering(Reductions):
             scope = Scope(root, self._name(f"{plain(along)}t"), tile.count, SERIAL)
             inner = list(wrappers)
             place = places[along] + axis(scope.var) * tile.extent + tile.start
-            self._tile(scope, {**places, along: self._cut(along, place, tile, inner)}, inner)
+            self._tile(scope, {**places, along: self._cut_axis(along, place, tile, inner)}, inner)
             scope.close()
 
     # -- blocks of two axes ----------------------------------------------------------------------
 
-    def _crossed(
+    def _cross_tiles(
         self, root: Scope, places: dict[str, Expr], block: dict[str, Segment], crossing: Crossing
     ) -> None:
         """The tiles of a block, the rows of each strip of columns one after the other."""
@@ -233,7 +233,7 @@ class Lowering(Reductions):
             here = dict(places)
             for name, cut, loop in ((rows, down, scope), (columns, across, strip)):
                 place = places[name] + cut.start + axis(loop.var) * cut.extent
-                here[name] = self._cut(name, place, cut, wrappers)
+                here[name] = self._cut_axis(name, place, cut, wrappers)
             self._tile(scope, here, wrappers)
             scope.close()
             strip.close()
@@ -307,7 +307,7 @@ class Lowering(Reductions):
             # Rows outside of columns: what a row has is used up at once, and takes one register.
             inner: list[Wrapper] = []
             place = places[rows] + segment.start + axis(scope.var) * segment.extent
-            place = self._cut(rows, place, segment, inner)
+            place = self._cut_axis(rows, place, segment, inner)
             self._tile(scope, {**places, rows: place}, [*inner, *wrappers])
             scope.close()
         self.packed = None
@@ -325,7 +325,7 @@ class Lowering(Reductions):
         if not isinstance(let.expr, Read):
             raise InternalError("only a read can be packed")
         scope, depth = root, 1
-        for name in self._summed():
+        for name in self._summed_axes():
             scope = self._serial(scope, name, self.kernel.sizes[name])
             depth *= self.kernel.sizes[name]
         known = {name: place for name, place in places.items() if name != packing.rows_axis}
@@ -342,14 +342,14 @@ class Lowering(Reductions):
             raise InternalError("nothing is packed here")
         return self.tiling.packing
 
-    def _summed(self) -> tuple[str, ...]:
+    def _summed_axes(self) -> tuple[str, ...]:
         return self.kernel.roles.k if self.kernel.roles else ()
 
     def _scratch_address(self, bindings: dict[str, Expr], columns: tuple[Expr, int]) -> Expr:
         """Where an element of the packed operand lies."""
         start, width = columns
         row = constant(0)
-        for name in self._summed():
+        for name in self._summed_axes():
             row = row * self.kernel.sizes[name] + bindings[name]
         return row * width + (bindings[self._packing().columns_axis] - start)
 

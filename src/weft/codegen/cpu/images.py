@@ -135,7 +135,7 @@ class ImageContraction(BlockedContraction):
         """Every phase of every channel, line after line."""
         for number, phase in enumerate(self.phases):
             channel = Scope(root, self._name("c"), channels, SERIAL)
-            channel.axes.update(self._unflattened(self.image.channels, start + axis(channel.var)))
+            channel.axes.update(self._unflatten(self.image.channels, start + axis(channel.var)))
             base = (axis(channel.var) * len(self.phases) + number) * self.plane
             scope = channel
             sizes = self._lines_of(phase, block)
@@ -271,7 +271,7 @@ class ImageContraction(BlockedContraction):
         for phase in self.phases:
             taps = math.prod(part.count for part in phase)
             channel = Scope(root, self._name("c"), channels, SERIAL)
-            channel.axes.update(self._unflattened(self.image.channels, start + axis(channel.var)))
+            channel.axes.update(self._unflatten(self.image.channels, start + axis(channel.var)))
             scope, step = self._tap_loops(channel, phase, axis(channel.var))
             address = base + (step + before) * self.a.width
             for cut in segments(width, AxisTiling(1, min(self.lanes, 8))):
@@ -293,7 +293,7 @@ class ImageContraction(BlockedContraction):
         each = Scope(scope, self._name("w"), cut.count * cut.unroll, UNROLLED)
         inner = Scope(each, self._name("wl"), cut.lanes, LANES if cut.lanes > 1 else UNROLLED)
         place = axis(each.var) * cut.lanes + axis(inner.var) + cut.start
-        inner.axes.update(self._unflattened(self.a.axes, block.row + first + place))
+        inner.axes.update(self._unflatten(self.a.axes, block.row + first + place))
         self._emit(self.a.value, inner)
         inner.body.append(ir.Store(self.a.scratch, address + place, self.a.value, ()))
         close(inner, scope)
@@ -334,7 +334,7 @@ class ImageContraction(BlockedContraction):
 
     def _lying_weights(self, scope: Scope, row: Expr, channel: Expr) -> Expr:
         """Where the weights of a tap and a channel are, for the rows of a panel."""
-        places = self._unflattened(self.image.channels, channel)
+        places = self._unflatten(self.image.channels, channel)
         for loop in scope.chain():
             places |= {tap: loop.axes[tap] for tap in self.a.summed if tap in loop.axes}
         flat = constant(0)
@@ -393,7 +393,7 @@ class ImageContraction(BlockedContraction):
 
     def _finish_lines(self, root: Scope, block: Block) -> None:
         over = Scope(root, self._name("i"), block.rows, SERIAL)
-        over.axes.update(self._unflattened(self.a.axes, block.row + axis(over.var)))
+        over.axes.update(self._unflatten(self.a.axes, block.row + axis(over.var)))
         count = len(self.image.windows)
         scope, flat = self._places(over, block, count - 1)
         flat = flat + axis(over.var) * self.width
@@ -410,7 +410,7 @@ class ImageContraction(BlockedContraction):
         scope, flat = self._places(root, block, len(self.image.windows))
         for cut in halves(block.rows, self.lanes):
             inner, place = self._lanes_loop(scope, cut)
-            inner.axes.update(self._unflattened(self.a.axes, block.row + place))
+            inner.axes.update(self._unflatten(self.a.axes, block.row + place))
             self._finish(inner, flat + place * self.width)
             close(inner, scope)
         close(scope, root)

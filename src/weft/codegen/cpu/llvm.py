@@ -52,7 +52,7 @@ def emit_module(
         declared.update(emitter.code.declared)
     head = [f'target triple = "{triple}"'] if triple else []
     text = "\n".join([*shared.values(), *functions])
-    called = [_called(name, body, text) for name, body in shared.items()]
+    called = [_mark_inlining(name, body, text) for name, body in shared.items()]
     return "\n".join([*head, *sorted(declared.values()), *called, *functions, "!0 = !{}", ""])
 
 
@@ -66,7 +66,7 @@ def statements_by_line(
     return {first + at: stmt for start, end, stmt in emitter.written for at in range(start, end)}
 
 
-def _called(name: str, function: str, text: str) -> str:
+def _mark_inlining(name: str, function: str, text: str) -> str:
     """A function with whether it is copied to where it is called. One that is long, or called from
     many places as the last step of an unrolled tile does, is not: compiling the copies takes longer
     than everything else, and the calls cost less than a hundredth of the tile."""
@@ -168,7 +168,7 @@ class _Emitter:
         stop = last if loop.end is None else min(last, loop.end)
         indices.ranges[loop.var] = (start, max(start, stop - 1))
         if loop.kind is LoopKind.SERIAL:
-            self._counted(loop)
+            self._count_loop(loop)
             return
         if not (loop.start.is_constant and loop.stop.is_constant):
             raise InternalError("loop bounds are not constant")
@@ -182,9 +182,9 @@ class _Emitter:
                 self._body(loop.body)
             indices.variables.pop(loop.var, None)
         else:
-            self._counted(loop)
+            self._count_loop(loop)
 
-    def _counted(self, loop: ir.For) -> None:
+    def _count_loop(self, loop: ir.For) -> None:
         first, last = self.indices.value(loop.start), self.indices.value(loop.stop)
         if loop.end is not None:
             last = self.code.intrinsic("llvm.smin", last, number(loop.end, "i64"))
@@ -265,7 +265,7 @@ class _Emitter:
         kind = storage_type(dtype)
         self._select(load.places)
         if load.guards:
-            value = self._guarded(load, dtype, kind)
+            value = self._load_guarded(load, dtype, kind)
         else:
             raw = self._plain_load(load.buffer, load.address, kind, dtype)
             value = self.formats.from_storage(raw, dtype)
@@ -340,7 +340,7 @@ class _Emitter:
         ]
         return code.gather_lanes(parts)
 
-    def _guarded(self, load: ir.Load, dtype: DType, kind: str) -> Val:
+    def _load_guarded(self, load: ir.Load, dtype: DType, kind: str) -> Val:
         """Where a guard fails, element 0 is read instead and `fill` is the value: for all lanes at
         once where they are neighbours that share their guards, else lane by lane."""
         code, base, indices = self.code, self.pointers[load.buffer], self.indices

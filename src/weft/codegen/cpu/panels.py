@@ -374,8 +374,8 @@ class Panels(Lowering):
     def _place(self, scope: Scope, side: Side, across: Expr, along: Expr) -> None:
         """Bind the axes of a side, from its place across panels and its place along k."""
         ranges = {found.var: (0, found.count - 1) for found in scope.chain()}
-        scope.axes.update(self._unflattened(side.axes, across))
-        for name, place in self._unflattened(side.summed, along).items():
+        scope.axes.update(self._unflatten(side.axes, across))
+        for name, place in self._unflatten(side.summed, along).items():
             known = axes_of(place) <= ranges.keys()
             scope.axes[name] = simplify(place, ranges) if known else place
 

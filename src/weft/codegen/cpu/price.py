@@ -70,13 +70,13 @@ def _moving(root: Place, routine: ir.Routine, target: Target, cycle: float) -> l
 def _traffic(place: Place, sizes: Mapping[int, int], room: float) -> float:
     """Bytes that come from beyond a cache each time a loop is entered. What one run touches and the
     cache keeps is there for the next one; of what it does not keep, every run fetches its own."""
-    if _touched(place, sizes, place.along) <= room:
-        return _touched(place, sizes, place.along | {place.loop.var}) if place.loop else 0.0
-    alone = _touched(replace(place, inner=[]), sizes, frozenset(place.sides))
+    if _touched_bytes(place, sizes, place.along) <= room:
+        return _touched_bytes(place, sizes, place.along | {place.loop.var}) if place.loop else 0.0
+    alone = _touched_bytes(replace(place, inner=[]), sizes, frozenset(place.sides))
     return place.trips * (alone + sum(_traffic(inner, sizes, room) for inner in place.inner))
 
 
-def _touched(place: Place, sizes: Mapping[int, int], along: frozenset[str]) -> float:
+def _touched_bytes(place: Place, sizes: Mapping[int, int], along: frozenset[str]) -> float:
     """Bytes of the lines that a place, and all inside it, touches along some loops."""
     alike: dict[tuple[int, tuple[tuple[str, float], ...]], list[Access]] = {}
     for inner in place.every():

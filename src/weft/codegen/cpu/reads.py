@@ -47,11 +47,11 @@ def other_reads(read: ir.Routine, made: ir.Routine, output: int) -> str | None:
         for buffer in sorted(now.keys() | before.keys()):
             mine, wanted = now.get(buffer, ()), before.get(buffer, ())
             for piece in mine:
-                found = _shown(piece, wanted, f"made of b{buffer}")
+                found = _show_difference(piece, wanted, f"made of b{buffer}")
                 if found:
                     return f"b{output} {found}, which its kernel does not read for it"
             for piece in wanted:
-                found = _shown(piece, mine, f"not made of b{buffer}")
+                found = _show_difference(piece, mine, f"not made of b{buffer}")
                 if found:
                     return f"b{output} {found}, which its kernel reads for it"
     except IslBudget as error:
@@ -69,7 +69,7 @@ def _loads(routine: ir.Routine) -> list[tuple[ir.Stmt, Domain]]:
     return [(s, executed(loops)) for s, loops in found if isinstance(s, ir.Load | ir.LoadRun)]
 
 
-def _shown(part: Piece, whole: Sequence[Piece], relation: str) -> str:
+def _show_difference(part: Piece, whole: Sequence[Piece], relation: str) -> str:
     """Where a piece reads what none of others reads: the point of the output and the address."""
     at = uncovered(part, tuple(whole))
     if at is None:
@@ -138,7 +138,7 @@ class _Flow:
 
     def _steps(self, site: _Site, names: Names) -> Iterator[tuple[_Site, dict[str, str]]]:
         """What a statement uses directly."""
-        for name in _used(site.stmt):
+        for name in _used_names(site.stmt):
             found = _last_seen(self.names.get(name, ()), site)
             around = _names(found, site, names, len(found.loops))
             if isinstance(found.stmt, ir.LoadRun):
@@ -179,7 +179,7 @@ class _Flow:
         return Piece(domain, (*point, substitute(address, renamed)))
 
 
-def _used(stmt: ir.Stmt) -> tuple[str, ...]:
+def _used_names(stmt: ir.Stmt) -> tuple[str, ...]:
     """The names that a statement uses."""
     match stmt:
         case ir.Store(value=value) | ir.Accumulate(value=value) | ir.Assign(value=value):

@@ -159,7 +159,7 @@ class _Part(Lowering):
         refs: dict[str, MemRef],
         prefix: str,
     ) -> None:
-        named = _prefixed(kernel, prefix)
+        named = _prefix_names(kernel, prefix)
         along = next(found.name for found in reversed(kernel.axes) if not found.reduce)
         tile = AxisTiling(nest.plan.unroll, nest.plan.vector)
         super().__init__(named, tensors, refs, Tiling(along, {along: tile}, {}))
@@ -196,7 +196,7 @@ class _Part(Lowering):
             inner = Scope(scope, self._name(f"{plain(self.along)}t"), tile.count, SERIAL)
             wrappers: list[tuple[str, int, ir.LoopKind]] = []
             place = axis(inner.var) * tile.extent + tile.start
-            here = {**places, self.along: self._cut(self.along, place, tile, wrappers)}
+            here = {**places, self.along: self._cut_axis(self.along, place, tile, wrappers)}
             self._tile(inner, here, wrappers)
             inner.close()
         for made in scope.chain()[:0:-1]:
@@ -243,7 +243,7 @@ class _Prefixed(Names):
         return self.lets.setdefault(name, self.prefix + name)
 
 
-def _prefixed(kernel: Kernel, prefix: str) -> Kernel:
+def _prefix_names(kernel: Kernel, prefix: str) -> Kernel:
     names = _Prefixed(kernel, prefix)
     body = tuple(names.let(let) for let in kernel.body)
     return replace(kernel, body=body, outputs=tuple(map(names.output, kernel.outputs)), labels={})

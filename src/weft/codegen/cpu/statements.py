@@ -75,7 +75,7 @@ class Statements:
     def _size(self, axes: Sequence[str]) -> int:
         return math.prod(self.kernel.sizes[name] for name in axes)
 
-    def _unflattened(self, axes: Sequence[str], flat: Expr) -> dict[str, Expr]:
+    def _unflatten(self, axes: Sequence[str], flat: Expr) -> dict[str, Expr]:
         """Each axis from a flattened index."""
         found, below = {}, 1
         for name in reversed(axes):

@@ -86,7 +86,7 @@ class _Cutter:
         own = chains.only(_steps(inner))
         if inner.kind is not SERIAL or not own.inits:
             return inner
-        return self._shortened(inner, own)[0]
+        return self._shorten_chains(inner, own)[0]
 
     def _chains(self, body: tuple[ir.Stmt, ...]) -> _Chains:
         """The accumulators that begin in a body and may be regrouped."""
@@ -100,14 +100,14 @@ class _Cutter:
         )
         return _Chains(tuple(sums), tuple(folds))
 
-    def _shortened(self, loop: ir.For, chains: _Chains) -> tuple[ir.For, int]:
+    def _shorten_chains(self, loop: ir.For, chains: _Chains) -> tuple[ir.For, int]:
         """The loop with chains that are short enough, and how long the longest is."""
         body: list[ir.Stmt] = []
         inside: dict[str, int] = dict.fromkeys(chains.names, 0)
         for stmt in loop.body:
             own = chains.only(_steps(stmt))
             if isinstance(stmt, ir.For) and stmt.kind is SERIAL and own.inits:
-                shorter, length = self._shortened(stmt, own)
+                shorter, length = self._shorten_chains(stmt, own)
                 body.append(shorter)
             else:
                 length = 1
@@ -148,9 +148,13 @@ class _Cutter:
     ) -> tuple[ir.Stmt, ...]:
         """The body with accumulators of its own, which are then added to those around it."""
         inits = tuple(replace(init, acc=parts[init.acc]) for init in chains.inits)
-        adding = [_added(init, parts[init.acc]) for init in chains.sums]
-        adding += [_merged(carries, merge, parts) for carries, merge in chains.folds]
-        return (*inits, *_renamed(body, parts), *(stmt for part in adding for stmt in part))
+        adding = [_add_instances(init, parts[init.acc]) for init in chains.sums]
+        adding += [_merge_instances(carries, merge, parts) for carries, merge in chains.folds]
+        return (
+            *inits,
+            *_rename_accumulators(body, parts),
+            *(stmt for part in adding for stmt in part),
+        )
 
 
 def _is_long_float_sum(init: ir.Init) -> bool:
@@ -181,13 +185,13 @@ def _turns(stmt: ir.Stmt, chains: _Chains, name: str) -> int:
     return inner * (1 if stmt.var in loops else stmt.stop.constant - stmt.start.constant)
 
 
-def _added(init: ir.Init, part: str) -> tuple[ir.Stmt, ...]:
+def _add_instances(init: ir.Init, part: str) -> tuple[ir.Stmt, ...]:
     """Each instance of a strip's sum added to the same instance of the total."""
     held = f"{part}.held"
     return _in_loops(init, (ir.Current(held, part), ir.Accumulate(init.acc, held)))
 
 
-def _merged(
+def _merge_instances(
     inits: tuple[ir.Init, ...], merge: ir.Merge, parts: Mapping[str, str]
 ) -> tuple[ir.Stmt, ...]:
     """Each instance of a strip's carries merged with the same instance of those around it."""
@@ -208,13 +212,15 @@ def _in_loops(init: ir.Init, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
     return body
 
 
-def _renamed(body: tuple[ir.Stmt, ...], names: Mapping[str, str]) -> tuple[ir.Stmt, ...]:
+def _rename_accumulators(
+    body: tuple[ir.Stmt, ...], names: Mapping[str, str]
+) -> tuple[ir.Stmt, ...]:
     """The statements, stepping other accumulators."""
 
     def renamed(stmt: ir.Stmt) -> ir.Stmt:
         match stmt:
             case ir.For():
-                return replace(stmt, body=_renamed(stmt.body, names))
+                return replace(stmt, body=_rename_accumulators(stmt.body, names))
             case ir.Accumulate() | ir.Assign() | ir.Current():
                 return replace(stmt, acc=names.get(stmt.acc, stmt.acc))
         return stmt

@@ -251,8 +251,8 @@ def _add_part(kind: str) -> str:
   %part1 = getelementptr i8, ptr %part0, i64 {_TILE * 4}
   %sum0 = getelementptr i8, ptr %own, i64 %sum.at
   %sum1 = getelementptr i8, ptr %sum0, i64 {_TILE * 4}
-{_added(kind, 0)}
-{_added(kind, 1)}
+{_add_half(kind, 0)}
+{_add_half(kind, 1)}
   %r.next = add i64 %r, 1
   %rows.left = icmp ult i64 %r.next, {EDGE}
   br i1 %rows.left, label %add, label %along.next"""
@@ -269,7 +269,7 @@ across.next:
   br i1 %more.across, label %across, label %done"""
 
 
-def _added(kind: str, half: int) -> str:
+def _add_half(kind: str, half: int) -> str:
     vector, op = f"<16 x {kind}>", "fadd" if kind == "float" else "add"
     return f"""  %new{half} = load {vector}, ptr %part{half}, align 64
   %old{half} = load {vector}, ptr %sum{half}, align 4
@@ -312,7 +312,7 @@ def _plain(name: str, signs: str) -> str:
         for part in range(parts)
     )
     products = "\n".join(_products(r, v, parts, kind) for r, v in places)
-    keeps = "\n".join(_kept(r, v, kind) for r, v in places)
+    keeps = "\n".join(_keep_sums(r, v, kind) for r, v in places)
     return f"""
 define internal void @{name}({_GIVEN}) nounwind {{
 entry:
@@ -377,7 +377,7 @@ def _products(row: int, column: int, parts: int, kind: str) -> str:
     return "\n".join(lines)
 
 
-def _kept(row: int, column: int, kind: str) -> str:
+def _keep_sums(row: int, column: int, kind: str) -> str:
     vector, own, op = f"<16 x {kind}>", f"{row}{column}", "fadd" if kind == "float" else "add"
     return f"""  %row{own} = add i64 %i, {row}
   %row{own}.first = mul i64 %row{own}, %columns

@@ -147,7 +147,7 @@ class _Checker:
             self.wrong(
                 "RoutineLoop", "loops go by ones; but for serial ones, from 0 or a number up"
             )
-        if self.found or not self._known((loop.start, loop.stop)):
+        if self.found or not self._all_known((loop.start, loop.stop)):
             return
         if loop.kind is LoopKind.PARALLEL and self.loops:
             self.wrong("RoutineLoop", "a parallel loop stands inside another loop")
@@ -247,7 +247,7 @@ class _Checker:
                 return None
         return known.dtype
 
-    def _known(self, exprs: Iterable[Expr], places: tuple[Place, ...] = ()) -> bool:
+    def _all_known(self, exprs: Iterable[Expr], places: tuple[Place, ...] = ()) -> bool:
         """Whether every variable and param of expressions is known here, and machine numbers hold
         what they come to."""
         ranges = self._ranges(places)
@@ -288,7 +288,7 @@ class _Checker:
     ) -> None:
         """An address stays inside its buffer wherever its guards hold."""
         exprs = (address, *(guard.expr for guard in guards))
-        if not self._known(exprs, places) or not self.times():
+        if not self._all_known(exprs, places) or not self.times():
             return
         ranges, wanted = self._ranges(places), Guard(address, elements)
         if always(wanted, ranges):
@@ -321,7 +321,7 @@ class _Checker:
         if elements is None or not self._places(load.places):
             return
         self._inside(load.address, elements, load.guards, load.places)
-        self._known(load.point)
+        self._all_known(load.point)
         self._fill(load)
         self._define(load.name, self.routine.dtype_of(load.buffer))
 
@@ -352,7 +352,7 @@ class _Checker:
     def _prefetch(self, hint: ir.Prefetch) -> None:
         """A hint may name any place, of a buffer that exists."""
         if self._buffer(hint.buffer) is not None:
-            self._known((hint.address,))
+            self._all_known((hint.address,))
 
     def _store(self, store: ir.Store) -> None:
         elements, dtype = self._buffer(store.buffer), self._value(store.value)
@@ -365,11 +365,11 @@ class _Checker:
             kind = self.routine.dtype_of(store.buffer)
             self.wrong("RoutineType", f"{store.value} : {dtype} cannot be stored as {kind}")
         self._inside(store.address, elements, (), store.places)
-        self._known(store.point)
+        self._all_known(store.point)
 
     def _sort(self, sort: ir.Sort) -> None:
         sizes = [self._buffer(number) for number in (sort.x, sort.out, sort.work)]
-        if None in sizes or not self._known((sort.row, sort.piece)):
+        if None in sizes or not self._all_known((sort.row, sort.piece)):
             return
         x, out, work = (size or 0 for size in sizes)
         kinds = [self.routine.dtype_of(number) for number in (sort.out, sort.work)]
@@ -401,7 +401,7 @@ class _Checker:
             case "const":
                 right = let.value is not None and is_number_of(let.value, let.dtype)
             case "index":
-                right = let.index is None or self._known((let.index,))
+                right = let.index is None or self._all_known((let.index,))
             case "cast":
                 right = len(kinds) == 1
             case "select":
@@ -424,7 +424,7 @@ class _Checker:
 
     def _check(self, check: ir.Check) -> None:
         dtype = self._value(check.x)
-        if dtype is None or not self._known((check.element,)):
+        if dtype is None or not self._all_known((check.element,)):
             return
         known = check.rule in _RULES and check.number < len(self.routine.checks)
         if not known or not dtype.is_integer or check.size < 0:
@@ -434,7 +434,7 @@ class _Checker:
 
     def _words(self, words: ir.Words) -> None:
         kinds = [self._value(name) for name in (words.seed, words.offset)]
-        if None in kinds or not self._known((words.element,)):
+        if None in kinds or not self._all_known((words.element,)):
             return
         if kinds != [SI64, SI64]:
             self.wrong("RoutineType", "a state is two si64")

@@ -44,7 +44,7 @@ class _Columns:
         return self.vectors * self.lanes
 
 
-def _cut(width: int, lanes: int, vectors: int) -> list[_Columns]:
+def _cut_columns(width: int, lanes: int, vectors: int) -> list[_Columns]:
     """Whole tiles, then the vectors that are left, then the single columns that are left."""
     tiles = width // (lanes * vectors)
     found = [_Columns(0, tiles, vectors, lanes)]
@@ -127,7 +127,7 @@ class _Builder:
         body: list[ir.Stmt] = []
         pieces = 0
         cut = (1, _SINGLES) if op.each else (self.lanes, _VECTORS)
-        for columns in _cut(op.width, *cut):
+        for columns in _cut_columns(op.width, *cut):
             count = op.outer * columns.tiles
             var = f"piece_{len(body)}"
             tile = _quotient(axis(var) - pieces, columns.tiles, op.outer)
@@ -155,7 +155,7 @@ class _Builder:
             stored = "new"
         point = (outer, axis("m"), column)
         inner.append(ir.Store(self.outputs[0], where, stored, point, (place,)))
-        inner = _tiled(inner, columns)
+        inner = _tile_body(inner, columns)
         turn = inner if op.each else [load, *inner]
         return [_for("m", turn, LoopKind.SERIAL, 0, op.count)]
 
@@ -164,7 +164,7 @@ class _Builder:
     def running(self, op: Running) -> tuple[int, list[ir.Stmt]]:
         body: list[ir.Stmt] = []
         pieces = 0
-        for columns in map(_one_at_a_time, _cut(op.width, self.lanes, 1)):
+        for columns in map(_one_at_a_time, _cut_columns(op.width, self.lanes, 1)):
             count = op.outer * columns.tiles
             var = f"piece_{len(body)}"
             outer, at = _quotient(axis(var) - pieces, columns.tiles, op.outer)
@@ -192,7 +192,7 @@ class _Builder:
             ir.Let("rounded", self.dtype, "cast", ("so_far",)),
             ir.Store(self.outputs[0], address, "rounded", (outer, step, column)),
         ]
-        turn = _tiled(inner, columns)
+        turn = _tile_body(inner, columns)
         init = ir.Init("acc", wide, op.fn, loops, start)
         return [init, _for("n", turn, LoopKind.SERIAL, 0, op.length)]
 
@@ -231,7 +231,7 @@ def _column(tile: Expr, columns: _Columns) -> Expr:
     return found + axis("l") if columns.lanes > 1 else found
 
 
-def _tiled(body: list[ir.Stmt], columns: _Columns) -> list[ir.Stmt]:
+def _tile_body(body: list[ir.Stmt], columns: _Columns) -> list[ir.Stmt]:
     """The body in the lanes and vectors of a tile of columns."""
     if columns.lanes > 1:
         body = [_for("l", body, LoopKind.LANES, 0, columns.lanes)]

@@ -128,11 +128,11 @@ class WinogradConvolution(BlockedContraction):
             inner = self._lanes(each, cut.lanes)
             place = axis(each.var) * cut.lanes + axis(inner.var) + cut.start
             inner.axes.update(
-                self._unflattened(self.roles.n, block.column + panel * self.b.width + place)
+                self._unflatten(self.roles.n, block.column + panel * self.b.width + place)
             )
-            inner.axes.update(self._unflattened(self.b.summed, start + axis(deep.var)))
+            inner.axes.update(self._unflatten(self.b.summed, start + axis(deep.var)))
             grid = self._loads(inner, self.b.value, WINDOW, self._at_window)
-            for number, value in enumerate(self._transformed(inner, grid, _window_line)):
+            for number, value in enumerate(self._transform_square(inner, grid, _window_line)):
                 base = (panel + number * panels) * (depth * self.b.width)
                 address = base + axis(deep.var) * self.b.width + place
                 inner.body.append(ir.Store(self.b.scratch, address, value, ()))
@@ -167,9 +167,9 @@ class WinogradConvolution(BlockedContraction):
             loop = Scope(each, self._name("c"), cut.count * cut.unroll, SERIAL)
             inner = self._lanes(loop, cut.lanes)
             place = axis(loop.var) * cut.lanes + axis(inner.var) + cut.start
-            inner.axes.update(tile | self._unflattened(self.a.summed, start + place))
+            inner.axes.update(tile | self._unflatten(self.a.summed, start + place))
             grid = self._loads(inner, self.a.value, SIDE, self._in_tile(tile))
-            for number, value in enumerate(self._transformed(inner, grid, _tile_line)):
+            for number, value in enumerate(self._transform_square(inner, grid, _tile_line)):
                 address = (axis(each.var) + number * self.a.width) * depth + place
                 inner.body.append(ir.Store(self.unturned, address, value, ()))
             close(inner, each)
@@ -203,7 +203,7 @@ class WinogradConvolution(BlockedContraction):
         row, column = tile // across, tile % across
         places = {found.columns: column * STEP}
         places[found.rows] = (row % down if found.images else row) * STEP
-        places |= self._unflattened(found.images, row // down) if found.images else {}
+        places |= self._unflatten(found.images, row // down) if found.images else {}
         return places | self._at_window(0, 0)
 
     def _in_tile(self, tile: dict[str, Expr]) -> Callable[[int, int], dict[str, Expr]]:
@@ -248,7 +248,7 @@ class WinogradConvolution(BlockedContraction):
             let = self.lets[let.expr.x]
         return casts, let
 
-    def _transformed(self, inner: Scope, grid: list[list[str]], line: Line) -> list[str]:
+    def _transform_square(self, inner: Scope, grid: list[list[str]], line: Line) -> list[str]:
         """A square transformed along its columns, then along its rows: the names of 16 points."""
         half = ir.Let(HALF, self.reduce.dtype, "const", value=0.5)
         inner.body += [half] if len(grid) == WINDOW else []
@@ -282,7 +282,7 @@ class WinogradConvolution(BlockedContraction):
                 place = axis(loop.var) * cut.lanes + axis(inner.var) + cut.start
                 images = {name: tile[name] for name in self.windows.images}
                 inner.axes.update(images | places)
-                inner.axes.update(self._unflattened(self.roles.n, block.column + place))
+                inner.axes.update(self._unflatten(self.roles.n, block.column + place))
                 self._gather(inner, block, axis(over.var), place, row, column)
                 self._store(self.kernel.outputs, inner)
                 close(inner, over)

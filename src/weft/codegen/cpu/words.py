@@ -88,7 +88,7 @@ class WordContraction(BlockedContraction):
             kind = LANES if cut.lanes > 1 else UNROLLED
             inner = Scope(each, self._name("wl"), cut.lanes, kind)
             place = axis(each.var) * cut.lanes + axis(inner.var) + cut.start
-            inner.axes.update(self._unflattened(side.axes, start + place))
+            inner.axes.update(self._unflatten(side.axes, start + place))
             for number in range(self.per_word):
                 inner.body.append(self._byte(inner, side, number, used, k))
             names = tuple(f"byte{number}" for number in range(self.per_word))
@@ -102,7 +102,7 @@ class WordContraction(BlockedContraction):
             return ir.Let(f"byte{number}", let.dtype, "const", value=0)
         if not isinstance(let.expr, Read):
             raise InternalError("only reads are packed as words")
-        inner.axes.update(self._unflattened(side.summed, k + number))
+        inner.axes.update(self._unflatten(side.summed, k + number))
         return replace(self._load(let, let.expr, inner), name=f"byte{number}")
 
 

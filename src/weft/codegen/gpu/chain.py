@@ -62,7 +62,7 @@ def chained(
         return kernel
     count, body = waves(kernel, target), kernel.body
     if neighbours.before and count <= _MOST_WAVES:
-        body = _unsettled(body, settled)
+        body = _unsettle_all(body, settled)
         first = next((n for n, found in enumerate(body) if _holds_access(found)), len(body))
         body = (*body[:first], ir.AwaitPrevious(), *body[first:])
     if neighbours.after and count <= 1:
@@ -70,19 +70,19 @@ def chained(
     return replace(kernel, body=body)
 
 
-def _unsettled(body: tuple[ir.Stmt, ...], settled: Collection[int]) -> tuple[ir.Stmt, ...]:
+def _unsettle_all(body: tuple[ir.Stmt, ...], settled: Collection[int]) -> tuple[ir.Stmt, ...]:
     return tuple(_unsettle(statement, settled) for statement in body)
 
 
 def _unsettle(statement: Any, settled: Collection[int]) -> Any:
     match statement:
         case ir.For(body=body):
-            return replace(statement, body=_unsettled(body, settled))
+            return replace(statement, body=_unsettle_all(body, settled))
         case ir.If(then=then, otherwise=otherwise):
-            inner = (_unsettled(then, settled), _unsettled(otherwise, settled))
+            inner = (_unsettle_all(then, settled), _unsettle_all(otherwise, settled))
             return replace(statement, then=inner[0], otherwise=inner[1])
         case ir.Roles(cases=cases):
-            changed = (replace(case, body=_unsettled(case.body, settled)) for case in cases)
+            changed = (replace(case, body=_unsettle_all(case.body, settled)) for case in cases)
             return replace(statement, cases=tuple(changed))
         case _ if getattr(statement, "constant", False) and statement.buffer not in settled:
             return replace(statement, constant=False)

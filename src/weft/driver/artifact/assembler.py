@@ -115,7 +115,9 @@ class Assembler:
         made = body_steps(
             module, unit.buffer_map, launch, self.host_call, place, expand, unit.hosted, arena
         )
-        made.once = sum(not own.keys().isdisjoint(_written(kernel)) for kernel in module.kernels)
+        made.once = sum(
+            not own.keys().isdisjoint(_written_tensors(kernel)) for kernel in module.kernels
+        )
         return made
 
     def _slots(self, unit: Unit, number: int) -> Callable[[str], BufferSlot]:
@@ -138,14 +140,14 @@ class Assembler:
         return slot
 
 
-def _written(kernel: Kernel) -> set[str]:
+def _written_tensors(kernel: Kernel) -> set[str]:
     return {output.tensor for output in kernel.outputs}
 
 
 def _with_first(module: Module, names: Collection[str]) -> Module:
     """The module, the kernels that write some tensors before all others."""
-    first = [kernel for kernel in module.kernels if not _written(kernel).isdisjoint(names)]
-    rest = [kernel for kernel in module.kernels if _written(kernel).isdisjoint(names)]
+    first = [kernel for kernel in module.kernels if not _written_tensors(kernel).isdisjoint(names)]
+    rest = [kernel for kernel in module.kernels if _written_tensors(kernel).isdisjoint(names)]
     return replace(module, kernels=(*first, *rest))
 
 

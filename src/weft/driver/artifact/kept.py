@@ -73,11 +73,11 @@ def _alone(module: Module, buffer_map: BufferMap, plain: Collection[str]) -> set
         found -= written & made
         written |= made
         if kernel.name not in plain:
-            found -= _touched(kernel)
+            found -= _touched_tensors(kernel)
     return found & written
 
 
-def _touched(kernel: Kernel) -> set[str]:
+def _touched_tensors(kernel: Kernel) -> set[str]:
     """What a kernel reads and writes."""
     inputs = kernel.opaque.inputs if kernel.opaque is not None else ()
     return {*buffers(kernel), *inputs, *(output.tensor for output in kernel.outputs)}

@@ -60,11 +60,11 @@ def moved(op: Op, view: View, source: TensorType, result: TensorType) -> View | 
         case Transpose():
             return View(view.buffer, view.offset, tuple(view.strides[axis] for axis in op.perm))
         case BroadcastTo():
-            return View(view.buffer, view.offset, _repeated(view, source, result))
+            return View(view.buffer, view.offset, _repeated_strides(view, source, result))
     return None
 
 
-def _repeated(view: View, source: TensorType, result: TensorType) -> tuple[int, ...]:
+def _repeated_strides(view: View, source: TensorType, result: TensorType) -> tuple[int, ...]:
     added = result.rank - source.rank
     kept = zip(source.shape, result.shape[added:], view.strides, strict=True)
     return (*(0 for _ in range(added)), *(s if dim == size else 0 for dim, size, s in kept))

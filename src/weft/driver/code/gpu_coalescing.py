@@ -61,13 +61,13 @@ def coalesced(
         return plan, []
     lists = _List(kernels, module, buffer_map, target)
     first = lists.measured(plan)
-    taken, why = _moved(first, lists)
+    taken, why = _move_plan(first, lists)
     if built is not None:
         built[kernels[0].name] = taken.plan, taken.made
     return taken.plan, why
 
 
-def _moved(first: _Measured, lists: _List) -> tuple[_Measured, list[str]]:
+def _move_plan(first: _Measured, lists: _List) -> tuple[_Measured, list[str]]:
     if first.moves.ratio <= WASTEFUL or first.moves.moved * first.made.grid < _LITTLE:
         return first, []
     tried = [first]

@@ -103,7 +103,7 @@ def _lower(compilation: Compilation) -> GpuModule:
         compilation["memory"],
         compilation["plan"],
         compilation.target,
-        _given(compilation),
+        _given_keys(compilation),
         tell=None if ahead is None else ahead.teller(len(compilation["plan"].plans)),
     )
 
@@ -119,7 +119,7 @@ def _wait_for_one_another(read: GpuModule, made: GpuModule, compilation: Compila
     check_edited(read, made, compilation["region"], compilation.warn)
 
 
-def _given(compilation: Compilation) -> set[str]:
+def _given_keys(compilation: Compilation) -> set[str]:
     """The keys of plans that somebody gave: those that were read and are not the planner's."""
     if "plan" not in compilation.overrides:
         return set()

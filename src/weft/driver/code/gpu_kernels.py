@@ -103,7 +103,7 @@ class Lowering:
     def __init__(self, module: Module, buffer_map: BufferMap, target: Target) -> None:
         self.module, self.buffer_map, self.target = module, buffer_map, target
         self.code = GpuModule()
-        self._is_settled = _settled(module, buffer_map)
+        self._is_settled = _settled_test(module, buffer_map)
         self._symbols: dict[str, str] = {}
         """The dialect kernel of every kernel, in the order of the program."""
         self._makers: dict[str, tuple[Kernel, Callable[[str], ir.Kernel]]] = {}
@@ -122,7 +122,7 @@ class Lowering:
         if not findings:
             self._taken.add(asked)
             job, self._built = Job(kernel, tensors, refs, plan, target), plans.built
-            self._add(kernel, plan, lambda name: self._made(job, plans.built, name))
+            self._add(kernel, plan, lambda name: self._make_kernel(job, plans.built, name))
         elif is_given:
             raise SpecViolation.of([replace(found, code=REFUSED) for found in findings])
         else:
@@ -135,12 +135,12 @@ class Lowering:
         for kernel in kernels:
             refs = self.buffer_map.refs_of(buffers(kernel))
             job = Job(kernel, self.module.tensors, refs, plan, self.target)
-            make = partial(self._made, job, built)
+            make = partial(self._make_kernel, job, built)
             symbol = self._add(kernel, plan, make)
             if kernel.name not in (first, last) and self._makers[symbol][1] is make:
-                yield self._finished(symbol, BOTH)[0]
+                yield self._finish_kernel(symbol, BOTH)[0]
 
-    def _made(self, job: Job[Plan], built: Built, name: str) -> ir.Kernel:
+    def _make_kernel(self, job: Job[Plan], built: Built, name: str) -> ir.Kernel:
         """The kernel of a job, made here unless it was made by this plan already."""
         known = built.get(job.kernel.name)
         if known is None or known[0] != job.plan:
@@ -163,13 +163,16 @@ class Lowering:
 
     def _add(self, kernel: Kernel, plan: Plan | None, make: Callable[[str], ir.Kernel]) -> str:
         refs = self.buffer_map.refs_of(buffers(kernel))
-        shared, settled = _shared(refs.values()), [self._is_settled(ref) for ref in refs.values()]
+        shared, settled = (
+            _shared_buffers(refs.values()),
+            [self._is_settled(ref) for ref in refs.values()],
+        )
         key = kernel_key(kernel, self.module.tensors, refs, plan, shared, repr(settled))
         symbol = self._symbols[kernel.name] = "k_" + key[:16]
         self._makers.setdefault(symbol, (kernel, make))
         return symbol
 
-    def _finished(self, symbol: str, near: Neighbours) -> tuple[ir.Kernel, tuple[int, ...]]:
+    def _finish_kernel(self, symbol: str, near: Neighbours) -> tuple[ir.Kernel, tuple[int, ...]]:
         """A kernel, and which tensors it takes."""
         kernel, make = self._makers[symbol]
         built, names = make(symbol), buffers(kernel)
@@ -189,7 +192,7 @@ class Lowering:
         # before those that are there already.
         for symbol in sorted(self._makers, key=lambda s: self._makers[s][0].name in self._built):
             near = Neighbours(is_part or symbol in behind, is_part or symbol in ahead)
-            made[symbol] = self._finished(symbol, near)
+            made[symbol] = self._finish_kernel(symbol, near)
             if tell is not None:
                 tell(made[symbol][0])
         self.code.kernels.update((symbol, made[symbol][0]) for symbol in self._makers)
@@ -197,7 +200,7 @@ class Lowering:
             self.code.launches[name] = Launch(symbol, made[symbol][1])
 
 
-def _settled(module: Module, buffer_map: BufferMap) -> Callable[[MemRef], bool]:
+def _settled_test(module: Module, buffer_map: BufferMap) -> Callable[[MemRef], bool]:
     """Whether no kernel of the program writes a tensor's buffer."""
     outputs = (output.tensor for kernel in module.kernels for output in kernel.outputs)
     buffers_of = (buffer_map.refs[name].buffer for name in outputs if name in buffer_map.refs)
@@ -211,7 +214,7 @@ def _settled(module: Module, buffer_map: BufferMap) -> Callable[[MemRef], bool]:
     return is_settled
 
 
-def _shared(refs: Iterable[MemRef]) -> str:
+def _shared_buffers(refs: Iterable[MemRef]) -> str:
     """Which tensors lie in one buffer: such a buffer is not read as if nobody wrote it."""
     found = [ref.buffer for ref in refs]
     return repr([found.index(buffer) for buffer in found])

@@ -140,15 +140,15 @@ class _Reactions:
         read = {"gpu", "cu"} & self.compilation.overrides.keys()
         own = () if read else tuple(key for key in plans.plans if key in plans.own)
         records = {key: self._record(key) for key in own}
-        found = {key: move for key, name in records.items() if (move := self._kept(key, name))}
+        found = {key: move for key, name in records.items() if (move := self._kept_move(key, name))}
         self._take(found)
         if self.compilation.ahead is not None:
             self.known |= self.compilation.ahead.finished()
             self.count.compiled += len(self.known)
         cubins = self._compile(self.compilation["cu"])
-        moves = self._moved([key for key in own if key not in found], cubins)
+        moves = self._move_plans([key for key in own if key not in found], cubins)
         for key, move in moves.items():
-            cache.save(records[key], _written(move))
+            cache.save(records[key], _write_move(move))
         self._take(moves)
         return self._compile(self.compilation["cu"]) if moves else cubins
 
@@ -164,7 +164,7 @@ class _Reactions:
 
     # -- plans that move -------------------------------------------------------------------------
 
-    def _moved(self, keys: Sequence[str], cubins: Cubins) -> dict[str, Move]:
+    def _move_plans(self, keys: Sequence[str], cubins: Cubins) -> dict[str, Move]:
         """Where plans go, of those that have something to go for. They go step by step together:
         what all of them try next is compiled side by side."""
         plans, limits = self.compilation["plan"].plans, self.compilation.target.limits
@@ -178,13 +178,13 @@ class _Reactions:
         open_ways = ways
         while open_ways:
             tried = [(way, plan) for way in open_ways for plan in islice(way.others, 1)]
-            found = self._tried([(way.key, plan) for way, plan in tried])
+            found = self._try_plans([(way.key, plan) for way, plan in tried])
             for (way, plan), fault in zip(tried, found, strict=True):
                 way.steps.append((plan, fault))
             open_ways = [way for way, _ in tried if way.steps[-1][1].is_there]
         return {way.key: way.end for way in ways}
 
-    def _tried(self, choices: Sequence[tuple[str, Plan]]) -> list[Fault]:
+    def _try_plans(self, choices: Sequence[tuple[str, Plan]]) -> list[Fault]:
         """What is wrong with the machine code of plans, each for the kernels of a key."""
         made = [self._carried_out(key, plan) for key, plan in choices]
         kernels = {symbol: kernel for code in made for symbol, kernel in code.kernels.items()}
@@ -209,7 +209,7 @@ class _Reactions:
             if self._suits(key, plan):
                 yield plan
 
-    def _refused(self, kernel: Kernel, plan: Plan) -> bool:
+    def _is_refused(self, kernel: Kernel, plan: Plan) -> bool:
         module, refs = self.compilation["region"], self.compilation["memory"].refs
         return bool(templates.accepts(kernel, module.tensors, refs, plan, self.compilation.target))
 
@@ -260,7 +260,7 @@ class _Reactions:
         texts = (sources[symbol] for symbol in self._symbols(key, self.compilation["gpu"]))
         return cache.key_of("moved plan", *texts, self.arch, ".".join(map(str, version())))
 
-    def _kept(self, key: str, record: str) -> Move | None:
+    def _kept_move(self, key: str, record: str) -> Move | None:
         """Where the plan went before, in whatever process."""
         data = cache.load(record)
         move = None if data is None else _read(data)
@@ -273,10 +273,10 @@ class _Reactions:
         target, kernels = self.compilation.target, self._kernels(key)
         size = operand_bytes(kernels[0]) if kernels[0].roles is not None else 2
         legal = next(plan_verify.findings(plan, target, size), None) is None
-        return legal and not any(self._refused(kernel, plan) for kernel in kernels)
+        return legal and not any(self._is_refused(kernel, plan) for kernel in kernels)
 
 
-def _written(move: Move) -> bytes:
+def _write_move(move: Move) -> bytes:
     return json.dumps({"plan": plan_to_json(move.plan), "steps": move.steps}).encode()
 
 

@@ -72,28 +72,28 @@ class Registry(Generic[Plugin]):
             return self.load_own(name)
         entries = list(entry_points(group=self.group, name=name))
         if entries:
-            return self._announced(name, entries)
+            return self._load_announced(name, entries)
         if _PLACE.fullmatch(name):
-            return self._loaded(EntryPoint(name, name, self.group), f"the {self.noun} {name!r}")
+            return self._load_entry(EntryPoint(name, name, self.group), f"the {self.noun} {name!r}")
         known = ", ".join(self.names())
         raise UserError(
             f"there is no {self.noun} {name!r}; the {self.noun}s are {known}, and one that is not "
             "installed is asked for as module:OBJECT"
         )
 
-    def _announced(self, name: str, entries: list[EntryPoint]) -> Plugin:
+    def _load_announced(self, name: str, entries: list[EntryPoint]) -> Plugin:
         if len({entry.value for entry in entries}) > 1:
             owners = " and ".join(sorted(map(_owner, entries)))
             raise UserError(
                 f"the {self.noun} {name!r} is announced by {owners}; uninstall all but one"
             )
         what = f"the {self.noun} {name!r}, which {_owner(entries[0])} announces,"
-        found: Any = self._loaded(entries[0], what)
+        found: Any = self._load_entry(entries[0], what)
         if found.name != name:
             raise UserError(f"{what} calls itself {found.name!r}")
         return found  # type: ignore[no-any-return]
 
-    def _loaded(self, entry: EntryPoint, what: str) -> Plugin:
+    def _load_entry(self, entry: EntryPoint, what: str) -> Plugin:
         try:
             found: Plugin = entry.load()
         except (KeyboardInterrupt, MemoryError):

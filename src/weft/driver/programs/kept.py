@@ -71,10 +71,10 @@ def key_of(
     machine = (target.name, target.machine, sorted(target.features), target.limits, target.rates)
     given = sorted((overrides or {}).items())
     facts = repr((lined, inputs, machine, level, given, limits.current()))
-    return cache.key_of("program", digest, facts, *_tuned(target), *made_by)
+    return cache.key_of("program", digest, facts, *_tuned_plans(target), *made_by)
 
 
-def _tuned(target: Target) -> tuple[str, ...]:
+def _tuned_plans(target: Target) -> tuple[str, ...]:
     """What was tuned: other plans, another program."""
     data = cache.load(tuned_key(target))
     return () if data is None else (hashlib.sha256(data).hexdigest(),)
@@ -97,7 +97,7 @@ def load(
     found = None if entry.payload is None else packing.unpack(entry.payload)
     is_there = entry.is_damaged or entry.payload is not None
     missing = Found(note=DAMAGED if is_there else "")
-    if found is None or not is_sound(found.artifact, _given(program, signature)):
+    if found is None or not is_sound(found.artifact, _given_to(program, signature)):
         return missing
     artifact = _with_lines(found, program)
     try:
@@ -109,7 +109,7 @@ def load(
     return Found(Built(linked, artifact, found.symbols, 0, reused, *said))
 
 
-def _given(program: Program, signature: Signature) -> Given:
+def _given_to(program: Program, signature: Signature) -> Given:
     """What an artifact of a program has to agree with."""
     kinds = [leaf for kind in program.main.parameters for leaf in leaves(kind)]
     results = [leaf for kind in program.main.results for leaf in leaves(kind)]

@@ -144,14 +144,16 @@ class Fit(Generic[T]):
 
     def filled(self, arrays: Sequence[Array]) -> list[Array]:
         """The inputs, filled up where they must be."""
-        return [_filled(a, shape) for a, shape in zip(arrays, self.inputs, strict=True)]
+        return [_fill_up(a, shape) for a, shape in zip(arrays, self.inputs, strict=True)]
 
     def cut(self, arrays: Sequence[Array]) -> list[Array]:
         """The real part of what the program answered."""
-        return [_cut(a, kind.static_shape) for a, kind in zip(arrays, self.results, strict=True)]
+        return [
+            _cut_back(a, kind.static_shape) for a, kind in zip(arrays, self.results, strict=True)
+        ]
 
 
-def _filled(array: Array, shape: Shape) -> Array:
+def _fill_up(array: Array, shape: Shape) -> Array:
     if array.shape == shape:
         return array
     made = np.zeros(shape, array.dtype)
@@ -159,7 +161,7 @@ def _filled(array: Array, shape: Shape) -> Array:
     return made
 
 
-def _cut(array: Array, shape: Shape) -> Array:
+def _cut_back(array: Array, shape: Shape) -> Array:
     return array if array.shape == shape else np.array(array[tuple(map(slice, shape))], order="C")
 
 

@@ -58,7 +58,7 @@ def algorithm_sets(compilation: Compilation) -> Mapping[ValueKey, tuple[str, ...
 def _sets_of(program: Program, target: Target) -> dict[ValueKey, tuple[str, ...]]:
     """Only contractions count: a kernel may end with the first steps of an op that it does not
     compute, but not with its products."""
-    lines, sets = _marked(program)
+    lines, sets = _mark_lines(program)
     if not sets:
         return {}
     simple = without_composites(replace(program, locations=lines), target=target)
@@ -71,7 +71,7 @@ def _sets_of(program: Program, target: Target) -> dict[ValueKey, tuple[str, ...]
     return {key: sets[line] for key, line in found.items() if line in sets}
 
 
-def _marked(program: Program) -> tuple[dict[ValueKey, str], dict[str, tuple[str, ...]]]:
+def _mark_lines(program: Program) -> tuple[dict[ValueKey, str], dict[str, tuple[str, ...]]]:
     """A line for every op that may have a set, and the set of each line. Ops that differ in their
     sets alone have one line, as what they are decomposed into is merged."""
     lines: dict[ValueKey, str] = {}

@@ -88,7 +88,7 @@ class _Edges:
             else:
                 unasked.setdefault(self.homes[name], []).append(name)
         for kernels, names in unasked.items():
-            yield self._unasked(kernels, names)
+            yield self._unasked_line(kernels, names)
 
     def _homes(self) -> dict[str, tuple[str, ...]]:
         """The kernels that compute every block, in order."""
@@ -114,7 +114,7 @@ class _Edges:
         kernels = _some(self.homes[name])
         if name in self.stages:
             kernel, stage = self.stages[name]
-            how, what = _STAGE, f"a stage of {kernels}, {_kept(kernel, stage, self.target)}"
+            how, what = _STAGE, f"a stage of {kernels}, {_tell_kept(kernel, stage, self.target)}"
         elif name in self.writers:
             how, what = _STORED, f"stored by {kernels}"
         else:
@@ -139,7 +139,7 @@ class _Edges:
         times = (1e6 * (stored + each) for each in (chosen, more[other]))
         return f"{next(times):.1f} µs; {other} {next(times):.1f} µs{rest}"
 
-    def _unasked(self, kernels: tuple[str, ...], names: list[str]) -> _Line:
+    def _unasked_line(self, kernels: tuple[str, ...], names: list[str]) -> _Line:
         """Values about which nothing had to be weighed."""
         sizes = [prod(self.scop.by_name[n].shape) * self._element(n) for n in names]
         moved = time_estimate(self.target, Work(bytes=2 * max(sizes)))
@@ -157,7 +157,7 @@ class _Edges:
         return self.scop.by_name[name].dtype.storage_bytes
 
 
-def _kept(kernel: Kernel, stage: Stage, target: Target) -> str:
+def _tell_kept(kernel: Kernel, stage: Stage, target: Target) -> str:
     """Where a stage is computed, what a row of the results needs of it, and what is kept."""
     form = kernel.form
     if not isinstance(form, Staged):

@@ -84,7 +84,7 @@ def links_of(compilation: Compilation) -> Links:
     tiny = {
         name: given[value.name]
         if isinstance(value, Input) and value.name in given
-        else _traced(graph.origin.get(value, ()), before)
+        else _trace_ids(graph.origin.get(value, ()), before)
         for value, name in value_ids(graph.values).items()
     }
     inside = values_inside(module, compilation["poly_view"])
@@ -93,14 +93,14 @@ def links_of(compilation: Compilation) -> Links:
     symbols = _symbols(compilation)
     kernels = {
         kernel.name: KernelLinks(
-            _traced(module.origin.get(kernel.name, ()), before),
+            _trace_ids(module.origin.get(kernel.name, ()), before),
             plans.get(kernel.name, ""),
             symbols.get(kernel.name, ""),
             {let: ids for let, name in inside[kernel.name].items() if (ids := known.get(name, ()))},
         )
         for kernel in module.kernels
     }
-    return Links(program, tiny, kernels, _folded(program, kernels))
+    return Links(program, tiny, kernels, _folded_into(program, kernels))
 
 
 def _taken_apart(program: Program, target: Target) -> Mapping[int, int]:
@@ -114,7 +114,7 @@ def _taken_apart(program: Program, target: Target) -> Mapping[int, int]:
     }
 
 
-def _traced(ids: Iterable[int], before: Mapping[int, int]) -> tuple[int, ...]:
+def _trace_ids(ids: Iterable[int], before: Mapping[int, int]) -> tuple[int, ...]:
     return tuple(sorted({before.get(number, number) for number in ids}))
 
 
@@ -127,7 +127,9 @@ def _symbols(compilation: Compilation) -> Mapping[str, str]:
     return getattr(code, "symbols", {})
 
 
-def _folded(program: Program, kernels: Mapping[str, KernelLinks]) -> dict[int, tuple[str, ...]]:
+def _folded_into(
+    program: Program, kernels: Mapping[str, KernelLinks]
+) -> dict[int, tuple[str, ...]]:
     """Instructions that no kernel computes, and the kernels that compute what uses them next."""
     computing: dict[int, tuple[str, ...]] = {}
     for name, found in kernels.items():

@@ -183,7 +183,7 @@ def raced(kernel: Kernel, module: Module, plans: Sequence[Plan], target: Target)
     first choice, because what won by chance does not win twice."""
     times: dict[int, float] = {}
     for place, plan in enumerate(plans):
-        line = _measured(kernel, module, plan, target)
+        line = _measure_plan(kernel, module, plan, target)
         yield place, line
         if line is not None:
             times[place] = line.actual
@@ -191,10 +191,10 @@ def raced(kernel: Kernel, module: Module, plans: Sequence[Plan], target: Target)
             return
     best = _best(times)
     for place in (0, best) if best else ():
-        yield place, _measured(kernel, module, plans[place], target)
+        yield place, _measure_plan(kernel, module, plans[place], target)
 
 
-def _measured(kernel: Kernel, module: Module, plan: Plan, target: Target) -> Measurement | None:
+def _measure_plan(kernel: Kernel, module: Module, plan: Plan, target: Target) -> Measurement | None:
     try:
         return measure(kernel, module, plan, target)
     except WeftError:

@@ -64,7 +64,7 @@ def load(target: Target) -> dict[str, Tuned]:
 
 def save(target: Target, tuned: Mapping[str, Tuned]) -> bool:
     """Keep what was tuned for the next compile, in whatever process; whether it is kept."""
-    document = {key: _written(entry) for key, entry in sorted(tuned.items())}
+    document = {key: _write_entry(entry) for key, entry in sorted(tuned.items())}
     return cache.save(tuned_key(target), json.dumps(document).encode())
 
 
@@ -87,7 +87,7 @@ def _seconds(fields: Fields, name: str) -> float:
     return float(found)
 
 
-def _written(entry: Tuned) -> dict[str, Any]:
+def _write_entry(entry: Tuned) -> dict[str, Any]:
     return {
         "plan": plan_to_json(entry.plan),
         "seconds": entry.seconds,

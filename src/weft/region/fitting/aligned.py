@@ -58,7 +58,7 @@ def with_aligned_operands(
         let = kernel.let(name)
         if wanted.copy_of(let, tensors):
             copied = f"{kernel.name}_operand{number}"
-            copy, tensor, read = _copied(kernel, let, tensors, copied, wanted)
+            copy, tensor, read = _copy_operand(kernel, let, tensors, copied, wanted)
             copies.append(copy)
             made.append(tensor)
             body = tuple(read if found.name == name else found for found in kernel.body)
@@ -123,7 +123,7 @@ class _Wanted:
         return next((a for a in let.axes if coefficient(address, a) == 1), let.axes[-1])
 
 
-def _copied(
+def _copy_operand(
     kernel: Kernel, let: Let, tensors: Mapping[str, Tensor], name: str, wanted: _Wanted
 ) -> tuple[Kernel, Tensor, Let]:
     """The copy, its tensor, and the Let that reads it."""

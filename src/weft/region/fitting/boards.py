@@ -253,7 +253,7 @@ def find_board(
         return None
     channels = min(plain, key=lambda name: plain[name])
     is_summed = channels in roles.k
-    turned = [pair if is_summed else _turned(pair) for pair in pairs]
+    turned = [pair if is_summed else _turn_pair(pair) for pair in pairs]
     own = roles.k if is_summed else outer
     ordered = sorted(turned, key=lambda pair: own.index(pair.tap) if pair.tap in own else 0)
     others = [name for name in sizes if name in rest and name != channels]
@@ -265,7 +265,7 @@ def find_board(
     return board if _is_right(board, exprs) else None
 
 
-def _turned(pair: Pair) -> Pair:
+def _turn_pair(pair: Pair) -> Pair:
     return Pair(pair.tap, pair.place, pair.dilation, pair.step)
 
 

@@ -60,7 +60,7 @@ def with_folded_windows(
             continue
         image = _image(fold, f"{kernel.name}_image")
         filters = _filters(kernel, roles, other, fold)
-        made = _folded(kernel, roles, fold, (image, filters))
+        made = _fold_taps(kernel, roles, fold, (image, filters))
         more = (image.tensor, filters.tensor)
         if suits(made, {**tensors, **{tensor.name: tensor for tensor in more}}):
             return (image.kernel, filters.kernel, made), more
@@ -124,7 +124,7 @@ def _patches(board: Board, moved: Mapping[str, Expr], name: str) -> Copy:
     size = math.prod(board.sizes[found] for found in moved)
     sizes = {found: board.sizes[found] for found in board.apart}
     sizes |= {pair.place: board.sizes[pair.place] for pair in board.pairs}
-    sizes[board.channels] = _padded(size)
+    sizes[board.channels] = _pad_to_line(size)
     guards = [Guard(substitute(g.expr, moved), g.size) for g in board.read.guards]
     guards.append(Guard(axis(board.channels), size))
     index = tuple(substitute(expr, moved) for expr in board.read.index)
@@ -224,7 +224,7 @@ def _fold(board: Board) -> Fold:
     return Fold(board, board.pairs[-count:], stepped)
 
 
-def _padded(size: int) -> int:
+def _pad_to_line(size: int) -> int:
     return -(-size // LINE) * LINE
 
 
@@ -237,7 +237,7 @@ def _image(fold: Fold, name: str) -> Copy:
     sizes = {found: board.sizes[found] for found in board.apart}
     sizes |= {pair.tap: rest[pair].size({**board.sizes, **fold.taps}) for pair in kept}
     sizes |= {pair.place: board.sizes[pair.place] for pair in fold.whole}
-    sizes[board.channels] = _padded(fold.size)
+    sizes[board.channels] = _pad_to_line(fold.size)
     guards = [Guard(substitute(g.expr, moved), g.size) for g in board.read.guards]
     guards.append(Guard(axis(board.channels), fold.size))
     if stepped is not None:
@@ -261,7 +261,7 @@ def _filters(kernel: Kernel, roles: Roles, side: str, fold: Fold) -> Copy:
     taps = [name for name in roles.k if name not in fold.gone and name != channels]
     sizes = {name: kernel.sizes[name] for name in (*batch, *outer, *taps)}
     sizes |= fold.taps
-    sizes[channels] = _padded(fold.size)
+    sizes[channels] = _pad_to_line(fold.size)
     moved = fold.digits
     index = tuple(substitute(expr, moved) for expr in let.expr.index)
     guards = [Guard(substitute(g.expr, moved), g.size) for g in let.expr.guards]
@@ -271,7 +271,7 @@ def _filters(kernel: Kernel, roles: Roles, side: str, fold: Fold) -> Copy:
     return copied(f"{kernel.name}_filters", let, read, sizes, tuple(map(axis, sizes)))
 
 
-def _folded(kernel: Kernel, roles: Roles, fold: Fold, copies: Sequence[Copy]) -> Kernel:
+def _fold_taps(kernel: Kernel, roles: Roles, fold: Fold, copies: Sequence[Copy]) -> Kernel:
     """The kernel without the taps that are folded, which reads the copies."""
     reads = {copy.read.name: copy.read for copy in copies}
 

@@ -83,12 +83,12 @@ def with_panels(
     other = kernel.roles.lhs if found.side == "B" else kernel.roles.rhs
     narrow, idle, sums = without_idle_taps(kernel, found.let.name, other)
     found = _filter(narrow, tensors)
-    placed = _placed(narrow, tensors, found) if found is not None else None
+    placed = _place_weights(narrow, tensors, found) if found is not None else None
     if found is None or placed is None:
         return (kernel,), ()
     kernel, width, summed = placed
     name = f"{kernel.name}_panels"
-    laid, tensor, let = _laid(kernel, found, name, width, summed)
+    laid, tensor, let = _lay_out_weights(kernel, found, name, width, summed)
     body = tuple(let if each.name == let.name else each for each in kernel.body)
     before = [laid] if idle is None else [idle, laid]
     between = [tensor] if sums is None else [sums, tensor]
@@ -116,7 +116,7 @@ def _filter(kernel: Kernel, tensors: Mapping[str, Tensor]) -> _Filter | None:
     return None
 
 
-def _placed(
+def _place_weights(
     kernel: Kernel, tensors: Mapping[str, Tensor], found: _Filter
 ) -> tuple[Kernel, int, tuple[str, ...]] | None:
     """The kernel with its weights on the side where they belong, how wide their panels are, and
@@ -208,7 +208,7 @@ def _runs_along(kernel: Kernel, tensors: Mapping[str, Tensor], other: str, name:
     return last is not None and coefficient(address, name) == coefficient(last, name) > 0
 
 
-def _laid(
+def _lay_out_weights(
     kernel: Kernel, found: _Filter, name: str, width: int, summed: tuple[str, ...]
 ) -> tuple[Kernel, Tensor, Let]:
     """The kernel that lays weights out, its tensor, and the Let that reads it."""
@@ -224,6 +224,6 @@ def _laid(
     body = (Let("v0", found.let.dtype, names, read),)
     tensor = Tensor(name, found.let.dtype, tuple(each.size for each in axes))
     output = Output(name, "v0", tuple(axis(each) for each in names))
-    laid = Kernel(f"{name}_laid", Pattern.MAP, axes, body, (output,))
+    laid = Kernel(f"{name}_lay_out_weights", Pattern.MAP, axes, body, (output,))
     where = (axis(own) // width, *(axis(each) for each in summed), axis(own) % width)
     return laid, tensor, replace(found.let, expr=Read(name, where))

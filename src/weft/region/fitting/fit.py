@@ -57,7 +57,7 @@ def fit(module: Module, target: Target, constants: Constants | None = None) -> M
     for kernel in module.kernels:
         made: list[Kernel] = []
         sorted_here = together.get(kernel.name)
-        prepared, more = _prepared(kernel, tensors, zeros, sorted_here, target)
+        prepared, more = _prepare_kernel(kernel, tensors, zeros, sorted_here, target)
         fresh = list(more)
         tensors |= {tensor.name: tensor for tensor in more}
         for found in prepared:
@@ -79,7 +79,7 @@ def fit(module: Module, target: Target, constants: Constants | None = None) -> M
     return replace(module, tensors=left, kernels=tuple(kernels), origin=origin)
 
 
-def _prepared(
+def _prepare_kernel(
     kernel: Kernel,
     tensors: dict[str, Tensor],
     zeros: Collection[str],
@@ -92,7 +92,7 @@ def _prepared(
         if kernel.roles is None:
             joined = with_joined_rows(with_near_gathers(kernel, tensors), tensors)
             return with_wide_sums(joined, tensors)
-        return _contracted(kernel, tensors, target)
+        return _fit_contraction(kernel, tensors, target)
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros, together)
     if kernel.pattern is Pattern.CONV:
@@ -105,17 +105,17 @@ def _prepared(
     turned = with_turned_windows(kernel, tensors)
     if turned is not None:
         known = {**tensors, turned.tensor.name: turned.tensor}
-        made, more = _aligned(turned.kernel, known, target)
+        made, more = _align_operands(turned.kernel, known, target)
         return (*made, turned.copy), (turned.tensor, *more)
-    return _aligned(kernel, tensors, target)
+    return _align_operands(kernel, tensors, target)
 
 
-def _aligned(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
+def _align_operands(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
     joined = with_joined_axes(kernel, tensors)
     return with_aligned_operands(with_one_row(joined, tensors, target), tensors, target)
 
 
-def _contracted(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
+def _fit_contraction(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
     """A contraction of a CPU by phases, each behind its weights laid out."""
     phases, between = with_phases(kernel, tensors)
     kernels: list[Kernel] = []

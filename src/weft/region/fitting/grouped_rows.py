@@ -53,7 +53,7 @@ def in_tiles(kernel: Kernel, call: OpaqueCall, op: GroupedRows) -> Parts:
     product = GroupedTiles(**vars(op), tile=tile, width=width)
     found = product.tiles
     table = Tensor(f"{kernel.name}_tiles", SI32, (found.count + 1, ENTRY))
-    finding = _found(kernel, found, offsets, table)
+    finding = _table_kernel(kernel, found, offsets, table)
     made = replace(call, op=product, inputs=(x, weight, table.name))
     return (finding, replace(kernel, opaque=made)), (table,)
 
@@ -62,13 +62,13 @@ def with_spans(kernel: Kernel, call: OpaqueCall, op: OuterRows) -> Parts:
     """The kernels of the outer products of groups, and what is between them."""
     lhs, rhs, offsets = call.inputs
     spans = Tensor(f"{kernel.name}_spans", SI32, (op.groups, 2))
-    finding = _found(kernel, GroupSpans(op.rows, op.groups), offsets, spans)
+    finding = _table_kernel(kernel, GroupSpans(op.rows, op.groups), offsets, spans)
     product = OuterTiles(**vars(op), tile=256 if op.width > _NARROW else _NARROW)
     made = replace(call, op=product, inputs=(lhs, rhs, spans.name))
     return (finding, replace(kernel, opaque=made)), (spans,)
 
 
-def _found(kernel: Kernel, op: WholeOp, offsets: str, table: Tensor) -> Kernel:
+def _table_kernel(kernel: Kernel, op: WholeOp, offsets: str, table: Tensor) -> Kernel:
     """The kernel that makes a table of offsets."""
     call, output = OpaqueCall(op, (offsets,), (0,)), Output(table.name, "", ())
     return Kernel(f"{kernel.name}_find", Pattern.OPAQUE, (), (), (output,), opaque=call)

@@ -152,7 +152,7 @@ class _Hulls:
         sides = [self.extremes(kernel, name, grid) for name in (expr.lhs, expr.rhs)]
         of_rows = grid.row in kernel.let(expr.lhs).axes
         tables, batch = self.tables(kernel, expr.fn, sides, grid, of_rows=of_rows)
-        lets = _seen(kernel, condition, tables, batch, grid)
+        lets = _condition_by_hull(kernel, condition, tables, batch, grid)
         body = [x for let in kernel.body for x in (lets if let is condition else [let])]
         return replace(kernel, body=tuple(body))
 
@@ -308,7 +308,7 @@ def _on_extremes(fn: str, wide: tuple[str, ...]) -> Iterator[Let]:
         yield Let(name, I1, wide, Binary("and", f"{name}_one", f"{name}_other"))
 
 
-def _seen(
+def _condition_by_hull(
     kernel: Kernel, condition: Let, tables: Sequence[str], batch: tuple[str, ...], grid: _Grid
 ) -> list[Let]:
     """The condition, by its hull."""

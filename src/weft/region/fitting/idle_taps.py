@@ -49,7 +49,7 @@ def without_idle_taps(
 ) -> tuple[Kernel, Kernel | None, Tensor | None]:
     """The contraction without such taps, the kernel that sums up what they come to, and its
     tensor; the contraction as it is where there are none. `weights` and `other` are its reads."""
-    seen = _seen(kernel, other)
+    seen = _seen_taps(kernel, other)
     read = kernel.let(weights).expr
     if not seen or not isinstance(read, Read) or kernel.roles is None:
         return kernel, None, None
@@ -63,10 +63,10 @@ def without_idle_taps(
     name = f"{kernel.name}_idle"
     idle = _idle(kernel, read, own, name, seen)
     tensor = Tensor(name, kernel.let(weights).dtype, (kernel.sizes[own],))
-    return _added(_narrowed(kernel, seen), own, name), idle, tensor
+    return _add_idle_taps(_narrow_axes(kernel, seen), own, name), idle, tensor
 
 
-def _seen(kernel: Kernel, other: str) -> dict[str, _Seen]:
+def _seen_taps(kernel: Kernel, other: str) -> dict[str, _Seen]:
     """The axes of a window of which some taps are beyond the image at every place."""
     read = kernel.let(other).expr
     if not isinstance(read, Read) or read.fill != 0 or kernel.roles is None:
@@ -85,7 +85,7 @@ def _seen(kernel: Kernel, other: str) -> dict[str, _Seen]:
     return found
 
 
-def _narrowed(kernel: Kernel, seen: Mapping[str, _Seen]) -> Kernel:
+def _narrow_axes(kernel: Kernel, seen: Mapping[str, _Seen]) -> Kernel:
     """The kernel with these taps alone; an axis of which one is left is none."""
     gone = {name for name, taps in seen.items() if taps.count == 1}
     axes = tuple(
@@ -139,7 +139,7 @@ def _idle(kernel: Kernel, read: Read, own: str, name: str, seen: Mapping[str, _S
     return Kernel(f"{name}_sum", Pattern.ROW, tuple(axes), tuple(body), (output,))
 
 
-def _added(kernel: Kernel, own: str, name: str) -> Kernel:
+def _add_idle_taps(kernel: Kernel, own: str, name: str) -> Kernel:
     """The kernel with what idle taps come to added to its sums."""
     assert kernel.roles is not None
     total = kernel.let(kernel.roles.contraction)

@@ -60,7 +60,7 @@ def _with_stage(
 ) -> tuple[Module, Kernel | None]:
     """The module with one more stage in a kernel, and that kernel; None where there is none."""
     for maker in _makers(module, reader):
-        kernel = _joined(module, maker, reader, target, most)
+        kernel = _join_kernels(module, maker, reader, target, most)
         if isinstance(kernel, str):
             module = _with_reason(module, maker, kernel)
             continue
@@ -165,7 +165,7 @@ def _is_overwritten(module: Module, maker: Kernel, reader: Kernel) -> bool:
     return not bases.isdisjoint(maker.inputs)
 
 
-def _joined(
+def _join_kernels(
     module: Module, maker: Kernel, reader: Kernel, target: Target, most: int
 ) -> Kernel | str:
     """One kernel in the place of two, or why there is none."""

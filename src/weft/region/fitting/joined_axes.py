@@ -67,7 +67,7 @@ def with_joined_axes(
         outer, inner = joined.axes[-2:]
         if not _go_together(joined, tensors, outer, inner, beside=beside):
             break
-        joined = _joined(joined, outer, inner)
+        joined = _join_axes(joined, outer, inner)
     return joined if vector_bytes(joined, tensors, stored=True) > width else kernel
 
 
@@ -78,7 +78,7 @@ def with_joined_strips(kernel: Kernel, tensors: Mapping[str, Tensor], strips: in
         kept = [found for found in kernel.axes if not found.reduce]
         if len(kept) < 2 or not _go_together(kernel, tensors, *kept[-2:]):
             break
-        kernel = _joined(kernel, *kept[-2:])
+        kernel = _join_axes(kernel, *kept[-2:])
     return kernel
 
 
@@ -92,7 +92,7 @@ def with_joined_rows(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
         full = inner.size % _CPU_VECTOR == 0 or 0 in joined.sizes.values()
         if full or not _go_together(joined, tensors, outer, inner):
             break
-        joined = _joined(joined, outer, inner)
+        joined = _join_axes(joined, outer, inner)
     return joined
 
 
@@ -147,7 +147,7 @@ def _addresses(kernel: Kernel, tensors: Mapping[str, Tensor], names: set[str]) -
         yield linear(output.index, row_major(tensors[output.tensor].shape))
 
 
-def _joined(kernel: Kernel, outer: KernelAxis, inner: KernelAxis) -> Kernel:
+def _join_axes(kernel: Kernel, outer: KernelAxis, inner: KernelAxis) -> Kernel:
     """The kernel with two axes as one, named like the outer one."""
     row = floordiv(axis(outer.name), inner.size)
     moved = {outer.name: row, inner.name: axis(outer.name) - row * inner.size}
@@ -160,12 +160,12 @@ def _joined(kernel: Kernel, outer: KernelAxis, inner: KernelAxis) -> Kernel:
     return replace(
         kernel,
         axes=tuple(axes),
-        body=tuple(_moved(let, moved, inner.name) for let in kernel.body),
+        body=tuple(_move_let(let, moved, inner.name) for let in kernel.body),
         outputs=outputs,
     )
 
 
-def _moved(let: Let, moved: Mapping[str, Expr], inner: str) -> Let:
+def _move_let(let: Let, moved: Mapping[str, Expr], inner: str) -> Let:
     expr = let.expr
     match expr:
         case Read():
@@ -183,8 +183,8 @@ def _moved(let: Let, moved: Mapping[str, Expr], inner: str) -> Let:
                 expr,
                 axes=_without(expr.axes, inner),
                 carries=tuple(replace(c, axes=_without(c.axes, inner)) for c in expr.carries),
-                step=tuple(_moved(each, moved, inner) for each in expr.step),
-                combine=tuple(_moved(each, moved, inner) for each in expr.combine),
+                step=tuple(_move_let(each, moved, inner) for each in expr.step),
+                combine=tuple(_move_let(each, moved, inner) for each in expr.combine),
             )
     return replace(let, axes=_without(let.axes, inner), expr=expr)
 

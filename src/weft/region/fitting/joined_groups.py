@@ -103,7 +103,7 @@ def _with_more_groups(joined: Joined, tensors: Mapping[str, Tensor]) -> Made | N
     copies: list[Copy] = []
     for name in (roles.lhs, roles.rhs):
         own = joined.channels if joined.channels in kernel.let(name).axes else joined.across
-        copy = _padded(made, name, own, joined, tensors)
+        copy = _pad_channels(made, name, own, joined, tensors)
         if copy is None:
             return None
         copies.append(copy)
@@ -119,7 +119,7 @@ def _with_more_groups(joined: Joined, tensors: Mapping[str, Tensor]) -> Made | N
     return kernels, tuple(known.values())
 
 
-def _padded(
+def _pad_channels(
     kernel: Kernel, name: str, own: str, joined: Joined, tensors: Mapping[str, Tensor]
 ) -> Copy | None:
     """A copy of an operand with the channels of more groups behind its own."""
@@ -225,7 +225,7 @@ class Joined:
         kernel, sizes = self.kernel, self.sizes
         moved = {self.group: axis(self.group) * self.count}
         before = needed({self.roles.contraction}, kernel)
-        body = tuple(_substituted(let, moved) for let in kernel.body if let.name in before)
+        body = tuple(_substitute_axes(let, moved) for let in kernel.body if let.name in before)
         between = Tensor(f"{kernel.name}_joined", F32, tuple(sizes[name] for name in self.order))
         output = Output(between.name, self.roles.contraction, tuple(map(axis, self.order)))
         axes = tuple(replace(found, size=sizes[found.name]) for found in kernel.axes)
@@ -263,7 +263,7 @@ class Joined:
             replace(
                 Let(summed, let.dtype, let.axes, Read(between.name, place))
                 if let.name == summed
-                else _substituted(let, moved),
+                else _substitute_axes(let, moved),
                 axes=self._told_apart(let.axes),
             )
             for let in kernel.body
@@ -297,7 +297,7 @@ def _follows(let: Let, group: str, own: str, sizes: Mapping[str, int]) -> bool:
     )
 
 
-def _substituted(let: Let, moved: Mapping[str, Expr]) -> Let:
+def _substitute_axes(let: Let, moved: Mapping[str, Expr]) -> Let:
     match let.expr:
         case Read(index=index, guards=guards) as read:
             place = tuple(substitute(expr, moved) for expr in index)

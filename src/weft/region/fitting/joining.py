@@ -110,13 +110,13 @@ def _split_alike(parts: Sequence[Kernel], handed: frozenset[str]) -> tuple[Kerne
             if read.tensor in handed and read.tensor in stored:
                 maker, index = stored[read.tensor]
                 for there, here in zip(index, read.index, strict=True):
-                    part = _cut(part, here, there, maker.sizes)
+                    part = _cut_part(part, here, there, maker.sizes)
         found.append(part)
         stored |= {output.tensor: (part, output.index) for output in part.outputs}
     return tuple(found)
 
 
-def _cut(part: Kernel, here: Expr, there: Expr, sizes: Mapping[str, int]) -> Kernel:
+def _cut_part(part: Kernel, here: Expr, there: Expr, sizes: Mapping[str, int]) -> Kernel:
     """A part whose axis `here` is cut as the digits of a number `there` are."""
     terms, single = _axis_terms(there), here.single_axis
     if terms is None or len(terms) == 1 or single is None or single.name not in part.sizes:

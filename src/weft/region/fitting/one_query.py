@@ -30,7 +30,7 @@ def with_one_query(kernel: Kernel) -> Kernel:
     names = [axis.name for axis in kernel.axes]
     place = max((names.index(name) for name in rows), default=-1) + 1
     axes = (*kernel.axes[:place], KernelAxis(_NAME, 1), *kernel.axes[place:])
-    return replace(kernel, axes=axes, body=_lifted(kernel, side, [axis.name for axis in axes]))
+    return replace(kernel, axes=axes, body=_lift_lets(kernel, side, [axis.name for axis in axes]))
 
 
 def _query_side(kernel: Kernel, scores: Let, keys: tuple[str, ...]) -> str | None:
@@ -42,7 +42,7 @@ def _query_side(kernel: Kernel, scores: Let, keys: tuple[str, ...]) -> str | Non
     return sides[0] if len(sides) == 1 else None
 
 
-def _lifted(kernel: Kernel, side: str, order: list[str]) -> tuple[Let, ...]:
+def _lift_lets(kernel: Kernel, side: str, order: list[str]) -> tuple[Let, ...]:
     """The Lets, of which a value and all that is made of it live over the axis too."""
     lifted = {side}
     body = []

@@ -115,7 +115,7 @@ def _contraction(
         pattern=Pattern.MATMUL,
         axes=(KernelAxis(name, 1, reduce=False), *kernel.axes),
         body=tuple(_over(body, row.name, name)),
-        outputs=(_stored(replace(output, index=stored), total),),
+        outputs=(_defer_output(replace(output, index=stored), total),),
         roles=Roles((), (name,), total.axes, total.expr.axes, total.name, row.name, columns.name),
     )
 
@@ -131,7 +131,7 @@ def _over(body: list[Let], first: str, name: str) -> Iterator[Let]:
             yield let
 
 
-def _stored(output: Output, total: Let) -> Output:
+def _defer_output(output: Output, total: Let) -> Output:
     if output.value == total.name:
         return output
     return replace(output, materialize=Materialize.DEFERRED)

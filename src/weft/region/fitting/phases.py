@@ -192,7 +192,7 @@ class Phases:
             first = replace(whole, name=f"{whole.name}_phases", role="internal")
             before[whole.name] = first.name
             tensors.append(first)
-            kernels.append(self._cleared(first))
+            kernels.append(self._clearing_kernel(first))
         cases = list(product(*(range(step) for step in steps)))
         for number, case in enumerate(cases):
             phase = self._phase(case, f"{self.kernel.name}_phase{number}")
@@ -208,7 +208,7 @@ class Phases:
             kernels.append(replace(phase, outputs=tuple(outputs)))
         return tuple(kernels), tuple(tensors)
 
-    def _cleared(self, tensor: Tensor) -> Kernel:
+    def _clearing_kernel(self, tensor: Tensor) -> Kernel:
         """The kernel that fills what all phases together write."""
         axes = tuple(KernelAxis(f"i{n}", size) for n, size in enumerate(tensor.shape))
         names = tuple(found.name for found in axes)
@@ -217,7 +217,7 @@ class Phases:
             Let("all", tensor.dtype, names, Cast("zero")),
         )
         outputs = (Output(tensor.name, "all", tuple(map(axis, names))),)
-        return Kernel(f"{tensor.name}_cleared", Pattern.MAP, axes, body, outputs)
+        return Kernel(f"{tensor.name}_clearing_kernel", Pattern.MAP, axes, body, outputs)
 
     def idle_sums(self) -> Kernel:
         """For each phase, the sum of zero times the weights of the taps that it does not meet."""

@@ -162,7 +162,7 @@ def _together(taken: Phases, steps: tuple[_Step, ...]) -> Kernel:
             summed = tuple(name for name in found.expr.axes if name not in alone)
             found = replace(found, expr=replace(found.expr, axes=summed))
         body.append(found)
-    met = _used(body[_place(body, kernel.roles.lhs)])
+    met = _used_axes(body[_place(body, kernel.roles.lhs)])
     # An image that does not depend on the phase is multiplied with the filters of all of them.
     batch = tuple(step.phase for step in steps if step.phase in met)
     columns = tuple(step.phase for step in steps if step.phase not in met)
@@ -180,7 +180,7 @@ def _place(body: Sequence[Let], name: str) -> int:
     return next(number for number, let in enumerate(body) if let.name == name)
 
 
-def _used(let: Let) -> frozenset[str]:
+def _used_axes(let: Let) -> frozenset[str]:
     """The axes that a Let that reads depends on."""
     assert isinstance(let.expr, Read)
     exprs = (*let.expr.index, *(guard.expr for guard in let.expr.guards))
@@ -195,7 +195,7 @@ def _with_axes(
     known: dict[str, frozenset[str]] = {}
     body = []
     for let in lets:
-        used = _used(let) if isinstance(let.expr, Read) else frozenset[str]()
+        used = _used_axes(let) if isinstance(let.expr, Read) else frozenset[str]()
         used = used.union(*(known[name] for name in operands(let)))
         known[let.name] = used & {*phases}
         own = (name for name in phases if name in used)

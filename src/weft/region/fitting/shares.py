@@ -141,8 +141,8 @@ class _Divided:
         body = [share]
         for let in self.kernel.body:
             names = whole | ({self.power: share.name} if let.name in weights else {})
-            body.append(replace(let, expr=_renamed(let, names)))
-        outputs = tuple(_stored(output, whole) for output in self.kernel.outputs)
+            body.append(replace(let, expr=_rename_value(let, names)))
+        outputs = tuple(_rename_output(output, whole) for output in self.kernel.outputs)
         return live(replace(self.kernel, body=_in_order(body), outputs=outputs))
 
     def weights(self) -> tuple[str, ...]:
@@ -165,13 +165,13 @@ def _between(lets: Mapping[str, Let], name: str, goal: str) -> Iterator[str]:
         name = next(x for x in operands(lets[name]) if leads_to(lets, x, goal))
 
 
-def _renamed(let: Let, names: Mapping[str, str]) -> ValueExpr:
+def _rename_value(let: Let, names: Mapping[str, str]) -> ValueExpr:
     if isinstance(let.expr, Reduce):
         return replace(let.expr, value=names.get(let.expr.value, let.expr.value))
     return renamed(let.expr, names)
 
 
-def _stored(output: Output, names: Mapping[str, str]) -> Output:
+def _rename_output(output: Output, names: Mapping[str, str]) -> Output:
     return replace(output, value=names.get(output.value, output.value))
 
 

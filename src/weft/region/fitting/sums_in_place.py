@@ -24,7 +24,7 @@ def with_sums_in_place(kernels: Sequence[Kernel], between: Mapping[str, Tensor])
     for number, kernel in enumerate(kernels):
         picked = None
         if made and not any(_is_read(made[-1], later) for later in kernels[number + 1 :]):
-            picked = _picked(made[-1], kernel, between)
+            picked = _pick_parts(made[-1], kernel, between)
         if picked is not None:
             made[-1] = picked
         else:
@@ -36,7 +36,7 @@ def _is_read(total: Kernel, later: Kernel) -> bool:
     return any(output.tensor in later.inputs for output in total.outputs)
 
 
-def _picked(total: Kernel, kernel: Kernel, between: Mapping[str, Tensor]) -> Kernel | None:
+def _pick_parts(total: Kernel, kernel: Kernel, between: Mapping[str, Tensor]) -> Kernel | None:
     """A map that reads sums by their parts; None where these are no sums, or it reads some of them
     again and again."""
     if len(total.body) != 2 or len(total.outputs) != 1 or total.params or kernel.stages:

@@ -33,7 +33,7 @@ def with_known_places(kernel: Kernel, constants: Constants) -> Kernel:
     """The kernel, with places that constants name one after the other as expressions."""
     if kernel.pattern is not Pattern.MAP or not any(map(_names_places, kernel.body)):
         return kernel
-    body = tuple(_known(kernel, let, constants) for let in kernel.body)
+    body = tuple(_read_known(kernel, let, constants) for let in kernel.body)
     if body == kernel.body:
         return kernel
     made = replace(kernel, body=body)
@@ -53,7 +53,7 @@ def _names_places(let: Let) -> bool:
     return isinstance(let.expr, Read) and bool(let.expr.places)
 
 
-def _known(kernel: Kernel, let: Let, constants: Constants) -> Let:
+def _read_known(kernel: Kernel, let: Let, constants: Constants) -> Let:
     read = let.expr
     if not isinstance(read, Read):
         return let

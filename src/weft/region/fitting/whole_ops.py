@@ -170,16 +170,16 @@ def _by_digits(name: str, sort: _Sort, x: tuple[str, ...], results: tuple[Output
         elements = (*x, *elements) if counted.reads_again else elements
         sums = Tensor(f"{name}_counts{number}", SI32, (sort.outer, counted.digits, counted.tiles))
         between.append(sums)
-        made.append(_carried(f"{name}_count{number}", counted, elements, _into(sums)))
+        made.append(_carry_op(f"{name}_count{number}", counted, elements, _into(sums)))
         if counted.tiles > 1:
             counts, sums = sums, replace(sums, name=f"{name}_sums{number}")
             between.append(sums)
             adding = Running("sum", sort.outer * counted.digits, counted.tiles, 1)
-            made.append(_carried(f"{name}_add{number}", adding, (counts.name,), _into(sums)))
+            made.append(_carry_op(f"{name}_add{number}", adding, (counts.name,), _into(sums)))
         moving = Moved(**vars(counted), count=sort.count if is_last else 0)
         pairs = Tensor(f"{name}_pairs{number}", UI32, (sort.outer, sort.length, 2))
         between += [] if is_last else [pairs]
-        moved = _carried(
+        moved = _carry_op(
             name if is_last else f"{name}_move{number}", moving,
             (*elements, sums.name), *(results if is_last else (_into(pairs),)),
         )  # fmt: skip
@@ -201,22 +201,22 @@ def _scatter(
     if op.each and op.width > 1:
         columns = op.width
         op = replace(op, rows=op.rows * columns, width=1, count=op.count * columns)
-    sorting, between = _sorted(kernel.name, op, columns, together)
+    sorting, between = _sort_places(kernel.name, op, columns, together)
     kind = Collected if is_onto_zeros else Gathered
     gathered = kind(op.fn, op.outer, op.rows, op.width, op.count, _long_run(op.width))
-    inputs = (update, f"{kernel.name}_sorted", f"{kernel.name}_starts")
+    inputs = (update, f"{kernel.name}_sort_places", f"{kernel.name}_starts")
     whole = replace(call, op=gathered, inputs=inputs if is_onto_zeros else (x, *inputs))
     (output,) = kernel.outputs
     based = replace(output, base=None if is_onto_zeros else x)
     return (*sorting, replace(kernel, opaque=whole, outputs=(based,))), between
 
 
-def _sorted(name: str, op: Scatter, columns: int, scatters: Sequence[Kernel]) -> Parts:
+def _sort_places(name: str, op: Scatter, columns: int, scatters: Sequence[Kernel]) -> Parts:
     """The places of the updates of scatters in order, and where those of each place begin."""
     if not scatters:
         return (), ()
     shape = (op.outer, op.count, 2)
-    pairs = tuple(Tensor(f"{found.name}_sorted", UI32, shape) for found in scatters)
+    pairs = tuple(Tensor(f"{found.name}_sort_places", UI32, shape) for found in scatters)
     starts = tuple(
         replace(p, name=f"{found.name}_starts", dtype=SI32, shape=(op.outer, op.rows + 1))
         for p, found in zip(pairs, scatters, strict=True)
@@ -228,7 +228,7 @@ def _sorted(name: str, op: Scatter, columns: int, scatters: Sequence[Kernel]) ->
     sorting, between = _by_digits(f"{name}_sort", sort, index, tuple(map(_into, pairs)))
     begins = Starts(outer, op.rows, op.count, len(scatters) > 1)
     inputs = tuple(tensor.name for tensor in pairs)
-    finding = _carried(f"{name}_find", begins, inputs, *map(_into, starts))
+    finding = _carry_op(f"{name}_find", begins, inputs, *map(_into, starts))
     return (*sorting, finding), (*between, *pairs, *starts)
 
 
@@ -255,7 +255,7 @@ def _running(kernel: Kernel, call: OpaqueCall, op: Running, dtype: DType) -> Par
     adding = Totals(op.fn, op.outer, op.length, op.width, op.reverse, chunk)
     wide = F32 if _is_narrow(dtype) else dtype
     totals = Tensor(f"{kernel.name}_totals", wide, (op.outer, adding.parts, op.width))
-    first = _carried(f"{kernel.name}_total", adding, call.inputs, _into(totals))
+    first = _carry_op(f"{kernel.name}_total", adding, call.inputs, _into(totals))
     whole = replace(call, op=Continued(**vars(adding)), inputs=(*call.inputs, totals.name))
     return (first, replace(kernel, opaque=whole)), (totals,)
 
@@ -273,6 +273,6 @@ def _into(tensor: Tensor) -> Output:
     return Output(tensor.name, "", ())
 
 
-def _carried(name: str, op: WholeOp, inputs: tuple[str, ...], *outputs: Output) -> Kernel:
+def _carry_op(name: str, op: WholeOp, inputs: tuple[str, ...], *outputs: Output) -> Kernel:
     call = OpaqueCall(op, inputs, tuple(range(len(outputs))))
     return Kernel(name, Pattern.OPAQUE, (), (), outputs, opaque=call)

@@ -93,19 +93,19 @@ def band_of(kernel: Kernel, found: AttentionParts, *, ends: bool = False) -> Pee
     scale is a positive factor of the scores themselves: greater ones stay greater.
     """
     logits = Logits(found.x, found.scores, found.query, found.key, ends)
-    return _peeled(_with_hidden_rows(kernel, found), logits)
+    return _peel(_with_hidden_rows(kernel, found), logits)
 
 
 def band_of_stream(kernel: Kernel, found: StreamParts) -> Peeled:
     """The same for the logits of a stream; its rows stand for queries, its columns for keys."""
     logits = Logits(found.x, found.products[0], found.row, found.column)
-    return _peeled({let.name: let for let in kernel.body}, logits)
+    return _peel({let.name: let for let in kernel.body}, logits)
 
 
-def _peeled(lets: Mapping[str, Let], found: Logits) -> Peeled:
+def _peel(lets: Mapping[str, Let], found: Logits) -> Peeled:
     value, band = found.x, Band()
     while True:
-        hidden = _hidden(lets, value, found)
+        hidden = _find_hidden(lets, value, found)
         if hidden is None:
             break
         value, band = hidden[0], band & hidden[1]
@@ -136,7 +136,7 @@ def last_key(kernel: Kernel, found: AttentionParts) -> int | None:
     return band_of(kernel, found).band.high
 
 
-def _hidden(lets: Mapping[str, Let], name: str, found: Logits) -> tuple[str, Band] | None:
+def _find_hidden(lets: Mapping[str, Let], name: str, found: Logits) -> tuple[str, Band] | None:
     """A value that is -inf outside of a band, as the value inside and the band."""
     match lets[name].expr:
         case Select(pred=pred, x=x, y=y) if _is_number(lets, y, float("-inf")):
@@ -152,7 +152,7 @@ def _hidden(lets: Mapping[str, Let], name: str, found: Logits) -> tuple[str, Ban
 
 def _mask(lets: Mapping[str, Let], name: str, found: Logits) -> Band | None:
     """The band in which a value is 0, if it is -inf outside."""
-    hidden = _hidden(lets, name, found)
+    hidden = _find_hidden(lets, name, found)
     if hidden is None or _is_number(lets, hidden[0], 0.0):
         return None if hidden is None else hidden[1]
     inside = _mask(lets, hidden[0], found)
@@ -243,7 +243,7 @@ def _end(
     lets: Mapping[str, Let], key: str, end: str, found: Logits, *, inclusive: bool
 ) -> Band | None:
     """The condition that keys lie before an end that is read; None where it is another."""
-    index, value = (_widened(lets, name) for name in (key, end))
+    index, value = (_before_widening(lets, name) for name in (key, end))
     if not found.ends or index is None or value is None:
         return None
     is_key = isinstance(index.expr, AxisIndex) and index.expr.expr is axis(found.key)
@@ -253,7 +253,7 @@ def _end(
     return Band(ends=(End(value.name, inclusive),)) if value.dtype in (SI32, SI64) else None
 
 
-def _widened(lets: Mapping[str, Let], name: str) -> Let | None:
+def _before_widening(lets: Mapping[str, Let], name: str) -> Let | None:
     """An integer before it was converted to types that hold it: places of keys are small."""
     let = lets[name]
     while isinstance(let.expr, Cast):

@@ -39,7 +39,7 @@ def find_chance(lets: Mapping[str, Let], name: str) -> Chance | None:
     fn, x, y = expr.fn, expr.lhs, expr.rhs
     if _number(lets, x) is not None:
         fn, x, y = _TURNED[fn], y, x
-    bound, found = _number(lets, y), _scaled(lets, x)
+    bound, found = _number(lets, y), _find_scaled(lets, x)
     if bound is None or found is None or not math.isfinite(bound):
         return None
     words, shift, scale = found
@@ -71,7 +71,7 @@ def draws_words(kernel: Kernel) -> bool:
     return any(isinstance(lets[name].expr, Words) for name in needed)
 
 
-def _scaled(lets: Mapping[str, Let], name: str) -> tuple[str, int, float] | None:
+def _find_scaled(lets: Mapping[str, Let], name: str) -> tuple[str, int, float] | None:
     """Of the top bits of a word, as a number of f32 times a power of two: the word, how far it is
     shifted, and the power."""
     product = lets[name]
@@ -82,14 +82,14 @@ def _scaled(lets: Mapping[str, Let], name: str) -> tuple[str, int, float] | None
         scale, cast = _number(lets, y), lets[x]
         if scale is None or not isinstance(cast.expr, Cast) or cast.dtype is not F32:
             continue
-        found = _shifted(lets, cast.expr.x)
+        found = _find_shifted(lets, cast.expr.x)
         exact = 2.0**-100 < scale < 2.0**60 and math.frexp(scale)[0] == 0.5
         if exact and found is not None:
             return *found, float(scale)
     return None
 
 
-def _shifted(lets: Mapping[str, Let], name: str) -> tuple[str, int] | None:
+def _find_shifted(lets: Mapping[str, Let], name: str) -> tuple[str, int] | None:
     """A word and how far it is shifted, where f32 has every number that comes of it."""
     let = lets[name]
     if not isinstance(let.expr, Binary) or let.expr.fn != "shift_right" or let.dtype is not UI32:

@@ -161,7 +161,7 @@ def _ways(
     for access in _ACCESSES:
         count = access // word
         if count and all(_in_runs(places[let.name], run, count, kernel.sizes) for let in along):
-            found = _ordered(kernel, names, (outer, run, count, inner), address)
+            found = _order_numbers(kernel, names, (outer, run, count, inner), address)
             if found is not None:
                 yield found
 
@@ -194,7 +194,7 @@ def _in_runs(address: Expr, run: str, count: int, sizes: Mapping[str, int]) -> b
     return coefficient(address, run) == 1 and all(number % count == 0 for number in numbers)
 
 
-def _ordered(
+def _order_numbers(
     kernel: Kernel,
     names: tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]],
     axes: tuple[tuple[str, ...], str, int, tuple[str, ...]],

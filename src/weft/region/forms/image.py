@@ -81,7 +81,7 @@ class _Finder:
         first = next((d for d, e in enumerate(self.index[:-1]) if not self._is_plain(e)), None)
         if first is None or len(self.index) - 1 - first > _MOST_AXES:
             return None
-        moved = [self._moved(dim) for dim in range(first, len(self.index) - 1)]
+        moved = [self._find_moved(dim) for dim in range(first, len(self.index) - 1)]
         found = [axis for axis in moved if axis is not None]
         images = self._images(first)
         if len(found) < len(moved) or images is None:
@@ -117,7 +117,7 @@ class _Finder:
                 return ahead.constant, size
         return None
 
-    def _moved(self, dim: int) -> Moved | None:
+    def _find_moved(self, dim: int) -> Moved | None:
         expr, extent = self.index[dim], self.shape[dim]
         places = [name for name in self._names(expr) if name in self.places]
         taps = [name for name in self._names(expr) if name in self.taps]

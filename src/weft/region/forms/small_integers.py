@@ -128,7 +128,7 @@ def integer_range(
             found = _both(*ends) if holds is None else ends[0 if holds else 1]
         case Binary(fn=fn, lhs=lhs, rhs=rhs):
             ends = [integer_range(kernel, side, places) for side in (lhs, rhs)]
-            found = _combined(fn, ends[0], ends[1], whole)
+            found = _combine_ranges(fn, ends[0], ends[1], whole)
         case _:
             found = whole
     return found if whole[0] <= found[0] <= found[1] <= whole[1] else whole
@@ -138,7 +138,7 @@ def _both(x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int]:
     return min(x[0], y[0]), max(x[1], y[1])
 
 
-def _combined(
+def _combine_ranges(
     fn: str, x: tuple[int, int], y: tuple[int, int], whole: tuple[int, int]
 ) -> tuple[int, int]:
     """The range of a function of two integers; sums that wrap have any number."""

@@ -78,7 +78,7 @@ def _value(let: Let) -> str:
     return let.expr.value if isinstance(let.expr, Reduce) else ""
 
 
-def _summed(let: Let) -> tuple[str, ...]:
+def _axes_summed(let: Let) -> tuple[str, ...]:
     return let.expr.axes if isinstance(let.expr, Reduce) else ()
 
 
@@ -112,10 +112,10 @@ def _axes(kernel: Kernel, result: Let) -> StreamAxes | None:
     if len(read) != 1 or len(weights) != 1:
         return None
     both, others = kernel.let(weights[0]).axes, set(kernel.let(read[0]).axes)
-    kept = [name for name in both if name not in _summed(result)]
-    columns = tuple(name for name in both if name in _summed(result))
+    kept = [name for name in both if name not in _axes_summed(result)]
+    columns = tuple(name for name in both if name in _axes_summed(result))
     own = [name for name in kept if name not in others]
-    if not own or {*columns} != {*_summed(result)} or not {*columns} <= others:
+    if not own or {*columns} != {*_axes_summed(result)} or not {*columns} <= others:
         return None
     batch = tuple(name for name in kept if name != own[-1])
     return StreamAxes(batch, own[-1], columns[:-1], columns[-1])
@@ -156,7 +156,7 @@ def sides(kernel: Kernel, found: StreamParts, product: str) -> tuple[Let, Let]:
 
 def summed_axes(kernel: Kernel, product: str) -> tuple[str, ...]:
     """The axes that a product adds up along."""
-    return _summed(kernel.let(product))
+    return _axes_summed(kernel.let(product))
 
 
 def value_axes(kernel: Kernel, found: StreamParts, result: str) -> tuple[str, ...]:

@@ -34,11 +34,11 @@ def fuse_exactly(fusion: Fusion) -> list[Group]:
     """The roots of every kernel, in an order in which they can run."""
     fusion.choose()
     greedy = set(fusion.inlined)
-    before = _merged(fusion)
+    before = _merge_all(fusion)
     search = _Search(fusion)
     fusion.inlined = greedy
     search.run()
-    after = _merged(fusion)
+    after = _merge_all(fusion)
     best = after if is_shorter(after.seconds, before.seconds) else before
     times = f"{1e6 * before.seconds:.1f} µs by greedy, {1e6 * best.seconds:.1f} µs now"
     fusion.inlined = best.inlined
@@ -55,7 +55,7 @@ class _Merged:
     seconds: float
 
 
-def _merged(fusion: Fusion) -> _Merged:
+def _merge_all(fusion: Fusion) -> _Merged:
     groups, blocks = merge_groups(fusion), fusion.view.blocks
     drafted = [g for g in groups if blocks[g[0].block].kind is not BlockKind.OPAQUE]
     seconds = sum(fusion.kernel(group)[1] for group in drafted)

@@ -123,14 +123,14 @@ class Fusion:
         """The stored blocks whose kernels only map elements, and compute a block at several
         places."""
         for root in filter(self._maps, self.stored):
-            if self._repeated(root, self.closure((root,))):
+            if self._repeated_blocks(root, self.closure((root,))):
                 yield root
 
     def _maps(self, root: str) -> bool:
         kinds = {self.view.blocks[name].kind for name in (root, *self.closure((root,)))}
         return kinds <= {BlockKind.EWISE, BlockKind.MOVEMENT}
 
-    def _repeated(self, root: str, inside: Collection[str]) -> set[str]:
+    def _repeated_blocks(self, root: str, inside: Collection[str]) -> set[str]:
         """The blocks of those that a kernel inlines which it computes at several places."""
         worth = [name for name in inside if self.is_work(name)]
         if not worth:
@@ -149,7 +149,9 @@ class Fusion:
         if not self.is_work(name):
             return False
         users = self.roots_using(name)
-        return any(name in self._repeated(user, self.closure((user,), (name,))) for user in users)
+        return any(
+            name in self._repeated_blocks(user, self.closure((user,), (name,))) for user in users
+        )
 
     def choose(self) -> None:
         """Decide about every block."""
@@ -261,8 +263,8 @@ class Fusion:
             return f"{len(users)} kernels read it"
         more = {name, *self.closure((name,))}
         try:
-            before = [self._found((Root(user),), inside[user]) for user in users]
-            after = [self._found((Root(user),), inside[user] | more) for user in users]
+            before = [self._find_draft((Root(user),), inside[user]) for user in users]
+            after = [self._find_draft((Root(user),), inside[user] | more) for user in users]
         except Stop as reason:
             return str(reason)
         for old, new in zip(before, after, strict=True):
@@ -328,9 +330,9 @@ class Fusion:
             return alone
         try:
             with self._supposing(inlined=chain[1:]):
-                short = self._found((Root(chain[0]),))
+                short = self._find_draft((Root(chain[0]),))
             with self._supposing(inlined=chain):
-                whole = self._found((Root(name),))
+                whole = self._find_draft((Root(name),))
         except Stop:
             return alone
         if self._stop(short, whole) is not None:
@@ -363,7 +365,7 @@ class Fusion:
         inside = self.closure((name,))
         if self.target.kind is not Kind.GPU and self._bounds.of_numbers(name, inside):
             return self._bounds.seconds_of_numbers(name, inside)
-        return self._found((Root(name),)).seconds
+        return self._find_draft((Root(name),)).seconds
 
     def _roll_back(self, name: str, why: str) -> bool:
         """Store a block that was inlined before, so that this one can be inlined into it, which it
@@ -450,12 +452,12 @@ class Fusion:
 
     def kernel(self, roots: tuple[Root, ...]) -> tuple[Kernel, float]:
         """A draft of the kernel of some roots, and its time."""
-        found = self._found(roots)
+        found = self._find_draft(roots)
         return found.kernel, found.seconds
 
     def drafted(self, roots: tuple[Root, ...], needed: frozenset[str]) -> tuple[Kernel, float]:
         """The same for roots that inline what is `needed`, whatever is chosen now."""
-        found = self._found(roots, needed)
+        found = self._find_draft(roots, needed)
         return found.kernel, found.seconds
 
     def _stop(self, old: Drafted, new: Drafted) -> str | None:
@@ -470,7 +472,7 @@ class Fusion:
             )
         return self._stops[key]
 
-    def _found(self, roots: tuple[Root, ...], needed: frozenset[str] | None = None) -> Drafted:
+    def _find_draft(self, roots: tuple[Root, ...], needed: frozenset[str] | None = None) -> Drafted:
         needed = self.members(roots) if needed is None else needed
         known = (roots, needed)
         if known not in self._known:

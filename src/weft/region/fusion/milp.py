@@ -114,26 +114,26 @@ def _model(window: Window) -> highspy.HighsLp:
 
 def _constraints(window: Window) -> _Rows:
     rows, first = _Rows(), len(window.candidates)
-    of_root = _grouped((c.root, n) for n, c in enumerate(window.candidates))
+    of_root = _group_by_key((c.root, n) for n, c in enumerate(window.candidates))
     for root in sorted({*range(window.blocks), *of_root}):
         own = of_root.get(root, [])
         if root < window.blocks:
             rows.add({**_ones(own), first + root: -1.0}, 0.0, 0.0)
         else:
             rows.add(_ones(own), 1.0, 1.0)
-        read = _grouped((b, n) for n in own for b in window.candidates[n].read)
-        computed = _grouped((b, n) for n in own for b in window.candidates[n].computed)
+        read = _group_by_key((b, n) for n in own for b in window.candidates[n].read)
+        computed = _group_by_key((b, n) for n in own for b in window.candidates[n].computed)
         for block, there in read.items():
             rows.add({**_ones(there), first + block: -1.0}, -np.inf, 0.0)
         for block, there in computed.items():
             rows.add({**_ones(there), first + block: 1.0}, -np.inf, 1.0)
-    heavy = _grouped((block, n) for n, c in enumerate(window.candidates) for block in c.heavy)
+    heavy = _group_by_key((block, n) for n, c in enumerate(window.candidates) for block in c.heavy)
     for there in heavy.values():
         rows.add(_ones(there), -np.inf, 1.0)
     return rows
 
 
-def _grouped(pairs: Iterable[tuple[_Key, int]]) -> dict[_Key, list[int]]:
+def _group_by_key(pairs: Iterable[tuple[_Key, int]]) -> dict[_Key, list[int]]:
     found: dict[_Key, list[int]] = {}
     for key, number in pairs:
         found.setdefault(key, []).append(number)

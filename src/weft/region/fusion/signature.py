@@ -91,7 +91,7 @@ class Signatures:
         known = ((param.name, param.low, param.high, param.access.map) for param in params)
         written = (block.write, block.base is None)
         self._blocks[name] = (
-            self._number((_computed(block), *reads, written, *known)),
+            self._number((_describe_value(block), *reads, written, *known)),
             tuple(access.tensor for access in block.accesses),
             (*around, *(param.access.tensor for param in params)),
         )
@@ -101,7 +101,7 @@ class Signatures:
         return self._numbers.setdefault(what, len(self._numbers))
 
 
-def _computed(block: PolyBlock) -> Hashable:
+def _describe_value(block: PolyBlock) -> Hashable:
     detail: Hashable = None
     match block.value:
         case Const(value=value):

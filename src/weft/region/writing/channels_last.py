@@ -43,13 +43,13 @@ def with_channels_last(scop: Scop, target: Target) -> Scop:
     """The view with the channels of images last, on a machine whose copies want them so."""
     if not target.has("wgmma"):
         return scop
-    images = _Images(scop, _fixed(scop))
+    images = _Images(scop, _fixed_blocks(scop))
     images.spread()
     orders = {name: images.order(name) for name in images.channels if images.can_turn(name)}
     for name, order in _products_read_across(scop, images).items():
         orders.setdefault(name, order)
     turned = {name: order for name, order in orders.items() if order != tuple(range(len(order)))}
-    return _turned(scop, turned) if turned else scop
+    return _turn_axes(scop, turned) if turned else scop
 
 
 def _products_read_across(scop: Scop, images: _Images) -> dict[str, tuple[int, ...]]:
@@ -60,7 +60,7 @@ def _products_read_across(scop: Scop, images: _Images) -> dict[str, tuple[int, .
     for block in scop.blocks:
         if block.kind is not BlockKind.CONTRACTION:
             continue
-        chain = _rounded(block, images)
+        chain = _round_trip(block, images)
         orders = {_reading_order(*read) for read in images.readers.get(chain[-1].name, ())}
         if len(orders) != 1 or any(b.name in images.fixed for b in chain):
             continue
@@ -70,7 +70,7 @@ def _products_read_across(scop: Scop, images: _Images) -> dict[str, tuple[int, .
     return found
 
 
-def _rounded(block: PolyBlock, images: _Images) -> list[PolyBlock]:
+def _round_trip(block: PolyBlock, images: _Images) -> list[PolyBlock]:
     """A block, and what is made of it alone, element by element."""
     chain = [block]
     while len(reads := images.readers.get(chain[-1].name, [])) == 1:
@@ -116,7 +116,7 @@ class _Images:
             image = _image(self.scop, block)
             if image is not None:
                 self._note(block, _made_of(block, image))
-                self._note_read(block, image, _summed(self.scop, block, image))
+                self._note_read(block, image, _summed_channels(self.scop, block, image))
         while self.waiting:
             block = self.scop.by_name[self.waiting.pop()]
             places = self.channels[block.name]
@@ -170,7 +170,7 @@ class _Images:
         return all(found <= places or not found & places for found in summed)
 
 
-def _fixed(scop: Scop) -> set[str]:
+def _fixed_blocks(scop: Scop) -> set[str]:
     """Blocks that lie as they are: those that are handed out, updates and ops that are carried
     whole with what they read, and what indices are read from."""
     found = {access.tensor for _, access, _ in scop.outputs}
@@ -252,7 +252,7 @@ def _is_counted(expr: Expr, sizes: Mapping[str, int]) -> bool:
     return True
 
 
-def _summed(scop: Scop, block: PolyBlock, access: Access) -> set[str]:
+def _summed_channels(scop: Scop, block: PolyBlock, access: Access) -> set[str]:
     """The channels of an image that a contraction reads: of its plain axes those that it sums over,
     and those that the other operand has as well."""
     assert block.attrs is not None
@@ -276,14 +276,14 @@ def _across(scop: Scop, reader: PolyBlock, access: Access, places: Collection[in
         return set()
     if reader.attrs is None:
         return names if names <= {axis.name for axis in reader.out_axes} else set()
-    return _made_of(reader, access) if names == _summed(scop, reader, access) else set()
+    return _made_of(reader, access) if names == _summed_channels(scop, reader, access) else set()
 
 
 def _behind(scop: Scop, block: PolyBlock, access: Access, names: set[str]) -> set[str]:
     """The channels of what a block with channels reads."""
     if block.attrs is None:
         return names
-    return _summed(scop, block, access) if names == _made_of(block, access) else set()
+    return _summed_channels(scop, block, access) if names == _made_of(block, access) else set()
 
 
 def _summed_places(scop: Scop, block: PolyBlock, access: Access) -> set[int]:
@@ -298,18 +298,18 @@ def _summed_places(scop: Scop, block: PolyBlock, access: Access) -> set[int]:
 # -- blocks in another order ---------------------------------------------------------------------
 
 
-def _turned(scop: Scop, orders: Mapping[str, tuple[int, ...]]) -> Scop:
+def _turn_axes(scop: Scop, orders: Mapping[str, tuple[int, ...]]) -> Scop:
     """The view with the axes of some blocks in another order."""
 
     def read(access: Access) -> Access:
         order = orders.get(access.tensor)
-        return access if order is None else replace(access, map=_ordered(access.map, order))
+        return access if order is None else replace(access, map=_in_order(access.map, order))
 
     def turned(block: PolyBlock) -> PolyBlock:
         block = replace(block, accesses=tuple(map(read, block.accesses)))
         return _with_order(block, orders[block.name]) if block.name in orders else block
 
-    shapes = {name: _joined(scop.by_name[name], order) for name, order in orders.items()}
+    shapes = {name: _joined_shape(scop.by_name[name], order) for name, order in orders.items()}
     return replace(
         scop,
         shapes={**scop.shapes, **shapes},
@@ -319,7 +319,7 @@ def _turned(scop: Scop, orders: Mapping[str, tuple[int, ...]]) -> Scop:
     )
 
 
-def _joined(block: PolyBlock, order: tuple[int, ...]) -> tuple[int, ...]:
+def _joined_shape(block: PolyBlock, order: tuple[int, ...]) -> tuple[int, ...]:
     """The shape that a block is stored with: what was one axis of its value, and lies together,
     still is."""
     dims, sizes, before = dims_of(block), list[int](), -1
@@ -333,7 +333,7 @@ def _joined(block: PolyBlock, order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _with_order(block: PolyBlock, order: tuple[int, ...]) -> PolyBlock:
-    own = _ordered(block.out_axes, order)
+    own = _in_order(block.out_axes, order)
     kept = iter(own)
     axes = tuple(axis if axis.reduce else next(kept) for axis in block.axes)
     attrs = block.attrs
@@ -342,5 +342,5 @@ def _with_order(block: PolyBlock, order: tuple[int, ...]) -> PolyBlock:
     return replace(block, axes=axes, attrs=attrs)
 
 
-def _ordered(values: tuple[_T, ...], order: tuple[int, ...]) -> tuple[_T, ...]:
+def _in_order(values: tuple[_T, ...], order: tuple[int, ...]) -> tuple[_T, ...]:
     return tuple(values[place] for place in order)

@@ -66,11 +66,11 @@ def online_softmax(body: Body, x: str, axes: Sequence[str]) -> tuple[str, str]:
 
 def _merge_softmax(body: Body, left: tuple[str, str], right: tuple[str, str]) -> tuple[str, str]:
     top = body.binary("max", left[0], right[0])
-    parts = [_rescaled(body, m, amount, top) for m, amount in (left, right)]
+    parts = [_rescale(body, m, amount, top) for m, amount in (left, right)]
     return top, body.binary("add", *parts)
 
 
-def _rescaled(body: Body, m: str, amount: str, top: str) -> str:
+def _rescale(body: Body, m: str, amount: str, top: str) -> str:
     """`amount * exp(m - top)`."""
     dtype: DType = body.dtype(m)
     power = body.unary("exp", body.binary("sub", m, top))

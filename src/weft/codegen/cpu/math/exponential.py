@@ -88,13 +88,13 @@ def _power_and_rest(w: Writer, x: Val) -> Pair:
 
 def _exp_anywhere(w: Writer, x: Val) -> Val:
     scaled = w.mul(x, math.log2(math.e))
-    n, r = _reduced(w, x, scaled)
+    n, r = _reduce_argument(w, x, scaled)
     return _edges(w, w.scale(w.poly(_EXP[x.scalar], r), n), scaled, x)
 
 
 def exp2(w: Writer, x: Val) -> Val:
     """x = n + r exactly, then 2^n times e^(r ln 2)."""
-    n = w.nearest(_bounded(w, x))
+    n = w.nearest(_bound_exponent(w, x))
     r = w.mul(w.sub(x, n), math.log(2))
     return _edges(w, w.scale(w.poly(_EXP[x.scalar], r), n), x, x)
 
@@ -102,7 +102,7 @@ def exp2(w: Writer, x: Val) -> Val:
 def half_exp(w: Writer, x: Val) -> Val:
     """e^x / 2, also where e^x itself is beyond the format."""
     scaled = w.mul(x, math.log2(math.e))
-    n, r = _reduced(w, x, scaled)
+    n, r = _reduce_argument(w, x, scaled)
     halved = w.scale(w.poly(_EXP[x.scalar], r), w.sub(n, 1.0))
     return _edges(w, halved, scaled, x)
 
@@ -152,9 +152,9 @@ def cosh(w: Writer, x: Val) -> Val:
     return w.add(half, w.div(0.25, half))
 
 
-def _reduced(w: Writer, x: Val, scaled: Val) -> Pair:
+def _reduce_argument(w: Writer, x: Val, scaled: Val) -> Pair:
     """n and r of x = n ln 2 + r; `scaled` is x log2 e."""
-    n = w.nearest(_bounded(w, scaled))
+    n = w.nearest(_bound_exponent(w, scaled))
     r = w.fma(n, -LN2_HIGH[x.scalar], x)
     return n, w.fma(n, -LN2_LOW[x.scalar], r)
 
@@ -171,7 +171,7 @@ def _limit(w: Writer, x: Val) -> float:
     return float(2 * w.form(x).bias)
 
 
-def _bounded(w: Writer, x: Val) -> Val:
+def _bound_exponent(w: Writer, x: Val) -> Val:
     """x kept where 2^x is neither far below nor far above the format; NaN becomes a bound."""
     low = w.code.intrinsic("llvm.maxnum", x, w.like(-_limit(w, x), x))
     return w.code.intrinsic("llvm.minnum", low, w.like(_limit(w, x), x))

@@ -29,18 +29,18 @@ _HUGE: Final = 2.0**28
 
 def log(w: Writer, x: Val) -> Val:
     n, f = split(w, x)
-    return _edges(w, _combined(w, n, f, w.mul(n, LN2_LOW[x.scalar])), x)
+    return _edges(w, _combine_parts(w, n, f, w.mul(n, LN2_LOW[x.scalar])), x)
 
 
 def log2(w: Writer, x: Val) -> Val:
     n, f = split(w, x)
-    series = _combined(w, w.like(0.0, x), f, w.like(0.0, x))
+    series = _combine_parts(w, w.like(0.0, x), f, w.like(0.0, x))
     return _edges(w, w.fma(series, math.log2(math.e), n), x)
 
 
 def log10(w: Writer, x: Val) -> Val:
     n, f = split(w, x)
-    series = _combined(w, w.like(0.0, x), f, w.like(0.0, x))
+    series = _combine_parts(w, w.like(0.0, x), f, w.like(0.0, x))
     small = w.fma(series, math.log10(math.e), w.mul(n, _LOG10_2_LOW))
     return _edges(w, w.fma(n, _LOG10_2_HIGH, small), x)
 
@@ -57,7 +57,7 @@ def log1p(w: Writer, x: Val) -> Val:
     near = w.test("oeq", n, 0.0)
     correction = w.choose(near, 0.0, w.div(lost, u))
     tail = w.fma(n, LN2_LOW[x.scalar], correction)
-    result = _combined(w, n, w.choose(near, x, f), tail)
+    result = _combine_parts(w, n, w.choose(near, x, f), tail)
     tiny = w.test("olt", w.abs(x), 2.0 ** (-w.form(x).mantissa - 2))
     return w.choose(tiny, x, _edges(w, result, u))
 
@@ -117,7 +117,7 @@ def split(w: Writer, x: Val) -> Pair:
     return w.choose(tiny, w.sub(count, lift), count), w.sub(m, 1.0)
 
 
-def _combined(w: Writer, n: Val, f: Val, tail: Val) -> Val:
+def _combine_parts(w: Writer, n: Val, f: Val, tail: Val) -> Val:
     """n ln 2 + ln(1 + f), where `tail` has what n times the upper part of ln 2 leaves out."""
     half_square = w.mul(w.mul(f, 0.5), f)
     s = w.div(f, w.add(f, 2.0))

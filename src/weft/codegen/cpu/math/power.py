@@ -43,7 +43,7 @@ def power(w: Writer, x: Val, y: Val, short: bool = False) -> Val:
     grown = exp(w, w.code.intrinsic("llvm.minnum", held, w.like(_MOST, x)))
     grown = w.choose(w.test("olt", w.abs(high), _MOST), w.fma(grown, low, grown), grown)
     grown = w.choose(w.test("olt", grown, math.inf), grown, w.like(math.inf, x))
-    return _listed(w, x, y, size, grown)
+    return _listed_cases(w, x, y, size, grown)
 
 
 def _power_of_floats(w: Writer, x: Val, y: Val) -> Val:
@@ -63,7 +63,9 @@ def _power_of_floats(w: Writer, x: Val, y: Val) -> Val:
 
     def listed() -> list[Val]:
         size = w.abs(x)
-        return [w.choose(other, _listed(w, x, y, size, exp(w, w.mul(y, log(w, size)))), usual)]
+        return [
+            w.choose(other, _listed_cases(w, x, y, size, exp(w, w.mul(y, log(w, size)))), usual)
+        ]
 
     return w.rarely(other, [usual], listed)[0]
 
@@ -101,7 +103,7 @@ def _product(w: Writer, pair: Pair, y: Val) -> Pair:
     return w.quick_two_sum(high, w.fma(pair[1], held, low))
 
 
-def _listed(w: Writer, x: Val, y: Val, size: Val, grown: Val) -> Val:
+def _listed_cases(w: Writer, x: Val, y: Val, size: Val, grown: Val) -> Val:
     whole, odd = _parity(w, y)
     positive = w.test("ogt", y, 0.0)
     endless = w.either(w.test("oeq", size, math.inf), w.test("oeq", size, 0.0))

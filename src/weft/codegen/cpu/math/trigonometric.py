@@ -112,21 +112,21 @@ define internal {{ double, double, i64 }} @reduce_large(double %x) nounwind {{
 
 
 def sin(w: Writer, x: Val, short: bool = False) -> Val:
-    quadrant, r = _reduced(w, x, short)
-    result = _turned(w, quadrant, _sin(w, r, short), _cos(w, r, short))
+    quadrant, r = _reduce_argument(w, x, short)
+    result = _turn_quarters(w, quadrant, _sin(w, r, short), _cos(w, r, short))
     # r of a tiny x is x, but a zero loses its sign on the way.
     return _finite(w, x, w.choose(w.test("oeq", x, 0.0), x, result))
 
 
 def cos(w: Writer, x: Val, short: bool = False) -> Val:
-    quadrant, r = _reduced(w, x, short)
+    quadrant, r = _reduce_argument(w, x, short)
     return _finite(
-        w, x, _turned(w, w.integer("add", quadrant, 1), _sin(w, r, short), _cos(w, r, short))
+        w, x, _turn_quarters(w, w.integer("add", quadrant, 1), _sin(w, r, short), _cos(w, r, short))
     )
 
 
 def tan(w: Writer, x: Val, short: bool = False) -> Val:
-    quadrant, r = _reduced(w, x, short)
+    quadrant, r = _reduce_argument(w, x, short)
     s, c = _sin(w, r, short), _cos(w, r, short)
     odd = _bit(w, quadrant, 1)
     result = w.div(w.choose(odd, w.neg(c), s), w.choose(odd, s, c))
@@ -144,7 +144,7 @@ def _bit(w: Writer, quadrant: Val, bit: int) -> Val:
     )
 
 
-def _turned(w: Writer, quadrant: Val, s: Val, c: Val) -> Val:
+def _turn_quarters(w: Writer, quadrant: Val, s: Val, c: Val) -> Val:
     """The sine after some quarter turns, from sine and cosine before them."""
     size = w.choose(_bit(w, quadrant, 1), c, s)
     return w.choose(_bit(w, quadrant, 2), w.neg(size), size)
@@ -167,7 +167,7 @@ def _cos(w: Writer, r: Pair, short: bool) -> Val:
     return w.add(near, w.sub(rest, w.mul(high, low)))
 
 
-def _reduced(w: Writer, x: Val, short: bool) -> tuple[Val, Pair]:
+def _reduce_argument(w: Writer, x: Val, short: bool) -> tuple[Val, Pair]:
     """The number of quarter turns modulo 4, and the rest."""
     large = w.test("uge", w.abs(x), _LARGE)
     held = w.choose(large, 0.0, x)

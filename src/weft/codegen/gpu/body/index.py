@@ -82,13 +82,13 @@ def unflatten(number: Scalar, names: Sequence[str], sizes: Mapping[str, int]) ->
     found: dict[str, Scalar] = {}
     rest = number
     for place, name in reversed(list(enumerate(names))):
-        before, inside = _divided(rest, sizes[name])
+        before, inside = _divide(rest, sizes[name])
         found[name] = rest if place == 0 else inside
         rest = before
     return {name: found[name] for name in names}
 
 
-def _divided(number: Scalar, size: int) -> tuple[Scalar, Scalar]:
+def _divide(number: Scalar, size: int) -> tuple[Scalar, Scalar]:
     """Quotient and remainder. By a power of two they are bits of the number, which say more to the
     compiler than divisions do: it does not know that numbers are not negative."""
     if size > 1 and size.bit_count() == 1:

@@ -68,7 +68,7 @@ class Reduction:
         names = [carry.name for carry in self.fold.carries]
         known = dict(zip(names, current, strict=True))
         _body(maker, scope, self.fold.step, known)
-        return [_known(maker, scope, known, carry.next) for carry in self.fold.carries]
+        return [_known_or_made(maker, scope, known, carry.next) for carry in self.fold.carries]
 
     def combine(
         self, maker: Maker, scope: Any, left: Sequence[str], right: Sequence[str]
@@ -83,7 +83,7 @@ class Reduction:
         for carry, a, b in zip(self.fold.carries, left, right, strict=True):
             known |= {f"{carry.name}.a": a, f"{carry.name}.b": b}
         _body(maker, scope, self.fold.combine, known)
-        return [_known(maker, scope, known, carry.merged) for carry in self.fold.carries]
+        return [_known_or_made(maker, scope, known, carry.merged) for carry in self.fold.carries]
 
 
 def _accumulate(maker: Maker, scope: Any, let: Let, source: DType, current: str) -> str:
@@ -114,11 +114,11 @@ def _body(maker: Maker, scope: Any, body: Sequence[Let], known: dict[str, str]) 
             raise InternalError(f"{let.name}: a fold inside a fold")
         else:
             known[let.name] = maker.compute(
-                let, scope, lambda name: _known(maker, scope, known, name)
+                let, scope, lambda name: _known_or_made(maker, scope, known, name)
             )
 
 
-def _known(maker: Maker, scope: Any, known: Mapping[str, str], name: str) -> str:
+def _known_or_made(maker: Maker, scope: Any, known: Mapping[str, str], name: str) -> str:
     return known[name] if name in known else maker.value(name, scope)
 
 

@@ -27,14 +27,14 @@ def add(statement: ir.AddSums | ir.GatherSums, warp: Warp, space: Workspace, hel
     """Add what lies in the workspace to a register array, or make it the sum of all parts."""
     first = _places(statement, warp, held)
     if isinstance(statement, ir.AddSums):
-        held[...] = _taken(space, first, warp, held) + held
+        held[...] = _take_words(space, first, warp, held) + held
         return
-    held[...] = _taken(space, first, warp, held)
+    held[...] = _take_words(space, first, warp, held)
     for number in range(1, statement.count):
-        held[...] = held + _taken(space, first + number * statement.stride, warp, held)
+        held[...] = held + _take_words(space, first + number * statement.stride, warp, held)
 
 
-def _taken(space: Workspace, places: Array, warp: Warp, held: Array) -> Array:
+def _take_words(space: Workspace, places: Array, warp: Warp, held: Array) -> Array:
     words = space.take(places, _visitor(warp))
     return np.ascontiguousarray(words.T).view(held.dtype).T
 

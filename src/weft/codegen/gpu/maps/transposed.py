@@ -54,7 +54,7 @@ def _refusals(
     if crossing is None:
         yield refuse("Block", "no operand lies across the results")
         return
-    rows, turned = kernel.sizes[crossing.rows], _turned(kernel, tensors, crossing)
+    rows, turned = kernel.sizes[crossing.rows], _turned_reads(kernel, tensors, crossing)
     for vector in (plan.vector, *(_vector(let.dtype, rows) for let in turned)):
         if plan.block % vector or (plan.block * plan.block) % (plan.threads * vector):
             yield refuse(
@@ -85,7 +85,7 @@ def _blocks_along(
     return found
 
 
-def _turned(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> list[Let]:
+def _turned_reads(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> list[Let]:
     """The reads that go through shared memory."""
     return [let for let, _ in turned_reads(kernel, tensors, crossing)]
 
@@ -148,7 +148,9 @@ class Blocks(Staged[_Layout]):
         assert crossing is not None
         self.crossing, self.rows = crossing, row_axes(kernel, tensors, crossing)
         rows = kernel.sizes[crossing.rows]
-        staged = [(t, _Layout(t.dtype, rows, plan)) for t in _turned(kernel, tensors, crossing)]
+        staged = [
+            (t, _Layout(t.dtype, rows, plan)) for t in _turned_reads(kernel, tensors, crossing)
+        ]
         sizes = _blocks_along(kernel, crossing, self.rows, plan.block)
         super().__init__(kernel, refs, plan, staged, sizes, target)
         self.inside: dict[int, _Inside] = {}

@@ -214,7 +214,7 @@ class Tiles(Elementwise):
         ahead = [self.load_pieces(turn, side, buffer, k, places) for side, places in sides]
         self.add_products(turn, held, sums)
         for names, found in zip(held, ahead, strict=True):
-            turn += _assigned(names, found)
+            turn += _assign_all(names, found)
         inner.body.append(ir.For("step", 0, self.depth, 1, tuple(turn), times=self.depth))
         self.root.body.append(ir.For("slice", 0, self.slices, 1, tuple(inner.body)))
 
@@ -228,7 +228,7 @@ class Tiles(Elementwise):
             self.put(scope, side, found, (Name("slice") + (stages - 1)) % stages)
         for side, found in zip(sides, fetched if early else (), strict=early):
             after = self.fetch(scope, side, self.slice_after(stages))
-            scope.body += _assigned(found.names, after.names)
+            scope.body += _assign_all(found.names, after.names)
         return (*scope.body, ir.SyncThreads())
 
     def slice_after(self, count: int) -> Scalar:
@@ -252,7 +252,7 @@ class Tiles(Elementwise):
         start = 0.0 if side.dtype.is_float else 0
         names = [self.fresh(prefix) for _ in sources]
         self.root.body += [values.Variable(name, side.dtype, start) for name in names]
-        self.root.body += _assigned(names, sources)
+        self.root.body += _assign_all(names, sources)
         return names
 
     def fetch(self, scope: Scope, side: _Side, number: Scalar) -> _Fetched:
@@ -443,7 +443,7 @@ class Tiles(Elementwise):
         self.store_points(group, along, axes)
 
 
-def _assigned(names: Sequence[str], sources: Sequence[str]) -> list[ir.Stmt]:
+def _assign_all(names: Sequence[str], sources: Sequence[str]) -> list[ir.Stmt]:
     """Variables take the values of others, one for one."""
     pairs = zip(names, sources, strict=True)
     return [values.Assign(name, source, Lit(1)) for name, source in pairs]

@@ -29,7 +29,11 @@ _SPLITTING: Final = ("sm80", "sm90")
 
 def field_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
     """Fields of a plan that no template carries out, and what they say that is not so."""
-    for why in (*false_claims(kernel, plan), *algorithm_refusals(kernel, plan), *_cached(plan)):
+    for why in (
+        *false_claims(kernel, plan),
+        *algorithm_refusals(kernel, plan),
+        *_refuse_caches(plan),
+    ):
         yield refuse("PlanField", why)
     for hint, value in plan.layout_hints.items():
         if HINTS.get(hint) != value:
@@ -47,7 +51,7 @@ def algorithm_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
             yield f"algo_choice.{key}={value} is not built for this kernel"
 
 
-def _cached(plan: MmaPlan) -> Iterator[str]:
+def _refuse_caches(plan: MmaPlan) -> Iterator[str]:
     """Tiles of both operands wait in shared memory: a plan that says so says it of both."""
     for cached in plan.cache:
         if cached.tensor not in ("A", "B"):

@@ -126,7 +126,7 @@ class Sm80Layout:
 
     @property
     def b_offset(self) -> int:
-        return self.plan.stages * _aligned(self.a.bytes)
+        return self.plan.stages * _align(self.a.bytes)
 
     @property
     def columns(self) -> tuple[Source, ...]:
@@ -135,7 +135,7 @@ class Sm80Layout:
 
     @property
     def columns_offset(self) -> int:
-        return self.b_offset + self.plan.stages * _aligned(self.b.bytes)
+        return self.b_offset + self.plan.stages * _align(self.b.bytes)
 
     @property
     def columns_bytes(self) -> int:
@@ -167,13 +167,13 @@ class Sm80Layout:
         return frozenset(name for name, size, step in sizes if size % step)
 
 
-def _aligned(count: int) -> int:
+def _align(count: int) -> int:
     return -(-count // _ALIGNMENT) * _ALIGNMENT
 
 
 def slot_bytes(tile: TileLayout | PaddedTile) -> int:
     """From one slot of a tile to the next."""
-    return _aligned(tile.bytes)
+    return _align(tile.bytes)
 
 
 def refusals(layout: Sm80Layout, target: Target) -> Iterator[Finding]:

@@ -106,10 +106,10 @@ def hilbert(rows: int, columns: int) -> tuple[int, ...]:
     """Tiles `row << 16 | column` along the Hilbert curve of the square around them."""
     x, y = np.divmod(np.arange(rows * columns, dtype=np.int64), columns)
     packed = x << _HALF | y
-    return tuple(packed[np.argsort(_passed(x, y))].tolist())
+    return tuple(packed[np.argsort(_points_passed(x, y))].tolist())
 
 
-def _passed(x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
+def _points_passed(x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many points the curve through a square around all points has passed before each."""
     step, passed = 1, np.zeros_like(x)
     while step <= max(x.max(), y.max()):

@@ -63,7 +63,7 @@ def _findings(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
     for table in kernel.tables:
         if not table.values or not all(-(1 << 31) <= v < 1 << 31 for v in table.values):
             yield FRAME, f"the table {table.name} is empty or has numbers beyond 32 bits"
-    yield from _shared(kernel, target)
+    yield from _shared_problems(kernel, target)
     yield from ((FRAME, why) for why in _workspace(kernel, target))
     yield from ((FRAME, why) for why in chain_faults(kernel))
 
@@ -77,7 +77,7 @@ def _workspace(kernel: ir.Kernel, target: Target) -> Iterator[str]:
         yield f"{kernel.grid} blocks wait for one another, and {target.name} runs {units} at once"
 
 
-def _shared(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
+def _shared_problems(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
     ranges = [(tile.offset, tile.offset + tile.bytes, tile.name) for tile in kernel.tiles]
     for array in kernel.barriers:
         ranges.append((array.offset, array.offset + _BARRIER * array.count, array.name))

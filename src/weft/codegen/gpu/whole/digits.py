@@ -113,7 +113,7 @@ class DigitKernel(WholeKernel):
         code.loop("clearing", -(-counters // THREADS), clearing)
         code.body.append(ir.SyncThreads())
 
-    def _ranked(self, op: Pass, code: Code, row: Scalar, first: Scalar) -> list[_Element]:
+    def _rank_elements(self, op: Pass, code: Code, row: Scalar, first: Scalar) -> list[_Element]:
         """The elements of each thread, and how many of its warp with the same digit come before;
         all of a warp are counted then."""
         loaded = self._elements(op, code, row, first)
@@ -132,11 +132,11 @@ class DigitKernel(WholeKernel):
         apart = op.apart and op.is_first
         known = self._of_rows_apart(op, code, row, first) if apart else []
         return [
-            self._loaded(op, code, row, first, n, known[n] if known else None)
+            self._load_element(op, code, row, first, n, known[n] if known else None)
             for n in range(op.tile // THREADS)
         ]
 
-    def _loaded(
+    def _load_element(
         self, op: Pass, code: Code, row: Scalar, first: Scalar, number: int, x: str | None
     ) -> tuple[str, str, Scalar]:
         """One of a thread's elements, which may be known."""
@@ -156,7 +156,7 @@ class DigitKernel(WholeKernel):
                 at = code.place(position, op.length)
                 key = self._key(op, code, row * op.length + at, there)
         digit = self._digit(op, code, key)
-        held = self._cut(op, code, key)
+        held = self._cut_key(op, code, key)
         if there != Lit(1):
             last = code.compute(UI32, "const", value=op.digits - 1)
             digit = code.choose(UI32, there, digit, last)
@@ -206,28 +206,28 @@ class DigitKernel(WholeKernel):
         if op.word:
             upper = code.compute(UI64, "const", value=CARRIED * op.word)
             key = code.compute(UI64, "shift_right", key, upper)
-        return code.compute(UI32, "cast", self._masked(code, UI64, key, (1 << CARRIED) - 1))
+        return code.compute(UI32, "cast", self._mask_bits(code, UI64, key, (1 << CARRIED) - 1))
 
     def _digit(self, op: Pass, code: Code, key: str) -> str:
         low = op.low % CARRIED
         if low:
             key = code.compute(UI32, "shift_right", key, code.compute(UI32, "const", value=low))
-        return self._masked(code, UI32, key, op.digits - 1)
+        return self._mask_bits(code, UI32, key, op.digits - 1)
 
-    def _cut(self, op: Pass, code: Code, key: str) -> str:
+    def _cut_key(self, op: Pass, code: Code, key: str) -> str:
         """The bits of a key that count; they did so before from the second pass on."""
         if not op.is_first or op.key_bits >= min(32, self.dtype.bits):
             return key
-        return self._masked(code, UI32, key, (1 << op.key_bits) - 1)
+        return self._mask_bits(code, UI32, key, (1 << op.key_bits) - 1)
 
-    def _masked(self, code: Code, dtype: DType, value: str, mask: int) -> str:
+    def _mask_bits(self, code: Code, dtype: DType, value: str, mask: int) -> str:
         return code.compute(dtype, "and", value, code.compute(dtype, "const", value=mask))
 
     def _number(self, code: Code, address: ir.Address, most: int) -> Scalar:
         """A number that shared memory holds, at most `most`."""
         return code.place(code.get(SI32, address), most + 1)
 
-    def _put(self, code: Code, address: ir.Address, number: Scalar) -> None:
+    def _put_number(self, code: Code, address: ir.Address, number: Scalar) -> None:
         value = code.fresh()
         code.body += [values.IndexValue(value, SI32, number), ir.StShared(address, value, SI32)]
 
@@ -238,7 +238,7 @@ class DigitKernel(WholeKernel):
         earlier = self._number(code, counter, op.tile)
         code.body.append(ir.SyncWarp())
         counting = code.inside()
-        self._put(counting, counter, earlier + Name(count))
+        self._put_number(counting, counter, earlier + Name(count))
         code.branch(Name(before).equals(0), counting)
         code.body.append(ir.SyncWarp())
         return code.let("rank", earlier + Name(before))
@@ -250,13 +250,13 @@ class DigitKernel(WholeKernel):
         tile, row = split(code, BLOCK, op.tiles, op.outer * op.tiles)
         first = code.let("first", tile * op.tile)
         sums = self._sums(op, code, row, tile)
-        elements = self._ranked(op, code, row, first)
+        elements = self._rank_elements(op, code, row, first)
         after = _WARPS * op.digits * _WORD
         self.tiles.append(ir.SharedTile("goals", after, op.digits * _WORD))
         after = -(-(after + op.digits * _WORD) // _PAIR) * _PAIR
         self.tiles.append(ir.SharedTile("totals", after, 2 * _WARPS * _WORD))
         self.tiles.append(ir.SharedTile("staged", after + 2 * _WARPS * _WORD, op.tile * _PAIR))
-        self._directed(op, code, *sums)
+        self._direct_digits(op, code, *sums)
         for element in elements:
             start = self._number(code, _counter(op, WARP, element.digit), op.tile)
             at = code.let("at", (start + element.rank) * _PAIR)
@@ -280,7 +280,7 @@ class DigitKernel(WholeKernel):
     def _own_digit(self, op: Moved) -> Scalar:
         return THREAD if _has_digit(op) == Lit(1) else least(THREAD, op.digits - 1)
 
-    def _directed(self, op: Moved, code: Code, of_row: str, earlier: str) -> None:
+    def _direct_digits(self, op: Moved, code: Code, of_row: str, earlier: str) -> None:
         """A thread for each digit: where the elements of each warp begin in the tile, and how far
         from there in the row."""
         has = _has_digit(op)
@@ -297,7 +297,7 @@ class DigitKernel(WholeKernel):
         putting = code.inside()
         start = putting.place(below, op.tile + 1)
         for warp, before in enumerate(starts):
-            self._put(putting, _counter(op, warp, digit), start + before)
+            self._put_number(putting, _counter(op, warp, digit), start + before)
         distance = putting.compute(SI32, "sub", goal, below)
         putting.body.append(ir.StShared(ir.Address("goals", digit * _WORD), distance, SI32))
         code.branch(has, putting)
@@ -396,7 +396,7 @@ class DigitKernel(WholeKernel):
 
         def look(inside: Code, which: int) -> None:
             pairs, target = (self.numbers[names[which]] for names in (self.inputs, self.results))
-            start = self._halved(op, inside, key, Lit(0), pairs)
+            start = self._count_by_halves(op, inside, key, Lit(0), pairs)
             inside.body.append(values.StoreElement(target, SI32, wide(key), Lit(1), start))
 
         _for_row(looking, row, 0, op.outer, look)
@@ -408,12 +408,14 @@ class DigitKernel(WholeKernel):
         count = op.outer * (op.rows + 1)
         outside, code, point, there = self.points(count)
         key, outer = split(code, point, op.rows + 1, count)
-        start = self._halved(op, code, key, outer * op.count, self.numbers[self.inputs[0]])
+        start = self._count_by_halves(op, code, key, outer * op.count, self.numbers[self.inputs[0]])
         code.body.append(self._store(SI32, wide(point), Lit(1), start))
         outside.branch(there, code)
         return blocks_of(count), THREADS, outside
 
-    def _halved(self, op: Starts, code: Code, key: Scalar, first: Scalar, pairs: int) -> str:
+    def _count_by_halves(
+        self, op: Starts, code: Code, key: Scalar, first: Scalar, pairs: int
+    ) -> str:
         """How many pairs of a row, from the pair `first` on, stand before those of a key."""
         low, high = code.variable("low", 0), code.variable("high", op.count)
         turn = code.inside()

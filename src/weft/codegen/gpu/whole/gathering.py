@@ -148,7 +148,7 @@ class GatherKernel(WholeKernel):
             has = both(has, end - start < op.long)
         inside = code.inside()
         first = most(start, end - 1) if op.fn == "replace" else start
-        self._combined(op, inside, outer, (first, end), row, column, vector)
+        self._combine_updates(op, inside, outer, (first, end), row, column, vector)
         code.branch(has, inside)
 
     def _run(self, op: Gathered, code: Code, outer: Scalar, r: Scalar) -> tuple[Scalar, Scalar]:
@@ -163,7 +163,7 @@ class GatherKernel(WholeKernel):
         found = code.load(self.numbers[self.inputs[-2]], UI32, at, guard, 0, True)
         return outer * op.count + code.place(found, op.count)
 
-    def _loaded(
+    def _load_elements(
         self, code: Code, number: int, offset: Scalar, vector: int, guard: Scalar, constant: bool
     ) -> list[str]:
         """Neighbouring elements, as they are combined."""
@@ -177,7 +177,7 @@ class GatherKernel(WholeKernel):
             code.body.append(load)
         return [code.widened(self.dtype, name) for name in found]
 
-    def _combined(
+    def _combine_updates(
         self,
         op: Gathered,
         code: Code,
@@ -201,7 +201,7 @@ class GatherKernel(WholeKernel):
         ]
         source = self.numbers[self.inputs[-3]]
         found = [
-            self._loaded(turn, source, update * op.width + column, vector, guard, True)
+            self._load_elements(turn, source, update * op.width + column, vector, guard, True)
             for update, guard in zip(updates, guards, strict=True)
         ]
         for guard, new in zip(guards, found, strict=True):
@@ -209,14 +209,16 @@ class GatherKernel(WholeKernel):
                 self._take(op, turn, total, value, guard)
         code.count = turn.count
         code.body.append(ir.For("k", span[0], span[1], at_once, tuple(turn.body)))
-        self._written(code, offset, totals)
+        self._write_totals(code, offset, totals)
 
     def _old(
         self, op: Gathered, code: Code, offset: Scalar, vector: int, guard: Scalar
     ) -> list[str]:
         """What neighbouring elements begin as."""
         if not isinstance(op, Collected):
-            return self._loaded(code, self.numbers[self.result], offset, vector, guard, False)
+            return self._load_elements(
+                code, self.numbers[self.result], offset, vector, guard, False
+            )
         dtype = self.wide_dtype
         zero = code.compute(dtype, "const", value=0.0 if dtype.is_float else 0)
         return [zero] * vector
@@ -234,7 +236,7 @@ class GatherKernel(WholeKernel):
             value = code.compute(self.wide_dtype, op.fn, total, value)
         code.body.append(values.Assign(total, value, guard))
 
-    def _written(self, code: Code, offset: Scalar, totals: list[str]) -> None:
+    def _write_totals(self, code: Code, offset: Scalar, totals: list[str]) -> None:
         if len(totals) == 1:
             self.write(code, offset, Lit(1), totals[0])
             return
@@ -267,7 +269,7 @@ class GatherKernel(WholeKernel):
             found = turn.get(SI32, ir.Address("found", slot * _WORD))
             row = turn.place(found, op.rows + 1)
             taken = turn.inside()
-            self._taken(op, taken, outer, row, chunk * columns, team)
+            self._take_updates(op, taken, outer, row, chunk * columns, team)
             turn.branch(row < op.rows, taken)
             code.loop("turn", _STRETCH // team.in_block, turn)
 
@@ -297,7 +299,7 @@ class GatherKernel(WholeKernel):
             ]
         code.branch(THREAD < _STRETCH, looking)
 
-    def _taken(
+    def _take_updates(
         self, op: Gathered, code: Code, outer: Scalar, row: Scalar, first: Scalar, team: Team
     ) -> None:
         """The updates of a row into the columns from `first` on."""
@@ -313,7 +315,7 @@ class GatherKernel(WholeKernel):
         total = self._total(adding, "total", old)
         turn.count = adding.count
         ahead = next(n for n in _READ_AHEAD if team.members % n == 0)
-        for value in self._staged(turn, team, ahead):
+        for value in self._stage_columns(turn, team, ahead):
             self._take(op, turn, total, value, Lit(1))
         adding.count = turn.count
         adding.body.append(ir.For("k", 0, team.members, ahead, tuple(turn.body)))
@@ -345,7 +347,9 @@ class GatherKernel(WholeKernel):
         ]
         source = self.numbers[self.inputs[-3]]
         found = [
-            self._loaded(turn, source, update * op.width + first + piece, team.vector, guard, True)
+            self._load_elements(
+                turn, source, update * op.width + first + piece, team.vector, guard, True
+            )
             for update, guard in zip(updates, guards, strict=True)
         ]
         for guard, new in zip(guards, found, strict=True):
@@ -360,7 +364,7 @@ class GatherKernel(WholeKernel):
             storing.body.append(ir.StShared(at, part, dtype))
         code.branch(inside, storing)
 
-    def _staged(self, code: Code, team: Team, count: int) -> list[str]:
+    def _stage_columns(self, code: Code, team: Team, count: int) -> list[str]:
         """What the next members have of a thread's column."""
         dtype, each = self.wide_dtype, held_bytes(self.wide_dtype)
         vector = min(count, ACCESS_BYTES // each) if team.columns == 1 else 1

@@ -84,7 +84,7 @@ class _Sorter:
         code.body.append(values.Variable("rank", SI32, 0))
         turn = code.inside()
         other = turn.load(0, self.dtype, outer * op.length + Name("j"), Lit(1), 0, True)
-        before = turn.choose(I1, Name("j") < i, *self._compared(turn, other, mine))
+        before = turn.choose(I1, Name("j") < i, *self._compare(turn, other, mine))
         one = turn.compute(SI32, "cast", before)
         turn.body.append(values.Assign("rank", turn.compute(SI32, "add", "rank", one), Lit(1)))
         code.loop("j", op.length, turn, times=4)
@@ -97,7 +97,7 @@ class _Sorter:
         outside.branch(Lit(1) if count % _THREADS == 0 else point < count, code)
         return -(-count // _THREADS), _THREADS, outside
 
-    def _compared(self, code: Code, first: str, second: str) -> tuple[str, str]:
+    def _compare(self, code: Code, first: str, second: str) -> tuple[str, str]:
         """Whether an element does not stand after another one, and whether it stands before it,
         whatever their positions. NaN is larger than everything else."""
         low, high = (second, first) if self.descending else (first, second)

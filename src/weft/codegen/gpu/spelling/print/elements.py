@@ -116,7 +116,7 @@ def _group(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
             place = f"{address(source.source)} + g_ * 32"
             yield f"load_shared_pair({source.name}_c0_, {source.name}_c1_, {place});"
         elif isinstance(source, ir.StagedElements):
-            yield from _staged(source)
+            yield from _staged_pairs(source)
         elif isinstance(source, ir.RandomElements):
             yield from _drawn(source)
     yield f"{held(node.out_dtype)} y0_, y1_, y2_, y3_;"
@@ -127,11 +127,11 @@ def _group(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
             yield f"{_out(node.out, 4, element)} = y{element}_;"
     else:
         for half in (0, 1):
-            pair = _packed(node.out_dtype, f"y{2 * half}_", f"y{2 * half + 1}_")
+            pair = _pack_pair(node.out_dtype, f"y{2 * half}_", f"y{2 * half + 1}_")
             yield f"{_out(node.out, 2, half)} = {pair};"
 
 
-def _packed(dtype: DType, low: str, high: str) -> str:
+def _pack_pair(dtype: DType, low: str, high: str) -> str:
     """Two results in a word."""
     if dtype in PAIRED:
         return f"pack_{dtype.name}({low}, {high})"
@@ -140,7 +140,7 @@ def _packed(dtype: DType, low: str, high: str) -> str:
     return f"{first} | {second} << {bits}"
 
 
-def _staged(source: ir.StagedElements) -> Iterator[str]:
+def _staged_pairs(source: ir.StagedElements) -> Iterator[str]:
     """The pairs of a group: one in a row, one eight rows on."""
     name, size = source.name, source.dtype.storage_bytes
     inside = f"(({text(source.column)} + g_ * {8 * size}) ^ {name}_x_)"
@@ -264,7 +264,7 @@ def _store_half(node: ir.StGlobalVec, half: int) -> Iterator[str]:
     yield from braced(guard, _store_pair(node, half))
 
 
-def _stored(node: ir.StGlobalVec, half: int) -> tuple[tuple[str, str], str, list[str]]:
+def _stored_pair(node: ir.StGlobalVec, half: int) -> tuple[tuple[str, str], str, list[str]]:
     """The C types of a pair of results and of one, the pair, and each of them."""
     bits = 8 * node.dtype.storage_bytes
     if results_per_group(node.dtype) == 2:
@@ -279,7 +279,7 @@ def _stored(node: ir.StGlobalVec, half: int) -> tuple[tuple[str, str], str, list
 
 def _store_pair(node: ir.StGlobalVec, half: int) -> Iterator[str]:
     columns, step = node.fragment.columns, node.column_stride * node.dtype.storage_bytes
-    kinds, pair, values = _stored(node, half)
+    kinds, pair, values = _stored_pair(node, half)
     if node.width == 2:
         place = f"*({kinds[0]}*)(p{half}_ + g_ * {8 * step})"
         yield f"if (column_ + g_ * 8 < {columns}) {place} = {pair};"

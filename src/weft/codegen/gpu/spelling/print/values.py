@@ -120,7 +120,7 @@ class ValuePrinter:
             case values.CombineElement():
                 yield self.combine(node)
             case values.PlaceOf(name=name, source=source, size=size):
-                yield f"const int {name} = (int){_clamped(source, self.dtypes[source], size)};"
+                yield f"const int {name} = (int){_clamp(source, self.dtypes[source], size)};"
             case values.Report():
                 yield self.report(node)
 
@@ -291,7 +291,7 @@ class ValuePrinter:
         return " | ".join(f"{part} << {8 * size * i}" for i, part in enumerate(parts))
 
 
-def _clamped(source: str, dtype: DType, size: int) -> str:
+def _clamp(source: str, dtype: DType, size: int) -> str:
     """An integer held to [0, size), in as many bits as it has."""
     kind = "u32" if dtype is UI32 else "int" if dtype.bits < 64 else "i64"
     if _is_unsigned(dtype):

@@ -257,7 +257,7 @@ class _Reader:
         def one() -> None:
             name = self.tokens.current.text
             if name not in [field.name for field in rest]:
-                self.tokens.fail(f"expected {_wanted(rest)}")
+                self.tokens.fail(f"expected {_wanted_fields(rest)}")
             while rest[0].name != name:
                 self.may_be_missing(rest.pop(0))
             rest.pop(0)
@@ -348,7 +348,7 @@ class _Reader:
         return Op(name, *args)
 
 
-def _wanted(rest: Sequence[Field[Any]]) -> str:
+def _wanted_fields(rest: Sequence[Field[Any]]) -> str:
     return f"one of the fields {commas(field.name for field in rest)}" if rest else "')'"
 
 

@@ -46,10 +46,10 @@ def print_kernel(kernel: ir.Kernel) -> str:
     inner += map(_show, (*kernel.maps, *kernel.tiles, *kernel.barriers, *kernel.tables))
     inner += [_show(kernel.workspace)] if kernel.workspace else []
     inner += _body(kernel.body)
-    return "\n".join(_braced(head, inner)) + "\n"
+    return "\n".join(_in_braces(head, inner)) + "\n"
 
 
-def _braced(head: str, inner: Iterable[str]) -> Iterator[str]:
+def _in_braces(head: str, inner: Iterable[str]) -> Iterator[str]:
     yield f"{head} {{"
     yield from (f"  {line}" for line in inner)
     yield "}"
@@ -68,24 +68,24 @@ def _lines(node: ir.Stmt) -> Iterator[str]:
             yield f"set {name} = {_show(value)}"
         case ir.For(var=var, start=start, stop=stop, step=step, body=body):
             times = f" times={node.times}" if node.times != 1 else ""
-            yield from _braced(f"for {var} in {_show((start, stop, step))}{times}", _body(body))
+            yield from _in_braces(f"for {var} in {_show((start, stop, step))}{times}", _body(body))
         case ir.If(cond=cond, then=then, otherwise=otherwise):
-            yield from _braced(f"if {_show(cond)}", _body(then))
+            yield from _in_braces(f"if {_show(cond)}", _body(then))
             if otherwise:
-                yield from _braced("else", _body(otherwise))
+                yield from _in_braces("else", _body(otherwise))
         case ir.Roles(cases=cases):
-            yield from _braced("roles", (line for case in cases for line in _role(case)))
+            yield from _in_braces("roles", (line for case in cases for line in _role(case)))
         case values.Compute(op=op):
             yield _op(op)
         case ir.Epilogue(sources=sources, ops=ops):
             head = f"epilogue({_fields(node, ('sources', 'ops'))})"
-            yield from _braced(head, [*map(_show, sources), *map(_op, ops)])
+            yield from _in_braces(head, [*map(_show, sources), *map(_op, ops)])
         case _:
             yield _show(node)
 
 
 def _role(case: ir.Role) -> Iterator[str]:
-    yield from _braced(f"{case.name} first={case.first} count={case.count}", _body(case.body))
+    yield from _in_braces(f"{case.name} first={case.first} count={case.count}", _body(case.body))
 
 
 def _op(op: ElementOp) -> str:

@@ -263,7 +263,9 @@ class Warp(ABC):
 
     def places(self, address: ir.Address) -> Array:
         """A byte address for every lane."""
-        return np.broadcast_to(np.asarray(self.value(self.address(address))), (WARP,))
+        start = self.block.kernel.tile(address.tile).offset
+        found = np.asarray(self.value(address.offset) + start)
+        return found if found.shape == (WARP,) else np.broadcast_to(found, (WARP,))
 
     def barrier(self, place: ir.BarrierAt, mask: Lanes, block: Block | None = None) -> Mbarrier:
         block = block or self.block

@@ -156,7 +156,7 @@ class Strand(Elements):
         self, var: str, bounds: Sequence[Value], body: Sequence[ir.Stmt], mask: Lanes
     ) -> Running:
         """A loop; lanes with fewer turns wait for the others."""
-        if all(len(np.unique(np.broadcast_to(b, (WARP,))[mask])) == 1 for b in bounds):
+        if all(isinstance(b, int) or len(np.unique(b[mask])) == 1 for b in bounds):
             for number in range(*(only(bound, mask) for bound in bounds)):
                 self.names[var] = number
                 self.block.budget.spend()

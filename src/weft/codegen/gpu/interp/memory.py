@@ -46,9 +46,10 @@ class SharedMemory:
 
     def places(self, start: Array | int, count: int) -> Array:
         """The numbers of `count` bytes from each start."""
-        found: Array = np.asarray(start)[..., None] + np.arange(count)
-        if found.size and (found.min() < 0 or found.max() >= self.size):
-            raise Hazard(f"shared memory is used at byte {int(found.max())} of {self.size}")
+        first: Array = np.asarray(start)
+        if first.size and count and (first.min() < 0 or first.max() + count > self.size):
+            raise Hazard(f"shared memory is used at byte {first.max() + count - 1} of {self.size}")
+        found: Array = first[..., None] + np.arange(count)
         return found
 
     def load(self, start: Array | int, count: int, what: str) -> Array:

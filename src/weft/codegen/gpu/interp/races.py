@@ -40,6 +40,12 @@ class Races:
         self.read = np.zeros((warps, size), np.int64)
         self.counted = np.zeros((warps, size), np.int64)
         """When each warp last counted in each byte; such accesses need no order among them."""
+        # The latest of all bytes, by warp: what a warp has seen of these it has seen of every byte,
+        # and no byte has to be looked at.
+        self.last_written = np.zeros(warps, np.int64)
+        self.last_read = np.zeros(warps, np.int64)
+        self.last_counted = np.zeros(warps, np.int64)
+        self.last_after = np.full(warps, _NOBODY, np.int64)
         self.meetings = np.zeros(warps, np.int64)
         """How often the lanes of each warp have met."""
         self.lane = np.full(size, _NOBODY, np.int16)
@@ -72,7 +78,7 @@ class Races:
         self._check_written(warp, where, f"{what} reads")
         if lanes is not None:
             self._check_lanes(warp, places, lanes, what)
-        self.read[warp, where] = self.seen[warp, warp]
+        self.read[warp, where] = self.last_read[warp] = self.seen[warp, warp]
 
     def writes(self, warp: int, places: Array, what: str, lanes: Array | None = None) -> None:
         """A warp writes bytes; whoever wrote or read them did so before. Without `lanes` the warp
@@ -80,16 +86,16 @@ class Races:
         where = places.reshape(-1)
         self.check_free(warp, where, what)
         self.writer[where] = warp
-        self.written[where] = self.seen[warp, warp]
+        self.written[where] = self.last_written[warp] = self.seen[warp, warp]
         self.lane[places] = _NOBODY if lanes is None else lanes[:, None]
-        self.after[where] = self.meetings[warp]
+        self.after[where] = self.last_after[warp] = self.meetings[warp]
 
     def counts(self, warp: int, places: Array) -> None:
         """A warp counts in bytes; whoever else wrote or read them did so before."""
         where = places.reshape(-1)
         self._check_stored(warp, where, "counting changes")
         self._check_read(warp, where, "counting")
-        self.counted[warp, where] = self.seen[warp, warp]
+        self.counted[warp, where] = self.last_counted[warp] = self.seen[warp, warp]
 
     def check_free(self, warp: int, places: Array, what: str) -> None:
         """Nobody but this warp may still be at these bytes."""
@@ -98,13 +104,13 @@ class Races:
         self._check_read(warp, where, what)
 
     def _check_read(self, warp: int, where: Array, what: str) -> None:
-        late = self.read[:, where] > self.seen[warp][:, None]
-        late[warp] = False
-        if late.any():
-            other = int(np.flatnonzero(late.any(axis=1))[0])
-            raise Hazard(
-                f"{what} of warp {warp} overwrites shared memory that warp {other} may still read"
-            )
+        seen = self.seen[warp]
+        for other in np.flatnonzero(self.last_read > seen).tolist():
+            if other != warp and (self.read[other, where] > seen[other]).any():
+                raise Hazard(
+                    f"{what} of warp {warp} overwrites shared memory that warp {other} may still "
+                    "read"
+                )
 
     def check_unread(self, places: Array, known: Array | None) -> None:
         """Nobody may still read these bytes, as far as another block knows."""
@@ -117,6 +123,8 @@ class Races:
         self.writer[places] = _NOBODY
 
     def _check_lanes(self, warp: int, places: Array, lanes: Array, what: str) -> None:
+        if self.last_after[warp] != self.meetings[warp]:
+            return
         strange = (self.writer[places] == warp) & (self.lane[places] != lanes[:, None])
         if (strange & (self.after[places] == self.meetings[warp])).any():
             raise Hazard(
@@ -126,17 +134,21 @@ class Races:
 
     def _check_written(self, warp: int, where: Array, what: str) -> None:
         self._check_stored(warp, where, what)
-        late = self.counted[:, where] > self.seen[warp][:, None]
+        seen = self.seen[warp].copy()
         # Lanes of the warp itself have counted and met since.
-        late[warp] = self.counted[warp, where] == self.seen[warp, warp]
-        if late.any():
-            other = int(np.flatnonzero(late.any(axis=1))[0])
-            raise Hazard(
-                f"{what} shared memory that warp {other} counted in, and warp {warp} has not met "
-                "it since"
-            )
+        seen[warp] -= 1
+        for other in np.flatnonzero(self.last_counted > seen).tolist():
+            if (self.counted[other, where] > seen[other]).any():
+                raise Hazard(
+                    f"{what} shared memory that warp {other} counted in, and warp {warp} has not "
+                    "met it since"
+                )
 
     def _check_stored(self, warp: int, where: Array, what: str) -> None:
+        ahead = self.last_written > self.seen[warp]
+        ahead[warp] = False
+        if not ahead.any():
+            return
         writer = self.writer[where]
         others = (writer != _NOBODY) & (writer != warp)
         if not others.any():

@@ -39,6 +39,8 @@ _VECTOR: Final[Mapping[str, Any]] = {
     "ge": lambda a, b: (a >= b) + 0,
     "gt": lambda a, b: (a > b) + 0,
 }
+_TRUTHS: Final = frozenset({"lt", "le", "eq", "ne", "ge", "gt"})
+"""Functions whose results are 0 and 1."""
 
 
 class Place(Protocol):
@@ -50,11 +52,16 @@ class Place(Protocol):
 
 def evaluate(expression: Scalar, names: Mapping[str, Value], warp: int, block: Place) -> Value:
     """The value of an expression for the lanes of a warp."""
+    # Nearly all are of these three, and asking for a class is faster than matching.
+    if isinstance(expression, Op):
+        left = evaluate(expression.lhs, names, warp, block)
+        right = evaluate(expression.rhs, names, warp, block)
+        return _apply(expression, left, right)
+    if isinstance(expression, Name):
+        return names[expression.name]
+    if isinstance(expression, Lit):
+        return expression.value
     match expression:
-        case Lit(value=value):
-            return value
-        case Name(name=name):
-            return names[name]
         case Special(which=Which.LANE):
             return _LANE
         case Special(which=Which.THREAD):
@@ -67,10 +74,6 @@ def evaluate(expression: Scalar, names: Mapping[str, Value], warp: int, block: P
             return evaluate(inner, names, warp, block)
         case TableAt(table=table, index=index):
             return _lookup(block.kernel, table, evaluate(index, names, warp, block))
-        case Op(fn=fn, lhs=lhs, rhs=rhs):
-            left = evaluate(lhs, names, warp, block)
-            right = evaluate(rhs, names, warp, block)
-            return _apply(expression, fn, left, right)
         case _:
             raise InternalError(f"no meaning for {type(expression).__name__}")
 
@@ -82,21 +85,23 @@ def _lookup(kernel: ir.Kernel, table: str, index: Value) -> Value:
     return np.asarray(values, np.int64)[index]
 
 
-def _apply(expression: Op, fn: str, left: Value, right: Value) -> Value:
-    if fn in ("div", "mod") and (np.min(left) < 0 or np.min(right) <= 0):
+def _apply(expression: Op, left: Value, right: Value) -> Value:
+    fn = expression.fn
+    if fn in ("div", "mod") and (_least(left) < 0 or _least(right) <= 0):
         raise Hazard(f"{fn} of {left} and {right}: C rounds negative numbers differently")
-    result = _compute(fn, left, right)
-    largest = abs(result) if isinstance(result, int) else int(np.abs(result).max())
-    if largest >= _LIMIT and not is_wide(expression):
-        raise Hazard(f"{fn} of {left} and {right} does not fit 32 bits")
-    return result
-
-
-def _compute(fn: str, left: Value, right: Value) -> Value:
     if isinstance(left, int) and isinstance(right, int):
-        return FOLD[fn](left, right)
-    result: Value = _VECTOR[fn](left, right)
-    return result
+        number = FOLD[fn](left, right)
+        if abs(number) < _LIMIT or is_wide(expression):
+            return number
+    else:
+        result: NDArray[np.int64] = _VECTOR[fn](left, right)
+        if fn in _TRUTHS or np.maximum.reduce(np.abs(result)) < _LIMIT or is_wide(expression):
+            return result
+    raise Hazard(f"{fn} of {left} and {right} does not fit 32 bits")
+
+
+def _least(value: Value) -> int:
+    return value if isinstance(value, int) else int(value.min())
 
 
 def is_wide(expression: Scalar) -> bool:
@@ -112,8 +117,8 @@ def is_wide(expression: Scalar) -> bool:
 
 def truth(value: Value) -> Lanes:
     """A condition, for every lane."""
-    found: Lanes = np.broadcast_to(np.asarray(value) != 0, (32,))
-    return found
+    found: Lanes = np.asarray(value) != 0
+    return found if found.shape == _LANE.shape else np.broadcast_to(found, _LANE.shape)
 
 
 def each_lane(mask: Lanes) -> Iterator[Lanes]:

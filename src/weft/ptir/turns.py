@@ -44,6 +44,8 @@ from weft.ptir.term import Term
 from weft.ptir.types import TensorType, ValueType
 
 RULE = "in turns"
+_FARTHEST = 4
+"""How many times as many turns as are wanted, or as few, there may be."""
 _MOST_PRODUCTS = 16
 """How many large products of a program are looked at."""
 
@@ -127,10 +129,13 @@ def _found(program: Program, seed: Instruction, sizes: TurnSizes) -> _Loop | Non
 
 
 def _turns(size: int, wanted: float) -> int:
-    """In how many turns an axis is gone through: a divisor of its size, at least as many as wanted
-    where there is one."""
-    divisors = (n for n in range(2, size + 1) if size % n == 0)
-    return next((n for n in divisors if n >= wanted), size)
+    """In how many turns an axis is gone through: a divisor of its size, which is not far from what
+    is wanted; 1 where it has none."""
+    divisors = [n for n in range(2, size + 1) if size % n == 0]
+    most = _FARTHEST * max(wanted, 1.0)
+    enough = [n for n in divisors if wanted <= n <= most]
+    fewer = [n for n in divisors if wanted / _FARTHEST <= n < wanted]
+    return min(enough) if enough else max(fewer, default=1)
 
 
 def _saves(loop: _Loop, kind: TensorType) -> bool:

@@ -223,6 +223,17 @@ def test_small_products_stay() -> None:
     assert in_turns(program, replace(SIZES, least=SIZES.least + 1)) is program
 
 
+@pytest.mark.parametrize(("rows", "turns"), [(48, 4), (54, 6), (53, 0), (106, 0)])
+def test_turns_are_of_one_size(rows: int, turns: int) -> None:
+    """About as many as are wanted: none of one row each."""
+    x, y = np.zeros((rows, DEPTH), np.float32), np.zeros(rows, np.int32)
+    both = weft.jit(lambda x, w, y: weft.value_and_grad(LOSSES["mean"], (0, 1))(x, w, y))
+    after = in_turns(simple(both.program(x, W, y)), SIZES)
+    found = [after.regions_by_id[loop.body_region] for loop in loops(after)]
+    sizes = [kind.static_shape[0] for region in found for kind in region.results[-1:]]  # type: ignore[union-attr]
+    assert sizes == [rows // turns] if turns else not sizes
+
+
 def test_sums_that_take_more_memory_than_the_product_are_not_carried() -> None:
     wide = np.zeros((ROWS, 2 * ROWS), np.float32), np.zeros((CLASSES, 2 * ROWS), np.float32)
     both = weft.jit(lambda x, w, y: weft.value_and_grad(LOSSES["mean"], (0, 1))(x, w, y))

@@ -2,7 +2,8 @@
 
 Python makes one kernel after the other, and NVRTC takes longer for some of them than Python for
 all: where there is much to compile, processes get each source when it is printed, and are done soon
-after the last one.
+after the last one. They start before the first stage, where a program looks as if it had many
+kernels: until its first source is printed, they have loaded the compiler.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import Unimplemented
 from weft.memory.ir import BufferMap
 from weft.plan.ir import Plan
+from weft.ptir.ir import Program
 from weft.region.ir import Kernel, Module
 from weft.runtime import cache
 from weft.runtime.compilers import Workers
@@ -36,6 +38,9 @@ from weft.target.target import Target
 
 _READ: Final = frozenset({"gpu", "cu"})
 """Stages behind which there are other kernels, where somebody gives them."""
+_KINDS: Final = 3
+"""Kinds of instructions, ops that give values of one type, for each distinct kernel of a program:
+2.2 to 3 in training steps of transformers and convolutional networks."""
 _SWITCH: Final = 5e-4
 """Seconds after which threads that hand on messages may interrupt a stage."""
 
@@ -51,6 +56,17 @@ class Ahead:
         """What is not kept on disk, by the numbers of messages."""
         self._workers = Workers(PROCESS)
         self._most = self._started = 0
+
+    def expect(self, program: Program) -> None:
+        """Start the processes for the kernels that a program seems to have."""
+        kinds = {(i.op.name, i.output) for body in program.bodies for i in body.body}
+        self._start(gpu_kernels.worth(len(kinds) // _KINDS) - 1)
+
+    def _start(self, most: int) -> None:
+        """Have so many processes, at least."""
+        if most > self._started:
+            self._workers.start(most - self._started)
+            self._started = most
 
     def teller(self, count: int) -> Callable[[ir.Kernel], None] | None:
         """Who is told of kernels of so many structures; None where processes do not pay."""
@@ -79,11 +95,8 @@ class Ahead:
             return
         self._sources.append(source)
         self._workers.add(message_of(source, self.arch))
-        if not self._started:
-            # All at once: where one source is missing on disk others are, and a process that is
-            # there before its first source loads the compiler meanwhile.
-            self._started = self._most
-            self._workers.start(self._most)
+        # All at once: where one source is missing on disk others are.
+        self._start(self._most)
 
     def finished(self) -> dict[str, Cubin]:
         """The machine code of every source that was not kept on disk, which it is then."""
@@ -109,6 +122,7 @@ def working_ahead(compilation: Compilation, arch: str) -> Iterator[None]:
     """Let kernels of a compilation be compiled as soon as they are printed."""
     if _can_compile() and not _READ & compilation.overrides.keys():
         compilation.ahead = Ahead(arch)
+        compilation.ahead.expect(compilation.program)
     interval = sys.getswitchinterval()
     # Every answer of a process waits for the stages to let go of the interpreter, a few times: with
     # Python's usual 5 ms that is a tenth of what a short kernel takes.

@@ -103,8 +103,24 @@ def test_a_failure_ends_the_processes(
     assert not any(Path(f"/proc/{pid}").exists() for pid in seen)
 
 
+def test_processes_are_there_before_the_first_source(
+    monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
+) -> None:
+    seen: dict[str, int] = {}
+
+    def note(stage: str, *more: object) -> None:
+        seen[stage] = len(workers[0]._helpers)
+
+    monkeypatch.setattr("weft.driver.pipeline.at", note)
+    weft.compile(program(), target="sm90")
+    assert seen["frontend"] == seen["plan"] == seen["cu"] == 2
+
+
 def test_few_kernels_are_not_worth_it() -> None:
-    assert Ahead("sm_90a").teller(3) is None
+    ahead = Ahead("sm_90a")
+    assert ahead.teller(3) is None
+    ahead.expect(program())
+    assert not ahead._workers._helpers
 
 
 def test_where_nothing_can_be_started_all_is_made_here(

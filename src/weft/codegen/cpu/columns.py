@@ -30,8 +30,9 @@ from weft.region.ir import Reduce
 
 _STRIP: Final = 32
 """Rows that are added up before they join the totals."""
-_AT_A_TIME: Final = 4
-"""Rows that are added up in registers first, where a column has several totals."""
+_AT_A_TIME: Final = 8
+"""Rows that are added up in registers first, where a column has several totals: with four, the
+totals of eight rows come from the second cache twice as often, and all takes a twentieth longer."""
 
 
 class ColumnSums(Reductions):

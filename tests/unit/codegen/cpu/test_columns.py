@@ -11,6 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from weft.codegen.cpu import ir
+from weft.codegen.cpu.scopes import UNROLLED
 from weft.codegen.cpu.text import parse_routines, print_routines
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Builder, Program, Value
@@ -185,3 +187,16 @@ def test_parts_and_what_adds_them_up_are_pieces_for_many_threads(
     program = b.build(b.matmul(b.param("f32", [rows, depth]), b.param("f32", [depth, columns])))
     made = weft.compile(program, "cpu").artifact.kernels
     assert [kernel.work_items for kernel in made] == pieces
+
+
+def test_totals_are_read_and_written_for_eight_rows_of_the_matrix_at_a_time() -> None:
+    b = Builder("at a time")
+    program = b.build(b.matmul(b.param("f32", [5, 768]), b.param("f32", [768, 700])))
+    routine, *_ = parse_routines(weft.compile(program, "cpu").stages["cpu"])
+    unrolled = [
+        loop.stop.constant
+        for _, loops in ir.walk(routine.body)
+        for loop in loops
+        if loop.kind == UNROLLED and loop.var.startswith("ku")
+    ]
+    assert set(unrolled) == {8}

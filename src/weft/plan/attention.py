@@ -43,6 +43,10 @@ _WITH_TABLES: Final = {2: (40, 232), 3: (32, 160)}
 """The same where producers read tables that say which columns are seen."""
 
 
+_WARP_ROWS: Final = 16
+_STREAM_WARPS: Final = 4
+_STREAM_COLUMNS: Final = 64
+"""Of a stream of single warps."""
 _FEW_KEYS: Final = 64
 """Keys of a tile that single warps multiply."""
 _LEAST_TILES: Final = 2
@@ -185,6 +189,8 @@ def stream_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan
     depths = [_elements(kernel, summed_axes(kernel, name)) for name in found.products]
     widths = [_elements(kernel, value_axes(kernel, found, name)) for name in found.results]
     depths, widths = ([_up(n, _KEY_STEP) for n in sizes] for sizes in (depths, widths))
+    if not target.has("wgmma"):
+        return _warp_stream_plan(kernel, target, header, depths, widths)
     consumers, stages = 2, 2
     given = _given(band_of_stream(kernel, found).band, consumers)
     drawing = _DRAWING if draws_words(kernel) else 0
@@ -201,6 +207,26 @@ def stream_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan
     return AttentionPlan(
         header, _QUERIES_EACH * consumers, size, stages, consumers=consumers, registers=given
     )
+
+
+def _warp_stream_plan(
+    kernel: Kernel, target: Target, header: Header, depths: Sequence[int], widths: Sequence[int]
+) -> AttentionPlan:
+    """Four warps of 16 rows, and the most columns with which two blocks share a unit; one, where
+    even few columns leave no room for two."""
+    found, limits = stream_parts(kernel), target.limits
+    rows, stages = _WARP_ROWS * _STREAM_WARPS, 2
+    drawing = _DRAWING if draws_words(kernel) else 0
+    columns = _up(kernel.sizes[found.column], _KEY_STEP)
+    most = limits.registers_per_thread - _SPARE_REGISTERS // 2 - drawing
+    for size in range(min(_STREAM_COLUMNS, columns), _KEY_STEP, -_KEY_STEP):
+        shared = 2 * (rows + stages * size) * sum(depths) + _OTHER_SHARED
+        registers = stream_registers(size, len(depths), widths)
+        if registers <= most and 2 * shared <= limits.shared_bytes_per_unit:
+            break
+    else:
+        size = _KEY_STEP
+    return AttentionPlan(header, rows, size, stages, consumers=_STREAM_WARPS, registers=(0, 0))
 
 
 def stream_registers(columns: int, products: int, widths: Sequence[int]) -> int:

@@ -174,7 +174,7 @@ class _Lowering:
 
     def _choose_kernels(self, fusion: Fusion, fuse: Fuse) -> Module:
         module = self._module(fusion, fuse(fusion))
-        if self.target.has("wgmma"):
+        if self.target.kind is Kind.GPU and self.target.streams_attention:
             module = join_streams(module)
         if self.target.streams_attention:
             module = join_attention(module, self.target)
@@ -198,7 +198,7 @@ class _Lowering:
     def _streamed_blocks(self) -> set[str]:
         """What streams read: they go through rows as they lie, also where query heads that share
         keys make their columns axes that do not follow one another."""
-        if not self.target.has("wgmma"):
+        if self.target.kind is not Kind.GPU or not self.target.streams_attention:
             return set()
         chains = (chain for chain in self.scop.chains if chain.kind == "stream")
         members = [self.blocks[name] for chain in chains for name in chain.blocks]

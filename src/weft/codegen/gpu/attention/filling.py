@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -84,3 +84,10 @@ class Filling:
             guard = both(guard, column < extents[1])
         start = total(operand.offset, *terms) * operand.dtype.storage_bytes
         return ir.CpAsync(target, self.buffers.index(operand.tensor), start, guard)
+
+
+def element_at(tile: TileLayout, row: Scalar, column: Scalar, first: int) -> Scalar:
+    """Where an element lies whose column is less than 16 behind a `first` one, a multiple of 16."""
+    panel, inside = divmod(first, tile.panel_columns)
+    one = replace(tile, columns=tile.panel_columns)
+    return one.of(row, column - first + inside) + panel * tile.panel_bytes

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.attention.filling import Filling
+from weft.codegen.gpu.attention.filling import Filling, element_at
 from weft.codegen.gpu.attention.hulls import bounds
 from weft.codegen.gpu.attention.queries import (
     STEP,
@@ -48,7 +48,6 @@ from weft.codegen.gpu.ir.scalar import (
     Name,
     Scalar,
 )
-from weft.codegen.gpu.ir.swizzle import TileLayout
 from weft.codegen.gpu.ir.values import Variable
 from weft.foundation.dtypes import F32
 
@@ -222,7 +221,7 @@ class Sm80Builder:
         place = depth // 4 if self.layout.holds_queries else 0
         for band in self.bands:
             row, column = band.warp_row + (LANE & 15), (LANE >> 4) * 8 + depth
-            source = ir.Address("q", _at(self.layout.q, row, column, depth))
+            source = ir.Address("q", element_at(self.layout.q, row, column, depth))
             yield ir.LdMatrix(ir.RegAt(f"queries{band.stem}", place), source, transposed=False)
 
     def score_products(self) -> Iterator[ir.Stmt]:
@@ -237,7 +236,7 @@ class Sm80Builder:
             rows = depth // 4 if layout.holds_queries else 0
             for key in range(0, self.plan.tile_kv, STEP):
                 row = key + (LANE & 7) + (LANE >> 4) * 8
-                place = _at(layout.k, row, ((LANE >> 3) & 1) * 8 + depth, depth)
+                place = element_at(layout.k, row, ((LANE >> 3) & 1) * 8 + depth, depth)
                 source = ir.Address("k", self.slot * layout.k_bytes + place)
                 yield ir.LdMatrix(ir.RegAt("key_part"), source, transposed=False)
                 for band in self.bands:
@@ -253,7 +252,7 @@ class Sm80Builder:
         for key in range(0, self.plan.tile_kv, STEP):
             for column in range(0, layout.width, STEP):
                 row = key + (LANE & 15)
-                place = _at(layout.v, row, (LANE >> 4) * 8 + column, column)
+                place = element_at(layout.v, row, (LANE >> 4) * 8 + column, column)
                 source = ir.Address("v", self.slot * layout.v_bytes + place)
                 yield ir.LdMatrix(ir.RegAt("value_part"), source, transposed=True)
                 for band in self.bands:
@@ -262,13 +261,6 @@ class Sm80Builder:
                         weights = ir.RegAt(f"weights{band.stem}", key // 4)
                         values = ir.RegAt("value_part", 2 * half)
                         yield ir.MmaSync(acc, weights, values, dtype, dtype)
-
-
-def _at(tile: TileLayout, row: Scalar, column: Scalar, first: int) -> Scalar:
-    """Where an element lies whose column is less than 16 behind a `first` one, a multiple of 16."""
-    panel, inside = divmod(first, tile.panel_columns)
-    one = replace(tile, columns=tile.panel_columns)
-    return one.of(row, column - first + inside) + panel * tile.panel_bytes
 
 
 def _turns(steps: Steps, number: int) -> Scalar:

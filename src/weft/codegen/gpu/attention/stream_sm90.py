@@ -67,9 +67,9 @@ _LOADS_ROWS: Final = LANES
 _STAGING: Final = (2, 3)
 """The warps that bring what is read for each column: a producer's thread has few registers."""
 _CONSUMER: Final = Name("for_consumer")
-_BLOCK: Final = Name("column_block")
+BLOCK_AT: Final = Name("column_block")
 _PART: Final = Name("part")
-_SUMS: Final = ("scores", "other")
+SUMS: Final = ("scores", "other")
 """The registers of the products."""
 
 
@@ -217,14 +217,14 @@ class StreamBuilder:
     # The producer
 
     def producer(self) -> Iterator[ir.Stmt]:
-        blocks = ir.For(_BLOCK.name, Name("first"), Name("last"), 1, (*self.load_block(),))
+        blocks = ir.For(BLOCK_AT.name, Name("first"), Name("last"), 1, (*self.load_block(),))
         through = self.each_tile(self.each_part((blocks,)))
         yield ir.If(THREAD.equals(0), (*self.ring.start(), through))
         rows = (*self.ahead.start(), self.each_tile((*self.load_rows(),)))
         yield ir.If(THREAD.equals(_LOADS_ROWS), rows)
         for number, sources in enumerate(self.shares):
             body = (*self.stage_block(sources),)
-            stage = ir.For(_BLOCK.name, Name("first"), Name("last"), 1, body)
+            stage = ir.For(BLOCK_AT.name, Name("first"), Name("last"), 1, body)
             through = self.each_tile(self.each_part((stage,)))
             yield ir.If(WARP.equals(_STAGING[number]), (*self.ring.start(), through))
 
@@ -241,7 +241,7 @@ class StreamBuilder:
         yield ir.MbarrierWait(ir.BarrierAt("empty", slot), self.ring.phase ^ 1)
         yield ir.MbarrierExpectTx(full, sum(tile.bytes for tile in tiles))
         for number, product in enumerate(self.problem.products):
-            start, row = slot * tiles[number].bytes, _BLOCK * layout.tile_columns
+            start, row = slot * tiles[number].bytes, BLOCK_AT * layout.tile_columns
             target = ir.Address(f"columns{number}", start)
             yield from self.loads(target, target.tile, product.streamed, tiles[number], row, full)
         yield from self.ring.advance()
@@ -296,7 +296,7 @@ class StreamBuilder:
 
     def stage_column(self, number: int, source: Source, place: Scalar) -> Body:
         layout, name = self.layout, f"staged{number}"
-        column = _BLOCK * layout.tile_columns + place
+        column = BLOCK_AT * layout.tile_columns + place
         load = self.load(name, source, Lit(0), column, column < layout.columns)
         scaled = (*self.scaled(name, source),)
         start = self.ring.slot * layout.staged_bytes + number * layout.tile_columns * 4
@@ -342,7 +342,7 @@ class StreamBuilder:
     def tile(self) -> Iterator[ir.Stmt]:
         """All blocks of columns for 64 rows."""
         layout = self.layout
-        for name, _ in zip(_SUMS, self.problem.products, strict=False):
+        for name, _ in zip(SUMS, self.problem.products, strict=False):
             yield ir.Registers(name, ir.RegisterKind.F32, layout.tile_columns // 2)
         for number, result in enumerate(self.problem.results):
             kind, count = ir.RegisterKind.B32, layout.tile_columns // 4
@@ -374,7 +374,7 @@ class StreamBuilder:
         at its upper edge."""
         for number, (start, end, masked) in enumerate(self.layout.steps_of_tile().ranges):
             if self.layout.at_most(partial(_length, number=number)) > 0:
-                yield ir.For(_BLOCK.name, start, end, 1, (*self.step(masked=masked),))
+                yield ir.For(BLOCK_AT.name, start, end, 1, (*self.step(masked=masked),))
 
     def step(self, *, masked: bool) -> Iterator[ir.Stmt]:
         slot, phase = self.ring.slot, self.ring.phase
@@ -409,7 +409,7 @@ class StreamBuilder:
             rows = operand_offset(own, Major.K, 0, depth)
             a = ir.WgmmaOperand(f"rows{number}", rows, Major.K)
             b = ir.WgmmaOperand(name, operand_offset(tile, Major.K, 0, depth), Major.K)
-            yield ir.Wgmma(_SUMS[number], layout.tile_columns, a, b, dtype, dtype, depth > 0)
+            yield ir.Wgmma(SUMS[number], layout.tile_columns, a, b, dtype, dtype, depth > 0)
         yield ir.WgmmaCommit()
 
     def powers(self, *, masked: bool) -> ir.Stmt:
@@ -474,7 +474,7 @@ class StreamBuilder:
     def fragment(self) -> ir.Fragment:
         """A thread's share of the rows and of a block's columns."""
         row = self.first_row + QUARTER * 16 + (LANE >> 2)
-        column = _BLOCK * self.layout.tile_columns + (LANE & 3) * 2
+        column = BLOCK_AT * self.layout.tile_columns + (LANE & 3) * 2
         groups = self.layout.tile_columns // 8
         return ir.Fragment(groups, row, column, self.problem.rows, self.problem.columns)
 

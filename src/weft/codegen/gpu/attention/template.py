@@ -16,6 +16,11 @@ from weft.codegen.gpu.attention.sm80_layout import Sm80Layout, sm80_refusals
 from weft.codegen.gpu.attention.sm90 import AttentionBuilder
 from weft.codegen.gpu.attention.stream_layout import StreamLayout, stream_refusals
 from weft.codegen.gpu.attention.stream_problem import analyse_stream
+from weft.codegen.gpu.attention.stream_sm80 import (
+    StreamSm80Builder,
+    StreamSm80Layout,
+    stream_sm80_refusals,
+)
 from weft.codegen.gpu.attention.stream_sm90 import StreamBuilder
 from weft.codegen.gpu.body.accept import kernel_refusals
 from weft.codegen.gpu.products.operand import Refusal
@@ -27,7 +32,7 @@ from weft.region.ir import form_of
 
 
 class AttentionTemplate:
-    """Attention in one kernel, of many queries or of few; its gradients in two, on SM90."""
+    """Attention in one kernel, of many queries or of few; its gradients in two."""
 
     name: Final = "attention"
 
@@ -40,6 +45,8 @@ class AttentionTemplate:
             layout = _layout(job)
         except Refusal as refusal:
             return [*found, refusal.finding]
+        if isinstance(layout, StreamSm80Layout):
+            return [*found, *stream_sm80_refusals(layout)]
         if isinstance(layout, StreamLayout):
             return [*found, *stream_refusals(layout)]
         if isinstance(layout, FewLayout):
@@ -50,6 +57,8 @@ class AttentionTemplate:
 
     def build(self, job: Job[AttentionPlan], name: str) -> ir.Kernel:
         layout = _layout(job)
+        if isinstance(layout, StreamSm80Layout):
+            return StreamSm80Builder(layout, name).kernel()
         if isinstance(layout, StreamLayout):
             return StreamBuilder(layout, name).kernel()
         if isinstance(layout, FewSm80Layout):
@@ -62,10 +71,11 @@ class AttentionTemplate:
 
 
 def _layout(job: Job[AttentionPlan]) -> Layout | StreamLayout:
-    if isinstance(form_of(job.kernel), Stream):
-        return StreamLayout(analyse_stream(job.kernel, job.refs), job.plan, job.target)
-    problem = analyse(job.kernel, job.refs, ends=job.plan.parts > 0)
     warpgroups = job.target.has("wgmma")
+    if isinstance(form_of(job.kernel), Stream):
+        stream = StreamLayout if warpgroups else StreamSm80Layout
+        return stream(analyse_stream(job.kernel, job.refs), job.plan, job.target)
+    problem = analyse(job.kernel, job.refs, ends=job.plan.parts > 0)
     if job.plan.parts:
         few = FewLayout if warpgroups else FewSm80Layout
         return few(packed(problem, job.plan.tile_q), job.plan, job.target)

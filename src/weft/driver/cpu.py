@@ -37,7 +37,10 @@ class CpuExecutable:
     def execute(
         self, inputs: Sequence[Array], *, seed: int = 0, observer: Observer | None = None
     ) -> list[Array]:
-        return self.execute_held(inputs, None, (), seed=seed)
+        try:
+            return self._run(inputs, seed)
+        except MemoryError:
+            raise self.executable.out_of_memory() from None
 
     def execute_held(
         self, inputs: Sequence[Array], holder: object, data: Sequence[int], *, seed: int = 0

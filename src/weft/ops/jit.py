@@ -144,6 +144,10 @@ class Jitted:
         try:
             if not captured:
                 for ready in self._ready:
+                    if ready.is_plain and not kwargs:
+                        made = ready.call_plain(self.name, self.function, args)
+                        if made is not None:
+                            return made
                     home = own_arena(ready.backend)
                     taken = ready.take(home, self.name, args, kwargs)
                     if taken is not None and ready.version.is_current(self.function):

@@ -16,16 +16,21 @@ from weakref import ref
 import numpy as np
 
 from weft.driver.backends import Backend
+from weft.driver.execute import Prepared
 from weft.foundation.arrays import handed_in
+from weft.foundation.errors import WeftError
 from weft.ops.autocast import autocast_dtype
 from weft.ops.donation import Claim
 from weft.ops.graph.arena import Arena
-from weft.ops.graph.node import Donated, tensor_type
+from weft.ops.graph.context import own_arena
+from weft.ops.graph.faults import told_by_line
+from weft.ops.graph.hooks import execute
+from weft.ops.graph.node import Donated, Node, tensor_type
 from weft.ops.handing import Found, OtherKind, Outline, results_of
 from weft.ops.mode import called_in_training
 from weft.ops.numbers import number
 from weft.ops.promotion import EXACT
-from weft.ops.pytree import Structure, leaves_like
+from weft.ops.pytree import LEAF, Structure, leaves_like
 from weft.ops.remembered import Remembered, recall
 from weft.ops.settings import can_change
 from weft.ops.state import Holder
@@ -101,16 +106,23 @@ class _Module:
     structure: Structure
     kinds: tuple[TensorType, ...]
 
-    def take(self, value: Any, call: Taken) -> bool:
+    def find(self, value: Any, backend: Backend) -> Remembered | None:
+        """What is known of a module, if it is one like this."""
         known = recall(value) if isinstance(value, Holder) else None
         if known is None or known.kinds != self.kinds:
-            return False
-        if known.backend is not None and known.backend is not call.home.backend:
-            return False
+            return None
+        if known.backend is not None and known.backend is not backend:
+            return None
         if known.structure is not self.structure:
             if known.structure != self.structure:
-                return False
+                return None
             known.structure = self.structure
+        return known
+
+    def take(self, value: Any, call: Taken) -> bool:
+        known = self.find(value, call.home.backend)
+        if known is None:
+            return False
         call.modules.append(known)
         call.inputs += known.storages
         return True
@@ -217,9 +229,10 @@ class Ready:
     """A kind of call, and the version that serves it."""
 
     __slots__ = (
-        "_autocast", "_given", "_holder", "_kinds", "_names", "_outlines", "_parts", "_slots",
-        "_training", "backend", "data", "donated", "kinds", "other_data", "results", "state",
-        "version",
+        "_autocast", "_given", "_holder", "_kinds", "_looks", "_names", "_outlines", "_parts",
+        "_slots",
+        "_training", "backend", "data", "donated", "is_plain", "kinds", "other_data", "results",
+        "state", "version",
     )  # fmt: skip
 
     def __init__(
@@ -254,6 +267,17 @@ class Ready:
         """Those that are of no group either."""
         self._holder: object = None
         self._parts: list[ref[Any]] = []
+        self._looks = bool(traced.captured) or not version.ways.are_none
+        """Whether it has to be looked at what the function captures."""
+        pairs = zip(self._kinds, self._slots, strict=True)
+        self.is_plain = (
+            all(kind is not None or isinstance(slot, _Module) for kind, slot in pairs)
+            and not (self._names or donated or self.state)
+            and traced.is_plain
+            and traced.structure is LEAF
+            and len(self.kinds) == 1
+        )
+        """Whether a call has tensors and modules by position, keeps them, and returns a tensor."""
 
     def take(
         self, home: Arena, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -291,6 +315,48 @@ class Ready:
                 # An argument that came later has a tensor of it too.
                 return self.take(home, name, args, kwargs)
         return call
+
+    def call_plain(self, name: str, function: Any, args: Sequence[Any]) -> Tensor | None:
+        """The result of a call where `is_plain`; None where the call is of another kind. Nothing is
+        done here that such a call does not need."""
+        if len(args) != len(self._kinds) or autocast_dtype() is not self._autocast:
+            return None
+        if called_in_training(name) != self._training:
+            return None
+        backend = self.backend
+        inputs: list[Any] = []
+        owners: list[Any] = []
+        for value, kind, slot in zip(args, self._kinds, self._slots, strict=True):
+            if type(value) is not Tensor or kind is None:
+                known = slot.find(value, backend) if isinstance(slot, _Module) else None
+                if known is None:
+                    return None
+                owners.append(known)
+                inputs += known.storages
+                continue
+            node = value._node
+            storage = node.storage
+            if node.type is not kind or node.arena.backend is not backend:
+                return None
+            if type(storage) in _NOT_HELD or value.number is not None:
+                return None
+            inputs.append(storage)
+        version = self.version
+        if self._looks and not version.is_current(function):
+            return None
+        version.calls += 1
+        if version.traced.captured:
+            held = version.held()
+            owners.append(held)
+            inputs += held.storages
+        compiled = version.compiled
+        assert isinstance(compiled, Prepared)
+        holder = self.holder(owners) if owners else None
+        try:
+            (result,) = execute(compiled, inputs, 0, holder, self.data)
+        except WeftError as error:
+            raise told_by_line(error, lambda: version.traced.program) from None
+        return Tensor(Node(own_arena(backend), None, (), self.kinds[0], None, result))
 
     def are_known(self, call: Taken) -> bool:
         """Whether all arguments that can be groups are."""

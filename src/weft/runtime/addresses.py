@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Few: TypeAlias = list[tuple[int, memoryview, int, int]]
+"""Numbers of arrays, each with a table, a place in it that points to the array, and the offset
+there."""
 _HEAD: Final = object.__basicsize__
 _word: Final = ctypes.c_size_t.from_address
 
@@ -38,3 +41,16 @@ def _chosen() -> Callable[[Array], int]:
 
 address_of: Final[Callable[[Array], int]] = _chosen()
 """The address of an array's first element."""
+
+
+def few_words(changing: Mapping[int, Iterable[tuple[memoryview, int, int]]]) -> Few | None:
+    """All words that point to arrays, by the numbers of these, where each has one or two; else
+    None: then it is quicker to ask for each address once."""
+    found = [(number, *word) for number, words in changing.items() for word in words]
+    return found if len(found) <= 2 * len(changing) else None
+
+
+def point_words(few: Few, arrays: Sequence[Array]) -> None:
+    """Let words point to these arrays."""
+    for number, table, place, offset in few:
+        table[place] = address_of(arrays[number]) + offset

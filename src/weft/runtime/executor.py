@@ -26,7 +26,7 @@ from weft.foundation.errors import ExecutionError, InternalError, SpecViolation
 from weft.foundation.functions import broken_at
 from weft.foundation.ranks import Begun
 from weft.runtime import native
-from weft.runtime.addresses import address_of
+from weft.runtime.addresses import Few, address_of, few_words, point_words
 from weft.runtime.artifact import (
     Again,
     Artifact,
@@ -115,6 +115,7 @@ class _Workspace:
         self._places = 0
         for index, step in enumerate(artifact.steps):
             self._write(program, index, step)
+        self.few_inputs, self.few_outputs = map(few_words, self.changing.values())
 
     def _write(self, program: Program, index: int, step: Step) -> None:
         """The words of one step."""
@@ -166,8 +167,13 @@ class _Workspace:
             if slot.kept:
                 self.kept.point(slot.kept, table.data, place)
 
-    def fill(self, space: str, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
-        """The pointers of some of this run's inputs or outputs."""
+    def fill(
+        self, space: str, numbers: Sequence[int], arrays: Sequence[Array], few: Few | None = None
+    ) -> None:
+        """The pointers of some of this run's inputs or outputs; of all, where they are few."""
+        if few is not None:
+            point_words(few, arrays)
+            return
         changing = self.changing[space]
         for number in numbers:
             words = changing.get(number)
@@ -181,7 +187,7 @@ class _Workspace:
         quarter of the time of asking where it is, and a donated state is the same in every run."""
         numbers: Sequence[int] = range(len(inputs))
         if len(inputs) < _MANY:
-            self.fill("input", numbers, inputs)
+            self.fill("input", numbers, inputs, self.few_inputs)
             return
         if self.seen:
             pairs = enumerate(zip(self.seen, inputs, strict=True))
@@ -379,7 +385,7 @@ class Program:
             workspace.fill("input", self._inputs, inputs)
             workspace.holder, workspace.seen = weakref.ref(holder), []
             kept.forget()
-        workspace.fill("output", self._fresh, outputs)
+        workspace.fill("output", self._fresh, outputs, workspace.few_outputs)
         if threads != workspace.threads:
             workspace.use_threads(threads, self._work)
         if self._fresh_runs:
@@ -450,8 +456,10 @@ class Program:
         KeyboardInterrupt after Ctrl-C."""
         steps = self.artifact.steps
         count = len(steps)
-        flight = Flight()
         position = self._execute(workspace, 0, threads)
+        if position == count:
+            return
+        flight = Flight()
         while native.STOPPED < position < count:
             flight.land(position)
             step = steps[position]

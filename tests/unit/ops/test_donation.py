@@ -337,8 +337,8 @@ def test_what_waits_and_cannot_be_computed_does_not_stop_the_step(
 def test_a_weight_does_not_keep_what_was_made_of_it() -> None:
     x = owned()
     waits = x + 0.5
-    for turn in range(200):
+    for turn in range(300):
         (x * float(turn)).eval()
-    assert len(x._node.users or ()) < 20
+    assert len(x._node.users or ()) < 70
     add_one()(x)
     np.testing.assert_array_equal(waits.numpy(), START + 1.5)

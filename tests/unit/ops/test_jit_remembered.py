@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.python_calls import python_calls
 from weft import functional as F
 from weft import nn
 from weft.ops import remembered
@@ -345,3 +346,51 @@ def test_memory_that_two_donated_arguments_share_is_written_once() -> None:
         x = weft.asarray(np.full(3, 3.0, np.float32))
         first, second = f(x, copy.copy(x))
         assert (first.tolist(), second.tolist()) == ([4.0] * 3, [6.0] * 3)
+
+
+# -- calls of tensors and modules alone -----------------------------------------------------------
+
+
+def test_a_small_call_runs_little_python() -> None:
+    """About 58, 64 and 69 calls, 16 µs."""
+    with weft.graph(backend="cpu"):
+        x, model = fresh(4, 4).eval(), nn.Linear(4, 4).map(lambda w: w.eval())
+    add, apply, own = weft.jit(lambda a, b: a + b), weft.jit(call), weft.jit(model)
+    assert python_calls(lambda: add(x, x)) < 66
+    assert python_calls(lambda: apply(model, x)) < 71
+    assert python_calls(lambda: own(x)) < 75
+
+
+@pytest.mark.usefixtures("each_backend")
+def test_calls_of_all_kinds_after_a_plain_one() -> None:
+    f = weft.jit(lambda a, b: a * 2.0 + b)
+    x, other = fresh(2, 3), fresh(2, 3)
+    want = x.numpy() * 2.0 + other.numpy()
+    pairs: list[tuple[Any, Any]] = [
+        (x, other), (x.numpy(), other), (x, other.numpy()), (x + 0.0, other * 1.0), (x, other),
+    ]  # fmt: skip
+    for a, b in pairs * 2:
+        np.testing.assert_allclose(f(a, b).numpy(), want, rtol=1e-6)
+        np.testing.assert_allclose(f(a, b=b).numpy(), want, rtol=1e-6)
+        np.testing.assert_allclose(f(b=b, a=a).numpy(), want, rtol=1e-6)
+    assert f(x, 1.0).shape == (2, 3)
+    assert f(x[:1], other[:1]).shape == (1, 3)
+    assert f(x.astype(weft.float64), other.astype(weft.float64)).dtype is weft.float64
+    with pytest.raises(TypeError):
+        f(x)
+    weft.jit(lambda a: a + 1.0, donate="a")(x)
+    with pytest.raises(weft.UserError, match="was donated"):
+        f(x, other)
+
+
+def test_a_plain_call_sees_what_is_in_force() -> None:
+    f = weft.jit(lambda x: F.linear(x, x))
+    g = weft.jit(lambda x: x * (2.0 if nn.is_training() else 1.0))
+    x = fresh(3, 3)
+    for _ in range(2):
+        assert f(x).dtype is weft.float32
+        with weft.autocast("bf16"):
+            assert f(x).dtype is weft.bfloat16
+        plain = g(x).numpy()
+        with nn.training():
+            np.testing.assert_allclose(g(x).numpy(), plain * 2.0)

@@ -16,7 +16,6 @@ graph safe without a lock.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import count
@@ -37,7 +36,7 @@ _TYPES: dict[ValueType, ValueType] = {}
 _TENSORS: dict[tuple[DType, Shape], TensorType] = {}
 _next_form: Final[Callable[[], int]] = count().__next__
 _next_node: Final[Callable[[], int]] = count().__next__
-_FEW_USERS: Final = 8
+_MANY_USERS: Final = 64
 
 
 def tensor_type(dtype: DType, shape: Shape) -> TensorType:
@@ -170,7 +169,7 @@ class Node:
         """What a backend stored; a `TensorLiteral` for a constant; None: not computed yet."""
         self.owner: ref[Any] | None = None
         """The tensor that shows this node to the user, as long as it lives."""
-        self.users: deque[ref[Node]] | None = None
+        self.users: list[ref[Node]] | None = None
         """The instructions on this node, outside of traces, that wait to be computed; among them
         some that do not any more."""
         self.id = _next_node()
@@ -197,15 +196,13 @@ class Node:
         """An instruction on this node was captured."""
         users = self.users
         if users is None:
-            users = self.users = deque()
+            self.users = [ref(node)]
+            return
         users.append(ref(node))
-        if len(users) > _FEW_USERS:
-            # For each one that comes two are looked at: so those that are done go, and a weight
-            # that is used for ever has as many as wait.
-            for _ in range(2):
-                user = (oldest := users.popleft())()
-                if user is not None and user.storage is None:
-                    users.append(oldest)
+        count = len(users)
+        if count >= _MANY_USERS and not count & (count - 1):
+            # Those that are done go, so that a weight that is used for ever has few.
+            self.users = [user for user in users if _is_pending(user())]
 
     def waiting(self, inside: Collection[Node]) -> list[Node]:
         """The instructions on this node that somebody can still ask for, other than these."""
@@ -217,3 +214,8 @@ class Node:
         self.storage = storage
         self.form = None
         self.operands = ()
+
+
+def _is_pending(node: Node | None) -> bool:
+    """Whether it is there, and waits to be computed."""
+    return node is not None and node.storage is None

@@ -38,8 +38,9 @@ def loss(b: Builder, logits: Value, target: Value) -> Value:
     scores = wide - b.broadcast_to(largest, wide.shape)
     above = b.log(b.reduce_sum(b.exp(scores), [1]))
     rows = scores.type.static_shape[0]  # type: ignore[union-attr]
-    wanted = b.broadcast_to(b.reshape(target, [rows, 1]), wide.shape)
-    chosen = b.compare(b.iota("si64", wide.shape, 1), wanted, "equal")
+    numbers = b.reshape(b.cast(target, "si32"), [rows, 1])
+    wanted = b.broadcast_to(numbers, wide.shape)
+    chosen = b.compare(b.iota("si32", wide.shape, 1), wanted, "equal")
     picked = b.reduce_sum(b.select(chosen, wide, 0.0), [1])
     loss = above + (b.reshape(largest, [rows]) - picked)
     return b.reduce_sum(loss, [0]) * (1.0 / rows)

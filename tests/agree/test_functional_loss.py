@@ -13,6 +13,7 @@ import weft
 from tests.tensors import DTYPES, Array, agrees, data, wide
 from weft import functional as F
 from weft.foundation.dtypes import DType
+from weft.ptir.ops.movement import Iota
 
 Shape = tuple[int, ...]
 
@@ -178,3 +179,10 @@ def test_a_target_that_is_no_class_stops_the_run(
         assert np.isfinite(loss(x, target, "sum", ignore_index=wrong).item())
         with pytest.raises(weft.SpecViolation, match="GatherIndexOutOfBounds"):
             weft.value_and_grad(loss)(x, target)[0].numpy()
+
+
+def test_classes_are_numbered_in_32_bits() -> None:
+    """Also where targets have 64: every score is compared with its target."""
+    program = weft.jit(F.cross_entropy).program(np.zeros((4, 6), np.float32), np.zeros(4, np.int64))
+    counted = [i.output for i in program.main.body if isinstance(i.op, Iota)]
+    assert {str(kind) for kind in counted} == {"si32[6]", "si32[4, 6]"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.foundation.dims import Shape
-from weft.foundation.dtypes import FLOATS, INDICES
+from weft.foundation.dtypes import FLOATS, INDICES, SI32
 from weft.foundation.errors import SpecViolation
 from weft.ops.arithmetic import broadcasts, listed
 from weft.ops.functional.activation import AxisChecked, capture_log_softmax
@@ -31,6 +31,8 @@ from weft.ops.tensor import Tensor
 
 REDUCTIONS = ("mean", "sum", "none")
 BATCH_MEAN = "batchmean"
+_NARROW = 1 << 31
+"""Classes that 32 bits can number."""
 
 
 @dataclass(frozen=True)
@@ -302,9 +304,11 @@ def _find_target(s: Session, checked: ClassChecked, target: Handle, shape: Shape
     column = (*shape[:axis], 1, *shape[axis + 1 :])
     counted = target.compare("not_equal", checked.ignore_index)
     known = s.select(counted, target, s.full(0, target.dtype, target.shape))
-    target = s.iota(target.dtype, (checked.classes,), 0).take(known)
+    # Numbers of classes are compared for every score: the narrower, the faster.
+    number = target.dtype if checked.classes > _NARROW else SI32
+    target = s.iota(number, (checked.classes,), 0).take(known)
     wanted = target.reshape(column).broadcast_to(shape)
-    return s.iota(target.dtype, shape, axis).compare("equal", wanted)
+    return s.iota(number, shape, axis).compare("equal", wanted)
 
 
 def _pick_target(s: Session, chosen: Handle, x: Handle, axis: int) -> Handle:

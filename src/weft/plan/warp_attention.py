@@ -40,12 +40,12 @@ _FORMS: Final = (
 """Two bands read keys and values from shared memory half as often, as long as registers hold the
 sums of both. More stages were slower: two blocks of a unit wait in turns."""
 _SMALL: Final = (
-    _Form(128, 4, 1, 64, 4),
+    _Form(128, 4, 1, 64),
     _Form(256, 4, 1, 32),
 )
 """Where larger tiles leave units without work."""
-_RESIDENT: Final = 2
-"""Large tiles that a unit has at a time."""
+_FEWEST: Final = 8
+"""Large tiles of a unit, which has two at a time: with fewer the last ones are waited for."""
 
 
 def warp_attention_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
@@ -57,7 +57,7 @@ def warp_attention_plan(kernel: Kernel, target: Target, header: Header) -> Atten
         next(form for form in forms if form.widest >= widest) for forms in (_FORMS, _SMALL)
     )
     tiles = -(-sizes[found.query] // (_BAND * large.warps * large.bands)) * matrices
-    form = large if tiles >= _RESIDENT * target.limits.units else small
+    form = large if tiles >= _FEWEST * target.limits.units else small
     keys = -(-sizes[found.key] // _KEY_STEP) * _KEY_STEP
     return AttentionPlan(
         header,

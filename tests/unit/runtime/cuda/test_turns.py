@@ -13,6 +13,7 @@ import weft
 from tests.gpu_machine import Machine, MachineBackend
 from weft import functional as F
 from weft.driver import legalise
+from weft.foundation.errors import SpecViolation
 from weft.ptir import Program
 from weft.ptir.turns import TurnSizes
 from weft.region.fitting import join_row_folds
@@ -68,3 +69,12 @@ def test_a_loss_alone_stores_no_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     (cluster,) = executable.clusters.values()
     (body,) = cluster.compilation.bodies.values()
     assert not [t for t in body["region"].tensors.values() if t.shape[1:] == (384,)]
+
+
+def test_a_target_that_is_no_class_stops_the_run(gpu: Machine, backend: MachineBackend) -> None:
+    made = program("f32", both=True)
+    x, w = (np.zeros((n, DEPTH), np.float32) for n in (ROWS, CLASSES))
+    labels = np.zeros(ROWS, np.int32)
+    labels[100] = CLASSES
+    with pytest.raises(SpecViolation, match="GatherIndexOutOfBounds"):
+        weft.run(made, [x, w, labels], backend=backend)

@@ -87,6 +87,7 @@ def sm90_plan(
     along = problem.layouts[0] == "col" if form.swap else problem.layouts[1] == "row"
     beside = 4 * form.consumers * _vectors(kernel, swap=form.swap) * form.warp_tile[1]
     staged = not folds_parts(kernel)
+    crowded = not staged or (deferred and not _is_light(kernel))
     return MmaPlan(
         header,
         (form.rows, form.columns, _step_bytes(kernel, problem) // problem.dtype.storage_bytes),
@@ -106,7 +107,7 @@ def sm90_plan(
         deferred_epilogue=deferred,
         consumers=form.consumers,
         in_flight=0 if promoted else MmaPlan.in_flight,
-        registers=_registers(form, crowded=deferred and not _is_light(kernel)),
+        registers=_registers(form, crowded=crowded),
         precision=PROMOTED if promoted else FULL,
     )
 
@@ -123,7 +124,7 @@ def _step_bytes(kernel: Kernel, problem: Problem) -> int:
 
 def _registers(form: Form, *, crowded: bool) -> tuple[int, int]:
     """For the producer and for consumers, who are `crowded` where they compute the epilogue beside
-    results that wait."""
+    results that wait, or several numbers of rows."""
     if form.consumers != 2:
         return 0, 0
     return (24, 240) if crowded else (40, 232)

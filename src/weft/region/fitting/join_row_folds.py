@@ -21,7 +21,7 @@ from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.index_expr import Expr, FloorDiv, params_of
 from weft.region.cost import kernel_seconds, operations_of
 from weft.region.fitting.cutting import needed
-from weft.region.fitting.join_row_parts import RowParts, row_parts
+from weft.region.fitting.join_row_parts import RowParts, row_parts, unchecked
 from weft.region.fitting.joining import merged, replaced
 from weft.region.form import Problem
 from weft.region.forms.multiplied import usual_atom
@@ -78,10 +78,17 @@ def join_row_folds(module: Module, target: Target) -> Module:
     for product in module.kernels:
         rows = sole_reader(module, product, users)
         kernel = None if rows is None else behind_product(product, rows)
-        if rows is None or kernel is None or not _folds_rows_alone(kernel):
+        if rows is None or kernel is None:
+            continue
+        body = tuple(map(unchecked, kernel.body))
+        if not _folds_rows_alone(replace(kernel, body=body)):
             continue
         handed = frozenset({product.outputs[0].tensor})
-        if _folds_whole_rows(kernel) and _pays(module, rows, kernel, target):
+        if (
+            body == kernel.body
+            and _folds_whole_rows(kernel)
+            and _pays(module, rows, kernel, target)
+        ):
             module = replaced(module, [product, rows], kernel, handed)
             users = users_of(module)
             continue

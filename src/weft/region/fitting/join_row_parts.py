@@ -8,9 +8,11 @@ A tile holds a part of its rows whole, and makes of it what another kernel joins
     max_j x           = max_p max_{j in p} x
     sum_j x           = sum_p sum_{j in p} x
     sum_j exp(x - s)  = sum_p exp(t_p - s) * sum_{j in p} exp(x - t_p),   t_p = max_{j in p} x
+    sum_{j = i} x - s = sum_{p of i} (sum_{j in p, j = i} x) - s          the element i of a row
 
 so that y, which may be far larger than all else, never reaches memory. In the last line t_p is kept
 finite: a part of which every x is -inf then has powers of 0, as it should, instead of no numbers.
+Whether i is inside a row is checked by the second kernel.
 """
 
 from __future__ import annotations
@@ -19,13 +21,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from weft.foundation.dtypes import F32
-from weft.foundation.index_expr import axis
+from weft.foundation.dtypes import F32, I1
+from weft.foundation.index_expr import Expr, axis
 from weft.region.fitting.cutting import needed
 from weft.region.fitting.joining import live
 from weft.region.forms.row_folds import FOLDS, folded_value, is_row_fold
 from weft.region.ir import (
+    AxisIndex,
     Binary,
+    Cast,
+    Check,
     Const,
     Kernel,
     Let,
@@ -35,6 +40,7 @@ from weft.region.ir import (
     Read,
     Reduce,
     Roles,
+    Select,
     Tensor,
     Unary,
     operands,
@@ -70,6 +76,28 @@ def row_parts(kernel: Kernel, width: int, stem: str) -> RowParts | None:
         return None
     count = kernel.sizes[roles.n[0]] // width
     return _Parts(split(kernel, roles.n[0], (count, width)), stem).found()
+
+
+def unchecked(let: Let) -> Let:
+    """A Let without its check."""
+    return replace(let, expr=Cast(let.expr.x)) if isinstance(let.expr, Check) else let
+
+
+@dataclass(frozen=True)
+class _Pick:
+    """`where(which, x - s, nothing)`, where which is true for the column `place` of a row; s may be
+    left out."""
+
+    which: str
+    place: str
+    x: str
+    s: str
+    nothing: str
+
+    @property
+    def of_rows(self) -> tuple[str, ...]:
+        """What the kernel that joins parts needs."""
+        return tuple(name for name in (self.place, self.s, self.nothing) if name)
 
 
 def _behind(kernel: Kernel, folds: set[str]) -> set[str]:
@@ -115,14 +143,17 @@ class _Parts:
         joined: dict[str, list[Let]] = {}
         for fold in folds:
             value = folded_value(fold)
-            if value not in behind:
+            power, pick = self.power(fold, behind), self.pick(fold, behind)
+            if pick is not None:
+                tail |= needed(pick.of_rows, self.kernel, names) - names
+                joined[fold.name] = [*self.picked(fold, pick)]
+            elif value not in behind and not self.checks(value):
                 joined[fold.name] = [*self.plain(fold, value)]
-                continue
-            power = self.power(fold, behind)
-            if power is None:
+            elif power is not None and not self.checks(power[1]):
+                tail |= needed([power[2]], self.kernel, names) - names
+                joined[fold.name] = [*self.shifted(fold, *power)]
+            else:
                 return None
-            tail |= needed([power[2]], self.kernel, names) - names
-            joined[fold.name] = [*self.shifted(fold, *power)]
         return RowParts(self.product(behind), self.rows(joined, tail), self.between())
 
     # Numbers of parts, and how they are joined
@@ -139,6 +170,58 @@ class _Parts:
         alone = not {*self.kernel.let(s).axes} & {*self.roles.n}
         assert isinstance(fold.expr, Reduce)
         return (made.fn, x, s) if alone and x not in behind and fold.expr.fn == FOLDS[0] else None
+
+    def checks(self, value: str) -> bool:
+        """Whether a value is made of one that is checked."""
+        made = map(self.kernel.let, needed([value], self.kernel))
+        return any(isinstance(let.expr, Check) for let in made)
+
+    def pick(self, fold: Let, behind: set[str]) -> _Pick | None:
+        """The element of each row that a fold sums up alone, where it does."""
+        made = self.kernel.let(folded_value(fold)).expr
+        if not isinstance(fold.expr, Reduce) or fold.expr.fn != "sum":
+            return None
+        if not isinstance(made, Select) or self.kernel.let(made.y).expr != Const(0.0):
+            return None
+        which = self.kernel.let(made.pred).expr
+        if not isinstance(which, Binary) or which.fn != "eq":
+            return None
+        for column, place in ((which.lhs, which.rhs), (which.rhs, which.lhs)):
+            number, row = self.kernel.let(column), self.kernel.let(place)
+            if number.expr != AxisIndex(self.column) or {*row.axes} & {*self.roles.n}:
+                continue
+            x, s = made.x, ""
+            inner = self.kernel.let(x).expr
+            if x in behind and isinstance(inner, Binary) and inner.fn == "sub":
+                x, s = inner.lhs, inner.rhs
+            apart = not s or not {*self.kernel.let(s).axes} & {*self.roles.n}
+            if apart and x not in behind and place not in behind and not self.checks(x):
+                return _Pick(made.pred, place, x, s, made.y)
+        return None
+
+    @property
+    def column(self) -> Expr:
+        """The number of a column."""
+        return axis(self.part) * self.kernel.sizes[self.within] + axis(self.within)
+
+    def picked(self, fold: Let, found: _Pick) -> Iterator[Let]:
+        axes, width = self.axes(fold), self.kernel.sizes[self.within]
+        chosen = Select(found.which, found.x, found.nothing)
+        name = f"{fold.name}_picked"
+        self.more.append(Let(name, F32, (*axes, self.within), chosen))
+        read = self.read(fold, self.number(fold, "sum", name))
+        yield read
+        value, dtype = read.name, self.kernel.let(found.place).dtype
+        if found.s:
+            yield Let(f"{fold.name}_less", F32, axes, Binary("sub", value, found.s))
+            value = f"{fold.name}_less"
+        for fn, end in (("ge", 0), ("lt", width)):
+            edge, inside, kept = (f"{fold.name}_{word}_{fn}" for word in ("edge", "inside", "kept"))
+            yield Let(edge, dtype, (self.part,), AxisIndex(axis(self.part) * width + end))
+            yield Let(inside, I1, axes, Binary(fn, found.place, edge))
+            yield Let(kept, F32, axes, Select(inside, value, found.nothing))
+            value = kept
+        yield replace(fold, expr=Reduce("sum", (self.part,), value))
 
     def plain(self, fold: Let, value: str) -> Iterator[Let]:
         assert isinstance(fold.expr, Reduce)
@@ -197,7 +280,7 @@ class _Parts:
     # Kernels
 
     def product(self, behind: set[str]) -> Kernel:
-        own = tuple(let for let in self.kernel.body if let.name not in behind)
+        own = tuple(unchecked(let) for let in self.kernel.body if let.name not in behind)
         body = (*own, *self.more)
         axes = {let.name: let.axes for let in body}
         outputs = tuple(

@@ -25,7 +25,7 @@ from weft.foundation.dtypes import F32, I1, SI32
 
 _PIECE: Final = 64
 """Columns, at most, whose elements are held beside the accumulators."""
-_SHORT_PIECE: Final = 16
+_SHORT_PIECE: Final = 32
 _MANY: Final = 64 * 256
 """The same, where there are more accumulators than these."""
 _ARRAY: Final = "folded"

@@ -230,10 +230,56 @@ class Results:
         return Folds(self.layout)
 
     def fold_rows(self, place: Place) -> Iterator[ir.Stmt]:
-        """Numbers of whole rows, each before what takes it."""
+        """Numbers of whole rows, each before what takes it. Where nothing but numbers is stored,
+        the sums of one accumulator are done with before those of the next."""
+        blocks = range(self.layout.blocks)
+        if self.problem.numbers:
+            for block in blocks:
+                head, loaded = self.problem.head, set[Source]()
+                if head is not None:
+                    yield from self.load_rows(head, loaded, place, block)
+                    yield from self.replaced_sums(place, block)
+                for fold in self.problem.folds:
+                    yield from self.load_rows(fold, loaded, place, block)
+                    yield from self.folded(fold, place, block)
+                yield from self.store_numbers(place, block)
+            return
+        for block in blocks:
+            yield from self.replaced_sums(place, block)
+        for fold, block in product(self.problem.folds, blocks):
+            yield from self.folded(fold, place, block)
+
+    def load_rows(
+        self, program: Folded | Head, loaded: set[Source], place: Place, block: int
+    ) -> Iterator[ir.Stmt]:
+        """What a program reads once for a row, of whatever column, and none has `loaded`."""
+        for source in filter(self.by_row, self.problem.sources):
+            if source in loaded or not program.uses(source):
+                continue
+            loaded.add(source)
+            assert source.tensor is not None
+            for name, half in zip(self.names_of_rows(source, block), BOTH_ROWS, strict=True):
+                row = self.fragment(place, block, 0, 8).row + 8 * half
+                yield ir.LoadElement(
+                    name,
+                    self.buffers.index(source.tensor),
+                    source.dtype,
+                    offset(source.strides, row, Lit(0), place.batch),
+                    row < self.problem.m,
+                )
+
+    def by_row(self, source: Source) -> bool:
+        """Whether a source is read once for a row, before numbers of rows are made."""
+        read = source.tensor is not None and source.strides.column == 0
+        return read and bool(self.problem.numbers)
+
+    def names_of_rows(self, source: Source, block: int) -> tuple[str, ...]:
+        return tuple(f"{source.name}_row{half}_of{block}" for half in BOTH_ROWS)
+
+    def replaced_sums(self, place: Place, block: int) -> Iterator[ir.Stmt]:
+        """What all programs begin with, in the place of the sums."""
         head, count = self.problem.head, self.layout.warpgroup_tile[1]
-        for block in range(self.layout.blocks if head is not None else 0):
-            assert head is not None
+        if head is not None:
             sums = ir.RegAt(f"acc{block}")
             yield ir.Epilogue(
                 acc=sums,
@@ -245,13 +291,13 @@ class Results:
                 out=sums,
                 out_dtype=F32,
             )
-        count = self.folds.piece
-        for fold in self.problem.folds:
-            for block in range(self.layout.blocks):
-                for column in self.folds.columns():
-                    sources = self.sources(fold, place, block, column)
-                    fragment = self.fragment(place, block, column, count)
-                    yield from self.folds.of_piece(fold, fragment, sources, block, column)
+
+    def folded(self, fold: Folded, place: Place, block: int) -> Iterator[ir.Stmt]:
+        """A number of each row of an accumulator."""
+        for column in self.folds.columns():
+            sources = self.sources(fold, place, block, column)
+            fragment = self.fragment(place, block, column, self.folds.piece)
+            yield from self.folds.of_piece(fold, fragment, sources, block, column)
 
     def sources(
         self, program: Stored | Folded | Head, place: Place, block: int, column: int
@@ -287,6 +333,8 @@ class Results:
             return ir.SharedColumns(source.name, source.dtype, ir.Address("columns", start))
         if source == self.layout.beside:
             return self.staged_source(source, block)
+        if self.by_row(source):
+            return ir.RowValues(source.name, source.dtype, self.names_of_rows(source, block))
         base = offset(replace(strides, row=0, column=0), Lit(0), Lit(0), place.batch)
         buffer = self.buffers.index(source.tensor)
         return ir.GlobalElements(
@@ -307,7 +355,6 @@ class Results:
     def store_tile(self, place: Place) -> Iterator[ir.Stmt]:
         layout = self.layout
         yield from self.fold_rows(place)
-        yield from self.store_numbers(place)
         if self.plan.deferred_epilogue:
             yield from self.epilogue(place, 0, layout.warpgroup_tile[1])
             kept = place.moved_to("stored")
@@ -329,11 +376,11 @@ class Results:
                 yield from one.epilogue(place, 0, layout.warpgroup_tile[1])
                 yield from one.store_registers(place)
 
-    def store_numbers(self, place: Place) -> Iterator[ir.Stmt]:
+    def store_numbers(self, place: Place, block: int) -> Iterator[ir.Stmt]:
         """Numbers of parts of rows, each by the first lane of the quad that has them."""
         problem, width = self.problem, self.layout.warpgroup_tile[1]
         part = self.first_column(place) // width
-        for number, block, half in product(problem.numbers, range(self.layout.blocks), BOTH_ROWS):
+        for number, half in product(problem.numbers, BOTH_ROWS):
             (fold,) = (found for found in problem.folds if found.name == number.fold)
             row = self.fragment(place, block, 0, width).row + 8 * half
             yield StoreElement(

@@ -19,6 +19,7 @@ from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.ptir import Builder, Program, Value
 from weft.region.fitting import join_row_folds
+from weft.region.ir import Check
 from weft.testing.compare import compare
 
 Write = Callable[[Builder, Value, Value], Value]
@@ -136,6 +137,41 @@ def test_parts_and_rows_without_a_finite_element() -> None:
     vector[:] = 0
     vector[0, 7] = np.inf
     report = compare(program, (x, w, vector), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
+def loss_of(m: int, k: int, n: int) -> Program:
+    """The cross-entropy of each row of a product."""
+
+    def loss(x: Any, w: Any, places: Any) -> Any:
+        return functional.cross_entropy(x @ w, places, reduction="none")
+
+    shapes = (((m, k), "bf16"), ((k, n), "bf16"), ((m,), "si32"))
+    made: Program = weft.jit(loss).program(*(weft.zeros(s, dtype=dtype) for s, dtype in shapes))
+    return made
+
+
+def test_losses_of_large_vocabularies_keep_all_in_registers() -> None:
+    made: Any = InterpretedGpu("sm90").compile(loss_of(4096, 1024, 50304)).compilation
+    assert all(50304 not in t.shape for t in made["region"].tensors.values() if t.role != "input")
+    product = next(iter(made["gpu"].kernels.values()))
+    assert compile_cuda(cuda(product), "sm_90a").report.spilled_bytes == 0
+
+
+@pytest.mark.usefixtures("always")
+def test_the_element_that_a_loss_is_about_is_picked_from_its_part() -> None:
+    """The second kernel checks where it is."""
+
+    program = loss_of(70, 64, 384)
+    made = InterpretedGpu("sm90").compile(program).compilation["region"]
+    held = [t for t in made.tensors.values() if t.role == "internal"]
+    assert all(384 not in t.shape for t in held)
+    checked = [any(isinstance(let.expr, Check) for let in k.body) for k in made.kernels[:2]]
+    assert checked == [False, True]
+    x, w, places = (np.array(given) for given in inputs_for(program, 5))
+    places[:] = np.random.default_rng(1).integers(0, 384, 70)
+    places[:6] = 0, 383, 191, 192, -100, 1
+    report = compare(program, (x, w, places), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
 
 

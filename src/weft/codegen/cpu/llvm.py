@@ -21,11 +21,12 @@ from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.looks import STOP_WORD, looks_of
 from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.reports import REPORT_BROKEN
-from weft.codegen.cpu.sorting import key_of, key_type, sort_function
+from weft.codegen.cpu.sorting import Items, key_of
 from weft.codegen.cpu.tile_code import signs_of, tiles_function, turn_function
 from weft.foundation.dtypes import BF16, SI64, UI32, DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, Guard, bounds, constant
+from weft.foundation.whole_ops import key_bytes
 from weft.region.ir import Place
 
 _Carries: TypeAlias = tuple[Val, ...]
@@ -507,32 +508,28 @@ class _Emitter:
     def _sort(self, sort: ir.Sort) -> None:
         """Keys and places of a row written down, sorted, and the first places stored."""
         code, dtype = self.code, self.routine.dtype_of(sort.x)
-        kind, key = storage_type(dtype), key_type(dtype)
-        key_bytes = int(key[1:]) // 8
+        kind, items = storage_type(dtype), Items(dtype, sort.length)
         piece = self.indices.value(sort.piece)
-        size = number(sort.length * 2 * (key_bytes + 8), "i64")
+        size = number(sort.length * 2 * (key_bytes(dtype.storage_bytes) + 8), "i64")
         work = code.pointer(self.pointers[sort.work], "i8", code.binary("mul", piece, size))
-        starts = (0, 8 * sort.length, 16 * sort.length, (16 + key_bytes) * sort.length)
-        p0, p1, k0, k1 = (code.pointer(work, "i8", number(start, "i64")) for start in starts)
+        starts = (0, items.size * sort.length)
+        here, there = (code.pointer(work, "i8", number(start, "i64")) for start in starts)
         row = code.binary("mul", self.indices.value(sort.row), number(sort.length, "i64"))
         source = code.pointer(self.pointers[sort.x], kind, row)
 
         def write(index: Val) -> None:
             raw = code.load(kind, code.pointer(source, kind, index), 1, dtype.storage_bytes)
             value = key_of(code, self.formats.from_storage(raw, dtype), dtype, sort.descending)
-            code.store(value, code.pointer(k0, key, index), key_bytes)
-            code.store(index, code.pointer(p0, "i64", index), 8)
+            items.store(code, here, value, index)
 
         code.loop(number(0, "i64"), number(sort.length, "i64"), 1, write)
-        name = sort_function(code, dtype)
-        pointers = ", ".join(f"ptr {pointer}" for pointer in (k0, p0, k1, p1))
-        found = code.result(f"call ptr @{name}({pointers}, i64 {sort.length})", "ptr").text
+        call = f"call ptr @{items.sort_function(code)}(ptr {here}, ptr {there}, i64 {sort.length})"
+        found = code.result(call, "ptr").text
         first = code.binary("mul", self.indices.value(sort.row), number(sort.count, "i64"))
         target = code.pointer(self.pointers[sort.out], "i64", first)
 
         def read(index: Val) -> None:
-            place = code.load("i64", code.pointer(found, "i64", index), 1, 8)
-            code.store(place, code.pointer(target, "i64", index), 8)
+            code.store(items.place(code, found, index), code.pointer(target, "i64", index), 8)
 
         code.loop(number(0, "i64"), number(sort.count, "i64"), 1, read)
 

@@ -1,15 +1,21 @@
 """Sorting as LLVM code: positions ordered by keys that compare as unsigned numbers.
 
 A stable radix sort, eight bits at a time from the lowest on; a pass in which all keys agree is
-left out. Short rows are sorted by insertion.
+left out. Short rows are sorted by insertion. What is moved is an item, a key with its place: one
+number of 64 bits, the key above, where both fit into halves of it, else two numbers.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from weft.codegen.cpu.code import Code, Val, number
 from weft.foundation.dtypes import DType
+from weft.foundation.errors import ResourceExceeded
 
 _SHORT = 32
+_HALF = 32
+"""Bits of a key, and of a place, that share a number."""
 
 
 def key_type(dtype: DType) -> str:
@@ -37,31 +43,80 @@ def key_of(code: Code, x: Val, dtype: DType, descending: bool) -> Val:
     return code.binary("xor", key, number(-1, scalar)) if descending else key
 
 
-def sort_function(code: Code, dtype: DType) -> str:
-    """The name of the function `ptr (keys, places, other keys, other places, n)` that sorts places
-    by keys, both in either of two pieces of memory, and says where the sorted places are."""
-    scalar = key_type(dtype)
-    bits = int(scalar[1:]) if dtype.is_float else max(dtype.bits, 8)
-    name = f"sort_by_{bits}_of_{scalar}"
-    code.functions.setdefault(name, _sort_text(name, scalar, bits))
-    return name
+@dataclass(frozen=True)
+class Items:
+    """How the keys and places of a row are held in memory."""
 
+    dtype: DType
+    length: int
 
-def _sort_text(name: str, key: str, bits: int) -> str:
-    """The function for keys that differ only in their lowest bits."""
-    passes = _begin_pass(key, bits) + _count(key) + _FIRST_SLOTS + _deal(key) + _end_pass(key)
-    return f"""
-define internal ptr @{name}(ptr %k0, ptr %p0, ptr %k1, ptr %p1, i64 %n) nounwind {{
+    def __post_init__(self) -> None:
+        if self.shared and self.length > 1 << _HALF:
+            raise ResourceExceeded(
+                f"rows of {self.length:,} elements are too long to sort: {self.dtype} takes at "
+                f"most {1 << _HALF:,}"
+            )
+
+    @property
+    def shared(self) -> bool:
+        """Whether a key and its place are one number."""
+        return key_type(self.dtype) == "i32"
+
+    @property
+    def size(self) -> int:
+        """The bytes of one."""
+        return 8 if self.shared else 16
+
+    def store(self, code: Code, items: str, key: Val, place: Val) -> None:
+        """Write down the item of a place, the item with that number."""
+        if self.shared:
+            above = code.binary("shl", code.convert("zext", key, "i64"), number(_HALF, "i64"))
+            code.store(code.binary("or", above, place), code.pointer(items, "i64", place), 8)
+            return
+        first = code.binary("shl", place, number(1, "i64"))
+        code.store(key, code.pointer(items, "i64", first), 8)
+        second = code.binary("or", first, number(1, "i64"))
+        code.store(place, code.pointer(items, "i64", second), 8)
+
+    def place(self, code: Code, items: str, index: Val) -> Val:
+        """The place of the item with a number."""
+        if self.shared:
+            item = code.load("i64", code.pointer(items, "i64", index), 1, 8)
+            return code.binary("and", item, number((1 << _HALF) - 1, "i64"))
+        first = code.binary("shl", index, number(1, "i64"))
+        second = code.binary("or", first, number(1, "i64"))
+        return code.load("i64", code.pointer(items, "i64", second), 1, 8)
+
+    def sort_function(self, code: Code) -> str:
+        """The name of the function `ptr (items, other memory, n)` that sorts items, which are in
+        one of these two pieces of memory then; it says in which."""
+        bits = int(key_type(self.dtype)[1:]) if self.dtype.is_float else max(self.dtype.bits, 8)
+        name = f"sort_by_{bits}_of_{self.size}"
+        code.functions.setdefault(name, self._text(name, bits))
+        return name
+
+    def _text(self, name: str, bits: int) -> str:
+        """The function for keys that differ only in their lowest bits."""
+        kind = "i64" if self.shared else "{ i64, i64 }"
+        passes = _begin_pass(bits) + _count(kind) + _FIRST_SLOTS + _deal(kind) + _TURN_ROUND
+        return f"""
+define internal ptr @{name}(ptr %x0, ptr %x1, i64 %n) nounwind {{
 entry:
   %counts = alloca i64, i64 256, align 64
   %short = icmp sle i64 %n, {_SHORT}
   br i1 %short, label %insert, label %pass
 
-{_insertion(key)}
+{_insertion(kind)}
 {passes}"""
 
 
-def _insertion(key: str) -> str:
+def _key(kind: str, item: str) -> str:
+    """The line that takes the key out of an item."""
+    how = f"lshr i64 {item}, {_HALF}" if kind == "i64" else f"extractvalue {kind} {item}, 0"
+    return f"{item}.key = {how}"
+
+
+def _insertion(kind: str) -> str:
     """Short rows, where they lie."""
     return f"""insert:
   %i = phi i64 [ 1, %entry ], [ %i.next, %placed ]
@@ -69,10 +124,9 @@ def _insertion(key: str) -> str:
   br i1 %more, label %take, label %inserted
 take:
   %i.next = add i64 %i, 1
-  %ki.at = getelementptr {key}, ptr %k0, i64 %i
-  %pi.at = getelementptr i64, ptr %p0, i64 %i
-  %ki = load {key}, ptr %ki.at
-  %pi = load i64, ptr %pi.at
+  %one.at = getelementptr {kind}, ptr %x0, i64 %i
+  %one = load {kind}, ptr %one.at, align 8
+  {_key(kind, "%one")}
   br label %shift
 shift:
   %j = phi i64 [ %i, %take ], [ %j.before, %move ]
@@ -80,38 +134,31 @@ shift:
   br i1 %any, label %compare, label %placed
 compare:
   %j.before = sub i64 %j, 1
-  %kj.at = getelementptr {key}, ptr %k0, i64 %j.before
-  %kj = load {key}, ptr %kj.at
-  %larger = icmp ugt {key} %kj, %ki
+  %other.at = getelementptr {kind}, ptr %x0, i64 %j.before
+  %other = load {kind}, ptr %other.at, align 8
+  {_key(kind, "%other")}
+  %larger = icmp ugt i64 %other.key, %one.key
   br i1 %larger, label %move, label %placed
 move:
-  %pj.at = getelementptr i64, ptr %p0, i64 %j.before
-  %pj = load i64, ptr %pj.at
-  %kto.at = getelementptr {key}, ptr %k0, i64 %j
-  %pto.at = getelementptr i64, ptr %p0, i64 %j
-  store {key} %kj, ptr %kto.at
-  store i64 %pj, ptr %pto.at
+  %to.at = getelementptr {kind}, ptr %x0, i64 %j
+  store {kind} %other, ptr %to.at, align 8
   br label %shift
 placed:
-  %kput.at = getelementptr {key}, ptr %k0, i64 %j
-  %pput.at = getelementptr i64, ptr %p0, i64 %j
-  store {key} %ki, ptr %kput.at
-  store i64 %pi, ptr %pput.at
+  %put.at = getelementptr {kind}, ptr %x0, i64 %j
+  store {kind} %one, ptr %put.at, align 8
   br label %insert
 inserted:
-  ret ptr %p0
+  ret ptr %x0
 """
 
 
-def _begin_pass(key: str, bits: int) -> str:
+def _begin_pass(bits: int) -> str:
     """A pass over one digit: from which memory to which, with no key counted yet."""
     return f"""pass:
-  %digit = phi {key} [ 0, %entry ], [ %digit.next, %passed ]
-  %kf = phi ptr [ %k0, %entry ], [ %kf.next, %passed ]
-  %pf = phi ptr [ %p0, %entry ], [ %pf.next, %passed ]
-  %kt = phi ptr [ %k1, %entry ], [ %kt.next, %passed ]
-  %pt = phi ptr [ %p1, %entry ], [ %pt.next, %passed ]
-  %done = icmp uge {key} %digit, {bits}
+  %digit = phi i64 [ 0, %entry ], [ %digit.next, %passed ]
+  %from = phi ptr [ %x0, %entry ], [ %from.next, %passed ]
+  %to = phi ptr [ %x1, %entry ], [ %to.next, %passed ]
+  %done = icmp uge i64 %digit, {bits}
   br i1 %done, label %sorted, label %clear
 clear:
   %c = phi i64 [ 0, %pass ], [ %c.next, %clear ]
@@ -123,18 +170,19 @@ clear:
 """
 
 
-def _count(key: str) -> str:
+def _count(kind: str) -> str:
     """How many keys have each digit; where all have the same the pass is left out."""
     return f"""count:
   %a = phi i64 [ 0, %clear ], [ %a.next, %count ]
-  %ka.at = getelementptr {key}, ptr %kf, i64 %a
-  %ka = load {key}, ptr %ka.at
-  %ka.moved = lshr {key} %ka, %digit
-  %ka.digit = and {key} %ka.moved, 255
-  %ka.at.count = getelementptr i64, ptr %counts, {key} %ka.digit
-  %old = load i64, ptr %ka.at.count
+  %seen.at = getelementptr {kind}, ptr %from, i64 %a
+  %seen = load {kind}, ptr %seen.at, align 8
+  {_key(kind, "%seen")}
+  %seen.moved = lshr i64 %seen.key, %digit
+  %seen.digit = and i64 %seen.moved, 255
+  %count.at = getelementptr i64, ptr %counts, i64 %seen.digit
+  %old = load i64, ptr %count.at
   %new = add i64 %old, 1
-  store i64 %new, ptr %ka.at.count
+  store i64 %new, ptr %count.at
   %a.next = add i64 %a, 1
   %a.more = icmp slt i64 %a.next, %n
   br i1 %a.more, label %count, label %judge
@@ -160,42 +208,36 @@ _FIRST_SLOTS = """sum:
 """Counts become the places where the keys of each digit begin."""
 
 
-def _deal(key: str) -> str:
-    """Every key and its place to the next slot of its digit."""
+def _deal(kind: str) -> str:
+    """Every item to the next slot of its digit."""
     return f"""deal:
   %b = phi i64 [ 0, %sum ], [ %b.next, %deal ]
-  %kb.at = getelementptr {key}, ptr %kf, i64 %b
-  %pb.at = getelementptr i64, ptr %pf, i64 %b
-  %kb = load {key}, ptr %kb.at
-  %pb = load i64, ptr %pb.at
-  %kb.moved = lshr {key} %kb, %digit
-  %kb.digit = and {key} %kb.moved, 255
-  %slot.at = getelementptr i64, ptr %counts, {key} %kb.digit
+  %dealt.at = getelementptr {kind}, ptr %from, i64 %b
+  %dealt.one = load {kind}, ptr %dealt.at, align 8
+  {_key(kind, "%dealt.one")}
+  %dealt.moved = lshr i64 %dealt.one.key, %digit
+  %dealt.digit = and i64 %dealt.moved, 255
+  %slot.at = getelementptr i64, ptr %counts, i64 %dealt.digit
   %slot = load i64, ptr %slot.at
   %slot.next = add i64 %slot, 1
   store i64 %slot.next, ptr %slot.at
-  %kd.at = getelementptr {key}, ptr %kt, i64 %slot
-  %pd.at = getelementptr i64, ptr %pt, i64 %slot
-  store {key} %kb, ptr %kd.at
-  store i64 %pb, ptr %pd.at
+  %new.at = getelementptr {kind}, ptr %to, i64 %slot
+  store {kind} %dealt.one, ptr %new.at, align 8
   %b.next = add i64 %b, 1
   %b.more = icmp slt i64 %b.next, %n
   br i1 %b.more, label %deal, label %dealt
 """
 
 
-def _end_pass(key: str) -> str:
-    """The two pieces of memory change places, unless the pass was left out."""
-    return f"""dealt:
+_TURN_ROUND = """dealt:
   br label %passed
 passed:
-  %kf.next = phi ptr [ %kf, %skip ], [ %kt, %dealt ]
-  %pf.next = phi ptr [ %pf, %skip ], [ %pt, %dealt ]
-  %kt.next = phi ptr [ %kt, %skip ], [ %kf, %dealt ]
-  %pt.next = phi ptr [ %pt, %skip ], [ %pf, %dealt ]
-  %digit.next = add {key} %digit, 8
+  %from.next = phi ptr [ %from, %skip ], [ %to, %dealt ]
+  %to.next = phi ptr [ %to, %skip ], [ %from, %dealt ]
+  %digit.next = add i64 %digit, 8
   br label %pass
 sorted:
-  ret ptr %pf
-}}
+  ret ptr %from
+}
 """
+"""The two pieces of memory change places, unless the pass was left out."""

@@ -16,6 +16,7 @@ from tests.agree.test_cpu_kernels import Array, row_major
 from tests.support import bits, random_array
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.llvm import emit_module
+from weft.codegen.cpu.sorting import Items
 from weft.codegen.cpu.text import parse_routines, print_routines
 from weft.codegen.cpu.whole import lower_whole, prove_whole
 from weft.foundation.dtypes import (
@@ -35,7 +36,7 @@ from weft.foundation.dtypes import (
     UI64,
     DType,
 )
-from weft.foundation.errors import InternalError
+from weft.foundation.errors import InternalError, ResourceExceeded
 from weft.foundation.whole_ops import Order, Running, Scatter, WholeOp, read, write
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 from weft.runtime.jit import Library, compile_object
@@ -221,3 +222,8 @@ def test_a_planted_fault_is_caught(op: WholeOp, shapes: list[tuple[int, ...]]) -
     broken = replace(routine, body=change(routine.body, shorter))
     with pytest.raises(InternalError, match=f"do not carry out {op.name}: the point .* is missing"):
         prove_whole(broken, op)
+
+
+def test_rows_of_more_elements_than_places_have_bits_are_told() -> None:
+    with pytest.raises(ResourceExceeded, match=r"rows of 4,294,967,297 elements are too long"):
+        Items(SI8, (1 << 32) + 1)

@@ -226,7 +226,7 @@ def attention(
 
     `segments`, integers [S] or [B, S], let positions see those of the same number: sequences of
     different lengths lie side by side, and none sees another. A pair of such has one for queries
-    and one for keys. No mask of [Sq, Sk] is stored; on an SM90 GPU blocks of keys that no query of
+    and one for keys. No mask of [Sq, Sk] is stored; on a GPU blocks of keys that no query of
     a tile sees are not loaded. `segments_of` makes them of offsets.
 
     With `dropout` that share of the weights is 0 and the others are divided by `1 - dropout`; which

@@ -62,8 +62,8 @@ _HEAD_BYTES = 256
 # A thread's: 0 how many grabs of its share are taken, 128 whether it is inside, 192 whether it
 # sleeps, 200 condition, 256 mutex.
 _THREAD_BYTES = 384
-WORKERS_AT, BUSY_AT = 128, 192
-"""Where a pool says how many workers it has, and whether somebody uses it."""
+WORKERS_AT, SLEEPERS_AT, BUSY_AT = 128, 152, 192
+"""Where a pool says how many workers it has, how many of them sleep, and whether it is in use."""
 
 _PLACES_OF_LINUX = f"""
 declare i32 @sched_getcpu()
@@ -248,7 +248,7 @@ define internal ptr @worker(ptr %pool) {{
 entry:
   %begun = getelementptr i8, ptr %pool, i64 136
   %stop.at = getelementptr i8, ptr %pool, i64 144
-  %sleepers = getelementptr i8, ptr %pool, i64 152
+  %sleepers = getelementptr i8, ptr %pool, i64 {SLEEPERS_AT}
   %before = atomicrmw add ptr %begun, i64 1 monotonic
   %own = add i64 %before, 1
   %part = call ptr @part_of(ptr %pool, i64 %own)
@@ -315,7 +315,7 @@ entry:
   %worth = icmp ne i64 %bit, 0
   br i1 %worth, label %ask, label %done
 ask:
-  %sleepers = getelementptr i8, ptr %pool, i64 152
+  %sleepers = getelementptr i8, ptr %pool, i64 {SLEEPERS_AT}
   %asleep.count = load atomic i64, ptr %sleepers seq_cst, align 8
   %any = icmp ne i64 %asleep.count, 0
   br i1 %any, label %begin, label %done

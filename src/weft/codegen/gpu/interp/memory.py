@@ -54,7 +54,15 @@ class SharedMemory:
 
     def load(self, start: Array | int, count: int, what: str) -> Array:
         """`count` bytes from each start."""
+        return self._held(self.places(start, count), what)
+
+    def load_each(self, start: Array, count: int, warp: int, what: str, lanes: Array) -> Array:
+        """The same, read by some lanes of a warp, each for itself: it is noted, too."""
         places = self.places(start, count)
+        self.races.reads(warp, places, what, lanes)
+        return self._held(places, what)
+
+    def _held(self, places: Array, what: str) -> Array:
         if self.awaited[places].any():
             raise Hazard(f"{what} reads shared memory that a copy has not written yet")
         found: Array = self.bytes[places]

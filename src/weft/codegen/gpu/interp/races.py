@@ -45,6 +45,7 @@ class Races:
         self.last_written = np.zeros(warps, np.int64)
         self.last_read = np.zeros(warps, np.int64)
         self.last_counted = np.zeros(warps, np.int64)
+        self.is_counted_in = False
         self.last_after = np.full(warps, _NOBODY, np.int64)
         self.meetings = np.zeros(warps, np.int64)
         """How often the lanes of each warp have met."""
@@ -96,6 +97,7 @@ class Races:
         self._check_stored(warp, where, "counting changes")
         self._check_read(warp, where, "counting")
         self.counted[warp, where] = self.last_counted[warp] = self.seen[warp, warp]
+        self.is_counted_in = True
 
     def check_free(self, warp: int, places: Array, what: str) -> None:
         """Nobody but this warp may still be at these bytes."""
@@ -134,6 +136,8 @@ class Races:
 
     def _check_written(self, warp: int, where: Array, what: str) -> None:
         self._check_stored(warp, where, what)
+        if not self.is_counted_in:
+            return
         seen = self.seen[warp].copy()
         # Lanes of the warp itself have counted and met since.
         seen[warp] -= 1

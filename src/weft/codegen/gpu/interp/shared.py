@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from weft.codegen.gpu import ir
@@ -29,6 +31,8 @@ from weft.codegen.gpu.interp.values import keep
 from weft.codegen.gpu.ir.formats import held_bytes
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
+
+_EACH: Final = np.arange(WARP)
 
 
 class Elements(Matrices):
@@ -108,7 +112,10 @@ class Elements(Matrices):
     def read_shared(self, places: Array, size: int, mask: Lanes) -> Array:
         """The bytes that each lane reads for itself; in place of lanes that do not, those of one
         that does."""
-        memory, each = self.block.memory, np.flatnonzero(mask)
+        memory = self.block.memory
+        if mask.all():
+            return memory.load_each(places, size, self.warp, "a load", _EACH)
+        each = np.flatnonzero(mask)
         memory.note_load(places[mask], size, self.warp, "a load", each)
         return memory.load(np.where(mask, places, places[each[0]]), size, "a load")
 

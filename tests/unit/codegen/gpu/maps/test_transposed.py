@@ -27,7 +27,7 @@ Make = Callable[..., Value]
 
 
 def padded(b: Builder, x: Value, low: list[int], high: list[int] | None = None) -> Value:
-    found = b.emit("pad", x, low=low, high=high or low, interior=[0] * len(low), pad_value=1.5)
+    found = b.emit("pad", x, low=low, high=high or low, interior=[0] * len(low), pad_value=2)
     assert isinstance(found, Value)
     return found
 

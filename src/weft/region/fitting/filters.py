@@ -224,6 +224,6 @@ def _lay_out_weights(
     body = (Let("v0", found.let.dtype, names, read),)
     tensor = Tensor(name, found.let.dtype, tuple(each.size for each in axes))
     output = Output(name, "v0", tuple(axis(each) for each in names))
-    laid = Kernel(f"{name}_lay_out_weights", Pattern.MAP, axes, body, (output,))
+    laid = Kernel(f"{name}_laid", Pattern.MAP, axes, body, (output,))
     where = (axis(own) // width, *(axis(each) for each in summed), axis(own) % width)
     return laid, tensor, replace(found.let, expr=Read(name, where))

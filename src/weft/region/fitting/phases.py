@@ -217,7 +217,7 @@ class Phases:
             Let("all", tensor.dtype, names, Cast("zero")),
         )
         outputs = (Output(tensor.name, "all", tuple(map(axis, names))),)
-        return Kernel(f"{tensor.name}_clearing_kernel", Pattern.MAP, axes, body, outputs)
+        return Kernel(f"{tensor.name}_cleared", Pattern.MAP, axes, body, outputs)
 
     def idle_sums(self) -> Kernel:
         """For each phase, the sum of zero times the weights of the taps that it does not meet."""

@@ -204,7 +204,7 @@ def _scatter(
     sorting, between = _sort_places(kernel.name, op, columns, together)
     kind = Collected if is_onto_zeros else Gathered
     gathered = kind(op.fn, op.outer, op.rows, op.width, op.count, _long_run(op.width))
-    inputs = (update, f"{kernel.name}_sort_places", f"{kernel.name}_starts")
+    inputs = (update, f"{kernel.name}_sorted", f"{kernel.name}_starts")
     whole = replace(call, op=gathered, inputs=inputs if is_onto_zeros else (x, *inputs))
     (output,) = kernel.outputs
     based = replace(output, base=None if is_onto_zeros else x)
@@ -216,7 +216,7 @@ def _sort_places(name: str, op: Scatter, columns: int, scatters: Sequence[Kernel
     if not scatters:
         return (), ()
     shape = (op.outer, op.count, 2)
-    pairs = tuple(Tensor(f"{found.name}_sort_places", UI32, shape) for found in scatters)
+    pairs = tuple(Tensor(f"{found.name}_sorted", UI32, shape) for found in scatters)
     starts = tuple(
         replace(p, name=f"{found.name}_starts", dtype=SI32, shape=(op.outer, op.rows + 1))
         for p, found in zip(pairs, scatters, strict=True)

@@ -82,7 +82,7 @@ test-array-api: setup ## the array API's own suite: SUITE=DIR, a copy of it with
 	@mkdir -p build
 	@cd "$(SUITE)" && ARRAY_API_TESTS_MODULE=weft WEFT_BACKEND=$(BACKEND) $(CURDIR)/$(PYTEST) -q --disable-deadline \
 		--max-examples $(EXAMPLES) --junitxml=$(CURDIR)/build/array-api.xml array_api_tests || true
-	@$(BIN)/python tests/array_api_score.py build/array-api.xml
+	@$(BIN)/python tests/scores/array_api.py build/array-api.xml
 
 test-tinygrad: setup ## tinygrad's test_ops.py on Weft: SUITE=DIR, a copy of its sources; BACKEND=reference
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import draws
-from tests.outcomes import OutcomeLog
+from tests.support import draws
+from tests.support.outcomes import OutcomeLog
 from weft.driver.backends import DEFAULT, IN_FORCE
 from weft.target import cpu, known
 

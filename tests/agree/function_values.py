@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support import Array, bits
+from tests.support.one_op import Array, bits
 from weft.foundation.dtypes import F32, DType
 from weft.ptir.op import Op
 from weft.ptir.ops import functions as f

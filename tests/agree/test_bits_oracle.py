@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.support import Array, apply, bits, by_name, random_array
+from tests.support.one_op import Array, apply, bits, by_name, random_array
 from weft.foundation.dtypes import BOOL, FLOATS, I1, INTEGERS, SI4, SI64, UI4, UI32, UI64, DType
 from weft.ptir.op import Op
 from weft.ptir.ops import bits as b

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support import Array
+from tests.support.one_op import Array
 from weft.foundation.dtypes import as_dtype
 from weft.ptir import Builder
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.agree.function_values import ANALYTIC, Oracle
-from tests.support import Array, apply, bits, by_name, random_array
+from tests.support.one_op import Array, apply, bits, by_name, random_array
 from weft.foundation.dtypes import CF32, CF64, COMPLEX, DType
 from weft.ptir.op import Op
 from weft.ptir.ops import functions as f

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support import Array, apply, bits, by_name, infer, random_array
+from tests.support.one_op import Array, apply, bits, by_name, infer, random_array
 from weft.foundation.dtypes import CF32, CF64, COMPLEX, F32, F64, DType
 from weft.ptir.ops import complex_parts as c
 from weft.ptir.types import tensor

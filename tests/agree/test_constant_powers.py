@@ -8,7 +8,7 @@ import pytest
 
 import weft
 from tests.agree.function_values import patterns, specials
-from tests.support import Array, assert_ulp, by_name, random_array
+from tests.support.one_op import Array, assert_ulp, by_name, random_array
 from weft.foundation.dtypes import F32, F64, FLOATS, INTEGERS, DType
 from weft.foundation.scalar import Fn
 from weft.ptir import Builder

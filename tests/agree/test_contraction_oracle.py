@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import Array, apply, by_name, random_array
+from tests.support.one_op import Array, apply, by_name, random_array
 from weft.foundation.dtypes import (
     ALL,
     BF16,

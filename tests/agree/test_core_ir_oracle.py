@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import weft
-from tests.core_modules import Case, random_case
-from tests.core_oracle import MEANINGS, evaluate
-from tests.support import Array
+from tests.support.core_modules import Case, random_case
+from tests.support.core_oracle import MEANINGS, evaluate
+from tests.support.one_op import Array
 from weft.core_ir import INSTRUCTIONS, canonicalise, dumps, from_expression, loads, verify
 
 SEEDS = range(250)

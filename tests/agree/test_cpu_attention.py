@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.example_inputs import inputs_for
-from tests.gpu_attention import DIVIDED_AFTER, by_hand
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_attention import DIVIDED_AFTER, by_hand
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests import kernels
+from tests.support import kernels
 from weft.codegen.cpu.accept import PACKED
 from weft.codegen.cpu.compile import accepts, lower
 from weft.codegen.cpu.llvm import emit_module

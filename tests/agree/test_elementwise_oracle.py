@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from tests.support import Array, apply, assert_ulp, bits, by_name, random_array
+from tests.support.one_op import Array, apply, assert_ulp, bits, by_name, random_array
 from weft.foundation.dtypes import (
     ALL,
     ANY,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.agree.function_values import patterns, same_values
-from tests.support import Array, apply, by_name, random_array
+from tests.support.one_op import Array, apply, by_name, random_array
 from weft.foundation.dtypes import (
     BF16,
     COMPLEX,

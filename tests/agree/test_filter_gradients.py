@@ -9,7 +9,7 @@ import pytest
 
 from tests.agree.test_images import wide
 from tests.agree.test_phases import data
-from tests.gpu_convolutions import Case
+from tests.support.gpu_convolutions import Case
 from weft.driver.compile import Executable, compile_program
 from weft.driver.execute import run
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.tensors import data
+from tests.support.tensors import data
 from weft import functional
 
 F: Any = functional

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.tensors import data
+from tests.support.tensors import data
 from weft import functional as F
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import weft
-from tests.draws import generator
-from tests.tensors import Array
+from tests.support.draws import generator
+from tests.support.tensors import Array
 from weft import functional
 from weft.foundation.errors import SpecViolation, UserError
 

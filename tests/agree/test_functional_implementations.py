@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.tensors import Array, data, wide
+from tests.support.tensors import Array, data, wide
 from weft import functional as F
 from weft.ops.functional import registry
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.tensors import DTYPES, agrees, data, wide
+from tests.support.tensors import DTYPES, agrees, data, wide
 from weft import functional
 from weft.foundation.dtypes import DType
 

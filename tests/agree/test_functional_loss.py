@@ -10,7 +10,7 @@ import pytest
 from scipy import special
 
 import weft
-from tests.tensors import DTYPES, Array, agrees, data, wide
+from tests.support.tensors import DTYPES, Array, agrees, data, wide
 from weft import functional as F
 from weft.foundation.dtypes import DType
 from weft.ptir.ops.movement import Iota

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.agree.function_values import ANALYTIC, Oracle, patterns, same_values, specials, spread
-from tests.support import Array, apply, assert_ulp, bits, by_name, random_array
+from tests.support.one_op import Array, apply, assert_ulp, bits, by_name, random_array
 from weft.foundation.dtypes import (
     BF16,
     F16,

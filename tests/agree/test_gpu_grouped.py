@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import pipeline

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 import weft
 from examples.make_programs import attention, softmax_layernorm
-from tests.example_inputs import inputs_for
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import ODD, TARGETS, Maker, through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import ODD, TARGETS, Maker, through_stages
 from weft.codegen.gpu.compile import architecture
 from weft.driver.code import gpu_kernels
 from weft.driver.cuda import CudaBackend

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu.interp.values import Reported
 from weft.foundation.digit_sort import Starts
 from weft.foundation.dtypes import BY_NAME

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_machine import MachineBackend, machine
-from tests.gpu_programs import through_stages
+from tests.support.gpu_machine import MachineBackend, machine
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu import sass
 from weft.driver.code.gpu_kernels import compile_sources
 from weft.plan.ir import MmaPlan

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from tests.support import Array, apply, bits, by_name, infer, random_array
+from tests.support.one_op import Array, apply, bits, by_name, infer, random_array
 from weft.foundation.dtypes import BF16, CF32, CF64, F16, F32, F64, DType
 from weft.ptir.ops import linear_algebra as la
 from weft.ptir.types import TupleType, tensor

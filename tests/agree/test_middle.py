@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.lowered import given
-from tests.scop_executor import run_scop
+from tests.support.lowered import given
+from tests.support.scop_executor import run_scop
 from weft.driver.reference import ReferenceBackend
 from weft.foundation.numeric import as_complex
 from weft.indexbook.from_tiny import build_book

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.support import Array, apply, assert_ulp, bits, by_name
+from tests.support.one_op import Array, apply, assert_ulp, bits, by_name
 from weft.foundation.dtypes import BF16, F16, F32, F64, FLOATS, FP8_E4M3, FP8_E5M2, DType
 from weft.ptir.ops.normalisation import LayerNorm
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import Array, apply, bits, by_name, random_array
+from tests.support.one_op import Array, apply, bits, by_name, random_array
 from weft.foundation.dtypes import F32, FLOATS, ORDERED, SI32, SI64, DType
 from weft.ptir.ops.ordering import Argsort, Searchsorted, Side, Sort, TopK
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.agree.test_images import wide
-from tests.gpu_convolutions import Case
+from tests.support.gpu_convolutions import Case
 from weft.driver.compile import Executable, compile_program
 from weft.driver.execute import run
 from weft.ptir import Builder, Program

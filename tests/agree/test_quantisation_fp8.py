@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import weft
-from tests.gpu_interpreted import InterpretedGpu
-from tests.support import Array, apply, random_array
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.one_op import Array, apply, random_array
 from weft.foundation.dtypes import BF16, F16, F32, F64, FP8_E4M3, FP8_E5M2, DType, as_dtype
 from weft.ptir import Builder, Program
 from weft.ptir.gradient import gradient

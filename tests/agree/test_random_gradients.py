@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support import bits
+from tests.support.one_op import bits
 from weft.foundation.dtypes import CF64, F64
 from weft.foundation.errors import Unimplemented
 from weft.ptir import Program, jvp, verify, vjp, vmap

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support import Array, apply, assert_ulp, bits
+from tests.support.one_op import Array, apply, assert_ulp, bits
 from weft.foundation import philox
 from weft.foundation.dtypes import BF16, F16, F32, F64, DType
 from weft.ptir import Builder

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests import padded_programs
-from tests.lowered import given, lowered, sizes
-from tests.movements import random_chain
+from tests.support import padded_programs
+from tests.support.lowered import given, lowered, sizes
+from tests.support.movements import random_chain
 from weft.driver.stages.opaque import run_opaque
 from weft.foundation.errors import Unimplemented, UserError
 from weft.memory.from_region import assign_buffers

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import Array, apply, assert_ulp, bits, by_name, infer, random_array
+from tests.support.one_op import Array, apply, assert_ulp, bits, by_name, infer, random_array
 from weft.foundation.dtypes import (
     ALL,
     BF16,

@@ -25,7 +25,7 @@ from tests.browser.pages import (
     keep,
     needs_browser,
 )
-from tests.trace_events import check_trace
+from tests.support.trace_events import check_trace
 from weft.cli.programs import load_program
 from weft.driver.tuning import tuned
 from weft.driver.tuning.tuned import Tuned

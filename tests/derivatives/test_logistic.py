@@ -10,7 +10,7 @@ import pytest
 from scipy.special import expit
 
 import weft
-from tests.tensors import DTYPES, Array, wide
+from tests.support.tensors import DTYPES, Array, wide
 from weft import functional as F
 from weft.foundation.dtypes import F16, F32, F64, DType
 from weft.ptir import Builder, Program, Value, jvp

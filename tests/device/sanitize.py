@@ -19,11 +19,11 @@ from typing import Final
 import numpy as np
 
 import weft
-from tests.example_inputs import inputs_for
-from tests.gpu_attention import CASES as ATTENTIONS
-from tests.gpu_attention import FEW, GRADIENTS
-from tests.gpu_codes import CASES as CODES
-from tests.gpu_convolutions import CASES, GROUPED
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_attention import CASES as ATTENTIONS
+from tests.support.gpu_attention import FEW, GRADIENTS
+from tests.support.gpu_codes import CASES as CODES
+from tests.support.gpu_convolutions import CASES, GROUPED
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation

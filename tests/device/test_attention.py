@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.gpu_attention import CASES, FEW, GRADIENTS, Case
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_attention import CASES, FEW, GRADIENTS, Case
 from tests.unit.codegen.gpu.attention.test_dropped import CASES as DROPPED
 from tests.unit.codegen.gpu.attention.test_packed import CASES as PACKED
 from weft.driver.compile import compile_program

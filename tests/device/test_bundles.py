@@ -14,7 +14,7 @@ import pytest
 
 import weft
 from examples.make_programs import attention, mlp
-from tests.example_inputs import inputs_for
+from tests.support.example_inputs import inputs_for
 from tests.unit.bundles import models
 from weft import functional as F
 from weft import nn

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.gpu_codes import CASES, Case
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_codes import CASES, Case
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.runtime.cuda.driver import compute_capability

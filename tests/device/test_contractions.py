@@ -13,8 +13,8 @@ import pytest
 
 import weft
 from benchmarks.gemm_kernels import Contraction, build, load_plan, references, region_kernel
-from tests.example_inputs import inputs_for
-from tests.gpu_support import (
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_contractions import (
     SM80_CASES,
     SM90_CASES,
     TWO_UNITS,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests import turning_programs as programs
+from tests.support import turning_programs as programs
 from weft.driver.cuda import CudaBackend, CudaExecutable
 from weft.driver.execute import prepare
 from weft.foundation.errors import ExecutionError, SpecViolation

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import (
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_convolutions import (
     CASES,
     COPIED,
     DEPTHWISE,

@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from examples.make_programs import attention, mlp
-from tests.example_inputs import inputs_for
+from tests.support.example_inputs import inputs_for
 from weft.driver.cuda import target_of_device
 from weft.ptir import Program
 from weft.runtime.cuda.driver import compute_capability

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.example_inputs import inputs_for
+from tests.support.example_inputs import inputs_for
 from tests.unit.region.fitting.test_cutting import argmax, layer_norm, softmax, summed
 from tests.unit.region.fitting.test_room import softmax_between
 from weft.driver.compile import compile_program

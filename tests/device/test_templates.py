@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.example_inputs import inputs_for
+from tests.support.example_inputs import inputs_for
 from tests.unit.codegen.gpu.maps import test_gather, test_runs, test_transposed
 from tests.unit.codegen.gpu.rows import test_columns
 from weft.driver.compile import compile_program

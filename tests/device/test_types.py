@@ -12,8 +12,8 @@ import weft
 from benchmarks.gemm_kernels import Contraction
 from tests.agree.test_integer_products import BYTES, numbers, total, widened
 from tests.device.test_contractions import GUARD, device, run
-from tests.gpu_support import sm80_kernel, sm90_kernel
-from tests.gpu_types import SM80_TYPES, SM90_TYPES, bound, drawn, error, tensors
+from tests.support.gpu_contractions import sm80_kernel, sm90_kernel
+from tests.support.gpu_types import SM80_TYPES, SM90_TYPES, bound, drawn, error, tensors
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.assemble import assemble
 from weft.driver.cuda import CudaBackend

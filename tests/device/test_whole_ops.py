@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.draws import generator
+from tests.support.draws import generator
 from weft.driver.cuda import CudaBackend
 from weft.foundation.dtypes import BY_NAME
 from weft.ptir import Builder, Program

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import weft
-from tests.support import Array
+from tests.support.one_op import Array
 from weft.foundation.dims import Dim
 from weft.foundation.errors import InternalError, SpecViolation, WeftError
 from weft.interop import onnx

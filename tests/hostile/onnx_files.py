@@ -10,7 +10,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper
 from onnx.numpy_helper import from_array
 
-from tests import onnx_models as m
+from tests.support import onnx_models as m
 
 Edit = Callable[[ModelProto], object]
 BIG: Final = 1 << 40

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 from examples import make_programs
-from tests.example_inputs import inputs_for
 from tests.hostile.stage_edits import Edit, edits
 from tests.hostile.worker import answered
+from tests.support.example_inputs import inputs_for
 from weft.driver.compile import largest_buffer
 from weft.driver.execute import run
 from weft.driver.pipeline import run_pipeline, stages_for

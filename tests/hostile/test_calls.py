@@ -1,5 +1,5 @@
 """Whatever users call things with, they are answered: with a result, or with an error of Weft's
-that names their line. `tests/odd_calls.py` says what is called, and with what."""
+that names their line. `tests/support/odd_calls.py` says what is called, and with what."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.odd_calls import ODD, Target, calls, targets, verdict
+from tests.support.odd_calls import ODD, Target, calls, targets, verdict
 from weft.ops.session import Session
 from weft.ptir import Builder
 from weft.ptir.op import SPELLINGS

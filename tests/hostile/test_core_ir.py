@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import weft
-from tests.core_modules import random_case
 from tests.hostile.judge import LONGEST_COMPLAINT
-from tests.support import Array
+from tests.support.core_modules import random_case
+from tests.support.one_op import Array
 from tests.unit.core_ir.test_surface import CALLS, X
 from tests.unit.core_ir.test_text import FIRST, SECOND
 from weft.core_ir import (

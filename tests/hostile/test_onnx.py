@@ -14,10 +14,10 @@ import onnx
 import pytest
 
 import weft
-from tests import onnx_models as m
 from tests.hostile import mutations
 from tests.hostile.onnx_files import FILES, doubling, looping, nested, single
 from tests.hostile.worker import judged
+from tests.support import onnx_models as m
 from weft.foundation.errors import InternalError, WeftError
 from weft.interop.onnx import load
 

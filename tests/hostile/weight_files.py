@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tests import gguf_files
-from tests.gguf_files import entry, fact, of, string
 from tests.hostile.mutations import damaged
+from tests.support import gguf_files
+from tests.support.gguf_files import entry, fact, of, string
 
 BIG = 2**63
 F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}

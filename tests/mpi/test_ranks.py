@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import weft
-from tests.mesh_gpt import trained as gpt
 from tests.mpi.exchanges import trained
 from tests.mpi.parallel import trained as whole
+from tests.support.mesh_gpt import trained as gpt
 
 pytest.importorskip("mpi4py")
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 import weft
-from tests.mesh_gpt import trained
+from tests.support.mesh_gpt import trained
 
 steps, dtype = int(sys.argv[1]), np.dtype(sys.argv[2])
 losses = {

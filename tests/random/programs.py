@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cpu_configurations import Configuration, ConfiguredBackend
+from tests.support.cpu_configurations import Configuration, ConfiguredBackend
 from weft.testing.compare import compare
 from weft.testing.random_programs import random_program
 

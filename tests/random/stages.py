@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_interpreted import InterpretedExecutable
+from tests.support.gpu_interpreted import InterpretedExecutable
 from weft import functional
 from weft.driver.cuda import target_of_device
 from weft.driver.pipeline import run_pipeline

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import infer
+from tests.support.one_op import infer
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI8, SI32, UI32, DType
 from weft.foundation.errors import SpecViolation
 from weft.ptir.ops.contraction import DotGeneral

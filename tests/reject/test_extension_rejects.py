@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import Array, apply, infer
+from tests.support.one_op import Array, apply, infer
 from weft.foundation.dtypes import ALL, SI64, DType
 from weft.foundation.errors import SpecViolation
 from weft.ptir.op import BY_TARGET, SPELLINGS, Op

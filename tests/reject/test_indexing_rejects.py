@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import Array, apply, by_name, infer
+from tests.support.one_op import Array, apply, by_name, infer
 from weft.foundation.dtypes import ALL, INDICES, DType
 from weft.foundation.errors import SpecViolation
 from weft.ptir.op import Op

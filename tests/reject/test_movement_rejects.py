@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import NoScope, infer
+from tests.support.one_op import NoScope, infer
 from weft.foundation.dtypes import CF32, F32, I1, SI4, SI8, UI8, UI64, DType
 from weft.foundation.errors import SpecViolation
 from weft.ptir.literal import ScalarLiteral, ScalarTag

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import infer
+from tests.support.one_op import infer
 from weft.foundation.errors import SpecViolation
 from weft.ptir.ops.normalisation import LayerNorm
 from weft.ptir.types import ValueType, tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support import apply, infer
+from tests.support.one_op import apply, infer
 from weft.foundation.dtypes import F32, SI32, SI64, UI32
 from weft.foundation.errors import SpecViolation
 from weft.ptir.op import Op

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import infer
+from tests.support.one_op import infer
 from weft.foundation.dtypes import F32, FP8_E4M3, SI8, SI32, UI8, UI32
 from weft.foundation.errors import SpecViolation
 from weft.ptir.op import Op

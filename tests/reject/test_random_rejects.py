@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import NoScope, infer
+from tests.support.one_op import NoScope, infer
 from weft.foundation.dtypes import CF32, F32, FP8_E4M3, FP8_E5M2, I1, SI32, DType
 from weft.foundation.errors import SpecViolation
 from weft.ptir.ops.random import RngNormal, RngUniform

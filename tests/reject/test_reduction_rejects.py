@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import apply, infer
+from tests.support.one_op import apply, infer
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI8, SI32, SI64, UI32
 from weft.foundation.errors import SpecViolation
 from weft.ptir.op import Op

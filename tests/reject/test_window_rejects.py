@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support import apply, infer
+from tests.support.one_op import apply, infer
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI8, SI32, DType
 from weft.foundation.errors import ResourceExceeded, SpecViolation
 from weft.ptir.literal import ScalarLiteral, ScalarTag

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 import weft
-from tests.support import Array, random_array
+from tests.support.one_op import Array, random_array
 from weft.foundation.dtypes import FP8_E4M3, I1, DType, as_dtype
 from weft.ptir import Builder, Program, Value, verify
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import weft
-from tests.support import random_array
+from tests.support.one_op import random_array
 from weft.coarse.raising import raise_program
 from weft.foundation.dtypes import F16
 from weft.ptir import Builder, Program, Value, dumps, verify

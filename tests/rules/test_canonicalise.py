@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.rules.programs import Case, agree, mnemonics, specials
-from tests.support import Array, by_name, random_array
+from tests.support.one_op import Array, by_name, random_array
 from weft.foundation import numeric
 from weft.foundation.dtypes import (
     ALL,

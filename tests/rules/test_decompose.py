@@ -13,7 +13,7 @@ import pytest
 
 import weft
 from tests.rules.programs import Case, is_nan, mnemonics, same, special_array, specials
-from tests.support import Array, by_name, random_array, ulp
+from tests.support.one_op import Array, by_name, random_array, ulp
 from weft.foundation.dtypes import (
     ANY,
     BF16,

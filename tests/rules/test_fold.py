@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from tests.rules.programs import Case, agree, mnemonics, specials
-from tests.support import by_name
+from tests.support.one_op import by_name
 from weft.foundation.dtypes import ANY, COMPLEX, FLOATS, NUMBERS, ORDERED, SI32, DType
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Builder, Program, tensor

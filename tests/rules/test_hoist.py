@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from tests.rules.programs import mnemonics, same
-from tests.support import Array
+from tests.support.one_op import Array
 from weft.foundation.errors import UserError
 from weft.ptir import BodyBuilder, Builder, HintRegion, Program, Value, tensor, verify
 from weft.ptir.ir import HintKind, HintPolicy

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import weft
-from tests.python_calls import python_calls
 from tests.rules.programs import Case, agree, mnemonics
+from tests.support.python_calls import python_calls
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import InternalError
 from weft.ptir import BodyBuilder, Builder, HintRegion, Program, Value, literal, tensor, verify

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.support import Array
+from tests.support.one_op import Array
 from weft.core_ir import Module, ModuleBuilder, Padding
 from weft.core_ir.types import DTYPES, Shape, dtype_name
 from weft.foundation.dtypes import SI32, SI64, DType

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support import Array
+from tests.support.one_op import Array
 from weft.core_ir import CoreOperation, Module
 from weft.core_ir.instructions import Padding
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.device.sanitize import PROGRAMS as SANITIZED
-from tests.gpu_convolutions import GRADIENTS
-from tests.gpu_support import SM80_CASES, SM90_CASES
-from tests.gpu_types import SM80_TYPES, SM90_TYPES, Case
+from tests.support.gpu_contractions import SM80_CASES, SM90_CASES
+from tests.support.gpu_convolutions import GRADIENTS
+from tests.support.gpu_types import SM80_TYPES, SM90_TYPES, Case
 from weft.codegen.gpu.templates import template_for
 from weft.driver.stages.compilation import Compilation
 from weft.plan.ir import Plan, RowPlan

@@ -14,7 +14,7 @@ from weft.driver.stages.compilation import Compilation
 from weft.ptir import Program, load
 from weft.target.known import target_named
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 Maker = Callable[[str], Program]
 MAKERS: dict[str, Callable[..., Program]] = {
     "mlp": mlp,

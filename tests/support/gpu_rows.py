@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests import kernels
+from tests.support import kernels
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.interp import Timing, run
 from weft.memory.from_region import assign_buffers

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gemm_kernels import Contraction
-from tests.gpu_support import sm80_plan, sm90_plan, split
+from tests.support.gpu_contractions import sm80_plan, sm90_plan, split
 from weft.foundation.dtypes import (
     BF16,
     F16,

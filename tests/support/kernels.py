@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.support import random_array
+from tests.support.one_op import random_array
 from weft.foundation.dtypes import BF16, F32, SI32, SI64, DType
 from weft.foundation.index_expr import Expr, Guard, axis, constant, param
 from weft.region.forms.find import with_forms

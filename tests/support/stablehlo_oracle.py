@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import weft
-from tests.draws import generator
+from tests.support.draws import generator
 from weft.interop import stablehlo
 from weft.interop.stablehlo.bindings import bindings, parse_module
 from weft.interop.stablehlo.dense import DTYPES, read_dense, write_dense

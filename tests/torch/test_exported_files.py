@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.command_line import weft_command
+from tests.support.command_line import weft_command
 from weft.bundles.model import model_of
 from weft.foundation.errors import Unimplemented, UserError
 

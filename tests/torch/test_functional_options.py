@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.tensors import Array, data
+from tests.support.tensors import Array, data
 from weft import functional
 
 torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.gpu_machine import Machine, MachineBackend, machine
+from tests.support.gpu_machine import Machine, MachineBackend, machine
 
 torch = pytest.importorskip("torch")
 

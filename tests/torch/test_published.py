@@ -14,7 +14,7 @@ import weft
 from examples import gpt2_generate, llama
 from examples.llama_weights import config_of, published
 from examples.published import Published, read, tokeniser_of
-from tests import gguf_files
+from tests.support import gguf_files
 from weft import nn
 
 torch = pytest.importorskip("torch")

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.gpu_machine import Machine, MachineBackend
+    from tests.support.gpu_machine import Machine, MachineBackend
 
 
 @pytest.fixture
 def gpu() -> Iterator[Machine]:
-    with import_module("tests.gpu_machine").machine() as found:
+    with import_module("tests.support.gpu_machine").machine() as found:
         yield found
 
 
 @pytest.fixture
 def backend(gpu: Machine) -> MachineBackend:
     """The cuda backend on that GPU."""
-    found: MachineBackend = import_module("tests.gpu_machine").MachineBackend(gpu)
+    found: MachineBackend = import_module("tests.support.gpu_machine").MachineBackend(gpu)
     return found

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import draws
-from tests.draws import generator
+from tests.support import draws
+from tests.support.draws import generator
 
 RANDOM = generator()
 TESTS = Path(__file__).parents[1]

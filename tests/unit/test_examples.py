@@ -31,7 +31,7 @@ from examples.training import (
     told,
     train,
 )
-from tests.example_inputs import inputs_for
+from tests.support.example_inputs import inputs_for
 from weft import nn, optim
 
 Array = NDArray[Any]

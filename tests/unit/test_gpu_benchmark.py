@@ -20,7 +20,7 @@ from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
 from benchmarks.needed import need_gpu
 from benchmarks.time_limit import GivenUp, limited
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu.ir import values, walk
 
 COPY = 4e12

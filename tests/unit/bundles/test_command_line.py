@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.command_line import weft_command
+from tests.support.command_line import weft_command
 from tests.unit.bundles import models
 from weft import core_ir
 from weft.bundles.model import model_of

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.command_line import weft_command
-from tests.gpu_machine import Machine, MachineBackend, machine
+from tests.support.command_line import weft_command
+from tests.support.gpu_machine import Machine, MachineBackend, machine
 from weft.cli import bench
 from weft.cli.tuning import products_in
 from weft.driver.compile import compile_program

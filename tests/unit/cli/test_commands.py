@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.command_line import weft_command
+from tests.support.command_line import weft_command
 from weft.cli import commands, verify
 from weft.driver.loading import plugins
 from weft.driver.tuning import tuned

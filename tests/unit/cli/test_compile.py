@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from examples.make_programs import attention, mlp, softmax_layernorm
-from tests.command_line import weft_command
+from tests.support.command_line import weft_command
 from weft.driver.compile import Executable
 from weft.ptir import Builder, save
 

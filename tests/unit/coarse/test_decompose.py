@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support import Array
+from tests.support.one_op import Array
 from weft.coarse.convolution import Conv, Layout
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemented

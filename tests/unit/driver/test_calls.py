@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.python_calls import python_calls
+from tests.support.python_calls import python_calls
 from weft.driver import cpu, reference
 from weft.driver.backends import get_backend
 from weft.driver.execute import prepare

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_machine import Machine, MachineBackend
-from tests.turning_programs import scan_around_all
+from tests.support.gpu_machine import Machine, MachineBackend
+from tests.support.turning_programs import scan_around_all
 from weft.codegen.gpu.body.accept import refuse
 from weft.driver.code import gpu_kernels
 from weft.driver.cuda import CudaExecutable

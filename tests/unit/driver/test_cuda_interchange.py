@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_machine import Machine, MachineBackend
+from tests.support.gpu_machine import Machine, MachineBackend
 from weft import nn
 from weft.driver import execute
 from weft.driver.execute import Prepared, prepare

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.command_line import weft_command
+from tests.support.command_line import weft_command
 from weft.cli import commands
 from weft.cli import devices as listing
 from weft.driver.devices import devices

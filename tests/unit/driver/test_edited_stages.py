@@ -16,8 +16,8 @@ import pytest
 
 import weft
 from examples.make_programs import attention, mlp, mlp_bf16, softmax_layernorm
-from tests.example_inputs import inputs_for
-from tests.gpu_programs import through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_programs import through_stages
 from weft.driver.compile import Executable
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Program

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support import bits, random_array
+from tests.support.one_op import bits, random_array
 from weft.driver import backends
 from weft.driver.backends import register_backend
 from weft.driver.conversion import LegalitySpec, check_program_legality

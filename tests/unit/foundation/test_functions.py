@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support import apply, random_array
+from tests.support.one_op import apply, random_array
 from weft.foundation import functions
 from weft.foundation.dtypes import (
     ALL,

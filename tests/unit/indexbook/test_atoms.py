@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.movements import random_chain
+from tests.support.movements import random_chain
 from weft.foundation.dtypes import F32
 from weft.foundation.scalar import Fn
 from weft.indexbook.atoms import AtomTable, Group, matching_groups, side_of

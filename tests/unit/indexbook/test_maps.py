@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from examples.make_programs import PROGRAMS
-from tests.example_inputs import inputs_for
-from tests.lowered import given
-from tests.movements import random_chain
-from tests.support import random_array
+from tests.support.example_inputs import inputs_for
+from tests.support.lowered import given
+from tests.support.movements import random_chain
+from tests.support.one_op import random_array
 from weft.foundation.dims import static
 from weft.foundation.dtypes import F32, SI32
 from weft.foundation.index_expr import SELECTED, Guard, evaluate

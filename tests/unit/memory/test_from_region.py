@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from examples.make_programs import PROGRAMS
-from tests import kernels
-from tests.lowered import lowered
+from tests.support import kernels
+from tests.support.lowered import lowered
 from weft.foundation.dtypes import BF16, F32
 from weft.foundation.index_expr import axis
 from weft.memory.from_region import assign_buffers, report

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests import kernels
+from tests.support import kernels
 from weft.foundation.errors import SpecViolation
 from weft.memory.from_region import assign_buffers
 from weft.memory.ir import Buffer, BufferMap, Copy, MemRef, Space

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.draws import generator
+from tests.support.draws import generator
 from weft import functional as F
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.passes import kept_bytes

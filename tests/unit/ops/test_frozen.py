@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.draws import generator
+from tests.support.draws import generator
 from weft import nn
 from weft.foundation.errors import WeftWarning
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.python_calls import python_calls
+from tests.support.python_calls import python_calls
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir import verify
 

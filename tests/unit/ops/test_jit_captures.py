@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.python_calls import python_calls
+from tests.support.python_calls import python_calls
 from weft import nn
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

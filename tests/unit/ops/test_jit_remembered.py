@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.python_calls import python_calls
+from tests.support.python_calls import python_calls
 from weft import functional as F
 from weft import nn
 from weft.ops import remembered

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.draws import generator
+from tests.support.draws import generator
 from weft import nn, optim
 from weft.foundation.errors import UserError
 

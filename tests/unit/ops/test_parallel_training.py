@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.mesh_gpt import trained
+from tests.support.mesh_gpt import trained
 from weft import functional as F
 from weft import nn, optim
 

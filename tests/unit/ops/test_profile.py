@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import weft
-from tests.trace_events import check_trace
+from tests.support.trace_events import check_trace
 from weft import nn
 from weft.cli.main import app
 from weft.driver.stages.origins import Origin

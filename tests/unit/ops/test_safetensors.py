@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import weft
-from tests.support import random_array
+from tests.support.one_op import random_array
 from weft import nn
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import UserError

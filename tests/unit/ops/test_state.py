@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.draws import generator
+from tests.support.draws import generator
 from weft import functional as F
 from weft import nn, optim
 from weft.foundation.errors import UserError

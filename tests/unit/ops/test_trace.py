@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.trace_events import check_trace
+from tests.support.trace_events import check_trace
 from weft.foundation.errors import UserError
 from weft.ops.graph.cache import PROGRAMS
 from weft.ops.graph.hooks import WATCH

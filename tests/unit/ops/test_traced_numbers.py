@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support import assert_ulp
+from tests.support.one_op import assert_ulp
 from weft import SpecViolation, functional
 from weft.ptir.verify import verify
 

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from examples.make_programs import attention
-from tests.gpu_programs import through_stages
-from tests.lowered import Lowered, graph_of, lowered
+from tests.support.gpu_programs import through_stages
+from tests.support.lowered import Lowered, graph_of, lowered
 from tests.unit.region.test_from_poly_view import convolution
 from tests.unit.tiny.test_text import EXAMPLE
 from weft.codegen.gpu import ir, templates

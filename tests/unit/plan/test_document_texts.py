@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from tests.lowered import Lowered, given, lowered
+from tests.support.lowered import Lowered, given, lowered
 from tests.unit.tiny.test_text import EXAMPLE
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.compile import compile_cuda

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests import kernels
-from tests.lowered import lowered
+from tests.support import kernels
+from tests.support.lowered import lowered
 from weft.codegen.cpu import compile as cpu
 from weft.codegen.cpu.accept import PACKED
 from weft.codegen.cpu.text import print_routine

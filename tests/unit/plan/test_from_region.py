@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import weft
-from tests import kernels
-from tests.gpu_programs import through_stages
-from tests.lowered import graph_of, lowered
+from tests.support import kernels
+from tests.support.gpu_programs import through_stages
+from tests.support.lowered import graph_of, lowered
 from tests.unit.region.test_from_poly_view import convolution
 from weft.codegen.cpu import compile as cpu_compile
 from weft.codegen.gpu.products import sm90

@@ -8,8 +8,8 @@ from math import prod
 
 import pytest
 
-from tests import kernels
-from tests.gpu_programs import through_stages
+from tests.support import kernels
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.spelling.print import cuda

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import weft
-from tests import kernels
-from tests.gpu_programs import through_stages
+from tests.support import kernels
+from tests.support.gpu_programs import through_stages
 from weft import functional as F
 from weft.codegen.gpu import templates
 from weft.codegen.gpu.spelling.print import cuda

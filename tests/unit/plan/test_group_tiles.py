@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.gpu_convolutions import GROUPS
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from weft.plan.candidates import candidates
 from weft.plan.gpu_price import plan_seconds
 from weft.plan.ir import MmaPlan

@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from examples.make_programs import mlp, mlp_bf16
-from tests.example_inputs import inputs_for
+from tests.support.example_inputs import inputs_for
 from weft.foundation.errors import SpecViolation
 from weft.plan.dsl import print_plan
 from weft.plan.ir import MmaPlan

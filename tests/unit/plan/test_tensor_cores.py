@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.gpu_convolutions import Shape
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder
 from weft.target.known import target_named

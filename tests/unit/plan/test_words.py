@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from tests.unit.region.fitting.test_join_stages import twice
 from weft import functional
 from weft.codegen.cpu import compile as cpu

@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from examples.make_programs import PROGRAMS, attention
-from tests.example_inputs import inputs_for
-from tests.gpu_attention import DIVIDED_AFTER, Case, by_hand
-from tests.lowered import given
-from tests.movements import random_chain
-from tests.scop_executor import run_scop
-from tests.support import random_array
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_attention import DIVIDED_AFTER, Case, by_hand
+from tests.support.lowered import given
+from tests.support.movements import random_chain
+from tests.support.one_op import random_array
+from tests.support.scop_executor import run_scop
 from weft.driver.legalise import without_composites
 from weft.foundation.dims import static
 from weft.foundation.dtypes import BF16, F32, SI32

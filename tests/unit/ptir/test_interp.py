@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support import apply
+from tests.support.one_op import apply
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import ExecutionError, ResourceExceeded, SpecViolation, Unimplemented
 from weft.ptir import BodyBuilder, Builder, Program, TupleType, Value, tensor, verify

@@ -11,7 +11,7 @@ import pytest
 import scipy.special
 
 import weft
-from tests.support import random_array
+from tests.support.one_op import random_array
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir import Builder, Value, verify

@@ -12,7 +12,7 @@ import pytest
 import weft
 from tests.derivatives.case import Array, Case, distinct, normal, whole
 from tests.derivatives.cases import CASES
-from tests.support import bits
+from tests.support.one_op import bits
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError
 from weft.ptir import Builder, Program, all_ops, tensor, verify

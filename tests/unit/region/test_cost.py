@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests import kernels
-from tests.gpu_programs import through_stages
+from tests.support import kernels
+from tests.support.gpu_programs import through_stages
 from weft.foundation.dtypes import BF16, F32, DType
 from weft.foundation.index_expr import axis
 from weft.ptir import Builder

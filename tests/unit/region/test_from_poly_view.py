@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from examples.make_programs import PROGRAMS
-from tests.example_inputs import inputs_for
-from tests.lowered import Lowered, graph_of, lowered, sizes
+from tests.support.example_inputs import inputs_for
+from tests.support.lowered import Lowered, graph_of, lowered, sizes
 from tests.unit.tiny.test_text import EXAMPLE
 from weft import run
 from weft.foundation.dtypes import BF16, F32, SI32, DType

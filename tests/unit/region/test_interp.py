@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import special
 
-from tests import kernels
+from tests.support import kernels
 from weft.foundation.dtypes import BF16, F32, SI32
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.foundation.index_expr import axis, constant

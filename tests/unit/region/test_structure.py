@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests import kernels
+from tests.support import kernels
 from weft.foundation.dtypes import F32
 from weft.foundation.index_expr import axis
 from weft.foundation.memo import forget

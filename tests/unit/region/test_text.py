@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests import kernels
+from tests.support import kernels
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.region.ir import Kernel, Module, OpaqueCall, Output, Pattern, Tensor

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests import kernels
+from tests.support import kernels
 from weft.foundation.dtypes import F32, I1, SI32
 from weft.foundation.errors import SpecViolation
 from weft.foundation.index_expr import Expr, Guard, axis, constant, param

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.command_line import weft_command
+from tests.support.command_line import weft_command
 from tests.unit.testing.absent import WHY
 from tests.unit.testing.faulty import FaultyBackend
 from weft.cli import arrays

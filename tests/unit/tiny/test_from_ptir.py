@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 import weft
 from examples.make_programs import PROGRAMS
-from tests.example_inputs import inputs_for
-from tests.lowered import given
-from tests.support import random_array
+from tests.support.example_inputs import inputs_for
+from tests.support.lowered import given
+from tests.support.one_op import random_array
 from weft.foundation.dtypes import F32, SI32, as_dtype
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir import Builder, Program, all_ops

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.agree.test_cpu_kernels import Array
-from tests.support import assert_ulp
+from tests.support.one_op import assert_ulp
 from tests.unit.codegen.cpu.test_functions import PAIRS, UNARY, apply
 from weft.foundation.dtypes import F32
 

@@ -11,8 +11,8 @@ import pytest
 import scipy.special
 
 from tests.agree.test_cpu_kernels import Array, run_native
-from tests.kernels import Rows, body_over, identity, module_of
-from tests.support import assert_ulp, bits, random_array
+from tests.support.kernels import Rows, body_over, identity, module_of
+from tests.support.one_op import assert_ulp, bits, random_array
 from weft.codegen.cpu.elements import FUNCTIONS as WRITTEN
 from weft.foundation import functions
 from weft.foundation.dtypes import ALL, F32, F64, I1, DType

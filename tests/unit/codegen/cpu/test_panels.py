@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.lowered import lowered
+from tests.support.lowered import lowered
 from weft.codegen.cpu.compile import lower
 from weft.codegen.cpu.llvm import emit_module
 from weft.memory.from_region import assign_buffers

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.lowered import lowered
+from tests.support.lowered import lowered
 from weft.bundles.variants import targets_of
 from weft.codegen.cpu.compile import accepts
 from weft.codegen.cpu.llvm import emit_module

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.agree.test_cpu_kernels import Array, row_major
-from tests.support import bits, random_array
+from tests.support.one_op import bits, random_array
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.llvm import emit_module
 from weft.codegen.cpu.sorting import Items

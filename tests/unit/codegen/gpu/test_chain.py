@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gemm_kernels import Contraction
-from tests.gpu_programs import CASES, compiled, through_stages
-from tests.gpu_rows import dialect_kernel, error_of
-from tests.gpu_support import COOPERATIVE, sm90_kernel
-from tests.kernels import elementwise
+from tests.support.gpu_contractions import COOPERATIVE, sm90_kernel
+from tests.support.gpu_programs import CASES, compiled, through_stages
+from tests.support.gpu_rows import dialect_kernel, error_of
+from tests.support.kernels import elementwise
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.chain import Neighbours, chained, waves
 from weft.codegen.gpu.interp import Hazard

@@ -16,9 +16,9 @@ import pytest
 from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
 from tests.device.sanitize import overrides
-from tests.gpu_instances import MATRICES, PROGRAMS, templates_of
-from tests.gpu_programs import through_stages
-from tests.gpu_support import sm80_kernel, sm90_kernel
+from tests.support.gpu_contractions import sm80_kernel, sm90_kernel
+from tests.support.gpu_instances import MATRICES, PROGRAMS, templates_of
+from tests.support.gpu_programs import through_stages
 from tests.unit.codegen.gpu.test_machine_code import check, problems, wanted
 from weft.codegen.gpu import sass
 from weft.codegen.gpu.compile import compile_cuda

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu_programs import CASES, LARGE, ODD, compiled, program, through_stages
+from tests.support.gpu_programs import CASES, LARGE, ODD, compiled, program, through_stages
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.compile import Cubin, architecture
 from weft.codegen.gpu.ir import values, walk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft.ptir import Builder
 from weft.testing.compare import compare
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests import kernels
+from tests.support import kernels
 from weft.codegen.gpu.templates import TEMPLATES, accepts, template_for
 from weft.memory.from_region import assign_buffers
 from weft.plan.ir import AttentionPlan, Header, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan

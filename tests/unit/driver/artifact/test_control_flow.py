@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.turning_programs import scan_around_all
+from tests.support.turning_programs import scan_around_all
 from weft.driver.compile import Executable
 from weft.foundation.dtypes import FP8_E4M3
 from weft.foundation.errors import ExecutionError, SpecViolation

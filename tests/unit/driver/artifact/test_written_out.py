@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.turning_programs import scan_around_all
+from tests.support.turning_programs import scan_around_all
 from weft.driver.code import cpu_generator
 from weft.ptir import Builder, Program
 from weft.ptir.builder import BodyBuilder, Value

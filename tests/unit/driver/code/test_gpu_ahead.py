@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu.compile import compile_cuda
 from weft.driver.code import gpu_ahead, gpu_kernels
 from weft.driver.code.gpu_ahead import Ahead

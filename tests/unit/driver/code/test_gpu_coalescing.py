@@ -14,8 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_interpreted import InterpretedExecutable
-from tests.gpu_programs import through_stages
+from tests.support.gpu_interpreted import InterpretedExecutable
+from tests.support.gpu_programs import through_stages
 from weft import functional as F
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.coalescing import traffic

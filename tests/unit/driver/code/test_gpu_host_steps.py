@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from tests.unit.driver.code.test_host_steps import PROGRAMS, programs_of
 from weft.driver.artifact.kernels import is_copy
 from weft.ptir import Program

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.gpu_programs import compiled, through_stages
+from tests.support.gpu_programs import compiled, through_stages
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.compile import architecture

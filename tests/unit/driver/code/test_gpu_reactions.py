@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, read_log
 from weft.codegen.gpu.spelling.print import cuda

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gemm_kernels import Contraction, references, region_kernel
-from tests import kernels
+from tests.support import kernels
 from weft.codegen.gpu import templates
 from weft.driver.code.plans import choose_plans
 from weft.foundation.dtypes import BF16, F16, F32

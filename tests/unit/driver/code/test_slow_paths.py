@@ -11,7 +11,7 @@ import pytest
 
 import weft
 from examples.make_programs import attention, mlp
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from weft import functional as F
 from weft.driver.code.slow_paths import slow_paths
 from weft.driver.stages.compilation import Compilation

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.gpu_machine import Machine, MachineBackend, machine
+from tests.support.gpu_machine import Machine, MachineBackend, machine
 from weft.codegen.gpu.body.accept import refuse
 from weft.driver.code import gpu_kernels
 from weft.driver.compile import Executable

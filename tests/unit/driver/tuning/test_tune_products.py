@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import weft
-from tests.gpu_machine import Machine
+from tests.support.gpu_machine import Machine
 from weft.cli.main import app
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature

@@ -12,10 +12,10 @@ import onnx
 import pytest
 
 import weft
-from tests import onnx_models as m
-from tests.command_line import weft_command
 from tests.hostile.bases import program_of
 from tests.hostile.judge import inputs as ones
+from tests.support import onnx_models as m
+from tests.support.command_line import weft_command
 from weft import functional as F
 from weft import nn
 from weft.interop.onnx import export, load

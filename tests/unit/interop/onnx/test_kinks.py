@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests import onnx_models as m
+from tests.support import onnx_models as m
 
 SELU = 1.67326319217681884765625 * 1.05070102214813232421875
 

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import weft
 import weft.onnx
-from tests import onnx_models as m
+from tests.support import onnx_models as m
 from weft import nn
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)

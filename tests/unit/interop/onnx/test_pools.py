@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from tests import onnx_models as m
+from tests.support import onnx_models as m
 from weft.interop.onnx import backend
 
 OPTIONS: list[dict[str, Any]] = [

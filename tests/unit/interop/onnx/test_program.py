@@ -13,8 +13,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import weft
-from tests import onnx_models as m
-from tests.command_line import weft_command
+from tests.support import onnx_models as m
+from tests.support.command_line import weft_command
 from weft.foundation.lines import Place
 from weft.interop.onnx import load, to_program
 

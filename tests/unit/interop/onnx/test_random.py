@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests import onnx_models as m
+from tests.support import onnx_models as m
 from weft import nn
 from weft.interop.onnx import load
 from weft.ops.tensor import Tensor

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.command_line import weft_command
+from tests.support.command_line import weft_command
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError
 from weft.interop import stablehlo
 

@@ -12,7 +12,7 @@ import weft
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
-from tests.stablehlo_oracle import Array, floats, function, interpret
+from tests.support.stablehlo_oracle import Array, floats, function, interpret
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.interop import stablehlo
 from weft.ptir import Builder, Program

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
 from docs import generate_interchange
-from tests.stablehlo_oracle import function
+from tests.support.stablehlo_oracle import function
 from weft.foundation.errors import Unimplemented
 from weft.interop import stablehlo
 from weft.interop.stablehlo.reading.module import LOWERINGS

@@ -7,13 +7,13 @@ import pytest
 from scipy import special
 
 import weft
-from tests.draws import generator
+from tests.support.draws import generator
 from weft.foundation.dtypes import DType
 from weft.ptir.gradient import vjp
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
-from tests.stablehlo_oracle import Array, check, floats, function
+from tests.support.stablehlo_oracle import Array, check, floats, function
 from weft.interop import stablehlo
 from weft.interop.stablehlo.dense import DTYPES
 

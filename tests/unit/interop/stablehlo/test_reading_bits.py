@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import weft
-from tests.draws import generator
+from tests.support.draws import generator
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
-from tests.stablehlo_oracle import Array, function, interpret
+from tests.support.stablehlo_oracle import Array, function, interpret
 from weft.foundation.errors import Unimplemented
 from weft.interop import stablehlo
 from weft.interop.stablehlo.dense import DTYPES

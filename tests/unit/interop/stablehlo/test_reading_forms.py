@@ -10,7 +10,7 @@ import weft
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
-from tests.stablehlo_oracle import Array, check, floats, function
+from tests.support.stablehlo_oracle import Array, check, floats, function
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.interop import stablehlo
 

@@ -10,7 +10,7 @@ import weft
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
-from tests.stablehlo_oracle import Array, check, function
+from tests.support.stablehlo_oracle import Array, check, function
 from weft.interop import stablehlo
 from weft.ptir.gradient import vjp
 

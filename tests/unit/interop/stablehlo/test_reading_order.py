@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import weft
-from tests.draws import generator
+from tests.support.draws import generator
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
-from tests.stablehlo_oracle import Array, check, floats, function
+from tests.support.stablehlo_oracle import Array, check, floats, function
 from weft.interop import stablehlo
 from weft.interop.stablehlo.reading.comparators import MOST_OPERATIONS
 

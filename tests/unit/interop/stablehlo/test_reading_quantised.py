@@ -9,7 +9,7 @@ import weft
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
-from tests.stablehlo_oracle import function
+from tests.support.stablehlo_oracle import function
 from weft.interop import stablehlo
 
 ONE = "!quant.uniform<i8:f32, 0.5:3>"

@@ -12,7 +12,7 @@ import weft
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
-from tests.stablehlo_oracle import Array, function
+from tests.support.stablehlo_oracle import Array, function
 from weft.interop import stablehlo
 from weft.interop.stablehlo.dense import DTYPES
 

@@ -20,7 +20,7 @@ from weft.testing import random_inputs, random_program
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
-from tests.stablehlo_oracle import interpret
+from tests.support.stablehlo_oracle import interpret
 from weft.interop import stablehlo
 
 GOLDEN = sorted((Path(__file__).parents[3] / "compat" / "2026-11-ptir-golden").rglob("*.json"))

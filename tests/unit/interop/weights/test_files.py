@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests import gguf_files
+from tests.support import gguf_files
 from weft.foundation.errors import UserError
 from weft.interop.weights.safetensors import read_safetensors
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests import gguf_files
+from tests.support import gguf_files
 from weft import nn
 from weft.foundation.errors import UserError
 from weft.interop.weights.gguf_blocks import BLOCKS

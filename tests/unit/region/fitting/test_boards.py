@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import Case
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_convolutions import Case
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
 from weft.region.ir import Kernel, Module, Read

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import TARGETS, through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import TARGETS, through_stages
 from weft.ptir import Builder, Program
 from weft.region.fitting import levels
 from weft.region.interp import run_module

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import weft
-from tests.example_inputs import inputs_for
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft import functional
 from weft.ptir import Program
 from weft.region.fitting import elements_behind

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_convolutions import Shape
-from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import Case
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_convolutions import Case
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft.ptir import Program
 from weft.region.fitting import long_sums
 from weft.region.ir import Kernel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from weft.foundation.whole_ops import Collected, Gathered
 from weft.ptir import Builder, Program
 from weft.region.form import Product

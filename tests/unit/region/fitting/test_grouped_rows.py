@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.draws import generator
+from tests.support.draws import generator
 from tests.unit.region.fitting.test_whole_ops import in_steps
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.grouped_rows import GroupedRows, OuterRows

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.example_inputs import inputs_for
-from tests.lowered import Lowered, given, lowered
+from tests.support.example_inputs import inputs_for
+from tests.support.lowered import Lowered, given, lowered
 from weft.driver.legalise import without_composites
 from weft.ptir import Builder, Program, Value
 from weft.region.forms.few import pages_of

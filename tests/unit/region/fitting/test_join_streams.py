@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import weft
-from tests.example_inputs import inputs_for
-from tests.gpu_attention import GRADIENTS, Case
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_attention import GRADIENTS, Case
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft import Tensor, functional
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature

@@ -7,8 +7,8 @@ from math import prod
 
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation

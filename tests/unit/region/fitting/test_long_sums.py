@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import weft
-from tests.gpu_machine import MachineBackend, machine
-from tests.gpu_programs import through_stages
+from tests.support.gpu_machine import MachineBackend, machine
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu.ir.kernel import walk
 from weft.codegen.gpu.ir.values import LoadVector
 from weft.foundation.dtypes import BF16

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import weft
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from weft.ptir import Builder, Program
 from weft.region.ir import Kernel, Module, Pattern
 

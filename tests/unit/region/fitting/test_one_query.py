@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.lowered import Lowered, given, lowered
+from tests.support.example_inputs import inputs_for
+from tests.support.lowered import Lowered, given, lowered
 from weft.driver.legalise import without_composites
 from weft.ptir import Builder, Program
 from weft.region.forms.attention import find_attention

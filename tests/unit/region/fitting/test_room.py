@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu.ir import values
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Builder, Program, Value

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from weft.driver.stages.opaque import run_opaque
 from weft.foundation.digit_sort import Starts
 from weft.ptir import Builder, Program, Value

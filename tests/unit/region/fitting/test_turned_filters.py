@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import Case
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_convolutions import Case
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft.foundation.index_expr import axis, constant
 from weft.ptir import Builder, Program
 from weft.region.ir import Kernel, Read

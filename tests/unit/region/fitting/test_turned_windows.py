@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import weft
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft import functional
 from weft.ptir import Program
 from weft.region.interp import run_kernel

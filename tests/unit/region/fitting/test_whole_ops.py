@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.draws import generator
+from tests.support.draws import generator
 from weft.driver.stages.opaque import run_opaque
 from weft.foundation.digit_sort import Digits, Moved, Starts
 from weft.foundation.dtypes import BF16, BY_NAME, F32, I1, SI4, SI32, SI64, UI8, DType

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu_codes import CASES, Case
-from tests.gpu_programs import through_stages
+from tests.support.gpu_codes import CASES, Case
+from tests.support.gpu_programs import through_stages
 from weft.region.forms.codes import Codes, find_codes
 from weft.region.forms.small_integers import Field, find_field, find_scaled, integer_range
 from weft.region.ir import Kernel

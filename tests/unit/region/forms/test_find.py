@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from examples.make_programs import attention, mlp
-from tests import kernels
-from tests.gpu_programs import through_stages
-from tests.lowered import graph_of, lowered
+from tests.support import kernels
+from tests.support.gpu_programs import through_stages
+from tests.support.lowered import graph_of, lowered
 from tests.unit.region.test_from_poly_view import convolution
 from weft.foundation.errors import InternalError, SpecViolation
 from weft.ptir import Builder, Program

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.gpu_convolutions import CASES, Case
-from tests.gpu_programs import through_stages
+from tests.support.gpu_convolutions import CASES, Case
+from tests.support.gpu_programs import through_stages
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Builder, Program
 from weft.region.form import Image, Moved, Product

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import weft
-from tests.lowered import lowered
+from tests.support.lowered import lowered
 from weft.driver.stages.opaque import encode_op
 from weft.foundation.tally import Tally, tallied
 from weft.ops.jit import jit

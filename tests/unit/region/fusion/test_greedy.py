@@ -8,7 +8,7 @@ import pytest
 import weft
 import weft.functional as F
 from examples.gpt import Shape, build_gpt
-from tests.lowered import lowered
+from tests.support.lowered import lowered
 from weft.foundation.dtypes import I1
 from weft.ptir import Builder, Program
 from weft.region.ir import Pattern, Unary, walk

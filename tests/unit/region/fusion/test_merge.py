@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import weft
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
-from tests.lowered import lowered
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
+from tests.support.lowered import lowered
 from weft.foundation.tally import Tally, tallied
 from weft.ptir import Builder, Program, vjp
 from weft.region.fusion.greedy import DRAFTS

@@ -10,7 +10,7 @@ import pytest
 
 import weft
 import weft.functional as F
-from tests.gpu_programs import TARGETS
+from tests.support.gpu_programs import TARGETS
 from weft.driver import pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation

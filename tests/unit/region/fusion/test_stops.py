@@ -8,9 +8,9 @@ import pytest
 
 import weft
 import weft.functional as F
-from tests.example_inputs import inputs_for
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import TARGETS, through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import TARGETS, through_stages
 from tests.unit.codegen.gpu.test_machine_code import check
 from weft.codegen.gpu import sass
 from weft.driver import pipeline

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import weft
-from tests.example_inputs import inputs_for
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft import functional as F
 from weft.ptir import Program
 from weft.region.fitting import boards, levels, long_sums

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.gpu_machine import Machine
+from tests.support.gpu_machine import Machine
 from weft.driver.compile import Executable, compile_program
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.ranks import Meeting, RankFailed, World, as_rank

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import weft
-from tests import turning_programs as programs
-from tests.gpu_machine import Machine, MachineBackend
+from tests.support import turning_programs as programs
+from tests.support.gpu_machine import Machine, MachineBackend
 from weft.driver.execute import prepare
 from weft.foundation.errors import ExecutionError, SpecViolation
 from weft.ptir import Builder

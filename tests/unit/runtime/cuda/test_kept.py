@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.example_inputs import inputs_for
-from tests.gpu_machine import Machine, MachineBackend
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_machine import Machine, MachineBackend
 from weft import nn
 from weft.driver.cuda import CudaExecutable
 from weft.foundation.dtypes import F32

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 import weft
 from examples.make_programs import attention, mlp
-from tests.example_inputs import inputs_for
-from tests.gpu_machine import Machine, machine
-from tests.gpu_programs import CASES, program
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_machine import Machine, machine
+from tests.support.gpu_programs import CASES, program
 from weft.driver.compile import Executable, compile_program
 from weft.driver.cuda import CudaBackend, target_of_device
 from weft.foundation.errors import ExecutionError, InternalError, SpecViolation, UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.gpu_machine import Machine
+from tests.support.gpu_machine import Machine
 from weft.driver.compile import compile_program
 from weft.foundation.errors import UserError
 from weft.ptir import Builder, Program

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.gpu_machine import Machine, MachineBackend
+from tests.support.gpu_machine import Machine, MachineBackend
 from weft import nn, optim
 from weft.driver.cuda import CudaExecutable
 from weft.ops.pytree import flatten

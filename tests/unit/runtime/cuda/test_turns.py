@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.gpu_machine import Machine, MachineBackend
+from tests.support.gpu_machine import Machine, MachineBackend
 from weft import functional as F
 from weft.driver import legalise
 from weft.foundation.errors import SpecViolation

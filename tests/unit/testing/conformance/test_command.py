@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.command_line import weft_command
+from tests.support.command_line import weft_command
 from tests.unit.testing.absent import WHY
 from tests.unit.testing.mutants import MutantBackend, Twisted, after
 from weft.driver.backends import register_backend

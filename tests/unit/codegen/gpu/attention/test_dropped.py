@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.example_inputs import inputs_for
-from tests.gpu_faults import planted
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_faults import planted
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft import functional as F
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.example_inputs import inputs_for
-from tests.gpu_attention import FEW, Case
-from tests.gpu_faults import planted, without
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_attention import FEW, Case
+from tests.support.gpu_faults import planted, without
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard, Timing, run

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.gpu_attention import FEW, Case
-from tests.gpu_faults import planted, without
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_attention import FEW, Case
+from tests.support.gpu_faults import planted, without
+from tests.support.gpu_interpreted import InterpretedGpu
 from tests.unit.codegen.gpu.attention.test_few import FAULTY, cached, results_of
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.compile import compile_cuda

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 import weft
-from tests.example_inputs import inputs_for
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft import functional as F
 from weft.ptir import Builder, Program
 from weft.testing.compare import compare

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.example_inputs import inputs_for
-from tests.gpu_attention import CASES, DIVIDED_AFTER, Case, by_hand, flat_tensors
-from tests.gpu_faults import planted, without
-from tests.gpu_interpreted import InterpretedExecutable, InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_attention import CASES, DIVIDED_AFTER, Case, by_hand, flat_tensors
+from tests.support.gpu_faults import planted, without
+from tests.support.gpu_interpreted import InterpretedExecutable, InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard, Timing, run

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.gpu_faults import planted
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support.gpu_faults import planted
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Hazard, run
 from weft.codegen.gpu.ir import values, walk

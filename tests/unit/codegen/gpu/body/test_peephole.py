@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu.body.peephole import recognise
 from weft.driver.stages.compilation import Compilation
 from weft.ptir import Builder, Value

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.gpu_faults import planted
-from tests.gpu_interpreted import InterpretedExecutable, InterpretedGpu
+from tests.support.gpu_faults import planted
+from tests.support.gpu_interpreted import InterpretedExecutable, InterpretedGpu
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard

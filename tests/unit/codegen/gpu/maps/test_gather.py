@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import weft
-from tests import padded_programs
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import TARGETS, through_stages
+from tests.support import padded_programs
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import TARGETS, through_stages
 from weft import functional
 from weft.codegen.gpu.ir import walk
 from weft.codegen.gpu.ir.values import LoadVector

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests import padded_programs
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import TARGETS, through_stages
+from tests.support import padded_programs
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import TARGETS, through_stages
 from weft.codegen.gpu.ir import walk
 from weft.codegen.gpu.ir.values import Words
 from weft.ptir import Builder

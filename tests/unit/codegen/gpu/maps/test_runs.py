@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import Case
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_convolutions import Case
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.coalescing import traffic
 from weft.codegen.gpu.interp.scalars import evaluate

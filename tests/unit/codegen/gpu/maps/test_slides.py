@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.gpu_interpreted import InterpretedExecutable
 from tests.random.stages import make_program
+from tests.support.gpu_interpreted import InterpretedExecutable
 from weft import functional
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.driver.pipeline import run_pipeline

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.gpu_convolutions import CASES, GRADIENTS, Case
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_convolutions import CASES, GRADIENTS, Case
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.scalar import FOLD, Lit, Name, Op, Scalar, scalar
 from weft.codegen.gpu.products.carried import Carried, carried

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.example_inputs import inputs_for
-from tests.gpu_codes import CASES, Case, gated
-from tests.gpu_faults import planted, without
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_codes import CASES, Case, gated
+from tests.support.gpu_faults import planted, without
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard, Timing, run

@@ -13,10 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests import kernels
-from tests.gpu_faults import Change, planted, without
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import TARGETS, through_stages
+from tests.support import kernels
+from tests.support.gpu_faults import Change, planted, without
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import TARGETS, through_stages
 from weft import functional as F
 from weft.codegen.gpu import ir, sass, templates
 from weft.codegen.gpu.compile import architecture, compile_cuda

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.gpu_faults import planted, without
-from tests.gpu_interpreted import InterpretedExecutable
-from tests.gpu_programs import through_stages
+from tests.support.gpu_faults import planted, without
+from tests.support.gpu_interpreted import InterpretedExecutable
+from tests.support.gpu_programs import through_stages
 from tests.unit.codegen.gpu.products.test_fma import (
     Case,
     convolution,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.draws import generator
-from tests.gpu_faults import Change, planted, without
-from tests.gpu_whole import carried_out, kernel_of
+from tests.support.draws import generator
+from tests.support.gpu_faults import Change, planted, without
+from tests.support.gpu_whole import carried_out, kernel_of
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard, Timing, run

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import sass
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.spelling.print import cuda

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import weft
-from tests.example_inputs import inputs_for
-from tests.gpu_interpreted import InterpretedGpu
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft import functional
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.spelling.print import cuda

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import PHASES, Case
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_support import TWO_UNITS
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_contractions import TWO_UNITS
+from tests.support.gpu_convolutions import PHASES, Case
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Timing, run

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gemm_kernels import Contraction, references, region_kernel
-from tests.gpu_faults import Change, planted, without
-from tests.gpu_support import (
+from tests.support.gpu_contractions import (
     SM80_CASES,
     TWO_BY_TWO,
     TWO_STAGES,
@@ -21,6 +20,7 @@ from tests.gpu_support import (
     sm80_kernel,
     sm80_plan,
 )
+from tests.support.gpu_faults import Change, planted, without
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Hazard, Timing, run
 from weft.codegen.gpu.ir.scalar import Lit, Name

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks.gemm_kernels import Contraction, load_plan
-from tests.example_inputs import inputs_for
-from tests.gpu_faults import Change, planted, without
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_support import (
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_contractions import (
     AT_ONCE,
     COOPERATIVE,
     DEFERRED,
@@ -27,6 +25,8 @@ from tests.gpu_support import (
     sm90_kernel,
     sm90_plan,
 )
+from tests.support.gpu_faults import Change, planted, without
+from tests.support.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Hazard, Timing, run
 from weft.codegen.gpu.ir.scalar import Lit, Name

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gemm_kernels import Contraction, references, region_kernel
-from tests.gpu_support import ragged, sm90_plan
+from tests.support.gpu_contractions import ragged, sm90_plan
 from weft.codegen.gpu.products import sm90
 from weft.foundation.dtypes import F16, F32
 from weft.foundation.errors import SpecViolation

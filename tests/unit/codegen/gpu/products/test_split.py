@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gemm_kernels import Contraction, references, region_kernel
-from tests.gpu_faults import Change, planted, without
-from tests.gpu_support import (
+from tests.support.gpu_contractions import (
     COOPERATIVE,
     DEFERRED,
     PINGPONG,
@@ -26,6 +25,7 @@ from tests.gpu_support import (
     sm90_plan,
     split,
 )
+from tests.support.gpu_faults import Change, planted, without
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.chain import chain_faults, chained
 from weft.codegen.gpu.interp import Hazard, Timing, run

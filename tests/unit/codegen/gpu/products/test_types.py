@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from benchmarks.gemm_kernels import Contraction, references, region_kernel
-from tests.gpu_faults import Change, planted, without
-from tests.gpu_machine import Machine
-from tests.gpu_support import sm80_kernel, sm90_kernel
-from tests.gpu_types import (
+from tests.support.gpu_contractions import sm80_kernel, sm90_kernel
+from tests.support.gpu_faults import Change, planted, without
+from tests.support.gpu_machine import Machine
+from tests.support.gpu_types import (
     SM80_TYPES,
     SM90_TYPES,
     SPLIT,

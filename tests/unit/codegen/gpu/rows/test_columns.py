@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests import kernels
-from tests.example_inputs import inputs_for
-from tests.gpu_interpreted import InterpretedGpu
-from tests.gpu_programs import through_stages
+from tests.support import kernels
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir import walk
 from weft.codegen.gpu.ir.scalar import Lit

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.gpu_faults import OF_COLUMNS, planted
-from tests.gpu_programs import through_stages
+from tests.support.gpu_faults import OF_COLUMNS, planted
+from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu.interp import Hazard, run
 from weft.ptir import Builder
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests import kernels
-from tests.gpu_faults import Change, planted, without
-from tests.gpu_programs import through_stages
-from tests.gpu_rows import dialect_kernel, error_of
+from tests.support import kernels
+from tests.support.gpu_faults import Change, planted, without
+from tests.support.gpu_programs import through_stages
+from tests.support.gpu_rows import dialect_kernel, error_of
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp import Hazard, Timing
 from weft.codegen.gpu.ir import values

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests import kernels
-from tests.gpu_faults import planted, with_bound, without
-from tests.gpu_rows import dialect_kernel, error_of
-from tests.lowered import lowered
+from tests.support import kernels
+from tests.support.gpu_faults import planted, with_bound, without
+from tests.support.gpu_rows import dialect_kernel, error_of
+from tests.support.lowered import lowered
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.interp import Hazard, Timing
 from weft.codegen.gpu.ir import values

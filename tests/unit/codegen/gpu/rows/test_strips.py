@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu_convolutions import Shape
-from tests.example_inputs import inputs_for
-from tests.gpu_convolutions import DEPTHWISE, depthwise
-from tests.gpu_faults import OF_COLUMNS, planted
-from tests.gpu_instances import template_of
-from tests.gpu_interpreted import InterpretedExecutable
-from tests.gpu_programs import through_stages
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_convolutions import DEPTHWISE, depthwise
+from tests.support.gpu_faults import OF_COLUMNS, planted
+from tests.support.gpu_instances import template_of
+from tests.support.gpu_interpreted import InterpretedExecutable
+from tests.support.gpu_programs import through_stages
 from tests.unit.codegen.gpu.test_machine_code import check
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.interp import Hazard, run

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from tests.unit.codegen.gpu.spelling.test_prelude_on_the_host import COMPILER, SHIM, Array, apply
 from tests.unit.codegen.gpu.spelling.test_shared_quotient import RECIPROCAL
 from weft.codegen.gpu import sass

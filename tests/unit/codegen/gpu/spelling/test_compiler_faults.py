@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import weft
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from tests.unit.codegen.gpu.maps.test_slides import blur
 from weft.codegen.gpu import sass
 from weft.driver.code.gpu_kernels import compile_sources

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from tests.unit.codegen.gpu.spelling.test_prelude_on_the_host import COMPILER, SHIM, Array, apply
 from weft.codegen.gpu.spelling.prelude import instructions
 from weft.codegen.gpu.spelling.text import parse_module, print_module

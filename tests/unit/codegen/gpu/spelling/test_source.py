@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.gpu_programs import through_stages
+from tests.support.gpu_programs import through_stages
 from weft.ptir import Builder, Program
 
 

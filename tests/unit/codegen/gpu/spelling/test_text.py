@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.gpu_programs import CASES, compiled, program, through_stages
-from tests.gpu_support import SM90_CASES, sm90_kernel
+from tests.support.gpu_contractions import SM90_CASES, sm90_kernel
+from tests.support.gpu_programs import CASES, compiled, program, through_stages
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir import formats, values
 from weft.codegen.gpu.ir.element_ops import ElementOp

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.gpu_programs import CASES, compiled
-from tests.gpu_support import SM90_CASES, sm90_kernel
+from tests.support.gpu_contractions import SM90_CASES, sm90_kernel
+from tests.support.gpu_programs import CASES, compiled
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.spelling.names import is_free
 from weft.codegen.gpu.spelling.prelude import instructions

@@ -11,7 +11,7 @@ are kept too, with how these are nested and their settings: the function was tra
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial, reduce
@@ -22,9 +22,9 @@ from weakref import ref
 
 from weft.foundation.errors import UserError
 from weft.ops.graph.node import Node
-from weft.ops.pytree import Structure, flatten
+from weft.ops.pytree import flatten
 from weft.ops.remembered import Remembered, recall
-from weft.ops.settings import FOREIGN
+from weft.ops.settings import FOREIGN, frozen
 from weft.ops.state import Holder, attributes
 from weft.ops.tensor import Tensor
 
@@ -56,9 +56,9 @@ class Ways:
     ends: dict[Step, ref[Tensor]] = field(default_factory=dict)
     constants: dict[Step, ref[Node]] = field(default_factory=dict)
     """Tensors whose elements are part of the program, by their nodes."""
-    module: Structure | None = None
+    module: Hashable = None
     """How a module comes apart from which they go, with its settings: the function was traced with
-    these. None: it is no module, or one of those whose settings cannot be compared."""
+    these. None: it is no module."""
     _known: ref[Remembered] | None = None
     """What was known of a module from which all ways go through modules, lists, dicts and tuples in
     it, when they last led where they should. While that is known, so are they."""
@@ -196,8 +196,8 @@ def ways_to(
     return found
 
 
-def _structure_of(value: Any) -> Structure | None:
-    """How a module comes apart; None for anything else, and where it does not."""
+def _structure_of(value: Any) -> Hashable:
+    """How a module comes apart, with its settings; None for anything else."""
     if not isinstance(value, Holder):
         return None
     known = _try_recall(value)
@@ -206,7 +206,24 @@ def _structure_of(value: Any) -> Structure | None:
     try:
         return flatten(value)[1]
     except UserError:
-        return None
+        return _as_it_is(value)
+
+
+def _as_it_is(value: Any, above: tuple[int, ...] = ()) -> Hashable:
+    """A module with settings that have no hash, such as lists, as it is at this moment. It is no
+    argument of a function, but may be captured, and then all of it is looked at in every call."""
+    kind: Any = type(value)
+    if isinstance(value, Tensor) or id(value) in above:
+        return (kind,)
+    inside = partial(_as_it_is, above=(*above, id(value)))
+    if isinstance(value, Holder):
+        held = attributes(value).items()
+        return kind, tuple([(name, inside(each)) for name, each in held])
+    if kind in (list, tuple, dict) and len(value) <= _MOST_ITEMS:
+        if kind is dict:
+            return kind, tuple([(frozen(key, 1), inside(each)) for key, each in value.items()])
+        return kind, tuple(map(inside, value))
+    return frozen(value, 1)
 
 
 def _try_recall(module: Holder) -> Remembered | None:

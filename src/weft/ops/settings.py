@@ -63,7 +63,7 @@ def exact(value: Any, depth: int = 0) -> Any:
     held = attributes_inside(value)
     if held is None or depth >= _DEEPEST:
         return kind
-    return kind, tuple([(name, _frozen(each, depth + 1)) for name, each in held.items()])
+    return kind, tuple([(name, frozen(each, depth + 1)) for name, each in held.items()])
 
 
 def _is_foreign(kind: type) -> bool:
@@ -125,20 +125,20 @@ def _own_dict(record: Any) -> list[Any]:
     return [vars(record)] if type(record).__hash__ is None and hasattr(record, "__dict__") else []
 
 
-def _frozen(value: Any, depth: int) -> Hashable:
+def frozen(value: Any, depth: int) -> Hashable:
     """An attribute of a setting as it is at this moment."""
     kind: Any = type(value)
     if kind in (list, set, dict) and (len(value) > _MOST or depth > _DEEPEST):
         return Same(value)
     if kind is list or isinstance(value, tuple):
-        return kind, tuple([_frozen(each, depth + 1) for each in value])
+        return kind, tuple([frozen(each, depth + 1) for each in value])
     if kind is set:
         return kind, frozenset([(each, exact(each, depth)) for each in value])
     if kind is dict:
-        items = [(key, exact(key), _frozen(each, depth + 1)) for key, each in value.items()]
+        items = [(key, exact(key), frozen(each, depth + 1)) for key, each in value.items()]
         return kind, tuple(items)
     if kind.__hash__ is None and dataclasses.is_dataclass(value):
-        return kind, tuple([_frozen(each, depth + 1) for each in _compared(value)])
+        return kind, tuple([frozen(each, depth + 1) for each in _compared(value)])
     if kind.__hash__ is None or kind.__eq__ is object.__eq__ or kind.__module__ in _BY_ELEMENT:
         return Same(value), exact(value, depth)
     try:

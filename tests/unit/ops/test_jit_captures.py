@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -326,3 +327,50 @@ def test_a_captured_module_of_no_class_of_its_own() -> None:
     for value in (2.0, 2.0, 3.0):
         module.weight = weft.ones(()) * value
         assert f(weft.asarray(3.0)).item() == 3.0 * value
+
+
+class _Scaled(nn.Module):
+    """A module with settings, one of which may have no hash."""
+
+    def __init__(self, **more: Any) -> None:
+        self.w = weft.ones(3)
+        self.scale = 2.0
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.w * self.scale
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [[1, 2], {"a": [1]}, np.zeros(2), SimpleNamespace(a=1)],
+    ids=["list", "dict", "array", "object"],
+)
+def test_a_setting_without_a_hash_hides_no_other(odd: Any) -> None:
+    x = weft.ones(3)
+    model: Any = _Scaled(sizes=odd)
+    for called in (weft.jit(model), weft.jit(lambda x: model(x))):
+        model.scale = 2.0
+        assert called(x).tolist() == [2.0] * 3
+        model.scale = 5.0
+        assert called(x).tolist() == [5.0] * 3
+    outer: Any = _Scaled(inner=_Scaled(sizes=odd), other=_Scaled())
+    both = weft.jit(lambda x: outer.inner(x) + outer.other(x))
+    assert both(x).tolist() == [4.0] * 3
+    outer.other.scale = 3.0
+    assert both(x).tolist() == [5.0] * 3
+
+
+def test_a_setting_without_a_hash_is_compared_itself() -> None:
+    model: Any = _Scaled(sizes=[1, 2])
+    x = weft.ones(3)
+    called = weft.jit(lambda x: model(x) * len(model.sizes))
+    assert called(x).tolist() == [4.0] * 3
+    model.sizes.append(3)
+    assert called(x).tolist() == [6.0] * 3
+    del model.sizes
+    model.sizes = (1,)
+    assert called(x).tolist() == [2.0] * 3
+    model.scale = 7.0
+    assert called(x).tolist() == [7.0] * 3

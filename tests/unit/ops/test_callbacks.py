@@ -429,3 +429,20 @@ def test_callbacks_on_parameters_are_not_made_once_ahead(seen: list[Any]) -> Non
 
     split = hoist(weft.jit(f).program(weft.ones(1)), [0])
     assert not any(i.op.foreign for body in split.prologue.bodies for i in body.body)
+
+
+def test_a_profile_repeats_no_effect(seen: list[Any]) -> None:
+    """It runs a program again to see its kernels."""
+
+    def noted(x: Any) -> Any:
+        weft.debug.callback(seen.append, x.sum())
+        return x * 2.0
+
+    call, x = weft.jit(noted), weft.ones(3)
+    call(x)
+    seen.clear()
+    with weft.profile(show=False) as found:
+        assert call(x).tolist() == [2.0] * 3
+        call(x)
+    assert found.spans
+    assert len(seen) == 2

@@ -11,6 +11,7 @@ import numpy as np
 
 from weft.driver.execute import Prepared, prepare
 from weft.ptir.ir import Instruction, Program
+from weft.ptir.ops.callback import repeating
 from weft.ptir.types import TensorType, leaves
 
 
@@ -56,7 +57,8 @@ def inspect(compiled: Prepared, inputs: Sequence[Any], seed: int, number: int) -
     program = compiled.program
     body = program.main.body
     exposed = _expose_values(program)
-    results = iter(prepare(exposed, compiled.backend).execute(inputs, seed=seed))
+    with repeating():
+        results = iter(prepare(exposed, compiled.backend).execute(inputs, seed=seed))
     kept = iter(leaves_of(exposed))
     facts: list[TensorFacts] = []
     poisoned: set[int] = _poisoned_inputs(compiled, inputs)

@@ -22,6 +22,7 @@ from weft.driver.stages.origins import Origin
 from weft.foundation.errors import UserError
 from weft.foundation.lines import Place
 from weft.ptir.ir import Body, Instruction
+from weft.ptir.ops.callback import repeating
 from weft.ptir.types import leaves
 
 _NOWHERE: Final = Origin()
@@ -244,9 +245,10 @@ def profiled(compiled: Prepared, inputs: Sequence[Any], seed: int, profile: Prof
         started = time.perf_counter()
         results = compiled.execute(inputs, seed=seed)
         _add_run(profile, name, started, time.perf_counter())
-        origins = _by_kernel(compiled, again, seed, profile)
-        if once_more is not None:
-            _by_lane(compiled, once_more, seed, profile, started, origins)
+        with repeating():
+            origins = _by_kernel(compiled, again, seed, profile)
+            if once_more is not None:
+                _by_lane(compiled, once_more, seed, profile, started, origins)
         return results
 
     def observe(body: Body, instruction: Instruction, seconds: float) -> None:

@@ -114,9 +114,12 @@ def test_what_matrix_units_cannot_hold_stays_as_it_is(case: Case) -> None:
     assert "stream" not in patterns(kernels_of(case.gradients()))
 
 
-@pytest.mark.parametrize("target", ["cpu", "sm80"])
-def test_other_machines_store_the_weights(target: str) -> None:
-    assert "stream" not in patterns(kernels_of(GRADIENTS["plain"].gradients(), target))
+def test_gradients_by_single_warps_are_streams_too() -> None:
+    assert patterns(kernels_of(GRADIENTS["plain"].gradients(), "sm80")).count("stream") == 2
+
+
+def test_a_cpu_stores_the_weights() -> None:
+    assert "stream" not in patterns(kernels_of(GRADIENTS["plain"].gradients(), "cpu"))
 
 
 def test_powers_of_other_things_are_no_streams() -> None:

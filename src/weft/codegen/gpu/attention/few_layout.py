@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from weft.codegen.gpu.attention.layout import ALIGNMENT, Layout, operand_findings, up
+from weft.codegen.gpu.attention.layout import ALIGNMENT, MOST_WIDTH, Layout, problem_findings, up
 from weft.codegen.gpu.attention.problem import Problem
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.scalar import LANES, Lit
 from weft.codegen.gpu.ir.swizzle import TileLayout, fitting
 from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.problem import Source, Strides
-from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.errors import Finding
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import Band
@@ -30,7 +29,6 @@ ROWS: Final = 16
 VECTOR: Final = 4
 """Neighbouring elements of a row that a thread joins and stores."""
 _MOST_ROWS: Final = 64
-_MOST_WIDTH: Final = 256
 _PADDING: Final = 8
 """Numbers behind each row of sums, so that rows begin in other banks."""
 _WARPS: Final = 8
@@ -78,7 +76,7 @@ class FewLayout(Layout):
     @property
     def holds_queries(self) -> bool:
         """Whether a warp has room for its queries in registers, beside sums of long rows."""
-        return self.depth + self.width <= _MOST_WIDTH
+        return self.depth + self.width <= MOST_WIDTH
 
     @property
     def warp_keys(self) -> int:
@@ -186,15 +184,7 @@ _TWO_BLOCKS: Final = 384
 def few_refusals(layout: FewLayout) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
     problem, plan = layout.problem, layout.plan
-    for name, operand in (("the queries", problem.q), ("the keys", problem.k), ("V", problem.v)):
-        yield from operand_findings(name, operand, problem.q.dtype)
-    if max(layout.depth, layout.width) > _MOST_WIDTH:
-        yield refuse("Width", f"rows of {problem.depth} and {problem.width} elements exceed 256")
-    if problem.out_dtype not in (BF16, F16, F32):
-        yield refuse("ResultDType", f"results are {problem.out_dtype}")
-    for program in (problem.score, problem.mixed):
-        if any(source.dtype.is_complex for source in program.sources):
-            yield refuse("SourceDType", "complex numbers beside the scores")
+    yield from problem_findings(layout)
     found = [*_plan(plan, problem)]
     yield from found
     if found:

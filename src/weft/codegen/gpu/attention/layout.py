@@ -34,7 +34,8 @@ _LINE: Final = 16
 """Bytes that the copy engine's addresses and strides are multiples of."""
 _BATCH_AXES: Final = 3
 """Of a tensor map, beside rows and columns."""
-_MOST_WIDTH: Final = 256
+MOST_WIDTH: Final = 256
+"""Elements of a row of queries, keys or values."""
 _STAGED: Final = (BF16, F16, F32, I1)
 """Of what lies beside the scores, what shared memory can hold."""
 _SPARE_REGISTERS: Final = 32
@@ -193,19 +194,25 @@ def refusals(layout: Layout) -> Iterator[Finding]:
     if not layout.target.has("wgmma"):
         yield refuse("PlanNotSupported", f"{layout.target.name} has no wgmma")
         return
+    yield from problem_findings(layout)
+    if problem.pages is not None:
+        yield refuse("Pages", "keys lie in pages, which warpgroups do not read; give it parts")
+    yield from _plan(plan)
+    yield from _resources(layout)
+
+
+def problem_findings(layout: Layout) -> Iterator[Finding]:
+    """What no template of attention multiplies, whatever its plan."""
+    problem = layout.problem
     for name, operand in (("the queries", problem.q), ("the keys", problem.k), ("V", problem.v)):
         yield from operand_findings(name, operand, problem.q.dtype)
-    if max(layout.depth, layout.width) > _MOST_WIDTH:
+    if max(layout.depth, layout.width) > MOST_WIDTH:
         yield refuse("Width", f"rows of {problem.depth} and {problem.width} elements exceed 256")
     if problem.out_dtype not in (BF16, F16, F32):
         yield refuse("ResultDType", f"results are {problem.out_dtype}")
     for program in (problem.score, problem.mixed):
         if any(source.dtype.is_complex for source in program.sources):
             yield refuse("SourceDType", "complex numbers beside the scores")
-    if problem.pages is not None:
-        yield refuse("Pages", "keys lie in pages, which warpgroups do not read; give it parts")
-    yield from _plan(plan)
-    yield from _resources(layout)
 
 
 def operand_findings(name: str, operand: Operand, dtype: DType) -> Iterator[Finding]:
@@ -229,7 +236,7 @@ def _plan(plan: AttentionPlan) -> Iterator[Finding]:
         yield refuse(
             "Tile", f"{plan.tile_q} queries are not {ROWS} for each of {plan.consumers} consumers"
         )
-    if plan.tile_kv % _STEP or not _STEP <= plan.tile_kv <= _MOST_WIDTH:
+    if plan.tile_kv % _STEP or not _STEP <= plan.tile_kv <= MOST_WIDTH:
         yield refuse("Tile", f"tile_kv={plan.tile_kv} is no multiple of 16 up to 256")
     if plan.stages < 2:
         yield refuse("PlanField", "there must be two stages at least")

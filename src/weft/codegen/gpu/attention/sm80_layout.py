@@ -13,12 +13,11 @@ from functools import cached_property
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.attention.layout import ALIGNMENT, Layout, operand_findings, up
+from weft.codegen.gpu.attention.layout import ALIGNMENT, MOST_WIDTH, Layout, problem_findings, up
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.scalar import LANES
 from weft.codegen.gpu.ir.swizzle import TileLayout, fitting
 from weft.codegen.gpu.products.problem import Source
-from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.errors import Finding
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import HULL_ROWS
@@ -29,7 +28,6 @@ _STEP: Final = 16
 """Elements along which a matrix instruction adds up."""
 _MOST_BANDS: Final = 2
 _MOST_WARPS: Final = 8
-_MOST_WIDTH: Final = 256
 _SPARE_REGISTERS: Final = 40
 """Addresses, counters, row statistics, and parts of keys or values."""
 _ROOM: Final = 24
@@ -142,15 +140,7 @@ def sm80_refusals(layout: Sm80Layout) -> Iterator[Finding]:
     problem = layout.problem
     found = [*_plan(layout.plan)]
     yield from found
-    for name, operand in (("the queries", problem.q), ("the keys", problem.k), ("V", problem.v)):
-        yield from operand_findings(name, operand, problem.q.dtype)
-    if max(layout.depth, layout.width) > _MOST_WIDTH:
-        yield refuse("Width", f"rows of {problem.depth} and {problem.width} elements exceed 256")
-    if problem.out_dtype not in (BF16, F16, F32):
-        yield refuse("ResultDType", f"results are {problem.out_dtype}")
-    for program in (problem.score, problem.mixed):
-        if any(source.dtype.is_complex for source in program.sources):
-            yield refuse("SourceDType", "complex numbers beside the scores")
+    yield from problem_findings(layout)
     if problem.pages is not None:
         yield refuse("Pages", "keys lie in pages, which the SM80 template does not read")
     if layout.hulls and layout.plan.tile_q % HULL_ROWS:
@@ -175,7 +165,7 @@ def _plan(plan: AttentionPlan) -> Iterator[Finding]:
     elif plan.tile_q % rows or not 1 <= plan.tile_q // rows <= _MOST_BANDS:
         why = f"{plan.tile_q} queries are not 16 or 32 for each of {plan.consumers} warps"
         yield refuse("Tile", why)
-    if plan.tile_kv % _STEP or not _STEP <= plan.tile_kv <= _MOST_WIDTH:
+    if plan.tile_kv % _STEP or not _STEP <= plan.tile_kv <= MOST_WIDTH:
         yield refuse("Tile", f"tile_kv={plan.tile_kv} is no multiple of 16 up to 256")
     if plan.stages < 2 or plan.stages % 2:
         yield refuse("PlanField", f"stages={plan.stages} are not as many of keys as of values")

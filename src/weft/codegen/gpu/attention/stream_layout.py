@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 from weft.codegen.gpu.attention.layout import (
     ALIGNMENT,
+    MOST_WIDTH,
     ROWS,
     WARPGROUP,
     operand_findings,
@@ -33,8 +33,6 @@ from weft.plan.attention import stream_registers
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import Band
 from weft.target.target import Target
-
-_MOST_WIDTH: Final = 256
 
 
 @dataclass(frozen=True)
@@ -174,23 +172,29 @@ class StreamLayout(Work):
         return WARPGROUP * (1 + self.plan.consumers)
 
 
+def stream_findings(layout: StreamLayout) -> Iterator[Finding]:
+    """What no template of streams multiplies, whatever its plan."""
+    problem = layout.problem
+    dtype = problem.products[0].own.dtype
+    for product in problem.products:
+        yield from operand_findings("an operand of rows", product.own, dtype)
+        yield from operand_findings("an operand of columns", product.streamed, dtype)
+    if max(layout.depths) > MOST_WIDTH:
+        yield refuse("Width", f"rows of {max(layout.depths)} elements exceed {MOST_WIDTH}")
+    for result in problem.results:
+        if result.dtype not in (BF16, F16, F32):
+            yield refuse("ResultDType", f"results are {result.dtype}")
+    if any(source.dtype.is_complex for source in problem.sources):
+        yield refuse("SourceDType", "complex numbers beside the scores")
+
+
 def stream_refusals(layout: StreamLayout) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
     problem, plan = layout.problem, layout.plan
     if not layout.target.has("wgmma"):
         yield refuse("PlanNotSupported", f"{layout.target.name} has no wgmma")
         return
-    dtype = problem.products[0].own.dtype
-    for product in problem.products:
-        yield from operand_findings("an operand of rows", product.own, dtype)
-        yield from operand_findings("an operand of columns", product.streamed, dtype)
-    if max(layout.depths) > _MOST_WIDTH:
-        yield refuse("Width", f"rows of {max(layout.depths)} elements exceed {_MOST_WIDTH}")
-    for result in problem.results:
-        if result.dtype not in (BF16, F16, F32):
-            yield refuse("ResultDType", f"results are {result.dtype}")
-    if any(source.dtype.is_complex for source in problem.sources):
-        yield refuse("SourceDType", "complex numbers beside the scores")
+    yield from stream_findings(layout)
     yield from _plan(plan)
     widths = [layout.width(result) for result in problem.results]
     needed = stream_registers(plan.tile_kv, len(problem.products), widths)
@@ -210,7 +214,7 @@ def _plan(plan: AttentionPlan) -> Iterator[Finding]:
         yield refuse(
             "Tile", f"{plan.tile_q} rows are not {ROWS} for each of {plan.consumers} consumers"
         )
-    if plan.tile_kv % STEP or not STEP <= plan.tile_kv <= _MOST_WIDTH:
+    if plan.tile_kv % STEP or not STEP <= plan.tile_kv <= MOST_WIDTH:
         yield refuse("Tile", f"tile_kv={plan.tile_kv} is no multiple of 16 up to 256")
     if plan.stages < 2:
         yield refuse("PlanField", "there must be two stages at least")

@@ -22,7 +22,7 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.filling import Filling, element_at
 from weft.codegen.gpu.attention.hulls import bounds
-from weft.codegen.gpu.attention.layout import ALIGNMENT, operand_findings, up
+from weft.codegen.gpu.attention.layout import ALIGNMENT, up
 from weft.codegen.gpu.attention.queries import (
     GROUP,
     QUARTER,
@@ -31,14 +31,14 @@ from weft.codegen.gpu.attention.queries import (
     bits_drawn,
     states_read,
 )
-from weft.codegen.gpu.attention.stream_layout import StreamLayout
+from weft.codegen.gpu.attention.stream_layout import StreamLayout, stream_findings
 from weft.codegen.gpu.attention.stream_problem import Result
 from weft.codegen.gpu.attention.stream_sm90 import BLOCK_AT, SUMS, StreamBuilder
 from weft.codegen.gpu.attention.work import TILE
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.scalar import BLOCK, LANE, LANES, THREAD, WARP, Lit, Name, Scalar, both
 from weft.codegen.gpu.ir.swizzle import TileLayout, fitting
-from weft.foundation.dtypes import BF16, F16, F32
+from weft.foundation.dtypes import F32
 from weft.foundation.errors import Finding
 from weft.plan.attention import stream_registers
 from weft.plan.ir import ONLINE, AttentionPlan
@@ -46,7 +46,6 @@ from weft.region.forms.bands import HULL_ROWS
 
 _BAND: Final = 16
 _MOST_WARPS: Final = 8
-_MOST_WIDTH: Final = 256
 _RESERVED: Final = 1024
 """Bytes of shared memory that every block takes besides."""
 
@@ -100,18 +99,8 @@ class StreamSm80Layout(StreamLayout):
 
 def stream_sm80_refusals(layout: StreamSm80Layout) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
-    problem, plan, limits = layout.problem, layout.plan, layout.target.limits
-    dtype = problem.products[0].own.dtype
-    for product in problem.products:
-        yield from operand_findings("an operand of rows", product.own, dtype)
-        yield from operand_findings("an operand of columns", product.streamed, dtype)
-    if max(layout.depths) > _MOST_WIDTH:
-        yield refuse("Width", f"rows of {max(layout.depths)} elements exceed {_MOST_WIDTH}")
-    for result in problem.results:
-        if result.dtype not in (BF16, F16, F32):
-            yield refuse("ResultDType", f"results are {result.dtype}")
-    if any(source.dtype.is_complex for source in problem.sources):
-        yield refuse("SourceDType", "complex numbers beside the scores")
+    plan, limits = layout.plan, layout.target.limits
+    yield from stream_findings(layout)
     found = [*_plan(plan, hulls=bool(layout.hulls))]
     yield from found
     if found:

@@ -6,9 +6,9 @@
 Peers are torch (eager and compiled), jax.jit, ONNX Runtime, OpenVINO (in f32) and NumPy; those of
 ONNX Runtime and OpenVINO that are not installed are named, and matplotlib is for the plot. A peer
 whose error against f64 is over four times Weft's is shown, marked `!`, and not counted. The limit
-is what bandwidth (an addition measured in the same run), arithmetic (`--peak` GFLOP/s) or the issue
-of vector instructions allow, with each input and each output moved once. With `--resume`, every
-finished line is kept in the file, and a run that was broken off goes on after the last. With
+is what bandwidth (an addition measured in the same run), f32 arithmetic (`--peak` GFLOP/s) or the
+issue of vector instructions allow, with each input and each output moved once. With `--resume`,
+every finished line is kept in the file, and a run that was broken off goes on after the last. With
 `--threads 1,2,4`, each number has a process of its own, and a table shows how every line scales.
 """
 
@@ -57,7 +57,7 @@ from rich.table import Table  # noqa: E402
 
 from benchmarks.cpu_image_lines import LINES as IMAGES  # noqa: E402
 from benchmarks.cpu_lines import LINES as BUILT  # noqa: E402
-from benchmarks.cpu_lines import THREADS, Call, Line  # noqa: E402
+from benchmarks.cpu_lines import PEAK, THREADS, Call, Line  # noqa: E402
 from benchmarks.cpu_recurrent_lines import LINES as RECURRENT  # noqa: E402
 from benchmarks.cpu_row_lines import LINES as ROWS  # noqa: E402
 from benchmarks.cpu_scaling import counts_of, measured, print_scaling, stay_on  # noqa: E402
@@ -280,14 +280,23 @@ def version(package: str) -> str:
 
 
 def plot(path: Path, results: Mapping[str, Found]) -> None:
-    """The ratios to the best peer, as bars."""
+    """The ratios to the best peer as bars from 1, won to the right and lost to the left."""
     need("matplotlib")
     pyplot = import_module("matplotlib.pyplot")
-    rows = [(name, ratio_of(found)[0]) for name, found in results.items()]
-    figure, axes = pyplot.subplots(figsize=(8, 0.4 * len(rows) + 1))
-    axes.barh([name for name, _ in rows][::-1], [ratio for _, ratio in rows][::-1])
+    ratios = {name: ratio_of(found) for name, found in reversed([*results.items()])}
+    ratios = {name: found for name, found in ratios.items() if math.isfinite(found[0])}
+    figure, axes = pyplot.subplots(figsize=(9, 0.22 * len(ratios) + 1))
+    for place, (ratio, peer) in enumerate(ratios.values()):
+        axes.barh(place, ratio - 1, left=1, color="#2f6f9f" if ratio >= 1 else "#c05a2b")
+        side = "left" if ratio >= 1 else "right"
+        axes.text(ratio, place, f" {ratio:.2f} {peer} ", ha=side, va="center", fontsize=7)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(0.35, 2.2 * max(ratio for ratio, _ in ratios.values()))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_yticks(range(len(ratios)), list(ratios), fontsize=7)
+    axes.margins(y=0.005)
     axes.axvline(1.0, color="black", linewidth=1)
-    axes.set_xlabel("best peer's time / Weft's time")
+    axes.set_xlabel(f"time of the best peer / time of Weft, {THREADS} threads each")
     figure.tight_layout()
     figure.savefig(path)
 
@@ -308,7 +317,7 @@ def main() -> None:
     parser.add_argument("--peers", default=",".join(PEERS), help="those to measure")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--least", action="store_true", help="minima: others use the machine")
-    parser.add_argument("--peak", type=float, default=91.3, help="GFLOP/s of two threads")
+    parser.add_argument("--peak", type=float, default=PEAK / 1e9, help="GFLOP/s of the threads")
     parser.add_argument("--resume", type=Path, help="where finished lines are kept")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--plot", type=Path)

@@ -32,12 +32,15 @@ from benchmarks.cpu_models import (
     sgd,
 )
 from weft.ptir import Builder
+from weft.target.cpu import host
 
 Array = NDArray[Any]
 Call = Callable[[], Any]
 THREADS = int(os.environ.get("WEFT_NUM_THREADS", "2"))
-LANES = 4
-"""f32 numbers of a vector instruction on the machine whose `--peak` is the default."""
+LANES = host().limits.vector_bits // 32
+"""f32 numbers of a vector instruction."""
+PEAK = THREADS * host().rates.matrix_flops["f32"] / host().limits.units
+"""FLOP/s of the threads, by what the host says of itself and a usual clock."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from weft.driver.compile import Executable, compile_program
 from weft.driver.inputs import in_one_piece
 from weft.driver.stages.origins import Origin
 from weft.foundation.dtypes import ALL
-from weft.foundation.errors import Unimplemented
+from weft.foundation.errors import ResourceExceeded, Unimplemented
+from weft.foundation.launches import hand_note_on
 from weft.ptir.interp import Observer
 from weft.ptir.ir import HintKind, Program
 from weft.ptir.op import CORE, Op
@@ -39,8 +40,8 @@ class CpuExecutable:
     ) -> list[Array]:
         try:
             return self._run(inputs, seed)
-        except MemoryError:
-            raise self.executable.out_of_memory() from None
+        except MemoryError as error:
+            raise self._out_of_memory(error) from None
 
     def execute_held(
         self, inputs: Sequence[Array], holder: object, data: Sequence[int], *, seed: int = 0
@@ -48,8 +49,13 @@ class CpuExecutable:
         """The same; all inputs but those at the positions `data` are the holder's."""
         try:
             return self._run(inputs, seed, None, holder, data)
-        except MemoryError:
-            raise self.executable.out_of_memory() from None
+        except MemoryError as error:
+            raise self._out_of_memory(error) from None
+
+    def _out_of_memory(self, error: MemoryError) -> ResourceExceeded:
+        told = self.executable.out_of_memory()
+        hand_note_on(error, told)
+        return told
 
     def profile(self, inputs: Sequence[Array], *, seed: int = 0) -> list[tuple[str, float]]:
         """The seconds of every kernel, copy and host call of one run."""

@@ -34,6 +34,7 @@ from weft.driver.options import options_told
 from weft.foundation.calls import told_outside
 from weft.foundation.errors import ResourceExceeded, UserError
 from weft.foundation.forks import new_lock, no_fork
+from weft.foundation.launches import note_nothing_started
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
 from weft.ptir.passes.log import PassLog
@@ -164,7 +165,11 @@ class Prepared:
         """The flattened results for flattened inputs, as the backend stores them. While `holder`
         stays the same, so do all inputs but those at the positions `data`."""
         if self._agreement is not None:
-            self.agree(inputs)
+            try:
+                self.agree(inputs)
+            except BaseException as error:
+                note_nothing_started(error)
+                raise
         held = self._held if holder is not None else None
         if held is None:
             return self.executable.execute(inputs, seed=seed)

@@ -20,6 +20,9 @@ _PACKAGE = str(Path(__file__).parents[1]) + "/"
 _INSIDE: dict[CodeType, bool] = {}
 """Whether a function is Weft's own, for every function seen so far."""
 
+_READERS = frozenset({*sys.stdlib_module_names, "numpy", "torch", "jax"})
+"""The modules that hand tensors of their callers on."""
+
 _PROCESS = {"has a user": True}
 """Whether lines outside Weft are a user's; those around the command line are not."""
 
@@ -124,6 +127,18 @@ def user_line() -> Line | None:
             return (code, frame.f_lasti, LAYER.path, LAYER.function)
         frame = frame.f_back
     return None
+
+
+def reading_line() -> Line | None:
+    """The innermost line outside Weft, and outside Python's modules and the array libraries that
+    read tensors for their callers (`copy.deepcopy`, `torch.from_dlpack`)."""
+    frame: FrameType | None = sys._getframe(1) if _PROCESS["has a user"] else None
+    while frame is not None:
+        home = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if home not in _READERS and not is_inside(frame):
+            return (frame.f_code, frame.f_lasti, LAYER.path, LAYER.function)
+        frame = frame.f_back
+    return user_line()
 
 
 @contextmanager

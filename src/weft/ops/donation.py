@@ -85,9 +85,9 @@ class LentGroup(Protocol):
 class Claim:
     """What a call is about to overwrite. From here on nobody else can read or donate it: that it is
     free and that it is taken are one step, so of two threads that give the same tensor away one
-    gets the error. A call that fails gives it back."""
+    gets the error. A call that fails before it has started anything gives it back."""
 
-    __slots__ = ("_groups", "_nodes", "_storages")
+    __slots__ = ("_given", "_groups", "_nodes", "_storages")
 
     def __init__(self, owners: Sequence[Any], groups: Sequence[LentGroup] = ()) -> None:
         given = Donated(user_line())
@@ -106,6 +106,11 @@ class Claim:
         if nodes:
             CHANGES.tell()
         self._nodes, self._storages, self._groups = nodes, storages, groups
+        self._given = given
+
+    def spoil(self) -> None:
+        """The call failed when it may have written to some of it: who reads it is told so."""
+        self._given.failed = True
 
     def give_back(self) -> None:
         """The call came to nothing."""

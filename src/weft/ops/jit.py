@@ -34,6 +34,7 @@ from weft.foundation.errors import (
     a_type,
     brief,
 )
+from weft.foundation.launches import take_note
 from weft.foundation.lines import failing_line, user_line
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import explained, public
@@ -183,7 +184,7 @@ class Jitted:
         try:
             results = execute(compiled, inputs, 0, holder, data)
         except BaseException as error:
-            _give_up(error, claim, traced)
+            _give_up(error, claim, version)
             raise
         if ready.results is not None:
             made_of = ready.results.made_of(home, results, inputs, taken.handed)
@@ -217,7 +218,7 @@ class Jitted:
         try:
             results, types = _execute(version, inputs, tensors)
         except BaseException as error:
-            _give_up(error, claim, version.traced)
+            _give_up(error, claim, version)
             raise
         made = [Tensor(home.leaf(*pair)) for pair in zip(results, types, strict=True)]
         _carry(kept_state(version.traced.state, donated), made, (args, kwargs))
@@ -525,13 +526,18 @@ def _execute(
     return execute(compiled, inputs), traced.results
 
 
-def _give_up(error: BaseException, claim: Claim | None, traced: Trace) -> None:
-    """A call failed: its donated arguments can be read again, and what is wrong with the program is
-    told by the lines that wrote it."""
+def _give_up(error: BaseException, claim: Claim | None, version: Version) -> None:
+    """A call failed: its donated arguments can be read again if it surely has not written to them,
+    and what is wrong with the program is told by the lines that wrote it."""
     if claim is not None:
-        claim.give_back()
+        compiled = version.compiled
+        overwrites = isinstance(compiled, Prepared) and bool(compiled.donated)
+        if take_note(error) or not overwrites:
+            claim.give_back()
+        else:
+            claim.spoil()
     if isinstance(error, WeftError):
-        raise told_by_line(error, lambda: traced.program) from None
+        raise told_by_line(error, lambda: version.traced.program) from None
 
 
 def _carry(state: Sequence[tuple[int, int]], made: Sequence[Tensor], given: Any) -> None:

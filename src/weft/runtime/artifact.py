@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from weft.foundation.errors import InternalError
+
 
 @dataclass(frozen=True)
 class BufferSlot:
@@ -238,3 +240,11 @@ class Artifact:
     bodies: int = 1
     """How many bodies there are: the program's own, number 0, and those of branches and loops."""
     counters: int = 0
+
+
+def host_functions(steps: Sequence[Step], host: Host | None) -> dict[str, HostFunction]:
+    """What carries out the steps that no kernel does, by call."""
+    calls = [step for step in steps if isinstance(step, HostCall)]
+    if calls and host is None:
+        raise InternalError(f"the step {calls[0].label} is for the host, and there is none")
+    return {step.call: host(step.call) for step in calls} if host is not None else {}

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from weft.foundation import limits
 from weft.foundation.errors import ExecutionError, InternalError, SpecViolation
 from weft.foundation.functions import broken_at
+from weft.foundation.launches import note_nothing_started, take_note
 from weft.foundation.ranks import Begun
 from weft.runtime import native
 from weft.runtime.addresses import Few, address_of, few_words, point_words
@@ -35,7 +36,6 @@ from weft.runtime.artifact import (
     Enter,
     Host,
     HostCall,
-    HostFunction,
     Jump,
     JumpUnless,
     Launch,
@@ -44,6 +44,7 @@ from weft.runtime.artifact import (
     Site,
     Step,
     TensorSpec,
+    host_functions,
 )
 from weft.runtime.host_memory import (
     aligned_bytes,
@@ -227,11 +228,7 @@ class Program:
     ) -> None:
         self.artifact = artifact
         self._donated = donated
-        self._functions = {
-            step.call: _understood(step, host)
-            for step in artifact.steps
-            if isinstance(step, HostCall)
-        }
+        self._functions = host_functions(artifact.steps, host)
         objects = {kernel.symbol: kernel.code for kernel in artifact.kernels}
         self._library = Library(list(objects.values()), list(objects)) if objects else None
         self.addresses = [
@@ -302,10 +299,18 @@ class Program:
         that took over a donated input is that input. While `holder` stays the same, so do the
         addresses of all inputs but those at the positions `data`: of the parameters, unless told.
         """
-        outputs = self._memory(inputs)
-        count = self._thread_count(threads)
-        workspace = self._take(inputs, outputs, count, holder, seed, data)
-        self._carry_out(workspace, inputs, outputs, seed, count)
+        try:
+            outputs = self._memory(inputs)
+            count = self._thread_count(threads)
+            workspace = self._take(inputs, outputs, count, holder, seed, data)
+        except BaseException as error:
+            note_nothing_started(error)
+            raise
+        try:
+            self._carry_out(workspace, inputs, outputs, seed, count)
+        except BaseException as error:
+            take_note(error)  # A run inside a host call may have left one that is true of it alone.
+            raise
         failed = self._give_back(workspace)
         if failed is not None:
             raise failed
@@ -574,12 +579,6 @@ class Program:
         results = self._functions[call.call]([tensor(*argument) for argument in call.inputs], seed)
         for result, place in zip(results, call.outputs, strict=True):
             tensor(*place)[...] = result
-
-
-def _understood(step: HostCall, host: Host | None) -> HostFunction:
-    if host is None:
-        raise InternalError(f"the step {step.label} is for the host, and there is none")
-    return host(step.call)
 
 
 def _work_of(artifact: Artifact, step: Step) -> int:

@@ -25,6 +25,8 @@ from weft.ptir import Builder
 from weft.ptir.types import TensorType
 from weft.runtime.cuda import dlpack
 from weft.runtime.cuda.gpu import open_gpu
+from weft.runtime.cuda.program import Program as DeviceProgram
+from weft.runtime.cuda.stretches import Stretches
 from weft.runtime.cuda.tensors import DeviceTensor, imported
 
 Array = NDArray[Any]
@@ -136,6 +138,40 @@ def test_what_others_see_is_not_overwritten_when_it_is_donated(
     assert (result._node.storage.address == storage.address) == (seen == "alone")
     assert storage.numpy().tolist() == ([1, 3, 5, 7] if seen == "alone" else [0, 2, 4, 6])
     del capsule
+
+
+@pytest.mark.parametrize("fails", ["in a callback", "at its first graph", "for want of memory"])
+def test_what_a_failed_call_was_given_can_be_read_only_where_nothing_was_started(
+    gpu: Machine, backend: MachineBackend, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    at_home(backend, monkeypatch)
+    monkeypatch.setattr(execute, "guarded", lambda found: found)
+
+    def refuse(_: Any) -> None:
+        if fails == "in a callback":
+            raise KeyboardInterrupt
+
+    def step(x: Any) -> Any:
+        made = x + 1.0
+        weft.debug.callback(refuse, made)
+        return made, made * 2.0
+
+    def failing(*given: Any) -> Any:
+        raise MemoryError
+
+    x = (weft.tensor(np.arange(4, dtype=np.float32)).to("cuda") * 2.0).eval()
+    with monkeypatch.context() as patch:
+        if fails == "at its first graph":
+            patch.setattr(Stretches, "_recorded", failing)
+        elif fails == "for want of memory":
+            patch.setattr(DeviceProgram, "_result", failing)
+        with pytest.raises((KeyboardInterrupt, MemoryError)):
+            weft.jit(step, donate="x")(x)
+    if fails == "in a callback":
+        with pytest.raises(UserError, match="to a call that failed on its way"):
+            x.numpy()
+    else:
+        assert x.numpy().tolist() == [0, 2, 4, 6]
 
 
 def test_a_copy_that_is_asked_for_is_made(

@@ -19,7 +19,8 @@ import pytest
 import weft
 from weft import functional as F
 from weft import nn, optim
-from weft.foundation.errors import ResourceExceeded, UserError
+from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError
+from weft.runtime.executor import Program as CpuProgram
 
 START = np.arange(4, dtype=np.float32)
 jit_module: Any = sys.modules["weft.ops.jit"]
@@ -62,6 +63,28 @@ def test_a_donated_tensor_cannot_be_read(by_name: bool) -> None:
     _ = add_one()(x=x) if by_name else add_one()(x)
     with pytest.raises(UserError, match=r"this tensor was donated at test_donation\.py:\d+"):
         x.numpy()
+
+
+READS: dict[str, Callable[[weft.Tensor], Any]] = {
+    "repr": repr,
+    "print": print,
+    "deepcopy": copy.deepcopy,
+    "np.asarray": np.asarray,
+    "np.from_dlpack": np.from_dlpack,
+    "float": lambda x: float(x.sum()),
+    "tolist": lambda x: x.tolist(),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
+def test_who_reads_a_donated_tensor_is_told_where(read: Callable[[weft.Tensor], Any]) -> None:
+    x = owned()
+    add_one()(x)
+    with pytest.raises(
+        UserError, match=r"^DonatedValueRead at \S+\.py:\d+: .*was donated"
+    ) as found:
+        read(x)
+    assert found.value.where.startswith("test_donation.py:")
 
 
 FROM_ARRAY: dict[str, Callable[[Any], weft.Tensor]] = {
@@ -240,7 +263,7 @@ def test_one_of_several_threads_gets_what_they_all_donate(
 
 
 @pytest.mark.parametrize("look", [False, True])
-def test_what_runs_cannot_be_read_and_is_given_back_where_the_run_fails(
+def test_what_runs_cannot_be_read_and_is_given_back_where_nothing_was_started(
     look: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = weft.jit(lambda x: [a + 1.0 for a in x], donate="x")
@@ -254,15 +277,147 @@ def test_what_runs_cannot_be_read_and_is_given_back_where_the_run_fails(
             x[0].numpy()
         except UserError as error:
             seen.append(error.code)
-        raise KeyboardInterrupt
+        raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(jit_module, "execute", failing)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(CpuProgram, "_memory", failing)
+        with pytest.raises(ResourceExceeded, match="out of memory while running"):
             call(x)
     assert seen == ["DonatedValueRead"]
     np.testing.assert_array_equal(x[0].numpy(), START + 2)
     np.testing.assert_array_equal(call(x)[1].numpy(), START + 3)
+
+
+# -- calls that fail on their way -----------------------------------------------------------------
+
+FAILED = (
+    r"DonatedValueRead at test_donation\.py:\d+: .*donated at .* to a call that failed on its way"
+)
+
+
+class Refusal(Exception):
+    """What a callback of the user's raises."""
+
+
+def stopped(step: Any, *given: Any, error: type[BaseException] = Refusal) -> None:
+    """A call that ends in this error."""
+    with pytest.raises(error):
+        step(*given)
+
+
+@pytest.mark.parametrize("calls", [0, 3], ids=["the first call", "a later call"])
+@pytest.mark.parametrize("look", [False, True])
+@pytest.mark.parametrize("error", [Refusal, KeyboardInterrupt])
+def test_what_a_call_that_fails_on_its_way_was_given_cannot_be_read(
+    calls: int, look: bool, error: type[BaseException]
+) -> None:
+    patience = [calls]
+
+    def impatient(_: Any) -> None:
+        if not patience[0]:
+            raise error
+        patience[0] -= 1
+
+    def step(x: Any) -> Any:
+        made = [a + 1.0 for a in x]
+        weft.debug.callback(impatient, made[0])
+        return made
+
+    call = weft.jit(step, donate="x")
+    x = [owned(), owned()]
+    for _ in range(calls):
+        x = call(x)
+    if look:
+        assert x[1].shape == (4,)
+    stopped(call, x, error=error)
+    for read in (
+        lambda: x[0].numpy(),
+        lambda: (x[1] + 1.0).eval(),
+        lambda: call(x),
+        lambda: repr(x[1]),
+    ):
+        with pytest.raises(UserError, match=FAILED):
+            read()
+
+
+def test_a_step_with_an_index_out_of_range_has_spent_what_it_was_given() -> None:
+    def step(x: Any, table: Any, at: Any) -> Any:
+        return x + 1.0, weft.take(table, at, axis=0)
+
+    call, table = weft.jit(step, donate="x"), weft.asarray(START)
+    x, _ = call(owned(), table, np.array([0, 1]))
+    stopped(call, x, table, np.array([0, 9]), error=SpecViolation)
+    with pytest.raises(UserError, match=FAILED):
+        x.numpy()
+
+
+def test_a_module_and_its_moments_are_spent_with_the_step_that_failed() -> None:
+    _, model, state, batch = training()
+    optimiser = optim.AdamW(1e-2)
+    turns = iter([True, True, False])
+
+    def look(_: Any) -> None:
+        if not next(turns):
+            raise Refusal
+
+    @weft.jit(donate=("model", "state"))  # type: ignore[untyped-decorator]
+    def step(model: Any, state: Any, x: Any, y: Any) -> Any:
+        loss, slopes = weft.value_and_grad(lambda m: F.cross_entropy(m(x), y))(model)
+        model, state = optimiser.update(slopes, state, model)
+        weft.debug.callback(look, loss)
+        return model, state
+
+    for _ in range(2):
+        model, state = step(model, state, *batch)
+    stopped(step, model, state, *batch)
+    for tensor in held(model, state):
+        with pytest.raises(UserError, match=FAILED):
+            tensor.numpy()
+
+
+def test_a_backend_that_overwrites_nothing_gives_back_what_it_was_given() -> None:
+    def step(x: Any) -> Any:
+        weft.debug.callback(_refuse, x + 1.0)
+        return x * 2.0
+
+    x = weft.asarray(START).to("reference").eval()
+    stopped(weft.jit(step, donate="x"), x)
+    np.testing.assert_array_equal(x.numpy(), START)
+
+
+def _refuse(_: Any) -> None:
+    raise Refusal
+
+
+def test_a_run_inside_a_callback_that_finds_no_memory_says_nothing_of_the_run_around_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inner, real = weft.jit(lambda x: x * 3.0), CpuProgram._memory
+    inside: list[bool] = []
+
+    def failing(program: Any, inputs: Any) -> Any:
+        if inside:
+            raise MemoryError
+        return real(program, inputs)
+
+    def look(value: Any) -> None:
+        inside.append(True)
+        try:
+            inner(weft.asarray(value))
+        finally:
+            inside.clear()
+
+    def step(x: Any) -> Any:
+        made = x + 1.0
+        weft.debug.callback(look, made)
+        return made
+
+    x, call = owned(), weft.jit(step, donate="x")
+    inner(weft.asarray(START))
+    monkeypatch.setattr(CpuProgram, "_memory", failing)
+    stopped(call, x, error=ResourceExceeded)
+    with pytest.raises(UserError, match=FAILED):
+        x.numpy()
 
 
 # -- what was made of an argument before it is donated --------------------------------------------

@@ -26,7 +26,7 @@ from weft.ops.tensor import Tensor
 pytestmark = pytest.mark.usefixtures("each_backend")
 
 
-def test_an_error_leaves_the_arguments_as_they_were(each_backend: str) -> None:
+def test_arguments_after_an_error_are_as_they_were_or_cannot_be_read(each_backend: str) -> None:
     @weft.jit(donate="state")  # type: ignore[untyped-decorator]
     def step(state: Any, at: Any) -> Any:
         return [w + weft.take(w, at, axis=0).sum() * 0.0 + 1.0 for w in state]
@@ -39,8 +39,13 @@ def test_an_error_leaves_the_arguments_as_they_were(each_backend: str) -> None:
         step(state, bad)
     if each_backend == "reference":
         assert values(state) == [4.0, 5.0, 6.0, 7.0]
-    state = step(state, good)
-    assert len(values(state)) == 4
+        assert values(step(state, good)) == [5.0, 6.0, 7.0, 8.0]
+        return
+    with pytest.raises(UserError, match=r"donated at .* to a call that failed on its way"):
+        step(state, good)
+    with pytest.raises(UserError, match=r"donated at .* to a call that failed on its way"):
+        values(state)
+    assert values(step([tensor(n) for n in range(4)], good)) == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_calls_inside_of_traces() -> None:

@@ -26,7 +26,7 @@ from weft.driver.backends import Backend
 from weft.foundation.dims import Shape
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import UserError
-from weft.foundation.lines import Line, shown
+from weft.foundation.lines import Line, reading_line, shown
 from weft.foundation.tracebacks import ending_outside
 from weft.ptir.ir import Region
 from weft.ptir.op import Op
@@ -90,20 +90,29 @@ class Form:
 class Donated:
     """What a node holds after its memory was given away."""
 
-    __slots__ = ("line",)
+    __slots__ = ("failed", "line")
 
     def __init__(self, line: Line | None) -> None:
         self.line = line
+        self.failed = False
+        """Whether the call failed after it had begun to write."""
 
     def error(self) -> UserError:
         """The tensor cannot be read any more."""
         where = shown(self.line)
         given = f" at {where}" if where else ""
-        why = (
-            f"this tensor was donated{given}: its memory belongs to a result of that call; use the "
-            "result, or do not donate it"
-        )
-        return ending_outside(UserError(why, "DonatedValueRead"))
+        if self.failed:
+            why = (
+                f"this tensor was donated{given} to a call that failed on its way: what is in its "
+                "memory is neither the old value nor the new one; go on from a copy "
+                "(copy.deepcopy, weft.save) that was made before, or do not donate it"
+            )
+        else:
+            why = (
+                f"this tensor was donated{given}: its memory belongs to a result of that call; use "
+                "the result, or do not donate it"
+            )
+        return ending_outside(UserError(why, "DonatedValueRead", shown(reading_line())))
 
 
 class Changes:

@@ -22,14 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import BY_NAME
-from weft.foundation.errors import ExecutionError, InternalError
+from weft.foundation.errors import ExecutionError
+from weft.foundation.launches import note_nothing_started
 from weft.runtime.artifact import (
     Artifact,
     BufferSlot,
     Host,
-    HostCall,
-    HostFunction,
     TensorSpec,
+    host_functions,
 )
 from weft.runtime.cuda.driver import Memory
 from weft.runtime.cuda.exchanges import device_exchanges
@@ -70,11 +70,7 @@ class Program:
         self.artifact = artifact
         self.state = list(state)
         self.params, self.donated = params, donated
-        self._functions = {
-            step.call: _understood(step, host)
-            for step in artifact.steps
-            if isinstance(step, HostCall)
-        }
+        self._functions = host_functions(artifact.steps, host)
         self._stretches: Stretches | None = None
         self._own: dict[tuple[str, int], DeviceTensor] = {}
         """Memory for the inputs and outputs of runs on arrays of the host."""
@@ -105,42 +101,47 @@ class Program:
         positions `data` are the holder's: while it stays the same, they are where they were."""
         gpu = open_gpu()
         with gpu.lock:
-            stretches = self._ready(gpu)
-            resident = stretches.resident
-            known = holder is not None and self._launched() is holder
-            given = [inputs[number] for number in data] if known else inputs
-            eras = {tensor.era for tensor in given}
-            if known:
-                eras.update([inputs[number].era for number in self._handed])
-            for era in eras:
-                if era is not None:
-                    era.check()
-            if self._passing is None:
-                self._passing = Passing([place.stays(inputs) for place in self._places])
-            outputs: list[DeviceTensor] = self._passing.outputs(inputs)
-            for number in self._passing.others:
-                outputs[number] = self._result(gpu, self._places[number], inputs)
-            for place in self._fresh:
-                resident.external["output", place.number] = outputs[place.number].address
-            addresses = [tensor.address for tensor in given]
-            if known:
-                for number, address in zip(data, addresses, strict=True):
-                    resident.external["input", number] = address
-            else:
-                resident.external.update(zip(self._input_keys, addresses, strict=False))
-                # What the device is still to make may go wrong: that is looked at in every run.
-                kept = set(range(len(inputs))).difference(data) if holder is not None else set()
-                self._handed = sorted(kept & self.donated)
-                done = all(inputs[number].era is not gpu.era for number in kept - self.donated)
-                self._launched = weakref.ref(holder) if done and holder is not None else _nobody
-                self._moves = any(place.slot.number in data for place in self._given)
-            if not known or self._moves:
-                self._blocks = blocks_of([outputs[place.number] for place in self._given])
-            overwritten(gpu, self._blocks)
-            found = known and self._keeping.holds(holder, inputs, data)
-            if not found:
-                self._keeping.forget()
-            Walk(stretches, self._functions, seed, kept=found).run()
+            try:
+                stretches = self._ready(gpu)
+                resident = stretches.resident
+                known = holder is not None and self._launched() is holder
+                given = [inputs[number] for number in data] if known else inputs
+                eras = {tensor.era for tensor in given}
+                if known:
+                    eras.update([inputs[number].era for number in self._handed])
+                for era in eras:
+                    if era is not None:
+                        era.check()
+                if self._passing is None:
+                    self._passing = Passing([place.stays(inputs) for place in self._places])
+                outputs: list[DeviceTensor] = self._passing.outputs(inputs)
+                for number in self._passing.others:
+                    outputs[number] = self._result(gpu, self._places[number], inputs)
+                for place in self._fresh:
+                    resident.external["output", place.number] = outputs[place.number].address
+                addresses = [tensor.address for tensor in given]
+                if known:
+                    for number, address in zip(data, addresses, strict=True):
+                        resident.external["input", number] = address
+                else:
+                    resident.external.update(zip(self._input_keys, addresses, strict=False))
+                    # What the device is still to make may go wrong: that is looked at in every run.
+                    kept = set(range(len(inputs))).difference(data) if holder is not None else set()
+                    self._handed = sorted(kept & self.donated)
+                    done = all(inputs[number].era is not gpu.era for number in kept - self.donated)
+                    self._launched = weakref.ref(holder) if done and holder is not None else _nobody
+                    self._moves = any(place.slot.number in data for place in self._given)
+                if not known or self._moves:
+                    self._blocks = blocks_of([outputs[place.number] for place in self._given])
+                overwritten(gpu, self._blocks)
+                found = known and self._keeping.holds(holder, inputs, data)
+                if not found:
+                    self._keeping.forget()
+                walk = Walk(stretches, self._functions, seed, kept=found)
+            except BaseException as error:
+                note_nothing_started(error)
+                raise
+            walk.run()
             if known and not found:
                 self._keeping.note(holder, inputs, data)
             for place in self._elsewhere:
@@ -332,12 +333,6 @@ class _Place:
 
 def _nobody() -> None:
     """The holder of inputs that are nobody's."""
-
-
-def _understood(step: HostCall, host: Host | None) -> HostFunction:
-    if host is None:
-        raise InternalError(f"the step {step.label} is for the host, and there is none")
-    return host(step.call)
 
 
 def state_tensor(dtype: str, shape: tuple[int, ...]) -> Array:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from weft.foundation import limits
 from weft.foundation.dtypes import BY_NAME
+from weft.foundation.launches import take_note
 from weft.runtime.artifact import (
     Again,
     CopyBuffer,
@@ -64,15 +65,22 @@ class Walk:
     def run(self) -> None:
         """All steps; where what is `kept` is there, all but those that make it."""
         self.resident.begin(self.seed)
-        position = 0
-        while position < len(self.steps):
-            stretch = self.stretches.at(position, kept=self.kept)
-            if stretch is not None:
-                self._count(stretch.entered)
-                self.replay(stretch)
-                position = stretch.section.last
-            else:
-                position = self.turn(position)
+        position, begun = 0, False
+        try:
+            while position < len(self.steps):
+                stretch = self.stretches.at(position, kept=self.kept)
+                if stretch is not None:
+                    self._count(stretch.entered)
+                    self.replay(stretch)
+                    position = stretch.section.last
+                else:
+                    position = self.turn(position)
+                begun = True
+        except BaseException as error:
+            if begun:
+                # Of the stretch that failed nothing was started, but of those before it.
+                take_note(error)
+            raise
 
     def timed(self) -> list[float]:
         """All steps, one by one; the seconds of each, in all its turns."""

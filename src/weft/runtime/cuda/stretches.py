@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from weft.foundation.errors import ExecutionError
+from weft.foundation.launches import note_nothing_started
 from weft.runtime.artifact import (
     Artifact,
     CopyBuffer,
@@ -114,7 +115,11 @@ class Stretches:
 
     def replay(self, stretch: Stretch) -> None:
         """Start the steps of a stretch."""
-        found = self.ready(stretch)
+        try:
+            found = self.ready(stretch)
+        except BaseException as error:
+            note_nothing_started(error)
+            raise
         if found is not None:
             found.graph.launch(self.resident.gpu.stream)
 

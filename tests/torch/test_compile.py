@@ -392,8 +392,14 @@ def test_with_fullgraph_it_is_an_error() -> None:
 
 
 def test_options_are_checked() -> None:
-    for options, said in (({"level": 2}, "no option 'level'"), ({"opt_level": 9}, "level")):
-        with pytest.raises(BackendCompilerFailed, match=said):
+    wrong = (
+        ({"level": 2}, "no option 'level'"),
+        ({"opt_level": 9}, "level"),
+        ({"dump": 3}, "an int"),
+    )
+    for options, said in wrong:
+        place = r"at test_compile\.py:\d+: \[torch.compile\] .*"
+        with pytest.raises(BackendCompilerFailed, match=place + said):
             compiled(lambda x: x + 1, options=options)(torch.ones(2))
 
 

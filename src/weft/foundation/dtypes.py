@@ -174,7 +174,20 @@ def as_dtype(value: DType | str | Any) -> DType:
             found = None
         if found is not None:
             return found
+    if isinstance(value, np.dtype) and value.kind in "OUSMmV":
+        raise UserError(
+            f"elements of NumPy dtype {value} are no numbers of one size; bring the array to a "
+            f"dtype of numbers, as by x.astype('float32'); the dtypes are {', '.join(BY_NAME)}"
+        )
     raise UserError(f"unknown dtype {brief(value)}; the dtypes are {', '.join(BY_NAME)}")
+
+
+def as_dtype_or_none(value: Any) -> DType | None:
+    """The same; None where there is none."""
+    try:
+        return as_dtype(value)
+    except UserError:
+        return None
 
 
 def in_order(dtypes: Iterable[DType]) -> list[DType]:

@@ -70,6 +70,11 @@ class WeftError(Exception):
     _where = ""
 
     @property
+    def code(self) -> str:
+        """What kind of error it is, for programs."""
+        return type(self).__name__
+
+    @property
     def where(self) -> str:
         """The user's line, where it is known."""
         return self._where
@@ -86,12 +91,18 @@ def placed(error: WeftError, where: str) -> WeftError:
         return error.at(where)
     if isinstance(error, UserError):
         return error if error.where else type(error)(error.why, error.code, where)
-    error._where = error._where or where
+    if where and not error._where:
+        error._where = where
+        if isinstance(error, ResourceExceeded):
+            error.args = (str(Finding(error.code, where, str(error))),)
     return error
 
 
 def beside(error: WeftError, where: str) -> WeftError:
-    """The error with the place beside its sentence, where it has none yet."""
+    """The error with the place beside its sentence, where it has none yet; in it, where it has a
+    code of its own, which says that it is of the call and not of what was given."""
+    if isinstance(error, UserError | ResourceExceeded) and error.code != "InvalidCall":
+        return placed(error, where)
     if isinstance(error, SpecViolation):
         error.findings = tuple(
             Finding(f.code, f.where or where, f.why, f.hint) for f in error.findings
@@ -198,9 +209,13 @@ class UserError(WeftError):
 
     def __init__(self, why: str, code: str = "InvalidCall", where: str = "") -> None:
         self.why = why
-        self.code = code
+        self._code = code
         self._where = where
         super().__init__(str(Finding(code, where, why)) if where else why)
+
+    @property
+    def code(self) -> str:
+        return self._code
 
     def at(self, name: str, where: str) -> UserError:
         """The same error with the function that was called, and the line of the call; unless an
@@ -219,6 +234,9 @@ class WrongArguments(UserError, TypeError):
 
 class BackendUnavailable(UserError):
     """The backend that was asked for does not exist, or cannot work on this machine."""
+
+    def __init__(self, why: str, code: str = "BackendUnavailable", where: str = "") -> None:
+        super().__init__(why, code, where)
 
 
 class ResourceExceeded(WeftError):

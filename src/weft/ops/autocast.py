@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft.foundation.dtypes import BF16, F16, F32, DType, as_dtype
-from weft.foundation.errors import UserError
+from weft.foundation.dtypes import BF16, F16, F32, DType, as_dtype_or_none
+from weft.foundation.errors import UserError, brief
 from weft.ops.calls import public
 from weft.ops.tensor import Tensor
 
@@ -44,9 +44,9 @@ _in_force: Final[ContextVar[DType | None]] = ContextVar("autocast", default=None
 def autocast(dtype: Any = "bf16", *, enabled: bool = True) -> AbstractContextManager[None]:
     """Mixed precision in a block of code: bf16 or f16. `enabled=False` turns it off inside another
     one."""
-    narrow = as_dtype(dtype)
+    narrow = as_dtype_or_none(dtype)
     if narrow not in (F16, BF16):
-        raise UserError(f"the narrow dtype is f16 or bf16, not {narrow}")
+        raise UserError(f"the narrow dtype is f16 or bf16, not {narrow or brief(dtype)}")
     return _use_narrow(narrow if enabled else None)
 
 

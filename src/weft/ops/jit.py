@@ -37,7 +37,7 @@ from weft.foundation.errors import (
 from weft.foundation.launches import take_note
 from weft.foundation.lines import failing_line, user_line
 from weft.ops.autocast import autocast_dtype
-from weft.ops.calls import explained, public
+from weft.ops.calls import MISTAKES, explained, public
 from weft.ops.capture_paths import ways_to
 from weft.ops.donation import Claim, check_there, part
 from weft.ops.frozen import FrozenNumbers
@@ -51,7 +51,7 @@ from weft.ops.graph.node import Donated, Node
 from weft.ops.methods import BoundFunctions, original
 from weft.ops.mode import called_in_training
 from weft.ops.numbers import number
-from weft.ops.parameters import Dynamic, Names, Parameters
+from weft.ops.parameters import Dynamic, Names, Parameters, hash_advice, setting_advice
 from weft.ops.promotion import EXACT
 from weft.ops.pytree import LEAF, Structure, flatten, unflatten
 from weft.ops.ready import Ready, Slot, Taken, held_leaves, kept_state, slot_of, static_slot
@@ -154,8 +154,10 @@ class Jitted:
                     if taken is not None and ready.version.is_current(self.function):
                         return self._call_again(ready, taken, args, kwargs)
             return self._call(args, kwargs)
-        except (SpecViolation, UserError) as error:
-            raise explained(self.name, error, failing_line(error) or user_line()) from None
+        except MISTAKES as error:
+            # The fault of a plug-in has a cause, which is not Weft's to hide.
+            cause = error.__cause__
+            raise explained(self.name, error, failing_line(error) or user_line()) from cause
 
     def _call_again(
         self, ready: Ready, taken: Taken, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -303,8 +305,8 @@ class Jitted:
                 hash(value)
             except TypeError:
                 raise UserError(
-                    f"the static argument {name} is {brief(value)}, which has no hash; pass a "
-                    "tuple instead of a list, or leave it out of static=",
+                    f"the static argument {name} is {brief(value)}, which has no hash; "
+                    f"{hash_advice(value)}, or leave it out of static=",
                     "StaticArgumentUnhashable",
                 ) from None
         return tuple(kept), tuple((name, Setting.of(value)) for name, value in static)
@@ -355,7 +357,7 @@ class Jitted:
             )
         raise UserError(
             f"the argument {name} is {a_type(leaf)}, neither a tensor nor a number; "
-            "name it in static=, or pass a tensor",
+            f"{setting_advice(structure, index)}, or pass a tensor",
             "InvalidArgument",
         )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import is_dataclass
 from typing import Any, TypeAlias
 
-from weft.foundation.errors import UserError, WrongArguments
+from weft.foundation.errors import UserError, WrongArguments, brief
 from weft.ops.pytree import Structure, leaf_names
 
 Names: TypeAlias = int | str | Iterable[int | str]
@@ -45,7 +46,15 @@ class Parameters:
     def positions(self, what: str, given: Names) -> frozenset[int]:
         """The parameters that the option `what` names."""
         several = (given,) if isinstance(given, int | str) else given
-        return frozenset(self.position(what, item) for item in several)
+        items = tuple(several) if isinstance(several, Iterable) else (given,)
+        for item in items:
+            if isinstance(item, bool) or not isinstance(item, int | str):
+                raise UserError(
+                    f"{what} is {brief(given)}; give the position or the name of an argument, such "
+                    f"as 0 or {_example(self.names)!r}, or a tuple of these",
+                    "InvalidArgument",
+                )
+        return frozenset(self.position(what, item) for item in items)
 
     def position(self, what: str, item: int | str) -> int:
         if isinstance(item, str):
@@ -97,6 +106,42 @@ class Parameters:
         if self._rest < len(self.names):
             return f"{self.names[self._rest]}[{position - self._rest}]"
         return f"argument {position}"
+
+
+def _example(names: Sequence[str]) -> str:
+    return names[0] if names else "x"
+
+
+def setting_advice(structure: Structure, index: int) -> str:
+    """How a leaf of the arguments that is no tensor is said to be a setting."""
+    holders: list[Structure] = []
+    while structure.kind is not None:
+        holders.append(structure)
+        for child in structure.children:
+            if index < child.leaf_count:
+                structure = child
+                break
+            index -= child.leaf_count
+    if len(holders) <= 2:  # The arguments, and those by position or by name.
+        return "name it in static="
+    apart = "pass it as an argument of its own that static= names"
+    if is_dataclass(holders[-1].kind):
+        return f"declare the field with field(metadata={{'static': True}}), or {apart}"
+    return apart
+
+
+def hash_advice(value: Any) -> str:
+    """What to pass in the place of a setting without a hash."""
+    match value:
+        case dict():
+            return "pass a frozen dataclass, or tuple(d.items()), instead of a dict"
+        case set():
+            return "pass a frozenset instead of a set"
+        case _ if is_dataclass(value):
+            return f"declare {type(value).__name__} with @dataclass(frozen=True)"
+        case _ if isinstance(value, list | tuple):
+            return "pass a tuple instead of a list"
+    return "pass a number, a string or a tuple of these"
 
 
 def _list_keywords(kwargs: Structure) -> list[tuple[str, Structure]]:

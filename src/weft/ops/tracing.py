@@ -8,12 +8,13 @@ and that is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from weft.driver.backends import Backend
+from weft.foundation.errors import UserError
 from weft.ops.effects import last_token
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
@@ -184,7 +185,7 @@ def _call_in_arena(
         given = fill(arguments)
         arena.names = _names(function, given)
         watched = Watched(given)
-        leaves, structure = flatten(call(given))
+        leaves, structure = flatten(_returned(call(given)))
         changes = watched.changes()
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     roots = [tensor._node for tensor in tensors]
@@ -194,6 +195,20 @@ def _call_in_arena(
     state = tuple((number, roots.index(node)) for number, node in changes.items())
     outputs = tuple(None if isinstance(leaf, Tensor) else Plain(leaf) for leaf in leaves)
     return _Result(roots, outputs, structure, tuple(loose), state)
+
+
+def _returned(value: Any) -> Any:
+    """What a function gave, which has run to its end."""
+    if isinstance(value, Generator | Coroutine):
+        value.close()  # Python warns of a coroutine that nobody waits for.
+    elif not isinstance(value, AsyncGenerator):
+        return value
+    kind = "a coroutine" if isinstance(value, Coroutine) else "a generator"
+    raise UserError(
+        f"a plain function is wanted, which returns tensors, and this one gives {kind}; write it "
+        "with def and return, without yield and async",
+        "InvalidCall",
+    )
 
 
 def _names(function: Callable[..., Any], given: Any) -> Callable[[], list[str]]:

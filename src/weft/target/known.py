@@ -25,4 +25,5 @@ def target_named(name: str | Target) -> Target:
         case str() if name in PROCESSORS:
             return PROCESSORS[name]
         case _:
-            raise UserError(f"there is no target {name!r}; the targets are {', '.join(NAMES)}")
+            why = f"there is no target {name!r}; the targets are {', '.join(NAMES)}"
+            raise UserError(why, "UnknownTarget")

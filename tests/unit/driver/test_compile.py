@@ -279,7 +279,7 @@ def test_running_out_of_memory_is_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
     bound = compiled.bind([])
     monkeypatch.setattr("weft.runtime.executor._Workspace", full)
     for call in (compiled, bound):
-        with pytest.raises(ResourceExceeded, match=r"^out of memory while running @big$"):
+        with pytest.raises(ResourceExceeded, match=r"out of memory while running @big$"):
             call(np.ones(2, np.float32))
 
 
@@ -306,7 +306,7 @@ def test_what_is_compiled_stays_in_its_process(leave: Callable[[Any], Any]) -> N
 def test_an_unknown_option_is_told(call: Any, message: str) -> None:
     with pytest.raises(UserError) as raised:
         call(mlp(), nope=1)
-    assert str(raised.value).startswith(message)
+    assert message in str(raised.value)
     assert isinstance(raised.value, TypeError)
 
 
@@ -326,3 +326,11 @@ def test_a_wrong_thread_count_is_told_when_a_program_is_compiled(
     monkeypatch.setenv("WEFT_NUM_THREADS", text)
     with pytest.raises(UserError, match=r"WEFT_NUM_THREADS is .*; it must be a number from 1"):
         weft.compile(b.build(x * x))
+
+
+def test_a_target_that_there_is_not_is_told_with_the_line() -> None:
+    b = Builder()
+    with pytest.raises(
+        UserError, match=r"^UnknownTarget at test_compile\.py:\d+: there is no targ"
+    ):
+        weft.compile(b.build(b.param("f32", [2]) * 2.0), "sm12")

@@ -73,9 +73,10 @@ def test_the_block_ends_with_an_error_too() -> None:
     assert (ROWS @ ROWS.T).dtype is weft.float32
 
 
-def test_another_dtype_is_refused() -> None:
-    with pytest.raises(UserError, match="the narrow dtype is f16 or bf16, not f32"):
-        weft.autocast("f32").__enter__()
+@pytest.mark.parametrize(("dtype", "said"), [("f32", "f32"), ("f8", "'f8'"), (3, "3")])
+def test_another_dtype_is_refused(dtype: Any, said: str) -> None:
+    with pytest.raises(UserError, match=f"the narrow dtype is f16 or bf16, not {said}"):
+        weft.autocast(dtype).__enter__()
 
 
 def test_jit_compiles_for_each_precision() -> None:

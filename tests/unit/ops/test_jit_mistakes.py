@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
 import weft
-from weft.foundation.errors import SpecViolation, UserError, WrongArguments
+from weft.foundation.errors import ResourceExceeded, SpecViolation, UserError, WrongArguments
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -40,6 +43,95 @@ def test_wrong_arguments_are_named() -> None:
         weft.jit(_f, donate="y")
     with pytest.raises(UserError, match="jit takes a function, not int"):
         weft.jit(3)  # type: ignore[arg-type]
+
+
+@dataclass
+class Config:
+    """Settings, and one of them that says so."""
+
+    mode: str = "fast"
+    size: int = field(default=3, metadata={"static": True})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("fast", "is a str, .*; name it in static=, or pass a tensor"),
+        ({"mode": "fast"}, r"config\['mode'\] .*; pass it as an argument of its own that static="),
+        (Config(), r"config\.mode .*; declare the field with field\(metadata=\{'static': True\}\)"),
+        ([[1, Config()]], r"config\[0\]\[1\]\.mode .*; declare the field with"),
+    ],
+)
+def test_who_passes_a_setting_is_told_how(given: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        weft.jit(lambda x, config: x)(X, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"mode": 1}, r"pass a frozen dataclass, or tuple\(d\.items\(\)\), instead of a dict"),
+        (Config(), r"declare Config with @dataclass\(frozen=True\)"),
+        ({1, 2}, "pass a frozenset instead of a set"),
+        ([1], "pass a tuple instead of a list"),
+        (X, "pass a number, a string or a tuple of these, or leave it out of static="),
+    ],
+)
+def test_who_names_a_setting_without_a_hash_is_told_what_has_one(given: Any, said: str) -> None:
+    with pytest.raises(UserError, match=f"StaticArgumentUnhashable at .*{said}"):
+        weft.jit(lambda x, config: x, static="config")(X, given)
+
+
+@pytest.mark.parametrize("option", ["donate", "static"])
+@pytest.mark.parametrize("given", [True, 3.5, None, [3.5], (0, None)])
+def test_an_option_that_names_no_argument_says_what_does(option: str, given: Any) -> None:
+    with pytest.raises(
+        UserError, match=rf"{option} is .*; give the position or the name of an arg"
+    ):
+        weft.jit(_f, **{option: given})
+
+
+def _yielding(x: Any) -> Any:
+    yield x + 1.0
+
+
+async def _waiting(x: Any) -> Any:
+    return x + 1.0
+
+
+async def _both(x: Any) -> Any:
+    yield x + 1.0
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("function", [_yielding, _waiting, _both, lambda x: (y for y in (x,))])
+@pytest.mark.parametrize("over", [weft.jit, weft.vmap, weft.grad])
+def test_a_function_that_has_not_run_to_its_end_is_no_plain_one(over: Any, function: Any) -> None:
+    with pytest.raises(UserError, match=r"a plain function is wanted.* gives a (generator|corout)"):
+        over(function)(weft.asarray(X))
+
+
+def test_an_array_of_objects_is_no_argument() -> None:
+    array = np.array([None, 1], dtype=object)
+    calls: list[Callable[[], Any]] = [
+        lambda: weft.jit(_f)(array),
+        lambda: weft.asarray([1.0, 2.0]) + array,
+    ]
+    for call in calls:
+        with pytest.raises(UserError, match=r"elements of NumPy dtype object are no.*astype"):
+            call()
+
+
+def test_what_is_too_large_is_told_with_its_line() -> None:
+    with pytest.raises(
+        ResourceExceeded, match=r"^ResourceExceeded at test_jit_mistakes\.py"
+    ) as found:
+        weft.jit(lambda x: x @ x.T)(np.ones((1 << 19, 1), np.float32))
+    assert (found.value.code, found.value.where[:20]) == (
+        "ResourceExceeded",
+        "test_jit_mistakes.py",
+    )
+    assert copy.copy(found.value).where == found.value.where
 
 
 def test_a_mistake_inside_names_the_inner_op_and_line() -> None:

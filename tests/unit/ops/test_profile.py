@@ -193,9 +193,9 @@ def test_tables_have_a_row_for_what_is_asked_for() -> None:
     layers = found.table("layer").splitlines()[1:]
     assert sum(row.endswith("blocks[0].qkv") for row in layers) == 1
     assert "more" in found.table("op", most=1).splitlines()[-1]
-    with pytest.raises(UserError, match="'colour'"):
+    with pytest.raises(UserError, match=r"^InvalidCall at test_profile\.py:\d+: .*'colour'"):
         found.table("colour")
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match=r"at test_profile\.py:\d+: .*cannot write"):
         found.save("/nowhere/at/all.json")
 
 

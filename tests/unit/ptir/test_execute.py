@@ -131,8 +131,8 @@ def test_the_seed_is_a_64_bit_number(seed: Any) -> None:
 
 
 def test_an_unknown_backend_is_named() -> None:
-    assert rejected(identity("f32"), [1.0], backend="tpu").startswith(
-        "there is no backend 'tpu'; the backends are reference"
+    assert "there is no backend 'tpu'; the backends are reference" in rejected(
+        identity("f32"), [1.0], backend="tpu"
     )
 
 

@@ -16,7 +16,8 @@ from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from weft.driver.stages.levels import check_level
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, a_type
+from weft.foundation.lines import reading_line, shown
 from weft.interop.torch import decompositions
 from weft.interop.torch.attention_op import keep_attention
 from weft.interop.torch.compiled import Settings
@@ -63,21 +64,31 @@ def _compile_module(module: GraphModule, fakes: list[Any], settings: Settings) -
 
 
 def _settings(options: Mapping[str, Any], mode: str | None) -> Settings:
+    """What the caller of `torch.compile` wants; what is wrong with it is told with his line, which
+    is behind torch's own."""
+    try:
+        return _checked(options, mode)
+    except UserError as error:
+        raise error.at("torch.compile", shown(reading_line())) from None
+
+
+def _checked(options: Mapping[str, Any], mode: str | None) -> Settings:
     strange = sorted(set(options) - set(OPTIONS))
     if strange:
         raise UserError(
-            f"[torch.compile] weft has no option {strange[0]!r}; its options are "
-            f"{', '.join(OPTIONS)}",
+            f"weft has no option {strange[0]!r}; its options are {', '.join(OPTIONS)}",
             "UnknownOption",
         )
     if mode not in (None, "default"):
         raise UserError(
-            f"[torch.compile] weft has no mode {mode!r}; leave mode= out, and give "
+            f"weft has no mode {mode!r}; leave mode= out, and give "
             "options={'opt_level': 3} for a search that takes longer",
             "UnknownOption",
         )
     made = Settings(**options)
     check_level(made.opt_level)
+    if not isinstance(made.dump, str):
+        raise UserError(f"dump is the name of a folder, not {a_type(made.dump)}", "UnknownOption")
     return made
 
 

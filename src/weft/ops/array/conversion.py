@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.arrays import handed_in, refuse_masked
-from weft.foundation.dtypes import DType, as_dtype
+from weft.foundation.dtypes import DType, as_dtype, as_dtype_or_none
 from weft.foundation.errors import OutOfRange, SpecViolation, UserError, a_type
 from weft.foundation.numeric import cast
 from weft.ops.array.manipulation import stack
@@ -166,14 +166,6 @@ def _read(obj: Any) -> Array:
         if not hasattr(obj, "__dlpack__"):
             raise
         return imported(obj)
-
-
-def as_dtype_or_none(dtype: Any) -> DType | None:
-    """The dtype of a NumPy dtype; None where there is none."""
-    try:
-        return as_dtype(dtype)
-    except UserError:
-        return None
 
 
 def _in_dtype(array: Array, dtype: DType) -> Array:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from weft.driver.execute import Prepared
 from weft.driver.stages.origins import Origin
+from weft.foundation.calls import told
 from weft.foundation.errors import UserError
 from weft.foundation.lines import Place
 from weft.ptir.ir import Body, Instruction
@@ -120,6 +121,7 @@ class Profile:
         lines += [f"{s / total:6.1%} {s:10.6f} {calls[n]:7d}  {n}" for n, s in rows]
         return "\n".join(lines)
 
+    @told
     def table(self, by: str = "kernel", *, most: int | None = 30) -> str:
         """Share, milliseconds and calls of each kernel, `line`, `layer` or `op`, the most expensive
         first, with the kernel, op, line and layer that took most of it."""
@@ -158,6 +160,7 @@ class Profile:
         ]
         return {"traceEvents": [*names, *events], "displayTimeUnit": "ms"}
 
+    @told
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace for Perfetto."""
         try:

@@ -315,11 +315,11 @@ class Code:
         text = f"shufflevector {low}, {high}, <{lanes} x i32> <{mask}>"
         return self.assign(text, low.scalar, lanes)
 
-    def prefetch(self, base: str, kind: str, index: Val) -> None:
-        """A hint that memory near a place, which need not exist, will be read once."""
+    def prefetch(self, base: str, kind: str, index: Val, *, writes: bool = False) -> None:
+        """A hint that memory near a place, which need not exist, will be read or written once."""
         self.declared["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
         place = self.far_pointer(base, kind, index)
-        self.line(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+        self.line(f"call void @llvm.prefetch.p0(ptr {place}, i32 {int(writes)}, i32 3, i32 1)")
 
     def store(self, value: Val, pointer: str, align: int, scope: str = "") -> None:
         self.line(f"store {value}, ptr {pointer}, align {align}{scope}")

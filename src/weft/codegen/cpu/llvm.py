@@ -296,7 +296,9 @@ class _Emitter:
     def _prefetch(self, stmt: ir.Prefetch) -> None:
         kind = storage_type(self.routine.dtype_of(stmt.buffer))
         place = self.indices.value(stmt.address)
-        self.code.prefetch(self.pointers[stmt.buffer], kind, place)
+        args = self.routine.buffers
+        writes = stmt.buffer < len(args) and args[stmt.buffer].written
+        self.code.prefetch(self.pointers[stmt.buffer], kind, place, writes=writes)
 
     def _neighbours(self, run: ir.LoadRun, first: int, width: int, lane: int = 0) -> Val:
         """So many neighbours of a run, as they are stored: those at the beginning of the buffer

@@ -15,6 +15,22 @@ def total(shape: tuple[int, ...], axis: int, dtype: str = "f32") -> Program:
     return b.build(b.reduce_sum(b.param(dtype, list(shape)), [axis]))
 
 
+def softmax(shape: tuple[int, int], dtype: str = "f32") -> Program:
+    b = Builder("softmax")
+    return b.build(b.softmax(b.param(dtype, list(shape))))
+
+
+def passes(text: str) -> list[list[str]]:
+    """The buffers that each loop over a row asks for, line by line."""
+    found: list[list[str]] = []
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("serial"):
+            found.append([])
+        elif line.startswith("prefetch"):
+            found[-1].append(line)
+    return found
+
+
 def test_rows_far_apart_are_prefetched_a_line_at_a_time() -> None:
     text = weft.compile(total((64, 4096), 0), "cpu").stages["cpu"]
     lines = [line.strip() for line in text.splitlines() if "prefetch" in line]
@@ -37,3 +53,46 @@ def test_results_are_the_same(shape: tuple[int, int], dtype: str) -> None:
     )
     (found,) = weft.compile(total(shape, 0, dtype), "cpu").run([x])
     np.testing.assert_allclose(found, x.astype("f8").sum(0), rtol=1e-5, atol=1e-3)
+
+
+def test_the_next_row_and_the_result_are_asked_for_while_exponentials_are_computed() -> None:
+    text = weft.compile(softmax((1024, 1024)), "cpu").stages["cpu"]
+    (largest, exponentials, shares) = passes(text)
+    assert not largest, "it waits for the memory as it is"
+    assert not shares
+    assert any("b0[" in line and line.endswith("+ 1024]") for line in exponentials), "the next row"
+    results = [line for line in exponentials if "b1[" in line]
+    assert len(results) == len(exponentials) / 2, "each line of this row's result"
+    assert print_routines(parse_routines(text)) == text
+
+
+def test_a_result_is_asked_for_to_be_written() -> None:
+    stages = weft.compile(softmax((1024, 1024)), "cpu").stages
+    (exponentials,) = [found for found in passes(stages["cpu"]) if found]
+    kinds = [line.split("i32 ")[1][0] for line in stages["llvm"].splitlines() if "p0(ptr %" in line]
+    assert sorted(kinds) == sorted("1" if "b1[" in line else "0" for line in exponentials)
+
+
+@pytest.mark.parametrize("shape", [(64, 1024), (65536, 16), (64, 65536)])
+def test_rows_that_are_in_a_cache_or_fill_it_are_not_asked_for(shape: tuple[int, int]) -> None:
+    assert "prefetch" not in weft.compile(softmax(shape), "cpu").stages["cpu"]
+
+
+@pytest.mark.parametrize("shape", [(513, 1024), (301, 1003), (130, 4096)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_asked_for_are_the_same(shape: tuple[int, int], threads: int) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype("f4")
+    (found,) = weft.compile(softmax(shape), "cpu").run([x], threads=threads)
+    powers = np.exp(x.astype("f8") - x.max(1, keepdims=True))
+    np.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_what_a_later_pass_is_the_first_to_read_is_asked_for_in_the_pass_before() -> None:
+    b = Builder("norm")
+    x, scale = (b.param("f32", [1024, 1024]) for _ in range(2))
+    total = b.reduce_sum(x * x, [1], keepdims=True)
+    factor = b.broadcast_to(b.rsqrt(total), [1024, 1024])
+    text = weft.compile(b.build(x * factor * scale), "cpu").stages["cpu"]
+    first, last = passes(text)
+    assert {line.split("[")[0] for line in first} == {"prefetch b1", "prefetch b2"}
+    assert {line.split("[")[0] for line in last} == {"prefetch b0"}, "the next row"

@@ -247,6 +247,12 @@ class Machine:
     def do_cuMemsetD8Async(self, target: int, byte: int, count: int, stream: Any) -> None:
         self.later(stream, lambda: ctypes.memset(target, byte, count))
 
+    def do_cuMemsetD16Async(self, target: int, half: int, count: int, stream: Any) -> None:
+        def work() -> None:
+            (ctypes.c_uint16 * count).from_address(target)[:] = [half] * count
+
+        self.later(stream, work)
+
     def do_cuMemsetD32Async(self, target: int, word: int, count: int, stream: Any) -> None:
         def work() -> None:
             (ctypes.c_uint32 * count).from_address(target)[:] = [word] * count

@@ -157,6 +157,15 @@ class DuplicatingBackend(Backend, Protocol):
         ...
 
 
+@runtime_checkable
+class RepeatingBackend(Backend, Protocol):
+    """A backend that makes a tensor of one element without a program."""
+
+    def repeat(self, element: NDArray[Any], kind: TensorType) -> Storage | None:
+        """A tensor that has this element everywhere; None where that takes a program."""
+        ...
+
+
 def duplicated(backend: Backend, storage: Storage, kind: TensorType) -> Storage:
     """The elements of a tensor in memory that nobody else has."""
     if isinstance(backend, DuplicatingBackend):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,12 @@ class CudaBackend:
 
     def store(self, array: Array) -> DeviceTensor:
         return tensors.upload(open_gpu(), np.asarray(array), as_dtype(array.dtype).name)
+
+    def repeat(self, element: Array, kind: TensorType) -> DeviceTensor | None:
+        shape = kind.static_shape
+        return (
+            tensors.repeated(open_gpu(), element, kind.dtype.name, shape) if prod(shape) else None
+        )
 
     def duplicate(self, storage: DeviceTensor) -> DeviceTensor:
         return tensors.duplicate(storage)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Final
 
-from weft.driver.backends import Backend
+from weft.driver.backends import Backend, RepeatingBackend
 from weft.foundation.errors import UserError, WeftError
 from weft.foundation.lines import shown, user_line
 from weft.foundation.tracebacks import ending_outside
@@ -23,6 +23,7 @@ from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import created, program_of, reachable, taken
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
+from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.types import TensorType
 
 _NO_DATA: Final = frozenset({type(None), TensorLiteral, Donated})
@@ -107,7 +108,7 @@ def _with_needed(nodes: list[Node], wanted: set[Node]) -> list[Node]:
 
 def evaluate(roots: Sequence[Node], alone: bool = False) -> None:
     """Compute these nodes, all in one program; `alone` leaves what else the user holds as it is."""
-    wanted = [node for node in roots if node.storage is None]
+    wanted = [node for node in roots if node.storage is None and not _repeated(node)]
     if not wanted or (len(wanted) == 1 and _single(wanted[0])):
         return
     for node in wanted:
@@ -166,6 +167,24 @@ def _single(node: Node) -> bool:
     PROGRAMS.statistics.hits += 1
     node.settle(result)
     return True
+
+
+def _repeated(node: Node) -> bool:
+    """Compute a node that is one number everywhere, as zeros are, if its backend needs no program
+    for that: every shape would have one of its own."""
+    operands, form = node.operands, node.form
+    if form is None or len(operands) != 1 or type(operands[0].storage) is not TensorLiteral:
+        return False
+    literal, kind, arena = operands[0].storage, node.type, node.arena
+    if not isinstance(form.op, BroadcastTo) or literal.type.shape or arena.tracing:
+        return False
+    assert isinstance(kind, TensorType)
+    if not isinstance(arena.backend, RepeatingBackend):
+        return False
+    storage = arena.backend.repeat(literal.array, kind)
+    if storage is not None:
+        node.settle(storage)
+    return storage is not None
 
 
 def _of_data(node: Node) -> tuple[Single, list[Any]] | None:

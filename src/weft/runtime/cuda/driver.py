@@ -27,6 +27,8 @@ _NOT_READY: Final = 600
 """What the driver answers while a stream has work."""
 _TAKEN_AT_ONCE: Final = 1 << 16
 """Bytes of the host that the driver copies for itself; with more, it waits for the stream."""
+_SET: Final = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
+"""What sets memory to a word of so many bytes."""
 _HELD_AT_MOST: Final = 2.0
 """Seconds. Loading a kernel, or one that needs a larger stack, can make the driver wait for the
 stream that is held back."""
@@ -283,6 +285,16 @@ class Stream:
     def fill(self, target: int, count: int) -> None:
         """Set bytes at a device address to zero."""
         call(self.device.driver, "cuMemsetD8Async", target, 0, count, self.handle)
+
+    def repeat(self, target: int, element: bytes, count: int) -> bool:
+        """Put an element at a device address, so many times; whether the driver can."""
+        for size, name in _SET.items():
+            word, times = element[:size], len(element) // size
+            if word * times == element:
+                number = int.from_bytes(word, "little")
+                call(self.device.driver, name, target, number, times * count, self.handle)
+                return True
+        return False
 
     def set_word(self, target: int, word: int) -> None:
         """Set 32 bits at a device address."""

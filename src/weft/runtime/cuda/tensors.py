@@ -183,6 +183,14 @@ def upload(gpu: Gpu, array: Array, dtype: str) -> DeviceTensor:
     return made
 
 
+def repeated(gpu: Gpu, element: Array, dtype: str, shape: tuple[int, ...]) -> DeviceTensor | None:
+    """A tensor of one element everywhere; None where the driver cannot repeat it."""
+    made = empty(gpu, dtype, shape)
+    with gpu.lock:
+        done = gpu.stream.repeat(made.address, element.tobytes(), prod(shape))
+    return made if done else None
+
+
 def imported(gpu: Gpu, producer: Any) -> DeviceTensor:
     """Another library's tensor, with its memory; copied only where it lies at odd places."""
     gpu.make_room()

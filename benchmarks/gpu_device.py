@@ -24,7 +24,7 @@ import numpy as np
 import weft
 from benchmarks.gpu_line import Line, Tensor
 from benchmarks.time_limit import GivenUp, limited
-from weft.runtime.artifact import Artifact, CopyBuffer, Launch
+from weft.runtime.artifact import Artifact, CopyBuffer, Enter, Launch
 from weft.runtime.cuda.driver import Device, open_device
 from weft.runtime.cuda.kernels import LoadedKernel, load
 
@@ -37,6 +37,8 @@ FIRST_SEED: Final = 1
 SECONDS: Final = 0.5
 """Of timed launches for one line, about."""
 PASSES: Final = (11, 60)
+SIGNS: Final = 1e-6
+"""Of all truths those that may differ: signs of sums that are zero but for the order of addition."""
 WIDE_LIMIT: Final = 1 << 32
 """Elements up to which a reference in f32 is worth its memory."""
 
@@ -216,7 +218,7 @@ class Ours:
                         addresses.append(self.errors.data_ptr() + 8 * number)
                     kernel.launch(addresses, stream, early=follows)
                     follows = True
-            else:
+            elif not isinstance(step, Enter):  # turns of a loop, of which these count alone
                 raise weft.UserError(f"the benchmark cannot record the step {step.label}")
         return self.outputs
 
@@ -258,7 +260,8 @@ class Ours:
         torch = self.machine.torch
         if not result.is_floating_point():
             wrong = int((result != expected).sum())
-            return f"{wrong} of {result.numel()} elements are wrong" if wrong else ""
+            allowed = result.numel() * SIGNS if result.dtype is torch.bool else 0
+            return f"{wrong} of {result.numel()} elements are wrong" if wrong > allowed else ""
         finite = torch.isfinite(result)
         if not bool(finite.all()):
             return f"{int((~finite).sum())} elements are not finite"

@@ -27,19 +27,25 @@ COLUMNS: Final = 16
 """Columns of the result."""
 MOST_SUMS: Final = 64
 """Registers of sums of a thread."""
+_RUN: Final = 16
+"""Bytes of a run of codes."""
 _MOST_REGISTERS: Final = 224
 _OTHERS: Final = 54
 """Registers for places, and for what is made of codes on its way."""
-_WARPS: Final = 8
-_MANY_WARPS: Final = 16
-_FEW: Final = 16
-"""Numbers of a run that leave registers for so many warps."""
-_STAGES: Final = 4
-"""Runs of each column that a lane has copied or asked for."""
+_WARPS: Final = 4
+"""Of a block, where there are many: small blocks leave no unit waiting for the last ones, and 22 us
+of 14336x4096 codes of 8 bits became 20.5 by halving them, 26.5 with 16 rows 21.4."""
+_MANY_WARPS: Final = 8
+"""Of a block, where there are few: more of them bring what a unit needs to be busy."""
+_STAGES: Final = 3
+"""Runs of each column that a lane has copied or asked for. A fourth one takes room from the cache
+that x is read from, and was slower everywhere."""
 _TURNS: Final = 2
 """Steps of each warp, at least."""
 _BLOCKS: Final = 3
 """Of a unit, from which on wider blocks pay: they read x less often."""
+_MUCH: Final = 4
+"""Bytes of x that are read for each byte of codes, from which on they do."""
 
 
 def codes_plan(
@@ -57,14 +63,15 @@ def codes_plan(
     high = ROWS * -(-rows // ROWS)
     steps = found.runs(sizes) // LANES
     few = batch * -(-columns // COLUMNS) <= 2 * target.limits.units
-    light = high == ROWS and len(found.points) <= _FEW
-    warps = _MANY_WARPS if few and light else _WARPS
+    warps = _MANY_WARPS if few else _WARPS
     while warps > 1 and steps < _TURNS * warps:
         warps //= 2
     wide = COLUMNS
     blocks = batch * -(-columns // (2 * COLUMNS))
     held = registers_of(found, high, 2 * COLUMNS)
-    if high > ROWS and held <= _MOST_REGISTERS and blocks >= _BLOCKS * target.limits.units:
+    read = high * kernel.let(found.other).dtype.storage_bytes * len(found.points)
+    much = read >= _MUCH * COLUMNS * _RUN
+    if much and held <= _MOST_REGISTERS and blocks >= _BLOCKS * target.limits.units:
         wide = 2 * COLUMNS
     return MmaPlan(
         header,

@@ -193,8 +193,9 @@ class Products(Elementwise):
 
     @property
     def turns(self) -> int:
-        """Steps that the compiler may interleave: one, where x takes many registers."""
-        return 2 if len(self.found.points) * self.high <= _MUCH else 1
+        """Steps that the compiler may interleave. It waits for the codes of all of them first: that
+        pays where there are several rows of x; one, where x takes many registers."""
+        return 2 if self.high > ROWS and len(self.found.points) * self.high <= _MUCH else 1
 
     @property
     def steps(self) -> int:

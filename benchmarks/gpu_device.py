@@ -38,7 +38,7 @@ SECONDS: Final = 0.5
 """Of timed launches for one line, about."""
 PASSES: Final = (11, 60)
 SIGNS: Final = 1e-6
-"""Of all truths those that may differ: signs of sums that are zero but for the order of addition."""
+"""Of all truths those that may differ: signs of sums that are zero but for their order."""
 WIDE_LIMIT: Final = 1 << 32
 """Elements up to which a reference in f32 is worth its memory."""
 

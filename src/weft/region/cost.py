@@ -12,8 +12,9 @@ from typing import Final
 
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.errors import InternalError
-from weft.foundation.index_expr import bounds
+from weft.foundation.index_expr import bounds, coefficient, linear
 from weft.foundation.scalar import FUNCTIONS
+from weft.region.forms.multiplied import multiplies_numbers
 from weft.region.forms.slides import Slide, find_slide
 from weft.region.forms.staged import find_staged, strip_rows
 from weft.region.ir import (
@@ -25,12 +26,14 @@ from weft.region.ir import (
     Fold,
     Kernel,
     Let,
+    Output,
     Read,
     Reduce,
     Select,
     Tensor,
     Unary,
     Words,
+    row_major,
     walk,
 )
 from weft.region.row_reads import longest_row, passes_over_rows, points_of, row_bytes
@@ -45,6 +48,8 @@ _CACHED_WHOLE: Final = 1 << 20
 """Bytes of a tensor that every unit of a GPU keeps near by."""
 _OF_A_REREAD: Final = 0.5
 """Of the time that a byte takes from memory, what one takes that was read before."""
+_SECTOR: Final = 32
+"""Bytes of memory that a GPU stores at a time."""
 _FREE: Final = (Read, Const, Cast, AxisIndex)
 """What costs no operation."""
 
@@ -73,7 +78,7 @@ def kernel_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -
     moved += sum(_read_bytes(kernel, tensors).values()) + _reread_bytes(kernel, tensors, target)
     for output in kernel.outputs:
         moved += points_of(kernel, kernel.let(output.value).axes if kernel.body else ()) * (
-            tensors[output.tensor].dtype.storage_bytes
+            _stored_bytes(kernel, output, tensors, target)
         )
     if kernel.opaque is not None:
         moved += sum(_bytes(tensors[output.tensor]) for output in kernel.outputs)
@@ -88,6 +93,19 @@ def kernel_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -
             vector += computed
             operations += count
     return Work(matrix, vector, moved, operations)
+
+
+def _stored_bytes(
+    kernel: Kernel, output: Output, tensors: Mapping[str, Tensor], target: Target
+) -> int:
+    """What storing an element takes. Lanes that multiply single numbers have neighbouring columns:
+    where these lie apart, each element is a store by itself."""
+    tensor = tensors[output.tensor]
+    if target.kind is Kind.GPU and kernel.roles is not None and multiplies_numbers(kernel, target):
+        place = linear(output.index, row_major(tensor.shape))
+        if kernel.roles.n and coefficient(place, kernel.roles.n[-1]) != 1:
+            return _SECTOR
+    return tensor.dtype.storage_bytes
 
 
 def _staged_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Work:

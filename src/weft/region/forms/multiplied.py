@@ -7,6 +7,7 @@ from typing import Final
 from weft.foundation.dtypes import DType
 from weft.region.ir import Binary, Cast, Kernel, Let, Reduce, Roles, Unary, operands
 from weft.target.matrix_atoms import FULL, PROMOTED, Atom, atom_for
+from weft.target.target import Target
 
 _NARROW_BYTES: Final = 2
 """Bytes of numbers that do not show what promoted sums lose."""
@@ -49,6 +50,13 @@ def usual_atom(kernel: Kernel, arch: str) -> Atom | None:
     if atom is None or atom.precision == FULL:
         return atom
     return atom if atom.precision == PROMOTED and _hides_promotion(kernel) else None
+
+
+def multiplies_numbers(kernel: Kernel, target: Target) -> bool:
+    """Whether a contraction is made of multiply-adds of single numbers, by no matrix unit of a
+    GPU."""
+    arch = "sm90" if target.has("wgmma") else "sm80"
+    return kernel.roles is not None and usual_atom(kernel, arch) is None
 
 
 def _hides_promotion(kernel: Kernel) -> bool:

@@ -210,7 +210,7 @@ def _kernels(
             continue
         kernel, seconds = found
         start = kernel if bare is None else bare[0]
-        stop = stop_reason(start, kernel, fusion.tensors, fusion.target)
+        stop = stop_reason(start, kernel, fusion.tensors, fusion.target, weighed=True)
         if stop is None or cut.needed == present:
             yield cut, seconds
 

@@ -13,7 +13,7 @@ from typing import Final
 from weft.foundation.dtypes import F32, I1
 from weft.foundation.index_expr import coefficient, linear
 from weft.region.cost import operations_of
-from weft.region.forms.multiplied import usual_atom
+from weft.region.forms.multiplied import multiplies_numbers, usual_atom
 from weft.region.forms.widths import access_bytes
 from weft.region.ir import (
     Const,
@@ -49,9 +49,12 @@ def stop_reason(
     target: Target,
     *,
     in_stages: bool = False,
+    weighed: bool = False,
 ) -> str | None:
     """Why a kernel should not become another one; None where nothing speaks against it. Those that
     are meant to be stages read what lies between whole vectors from other lanes, not from memory.
+    Where all choices are `weighed` against one another, a contraction that no matrix unit takes may
+    store its results across its columns: the estimate knows what that takes.
     """
     if target.kind is not Kind.GPU:
         return None
@@ -61,11 +64,13 @@ def stop_reason(
             return f"its rows would take {rows:,} bytes of on-chip memory, over {limit:,.0f}"
     if _blocks(after, target) <= 1 < _blocks(before, target):
         return f"{live_values(after)} live values would leave one block per unit"
+    across = weighed and multiplies_numbers(after, target)
     was, now = access_bytes(before, tensors), access_bytes(after, tensors)
     for name, width in was.items():
-        if not in_stages and (narrow := now.get(name, width)) * 2 <= width:
+        if not (in_stages or across) and (narrow := now.get(name, width)) * 2 <= width:
             return f"accesses would narrow from {width} to {narrow} bytes"
-    if target.has("wgmma") and after.roles is not None and not _stores_columns(after, tensors):
+    by_columns = after.roles is None or _stores_columns(after, tensors)
+    if target.has("wgmma") and not (by_columns or across):
         return "the result would not be stored along its columns"
     if _stores_unlike(after, tensors, target):
         return "matrix units would not store results whose elements have different sizes"

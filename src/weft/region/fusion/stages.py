@@ -4,7 +4,8 @@ The start is a choice that computes nothing twice. Block by block, the other ans
 compute a block where it is read, or to keep it, so that its kernel becomes a stage of the one that
 reads it, or stays by itself. All kernels are then fitted to the machine and joined as ever, and the
 answer counts if they take less time so. Blocks that several kernels compute come first, for a stage
-computes them once; then those that take little to compute again; each window has its time.
+computes them once; then those that take little to compute again. A window ends when so many answers
+in turn were no better, on every machine alike, or when it has had its time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from weft.region.writing.emit import Root, Stop
 
 MOST_STAGES: Final = 12
 """Of one kernel, where this much is tried."""
+MOST_TRIES: Final = 16
+"""Answers in turn that are no better, after which a window stays as it is. In the programs of
+`benchmarks/fusion_programs.py` those that are better are found at the first."""
 _CHEAP: Final = 4
 """Operations of a block that is hardly work to compute again."""
 
@@ -66,16 +70,19 @@ class Search:
         return any(stage.name in names for kernel in kernels for stage in kernel.stages)
 
     def _improve(self, blocks: Sequence[str], until: float) -> None:
-        fusion, changed = self.fusion, True
+        fusion, changed, found = self.fusion, True, self.tried
         while changed:
             changed = False
             for name in self._in_turn(blocks):
-                if thread_time() > until:
+                if self.tried - found >= MOST_TRIES or thread_time() > until:
                     return
+                better = False
                 if name in fusion.inlined:
-                    changed |= self._try(fusion.inlined - {name}, {*fusion.kept, name})
+                    better = self._try(fusion.inlined - {name}, {*fusion.kept, name})
                 elif self._may_inline(name):
-                    changed |= self._try(fusion.inlined | {name}, {*fusion.kept} - {name})
+                    better = self._try(fusion.inlined | {name}, {*fusion.kept} - {name})
+                if better:
+                    changed, found = True, self.tried
 
     def _in_turn(self, blocks: Sequence[str]) -> Iterator[str]:
         """The blocks that there are two answers about, the most promising first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -80,3 +81,15 @@ def test_results_are_those_of_the_reference() -> None:
     assert any(kernel.stages for kernel in module.kernels)
     (got,), (wanted,) = found.run([x]), weft.run(program, [x], backend="reference")
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_window_ends_after_answers_in_turn_that_are_no_better(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stages, "TIME_LIMIT", 1e9)
+    whole = kernels_of(program_of(two_boxes), "cpu", EXACT_LEVEL)
+    monkeypatch.setattr(stages, "MOST_TRIES", 2)
+    short = kernels_of(program_of(two_boxes), "cpu", EXACT_LEVEL)
+    assert seconds(short, "cpu") == pytest.approx(seconds(whole, "cpu"))
+    counts = [int(re.findall(r"(\d+) choices tried", " ".join(m.notes))[0]) for m in (short, whole)]
+    assert counts[0] < counts[1]

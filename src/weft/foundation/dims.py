@@ -89,3 +89,8 @@ def multiply_dims(*dims: Dim) -> Dim:
     if not named or known == 0:
         return known
     return named[0] if len(named) == 1 and known == 1 else UNKNOWN
+
+
+def static_shape(shape: Shape) -> tuple[int, ...]:
+    """A shape as numbers; none of its dims is a symbol."""
+    return tuple(static(dim) for dim in shape)

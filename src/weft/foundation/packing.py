@@ -11,6 +11,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from weft.foundation.whole_numbers import round_up
+
 
 @dataclass(frozen=True)
 class Block:
@@ -47,7 +49,7 @@ def pack(blocks: Sequence[Block], alignment: int = 1) -> Packing:
         if block.size:
             placed.add(offset, block)
             end = max(end, offset + block.size)
-    return Packing(offsets, _up(end, alignment))
+    return Packing(offsets, round_up(end, alignment))
 
 
 class _Timeline:
@@ -100,9 +102,5 @@ def _best_gap(taken: list[tuple[int, int]], size: int, alignment: int) -> int:
         room = first - start
         if room >= size and (best is None or room < best[0]):
             best = (room, start)
-        start = max(start, _up(end, alignment))
+        start = max(start, round_up(end, alignment))
     return start if best is None else best[1]
-
-
-def _up(value: int, alignment: int) -> int:
-    return -(-value // alignment) * alignment

@@ -31,3 +31,8 @@ def read_whole(text: str) -> int | None:
         return None
     found = int(text)
     return found if in_64_bits(found) else None
+
+
+def round_up(size: int, step: int) -> int:
+    """The size filled up to whole steps."""
+    return -(-size // step) * step

@@ -3,12 +3,12 @@ GPU those whose scores and sums stay in registers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
+from weft.foundation.whole_numbers import round_up
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header
 from weft.plan.warp_attention import warp_attention_plan, warp_attention_plans, warp_consumers
@@ -18,6 +18,7 @@ from weft.region.forms.chances import draws_words
 from weft.region.forms.few import few_rows, is_of_few
 from weft.region.forms.stream import summed_axes, value_axes
 from weft.region.ir import Kernel, attention_parts, form_of, stream_parts
+from weft.region.row_reads import points_of
 from weft.target.target import Target
 
 QUERIES: Final = 96
@@ -100,7 +101,7 @@ def gpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> Attent
         return _few_plan(kernel, target, header)
     if not target.has("wgmma"):
         return warp_attention_plan(kernel, target, header)
-    widest = max(_elements(kernel, found.depth), _elements(kernel, found.value))
+    widest = max(points_of(kernel, found.depth), points_of(kernel, found.value))
     least = min(form.widest for form in _FORMS if form.widest >= widest)
     forms = [form for form in _FORMS if form.widest == least]
     best = min(forms, key=lambda form: _time(form, kernel, target))
@@ -123,14 +124,16 @@ def _few_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
     """Keys in as many parts as there is a unit for, and no more than make a part shorter. Two
     blocks of 16 rows share a unit, and memory gives each as much."""
     found = attention_parts(kernel)
-    rows, matrices = few_rows(kernel, found), _elements(kernel, found.batch)
+    rows, matrices = few_rows(kernel, found), points_of(kernel, found.batch)
     matrices = matrices * kernel.sizes[found.query] // rows
     high = band_of(kernel, found).band.high
     keys = kernel.sizes[found.key]
     if high is not None:
         keys = min(keys, max(1, high + kernel.sizes[found.query]))
-    tile, limits = _up(rows, _KEY_STEP), target.limits
-    depth, width = (_up(_elements(kernel, axes), _KEY_STEP) for axes in (found.depth, found.value))
+    tile, limits = round_up(rows, _KEY_STEP), target.limits
+    depth, width = (
+        round_up(points_of(kernel, axes), _KEY_STEP) for axes in (found.depth, found.value)
+    )
     rest, size, slot = 2 * tile * depth + _OTHER_SHARED, _FEW_KEYS, 2 * _FEW_KEYS * (depth + width)
     half = min(_RING_BYTES, limits.shared_bytes_per_unit - 2 * rest) // 2
     room = min(_RING_BYTES, limits.shared_bytes_per_block - rest)
@@ -157,7 +160,7 @@ def _time(form: _Form, kernel: Kernel, target: Target) -> float:
         start = 0 if band.low is None else min(max(first + band.low, 0), end - 1)
         blocks = -(-end // form.keys) - start // form.keys
         costs.append(blocks * form.block_time + form.tile_time)
-    matrices, units = _elements(kernel, found.batch), target.limits.units
+    matrices, units = points_of(kernel, found.batch), target.limits.units
     if len(set(costs)) == 1:
         return costs[0] * -(-len(costs) * matrices // units)
     return max(sum(costs) * matrices / units, *costs)
@@ -171,7 +174,7 @@ def attention_seconds(kernel: Kernel, plan: AttentionPlan, target: Target) -> fl
     if not isinstance(form, Attention) or not known or plan.consumers not in _REGISTERS:
         return None
     found = form.parts
-    widest = max(_elements(kernel, found.depth), _elements(kernel, found.value))
+    widest = max(points_of(kernel, found.depth), points_of(kernel, found.value))
     least = min((form.widest for form in _FORMS if form.widest >= widest), default=0)
     alike = [form for form in _FORMS if form.widest == least]
     if not alike:
@@ -186,15 +189,15 @@ def attention_seconds(kernel: Kernel, plan: AttentionPlan, target: Target) -> fl
 def stream_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan:
     """Two consumers, and the most columns whose products, weights and sums registers hold."""
     found = stream_parts(kernel)
-    depths = [_elements(kernel, summed_axes(kernel, name)) for name in found.products]
-    widths = [_elements(kernel, value_axes(kernel, found, name)) for name in found.results]
-    depths, widths = ([_up(n, _KEY_STEP) for n in sizes] for sizes in (depths, widths))
+    depths = [points_of(kernel, summed_axes(kernel, name)) for name in found.products]
+    widths = [points_of(kernel, value_axes(kernel, found, name)) for name in found.results]
+    depths, widths = ([round_up(n, _KEY_STEP) for n in sizes] for sizes in (depths, widths))
     if not target.has("wgmma"):
         return _warp_stream_plan(kernel, target, header, depths, widths)
     consumers, stages = 2, 2
     given = _given(band_of_stream(kernel, found).band, consumers)
     drawing = _DRAWING if draws_words(kernel) else 0
-    columns = _up(kernel.sizes[found.column], _KEY_STEP)
+    columns = round_up(kernel.sizes[found.column], _KEY_STEP)
     for size in range(min(_MOST_COLUMNS, columns), _KEY_STEP, -_KEY_STEP):
         registers = stream_registers(size, len(depths), widths) + drawing
         rows = _QUERIES_EACH * consumers + stages * size
@@ -217,7 +220,7 @@ def _warp_stream_plan(
     found, limits = stream_parts(kernel), target.limits
     rows, stages = _WARP_ROWS * _STREAM_WARPS, 2
     drawing = _DRAWING if draws_words(kernel) else 0
-    columns = _up(kernel.sizes[found.column], _KEY_STEP)
+    columns = round_up(kernel.sizes[found.column], _KEY_STEP)
     most = limits.registers_per_thread - _SPARE_REGISTERS // 2 - drawing
     for size in range(min(_STREAM_COLUMNS, columns), _KEY_STEP, -_KEY_STEP):
         shared = 2 * (rows + stages * size) * sum(depths) + _OTHER_SHARED
@@ -275,10 +278,6 @@ def _few_plans(first: AttentionPlan) -> Iterator[AttentionPlan]:
         yield replace(first, parts=first.parts * parts, stages=stages)
 
 
-def _elements(kernel: Kernel, axes: Sequence[str]) -> int:
-    return math.prod(kernel.sizes[name] for name in axes)
-
-
 def scratch_bytes(kernel: Kernel, plan: AttentionPlan) -> int:
     """Memory of a thread: packed queries, keys and values, scores, mixed values and statistics."""
     return sum(scratch_elements(kernel, plan)) * _dtype_bytes(kernel)
@@ -289,9 +288,9 @@ def scratch_elements(kernel: Kernel, plan: AttentionPlan) -> tuple[int, ...]:
     values, and of the greatest score, the sum and the factor of each query."""
     found = attention_parts(kernel)
     rows, columns = plan.register_tile
-    queries, keys = _up(plan.tile_q, columns), _up(plan.tile_kv, rows)
-    depth = math.prod(kernel.sizes[a] for a in found.depth)
-    value = _up(math.prod(kernel.sizes[a] for a in found.value), rows)
+    queries, keys = round_up(plan.tile_q, columns), round_up(plan.tile_kv, rows)
+    depth = points_of(kernel, found.depth)
+    value = round_up(points_of(kernel, found.value), rows)
     packed = (queries * depth, keys * depth, keys * value)
     return (*packed, keys * columns, queries * value, queries, queries, queries)
 
@@ -299,7 +298,3 @@ def scratch_elements(kernel: Kernel, plan: AttentionPlan) -> tuple[int, ...]:
 def _dtype_bytes(kernel: Kernel) -> int:
     found = attention_parts(kernel)
     return kernel.let(found.scores).dtype.storage_bytes
-
-
-def _up(size: int, step: int) -> int:
-    return -(-size // step) * step

@@ -16,7 +16,7 @@ from weft.foundation.dtypes import I1
 from weft.foundation.index_expr import coefficient, linear
 from weft.foundation.scalar import FUNCTIONS
 from weft.plan.ir import Header, RowPlan
-from weft.plan.rows import is_regular, passes_before, reduced_axes, row_length
+from weft.plan.rows import is_regular, reduced_axes, row_length
 from weft.region.forms.columns import (
     matrix_bytes,
     pieces_of_columns,
@@ -37,6 +37,7 @@ from weft.region.ir import (
     row_major,
     walk,
 )
+from weft.region.row_reads import passes_before
 
 KEPT_BYTES: Final = 256 * 1024
 """Memory of a thread for the kept values of one tile: well inside a second-level cache."""

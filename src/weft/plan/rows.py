@@ -31,7 +31,7 @@ from weft.region.ir import (
     operands,
     row_major,
 )
-from weft.region.row_reads import longest_row
+from weft.region.row_reads import longest_row, passes_before
 from weft.target import roofline
 from weft.target.target import Target
 
@@ -222,15 +222,6 @@ def kept_registers(kernel: Kernel) -> int:
 
 def _is_kept(let: Let, reduced: set[str]) -> bool:
     return bool(reduced & set(let.axes)) and not isinstance(let.expr, Const | AxisIndex)
-
-
-def passes_before(kernel: Kernel) -> dict[str, int]:
-    """How many reductions stand one after the other before each value, itself included."""
-    found: dict[str, int] = {}
-    for let in kernel.body:
-        below = max((found[name] for name in operands(let)), default=0)
-        found[let.name] = below + isinstance(let.expr, Reduce | Fold)
-    return found
 
 
 def gpu_row_plan(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from weft.foundation.dims import static
+from weft.foundation.dims import static_shape
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
     SELECTED,
@@ -160,7 +160,9 @@ class _Builder:
             (),
             outputs,
             params=tuple(self.used[name] for name in sorted(self.used)),
-            shapes={name: _sizes(v) for name, v in [*inputs.items(), *self.graph.outputs]},
+            shapes={
+                name: static_shape(v.shape) for name, v in [*inputs.items(), *self.graph.outputs]
+            },
         )
         scop = replace(scop, edges=scop.dependences)
         return replace(scop, chains=find_chains(scop))
@@ -202,7 +204,7 @@ class _Builder:
 
     def _atoms(self, value: Value) -> tuple[int, ...]:
         if value not in self.ids:
-            return tuple(n for n in _sizes(value) if n != 1)
+            return tuple(n for n in static_shape(value.shape) if n != 1)
         return tuple(size for atoms in self._info(value).atoms for size in atoms)
 
     # -- blocks ----------------------------------------------------------------------------------
@@ -437,10 +439,6 @@ class _Builder:
 
 def _ranges(axes: Sequence[IterAxis]) -> Ranges:
     return {a.name: (0, a.size - 1) for a in axes}
-
-
-def _sizes(value: Value) -> tuple[int, ...]:
-    return tuple(static(d) for d in value.shape)
 
 
 def _function(value: Value) -> str:

@@ -74,14 +74,14 @@ def kernel_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -
     """Operations and bytes of one kernel."""
     if kernel.stages:
         return _staged_work(kernel, tensors, target)
-    moved = sum(_bytes(tensors[name]) for name in kernel.inputs if name in _whole(kernel))
+    moved = sum(tensors[name].bytes for name in kernel.inputs if name in _whole(kernel))
     moved += sum(_read_bytes(kernel, tensors).values()) + _reread_bytes(kernel, tensors, target)
     for output in kernel.outputs:
         moved += points_of(kernel, kernel.let(output.value).axes if kernel.body else ()) * (
             _stored_bytes(kernel, output, tensors, target)
         )
     if kernel.opaque is not None:
-        moved += sum(_bytes(tensors[output.tensor]) for output in kernel.outputs)
+        moved += sum(tensors[output.tensor].bytes for output in kernel.outputs)
     moved *= _passes(kernel, tensors, target)
     lets = kernel.lets
     matrix = vector = 0.0
@@ -130,7 +130,7 @@ def _staged_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         # Rows that one part has read are near when another one reads them.
         for name, size in _read_bytes(part, known).items():
             if name not in own:
-                read[name] = min(_bytes(known[name]), read.get(name, 0) + size)
+                read[name] = min(known[name].bytes, read.get(name, 0) + size)
     moved = sum(read.values())
     for output in kernel.outputs:
         stored = points_of(kernel, kernel.let(output.value).axes)
@@ -155,10 +155,6 @@ def _whole(kernel: Kernel) -> tuple[str, ...]:
     return kernel.opaque.inputs if kernel.opaque is not None else ()
 
 
-def _bytes(tensor: Tensor) -> int:
-    return math.prod(tensor.shape) * tensor.dtype.storage_bytes
-
-
 def steps_of(kernel: Kernel) -> int:
     """How many elements a kernel goes through for the value that takes the most. A reduction goes
     along its axes even where its operand is the same all along them."""
@@ -180,7 +176,7 @@ def _read_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]
             tensor = tensors[let.expr.tensor]
             here = points_of(kernel, let.axes) * tensor.dtype.storage_bytes
             total = found.get(tensor.name, 0) + here
-            found[tensor.name] = min(_bytes(tensor), total)
+            found[tensor.name] = min(tensor.bytes, total)
     return found
 
 
@@ -192,12 +188,12 @@ def _reread_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target)
         return 0
     taken: dict[str, int] = {}
     for let in walk(kernel.body):
-        if isinstance(let.expr, Read) and _bytes(tensors[let.expr.tensor]) >= _CACHED_WHOLE:
+        if isinstance(let.expr, Read) and tensors[let.expr.tensor].bytes >= _CACHED_WHOLE:
             tensor = tensors[let.expr.tensor]
             here = points_of(kernel, let.axes) * tensor.dtype.storage_bytes
             here = round(here * share_inside(kernel, let.expr))
             taken[tensor.name] = taken.get(tensor.name, 0) + here
-    more = sum(max(0, count - _bytes(tensors[name])) for name, count in taken.items())
+    more = sum(max(0, count - tensors[name].bytes) for name, count in taken.items())
     return round(more * _OF_A_REREAD)
 
 

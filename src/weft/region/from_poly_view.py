@@ -307,7 +307,7 @@ class _Lowering:
                     stops[kernel.name] = whys[0]
             kernels.append(kernel)
             computed[kernel.name] = names
-        used = {name for kernel in kernels for name in _tensors(kernel)}
+        used = {name for kernel in kernels for name in kernel.buffers}
         tensors = {
             source.tensor.name: source.tensor
             for source in self.sources.values()
@@ -416,8 +416,3 @@ def _is_whole(
     places = order or tuple(range(len(block.shape)))
     sizes = tuple(block.shape[k] for k in places)
     return own is linear([access.map[k] for k in places], row_major(sizes))
-
-
-def _tensors(kernel: Kernel) -> set[str]:
-    bases = {output.base for output in kernel.outputs if output.base is not None}
-    return {*kernel.inputs, *(output.tensor for output in kernel.outputs), *bases}

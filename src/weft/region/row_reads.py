@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from weft.region.ir import Fold, Kernel, Read, Reduce, Tensor, walk
+from weft.region.ir import Fold, Kernel, Let, Read, Reduce, Tensor, operands, walk
 
 
-def points_of(kernel: Kernel, axes: tuple[str, ...]) -> int:
+def points_of(kernel: Kernel, axes: Sequence[str]) -> int:
     """The points of some axes."""
     sizes = kernel.sizes
     return math.prod([sizes[name] for name in axes])
@@ -50,3 +50,17 @@ def longest_row(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
 def reduced_axes(kernel: Kernel) -> set[str]:
     """The axes that some reduction of the kernel removes."""
     return {a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes}
+
+
+def passes_before(kernel: Kernel) -> dict[str, int]:
+    """How many reductions stand one after the other before each value, itself included."""
+    found: dict[str, int] = {}
+    for let in kernel.body:
+        below = max((found[name] for name in operands(let)), default=0)
+        found[let.name] = below + isinstance(let.expr, Reduce | Fold)
+    return found
+
+
+def is_gather(let: Let) -> bool:
+    """Whether a value is read where other tensors say."""
+    return isinstance(let.expr, Read) and bool(let.expr.places)

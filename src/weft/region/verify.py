@@ -86,7 +86,7 @@ def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
         yield from _order(kernel, module.tensors, written)
         stages = list(_stages(kernel, module.tensors))
         yield from stages
-        if not stages and all(name in module.tensors for name in _touched_tensors(kernel)):
+        if not stages and all(name in module.tensors for name in kernel.buffers):
             alike = without_tensors(kernel, module.tensors)
             if alike is None or alike not in right:
                 known = kernel.with_locals(module.tensors)
@@ -137,11 +137,6 @@ def _names(module: Module) -> Iterator[Finding]:
 
 
 _GIVEN = frozenset({"input", "param", "state", "constant", "run"})
-
-
-def _touched_tensors(kernel: Kernel) -> set[str]:
-    bases = {output.base for output in kernel.outputs if output.base is not None}
-    return {*kernel.inputs, *(output.tensor for output in kernel.outputs), *bases}
 
 
 def _order(kernel: Kernel, tensors: Mapping[str, Tensor], written: set[str]) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from weft.foundation import functions
 from weft.foundation.axes import inverse
-from weft.foundation.dims import Dim, Shape, static
+from weft.foundation.dims import Dim, Shape, static, static_shape
 from weft.foundation.dtypes import I1, SI32, SI64, DType
 from weft.foundation.index_expr import Expr, axis
 from weft.foundation.scalar import COMPARISONS, Fn
@@ -322,8 +322,10 @@ def _moved_element(
 ) -> Value:
     match x:
         case Reshape(x=inner):
-            flat = int(np.ravel_multi_index(at, _sizes(x))) if at else 0
-            source: Sequence[int] = [int(i) for i in np.unravel_index(flat, _sizes(inner))]
+            flat = int(np.ravel_multi_index(at, static_shape(x.shape))) if at else 0
+            source: Sequence[int] = [
+                int(i) for i in np.unravel_index(flat, static_shape(inner.shape))
+            ]
         case Permute(x=inner, perm=perm):
             source = [at[k] for k in inverse(perm)]
         case Expand(x=inner):
@@ -338,10 +340,6 @@ def _moved_element(
     return _element(inner, tuple(source), depth - 1)
 
 
-def _sizes(x: Value) -> tuple[int, ...]:
-    return tuple(static(d) for d in x.shape)
-
-
 def _fold_constants(fn: Fn, lhs: Const, rhs: Const) -> Const:
     dtype = lhs.dtype
     sides = (np.asarray(side.value).astype(dtype.numpy) for side in (lhs, rhs))
@@ -352,4 +350,4 @@ def _fold_constants(fn: Fn, lhs: Const, rhs: Const) -> Const:
 
 def size_of(x: Value) -> int:
     """Number of elements."""
-    return prod(_sizes(x))
+    return prod(static_shape(x.shape))

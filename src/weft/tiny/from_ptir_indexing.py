@@ -12,7 +12,7 @@ from math import prod
 from typing import Final
 
 from weft.foundation.axes import inverse, normalise_axis
-from weft.foundation.dims import Shape, static
+from weft.foundation.dims import Shape, static, static_shape
 from weft.foundation.dtypes import I1, SI64, UI32
 from weft.foundation.scalar import Fn
 from weft.foundation.whole_ops import Order, Scatter
@@ -37,10 +37,6 @@ from weft.tiny.spelled_out import known_number
 
 _GATHER: Final = "GatherIndexOutOfBounds"
 _SCATTER: Final = "ScatterIndexOutOfBounds"
-
-
-def _sizes(x: Value) -> list[int]:
-    return [static(d) for d in x.shape]
 
 
 # -- windows at places that are computed ---------------------------------------------------------
@@ -92,14 +88,14 @@ def _take(op: indexing.Take, args: Sequence[Value], output: TensorType) -> Value
     window = _window(x, indices)
     if window is not None:
         return build.reshape(window, output.shape)
-    rows = build.reshape(indices, (prod(_sizes(indices)), *(1,) * (len(x.shape) - 1)))
+    rows = build.reshape(indices, (prod(static_shape(indices.shape)), *(1,) * (len(x.shape) - 1)))
     shape = (rows.shape[0], *x.shape[1:])
     return build.reshape(_gather_checked(x, rows, 0, shape), output.shape)
 
 
 def _window(x: Value, indices: Value) -> Value | None:
     """The rows of x that known indices name one after the other."""
-    count, total = prod(_sizes(indices)), static(x.shape[0])
+    count, total = prod(static_shape(indices.shape)), static(x.shape[0])
     if count == 0 or not (count == 1 or _counts_up(indices)):
         return None
     first = build.element(indices, [0] * len(indices.shape))
@@ -160,8 +156,8 @@ def _scatter_add(
     batch = [d for d in range(len(updates.shape)) if d not in op.update_window_dims]
     updates = build.permute(updates, [*batch, *op.update_window_dims])
     axes = op.window_axes(len(x.shape))
-    extents = _sizes(updates)[len(batch) :]
-    count = prod(_sizes(updates)[: len(batch)])
+    extents = static_shape(updates.shape)[len(batch) :]
+    count = prod(static_shape(updates.shape)[: len(batch)])
     window = dict(zip(axes, extents, strict=True))
     starts = _components(op, indices, x, window)
     scattered = op.scatter_dims_to_operand_dims
@@ -180,7 +176,7 @@ def _scatter_add(
         index = build.binary(Fn.MUL, index, rest) if rest != 1 else index
         return build.permute(_scatter_updates(whole, turned, index, updates), inverse(order))
     positions = _positions(starts, scattered, axes, (count, *extents), x)
-    whole = Scatter("add", 1, prod(_sizes(x)), 1, count * prod(extents))
+    whole = Scatter("add", 1, prod(static_shape(x.shape)), 1, count * prod(extents))
     return _scatter_updates(whole, x, positions, updates)
 
 
@@ -193,10 +189,10 @@ def _components(
     for k, axis in enumerate(op.scatter_dims_to_operand_dims):
         part = indices
         if along < len(indices.shape):
-            start, size = [0] * len(indices.shape), _sizes(indices)
+            start, size = [0] * len(indices.shape), [*static_shape(indices.shape)]
             start[along], size[along] = k, 1
             part = build.shrink(indices, start, size)
-        flat = build.reshape(part, (prod(_sizes(part)),))
+        flat = build.reshape(part, (prod(static_shape(part.shape)),))
         limit = static(x.shape[axis]) - window.get(axis, 1) + 1
         found.append(build.cast(build.check(flat, Rule.INSIDE, _SCATTER, limit), SI64))
     return found
@@ -218,7 +214,7 @@ def _positions(
     x: Value,
 ) -> Value:
     """The flat position in `x` of every element of every window; `shape` is (windows, extents)."""
-    sizes = _sizes(x)
+    sizes = static_shape(x.shape)
     stride = [prod(sizes[k + 1 :]) for k in range(len(sizes))]
     total = build.splat(0, SI64, shape)
     for start, axis in zip(starts, scattered, strict=True):
@@ -238,7 +234,7 @@ def _first(x: Value, axis: int, count: int, descending: bool) -> tuple[Value, Va
     """The first elements along an axis in order, and their positions as si64."""
     order = [*(k for k in range(len(x.shape)) if k != axis), axis]
     rows = build.permute(x, order)
-    sizes = _sizes(rows)
+    sizes = static_shape(rows.shape)
     whole = Order(prod(sizes[:-1]), sizes[-1], count, descending)
     shape = (*sizes[:-1], count)
     if 0 in shape:
@@ -274,7 +270,7 @@ def _searchsorted(op: ordering.Searchsorted, args: Sequence[Value], output: Tens
     two more are tried, from the largest one down."""
     ascending, values = args
     length = static(ascending.shape[0])
-    flat = build.reshape(values, (prod(_sizes(values)),))
+    flat = build.reshape(values, (prod(static_shape(values.shape)),))
     if ascending.dtype is I1:
         ascending, flat = (build.cast(side, UI32) for side in (ascending, flat))
     found = build.splat(0, SI64, flat.shape)

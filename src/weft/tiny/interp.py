@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation import functions, numeric, philox
-from weft.foundation.dims import Shape, static
+from weft.foundation.dims import static_shape
 from weft.foundation.dtypes import SI64
 from weft.foundation.errors import Unimplemented, UserError
 from weft.foundation.index_expr import evaluate
@@ -124,7 +124,7 @@ def _evaluate(
         case Check(rule=rule, size=size, code=code):
             return functions.checked(args[0], str(rule), size, code)
         case Words():
-            return _words(args[0], _sizes(value.shape[value.lead :]))
+            return _words(args[0], static_shape(value.shape[value.lead :]))
         case Opaque():
             if opaque is None:
                 raise Unimplemented(str(value.op), "Tiny does not know what it means")
@@ -140,7 +140,7 @@ def _scalar(scalar: object, value: Const) -> Array:
 
 
 def _iota(value: Iota) -> Array:
-    shape = _sizes(value.shape)
+    shape = static_shape(value.shape)
     counts = numeric.cast(np.arange(shape[value.axis]), SI64, value.dtype)
     column = (-1, *(1 for _ in shape[value.axis + 1 :]))
     if 0 in shape:
@@ -152,26 +152,26 @@ def _move_elements(value: Value, args: Sequence[Array]) -> Array:
     x = args[0]
     match value:
         case Reshape(shape=shape):
-            return x.reshape(_sizes(shape))
+            return x.reshape(static_shape(shape))
         case Permute(perm=perm):
             return x.transpose(perm)
         case Expand(shape=shape):
-            return np.broadcast_to(x, _sizes(shape))
+            return np.broadcast_to(x, static_shape(shape))
         case Pad(low=low, value=fill):
-            result = np.full(_sizes(value.shape), _scalar(fill.value, fill), x.dtype)
+            result = np.full(static_shape(value.shape), _scalar(fill.value, fill), x.dtype)
             result[_window(low, x.shape)] = x
             return result
         case Shrink(start=start, size=size):
-            return np.asarray(x[_window(start, _sizes(size))])
+            return np.asarray(x[_window(start, static_shape(size))])
         case Flip(axes=axes):
             return np.flip(x, axes)
         case View(shape=shape, index=index):
-            places = np.indices(_sizes(shape), sparse=True)
+            places = np.indices(static_shape(shape), sparse=True)
             env = {f"i{k}": place for k, place in enumerate(places)}
             found = x[tuple(evaluate(e, env) for e in index)] if index else x
-            return np.asarray(np.broadcast_to(found, _sizes(shape)))
+            return np.asarray(np.broadcast_to(found, static_shape(shape)))
         case DynamicShrink(size=size):
-            return np.asarray(x[_clamp_window(x, _sizes(size), args[1:])])
+            return np.asarray(x[_clamp_window(x, static_shape(size), args[1:])])
         case Barrier():
             return x
     raise UserError(f"{type(value).__name__} is not a node of Tiny")
@@ -205,7 +205,3 @@ def _clamp_window(x: Array, size: Sequence[int], starts: Sequence[Array]) -> tup
 def _window(start: Sequence[int], size: Sequence[int]) -> tuple[Any, ...]:
     """The ellipsis keeps a rank-0 result an array."""
     return (..., *(slice(s, s + n) for s, n in zip(start, size, strict=True)))
-
-
-def _sizes(shape: Shape) -> tuple[int, ...]:
-    return tuple(static(dim) for dim in shape)

@@ -27,12 +27,13 @@ from math import inf
 from typing import TypeAlias
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.panels import Cut, Panels, Side, Tile, close, cuts, repeat, up
+from weft.codegen.cpu.panels import Cut, Panels, Side, Tile, close, cuts, repeat
 from weft.codegen.cpu.scopes import LANES, PARALLEL, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Tiling, segments
 from weft.foundation.dtypes import I1
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant, simplify
+from weft.foundation.whole_numbers import round_up
 from weft.memory.ir import MemRef
 from weft.plan.attention import scratch_elements
 from weft.plan.ir import AttentionPlan
@@ -327,7 +328,7 @@ class StreamedAttention(Panels, ABC):
         """`after`, which `part` and what there was `before` give."""
 
     def _mixed_place(self, panel: Expr, element: Expr, column: Expr) -> Expr:
-        row = panel * up(self.elements, self.values.width) + element
+        row = panel * round_up(self.elements, self.values.width) + element
         return row * self.queries.width + column
 
     # -- the rest of the kernel ------------------------------------------------------------------

@@ -26,9 +26,9 @@ from typing import Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.attention import Meeting, Statements, StreamedAttention, nested
-from weft.codegen.cpu.panels import up
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.foundation.index_expr import Expr, axis
+from weft.foundation.whole_numbers import round_up
 from weft.plan.ir import ONLINE, STREAMING
 
 
@@ -36,8 +36,8 @@ class OnlineAttention(StreamedAttention):
     """Scores become weights relative to the greatest so far; a greater one rescales the sums."""
 
     def _stream(self, root: Scope, query: Expr, queries: int) -> None:
-        wide = up(queries, self.queries.width)
-        self._fill(root, self.mixed, wide * up(self.elements, self.values.width), 0.0)
+        wide = round_up(queries, self.queries.width)
+        self._fill(root, self.mixed, wide * round_up(self.elements, self.values.width), 0.0)
         for buffer, value in ((self.tops, -inf), (self.totals, 0.0), (self.past, 0.0)):
             self._fill(root, buffer, wide, value)
         self._over_keys(root, query, queries, self._attend)
@@ -66,7 +66,7 @@ class TwoPassAttention(StreamedAttention):
     """The statistics of all scores first, then the values under weights that are final."""
 
     def _stream(self, root: Scope, query: Expr, queries: int) -> None:
-        wide = up(queries, self.queries.width)
+        wide = round_up(queries, self.queries.width)
         self._fill(root, self.tops, wide, -inf)
         self._fill(root, self.totals, wide, 0.0)
         self._over_keys(root, query, queries, self._survey, values=False)
@@ -83,7 +83,7 @@ class TwoPassAttention(StreamedAttention):
         """Between the passes: the reciprocal r of each sum, and r * 0 as the start of every mixed
         value. That is 0, and NaN for a query that sees nothing, whatever blocks are left out."""
         panel = Scope(root, self._name("jp"), panels, SERIAL)
-        element = Scope(panel, self._name("e"), up(self.elements, self.values.width), SERIAL)
+        element = Scope(panel, self._name("e"), round_up(self.elements, self.values.width), SERIAL)
         vectors = self.queries.width // self.lanes
         loops = ((self._name("v"), vectors, UNROLLED), (self._name("l"), self.lanes, LANES))
         column = axis(loops[0][0]) * self.lanes + axis(loops[1][0])

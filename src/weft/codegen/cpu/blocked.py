@@ -32,13 +32,13 @@ from weft.codegen.cpu.panels import (
     close,
     cuts,
     repeat,
-    up,
 )
 from weft.codegen.cpu.scopes import LANES, PARALLEL, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Blocking, segments
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, coefficient, constant, linear, simplify
+from weft.foundation.whole_numbers import round_up
 from weft.region.forms.panels import Panels as PanelForm
 from weft.region.forms.panels import panels_of
 from weft.region.ir import Binary, Read, Reduce, operands
@@ -153,7 +153,10 @@ class BlockedContraction(Panels):
 
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
         block = self.blocking
-        rows, columns = up(block.block_rows, block.rows), up(block.block_columns, block.columns)
+        rows, columns = (
+            round_up(block.block_rows, block.rows),
+            round_up(block.block_columns, block.columns),
+        )
         sums = (self.reduce.dtype, rows * columns)
         sizes = ((self.a, rows), (self.b, columns))
         return (
@@ -258,7 +261,7 @@ class BlockedContraction(Panels):
     def _each_sum(self, root: Scope, block: Block) -> tuple[Scope, Expr]:
         """Loops over all sums of a block, and the place of one."""
         lanes = self.blocking.lanes
-        total = up(block.rows, self.a.width) * up(block.columns, self.b.width)
+        total = round_up(block.rows, self.a.width) * round_up(block.columns, self.b.width)
         loop = Scope(root, self._name("z"), total // lanes, SERIAL)
         inner = Scope(loop, self._name("zl"), lanes, LANES)
         return inner, axis(loop.var) * lanes + axis(inner.var)
@@ -291,7 +294,7 @@ class BlockedContraction(Panels):
         u, v, lane = self._name("u"), self._name("v"), self._name("l")
         vectors = self.b.width // lanes
         loops = ((u, self.a.width, UNROLLED), (v, vectors, UNROLLED), (lane, lanes, LANES))
-        width = up(columns, self.b.width)
+        width = round_up(columns, self.b.width)
         if adds:
             self._foresee(inner, u, ip, jp, width)
         inner.body.append(ir.Init("tile", self.reduce.dtype, "sum", loops))
@@ -343,7 +346,7 @@ class BlockedContraction(Panels):
 
     def _finish_block(self, root: Scope, block: Block) -> None:
         """Row by row: the contraction is read back, and everything after it is computed."""
-        width = up(block.columns, self.b.width)
+        width = round_up(block.columns, self.b.width)
         over = Scope(root, self._name("i"), block.rows, SERIAL)
         over.axes.update(self._unflatten(self.roles.m, block.row + axis(over.var)))
         for cut in segments(block.columns, AxisTiling(_FINISHED_TOGETHER, self.blocking.lanes)):

@@ -447,11 +447,6 @@ def halves(size: int, lanes: int) -> list[Segment]:
     return found
 
 
-def up(size: int, step: int) -> int:
-    """The size filled up to whole steps."""
-    return -(-size // step) * step
-
-
 def repeat(var: str, count: int, kind: LoopKind, *body: ir.Stmt) -> ir.For:
     return ir.For(var, constant(0), constant(count), 1, kind, body)
 

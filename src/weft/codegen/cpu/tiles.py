@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import Final
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.panels import ZERO, Side, close, cuts, halves, up
+from weft.codegen.cpu.panels import ZERO, Side, close, cuts, halves
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tile_code import EDGE, STEP
 from weft.codegen.cpu.words import WordContraction
 from weft.foundation.dtypes import BF16, UI32, DType
 from weft.foundation.index_expr import Expr, axis, constant
+from weft.foundation.whole_numbers import round_up
 from weft.region.ir import Read
 
 _TURNED: Final = 16
@@ -38,7 +39,7 @@ class TileContraction(WordContraction):
         return UI32 if dtype is BF16 else super()._packed_dtype(side)
 
     def _steps(self, depth: int) -> int:
-        return up(-(-depth // self.per_word), STEP)
+        return round_up(-(-depth // self.per_word), STEP)
 
     def _scratch(self) -> tuple[tuple[DType, int], ...]:
         (a, rows), *others = super()._scratch()
@@ -57,7 +58,7 @@ class TileContraction(WordContraction):
         *,
         adds: bool = True,
     ) -> None:
-        sizes = (up(rows, EDGE), up(columns, EDGE), self._steps(depth))
+        sizes = (round_up(rows, EDGE), round_up(columns, EDGE), self._steps(depth))
         scope.body.append(ir.Tiles(self.sums, self.a.scratch, self.b.scratch, *sizes, adds))
 
     # -- packing ---------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ class TileContraction(WordContraction):
             each.close()
         if extent % EDGE:
             self._clear_run(
-                scope, side, constant(extent * long), (up(extent, EDGE) - extent) * long
+                scope, side, constant(extent * long), (round_up(extent, EDGE) - extent) * long
             )
 
     def _along(

@@ -34,12 +34,13 @@ from typing import Final, TypeAlias
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.blocked import Block, BlockedContraction
-from weft.codegen.cpu.panels import Side, close, cuts, repeat, up
+from weft.codegen.cpu.panels import Side, close, cuts, repeat
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, segments
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant
+from weft.foundation.whole_numbers import round_up
 from weft.plan.winograd import POINTS, scratch_elements, windows_of
 from weft.region.form import Windows
 from weft.region.forms.winograd import STEP, WINDOW
@@ -99,7 +100,7 @@ class WinogradConvolution(BlockedContraction):
 
     def _each_sum(self, root: Scope, block: Block) -> tuple[Scope, Expr]:
         lanes = self.blocking.lanes
-        total = POINTS * up(block.rows, self.a.width) * up(block.columns, self.b.width)
+        total = POINTS * round_up(block.rows, self.a.width) * round_up(block.columns, self.b.width)
         loop = Scope(root, self._name("z"), total // lanes, SERIAL)
         inner = Scope(loop, self._name("zl"), lanes, LANES)
         return inner, axis(loop.var) * lanes + axis(inner.var)
@@ -292,7 +293,7 @@ class WinogradConvolution(BlockedContraction):
         self, inner: Scope, block: Block, tile: Expr, place: Expr, row: int, column: int
     ) -> None:
         """One result of a tile, from nine of its points."""
-        rows, width = up(block.rows, self.a.width), up(block.columns, self.b.width)
+        rows, width = round_up(block.rows, self.a.width), round_up(block.columns, self.b.width)
         sums = []
         for i in range(row, row + WINDOW):
             names = []

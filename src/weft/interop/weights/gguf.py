@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import UserError
+from weft.foundation.whole_numbers import round_up
 from weft.interop.weights.gguf_blocks import BLOCKS, UNREAD, BlockType, Groups
 from weft.interop.weights.mapped import Array, Place, array_at, check_places, checked_shape
 
@@ -149,7 +150,7 @@ def _read(data: memoryview) -> Gguf:
     tensors = reader.count(_SMALLEST_TENSOR)
     facts = _facts(reader)
     entries = [_tensor(reader) for _ in range(tensors)]
-    begin = _align_offset(reader.at, _alignment(facts))
+    begin = round_up(reader.at, _alignment(facts))
     return Gguf(data, facts, _place_tensors(entries, begin, len(data), _alignment(facts)))
 
 
@@ -168,10 +169,6 @@ def _alignment(facts: dict[str, Any]) -> int:
     if type(found) is not int or not 8 <= found <= 1 << 20 or found % 8:
         raise ValueError(f"general.alignment is {str(found)[:40]}")
     return found
-
-
-def _align_offset(at: int, alignment: int) -> int:
-    return -(-at // alignment) * alignment
 
 
 def _tensor(reader: _Reader) -> tuple[str, Entry]:

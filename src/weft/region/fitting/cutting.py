@@ -14,7 +14,7 @@ element that is left over is a part of one step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -95,7 +95,7 @@ class _Cutting:
     def __init__(self, kernel: Kernel, cut: Cut) -> None:
         self.kernel, self.cut = kernel, cut
         self.reduced = reduced(kernel)
-        self.part = _free("part", kernel.sizes)
+        self.part = free_name("part", kernel.sizes)
         self.sums = reductions(kernel)
         self.totals = list(_totals(self.sums))
         self.sizes = dict(kernel.sizes)
@@ -235,7 +235,7 @@ class _Cutting:
         return self.free(f"{total.name}_part")
 
     def free(self, stem: str) -> str:
-        return _free(stem, {let.name: None for let in self.kernel.body})
+        return free_name(stem, {let.name: None for let in self.kernel.body})
 
     def merged(self, let: Let, names: tuple[str, ...]) -> Reduce | Fold:
         """A reduction over parts."""
@@ -384,7 +384,8 @@ def _digits(number: Expr, axes: Sequence[KernelAxis]) -> dict[str, Expr]:
     return found
 
 
-def _free(stem: str, taken: Mapping[str, object]) -> str:
+def free_name(stem: str, taken: Collection[str]) -> str:
+    """The stem, with as many underscores as make it a name that is not taken."""
     while stem in taken:
         stem += "_"
     return stem

@@ -159,12 +159,8 @@ def _makes_weights(module: Module, maker: Kernel) -> bool:
     if over & {*maker.inputs, output.tensor} or maker.name in chained:
         return False
     elements = math.prod(made.shape)
-    read = sum(_bytes(module.tensors[name]) for name in maker.inputs)
-    return elements >= _WORTH and read <= _SMALLER * _bytes(made)
-
-
-def _bytes(tensor: Tensor) -> int:
-    return math.prod(tensor.shape) * tensor.dtype.storage_bytes
+    read = sum(module.tensors[name].bytes for name in maker.inputs)
+    return elements >= _WORTH and read <= _SMALLER * made.bytes
 
 
 # -- a reader ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Final
 
 from weft.foundation.index_expr import axis
 from weft.region.fitting.choices import with_known_choices
-from weft.region.fitting.cutting import needed
+from weft.region.fitting.cutting import free_name, needed
 from weft.region.fitting.joining import live, merged
 from weft.region.forms.stream import StreamAxes, stream_axes
 from weft.region.forms.warpgroups import stream_suits_warpgroups
@@ -160,13 +160,13 @@ class _Streams:
         if known is not None:
             return known.outputs[0].tensor
         number = self.chain.kernels[-1].lstrip("abcdefghijklmnopqrstuvwxyz_")
-        tensor = _free(f"rows{number}", {**self.module.tensors, **self.tensors})
+        tensor = free_name(f"rows{number}", {**self.module.tensors, **self.tensors})
         index = tuple(axis(name) for name in let.axes)
         output = Output(tensor, let.name, index)
         kernels = {found.name for found in (*self.module.kernels, *self.maps.values())}
         sums = any(isinstance(found.expr, Reduce) for found in body)
         pattern = Pattern.ROW if sums else Pattern.MAP
-        name = _free(f"{pattern.value}_{tensor}", kernels)
+        name = free_name(f"{pattern.value}_{tensor}", kernels)
         self.maps[key] = live(Kernel(name, pattern, kernel.axes, body, (output,)))
         shape = tuple(kernel.sizes[name] for name in let.axes)
         self.tensors[tensor] = Tensor(tensor, let.dtype, shape, "internal")
@@ -331,9 +331,3 @@ def _read(kernel: Kernel) -> Iterator[str]:
 
 def _unread(tensor: Tensor, read: set[str]) -> bool:
     return tensor.role == "internal" and tensor.name not in read
-
-
-def _free(name: str, taken: Mapping[str, object] | set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name

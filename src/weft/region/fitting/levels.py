@@ -39,6 +39,7 @@ from weft.region.ir import (
     row_major,
     walk,
 )
+from weft.region.row_reads import passes_before
 from weft.region.writing.folds import with_moments
 from weft.target.target import Kind, Target
 
@@ -68,7 +69,7 @@ def one_level_each(
     if not nobody_keeps or not _can_be_apart(kernel):
         return (kernel,), ()
     kernel = with_moments(kernel)
-    levels = _levels(kernel)
+    levels = passes_before(kernel)
     last = max(levels.values()) + _stores_rows(kernel)
     if last == 1:
         return (kernel,), ()
@@ -157,15 +158,6 @@ def _can_be_apart(kernel: Kernel) -> bool:
     every = {let.expr.axes for let in kernel.body if isinstance(let.expr, Reduce | Fold)}
     bound = any(isinstance(let.expr, Check | Words) for let in walk(kernel.body))
     return len(every) == 1 and not bound and not kernel.params
-
-
-def _levels(kernel: Kernel) -> dict[str, int]:
-    """How many reductions stand one after the other before each value, itself included."""
-    found: dict[str, int] = {}
-    for let in kernel.body:
-        below = max((found[name] for name in operands(let)), default=0)
-        found[let.name] = below + isinstance(let.expr, Reduce | Fold)
-    return found
 
 
 def _stores_rows(kernel: Kernel) -> bool:

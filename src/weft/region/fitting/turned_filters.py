@@ -23,6 +23,7 @@ from weft.foundation.index_expr import Axis, Expr, axis, constant, substitute
 from weft.region.fitting.boards import image_name, suits, with_boards
 from weft.region.fitting.cutting import needed
 from weft.region.ir import Check, Kernel, Let, Module, Pattern, Read, Tensor
+from weft.region.row_reads import is_gather
 from weft.region.structure import buffers
 from weft.target.target import Target
 
@@ -31,7 +32,7 @@ Constants = Mapping[str, NDArray[Any]]
 
 def with_known_places(kernel: Kernel, constants: Constants) -> Kernel:
     """The kernel, with places that constants name one after the other as expressions."""
-    if kernel.pattern is not Pattern.MAP or not any(map(_names_places, kernel.body)):
+    if kernel.pattern is not Pattern.MAP or not any(map(is_gather, kernel.body)):
         return kernel
     body = tuple(_read_known(kernel, let, constants) for let in kernel.body)
     if body == kernel.body:
@@ -47,10 +48,6 @@ def with_known_places(kernel: Kernel, constants: Constants) -> Kernel:
 def _values_of_places(kernel: Kernel) -> set[str]:
     reads = [let.expr for let in kernel.body if isinstance(let.expr, Read)]
     return {place.value for read in reads for place in read.places}
-
-
-def _names_places(let: Let) -> bool:
-    return isinstance(let.expr, Read) and bool(let.expr.places)
 
 
 def _read_known(kernel: Kernel, let: Let, constants: Constants) -> Let:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, coefficient
 from weft.region.forms.columns import reduced_once
 from weft.region.ir import Check, Kernel, Let, Read, Reduce
+from weft.region.row_reads import is_gather
 
 
 class Overlap(NamedTuple):
@@ -81,7 +82,7 @@ def _along(
     overlap along another one."""
     reads = [let for let in kernel.body if isinstance(let.expr, Read)]
     over = [let for let in reads if set(reduced) & set(let.axes)]
-    shared = [let for let in over if set(let.axes) <= {*reduced, kept[-1]} and not _places(let)]
+    shared = [let for let in over if set(let.axes) <= {*reduced, kept[-1]} and not is_gather(let)]
     streams = [let for let in over if let not in shared]
     side_by_side = [let for let in streams if kept[-1] in let.axes]
     if not side_by_side or not all(_is_along(kernel, let, kept[-1]) for let in side_by_side):
@@ -94,14 +95,10 @@ def _is_along(kernel: Kernel, let: Let, columns: str) -> bool:
     """Whether neighbours along the columns are neighbours in memory. Where windows move along them,
     these are the shorter of the two."""
     *others, last = _index(let)
-    if _places(let) or coefficient(last, columns) != 1:
+    if is_gather(let) or coefficient(last, columns) != 1:
         return False
     longer = any(kernel.sizes[name] > kernel.sizes[columns] for name in steps_of(last))
     return not longer and not any(columns in steps_of(other) for other in others)
-
-
-def _places(let: Let) -> bool:
-    return isinstance(let.expr, Read) and bool(let.expr.places)
 
 
 def _index(let: Let) -> Sequence[Expr]:
@@ -113,7 +110,7 @@ def _pairs(
     kernel: Kernel, streams: Sequence[Let], kept: Sequence[str], reduced: Sequence[str]
 ) -> tuple[Overlap, ...]:
     found: dict[str, Overlap] = {}
-    for steps in [steps_of(expr) for let in streams if not _places(let) for expr in _index(let)]:
+    for steps in [steps_of(expr) for let in streams if not is_gather(let) for expr in _index(let)]:
         for name in kept[:-1]:
             for other in reduced:
                 if {name, other} <= {*steps} and _meet(kernel, steps, Overlap(name, other)):

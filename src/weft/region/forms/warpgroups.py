@@ -41,6 +41,7 @@ from weft.region.ir import (
     Words,
     row_major,
 )
+from weft.region.row_reads import points_of
 
 _WIDEST: Final = 256
 """Elements of a row of queries, keys or values."""
@@ -113,7 +114,7 @@ def stream_suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bo
             return False
         if let.dtype not in _cast_to(kernel, weight):
             return False
-    widths = [_elements(kernel, value_axes(kernel, found, name)) for name in found.results]
+    widths = [points_of(kernel, value_axes(kernel, found, name)) for name in found.results]
     dtypes = {let.dtype for pair in pairs.values() for let in pair}
     return len(dtypes) == 1 and sum(widths) <= _WIDEST
 
@@ -161,10 +162,6 @@ def _rows_read(let: Let, columns: Sequence[str]) -> tuple[object, ...]:
         tuple(sorted((plain.get(name, name), factor) for name, factor in found)) for found in names
     ]
     return let.expr.tensor, tuple(terms), tuple(expr.constant for expr in let.expr.index)
-
-
-def _elements(kernel: Kernel, axes: Sequence[str]) -> int:
-    return math.prod(kernel.sizes[name] for name in axes)
 
 
 def _is_regular(

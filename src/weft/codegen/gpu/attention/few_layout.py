@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from weft.codegen.gpu.attention.layout import ALIGNMENT, MOST_WIDTH, Layout, problem_findings, up
+from weft.codegen.gpu.attention.layout import ALIGNMENT, MOST_WIDTH, Layout, problem_findings
 from weft.codegen.gpu.attention.problem import Problem
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.scalar import LANES, Lit
@@ -20,6 +20,7 @@ from weft.codegen.gpu.ir.swizzle import TileLayout, fitting
 from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.problem import Source, Strides
 from weft.foundation.errors import Finding
+from weft.foundation.whole_numbers import round_up
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import Band
 from weft.region.forms.few import fits_pages
@@ -130,11 +131,11 @@ class FewLayout(Layout):
 
     @property
     def slot_bytes(self) -> int:
-        return up(self.k.bytes, ALIGNMENT) + up(self.v.bytes, ALIGNMENT)
+        return round_up(self.k.bytes, ALIGNMENT) + round_up(self.v.bytes, ALIGNMENT)
 
     @property
     def ring_offset(self) -> int:
-        return up(self.q.bytes, ALIGNMENT)
+        return round_up(self.q.bytes, ALIGNMENT)
 
     @property
     def pitch(self) -> int:
@@ -153,7 +154,7 @@ class FewLayout(Layout):
     @property
     def numbers_bytes(self) -> int:
         """Of the greatest score and the sum of each row, as each warp has them."""
-        return up(self.key_warps * self.problem.queries * 8, 16)
+        return round_up(self.key_warps * self.problem.queries * 8, 16)
 
     @property
     def vectors_offset(self) -> int:
@@ -193,7 +194,7 @@ def few_refusals(layout: FewLayout) -> Iterator[Finding]:
         step = _STEP * layout.key_warps
         yield refuse("Tile", f"tile_kv={plan.tile_kv} is no multiple of {step} up to 256")
     elif problem.pages and not fits_pages(
-        problem.pages.size, up(problem.keys, problem.pages.size), plan.tile_kv
+        problem.pages.size, round_up(problem.keys, problem.pages.size), plan.tile_kv
     ):
         yield refuse("Pages", f"tiles of {plan.tile_kv} keys and pages of {problem.pages.size}")
     elif plan.parts > layout.tile_count:

@@ -20,6 +20,7 @@ from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.problem import Source, Strides
 from weft.foundation.dtypes import BF16, F16, F32, I1, DType
 from weft.foundation.errors import Finding
+from weft.foundation.whole_numbers import round_up
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import Band
 from weft.target.target import Target
@@ -54,11 +55,11 @@ class Layout(Work):
 
     @property
     def depth(self) -> int:
-        return up(self.problem.depth, _STEP)
+        return round_up(self.problem.depth, _STEP)
 
     @property
     def width(self) -> int:
-        return up(self.problem.width, _STEP)
+        return round_up(self.problem.width, _STEP)
 
     @property
     def q(self) -> TileLayout:
@@ -127,7 +128,7 @@ class Layout(Work):
     @property
     def q_bytes(self) -> int:
         """Of the queries of one consumer, for one tile."""
-        return up(max(self.q.bytes, self.out.bytes if self.tma_store else 0), ALIGNMENT)
+        return round_up(max(self.q.bytes, self.out.bytes if self.tma_store else 0), ALIGNMENT)
 
     @property
     def q_slots(self) -> int:
@@ -141,7 +142,7 @@ class Layout(Work):
         tiles = consumers * q_slots * self.q_bytes
         tiles += sum(consumers * self.beside(source).bytes for source in self.staged)
         for tile in (self.k, self.v):
-            tiles = up(tiles + stages * tile.bytes, ALIGNMENT)
+            tiles = round_up(tiles + stages * tile.bytes, ALIGNMENT)
         return tiles + 8 * (4 * stages + (2 * q_slots + 1 + 2 * len(self.staged)) * consumers)
 
     @property
@@ -155,11 +156,11 @@ class Layout(Work):
 
     @property
     def v_offset(self) -> int:
-        return up(self.k_offset + self.plan.stages * self.k.bytes, ALIGNMENT)
+        return round_up(self.k_offset + self.plan.stages * self.k.bytes, ALIGNMENT)
 
     @property
     def barriers_offset(self) -> int:
-        return up(self.v_offset + self.plan.stages * self.v.bytes, ALIGNMENT)
+        return round_up(self.v_offset + self.plan.stages * self.v.bytes, ALIGNMENT)
 
     @property
     def shared_bytes(self) -> int:
@@ -168,11 +169,6 @@ class Layout(Work):
     @property
     def threads(self) -> int:
         return WARPGROUP * (1 + self.plan.consumers)
-
-
-def up(size: int, step: int) -> int:
-    """A size filled up to whole steps."""
-    return -(-size // step) * step
 
 
 def _lies_beside(source: Source) -> bool:

@@ -38,7 +38,7 @@ from weft.codegen.gpu.attention.queries import (
 from weft.codegen.gpu.attention.results import Results
 from weft.codegen.gpu.attention.sm80_layout import BAND, Sm80Layout
 from weft.codegen.gpu.attention.softmax import Softmax
-from weft.codegen.gpu.attention.work import TILE, Steps
+from weft.codegen.gpu.attention.work import TILE, range_length
 from weft.codegen.gpu.body.quads import BOTH_ROWS
 from weft.codegen.gpu.ir.scalar import (
     BLOCK,
@@ -139,7 +139,7 @@ class Sm80Builder:
             for depth in range(0, layout.depth, STEP):
                 yield from self.load_queries(depth)
         for number, (start, end, masked) in enumerate(layout.steps_of_tile().ranges):
-            if layout.at_most(partial(_turns, number=number)) > 0:
+            if layout.at_most(partial(range_length, number=number)) > 0:
                 yield ir.For(_AT.name, start, end, 1, tuple(self.step(masked=masked)))
         for result in self.results:
             yield from result.stored()
@@ -261,8 +261,3 @@ class Sm80Builder:
                         weights = ir.RegAt(f"weights{band.stem}", key // 4)
                         values = ir.RegAt("value_part", 2 * half)
                         yield ir.MmaSync(acc, weights, values, dtype, dtype)
-
-
-def _turns(steps: Steps, number: int) -> Scalar:
-    start, end, _ = steps.ranges[number]
-    return end - start

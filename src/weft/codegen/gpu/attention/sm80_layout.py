@@ -13,12 +13,13 @@ from functools import cached_property
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.attention.layout import ALIGNMENT, MOST_WIDTH, Layout, problem_findings, up
+from weft.codegen.gpu.attention.layout import ALIGNMENT, MOST_WIDTH, Layout, problem_findings
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.scalar import LANES
 from weft.codegen.gpu.ir.swizzle import TileLayout, fitting
 from weft.codegen.gpu.products.problem import Source
 from weft.foundation.errors import Finding
+from weft.foundation.whole_numbers import round_up
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import HULL_ROWS
 
@@ -86,16 +87,16 @@ class Sm80Layout(Layout):
 
     @property
     def k_offset(self) -> int:
-        return up(self.q.bytes, ALIGNMENT)
+        return round_up(self.q.bytes, ALIGNMENT)
 
     @property
     def k_bytes(self) -> int:
         """From one slot of keys to the next."""
-        return up(self.k.bytes, ALIGNMENT)
+        return round_up(self.k.bytes, ALIGNMENT)
 
     @property
     def v_bytes(self) -> int:
-        return up(self.v.bytes, ALIGNMENT)
+        return round_up(self.v.bytes, ALIGNMENT)
 
     @property
     def v_offset(self) -> int:
@@ -130,7 +131,7 @@ class Sm80Layout(Layout):
         sources = sum(len(program.sources) for program in programs)
         needed = self.needed_registers + (self.bands * self.depth // 4) * self.holds_queries
         needed += _ROOM + _EACH_SOURCE * sources
-        by_registers = limits.registers_per_unit // (self.threads * up(needed, 8))
+        by_registers = limits.registers_per_unit // (self.threads * round_up(needed, 8))
         by_memory = limits.shared_bytes_per_unit // (self.shared_bytes + _RESERVED)
         return max(1, min(by_registers, by_memory, limits.blocks_per_unit))
 

@@ -18,7 +18,6 @@ from weft.codegen.gpu.attention.layout import (
     operand_findings,
     register_findings,
     regular,
-    up,
 )
 from weft.codegen.gpu.attention.queries import STEP
 from weft.codegen.gpu.attention.reading import HullTables
@@ -29,6 +28,7 @@ from weft.codegen.gpu.ir.swizzle import TileLayout, fitting
 from weft.codegen.gpu.products.problem import Source
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.errors import Finding
+from weft.foundation.whole_numbers import round_up
 from weft.plan.attention import stream_registers
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import Band
@@ -78,7 +78,7 @@ class StreamLayout(Work):
     @cached_property
     def depths(self) -> tuple[int, ...]:
         """Of the products, filled up by zeros."""
-        return tuple(up(product.depth, STEP) for product in self.problem.products)
+        return tuple(round_up(product.depth, STEP) for product in self.problem.products)
 
     def own(self, product: int) -> TileLayout:
         """A consumer's rows, and the results that take their place."""
@@ -125,7 +125,7 @@ class StreamLayout(Work):
 
     def own_offset(self, product: int) -> int:
         """Of a product's rows among those of a consumer and a tile."""
-        return sum(up(self.own(number).bytes, ALIGNMENT) for number in range(product))
+        return sum(round_up(self.own(number).bytes, ALIGNMENT) for number in range(product))
 
     @property
     def own_bytes(self) -> int:
@@ -141,10 +141,12 @@ class StreamLayout(Work):
         tiles = self.plan.consumers * slots * self.own_bytes
         tiles += sum(self.ring_bytes(number) for number in range(len(self.depths)))
         tiles += self.plan.stages * self.staged_bytes
-        return up(tiles, ALIGNMENT) + 8 * (3 * self.plan.stages + 2 * slots * self.plan.consumers)
+        return round_up(tiles, ALIGNMENT) + 8 * (
+            3 * self.plan.stages + 2 * slots * self.plan.consumers
+        )
 
     def ring_bytes(self, product: int) -> int:
-        return up(self.plan.stages * self.streamed(product).bytes, ALIGNMENT)
+        return round_up(self.plan.stages * self.streamed(product).bytes, ALIGNMENT)
 
     @property
     def staged_bytes(self) -> int:
@@ -161,7 +163,7 @@ class StreamLayout(Work):
 
     @property
     def barriers_offset(self) -> int:
-        return up(self.staged_offset + self.plan.stages * self.staged_bytes, ALIGNMENT)
+        return round_up(self.staged_offset + self.plan.stages * self.staged_bytes, ALIGNMENT)
 
     @property
     def shared_bytes(self) -> int:

@@ -22,7 +22,7 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.filling import Filling, element_at
 from weft.codegen.gpu.attention.hulls import bounds
-from weft.codegen.gpu.attention.layout import ALIGNMENT, up
+from weft.codegen.gpu.attention.layout import ALIGNMENT
 from weft.codegen.gpu.attention.queries import (
     GROUP,
     QUARTER,
@@ -40,6 +40,7 @@ from weft.codegen.gpu.ir.scalar import BLOCK, LANE, LANES, THREAD, WARP, Lit, Na
 from weft.codegen.gpu.ir.swizzle import TileLayout, fitting
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import Finding
+from weft.foundation.whole_numbers import round_up
 from weft.plan.attention import stream_registers
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import HULL_ROWS
@@ -82,7 +83,7 @@ class StreamSm80Layout(StreamLayout):
 
     @property
     def shared_bytes(self) -> int:
-        return up(self.staged_offset + self.plan.stages * self.staged_bytes, ALIGNMENT)
+        return round_up(self.staged_offset + self.plan.stages * self.staged_bytes, ALIGNMENT)
 
     @property
     def needed_registers(self) -> int:

@@ -49,7 +49,7 @@ from weft.codegen.gpu.attention.queries import (
 from weft.codegen.gpu.attention.results import put, unrounded
 from weft.codegen.gpu.attention.stream_layout import StreamLayout
 from weft.codegen.gpu.attention.stream_problem import Result
-from weft.codegen.gpu.attention.work import TILE, Steps
+from weft.codegen.gpu.attention.work import TILE, range_length
 from weft.codegen.gpu.body.quads import BOTH_ROWS
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import LANE, LANES, THREAD, WARP, Lit, Name, Scalar
@@ -373,7 +373,7 @@ class StreamBuilder:
         """Those with hidden columns at the lower edge of the band, those that are seen whole, those
         at its upper edge."""
         for number, (start, end, masked) in enumerate(self.layout.steps_of_tile().ranges):
-            if self.layout.at_most(partial(_length, number=number)) > 0:
+            if self.layout.at_most(partial(range_length, number=number)) > 0:
                 yield ir.For(BLOCK_AT.name, start, end, 1, (*self.step(masked=masked),))
 
     def step(self, *, masked: bool) -> Iterator[ir.Stmt]:
@@ -570,8 +570,3 @@ class StreamBuilder:
             out.column,
             2 if out.column == 1 and even and size % 2 == 0 else 1,
         )
-
-
-def _length(steps: Steps, number: int) -> Scalar:
-    start, end, _ = steps.ranges[number]
-    return end - start

@@ -259,3 +259,9 @@ class Work(ABC):
 
 def _blocks(count: Scalar, size: int) -> Scalar:
     return (count + (size - 1)) // size
+
+
+def range_length(steps: Steps, number: int) -> Scalar:
+    """How many blocks one of the loops upwards goes through."""
+    start, end, _ = steps.ranges[number]
+    return end - start

@@ -17,13 +17,13 @@ from weft.region.ir import (
     Kernel,
     Let,
     Pattern,
-    Read,
     Reduce,
     Tensor,
     Unary,
     operands,
     walk,
 )
+from weft.region.row_reads import is_gather
 
 MAX_POINTS: Final = (1 << 31) - (1 << 20)
 """Points that a thread counts in 32 bits, with room to count past the last of them."""
@@ -53,7 +53,7 @@ def _refusals(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[Finding
     dtypes = _dtypes(kernel)
     inside = set(map(id, walk(kernel.body))) - set(map(id, kernel.body))
     for let in walk(kernel.body):
-        if id(let) in inside and (isinstance(let.expr, Check) or _is_gather(let)):
+        if id(let) in inside and (isinstance(let.expr, Check) or is_gather(let)):
             yield refuse("FoldBody", "GPU kernels neither check nor gather inside a fold")
         if let.dtype not in HELD:
             yield refuse("DTypeNotSupported", f"GPU kernels have no arithmetic in {let.dtype}")
@@ -66,10 +66,6 @@ def _refusals(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[Finding
     for param in kernel.params:
         if not -_MAX_PARAM < param.low <= param.high < _MAX_PARAM:
             yield refuse("ParamRange", f"the range {param.low}..{param.high} needs 64 bits")
-
-
-def _is_gather(let: Let) -> bool:
-    return isinstance(let.expr, Read) and bool(let.expr.places)
 
 
 def _dtypes(kernel: Kernel) -> dict[str, DType]:

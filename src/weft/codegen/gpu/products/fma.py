@@ -32,7 +32,6 @@ from weft.codegen.gpu.maps.map import Elementwise
 from weft.codegen.gpu.products.fma_layout import (
     PADDING,
     factors,
-    needed,
     order_of,
     points_along,
     refusals,
@@ -44,6 +43,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import coefficient
 from weft.plan.ir import MmaPlan, Plan
+from weft.region.forms.codes import made_of
 from weft.region.ir import Kernel, Read, Tensor
 from weft.target.target import Target
 
@@ -289,7 +289,7 @@ class Tiles(Elementwise):
         """Whether neighbours along k, rather than rows or columns, are neighbours in memory."""
         if not side.axes or not self.k:
             return bool(self.k)
-        reads = [let for let in needed(self.kernel, side.value) if isinstance(let.expr, Read)]
+        reads = [let for let in made_of(self.kernel, side.value) if isinstance(let.expr, Read)]
         along = across = 0
         for let in reads:
             assert isinstance(let.expr, Read)
@@ -300,7 +300,7 @@ class Tiles(Elementwise):
 
     def vector(self, side: _Side, axis: Sequence[str]) -> int:
         """Elements that a thread fetches together, along an axis."""
-        reads = [let for let in needed(self.kernel, side.value) if isinstance(let.expr, Read)]
+        reads = [let for let in made_of(self.kernel, side.value) if isinstance(let.expr, Read)]
         widest = max((let.dtype.storage_bytes for let in reads), default=side.word)
         share = side.extent * self.depth // self.threads
         found = max(1, ACCESS_BYTES // widest)

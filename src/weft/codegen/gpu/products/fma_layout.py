@@ -15,7 +15,8 @@ from weft.codegen.gpu.products.tiles import TileOrder
 from weft.foundation.errors import Finding
 from weft.plan.ir import Header, MmaPlan
 from weft.plan.text import told
-from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, epilogue_of, operands
+from weft.region.forms.codes import made_of
+from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, epilogue_of
 from weft.target.target import Target
 
 PADDING: Final = 4
@@ -135,19 +136,8 @@ def _is_gathered(kernel: Kernel, factor: str, across: Sequence[str]) -> bool:
     taken_apart = (
         sum(kernel.sizes[name] > 1 for name in axes) > 1 for axes in (across, kernel.roles.k)
     )
-    return any(taken_apart) or any(_has_guards(let) for let in needed(kernel, factor))
+    return any(taken_apart) or any(_has_guards(let) for let in made_of(kernel, factor))
 
 
 def _has_guards(let: Let) -> bool:
     return isinstance(let.expr, Read) and bool(let.expr.guards)
-
-
-def needed(kernel: Kernel, name: str) -> list[Let]:
-    """A value's Let and those it is made of."""
-    found, waiting = dict[str, Let](), [name]
-    while waiting:
-        let = kernel.let(waiting.pop())
-        if let.name not in found:
-            found[let.name] = let
-            waiting += operands(let)
-    return list(found.values())

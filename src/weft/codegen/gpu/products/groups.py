@@ -328,7 +328,9 @@ class _Builder:
         yield ir.Let("ahead", Name("first") - Name("skipped"))
         for number, stored in enumerate(problem.stored):
             kind = ir.RegisterKind.for_results(stored.dtype)
-            yield ir.Registers(_held(number), kind, results_per_group(stored.dtype) * columns)
+            yield ir.Registers(
+                result_registers(number), kind, results_per_group(stored.dtype) * columns
+            )
         for block in range(rows):
             fragment = self.fragment(block)
             for number, stored in enumerate(problem.stored):
@@ -340,7 +342,7 @@ class _Builder:
                     sources=tuple(self.source(source) for source in used),
                     ops=stored.ops,
                     result=stored.result,
-                    out=ir.RegAt(_held(number)),
+                    out=ir.RegAt(result_registers(number)),
                     out_dtype=stored.dtype,
                     value_dtype=problem.total,
                 )
@@ -372,7 +374,7 @@ class _Builder:
         out = stored.strides
         even = all(s % 2 == 0 for s in (out.row, out.offset, *out.batch))
         return ir.StGlobalVec(
-            ir.RegAt(_held(number)),
+            ir.RegAt(result_registers(number)),
             stored.dtype,
             fragment,
             self.buffers.index(stored.tensor),
@@ -383,7 +385,7 @@ class _Builder:
         )
 
 
-def _held(number: int) -> str:
+def result_registers(number: int) -> str:
     """The registers of a result."""
     return f"out{number}" if number else "out"
 

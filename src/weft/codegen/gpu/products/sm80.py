@@ -41,6 +41,7 @@ from weft.codegen.gpu.ir.scalar import (
     wide,
 )
 from weft.codegen.gpu.ir.swizzle import Major, PaddedTile, TileLayout
+from weft.codegen.gpu.products.groups import result_registers
 from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.place import Place, locate, offset
 from weft.codegen.gpu.products.problem import Problem, Refs, Source, analyse
@@ -394,7 +395,9 @@ class _Builder:
         rows, columns = self.layout.blocks
         for number, stored in enumerate(self.problem.stored):
             kind = ir.RegisterKind.for_results(stored.dtype)
-            yield ir.Registers(_held(number), kind, results_per_group(stored.dtype) * columns)
+            yield ir.Registers(
+                result_registers(number), kind, results_per_group(stored.dtype) * columns
+            )
         for i in range(rows):
             fragment = self.accumulator(place, i)
             for number, stored in enumerate(self.problem.stored):
@@ -406,7 +409,7 @@ class _Builder:
                     sources=tuple(self.source(source, place) for source in used),
                     ops=stored.ops,
                     result=stored.result,
-                    out=ir.RegAt(_held(number)),
+                    out=ir.RegAt(result_registers(number)),
                     out_dtype=stored.dtype,
                     value_dtype=self.problem.total,
                 )
@@ -439,7 +442,7 @@ class _Builder:
         out = stored.strides
         even = all(s % 2 == 0 for s in (out.row, out.offset, *out.batch))
         return ir.StGlobalVec(
-            ir.RegAt(_held(number)),
+            ir.RegAt(result_registers(number)),
             stored.dtype,
             fragment,
             self.buffers.index(stored.tensor),
@@ -448,11 +451,6 @@ class _Builder:
             out.column,
             2 if out.column == 1 and even and self.problem.n % 2 == 0 else 1,
         )
-
-
-def _held(number: int) -> str:
-    """The registers of a result."""
-    return f"out{number}" if number else "out"
 
 
 def _shared_tile(

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.foundation.dtypes import ANY, F32, F64, DType, as_dtype, in_order
+from weft.foundation.dtypes import ALL, ANY, F32, F64, DType, as_dtype, in_order
 from weft.ptir.builder import Builder, Value
 from weft.ptir.ir import Program
 from weft.ptir.op import SPELLINGS, all_ops
@@ -122,3 +122,8 @@ def near(exact: Array, plain: Array, dtype: DType, work: DType) -> Wanted:
 def stack(*arrays: Array) -> Array:
     """Arrays of one dtype, flattened and joined."""
     return np.concatenate([a.reshape(-1) for a in arrays])
+
+
+def and_wider(dtype: DType) -> list[DType]:
+    """A dtype and those of its kind that have more bits."""
+    return [dtype, *(d for d in ALL if d.kind is dtype.kind and d.bits > dtype.bits)]

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from weft.foundation.dtypes import (
-    ALL,
     BF16,
     CF64,
     F16,
@@ -27,6 +26,7 @@ from weft.testing.conformance.case import Case, Trial, Wanted, exactly
 from weft.testing.conformance.cases.common import (
     Array,
     Shape,
+    and_wider,
     apply,
     case,
     defined,
@@ -95,7 +95,7 @@ def cases() -> Iterator[Case]:
             parts = (f"accum={accum}" if accum else None, f"out={out}" if out else None)
             make = partial(_exact, dtype, accum, out)
             yield _case(dtype, "matrices", *parts, trial=make)
-        for accum in _wider(dtype):
+        for accum in and_wider(dtype):
             make = partial(_dot, dtype, LAYOUTS["batched"], accum, None)
             yield _case(dtype, "batched", f"accum={accum}", trial=make)
         if dtype.is_float:
@@ -107,13 +107,9 @@ def cases() -> Iterator[Case]:
 _case = partial(case, "dot_general")
 
 
-def _wider(dtype: DType) -> list[DType]:
-    return [dtype, *(d for d in ALL if d.kind is dtype.kind and d.bits > dtype.bits)]
-
-
 def _choices(dtype: DType) -> list[tuple[DType | None, DType | None]]:
     outputs: list[DType | None] = [BF16, F16, F32, F64, SI8, UI4, UI8, SI32, SI64, I1, CF64]
-    accumulators = _wider(dtype)
+    accumulators = and_wider(dtype)
     return [(None, out) for out in outputs] + [(accum, accum) for accum in accumulators]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from weft.foundation.dtypes import (
-    ALL,
     CF32,
     F16,
     F32,
@@ -32,6 +31,7 @@ from weft.testing.conformance.cases.common import (
     Array,
     Dims,
     Shape,
+    and_wider,
     apply,
     case,
     defined,
@@ -168,19 +168,15 @@ def _special(row: str, dtype: DType) -> Trial:
 OUTPUTS = (F16, F32, F64, SI8, UI4, SI64, I1, CF32)
 
 
-def _wider(dtype: DType) -> list[DType]:
-    return [dtype, *(d for d in ALL if d.kind is dtype.kind and d.bits > dtype.bits)]
-
-
 def _accumulators(row: str, dtype: DType) -> Iterator[Case]:
     if row in ("reduce_any", "reduce_all") or dtype is I1:
         return
     chosen: list[tuple[DType | None, DType | None]] = [(None, out) for out in OUTPUTS]
     if row in ("reduce_sum", "reduce_prod"):
-        chosen += [(accum, None) for accum in _wider(dtype)]
-        chosen += [(accum, accum) for accum in _wider(dtype)[1:]]
+        chosen += [(accum, None) for accum in and_wider(dtype)]
+        chosen += [(accum, accum) for accum in and_wider(dtype)[1:]]
     else:
-        chosen = [(None, F32), (None, SI64), (_wider(dtype)[-1], None)]
+        chosen = [(None, F32), (None, SI64), (and_wider(dtype)[-1], None)]
     for accum, out in chosen:
         parts = [f"accum={accum}" if accum else None, f"out={out}" if out else None]
         make = partial(_make_exact_total, row, dtype, accum, out)

@@ -193,7 +193,7 @@ class Machine:
         self.streams += 1
         return self.streams
 
-    def do_cuStreamSynchronize(self, stream: Any) -> None:
+    def do_cuStreamQuery(self, stream: Any) -> None:
         self.waits += 1
 
     def do_cuGetErrorString(self, status: int) -> bytes:

@@ -134,6 +134,13 @@ class Device:
         pointer = call(self.driver, "cuMemAllocManaged", max(1, count), flags)
         return Memory(self, int(pointer), count)
 
+    def pinned(self, count: int) -> NDArray[np.uint8]:
+        """Memory of the host that the device reads and writes itself; it stays for good."""
+        place = int(
+            call(self.driver, "cuMemHostAlloc", count, self.driver.CU_MEMHOSTALLOC_PORTABLE)
+        )
+        return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(place))
+
     def upload(self, array: NDArray[Any]) -> Memory:
         """A copy of an array in device memory."""
         memory = self.allocate(array.nbytes)
@@ -245,13 +252,23 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait for everything in the stream, so that Ctrl-C ends the waiting."""
-        self._await()
-        call(self.device.driver, "cuStreamSynchronize", self.handle)
+        if self._await() != 0:
+            # The device failed: the driver says so to whoever waits.
+            call(self.device.driver, "cuStreamSynchronize", self.handle)
 
-    def _await(self) -> None:
-        """Wait, before a call in which the driver would, with no ear for Ctrl-C."""
-        driver = self.device.driver
-        wait(lambda: int(driver.cuStreamQuery(self.handle)[0]) != _NOT_READY, self.watch)
+    def _await(self) -> int:
+        """Wait, before a call in which the driver would, with no ear for Ctrl-C; what the driver
+        answers in the end."""
+        query, handle = self.device.driver.cuStreamQuery, self.handle
+        status = _NOT_READY
+
+        def is_done() -> bool:
+            nonlocal status
+            status = int(query(handle)[0])
+            return status != _NOT_READY
+
+        wait(is_done, self.watch)
+        return status
 
     def copy(self, target: int, source: int, count: int) -> None:
         """Copy bytes between device addresses."""
@@ -281,6 +298,11 @@ class Stream:
             self._await()
             place, count = array.ctypes.data, array.nbytes
             call(self.device.driver, "cuMemcpyDtoHAsync", place, source, count, self.handle)
+
+    def land(self, place: int, source: int, count: int) -> None:
+        """Copy bytes from a device address to memory of the host that the device writes itself;
+        they are there when the stream is done."""
+        call(self.device.driver, "cuMemcpyDtoHAsync", place, source, count, self.handle)
 
     def fill(self, target: int, count: int) -> None:
         """Set bytes at a device address to zero."""

@@ -18,6 +18,9 @@ import weakref
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.foundation.errors import WeftError
 from weft.runtime.cuda import driver
 from weft.runtime.cuda.driver import Device, Stream, open_device
@@ -30,6 +33,9 @@ _PLACES: Final = (
     "SLURM_LOCALID",
 )
 """Where launchers put the number of a rank among those of its machine."""
+_LANDING: Final = 1 << 16
+"""Bytes of results that come to the host by way of memory that the device writes itself. More are
+copied sooner than they are copied twice."""
 _MOST_LEAVING: Final = 64
 """How many tensors of other libraries are kept without waiting."""
 
@@ -88,6 +94,9 @@ class Gpu:
         """The runs since somebody last waited. A program that nobody holds any more is still asked
         what went wrong."""
         self._leaving: list[object] = []
+        self._landing: NDArray[np.uint8] | None = None
+        """Where small results come to the host."""
+        self._landing_place = 0
 
     def watch(self, reporter: Reporter) -> None:
         """A run of this one begins: ask it when somebody next waits."""
@@ -97,11 +106,30 @@ class Gpu:
         """Wait for everything that was asked for. What went wrong is noted, and a new era
         begins."""
         with self.lock:
-            self._finish()
+            self.wait_held()
+
+    def wait_held(self) -> None:
+        """The same for those who hold the device."""
+        self._finish()
+        if self._unchecked:
             faults = [reporter.fault() for reporter in self._unchecked]
             self._unchecked.clear()
             self.era.fault = next(filter(None, (self.era.fault, *faults)), None)
-            self.era = Era()
+        self.era = Era()
+
+    def read(self, address: int, count: int) -> NDArray[np.uint8] | None:
+        """So many bytes of the device, good until somebody reads again; None where they are too
+        many. What was asked for is waited for once, with the copy at its end: into memory that it
+        does not know the driver would copy only after another wait. Whoever calls this holds
+        `lock`."""
+        if not 0 < count <= _LANDING:
+            return None
+        if self._landing is None:
+            self._landing = self.device.pinned(_LANDING)
+            self._landing_place = int(self._landing.ctypes.data)
+        self.stream.land(self._landing_place, address, count)
+        self.wait_held()
+        return self._landing[:count]
 
     def raised(self, reporter: Reporter, fault: WeftError) -> None:
         """A run is going to raise what it has found on the way. If its program ran before in this

@@ -99,7 +99,7 @@ class Program:
     ) -> list[DeviceTensor]:
         """Start a run; the results are there when somebody reads them. All inputs but those at the
         positions `data` are the holder's: while it stays the same, they are where they were."""
-        gpu = open_gpu()
+        gpu = open_gpu() if self._stretches is None else self._stretches.resident.gpu
         with gpu.lock:
             try:
                 stretches = self._ready(gpu)

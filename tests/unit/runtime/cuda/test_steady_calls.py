@@ -98,3 +98,23 @@ def test_only_nodes_that_touch_what_moved_are_told(gpu: Machine, backend: Machin
         moved.append(asked["cuGraphExecKernelNodeSetParams"])
     kernels = len(made.executable.artifact.steps)
     assert 0 < max(moved[-3:]) <= 4 < kernels
+
+
+@pytest.mark.parametrize("shape", [(), (4, 4), (1 << 15,), (0, 3)])
+def test_a_small_result_is_waited_for_once_with_its_copy_behind_it(
+    gpu: Machine, backend: MachineBackend, shape: tuple[int, ...]
+) -> None:
+    array = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
+    held = backend.store(array)
+    np.testing.assert_array_equal(held.numpy(), array)
+    gpu.asked.clear()
+    found = held.numpy()
+    wanted = Counter({"cuCtxPushCurrent": 1, "cuStreamQuery": 1, "cuCtxPopCurrent": 1})
+    if 0 < array.nbytes <= 1 << 16:
+        wanted["cuMemcpyDtoHAsync"] = 1
+    elif array.nbytes:
+        wanted += Counter({"cuMemcpyDtoHAsync": 1, "cuStreamQuery": 1})
+    assert Counter(gpu.asked) == wanted
+    # It is the reader's own: another read leaves it as it is.
+    backend.store(array + 1.0).numpy()
+    np.testing.assert_array_equal(found, array)

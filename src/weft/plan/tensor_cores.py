@@ -40,6 +40,8 @@ _PANEL: Final = 64
 """16-bit elements of a row of 128 bytes, within which shared memory is permuted."""
 _ROW: Final = 128
 """Bytes of a k step of the SM90 template."""
+_PIECE: Final = 16
+"""Bytes of a copy of the SM80 template."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,12 @@ _SM80_TILES: Final = {
     8: (_Tile((64, 64, 16), 1.0, 3, (32, 32)), _Tile((128, 64, 16), 0.94, 3, (32, 32))),
 }
 """Tiles by the bytes of an operand's element."""
+_SM80_WINDOWS: Final = (
+    _Tile((128, 64, 32), 1.0, 4, (64, 32)),
+    _Tile((128, 128, 32), 1.25, 4),
+)
+"""Tiles of convolutions: a thread copies four pieces of windows at a time, and knows their places
+once for all steps."""
 _FEW_ROWS: Final = _Tile((16, 128, 16), 1.0, 3, (16, 32))
 _FEW_COLUMNS: Final = _Tile((128, 16, 16), 1.0, 3, (32, 16))
 """Tiles of wide numbers whose longer operand, all that counts, waits in a ring."""
@@ -299,7 +307,9 @@ def _is_whole(kernel: Kernel, output: Output) -> bool:
 
 def takes_warps(problem: Problem, kernel: Kernel) -> bool:
     """Whether the SM80 template computes what the kernel says, and is the better for it."""
-    if problem.image is not None or problem.scattered or folds_rows(kernel):
+    if problem.scattered or folds_rows(kernel):
+        return False
+    if problem.image is not None and not _copies_windows(kernel, problem, problem.image):
         return False
     atom = usual_atom(kernel, "sm80")
     if atom is not None and not all(_is_whole(kernel, output) for output in kernel.outputs):
@@ -308,6 +318,12 @@ def takes_warps(problem: Problem, kernel: Kernel) -> bool:
         return atom is not None
     # Few rows of wide numbers are worth a ring where 16-byte pieces fill it.
     return problem.aligned and is_thin(problem.m, problem.n)
+
+
+def _copies_windows(kernel: Kernel, problem: Problem, image: Image) -> bool:
+    """Whether windows of an image are summed over in pieces of 16 bytes."""
+    whole = kernel.sizes[image.channels] * problem.dtype.storage_bytes % _PIECE == 0
+    return whole and image.is_summed and problem.dtype.storage_bytes == 2
 
 
 def _has_next_tile(form: Form, extent: Extent, target: Target) -> bool:
@@ -340,7 +356,7 @@ def sm80_plan(kernel: Kernel, problem: Problem, target: Target, header: Header) 
         epilogue=epilogue_of(kernel),
         arch="sm80",
         layout_hints=dict(HINTS),
-        algo_choice={"matmul": "implicit_gemm"},
+        algo_choice={algorithm_kind(kernel, "sm80"): "implicit_gemm"},
         local_edges=local_edges(kernel),
         operand_layouts=problem.layouts,
         roles="single",
@@ -351,7 +367,7 @@ def _sm80_tile(problem: Problem, target: Target) -> _Tile:
     size = problem.dtype.storage_bytes
     if size > 2 and min(problem.m, problem.n) <= FEW[-1]:
         return _FEW_ROWS if problem.m <= problem.n else _FEW_COLUMNS
-    tile, wide = _SM80_TILES[size]
+    tile, wide = _SM80_TILES[size] if problem.image is None else _SM80_WINDOWS
     tiles = problem.tiles(*wide.shape[:2])
     if size > 2 and tiles <= target.limits.units < problem.tiles(*tile.shape[:2]):
         # One tile of more warps is done before two that share a unit.

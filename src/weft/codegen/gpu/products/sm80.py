@@ -15,7 +15,8 @@ It waits for the next slot, and meets, before the last depth of a slot: the copy
 one whose fragments are all in registers.
 
 Operands that 16-byte pieces cannot take (odd extents or pitches, no contiguous axis, or another one
-than the instruction wants) are gathered element by element into the same places. Sums that lose
+than the instruction wants) are gathered element by element into the same places. Windows of images
+and their filters are copied piece by piece from where they lie (`sm80_windows.py`). Sums that lose
 digits (`3xtf32`) are those of one k step; they are added up apart.
 """
 
@@ -40,13 +41,14 @@ from weft.codegen.gpu.ir.scalar import (
     total,
     wide,
 )
-from weft.codegen.gpu.ir.swizzle import Major, PaddedTile, TileLayout
+from weft.codegen.gpu.ir.swizzle import PIECE, Major, PaddedTile, TileLayout
 from weft.codegen.gpu.products.groups import result_registers
 from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.place import Place, locate, offset
 from weft.codegen.gpu.products.problem import Problem, Refs, Source, analyse
 from weft.codegen.gpu.products.refusals import field_refusals
 from weft.codegen.gpu.products.sm80_layout import Sm80Layout, refusals, slot_bytes
+from weft.codegen.gpu.products.sm80_windows import piece_at
 from weft.codegen.gpu.products.split import Handing, Meeting
 from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import F32
@@ -63,11 +65,9 @@ _UNROLLED = 4
 def accepts(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
     try:
-        problem = analyse(kernel, refs)
+        problem = analyse(kernel, refs, row=PIECE)
     except Refusal as refusal:
         return [refusal.finding]
-    if problem.a.walk or problem.b.walk:
-        return [refuse("Windows", "the SM80 template multiplies matrices, not windows of images")]
     if problem.scattered:
         return [refuse("OutputForm", "rows that do not follow one another are not stored")]
     return [
@@ -81,7 +81,7 @@ def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) 
     findings = accepts(kernel, refs, plan, target)
     if findings:
         raise SpecViolation.of(findings)
-    return _Builder(Sm80Layout(analyse(kernel, refs), plan), name).kernel()
+    return _Builder(Sm80Layout(analyse(kernel, refs, row=PIECE), plan), name).kernel()
 
 
 @dataclass(frozen=True)
@@ -253,18 +253,24 @@ class _Builder:
         operand, depth = side.operand, self.layout.tile[2]
         k_major = self.layout.major(operand) is Major.K
         outer = side.place * side.step + (row if k_major else column)
-        k = (self.layout.split.first_step + step) * depth + (column if k_major else row)
-        terms = [wide(outer) * operand.outer, wide(k) * operand.inner]
-        for index, stride in zip(place.batch, operand.batch, strict=True):
-            terms.append(wide(index) * stride)
-        start = total(operand.offset, *terms)
+        first, inside = self.layout.split.first_step + step, column if k_major else row
+        k = first * depth + inside
+        seen: Scalar = Lit(1)
+        if operand.walk is not None:
+            batch = (place.batch, self.problem.batch)
+            start, seen = piece_at(operand, batch, outer, first, inside, depth)
+        else:
+            terms = [wide(outer) * operand.outer, wide(k) * operand.inner]
+            for index, stride in zip(place.batch, operand.batch, strict=True):
+                terms.append(wide(index) * stride)
+            start = total(operand.offset, *terms)
         buffer = self.buffers.index(operand.tensor)
         across, along = (outer < side.extent, k < self.problem.k)
         # A tail needs its predicate; where tiles are whole nothing is compared.
         outside = {side.axis: across, "k": along}
         guards = {name: outside[name] for name in outside if name in self.layout.tails}
         if direct:
-            guard: Scalar = Lit(1)
+            guard = seen
             for found in guards.values():
                 guard = both(guard, found)
             return ir.CpAsync(target, buffer, start * operand.dtype.storage_bytes, guard)
@@ -475,7 +481,7 @@ class Sm80Template:
         ]
 
     def build(self, job: Job[MmaPlan], name: str) -> ir.Kernel:
-        problem = analyse(job.kernel, job.refs)
+        problem = analyse(job.kernel, job.refs, row=PIECE)
         return _Builder(Sm80Layout(problem, job.plan), name).kernel()
 
 

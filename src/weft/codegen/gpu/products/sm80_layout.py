@@ -24,6 +24,7 @@ from weft.codegen.gpu.products.refusals import (
     problem_refusals,
     stored_refusals,
 )
+from weft.codegen.gpu.products.sm80_windows import window_refusals
 from weft.codegen.gpu.products.split import Split, split_refusals
 from weft.codegen.gpu.products.tiles import TileOrder
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI32, UI32
@@ -118,6 +119,8 @@ class Sm80Layout:
 
     def in_pieces(self, operand: Operand, outer: int) -> bool:
         """Whether an operand of this extent can be copied 16 bytes at a time."""
+        if operand.walk is not None:
+            return True
         if 1 not in (operand.inner, operand.outer) or operand.major is not self.major(operand):
             return False
         extent = self.problem.k if operand.major is Major.K else outer
@@ -181,6 +184,7 @@ def refusals(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
     yield from problem_refusals(layout.problem, layout.plan, layout.atom, RESULTS, "mma")
     if layout.atom is None:
         return
+    yield from window_refusals(layout.problem, layout.piece)
     yield from _fields(layout)
     broken = list(_tiles(layout))
     yield from broken

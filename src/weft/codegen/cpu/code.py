@@ -8,7 +8,7 @@ again: LLVM would find the copies too, at many times the cost. Nothing here know
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -185,6 +185,19 @@ class Code:
         sides = [self.assign(f"bitcast {side} to {kind}", "i8", 16) for side in (a, b)]
         operands = ", ".join(map(str, (total, *sides)))
         return self.assign(f"call {total.type} @{full}({operands})", total.scalar, total.lanes)
+
+    def instruction(self, name: str, args: Sequence[Val], mask: Val | None, *constants: int) -> Val:
+        """An instruction of AVX-512 on whole registers, such as `scalef`; 0 outside of a mask."""
+        x, bits = args[0], f"i{args[0].lanes}"
+        full = f"llvm.x86.avx512.mask.{name}.{'ps' if x.scalar == 'float' else 'pd'}.512"
+        lanes = number(-1, bits) if mask is None else self.assign(f"bitcast {mask} to {bits}", bits)
+        # The last number: rounded as usual.
+        numbers, usual = [number(n, "i32") for n in constants], number(4, "i32")
+        operands = [*args, *numbers, number(0.0, x.scalar, x.lanes), lanes, usual]
+        kinds = ", ".join(operand.type for operand in operands)
+        self.declared[full] = f"declare {x.type} @{full}({kinds})"
+        text = f"call {x.type} @{full}({', '.join(map(str, operands))})"
+        return self.assign(text, x.scalar, x.lanes)
 
     def function(self, name: str, body: Callable[..., Val], *args: Val) -> Val:
         """A call of a function of values of one type that `body` writes, once per type."""

@@ -39,6 +39,7 @@ class Elements:
     def __init__(self, code: Code, features: frozenset[str] = frozenset()) -> None:
         self.code = code
         self.has_dots = "asimddp" in features
+        self.features = features
         self.has_fma = "fma" in features or "asimd" in features
         self.formats = Formats(code, features)
 
@@ -123,7 +124,7 @@ class Elements:
             return code.binary(_FLOAT_OPS[fn], *args)
         match fn:
             case "max" | "min":
-                return code.intrinsic(f"llvm.{fn}imum", *args)
+                return self._extreme(fn, *code.level(*args))
             case "neg":
                 return code.assign(f"fneg {x}", x.scalar, x.lanes)
             case "abs":
@@ -139,7 +140,7 @@ class Elements:
             case "rsqrt":
                 return code.binary("fdiv", one, code.intrinsic("llvm.sqrt", x))
             case _ if fn in elementary.FUNCTIONS:
-                return elementary.apply(code, fn, *args)
+                return elementary.apply(code, fn, *args, fills=self._fills("avx512f", x))
             case "relu":
                 return code.intrinsic("llvm.maximum", x, number(0.0, x.scalar, x.lanes))
             case "silu":
@@ -152,6 +153,20 @@ class Elements:
                 bell = code.binary("fadd", self._float("erf", [scaled]), one)
                 return code.binary("fmul", half, bell)
         raise Unimplemented(fn, "the CPU code generator does not have this function of floats")
+
+    def _fills(self, feature: str, x: Val) -> bool:
+        """Whether floats fill a register of AVX-512, and the processor has instructions for it."""
+        return feature in self.features and x.lanes == (16 if x.scalar == "float" else 8)
+
+    def _extreme(self, fn: str, x: Val, y: Val) -> Val:
+        """The greater or smaller one, or NaN where one is; 0 is greater than -0. AVX-512 has an
+        instruction that knows zeros but prefers numbers; LLVM, which has none for variables, writes
+        six. It knows which two are enough beside a constant."""
+        code = self.code
+        if "splat" in x.text + y.text or not self._fills("avx512dq", x):
+            return code.intrinsic(f"llvm.{fn}imum", x, y)
+        found = code.instruction("range", [x, y], None, 5 if fn == "max" else 4)
+        return code.select(code.compare("fcmp uno", x, y), code.binary("fadd", x, y), found)
 
     def _shared_quotient(self, part: Val, total: Val) -> Val:
         """part / total for a vector of parts that share a total, as those of a norm's row do: what

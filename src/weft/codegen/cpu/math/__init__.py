@@ -59,15 +59,22 @@ _WIDE_OR_SHORT: Final[dict[str, Callable[..., Val]]] = {
     "atan2": inverse_trigonometric.atan2,
     "pow": power.power,
 }
+_OF_AVX512: Final[dict[str, Callable[..., Val]]] = {
+    "exp_nonpositive": exponential.exp_nonpositive_by_scaling,
+}
+"""The same results by instructions that AVX-512 has."""
 NARROWED: Final = {"exp_nonpositive": "exp", "share": "div"}
 """Functions that are others of Tiny where operands are known to be of one kind."""
 FUNCTIONS: Final = frozenset({*_NATIVE, *_WIDE, *_WIDE_OR_SHORT})
 """The functions of floats that are written here, by their names in Tiny."""
 
 
-def apply(code: Code, fn: str, *args: Val) -> Val:
-    """A call of a function on floats or doubles."""
+def apply(code: Code, fn: str, *args: Val, fills: bool = False) -> Val:
+    """A call of a function on floats or doubles, `fills` where they fill registers of AVX-512."""
     narrow = args[0].scalar == "float"
+    if fills and fn in _OF_AVX512:
+        written = _OF_AVX512[fn]
+        return code.function(f"{fn}_wide", lambda code, *x: written(Writer(code), *x), *args)
     if fn in _NATIVE or not narrow:
         return code.function(fn, _body(fn), *args)
     wide = [code.convert("fpext", x, "double") for x in args]

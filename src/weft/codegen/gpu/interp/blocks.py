@@ -5,24 +5,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from random import Random
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import TypeAlias
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp.memory import (
     Array,
+    Expansions,
     Mbarrier,
     NamedBarrier,
     SharedMemory,
 )
 from weft.codegen.gpu.interp.races import Hazard
-from weft.codegen.gpu.interp.scalars import Lanes, Value, evaluate, only
+from weft.codegen.gpu.interp.scalars import Lanes, Memo, Value, only
 from weft.codegen.gpu.interp.workspace import Workspace
-from weft.codegen.gpu.ir.scalar import scalar
+from weft.codegen.gpu.ir.scalar import Scalar
 from weft.foundation.dtypes import DType
 
 WARP = 32
@@ -79,16 +78,34 @@ class Copy:
 
 
 @dataclass
-class Block:
-    """The state that the threads of a block share."""
+class Launch:
+    """What all blocks of a kernel share."""
 
     kernel: ir.Kernel
     arrays: list[Array]
-    number: int
     timing: Timing
-    workspace: Workspace | None = None
-    """What all blocks share."""
-    budget: Budget = field(default_factory=Budget)
+    workspace: Workspace | None
+    budget: Budget
+    waiting: frozenset[int]
+    """The addresses of the kernel's statements in which a warp may have to wait."""
+    memo: Memo = field(default_factory=Memo)
+    expansions: Expansions = field(default_factory=Expansions)
+
+
+@dataclass
+class Block:
+    """The state that the threads of a block share."""
+
+    launch: InitVar[Launch]
+    number: int
+    kernel: ir.Kernel = field(init=False)
+    arrays: list[Array] = field(init=False)
+    timing: Timing = field(init=False)
+    workspace: Workspace | None = field(init=False)
+    budget: Budget = field(init=False)
+    waiting: frozenset[int] = field(init=False)
+    memo: Memo = field(init=False)
+    expansions: Expansions = field(init=False)
     memory: SharedMemory = field(init=False)
     barriers: dict[str, list[Mbarrier]] = field(default_factory=dict)
     meetings: dict[int, NamedBarrier] = field(default_factory=dict)
@@ -99,13 +116,21 @@ class Block:
     cluster: Cluster = field(init=False)
     running: int = 0
     """Warps that have not ended."""
+    tiles: dict[str, int] = field(default_factory=dict)
+    """Where the tiles of shared memory begin."""
     votes: dict[int, int] = field(default_factory=dict)
     """What those who meet at a named barrier tell one another there."""
+
+    def __post_init__(self, launch: Launch) -> None:
+        # Statements ask for these again and again, each time through one object less.
+        for name, found in vars(launch).items():
+            setattr(self, name, found)
 
     def begin(self, cluster: Cluster, make: MakeWarp) -> list[Warp]:
         self.cluster = cluster
         warps = range(self.kernel.threads // WARP)
-        self.memory = SharedMemory(self.kernel.shared_bytes, len(warps))
+        self.tiles = {tile.name: tile.offset for tile in self.kernel.tiles}
+        self.memory = SharedMemory(self.kernel.shared_bytes, len(warps), self.expansions)
         self.strands = [make(self, warp) for warp in warps]
         self.running = len(warps)
         return self.strands
@@ -251,21 +276,24 @@ class Warp(ABC):
     def start(self) -> Running:
         """Everything that the warp does, up to where it must wait, again and again."""
 
-    def value(self, expression: Any) -> Value:
-        return evaluate(scalar(expression), self.names, self.warp, self.block)
+    def value(self, expression: Scalar | int) -> Value:
+        if isinstance(expression, int):
+            return expression
+        return self.block.memo.value(expression, self.names, self.warp, self.block)
 
-    def one(self, expression: Any, mask: Lanes) -> int:
+    def one(self, expression: Scalar | int, mask: Lanes) -> int:
         """A number on which the active lanes agree."""
         return only(self.value(expression), mask)
 
-    def address(self, address: ir.Address) -> Any:
-        return address.offset + self.block.kernel.tile(address.tile).offset
+    def address(self, address: ir.Address, mask: Lanes) -> int:
+        """A byte address on which the active lanes agree."""
+        return self.one(address.offset, mask) + self.block.tiles[address.tile]
 
     def places(self, address: ir.Address) -> Array:
         """A byte address for every lane."""
-        start = self.block.kernel.tile(address.tile).offset
-        found = np.asarray(self.value(address.offset) + start)
-        return found if found.shape == (WARP,) else np.broadcast_to(found, (WARP,))
+        return self.block.expansions.addresses(
+            self.value(address.offset), self.block.tiles[address.tile]
+        )
 
     def barrier(self, place: ir.BarrierAt, mask: Lanes, block: Block | None = None) -> Mbarrier:
         block = block or self.block

@@ -28,7 +28,7 @@ from weft.codegen.gpu.interp.memory import (
     window_elements,
 )
 from weft.codegen.gpu.interp.races import Hazard
-from weft.codegen.gpu.interp.scalars import Lanes, each_lane, truth
+from weft.codegen.gpu.interp.scalars import Lanes, among, each_lane
 
 
 class Copies(Warp):
@@ -89,13 +89,13 @@ class Copies(Warp):
         source = self.block.arrays[found.buffer]
         in_range(source, offsets[inside])
         data = np.where(inside, source[np.where(inside, offsets, 0)], source.dtype.type(0))
-        places = box_places(found, self.one(self.address(statement.target), mask))
+        places = box_places(found, self.address(statement.target, mask))
         for block in self.blocks(everywhere=statement.everywhere):
             self.copy(places, as_bytes(data), self.barrier(statement.barrier, mask, block), block)
 
     def bulk_load(self, statement: ir.BulkLoad, mask: Lanes) -> None:
         first = self.one(statement.offset, mask)
-        start = self.one(self.address(statement.target), mask)
+        start = self.address(statement.target, mask)
         size = statement.dtype.storage_bytes
         if first * size % COPY_LINE or start % COPY_LINE:
             raise Hazard("a copy begins at an address that is no whole line of 16 bytes")
@@ -111,7 +111,7 @@ class Copies(Warp):
         """Bytes that the copy engine brings to a block, now or later."""
         block = block or self.block
         block.memory.places(places, 1)
-        if block.memory.awaited[places].any():
+        if np.count_nonzero(block.memory.awaited[places]):
             raise Hazard("two copies write the same shared memory")
         if block is self.block:
             block.memory.announce(places, self.warp)
@@ -123,7 +123,7 @@ class Copies(Warp):
         found = self.block.kernel.map(statement.map)
         coords = tuple(self.one(c, mask) for c in statement.coords)
         offsets, inside = box_elements(found, coords)
-        places = box_places(found, self.one(self.address(statement.source), mask))
+        places = box_places(found, self.address(statement.source, mask))
         memory, target = self.block.memory, self.block.arrays[found.buffer]
         memory.check_fenced(places, "a store by the copy engine")
         memory.note_load(places, 1, self.warp, "a store by the copy engine")
@@ -139,7 +139,7 @@ class Copies(Warp):
         return store
 
     def cp_async(self, statement: ir.CpAsync, mask: Lanes) -> None:
-        guard = mask & truth(self.value(statement.guard))
+        guard = among(mask, self.value(statement.guard))
         offsets = np.broadcast_to(np.asarray(self.value(statement.offset)), (WARP,))
         source = self.block.arrays[statement.buffer].view(np.uint8)
         size = statement.bytes
@@ -149,7 +149,7 @@ class Copies(Warp):
         in_range(source, index[guard])
         data = np.where(guard[:, None], source[index], 0).astype(np.uint8)[mask]
         places = self.block.memory.places(self.places(statement.target)[mask], size)
-        if self.block.memory.awaited[places].any():
+        if np.count_nonzero(self.block.memory.awaited[places]):
             raise Hazard("two copies write the same shared memory")
         self.block.memory.announce(places, self.warp)
         if self.block.timing is Timing.EARLY:
@@ -159,7 +159,7 @@ class Copies(Warp):
 
     def gather(self, statement: ir.Gather, mask: Lanes) -> None:
         source = self.block.arrays[statement.buffer]
-        guard = mask & truth(self.value(statement.guard))
+        guard = among(mask, self.value(statement.guard))
         limit = np.broadcast_to(np.asarray(self.value(statement.limit)), (WARP,))
         start = np.asarray(self.value(statement.offset))
         columns = [

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.interp.memory import Array, from_bytes, swizzled
+from weft.codegen.gpu.interp.memory import Array, from_bytes, in_bounds, swizzled
 from weft.codegen.gpu.interp.races import Hazard
-from weft.codegen.gpu.interp.scalars import Lanes, Value
+from weft.codegen.gpu.interp.scalars import ALL_LANES, Lanes, Value
 from weft.codegen.gpu.ir.element_ops import ElementOp, Number
 from weft.codegen.gpu.ir.formats import results_per_group
 from weft.foundation import functions, numeric, philox
@@ -39,6 +39,9 @@ class Warp(Protocol):
 
 def load_element(source: Array, offset: Value, lanes: Lanes, fill: Number) -> Array:
     """An element for every lane, `fill` where a lane is not active."""
+    if lanes is ALL_LANES and source.size:
+        in_range(source, offset := np.asarray(offset))
+        return np.asarray(source[offset])
     place = np.where(lanes, offset, 0)
     in_range(source, place)
     rest = np.asarray(fill).astype(source.dtype)
@@ -48,7 +51,7 @@ def load_element(source: Array, offset: Value, lanes: Lanes, fill: Number) -> Ar
 
 def in_range(buffer: Array, places: Array) -> None:
     """Raise where an element is used that the buffer does not have."""
-    if places.size and (places.min() < 0 or places.max() >= max(1, buffer.size)):
+    if places.size and not in_bounds(places, max(1, buffer.size)):
         raise Hazard(f"element {int(places.max())} of a buffer of {buffer.size} is used")
 
 
@@ -63,7 +66,7 @@ def apply(op: ElementOp, values: Mapping[str, Array], dtypes: Mapping[str, DType
     if op.fn == "cast":
         return numeric.cast(args[0], source, op.dtype)
     if op.deferred_rounding and op.fn not in functions.ON_BITS:
-        args = [arg.astype(np.float32) for arg in args]
+        args = [arg.astype(np.float32, copy=False) for arg in args]
         source = F32
     if op.fn == "share":
         below = functions.binary("add", source, np.ones_like(args[1]), args[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, lru_cache
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _UPPER = np.uint32(0xFFFFE000)
 """The bits of an f32 that a number of 11 bits has."""
 
 
+@lru_cache(maxsize=256)
 def operand_places(
     start: int, bits: int, offset: int, major: Major, count: int, size: int
 ) -> Array:
@@ -50,15 +52,21 @@ def apply_wgmma(acc: Array, sides: tuple[Array, Array], dtype: DType, *, accumul
     """A warp's 16 rows of `acc (+)= a @ b`; operands come as [outer, k] elements in f32, `dtype` is
     what they were."""
     a, b = sides
-    place = np.arange(len(b) // 2)[:, None]
-    row = _LANE // 4 + 8 * (place % 4 // 2)
-    column = 8 * (place // 4) + _LANE % 4 * 2 + place % 2
+    row, column = _result_places(len(b) // 2)
     old = acc if accumulate else np.zeros_like(acc)
     if dtype in TINY:
         acc[:] = _added_coarsely(old, (a[:, None, :] * b[None, :, :])[row, column])
     else:
         # Sums of products of 8-bit integers are exact in f32, at this depth.
         acc[:] = old + (a @ b.T)[row, column].astype(acc.dtype)
+
+
+@cache
+def _result_places(count: int) -> tuple[Array, Array]:
+    """Row and column of the results that lanes hold in so many registers."""
+    place = np.arange(count)[:, None]
+    row = _LANE // 4 + 8 * (place % 4 // 2)
+    return row, 8 * (place // 4) + _LANE % 4 * 2 + place % 2
 
 
 def _added_coarsely(old: Array, products: Array) -> Array:
@@ -75,21 +83,16 @@ def _added_coarsely(old: Array, products: Array) -> Array:
 def load_matrices(registers: Array, first: int, rows: Array, *, transposed: bool) -> None:
     """Four 8 x 8 matrices from the 16-byte rows that the lanes point at."""
     elements = np.ascontiguousarray(rows).view(np.uint16).reshape(4, 8, 8)
-    for number in range(4):
-        matrix = elements[number].T if transposed else elements[number]
-        low = matrix[_LANE // 4, _LANE % 4 * 2].astype(np.uint32)
-        high = matrix[_LANE // 4, _LANE % 4 * 2 + 1].astype(np.uint32)
-        registers[first + number] = low | high << 16
+    if transposed:
+        elements = np.ascontiguousarray(elements.transpose(0, 2, 1))
+    # Lanes hold the pairs of a matrix one after the other, the first in the lower half.
+    registers[first : first + 4] = elements.view(np.uint32).reshape(4, 32)
 
 
 def matrix_rows(registers: Array, first: int, count: int) -> Array:
     """The 16-byte rows of 8 x 8 matrices held in registers, in the order lanes point at them."""
-    elements = np.zeros((count, 8, 8), np.uint16)
-    for number in range(count):
-        pair = registers[first + number].view(np.uint32)
-        elements[number, _LANE // 4, _LANE % 4 * 2] = pair & 0xFFFF
-        elements[number, _LANE // 4, _LANE % 4 * 2 + 1] = pair >> 16
-    return elements.reshape(8 * count, 8).view(np.uint8)
+    pairs = np.ascontiguousarray(registers[first : first + count])
+    return pairs.view(np.uint8).reshape(8 * count, 16)
 
 
 def apply_mma(arrays: Sequence[Array], at: Sequence[int], dtypes: tuple[DType, DType]) -> None:
@@ -104,9 +107,7 @@ def apply_mma(arrays: Sequence[Array], at: Sequence[int], dtypes: tuple[DType, D
             product = lower[0] @ upper[1].T + upper[0] @ lower[1].T + upper[0] @ upper[1].T
     else:
         product = left @ right.T
-    for element in range(4):
-        row = _LANE // 4 + 8 * (element // 2)
-        acc[at[0] + element] += product[row, _LANE % 4 * 2 + element % 2].astype(acc.dtype)
+    acc[at[0] : at[0] + 4] += product[_result_places(4)].astype(acc.dtype)
 
 
 def register_matrix(registers: Array, dtype: DType, bands: int) -> Array:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from weft.codegen.gpu.interp.blocks import (
     Blocked,
     Budget,
     Cluster,
+    Launch,
     Running,
     Spent,
     Timing,
@@ -28,12 +29,21 @@ from weft.codegen.gpu.interp.memory import (
     joined,
 )
 from weft.codegen.gpu.interp.races import Hazard
-from weft.codegen.gpu.interp.scalars import Lanes, Value, each_lane, only, truth
+from weft.codegen.gpu.interp.scalars import (
+    ALL_LANES,
+    Lanes,
+    Value,
+    each_lane,
+    is_whole,
+    only,
+    truth,
+)
 from weft.codegen.gpu.interp.shared import Elements
 from weft.codegen.gpu.interp.values import run as run_value
 from weft.codegen.gpu.interp.workspace import Workspace
 from weft.codegen.gpu.ir.formats import held_bytes
 from weft.codegen.gpu.ir.values import ValueStmt
+from weft.foundation import functions
 
 _REGISTERS: Final = {
     ir.RegisterKind.F32: np.float32,
@@ -55,135 +65,178 @@ def run(
     left = Budget(budget)
     arrays = [buffers[name] for name in kernel.buffers]
     space = Workspace(kernel.workspace) if kernel.workspace else None
+    shared = Launch(kernel, arrays, timing, space, left, frozenset(_waiting(kernel.body)))
     clusters = (
-        Cluster([Block(kernel, arrays, first + n, timing, space, left) for n in range(size)])
+        Cluster([Block(shared, first + n) for n in range(size)])
         for size in [kernel.cluster]
         for first in range(0, kernel.grid, size)
     )
     if space and budget is not None and kernel.grid > budget:
         raise Spent(0)
     # Blocks that hand parts of sums on may wait for one another; others run in turn.
-    for together in [list(clusters)] if space else ([cluster] for cluster in clusters):
-        run_side_by_side(together, Random(seed), Strand)  # noqa: S311 - a test order
+    with np.errstate(**functions.QUIET):
+        for together in [list(clusters)] if space else ([cluster] for cluster in clusters):
+            run_side_by_side(together, Random(seed), Strand)  # noqa: S311 - a test order
     if space:
         space.finish()
+
+
+def _waiting(statements: Sequence[ir.Stmt]) -> Iterator[int]:
+    """The addresses of statements in which a warp may have to wait."""
+    for statement in statements:
+        match statement:
+            case ir.For(body=body):
+                inside = set(_waiting(body))
+            case ir.If(then=then, otherwise=otherwise):
+                inside = {*_waiting(then), *_waiting(otherwise)}
+            case ir.Roles(cases=cases):
+                inside = {found for case in cases for found in _waiting(case.body)}
+            case _:
+                inside = {id(statement)} if isinstance(statement, _WAITING) else set()
+        if inside:
+            yield from (id(statement), *inside)
+
+
+def _agree(values: Array) -> bool:
+    return bool((values == values[0]).all())
 
 
 class Strand(Elements):
     """A warp that runs."""
 
     def start(self) -> Running:
-        return self.body(self.block.kernel.body, np.ones(WARP, bool))
+        return self.body(self.block.kernel.body, ALL_LANES)
 
     def body(self, statements: Sequence[ir.Stmt], mask: Lanes) -> Running:
+        """What may have to wait, in a generator; all else at once."""
         for statement in statements:
-            yield from self.statement(statement, mask)
+            if id(statement) in self.block.waiting:
+                self.enter(statement)
+                yield from self.waiting(statement, mask)
+            else:
+                self.statement(statement, mask)
 
-    def statement(self, statement: ir.Stmt, mask: Lanes) -> Running:
-        self.block.budget.spend()
+    def enter(self, statement: ir.Stmt) -> None:
+        if self.block.budget.left is not None:
+            self.block.budget.spend()
         if not self.awaited and reaches_memory(statement):
             raise Hazard("memory is touched before the kernels ahead of this one have ended")
+
+    def statement(self, statement: ir.Stmt, mask: Lanes) -> None:
+        """A statement in which nobody waits."""
+        self.enter(statement)
+        _DO[type(statement)](self, statement, mask)
+
+    def waiting(self, statement: ir.Stmt, mask: Lanes) -> Running:
         match statement:
-            case ir.Let(name=name, value=value) | ir.Set(name=name, value=value):
-                self.assign(name, self.value(value), mask)
-            case ir.Registers(name=name, kind=kind, count=count):
-                made = np.full((count, WARP), 0xFF, _REGISTERS[kind])
-                made.view(np.uint8)[...] = 0 if statement.zero else 0xFF
-                self.registers[name] = made
-            case ir.For() | ir.If() | ir.Roles():
-                yield from self.control(statement, mask)
-            case ir.NamedBarrier() | ir.SyncThreads() | ir.SyncWarp():
-                yield from self.meeting(statement, mask)
-            case ir.ClusterArrive() | ir.ClusterWait() | ir.StCluster() | ir.SendCluster():
-                yield from self.in_cluster(statement, mask)
-            case ir.AwaitPrevious():
-                if not mask.all():
-                    raise Hazard("part of a warp waits for the kernels before")
-                self.awaited = True
-            case _ if isinstance(statement, ir.PartStmt):
-                yield from self.hand_on(statement, mask)
-            case ir.AdmitNext():
-                pass
+            case ir.For(var=var):
+                for number, lanes in self.turns(statement, mask):
+                    self.names[var] = number
+                    yield from self.body(statement.body, lanes)
+            case ir.If() | ir.Roles():
+                for body, lanes in self.branches(statement, mask):
+                    yield from self.body(body, lanes)
+            case ir.NamedBarrier(number=number, threads=threads):
+                yield from self.meet(self.one(number, mask), threads, mask)
+            case ir.SyncThreads():
+                yield from self.meet(0, self.block.kernel.threads, mask)
+            case ir.ClusterWait():
+                cluster, goal = self.block.cluster, self.met
+                if not cluster.have_met(goal):
+                    yield Blocked(lambda: cluster.have_met(goal), "the cluster")
+                self.learn(self.block.gathering.known)
             case ir.MbarrierWait(barrier=barrier, parity=parity):
                 found, wanted = self.barrier(barrier, mask), self.one(parity, mask)
                 if not found.passes(wanted):
                     what = f"{barrier.barriers} parity {wanted}"
                     yield Blocked(lambda: found.passes(wanted), what)
                 self.learn_of_blocks(found.known)
-            case ir.MbarrierInit() | ir.MbarrierExpectTx() | ir.MbarrierArrive():
-                self.mbarrier(statement, mask)
-            case ir.TmaLoad() | ir.BulkLoad() | ir.TmaStore() | ir.TmaCommit() | ir.TmaWaitRead():
-                self.copy_engine(statement, mask)
-            case ir.ProxyFence():
-                self.block.memory.fence(self.warp)
-            case ir.PrefetchMap() | ir.MbarrierInitFence() | ir.SetMaxNReg() | ir.WgmmaFence():
-                pass
-            case ir.Descriptor() | ir.Wgmma() | ir.WgmmaCommit() | ir.WgmmaWait():
-                self.wgmma(statement, mask)
-            case _ if isinstance(statement, ir.Sm80Stmt):
-                self.sm80(statement, mask)
-            case ir.AddRegisters():
-                self.add_registers(statement)
-            case _ if isinstance(statement, ir.RowStmt):
-                self.rows(statement)
-            case _ if isinstance(statement, ValueStmt):
-                run_value(statement, self, mask)
-            case _:
-                self.element(statement, mask)
+            case _ if isinstance(statement, ir.PartStmt):
+                yield from self.hand_on(statement, mask)
+
+    def at_once(self, statement: ir.For | ir.If | ir.Roles, mask: Lanes) -> None:
+        """Loops and branches in which nobody waits."""
+        if isinstance(statement, ir.For):
+            for number, lanes in self.turns(statement, mask):
+                self.names[statement.var] = number
+                self.each(statement.body, lanes)
+            return
+        for body, lanes in self.branches(statement, mask):
+            self.each(body, lanes)
+
+    def each(self, statements: Sequence[ir.Stmt], mask: Lanes) -> None:
+        for statement in statements:
+            self.statement(statement, mask)
+
+    def let(self, statement: ir.Let | ir.Set, mask: Lanes) -> None:
+        self.assign(statement.name, self.value(statement.value), mask)
+
+    def make_registers(self, statement: ir.Registers, mask: Lanes) -> None:
+        made = np.empty((statement.count, WARP), _REGISTERS[statement.kind])
+        made.view(np.uint8)[...] = 0 if statement.zero else 0xFF
+        self.registers[statement.name] = made
+
+    def await_previous(self, statement: ir.AwaitPrevious, mask: Lanes) -> None:
+        if not is_whole(mask):
+            raise Hazard("part of a warp waits for the kernels before")
+        self.awaited = True
+
+    def sync_warp(self, statement: ir.SyncWarp, mask: Lanes) -> None:
+        if not is_whole(mask):
+            raise Hazard("part of a warp meets the others")
+        self.block.memory.races.meet(self.warp)
+
+    def fence(self, statement: ir.ProxyFence, mask: Lanes) -> None:
+        self.block.memory.fence(self.warp)
+
+    def single(self, statement: ValueStmt, mask: Lanes) -> None:
+        run_value(statement, self, mask)
+
+    def pass_by(self, statement: ir.Stmt, mask: Lanes) -> None:
+        """What changes nothing that is modelled."""
 
     def assign(self, name: str, value: Value, mask: Lanes) -> None:
-        if mask.all():
+        if is_whole(mask):
             self.names[name] = value
         else:
             old = self.names.get(name, 0)
             self.names[name] = np.where(mask, value, old)
 
-    def control(self, statement: ir.For | ir.If | ir.Roles, mask: Lanes) -> Running:
-        match statement:
-            case ir.For(var=var, start=start, stop=stop, step=step, body=body):
-                yield from self.turns(var, [self.value(b) for b in (start, stop, step)], body, mask)
-            case ir.If(cond=cond, then=then, otherwise=otherwise):
-                holds = truth(self.value(cond))
-                for lanes, body in ((mask & holds, then), (mask & ~holds, otherwise)):
-                    if lanes.any():
-                        yield from self.body(body, lanes)
-            case ir.Roles(cases=cases):
-                for case in cases:
-                    if case.first <= self.warp < case.first + case.count:
-                        yield from self.body(case.body, mask)
+    def branches(
+        self, statement: ir.If | ir.Roles, mask: Lanes
+    ) -> Iterator[tuple[Sequence[ir.Stmt], Lanes]]:
+        """Bodies that are run, and the lanes that run them."""
+        if isinstance(statement, ir.Roles):
+            for case in statement.cases:
+                if case.first <= self.warp < case.first + case.count:
+                    yield case.body, mask
+            return
+        cond = self.value(statement.cond)
+        if isinstance(cond, int):
+            yield (statement.then if cond else statement.otherwise), mask
+            return
+        holds = truth(cond)
+        for lanes, body in ((mask & holds, statement.then), (mask & ~holds, statement.otherwise)):
+            if body and np.count_nonzero(lanes):
+                yield body, (ALL_LANES if is_whole(lanes) else lanes)
 
-    def turns(
-        self, var: str, bounds: Sequence[Value], body: Sequence[ir.Stmt], mask: Lanes
-    ) -> Running:
-        """A loop; lanes with fewer turns wait for the others."""
-        if all(isinstance(b, int) or len(np.unique(b[mask])) == 1 for b in bounds):
+    def turns(self, loop: ir.For, mask: Lanes) -> Iterator[tuple[Value, Lanes]]:
+        """The numbers of a loop's turns; lanes with fewer turns wait for the others."""
+        bounds = [self.value(bound) for bound in (loop.start, loop.stop, loop.step)]
+        budget = self.block.budget
+        if all(isinstance(bound, int) or _agree(bound[mask]) for bound in bounds):
             for number in range(*(only(bound, mask) for bound in bounds)):
-                self.names[var] = number
-                self.block.budget.spend()
-                yield from self.body(body, mask)
+                budget.spend()
+                yield number, mask
             return
         place, stop, step = (np.broadcast_to(bound, (WARP,)) for bound in bounds)
-        while (active := mask & (place < stop)).any():
-            self.names[var] = place
-            self.block.budget.spend()
-            yield from self.body(body, active)
+        while np.count_nonzero(active := mask & (place < stop)):
+            budget.spend()
+            yield place, active
             place = place + step
 
-    def meeting(
-        self, statement: ir.NamedBarrier | ir.SyncThreads | ir.SyncWarp, mask: Lanes
-    ) -> Running:
-        match statement:
-            case ir.NamedBarrier(number=number, threads=threads):
-                yield from self.meet(self.one(number, mask), threads, mask)
-            case ir.SyncThreads():
-                yield from self.meet(0, self.block.kernel.threads, mask)
-            case ir.SyncWarp() if not mask.all():
-                raise Hazard("part of a warp meets the others")
-            case ir.SyncWarp():
-                self.block.memory.races.meet(self.warp)
-
     def meet(self, number: int, threads: int, mask: Lanes) -> Running:
-        if not mask.all():
+        if not is_whole(mask):
             raise Hazard("a barrier is reached by part of a warp")
         barrier = self.block.meetings.setdefault(number, NamedBarrier())
         known = self.block.memory.races.meet(self.warp)
@@ -196,7 +249,7 @@ class Strand(Elements):
     def hand_on(self, statement: ir.PartStmt, mask: Lanes) -> Running:
         """Parts of sums through the workspace."""
         space = self.block.workspace
-        if space is None or not mask.all():
+        if space is None or not is_whole(mask):
             raise Hazard("part of a warp hands on a sum, or there is no workspace for it")
         match statement:
             case ir.KeepSums(source=array):
@@ -230,7 +283,9 @@ class Strand(Elements):
                 yield from self.meet(number, threads, mask)
                 self.names[name] = self.block.votes[number]
 
-    def in_cluster(self, statement: ir.ClusterStmt, mask: Lanes) -> Running:
+    def in_cluster(
+        self, statement: ir.StCluster | ir.SendCluster | ir.ClusterArrive, mask: Lanes
+    ) -> None:
         block, cluster = self.block, self.block.cluster
         match statement:
             case ir.StCluster():
@@ -248,11 +303,6 @@ class Strand(Elements):
                 self.met = block.gathering.arrive(WARP, block.kernel.threads, known)
                 if cluster.have_met(self.met):
                     cluster.deliver()
-            case ir.ClusterWait():
-                goal = self.met
-                if not cluster.have_met(goal):
-                    yield Blocked(lambda: cluster.have_met(goal), "the cluster")
-                self.learn(block.gathering.known)
 
     def learn_of_blocks(self, known: Mapping[int, Array]) -> None:
         """Go on where warps of this block and of others have arrived."""
@@ -274,5 +324,44 @@ class Strand(Elements):
         held[:, : dtype.storage_bytes] = data[:, None].view(np.uint8)
         for lane in each_lane(mask):
             number = self.one(statement.block, lane)
-            start = self.one(self.address(statement.target), lane)
+            start = self.address(statement.target, lane)
             yield number, start, held[np.argmax(lane)], lane
+
+
+_DO: Final[Mapping[type, Callable[[Strand, Any, Lanes], None]]] = {
+    **dict.fromkeys(
+        get_args(ValueStmt), lambda warp, statement, mask: run_value(statement, warp, mask)
+    ),
+    **dict.fromkeys(get_args(ir.Sm80Stmt), Strand.sm80),
+    **dict.fromkeys(get_args(ir.RowStmt), Strand.rows),
+    **dict.fromkeys(get_args(ir.SharedStmt), Strand.shared),
+    **dict.fromkeys((ir.For, ir.If, ir.Roles), Strand.at_once),
+    **dict.fromkeys((ir.Let, ir.Set), Strand.let),
+    **dict.fromkeys((ir.StCluster, ir.SendCluster, ir.ClusterArrive), Strand.in_cluster),
+    **dict.fromkeys((ir.MbarrierInit, ir.MbarrierExpectTx, ir.MbarrierArrive), Strand.mbarrier),
+    **dict.fromkeys(
+        (ir.TmaLoad, ir.BulkLoad, ir.TmaStore, ir.TmaCommit, ir.TmaWaitRead), Strand.copy_engine
+    ),
+    **dict.fromkeys((ir.Descriptor, ir.Wgmma, ir.WgmmaCommit, ir.WgmmaWait), Strand.wgmma),
+    **dict.fromkeys(
+        (ir.LoadElement, ir.StMatrix, ir.DrawBits, ir.Epilogue, ir.StGlobalVec, ir.StGlobalRow),
+        Strand.element,
+    ),
+    **dict.fromkeys(
+        (ir.AdmitNext, ir.PrefetchMap, ir.MbarrierInitFence, ir.SetMaxNReg, ir.WgmmaFence),
+        Strand.pass_by,
+    ),
+    ir.Registers: Strand.make_registers,
+    ir.AwaitPrevious: Strand.await_previous,
+    ir.SyncWarp: Strand.sync_warp,
+    ir.ProxyFence: Strand.fence,
+    ir.AddRegisters: Strand.add_registers,
+}
+"""What statements do in which nobody waits."""
+_WAITING: Final = (
+    ir.NamedBarrier,
+    ir.SyncThreads,
+    ir.ClusterWait,
+    ir.MbarrierWait,
+    *get_args(ir.PartStmt),
+)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp.races import Hazard, Races
+from weft.codegen.gpu.interp.scalars import Value
 from weft.codegen.gpu.ir.swizzle import Swizzle
 from weft.foundation.dtypes import DType
 
@@ -24,8 +25,46 @@ COPY_LINE = 16
 """Bytes at multiples of which the copy engine begins."""
 _NUMBER = 4
 """Bytes of a number that is counted in."""
+_LANES = 32
+_MOST_KEPT = 1 << 25
+"""Bytes of numbers that are kept at a time."""
 POISON = 0xFF
 """What memory holds that nobody has written: NaN in every float dtype."""
+
+
+class Expansions:
+    """The bytes that vectors of addresses stand for. Vectors are made once for many turns and
+    blocks (`scalars.Memo`), so what is made from them is kept by their identity."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, int, int], tuple[Any, Array]] = {}
+        self._bytes = 0
+
+    def addresses(self, value: Value, start: int) -> Array:
+        """A byte address for every lane, counted from `start`."""
+        if isinstance(value, int):
+            return np.full(_LANES, value + start)
+        if not start:
+            return value
+        key = (id(value), start, 0)
+        return self._kept[key][1] if key in self._kept else self._keep(key, value, value + start)
+
+    def bytes_from(self, first: Array, count: int, size: int) -> Array:
+        """The numbers of `count` bytes from each address, of `size` that there are."""
+        key = (id(first), count, 1)
+        if key in self._kept:
+            return self._kept[key][1]
+        if first.size and count and not in_bounds(first, size - count + 1):
+            raise Hazard(f"shared memory is used at byte {first.max() + count - 1} of {size}")
+        return self._keep(key, first, first[..., None] + np.arange(count))
+
+    def _keep(self, key: tuple[int, int, int], source: Array, made: Array) -> Array:
+        if self._bytes > _MOST_KEPT:
+            self._kept.clear()
+            self._bytes = 0
+        self._bytes += made.nbytes
+        self._kept[key] = (source, made)
+        return made
 
 
 @dataclass
@@ -34,6 +73,7 @@ class SharedMemory:
 
     size: int
     warps: int
+    expansions: Expansions = field(default_factory=Expansions)
     bytes: Array = field(init=False)
     awaited: Array = field(init=False)
     unfenced: Array = field(init=False)
@@ -46,11 +86,7 @@ class SharedMemory:
 
     def places(self, start: Array | int, count: int) -> Array:
         """The numbers of `count` bytes from each start."""
-        first: Array = np.asarray(start)
-        if first.size and count and (first.min() < 0 or first.max() + count > self.size):
-            raise Hazard(f"shared memory is used at byte {first.max() + count - 1} of {self.size}")
-        found: Array = first[..., None] + np.arange(count)
-        return found
+        return self.expansions.bytes_from(np.asarray(start), count, self.size)
 
     def load(self, start: Array | int, count: int, what: str) -> Array:
         """`count` bytes from each start."""
@@ -63,7 +99,7 @@ class SharedMemory:
         return self._held(places, what)
 
     def _held(self, places: Array, what: str) -> Array:
-        if self.awaited[places].any():
+        if np.count_nonzero(self.awaited[places]):
             raise Hazard(f"{what} reads shared memory that a copy has not written yet")
         found: Array = self.bytes[places]
         return found
@@ -90,7 +126,7 @@ class SharedMemory:
     ) -> None:
         """Plain stores of one warp, together or of each lane for itself."""
         places = self.places(start, data.shape[-1])
-        if self.awaited[places].any():
+        if np.count_nonzero(self.awaited[places]):
             raise Hazard(f"{what} writes shared memory that a copy is going to write")
         self.races.writes(warp, places, what, lanes)
         self.bytes[places] = data
@@ -132,7 +168,7 @@ class SharedMemory:
         self.awaited[places] = False
 
     def check_fenced(self, places: Array, what: str) -> None:
-        if self.unfenced[places].any():
+        if np.count_nonzero(self.unfenced[places]):
             raise Hazard(f"{what} reads plain stores that no proxy fence has ordered")
 
 
@@ -209,6 +245,13 @@ class NamedBarrier:
             self.known, self.coming = joined(self.known, self.coming), None
             self.afar = dict(self.coming_afar)
         return goal
+
+
+def in_bounds(places: Array, size: int) -> bool:
+    """Whether all places are in [0, size)."""
+    # Reductions by name: the methods of arrays take twice as long for so few numbers.
+    least, most = np.minimum.reduce(places, None), np.maximum.reduce(places, None)
+    return bool(least >= 0 and most < size)
 
 
 def joined(first: Array | None, second: Array) -> Array:

@@ -24,7 +24,7 @@ from weft.codegen.gpu.interp.memory import (
     from_bytes,
 )
 from weft.codegen.gpu.interp.races import Hazard
-from weft.codegen.gpu.interp.scalars import Lanes
+from weft.codegen.gpu.interp.scalars import Lanes, is_whole
 from weft.codegen.gpu.interp.values import keep
 from weft.codegen.gpu.ir.formats import SMALL
 from weft.codegen.gpu.ir.swizzle import descriptor
@@ -36,11 +36,11 @@ class Matrices(Copies):
     """A warp that multiplies matrices."""
 
     def wgmma(self, statement: ir.Stmt, mask: Lanes) -> None:
-        if not mask.all():
+        if not is_whole(mask):
             raise Hazard("a matrix instruction is reached by part of a warp")
         match statement:
             case ir.Descriptor(name=name, layout=layout, major=major):
-                start = self.one(self.address(statement.address), mask)
+                start = self.address(statement.address, mask)
                 self.descriptors[name] = (start, descriptor(layout, major))
             case ir.Wgmma():
                 self.matrix_open.append(self.issue(statement))
@@ -94,13 +94,13 @@ class Matrices(Copies):
         memory.note_load(places, size, self.warp, what)
         return from_bytes(found, dtype)[..., 0].astype(np.float32)
 
-    def add_registers(self, statement: ir.AddRegisters) -> None:
+    def add_registers(self, statement: ir.AddRegisters, mask: Lanes) -> None:
         total, part = self.registers[statement.target], self.settled(statement.source)
         total[...] = (0 if statement.first else total) + part
         if statement.clear:
             part[...] = 0
 
-    def rows(self, statement: ir.RowStmt) -> None:
+    def rows(self, statement: ir.RowStmt, mask: Lanes) -> None:
         """Statements on the two rows that each lane has of an accumulator."""
         array = (
             statement.source if isinstance(statement, ir.RowMax | ir.RowSum) else statement.target

@@ -108,7 +108,7 @@ class Races:
     def _check_read(self, warp: int, where: Array, what: str) -> None:
         seen = self.seen[warp]
         for other in np.flatnonzero(self.last_read > seen).tolist():
-            if other != warp and (self.read[other, where] > seen[other]).any():
+            if other != warp and np.count_nonzero(self.read[other, where] > seen[other]):
                 raise Hazard(
                     f"{what} of warp {warp} overwrites shared memory that warp {other} may still "
                     "read"
@@ -117,7 +117,7 @@ class Races:
     def check_unread(self, places: Array, known: Array | None) -> None:
         """Nobody may still read these bytes, as far as another block knows."""
         seen = np.zeros(len(self.read), np.int64) if known is None else known
-        if (self.read[:, places.reshape(-1)] > seen[:, None]).any():
+        if np.count_nonzero(self.read[:, places.reshape(-1)] > seen[:, None]):
             raise Hazard("a copy of another block overwrites shared memory that is still read")
 
     def forget(self, places: Array) -> None:
@@ -128,7 +128,7 @@ class Races:
         if self.last_after[warp] != self.meetings[warp]:
             return
         strange = (self.writer[places] == warp) & (self.lane[places] != lanes[:, None])
-        if (strange & (self.after[places] == self.meetings[warp])).any():
+        if np.count_nonzero(strange & (self.after[places] == self.meetings[warp])):
             raise Hazard(
                 f"{what} reads shared memory that another lane of warp {warp} wrote, and they have "
                 "not met since"
@@ -151,11 +151,11 @@ class Races:
     def _check_stored(self, warp: int, where: Array, what: str) -> None:
         ahead = self.last_written > self.seen[warp]
         ahead[warp] = False
-        if not ahead.any():
+        if not np.count_nonzero(ahead):
             return
         writer = self.writer[where]
         others = (writer != _NOBODY) & (writer != warp)
-        if not others.any():
+        if not np.count_nonzero(others):
             return
         late = self.written[where][others] > self.seen[warp][writer[others]]
         if late.any():

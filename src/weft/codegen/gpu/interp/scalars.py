@@ -1,8 +1,13 @@
-"""Scalar expressions of a warp: integers, or vectors of one integer per lane."""
+"""Scalar expressions of a warp: integers, or vectors of one integer per lane.
+
+Most are addresses in shared memory, which are the same in every turn of a loop and in every block:
+`Memo` keeps values by what they depend on. So vectors of lanes are never changed in place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -26,6 +31,9 @@ from weft.foundation.errors import InternalError
 Lanes: TypeAlias = NDArray[np.bool_]
 Value: TypeAlias = int | NDArray[np.int64]
 
+ALL_LANES: Final[Lanes] = np.ones(32, bool)
+"""The mask of a whole warp: to ask whether a mask is this one is faster than to look into it."""
+_NO_LANES: Final[Lanes] = np.zeros(32, bool)
 _LANE: Final = np.arange(32, dtype=np.int64)
 _LIMIT: Final = 1 << 31
 _VECTOR: Final[Mapping[str, Any]] = {
@@ -41,6 +49,10 @@ _VECTOR: Final[Mapping[str, Any]] = {
 }
 _TRUTHS: Final = frozenset({"lt", "le", "eq", "ne", "ge", "gt"})
 """Functions whose results are 0 and 1."""
+_WARP: Final = "%warp"
+"""Among the names that an expression depends on: the number of the warp."""
+_MOST_KEPT: Final = 20_000
+"""Values that are kept at a time, of some 500 bytes each."""
 
 
 class Place(Protocol):
@@ -78,6 +90,83 @@ def evaluate(expression: Scalar, names: Mapping[str, Value], warp: int, block: P
             raise InternalError(f"no meaning for {type(expression).__name__}")
 
 
+@dataclass
+class _Known:
+    """What an expression depends on, and its values so far."""
+
+    expression: Scalar
+    """Held, so that no other one gets its address."""
+    names: tuple[str, ...] | None
+    """None where it depends on the block as well: nothing is kept then."""
+    values: dict[Any, tuple[Any, Value]] = field(default_factory=dict)
+    """By the numbers and the addresses of the vectors that it depends on, which are held too."""
+
+
+class Memo:
+    """The values of a kernel's expressions for lanes, by what they depend on."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+        self.kept = 0
+
+    def value(
+        self, expression: Scalar, names: Mapping[str, Value], warp: int, block: Place
+    ) -> Value:
+        """The value of an expression, which must live as long as the kernel does."""
+        if isinstance(expression, Name):
+            return names[expression.name]
+        if isinstance(expression, Lit):
+            return expression.value
+        known = self._known.get(id(expression))
+        if known is None:
+            known = self._known[id(expression)] = _Known(expression, _depends_on(expression))
+        if known.names is None:
+            return self._compute(expression, names, warp, block)
+        given = [warp if name is _WARP else names[name] for name in known.names]
+        # An address, turned into a negative number, is none that an index has.
+        key = tuple([v if type(v) is int else ~id(v) for v in given])
+        found = known.values.get(key)
+        if found is None:
+            if self.kept == _MOST_KEPT:
+                self._forget()
+            value = self._compute(expression, names, warp, block)
+            known.values[key] = found = (given, value)
+            self.kept += 1
+        return found[1]
+
+    def _compute(
+        self, expression: Scalar, names: Mapping[str, Value], warp: int, block: Place
+    ) -> Value:
+        if isinstance(expression, Op):
+            left = self.value(expression.lhs, names, warp, block)
+            return _apply(expression, left, self.value(expression.rhs, names, warp, block))
+        return evaluate(expression, names, warp, block)
+
+    def _forget(self) -> None:
+        for known in self._known.values():
+            known.values.clear()
+        self.kept = 0
+
+
+def _depends_on(expression: Scalar) -> tuple[str, ...] | None:
+    """The names in an expression, or None where it asks for the number of the block."""
+    found: dict[str, None] = {}
+    open_ends = [expression]
+    while open_ends:
+        match open_ends.pop():
+            case Op(lhs=lhs, rhs=rhs):
+                open_ends += (lhs, rhs)
+            case Name(name=name):
+                found[name] = None
+            case Special(which=Which.THREAD | Which.WARP):
+                found[_WARP] = None
+            case Special(which=Which.BLOCK):
+                return None
+            case Wide(value=inner) | TableAt(index=inner):
+                open_ends.append(inner)
+    return tuple(found)
+
+
 def _lookup(kernel: ir.Kernel, table: str, index: Value) -> Value:
     values = next(found.values for found in kernel.tables if found.name == table)
     if isinstance(index, int):
@@ -101,7 +190,7 @@ def _apply(expression: Op, left: Value, right: Value) -> Value:
 
 
 def _least(value: Value) -> int:
-    return value if isinstance(value, int) else int(value.min())
+    return value if isinstance(value, int) else int(np.minimum.reduce(value))
 
 
 def is_wide(expression: Scalar) -> bool:
@@ -115,8 +204,23 @@ def is_wide(expression: Scalar) -> bool:
             return False
 
 
+def is_whole(mask: Lanes) -> bool:
+    """Whether all lanes are active."""
+    return mask is ALL_LANES or np.count_nonzero(mask) == mask.size
+
+
+def among(mask: Lanes, value: Value) -> Lanes:
+    """The active lanes for which a condition holds."""
+    if isinstance(value, int):
+        return mask if value else _NO_LANES
+    found: Lanes = mask & (value != 0)
+    return found
+
+
 def truth(value: Value) -> Lanes:
     """A condition, for every lane."""
+    if isinstance(value, int):
+        return ALL_LANES if value else _NO_LANES
     found: Lanes = np.asarray(value) != 0
     return found if found.shape == _LANE.shape else np.broadcast_to(found, _LANE.shape)
 
@@ -133,7 +237,7 @@ def only(value: Value, mask: Lanes) -> int:
     """A number on which the active lanes agree."""
     if isinstance(value, int):
         return value
-    active = value[mask]
+    active = value if mask is ALL_LANES else value[mask]
     if not (active == active[0]).all():
         raise Hazard("the lanes of a warp disagree on a number they must share")
     return int(active[0])

@@ -26,7 +26,7 @@ from weft.codegen.gpu.interp.memory import (
 )
 from weft.codegen.gpu.interp.products import Matrices
 from weft.codegen.gpu.interp.races import Hazard
-from weft.codegen.gpu.interp.scalars import Lanes, truth
+from weft.codegen.gpu.interp.scalars import Lanes, among, is_whole
 from weft.codegen.gpu.interp.values import keep
 from weft.codegen.gpu.ir.formats import held_bytes
 from weft.foundation.dtypes import DType
@@ -42,7 +42,7 @@ class Elements(Matrices):
         memory = self.block.memory
         match statement:
             case ir.LoadElement(name=name, offset=offset, guard=guard):
-                lanes = mask & truth(self.value(guard))
+                lanes = among(mask, self.value(guard))
                 source = self.block.arrays[statement.buffer]
                 found = load_element(source, self.value(offset), lanes, statement.fill)
                 keep(self, name, statement.dtype, found)
@@ -52,7 +52,7 @@ class Elements(Matrices):
                 places = self.places(target)[: 8 * count]
                 memory.store(places, rows, self.warp, "stmatrix")
             case ir.DrawBits():
-                if not mask.all():
+                if not is_whole(mask):
                     raise Hazard("part of a warp draws random bits")
                 draw_bits(statement, self)
             case ir.Epilogue(acc=acc, out=out):
@@ -66,7 +66,7 @@ class Elements(Matrices):
             case ir.StGlobalVec():
                 store_vectors(statement, self, mask)
             case ir.StGlobalRow(source=place, vector=vector):
-                if not mask.all():
+                if not is_whole(mask):
                     raise Hazard("a row is stored by part of a warp")
                 each = np.arange(WARP)
                 count, what = 16 if vector else 4, "storing a row"
@@ -113,7 +113,7 @@ class Elements(Matrices):
         """The bytes that each lane reads for itself; in place of lanes that do not, those of one
         that does."""
         memory = self.block.memory
-        if mask.all():
+        if is_whole(mask):
             return memory.load_each(places, size, self.warp, "a load", _EACH)
         each = np.flatnonzero(mask)
         memory.note_load(places[mask], size, self.warp, "a load", each)

@@ -9,16 +9,17 @@ import numpy as np
 from weft.codegen.gpu.interp.elements import apply, in_range, load_element
 from weft.codegen.gpu.interp.memory import Array
 from weft.codegen.gpu.interp.races import Hazard
-from weft.codegen.gpu.interp.scalars import Lanes, Value, truth
+from weft.codegen.gpu.interp.scalars import Lanes, Value, among, is_whole, truth
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.element_ops import ElementOp
-from weft.codegen.gpu.ir.scalar import Lit, Scalar
+from weft.codegen.gpu.ir.scalar import Scalar
 from weft.foundation import functions, numeric, philox
 from weft.foundation.digit_sort import sort_keys
 from weft.foundation.dtypes import SI64, UI32, DType
 from weft.foundation.errors import SpecViolation
 
 _LANE = np.arange(32)
+_ALL = (32,)
 
 
 class Warp(Protocol):
@@ -36,7 +37,8 @@ class Warp(Protocol):
 
 def keep(warp: Warp, name: str, dtype: DType, array: Array) -> None:
     """Name a value: 32 elements of a dtype."""
-    warp.elements[name] = np.broadcast_to(np.asarray(array, dtype.numpy), (32,))
+    found = np.asarray(array, dtype.numpy)
+    warp.elements[name] = found if found.shape == _ALL else np.broadcast_to(found, _ALL)
     warp.dtypes[name] = dtype
 
 
@@ -61,18 +63,18 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
         case values.Variable(name=name, dtype=dtype, start=start):
             keep(warp, name, dtype, np.asarray(start))
         case values.Assign(name=name, source=source, guard=guard):
-            lanes = mask & truth(warp.value(guard))
+            lanes = among(mask, warp.value(guard))
             new = np.where(lanes, warp.elements[source], warp.elements[name])
             keep(warp, name, warp.dtypes[name], new)
         case values.Choose(name=name, dtype=dtype, cond=cond, x=x, y=y):
             chosen = np.where(truth(warp.value(cond)), warp.elements[x], warp.elements[y])
             keep(warp, name, dtype, chosen)
         case values.Shuffle(name=name, dtype=dtype, source=source, mask=bits):
-            if not mask.all():
+            if not is_whole(mask):
                 raise Hazard("an exchange is reached by part of a warp")
             keep(warp, name, dtype, warp.elements[source][_LANE ^ bits])
         case values.ShuffleDown(name=name, dtype=dtype, source=source, count=count):
-            if not mask.all():
+            if not is_whole(mask):
                 raise Hazard("an exchange is reached by part of a warp")
             behind = np.where(_LANE + count < _LANE.size, _LANE + count, _LANE)
             keep(warp, name, dtype, warp.elements[source][behind])
@@ -86,11 +88,11 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
             _check_alignment(node.offset, len(sources), warp, mask)
             _store(node, sources, warp, mask)
         case values.CombineElement():
-            _combine(node, warp, mask & truth(warp.value(node.guard)))
+            _combine(node, warp, among(mask, warp.value(node.guard)))
         case values.PlaceOf(name=name, source=source, size=size):
             warp.names[name] = _place(warp.elements[source], size)
         case values.Report():
-            _report(node, warp, mask & truth(warp.value(node.guard)))
+            _report(node, warp, among(mask, warp.value(node.guard)))
 
 
 def _combine(node: values.CombineElement, warp: Warp, lanes: Lanes) -> None:
@@ -134,12 +136,11 @@ def _compute(op: ElementOp, warp: Warp, mask: Lanes) -> None:
         # Lanes without a point hold zeros; what they divide by does not matter.
         divisor = arguments[op.args[1]]
         arguments[op.args[1]] = np.where(divisor == 0, divisor.dtype.type(1), divisor)
-    with np.errstate(**functions.QUIET):
-        keep(warp, op.name, op.dtype, apply(op, arguments, warp.dtypes))
+    keep(warp, op.name, op.dtype, apply(op, arguments, warp.dtypes))
 
 
 def _alike(node: values.Alike, warp: Warp, mask: Lanes) -> None:
-    if not mask.all():
+    if not is_whole(mask):
         raise Hazard("lanes are compared by part of a warp")
     number = _lanes_at(node.number, warp)
     if number.min() < 0 or number.max() >= 1 << node.bits:
@@ -163,7 +164,8 @@ def _words(node: values.Words, warp: Warp, mask: Lanes) -> None:
 
 
 def _lanes_at(offset: Scalar, warp: Warp) -> Array:
-    return np.broadcast_to(np.asarray(warp.value(offset)), (32,))
+    found = warp.value(offset)
+    return np.full(_ALL, found) if isinstance(found, int) else found
 
 
 def _check_alignment(offset: Scalar, count: int, warp: Warp, lanes: Lanes) -> None:
@@ -172,20 +174,21 @@ def _check_alignment(offset: Scalar, count: int, warp: Warp, lanes: Lanes) -> No
 
 
 def _load_vector(node: values.LoadVector, warp: Warp, mask: Lanes) -> None:
-    lanes = mask & truth(warp.value(node.guard))
+    lanes = among(mask, warp.value(node.guard))
     source = warp.block.arrays[node.buffer]
     _check_alignment(node.offset, len(node.names), warp, lanes)
+    first = warp.value(node.offset)
     for number, name in enumerate(node.names):
-        found = load_element(source, warp.value(node.offset + Lit(number)), lanes, 0)
+        found = load_element(source, first + number, lanes, 0)
         keep(warp, name, node.dtype, found)
 
 
 def _load_across(node: values.LoadAcross, warp: Warp, mask: Lanes) -> None:
     source = warp.block.arrays[node.buffer]
-    count = _lanes_at(node.count, warp)
+    count, first = _lanes_at(node.count, warp), warp.value(node.offset)
     for number, name in enumerate(node.names):
-        place = warp.value(node.offset + Lit(number))
-        keep(warp, name, node.dtype, load_element(source, place, mask & (number < count), 0))
+        lanes = mask & (number < count)
+        keep(warp, name, node.dtype, load_element(source, first + number, lanes, 0))
 
 
 def _store(
@@ -194,11 +197,11 @@ def _store(
     warp: Warp,
     mask: Lanes,
 ) -> None:
-    lanes = mask & truth(warp.value(node.guard))
+    lanes = among(mask, warp.value(node.guard))
     target = warp.block.arrays[node.buffer]
     for number, name in enumerate(sources):
         place = _lanes_at(node.offset, warp)[lanes] + number
         in_range(target, place)
-        if np.unique(place).size != place.size:
+        if len(set(place.tolist())) != place.size:
             raise Hazard("two lanes store the same element")
         target[place] = warp.elements[name][lanes]

@@ -6,9 +6,9 @@ Matrix units take channels by the row of a copy, 64 of them; three would be lost
 innermost axis that windows move over is folded into the channels, in a copy of the image, and those
 outside of it while windows do not overlap: what the patches of an image are embedded by becomes a
 product. Of the next one, where windows move by several rows, so many rows become channels too: the
-copy is as large, and its rows are longer and follow one another.
+copy is as large, but for zeros that make whole rows of it, and its rows follow one another.
 
-    t[i, 2*p + r, q, j], r < 7    -->    t[i, p + a, q, k], k = 21*b + j < 42, r = 2*a + b, a < 4
+    t[i, 2*p + r, q, j], r < 7    -->    t[i, p + a, q, k], k = 32*b + j < 64, r = 2*a + b, a < 4
 
 The gradient of their filters sums over places instead: there all taps and channels of a window
 become the columns of a matrix, a row for each place, and the gradient is a product of matrices.
@@ -39,6 +39,10 @@ from weft.region.fitting.boards import (
 from weft.region.ir import Kernel, KernelAxis, Let, Output, Pattern, Read, Reduce, Roles, Tensor
 from weft.target.target import Target
 
+ROW: Final = 64
+"""16-bit elements of a row of a copy."""
+_MOST_ROOM: Final = 1.6
+"""Times as many channels as there are may be kept for the sake of whole rows."""
 _MOST_BYTES: Final = 1 << 32
 """Of a copy of all windows: more memory is not taken for a faster sum."""
 
@@ -56,7 +60,7 @@ def with_folded_windows(
         if board is None or not board.is_summed or kernel.sizes[board.channels] >= FEWEST:
             continue
         fold = _fold(board)
-        if fold.size < FEWEST:
+        if fold.own * fold.steps < FEWEST:
             continue
         image = _image(fold, f"{kernel.name}_image")
         filters = _filters(kernel, roles, other, fold)
@@ -179,11 +183,35 @@ class Fold:
     stepped: Pair | None = None
 
     @property
+    def own(self) -> int:
+        """What lies side by side already: channels and the taps in `whole`."""
+        sizes = self.board.sizes
+        return sizes[self.board.channels] * math.prod(sizes[pair.tap] for pair in self.whole)
+
+    @property
+    def steps(self) -> int:
+        return self.stepped.step if self.stepped else 1
+
+    @property
+    def room(self) -> int:
+        """Channels for each step of `stepped`: those there are, and zeros that make whole rows of a
+        copy of all of them, where these are not too many. Copies that end within a row take the
+        copy engine twice as long, and numbers of two digits are taken apart by shifts then."""
+        count = self.own * self.steps
+        row = ROW if count > ROW // 2 else ROW // 2
+        padded = -(-count // row) * row
+        return padded // self.steps if padded <= _MOST_ROOM * count else self.own
+
+    @property
     def size(self) -> int:
         """The channels there are then."""
-        sizes = self.board.sizes
-        own = sizes[self.board.channels] * math.prod(sizes[pair.tap] for pair in self.whole)
-        return own * (self.stepped.step if self.stepped else 1)
+        return self.room * self.steps
+
+    @property
+    def inside(self) -> Guard:
+        """Which of them are no zeros, but for taps beyond the last."""
+        channel = axis(self.board.channels)
+        return Guard(channel % self.room if self.stepped else channel, self.own)
 
     @property
     def gone(self) -> set[str]:
@@ -201,12 +229,15 @@ class Fold:
     def digits(self) -> dict[str, Expr]:
         """Taps and the channel of a folded channel."""
         found: dict[str, Expr] = {}
-        sizes, rest = self.board.sizes, axis(self.board.channels)
-        for name in (self.board.channels, *(pair.tap for pair in reversed(self.whole))):
+        sizes, channel = self.board.sizes, axis(self.board.channels)
+        rest = channel % self.room if self.stepped else channel
+        for name in (self.board.channels, *(pair.tap for pair in reversed(self.whole[1:]))):
             found[name] = rest % sizes[name]
             rest = floordiv(rest, sizes[name])
+        found[self.whole[0].tap] = rest  # below its size, as `inside` says
         if self.stepped is not None:
-            found[self.stepped.tap] = axis(self.stepped.tap) * self.stepped.step + rest
+            step = floordiv(channel, self.room)
+            found[self.stepped.tap] = axis(self.stepped.tap) * self.stepped.step + step
         return found
 
 
@@ -238,8 +269,8 @@ def _image(fold: Fold, name: str) -> Copy:
     sizes |= {pair.tap: rest[pair].size({**board.sizes, **fold.taps}) for pair in kept}
     sizes |= {pair.place: board.sizes[pair.place] for pair in fold.whole}
     sizes[board.channels] = _pad_to_line(fold.size)
-    guards = [Guard(substitute(g.expr, moved), g.size) for g in board.read.guards]
-    guards.append(Guard(axis(board.channels), fold.size))
+    guards = [_without_quotient(substitute(g.expr, moved), g.size) for g in board.read.guards]
+    guards.append(fold.inside)
     if stepped is not None:
         guards.append(Guard(moved[stepped.tap], stepped.size(board.sizes)))
     index = tuple(substitute(expr, moved) for expr in board.read.index)
@@ -251,6 +282,17 @@ def _image(fold: Fold, name: str) -> Copy:
         axis(board.channels),
     )
     return copied(name, board.let, read, sizes, place)
+
+
+def _without_quotient(expr: Expr, size: int) -> Guard:
+    """`0 <= e + v // d < size` as `0 <= d * e + v < d * size`, which takes no division. Shifts
+    stay, since neighbours share them."""
+    quotients = [term for term, factor in expr.terms if isinstance(term, FloorDiv) and factor == 1]
+    if len(quotients) != 1 or not quotients[0].divisor & (quotients[0].divisor - 1):
+        return Guard(expr, size)
+    (found,) = quotients
+    rest = expr - floordiv(found.value, found.divisor)
+    return Guard(rest * found.divisor + found.value, size * found.divisor)
 
 
 def _filters(kernel: Kernel, roles: Roles, side: str, fold: Fold) -> Copy:
@@ -265,7 +307,7 @@ def _filters(kernel: Kernel, roles: Roles, side: str, fold: Fold) -> Copy:
     moved = fold.digits
     index = tuple(substitute(expr, moved) for expr in let.expr.index)
     guards = [Guard(substitute(g.expr, moved), g.size) for g in let.expr.guards]
-    guards.append(Guard(axis(channels), fold.size))
+    guards.append(fold.inside)
     guards += [Guard(moved[name], kernel.sizes[name]) for name in fold.taps]
     read = Read(let.expr.tensor, index, tuple(guards), 0.0)
     return copied(f"{kernel.name}_filters", let, read, sizes, tuple(map(axis, sizes)))

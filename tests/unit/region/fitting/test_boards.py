@@ -44,6 +44,17 @@ def test_an_image_that_windows_do_not_reach_beyond_is_copied_as_far_as_they_reac
     assert [axis.size for axis in copy_in(program).axes] == [2, 16, 17, 64]
 
 
+@pytest.mark.parametrize(("window", "inputs", "size"), [(7, 3, 64), (7, 4, 64), (7, 5, 72)])
+def test_windows_of_few_channels_become_whole_rows(window: int, inputs: int, size: int) -> None:
+    """Copies that end within a row take the copy engine twice as long, and so do many zeros."""
+    program = Case(
+        size=(32, 32), inputs=inputs, window=(window, window), stride=2, pad=window // 2
+    ).program()
+    assert copy_in(program).axes[-1].size == size
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
 def test_zeros_lie_between_the_elements_of_a_gradient() -> None:
     program = Case(size=(17, 17), stride=2).gradient(0)
     assert [axis.size for axis in copy_in(program).axes] == [2, 19, 19, 64]

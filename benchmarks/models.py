@@ -510,18 +510,20 @@ def main() -> int:
         parser.error(f"no peer is called {', '.join(sorted(strange))}")
     if options.host and options.device != "cuda":
         parser.error("--host is for a GPU")
+    known, names = [case.name for case in cases()], options.models.split(",")
+    for name in names:
+        if not any(fnmatch(each, name) for each in known):
+            parser.error(f"no model is called {name!r}; the models are {', '.join(known)}")
     if options.device == "cuda":
         need_gpu("`--tiny --device cpu` runs small models here")
     weft.set_default_backend(options.device)
     rows = []
     for case in cases():
-        if any(fnmatch(case.name, name) for name in options.models.split(",")):
+        if any(fnmatch(case.name, name) for name in names):
             name = f"{case.name}, made small" if options.tiny else case.name
             print(name, flush=True)
             rows.append(row(replace(case, name=name), measured(case, options)))
             print(rows[-1], flush=True)
-    if not rows:
-        parser.error(f"no model is called {options.models}")
     print(
         "\n| model | weft ms | peers ms | best peer / weft | first calls s | peak GB |\n"
         "|---|---|---|---|---|---|"

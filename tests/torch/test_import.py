@@ -53,6 +53,14 @@ def test_results_and_gradients_are_torchs(name: str) -> None:
     assert slope < 2e-4
 
 
+def test_arguments_that_a_module_does_not_take_are_told() -> None:
+    module = torch.nn.Linear(4, 2)
+    said = r"ExportFailed at test_import\.py:\d+: \[from_module\] torch cannot export Linear with"
+    for example in (torch.randn(2, 3), (torch.randn(2, 4), 1, 2)):
+        with pytest.raises(weft.UserError, match=said):
+            weft.torch.from_module(module, example)
+
+
 def test_a_module_keeps_its_names_and_can_be_trained() -> None:
     module = Small().eval()
     ours = weft.torch.from_module(module, torch.randn(2, 3, 4, 4))

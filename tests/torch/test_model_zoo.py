@@ -9,7 +9,7 @@ import weft
 
 torch = pytest.importorskip("torch")
 from benchmarks.model_zoo import WEFT, torch_library  # noqa: E402
-from benchmarks.models import Case, Weft, cases, torch_generation  # noqa: E402
+from benchmarks.models import Case, Weft, cases, main, torch_generation  # noqa: E402
 
 CASES = {case.name.split()[0]: case for case in cases() if not case.trains and not case.cache}
 GENERATING = {case.name: case for case in cases() if case.cache}
@@ -39,3 +39,15 @@ def test_the_same_tokens_on_both_sides(case: Case) -> None:
     other = torch_generation(theirs, [torch.as_tensor(d) for d in data], caches, "eager")
     for _ in range(3):
         np.testing.assert_allclose(np.asarray(mine()), other().numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_who_names_no_model_is_told_the_models(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["models", "--models", "gpt2*,nosuch", "--device", "cpu", "--tiny"]
+    monkeypatch.setattr("sys.argv", given)
+    with pytest.raises(SystemExit):
+        main()
+    told = capsys.readouterr().err
+    assert "no model is called 'nosuch'; the models are " in told
+    assert all(case.name in told for case in cases())

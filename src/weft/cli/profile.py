@@ -34,6 +34,8 @@ def profile_command(
 
     Every program that it runs through Weft is run once more, kernel by kernel.
     """
+    if most < 1:
+        raise UserError(f"--most is the number of rows, 1 or more, not {most}")
     if by not in KEYS:
         raise UserError(f"--by is {', '.join(KEYS)}, not {by!r}")
     if trace is not None:

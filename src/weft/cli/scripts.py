@@ -28,16 +28,20 @@ def run_script(script: Path, args: Sequence[str]) -> None:
             runpy.run_path(str(script), run_name="__main__")
         except SystemExit as done:
             if done.code not in (None, 0):
-                _give_up(script, f"it ended with exit code {done.code}")
+                # What Python does with it: a number is the exit code, all else is shown.
+                code = done.code if isinstance(done.code, int) else 1
+                if not isinstance(done.code, int):
+                    print(done.code, file=sys.stderr)
+                _give_up(script, f"it ended with exit code {code}", code)
         except Exception as error:
             own = _from_script(error.__traceback__, script)
             traceback.print_exception(error.with_traceback(own))
             _give_up(script, f"it raised {type(error).__name__}")
 
 
-def _give_up(script: Path, why: str) -> None:
+def _give_up(script: Path, why: str, code: int = 1) -> None:
     print(f"error: {script} did not come to its end: {why}", file=sys.stderr)
-    raise typer.Exit(1)
+    raise typer.Exit(code)
 
 
 def _from_script(found: TracebackType | None, script: Path) -> TracebackType | None:

@@ -195,6 +195,10 @@ def test_tables_have_a_row_for_what_is_asked_for() -> None:
     assert "more" in found.table("op", most=1).splitlines()[-1]
     with pytest.raises(UserError, match=r"^InvalidCall at test_profile\.py:\d+: .*'colour'"):
         found.table("colour")
+    strange: list[Any] = [0, -3, 1.5, True]
+    for most in strange:
+        with pytest.raises(UserError, match="most is the number of rows, 1 or more"):
+            found.table(most=most)
     with pytest.raises(UserError, match=r"at test_profile\.py:\d+: .*cannot write"):
         found.save("/nowhere/at/all.json")
 
@@ -218,6 +222,33 @@ def test_the_command_runs_a_script(tmp_path: Path) -> None:
     assert "runpy" not in found.output
     assert "it raised SyntaxError" in found.output
     assert run(app, ["profile", str(script), "--by", "colour"]).exit_code == 1
+    for most in ("0", "-3"):
+        found = run(app, ["profile", str(script), "--most", most])
+        assert (found.exit_code, "1 or more" in str(found.exception)) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("3", 3), ("True", 1), ("'no data'", 1), ("None", 0), ("0", 0)]
+)
+def test_the_command_ends_as_the_script_does(tmp_path: Path, end: str, code: int) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import weft\nweft.ones(3).eval()\nraise SystemExit({end})\n")
+    found = CliRunner().invoke(app, ["profile", str(script)])
+    assert found.exit_code == code
+    assert ("no data" in found.output) == ("no data" in end)
+
+
+def test_what_runs_in_a_profile_inside_another_counts_in_both() -> None:
+    x, f = weft.ones((3,)).eval(), weft.jit(lambda x: weft.exp(x) * 2.0)
+    with weft.profile(show=False) as outer:
+        f(x)
+        with weft.profile(show=False) as inner:
+            f(x)
+        f(x)
+    assert len(outer.spans) == 3 * len(inner.spans) > 0
+    assert len(outer.runs) == 3
+    starts = [span.start for span in outer.runs]
+    assert starts == sorted(starts)
 
 
 def test_a_profile_can_be_used_again(tmp_path: Path) -> None:
@@ -228,7 +259,7 @@ def test_a_profile_can_be_used_again(tmp_path: Path) -> None:
     with again as second, again as inner:
         f(x)
     assert len(first.spans) == len(inner.spans) > 0
-    assert not second.spans
+    assert [span.name for span in second.spans] == [span.name for span in inner.spans]
     watched = weft.trace(weft.TraceConfig(profile_backend=True))
     for _ in range(2):
         with watched as tracer:

@@ -429,9 +429,17 @@ def from_module(
     if not isinstance(module, torch.nn.Module):
         raise UserError(f"a torch.nn.Module is wanted, not {a_type(module)}", "NotAModule")
     args = example if isinstance(example, tuple) else (example,)
-    program = torch.export.export(
-        module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
-    )
+    try:
+        program = torch.export.export(
+            module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
+        )
+    except Exception as error:
+        said = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+        raise UserError(
+            f"torch cannot export {type(module).__name__} with these arguments: {said}; call it "
+            "with them first, and give arguments that it takes",
+            "ExportFailed",
+        ) from None
     made = from_exported(program)
     made.source.name = type(module).__name__
     return made

@@ -60,7 +60,8 @@ def profile(
 
     `trace` is a file for Perfetto or chrome://tracing. `as p` has the numbers: `p.table("line")`,
     `p.spans`. With `show` off nothing is printed. What this gives can be used again: every block
-    has numbers of its own, and the file is that of the last.
+    has numbers of its own, and the file is that of the last. What runs in a block inside another
+    one counts in both.
     """
     path = None if trace is None else Path(trace)
     if path is not None:
@@ -110,6 +111,9 @@ def _watch_programs(tracer: ProgramTracer) -> Iterator[ProgramTracer]:
         yield tracer
     finally:
         WATCH.tracer = before
+        outer = before.profile if isinstance(before, ProgramTracer) else None
+        if outer is not None and tracer.profile is not None:
+            outer.take_over(tracer.profile)
         tracer.close()
 
 

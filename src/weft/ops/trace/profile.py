@@ -13,14 +13,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from weft.driver.execute import Prepared
 from weft.driver.stages.origins import Origin
 from weft.foundation.calls import told
-from weft.foundation.errors import UserError
+from weft.foundation.errors import UserError, brief
 from weft.foundation.lines import Place
 from weft.ptir.ir import Body, Instruction
 from weft.ptir.ops.callback import repeating
@@ -106,6 +106,13 @@ class Profile:
         start, thread = end - seconds - self.origin, threading.get_ident()
         self.spans.append(Span(name, start, seconds, thread, detail, program, origin))
 
+    def take_over(self, inner: Profile) -> None:
+        """What a profile inside this one has seen was run inside this one too."""
+        late = inner.origin - self.origin
+        pairs = ((self.spans, inner.spans), (self.runs, inner.runs), (self.laps, inner.laps))
+        for own, seen in pairs:
+            own += [replace(span, start=span.start + late) for span in seen]
+
     def summary(self, *, kinds: bool = False) -> str:
         """A table: share of the time, seconds, calls, name; the most expensive first. With `kinds`,
         kernels whose names differ in their numbers only are one row."""
@@ -127,6 +134,8 @@ class Profile:
         first, with the kernel, op, line and layer that took most of it."""
         if by not in KEYS:
             raise UserError(f"a profile has a row for each {' or '.join(KEYS)}, not {by!r}")
+        if most is not None and (type(most) is not int or most < 1):
+            raise UserError(f"most is the number of rows, 1 or more, or None, not {brief(most)}")
         groups: dict[tuple[str, ...], list[Span]] = {}
         for span in self.spans:
             groups.setdefault(KEYS[by](span), []).append(span)

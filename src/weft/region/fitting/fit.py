@@ -27,7 +27,7 @@ from weft.region.fitting.turned_filters import (
     with_filters_in_place,
     with_known_places,
 )
-from weft.region.fitting.turned_windows import with_turned_windows
+from weft.region.fitting.turned_windows import with_turned_windows, with_written_windows
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.fitting.wide_sums import with_wide_sums
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
@@ -102,6 +102,9 @@ def _prepare_kernel(
         patches = groups or with_patches(kernel, tensors, target)
         folded = patches or with_folded_windows(kernel, tensors, target)
         return folded or with_boards(kernel, tensors, target)
+    written = with_written_windows(kernel, tensors, target)
+    if written is not None:
+        return _align_operands(written, tensors, target)
     turned = with_turned_windows(kernel, tensors)
     if turned is not None:
         known = {**tensors, turned.tensor.name: turned.tensor}

@@ -12,7 +12,7 @@ from weft.codegen.gpu.body.scopes import Scope
 from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.maps.map import Elementwise
 from weft.plan.ir import MapPlan
-from weft.region.ir import Kernel, Let, Read
+from weft.region.ir import Kernel, Let
 from weft.target.target import Target
 
 
@@ -26,8 +26,8 @@ L = TypeVar("L", bound=Layout)
 
 
 class Staged(Elementwise, Generic[L]):
-    """Blocks of threads that lay their parts of some operands, the staged ones, into tiles of
-    shared memory first."""
+    """Blocks of threads that lay their parts of some operands, the staged ones, or of what is made
+    of them, into tiles of shared memory first."""
 
     def __init__(
         self,
@@ -58,15 +58,17 @@ class Staged(Elementwise, Generic[L]):
     def threads(self) -> int:
         return self.plan.threads
 
-    def read(self, let: Let, read: Read, home: Scope) -> None:
-        """What was loaded comes from shared memory."""
-        if self.loading or let.name not in self.staged:
-            super().read(let, read, home)
-            return
-        name = self.fresh()
-        home.made[let.name] = name
-        home.body.append(self.taken(name, let, home))
+    def value(self, name: str, scope: Scope) -> str:
+        """What was staged comes from shared memory."""
+        if self.loading or name not in self.staged:
+            return super().value(name, scope)
+        let = self.staged[name]
+        home = self.home(let.axes, scope)
+        if name not in home.made:
+            home.made[name] = self.fresh()
+            home.body.append(self.taken(home.made[name], let, home))
+        return home.made[name]
 
     def taken(self, name: str, let: Let, home: Scope) -> ir.Stmt:
-        """The element of a staged operand at a point, out of its tile."""
+        """The element of what is staged at a point, out of its tile."""
         raise NotImplementedError

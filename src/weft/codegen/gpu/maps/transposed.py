@@ -2,7 +2,8 @@
 
     block   `block` points of the axis that results lie along, by as many of the one that some
             operands do
-    load    every such operand's block, in vectors along its own axis, into shared memory
+    load    every such operand's block, in vectors along its own axis, into shared memory: what is
+            made of several of them, and of numbers, in their place
     store   in vectors along the results' axis; what was loaded comes from shared memory
 
 So both sides touch memory in whole lines. In shared memory rows of a block are an odd number of
@@ -34,7 +35,7 @@ from weft.foundation.errors import Finding
 from weft.plan.ir import MapPlan, Plan
 from weft.plan.transposes import crossing_of, row_axes, turned_reads
 from weft.region.form import Crossing
-from weft.region.ir import Kernel, Let, Tensor
+from weft.region.ir import Binary, Cast, Const, Kernel, Let, Select, Tensor, Unary, operands
 from weft.target.target import Target
 
 _BANKS = 32
@@ -54,7 +55,7 @@ def _refusals(
     if crossing is None:
         yield refuse("Block", "no operand lies across the results")
         return
-    rows, turned = kernel.sizes[crossing.rows], _turned_reads(kernel, tensors, crossing)
+    rows, turned = kernel.sizes[crossing.rows], _staged(kernel, tensors, crossing)
     for vector in (plan.vector, *(_vector(let.dtype, rows) for let in turned)):
         if plan.block % vector or (plan.block * plan.block) % (plan.threads * vector):
             yield refuse(
@@ -85,9 +86,30 @@ def _blocks_along(
     return found
 
 
-def _turned_reads(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> list[Let]:
-    """The reads that go through shared memory."""
-    return [let for let, _ in turned_reads(kernel, tensors, crossing)]
+def _staged(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -> list[Let]:
+    """What goes through shared memory: reads that lie across the results, or what is made of these
+    alone where that is less."""
+    reads = [let for let, _ in turned_reads(kernel, tensors, crossing)]
+    lets, across = kernel.lets, {let.name for let in reads}
+    for let in kernel.body:
+        used = [name for name in operands(let) if not isinstance(lets[name].expr, Const)]
+        plain = isinstance(let.expr, Unary | Binary | Cast | Select)
+        if plain and used and across.issuperset(used):
+            across.add(let.name)
+    wanted = {output.value for output in kernel.outputs}
+    wanted.update(n for let in kernel.body if let.name not in across for n in operands(let))
+    made = [let for let in kernel.body if let.name in across & wanted]
+    return made if _bytes(made) < _bytes(reads) else reads
+
+
+def _bytes(lets: Sequence[Let]) -> int:
+    """Of a point, in whole words."""
+    return sum(_word(let.dtype) for let in lets)
+
+
+def _word(dtype: DType) -> int:
+    """Bytes of a value in shared memory: they wait in whole words."""
+    return 8 if dtype.bits == 64 else 4
 
 
 def _vector(dtype: DType, rows: int) -> int:
@@ -103,8 +125,7 @@ class _Layout:
 
     def __init__(self, dtype: DType, rows: int, plan: MapPlan) -> None:
         wraps = (plan.block - 1) // _BANKS
-        self.word = 8 if dtype.bits == 64 else 4
-        """Bytes of a value: they wait in whole words."""
+        self.word = _word(dtype)
         self.down, self.on = (_skew(vector) for vector in (_vector(dtype, rows), plan.vector))
         self.pitch = (plan.block + wraps * self.down) | 1
         self.bytes = (plan.block * self.pitch + wraps * self.on) * self.word
@@ -148,9 +169,7 @@ class Blocks(Staged[_Layout]):
         assert crossing is not None
         self.crossing, self.rows = crossing, row_axes(kernel, tensors, crossing)
         rows = kernel.sizes[crossing.rows]
-        staged = [
-            (t, _Layout(t.dtype, rows, plan)) for t in _turned_reads(kernel, tensors, crossing)
-        ]
+        staged = [(t, _Layout(t.dtype, rows, plan)) for t in _staged(kernel, tensors, crossing)]
         sizes = _blocks_along(kernel, crossing, self.rows, plan.block)
         super().__init__(kernel, refs, plan, staged, sizes, target)
         self.inside: dict[int, _Inside] = {}

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.agree.test_random_oracle import scalar_normal, scalar_uniform
+from tests.support.random_oracle import scalar_normal, scalar_uniform
 from weft.foundation.dtypes import F32, as_dtype
 from weft.ptir import Builder
 

@@ -7,9 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from tests.agree.test_images import wide
-from tests.agree.test_phases import data
 from tests.support.gpu_convolutions import Case
+from tests.support.images import data, wide
 from weft.driver.compile import Executable, compile_program
 from weft.driver.execute import run
 

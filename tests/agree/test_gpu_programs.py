@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from numpy.typing import NDArray
 
@@ -14,13 +13,14 @@ from examples.make_programs import attention, softmax_layernorm
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import ODD, TARGETS, Maker, through_stages
+from tests.support.gpu_random import KINDS, numbers, with_epilogue
 from weft.codegen.gpu.compile import architecture
 from weft.driver.code import gpu_kernels
 from weft.driver.cuda import CudaBackend
-from weft.foundation.dtypes import BY_NAME, DType
+from weft.foundation.dtypes import BY_NAME
 from weft.foundation.errors import Unimplemented
 from weft.plan.ir import MmaPlan
-from weft.ptir import Builder, Program
+from weft.ptir import Program
 from weft.target.known import target_named
 from weft.testing.compare import compare
 from weft.testing.random_programs import random_program
@@ -49,32 +49,6 @@ def test_odd_sizes_agree(name: str, dtype: str, target: str) -> None:
 
 
 # -- epilogues -------------------------------------------------------------------------------------
-
-KINDS = ("i1", "si8", "si32", "ui64", "f16", "f64")
-
-
-def with_epilogue(dtype: str, *, whole: bool) -> Program:
-    """A matrix product chosen by, or added to, a tensor of another dtype."""
-    b = Builder()
-    x, w = b.param("bf16", [24, 32]), b.param("bf16", [32, 40])
-    other = b.param(dtype, [24, 40] if whole else [40])
-    y = b.matmul(x, w)
-    spread = other if whole else b.broadcast_to(other, y.shape)
-    if dtype == "i1":
-        return b.build(b.select(spread, y, b.full([24, 40], 0.5, "bf16")))
-    return b.build(b.cast(spread, "f32") + b.cast(y, "f32"))
-
-
-def numbers(dtype: DType, shape: tuple[int, ...], seed: int) -> Array:
-    """Numbers that f32 does not hold exactly, where the dtype has such."""
-    rng = np.random.default_rng(seed)
-    if dtype.is_integer and dtype.bits >= 32:
-        return (rng.integers(1, 100, shape) * (1 << 24) + 1).astype(dtype.numpy)
-    if dtype.is_integer:
-        return rng.integers(0, 100, shape).astype(dtype.numpy)
-    if dtype.name == "i1":
-        return rng.integers(0, 2, shape).astype(bool)
-    return rng.standard_normal(shape).astype(dtype.numpy)
 
 
 @pytest.mark.parametrize("target", TARGETS)

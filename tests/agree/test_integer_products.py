@@ -4,32 +4,19 @@ not. Expected values are NumPy's."""
 
 from __future__ import annotations
 
-from itertools import product
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import weft
 from tests.support.gpu_machine import MachineBackend, machine
 from tests.support.gpu_programs import through_stages
+from tests.support.integer_products import BYTES, numbers, total, widened
 from weft.codegen.gpu import sass
 from weft.driver.code.gpu_kernels import compile_sources
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
 
-Array = NDArray[Any]
-BYTES = list(product(("si8", "ui8"), repeat=2))
 WIDER = [("ui4", "si8"), ("ui16", "si8"), ("si16", "ui16"), ("ui8", "ui16")]
-
-
-def widened(a: str, b: str, m: int, n: int, k: int) -> Program:
-    """Operands cast to si32, multiplied and added up."""
-    builder = Builder()
-    x, w = builder.param(a, [m, k]), builder.param(b, [n, k])
-    wide = (builder.cast(value, "si32") for value in (x, w))
-    return builder.build(builder.dot_general(*wide, contract=([1], [1]), out_dtype="si32"))
 
 
 def wrapping(dtype: str, wide: str, m: int, n: int, k: int) -> Program:
@@ -39,24 +26,6 @@ def wrapping(dtype: str, wide: str, m: int, n: int, k: int) -> Program:
     rows = builder.broadcast_to(builder.reshape(x, [m, 1, k]), [m, n, k])
     columns = builder.broadcast_to(builder.reshape(w, [1, n, k]), [m, n, k])
     return builder.build(builder.reduce_sum(builder.cast(rows * columns, wide), [2]))
-
-
-def numbers(a: str, b: str, m: int, n: int, k: int) -> list[Array]:
-    """Of all values that the dtypes have; those of four bits in bytes."""
-    rng = np.random.default_rng(m + n + k)
-    found = []
-    for dtype, size in ((a, m), (b, n)):
-        bits, signed = int(dtype[2:]), dtype.startswith("s")
-        low = -(1 << (bits - 1)) if signed else 0
-        drawn = rng.integers(low, low + (1 << bits), (size, k))
-        found.append(drawn.astype(weft.ptir.tensor(dtype, []).dtype.numpy))
-    return found
-
-
-def total(x: Array, w: Array) -> Array:
-    """Exact sums of exact products, as 32 bits hold them."""
-    exact = x.astype(np.int64) @ w.astype(np.int64).T
-    return exact.astype(np.int32)
 
 
 @pytest.mark.parametrize(("a", "b"), [*BYTES, *WIDER])

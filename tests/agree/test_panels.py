@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.agree.test_images import Conv, wide
+from tests.support.images import Conv, wide
 from weft import functional as F
 from weft import nn
 from weft.driver.compile import Executable, compile_program

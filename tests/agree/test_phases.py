@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.agree.test_images import wide
 from tests.support.gpu_convolutions import Case
+from tests.support.images import data, wide
 from weft.driver.compile import Executable, compile_program
 from weft.driver.execute import run
 from weft.ptir import Builder, Program
-from weft.ptir.types import TensorType
 from weft.region.fitting import phases
 
 Array = NDArray[Any]
@@ -23,12 +22,6 @@ Array = NDArray[Any]
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(phases, "_WORTH", 1)
-
-
-def data(program: Program) -> list[Array]:
-    rng = np.random.default_rng(0)
-    kinds = [kind for kind in program.main.parameters if isinstance(kind, TensorType)]
-    return [(rng.standard_normal(k.static_shape) * 0.3).astype(k.dtype.numpy) for k in kinds]
 
 
 def names(made: Executable) -> list[str]:

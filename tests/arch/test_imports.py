@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
+from pathlib import Path
 
 import pytest
 
@@ -265,3 +267,15 @@ def test_every_folder_has_a_docstring() -> None:
         if (SOURCE / name.replace(".", "/")).is_dir() and not ast.get_docstring(tree)
     ]
     assert missing == []
+
+
+def test_no_test_is_imported() -> None:
+    """What tests share is in tests/support: whoever imports tests loads what only they need."""
+    tests = Path(__file__).parents[1]
+    found = [
+        f"{path.relative_to(tests)}: {line}"
+        for path in sorted(tests.rglob("*.py"))
+        for line in path.read_text().splitlines()
+        if re.match(r"\s*(from|import) tests\.[\w.]*\btest_", line)
+    ]
+    assert found == []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.unit.codegen.gpu.spelling.test_angles import ULPS, samples, wrong_by
+from tests.support.angles import ULPS, samples, wrong_by
 from weft.ptir import Builder
 from weft.runtime.cuda.driver import compute_capability
 

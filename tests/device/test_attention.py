@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_attention import CASES, FEW, GRADIENTS, Case
-from tests.unit.codegen.gpu.attention.test_dropped import CASES as DROPPED
-from tests.unit.codegen.gpu.attention.test_packed import CASES as PACKED
+from tests.support.gpu_dropped import CASES as DROPPED
+from tests.support.gpu_packed import CASES as PACKED
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.ptir import Program

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.example_inputs import inputs_for
-from tests.unit.region.fitting.test_cutting import argmax, layer_norm, softmax, summed
-from tests.unit.region.fitting.test_room import softmax_between
+from tests.support.long_rows import argmax, layer_norm, softmax, softmax_between, summed
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.ptir import Builder, Program

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 import weft
 from examples.make_programs import attention, mlp
-from tests.agree.test_gpu_programs import KINDS, numbers, with_epilogue
 from tests.support import padded_programs
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_programs import LARGE, MAKERS, ODD, TARGETS
+from tests.support.gpu_random import KINDS, numbers, with_epilogue
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.foundation.dtypes import BY_NAME

@@ -10,10 +10,10 @@ import pytest
 
 import weft
 from benchmarks.gemm_kernels import Contraction
-from tests.agree.test_integer_products import BYTES, numbers, total, widened
-from tests.device.test_contractions import GUARD, device, run
+from tests.support.device import GUARD, device, run
 from tests.support.gpu_contractions import sm80_kernel, sm90_kernel
 from tests.support.gpu_types import SM80_TYPES, SM90_TYPES, bound, drawn, error, tensors
+from tests.support.integer_products import BYTES, numbers, total, widened
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.assemble import assemble
 from weft.driver.cuda import CudaBackend

@@ -18,9 +18,8 @@ import pytest
 import weft
 from tests.hostile.judge import LONGEST_COMPLAINT
 from tests.support.core_modules import random_case
+from tests.support.core_texts import CALLS, FIRST, SECOND, X
 from tests.support.one_op import Array
-from tests.unit.core_ir.test_surface import CALLS, X
-from tests.unit.core_ir.test_text import FIRST, SECOND
 from weft.core_ir import (
     Module,
     canonicalise,

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
 from weft.cli import main
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command ends with and prints."""
+
+    code: int
+    out: str
+    err: str
+
+
+Weft = Callable[..., Result]
 
 
 def weft_command(*args: object) -> int:

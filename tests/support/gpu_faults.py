@@ -6,7 +6,11 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.codegen.gpu import ir
+from weft.codegen.gpu.interp import Hazard, Timing, run
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.scalar import Lit, Name, Op, Scalar
 
@@ -77,3 +81,15 @@ OF_COLUMNS: dict[str, Change] = {
     "a vector too far": a_vector_too_far,
 }
 """Faults of kernels that take rows side by side."""
+
+Array = NDArray[Any]
+
+
+def is_caught(kernel: ir.Kernel, given: dict[str, Array], wanted: Array, seed: int) -> bool:
+    """Whether an order and a timing end in a hazard or in another result."""
+    tensors = {name: given[name].copy() for name in kernel.buffers}
+    try:
+        run(kernel, tensors, list(Timing)[seed % 2], seed)
+    except Hazard:
+        return True
+    return not np.array_equal(tensors["out"], wanted)

@@ -15,7 +15,7 @@ from tests.derivatives.cases import CASES
 from weft.ptir.gradient import vjp
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from tests.torch.test_kinks import clamp_keeps_its_bounds  # noqa: E402
+from tests.support.torch_kinks import clamp_keeps_its_bounds  # noqa: E402
 
 
 def smooth(arrays: Sequence[Array]) -> list[int]:

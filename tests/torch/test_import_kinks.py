@@ -13,7 +13,7 @@ import pytest
 import weft
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from tests.torch.test_kinks import clamp_keeps_its_bounds  # noqa: E402
+from tests.support.torch_kinks import clamp_keeps_its_bounds  # noqa: E402
 
 T: Any = torch.nn.functional
 pytestmark = [

@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 
 from tests.derivatives.kinks import KINKS, Kink
+from tests.support.torch_kinks import clamp_keeps_its_bounds
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-
-
-def clamp_keeps_its_bounds() -> bool:
-    """Whether the derivative of clamp at a bound is 1, as in torch up to 2.13."""
-    x = torch.ones((), requires_grad=True)
-    return bool(torch.autograd.grad(x.clamp(max=1.0), x)[0] == 1)
 
 
 @pytest.mark.parametrize("kink", KINKS, ids=lambda kink: f"{kink.name}-{kink.at}")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.unit.test_docs import blocks, run_python
+from tests.support.doc_pages import blocks, run_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"docs/coming-from-pytorch.md": "torch", "docs/coming-from-jax.md": "jax"}

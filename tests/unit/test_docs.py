@@ -8,15 +8,11 @@ in a `c` block is compiled by the tests of bundles.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +20,7 @@ import pytest
 
 import weft
 from examples import gpt
+from tests.support.doc_pages import blocks, run_python
 from weft.ptir import dumps, loads, verify
 
 pytestmark = pytest.mark.usefixtures("default_backend", "small_machine")
@@ -44,35 +41,9 @@ DUMPED, DUMPS = "docs/walkthrough.md", {"json", "llvm", "asm"}
 """What stages made, on the page that tests/unit/test_walkthrough.py writes anew and compares."""
 
 
-@dataclass(frozen=True)
-class Block:
-    language: str
-    code: str
-    line: int
-    follows: str
-    """The language of the block right before this one, where nothing stands between them."""
-
-
-def blocks(page: str) -> Iterator[Block]:
-    text = (ROOT / page).read_text()
-    end, before = -1, ""
-    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
-        adjacent = end >= 0 and not text[end : match.start()].strip()
-        line = text.count("\n", 0, match.start()) + 1
-        yield Block(match[1], match[2], line, before if adjacent else "")
-        end, before = match.end(), match[1]
-
-
 def lines(text: str) -> list[str]:
     """The lines of a text without the spaces at their ends and without empty lines around."""
     return [line.rstrip() for line in text.strip("\n").splitlines()]
-
-
-def run_python(code: str, names: dict[str, Any]) -> str:
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        exec(compile(code, "example.py", "exec"), names)
-    return output.getvalue()
 
 
 def run_command(command: str) -> str:

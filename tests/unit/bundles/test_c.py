@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,25 +10,10 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.c_callers import COMPILERS, STRICT, call, needs
 from tests.unit.bundles import models
 
 ROOT = Path(__file__).parents[3]
-STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic", "-O1")
-COMPILERS = {"gcc": ("-std=c99",), "g++": ("-std=c++11", "-x", "c++"), "clang": ("-std=c99",)}
-
-
-def needs(*tools: str) -> None:
-    for tool in tools:
-        if shutil.which(tool) is None:
-            pytest.skip(f"there is no {tool}")
-
-
-def call(*command: str | Path, cwd: Path | None = None) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.parametrize("linked", ["shared", "static"])

@@ -16,8 +16,8 @@ import pytest
 
 import weft
 from examples.make_programs import mlp
+from tests.support.c_callers import COMPILERS, STRICT, call, needs
 from tests.unit.bundles import models
-from tests.unit.bundles.test_c import COMPILERS, STRICT, call, needs
 from weft.codegen.gpu import compile as nvrtc
 from weft.driver.code import gpu_linker
 from weft.foundation.errors import Unimplemented

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.unit.explorer.unpacking import data_of
+from tests.support.explorer_pages import data_of
 from weft.cli.main import app
 from weft.foundation.errors import WeftError
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.c_callers import STRICT, call, needs
 from tests.unit.bundles import models
-from tests.unit.bundles.test_c import STRICT, call, needs
 from weft.bundles.elf import Elf
 from weft.bundles.library import compiler_for
 from weft.bundles.processors import machine_of

@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support.command_line import weft_command
+from tests.support.command_line import Result, Weft
 from weft.cli import commands, verify
 from weft.driver.loading import plugins
 from weft.driver.tuning import tuned
@@ -24,27 +22,6 @@ from weft.ptir import Builder, Program, load, save
 
 SOURCE = str(Path(weft.__file__).parents[1])
 GOLDEN = Path(__file__).parents[2] / "compat" / "2026-11-ptir-golden"
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-Weft = Callable[..., Result]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Weft:
-    """Runs the command line in this process."""
-
-    def call(*args: object) -> Result:
-        capfd.readouterr()
-        return Result(weft_command(*args), *capfd.readouterr())
-
-    return call
 
 
 def small() -> Program:

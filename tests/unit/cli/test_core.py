@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.cli.test_commands import Result, Weft, run
+from tests.support.command_line import Result, Weft
 from weft import core_ir
-
-__all__ = ["run"]
 
 SQUARES = """\
 %0 = Input () {name=x} : tensor<f32[2]>

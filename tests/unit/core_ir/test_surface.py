@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.core_texts import CALLS, X
 from weft.core_ir import INSTRUCTIONS, Module, dumps, from_expression, tensor, verify
 from weft.core_ir.surface import FUNCTIONS
 from weft.foundation.errors import SpecViolation, UserError, WeftError
-
-X = "x: f32[2, 3]; "
 
 
 def body(source: str, **options: object) -> list[str]:
@@ -33,43 +32,6 @@ def test_an_expression_becomes_a_module() -> None:
         "%6 = Add (%5, %3) : tensor<f32[2, 4]>\n"
         "outputs: %6\n"
     )
-
-
-CALLS = {
-    "ConstI64": "const_i64(-3)",
-    "ConstF32": "const_f32(1.5)",
-    "ConstF64": "const_f64(inf)",
-    "ConstTensor": "const_tensor([[1, 2]], i32, [1, 2])",
-    "Add": "add(x, x)",
-    "Sub": "sub(x, 1)",
-    "Mul": "mul(2, x)",
-    "Div": "div(x, x)",
-    "Sum": "sum(x, [1], true)",
-    "Mean": "mean(x, axes=[-1], keepdims=true)",
-    "Reshape": "reshape(x, [3, -1])",
-    "Transpose": "transpose(x, permutation=[1, 0])",
-    "ExpandDims": "expand_dims(x, [0])",
-    "Squeeze": "squeeze(x, [])",
-    "Index": "index(x, [1, 2])",
-    "Slice": "slice(x, [0, 0], [2, 2], steps=[1, 1])",
-    "Gather": "gather(x, [0, 1])",
-    "Dot": "dot(x, [1, 2, 3])",
-    "MatMul": "matmul(x, transpose(x, [1, 0]))",
-    "Conv2d": "conv2d(reshape(x, [1, 2, 3, 1]), reshape(x, [2, 3, 1, 1]), [1, 1], Same)",
-    "Relu": "relu(x)",
-    "Neg": "neg(x)",
-    "Exp": "exp(x)",
-    "Log": "log(x)",
-    "BroadcastTo": "broadcast_to(x, [4, 2, 3])",
-    "Reciprocal": "reciprocal(x)",
-    "ReluBackward": "relu_backward(x, x)",
-    "SliceBackward": "slice_backward(x, [4, 3], [0, 0], [2, 1])",
-    "GatherBackward": "gather_backward(x, [0, 0], rows=1)",
-    "Conv2dBackwardInput": "conv2d_backward_input(reshape(x, [1, 2, 3, 1]), "
-    "f32([[[[1], [2]]]]), [1, 2, 3, 2])",
-    "Conv2dBackwardFilter": "conv2d_backward_filter(reshape(x, [1, 2, 3, 1]), "
-    "reshape(x, [1, 2, 3, 1]), [1, 1, 1, 1])",
-}
 
 
 def test_there_is_a_call_for_every_instruction() -> None:

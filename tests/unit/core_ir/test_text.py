@@ -7,38 +7,12 @@ import math
 import numpy as np
 import pytest
 
+from tests.support.core_texts import FIRST, SECOND
 from weft.core_ir import CoreOperation, Module, ModuleBuilder, Padding, dumps, loads, verify
 from weft.core_ir.files import is_core_ir
 from weft.core_ir.literals import Unreadable
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.literal import TensorLiteral
-
-FIRST = """\
-%0 = Input () {name=a} : tensor<f32[2, 3]>
-%1 = Input () {name=b} : tensor<f32[2, 3]>
-%2 = ConstI64 () {value=-7} : tensor<i64[]>
-%3 = Add (%0, %1) : tensor<f32[2, 3]>
-%4 = Sum (%3) {axes=[1], keepdims=false} : tensor<f32[2]>
-%5 = ConstTensor () {data=[[0, 1], [1, 0]], dtype=i32, shape=[2, 2]} : tensor<i32[2, 2]>
-%6 = Slice (%0) {ends=[2, 3], starts=[0, 1], steps=[1, 2]} : tensor<f32[2, 1]>
-%7 = Reshape (%6) {new_shape=[1, 2, 1, 1]} : tensor<f32[1, 2, 1, 1]>
-%8 = Conv2d (%7, %7) {padding=Custom([[1, 0], [0, 0]]), strides=[1, 1]} : tensor<f32[1, 3, 1, 1]>
-outputs: %3, %4, %8
-"""
-SECOND = """\
-# The same module.
-%0 = Input() {name: "a"} : Tensor<f32, [2, 3]>
-%1 = Input() {name: "b",} : Tensor<f32, [2, 3,]>
-
-%2 = ConstI64(-7) : Tensor<i64, []>
-%3 = BinOp(Add, %0, %1) : Tensor<f32, [2, 3]>   # a + b
-%4 = Sum(%3, [1], false) : Tensor<f32, [2]>
-%5 = ConstTensor([[0, 1], [1, 0]]) : Tensor<i32, [2, 2]>
-%6 = Slice(%0, [0:2, 1:3:2]) : Tensor<f32, [2, 1]>
-%7 = Reshape(%6, [1, 2, 1, 1]) : Tensor<f32, [1, 2, 1, 1]>
-%8 = Conv2d(%7, %7, [1, 1], Custom([[1, 0], [0, 0]])) : Tensor<f32, [1, 3, 1, 1]>
-outputs: %3, %4, %8,
-"""
 
 
 def test_the_first_encoding_is_printed_as_it_was_read() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.unit.explorer.unpacking import data_of, unpacked
+from tests.support.explorer_pages import data_of, unpacked
 from weft.explorer.collect import of_program, records
 from weft.explorer.packing import HOLE, holed, slimmed
 from weft.explorer.page import packed, page

@@ -22,7 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 import weft
-from tests.unit.explorer.unpacking import data_of
+from tests.support.explorer_pages import EVIL, data_of
 from weft.cli.main import app
 from weft.explorer.collect import Shown, Watcher, of_program, records
 from weft.explorer.page import STYLE, asset, page, script_text
@@ -32,7 +32,6 @@ from weft.foundation.lines import Place
 from weft.ptir.ir import Program
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'"
 
 
 def softmax() -> Program:

@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import weft
-from tests.unit.explorer.test_page import EVIL
-from tests.unit.explorer.unpacking import data_of
+from tests.support.explorer_pages import EVIL, data_of
 from weft.cli.main import app
 from weft.explorer.page import page
 from weft.explorer.traces import events_in, left_out, records_of_trace

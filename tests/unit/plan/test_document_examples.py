@@ -10,8 +10,7 @@ import pytest
 from examples.make_programs import attention
 from tests.support.gpu_programs import through_stages
 from tests.support.lowered import Lowered, graph_of, lowered
-from tests.unit.region.test_from_poly_view import convolution
-from tests.unit.tiny.test_text import EXAMPLE
+from tests.support.tiny_example import EXAMPLE, convolution
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.ir import walk
 from weft.foundation.errors import SpecViolation

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.lowered import Lowered, given, lowered
-from tests.unit.tiny.test_text import EXAMPLE
+from tests.support.tiny_example import EXAMPLE
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import run

@@ -11,7 +11,7 @@ import weft
 from tests.support import kernels
 from tests.support.gpu_programs import through_stages
 from tests.support.lowered import graph_of, lowered
-from tests.unit.region.test_from_poly_view import convolution
+from tests.support.tiny_example import convolution
 from weft.codegen.cpu import compile as cpu_compile
 from weft.codegen.gpu.products import sm90
 from weft.foundation.dtypes import BF16, F16, F32

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import weft
 from tests.support.gpu_programs import through_stages
-from tests.unit.region.fitting.test_join_stages import twice
+from tests.support.staged_programs import twice
 from weft import functional
 from weft.codegen.cpu import compile as cpu
 from weft.codegen.cpu.text import print_routine

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from examples.make_programs import PROGRAMS
 from tests.support.example_inputs import inputs_for
 from tests.support.lowered import Lowered, graph_of, lowered, sizes
-from tests.unit.tiny.test_text import EXAMPLE
+from tests.support.tiny_example import EXAMPLE, convolution, inputs, matmul
 from weft import run
-from weft.foundation.dtypes import BF16, F32, SI32, DType
+from weft.foundation.dtypes import BF16, F32, SI32
 from weft.foundation.scalar import Fn
 from weft.plan.from_region import plan_module
 from weft.plan.text import plan_to_json
@@ -69,14 +69,6 @@ def agrees(
         wide = [a.astype(np.float64) for a in (played[name], expected)]
         np.testing.assert_allclose(wide[0], wide[1], rtol=10 * tolerance, atol=tolerance)
         assert played[name].dtype == expected.dtype
-
-
-def inputs(*shapes: tuple[int, ...], dtype: DType = F32) -> list[Input]:
-    return [Input(f"x{n}", dtype, shape) for n, shape in enumerate(shapes)]
-
-
-def matmul(lhs: Value, rhs: Value) -> Value:
-    return build.product(lhs, rhs, ([], []), ([1], [0]), F32)
 
 
 # -- the three programs --------------------------------------------------------------------------
@@ -148,18 +140,6 @@ def test_section_7_1_is_one_region(golden: Any) -> None:
     small = specialise(text.loads(EXAMPLE), {"M": 8, "N": 12, "K": 16})
     # Tiny rounds each product to f16; the kernel widens first, as matrix units do.
     agrees(lowered(small, "sm80"), tolerance=5e-3)
-
-
-def convolution(dtype: DType = F32, filters: int = 4) -> tuple[list[Input], Value]:
-    """A 3x3 convolution with padding 1, channels last, and a silu."""
-    x, w = inputs((2, 6, 5, 3), (3, 3, 3, filters), dtype=dtype)
-    padded = Pad(x, (0, 1, 1, 0), (0, 1, 1, 0), build.const(0.0, dtype))
-    windows = build.windows(padded, (1, 3, 3, 3), (1, 1, 1, 1), (1, 1, 1, 1))
-    columns = Reshape(windows, (2 * 6 * 5, 27))
-    y = matmul(columns, Reshape(w, (27, filters)))
-    y = Reshape(y, (2, 6, 5, filters))
-    below = build.binary(Fn.ADD, Unary(Fn.EXP, Unary(Fn.NEG, y)), 1.0)
-    return [x, w], build.binary(Fn.DIV, y, below)
 
 
 def test_section_7_2_is_one_region_without_patches() -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.agree.test_cpu_kernels import plans_for
 from tests.support import kernels
+from tests.support.native_kernels import plans_for
 from weft.driver.artifact.assembler import Unit, build_artifact
 from weft.driver.code.cpu_kernels import (
     compile_sources,

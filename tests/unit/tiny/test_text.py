@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from examples.make_programs import PROGRAMS
+from tests.support.tiny_example import EXAMPLE
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import BF16, F16, F32, I1, SI32
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError
@@ -41,30 +42,6 @@ from weft.tiny.ir import (
 from weft.tiny.specialise import specialise
 from weft.tiny.text import dumps, from_json, loads, to_json
 from weft.tiny.verify import verify
-
-EXAMPLE = """
-{
-  "ops": [
-    {"op":"Movement","name":"a_reshape","kind":"reshape","inputs":["A"],"outputs":["A_r"],"attrs":{"new_shape":["M","K","1"]}},
-    {"op":"Movement","name":"b_reshape","kind":"reshape","inputs":["B"],"outputs":["B_r"],"attrs":{"new_shape":["1","K","N"]}},
-    {"op":"Binary","name":"mul","fn":"mul","inputs":["A_r","B_r"],"outputs":["T"]},
-    {"op":"Reduce","name":"sum_k","fn":"sum","inputs":["T"],"outputs":["C0"],"axes":["K"]},
-    {"op":"Movement","name":"bias_expand","kind":"expand","inputs":["bias"],"outputs":["bias_mn"],"attrs":{"new_shape":["M","N"]}},
-    {"op":"Binary","name":"bias_add","fn":"add","inputs":["C0","bias_mn"],"outputs":["C1"]},
-    {"op":"Unary","name":"relu","fn":"relu","inputs":["C1"],"outputs":["C2"]}
-  ],
-  "values": {
-    "A":{"dtype":"fp16","shape":["M","K"]},
-    "B":{"dtype":"fp16","shape":["K","N"]},
-    "bias":{"dtype":"fp16","shape":["N"]},
-    "A_r":{"dtype":"fp16","shape":["M","K","1"]},
-    "B_r":{"dtype":"fp16","shape":["1","K","N"]},
-    "T":{"dtype":"fp16","shape":["M","K","N"]},
-    "C2":{"dtype":"fp16","shape":["M","N"]}
-  }
-}
-"""
-"""Section 1.2 of document 2, as printed."""
 
 
 def test_the_example_of_the_document() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.agree.test_cpu_kernels import plans_for, row_major
 from tests.support import kernels
+from tests.support.native_kernels import plans_for, row_major
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.compile import lower
 from weft.codegen.cpu.domain import prove

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.agree.test_cpu_kernels import Array
+from tests.support.native_functions import PAIRS, UNARY, apply
+from tests.support.native_kernels import Array
 from tests.support.one_op import assert_ulp
-from tests.unit.codegen.cpu.test_functions import PAIRS, UNARY, apply
 from weft.foundation.dtypes import F32
 
 CHUNK = 1 << 22

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.native_functions import REAL, SPECIAL, compute, points
 from tests.support.one_op import bits
-from tests.unit.codegen.cpu.test_functions import REAL, SPECIAL, compute, points
 from weft.foundation.dtypes import (
     BF16,
     F16,

@@ -12,7 +12,7 @@ import pytest
 
 import weft
 from tests.random.stages import check
-from tests.unit.region.fitting.test_join_stages import image, twice
+from tests.support.staged_programs import image, twice
 from weft.driver.compile import Executable
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Program

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.agree.test_cpu_kernels import plans_for, row_major
 from tests.support import kernels
+from tests.support.native_kernels import plans_for, row_major
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.compile import lower
 from weft.codegen.cpu.text import parse_routines, print_routines

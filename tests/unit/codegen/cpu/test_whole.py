@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.agree.test_cpu_kernels import Array, row_major
+from tests.support.native_kernels import Array, row_major
 from tests.support.one_op import bits, random_array
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.llvm import emit_module

@@ -18,8 +18,8 @@ from benchmarks.gpu_lines import FAMILIES
 from tests.device.sanitize import overrides
 from tests.support.gpu_contractions import sm80_kernel, sm90_kernel
 from tests.support.gpu_instances import MATRICES, PROGRAMS, templates_of
+from tests.support.gpu_machine_code import check, problems, wanted
 from tests.support.gpu_programs import through_stages
-from tests.unit.codegen.gpu.test_machine_code import check, problems, wanted
 from weft.codegen.gpu import sass
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.spelling.print import cuda

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
-from tests.agree.test_images import wide
+from tests.support.images import wide
 from weft.driver.code import cpu_generator
 from weft.driver.compile import compile_program
 from weft.ptir import Builder, Program

@@ -12,7 +12,7 @@ import pytest
 
 import weft
 from tests.support.gpu_programs import through_stages
-from tests.unit.driver.code.test_host_steps import PROGRAMS, programs_of
+from tests.support.host_steps import PROGRAMS, programs_of
 from weft.driver.artifact.kernels import is_copy
 from weft.ptir import Program
 from weft.ptir.op import Op

@@ -11,6 +11,7 @@ import pytest
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import TARGETS, through_stages
+from tests.support.long_rows import argmax, layer_norm, softmax, summed
 from weft.ptir import Builder, Program
 from weft.region.fitting import levels
 from weft.region.interp import run_module
@@ -18,11 +19,6 @@ from weft.region.ir import Fold, Kernel, Pattern, Unary
 from weft.testing.compare import compare
 
 PRIME = 10007
-
-
-def summed(dtype: str, shape: tuple[int, ...], *axes: int) -> Program:
-    b = Builder()
-    return b.build(b.reduce_sum(b.param(dtype, list(shape)), list(axes)))
 
 
 def extremes(dtype: str) -> Program:
@@ -95,23 +91,6 @@ def test_products_of_few_rows(target: str) -> None:
 
 
 # -- levels --------------------------------------------------------------------------------------
-
-
-def argmax(*shape: int) -> Program:
-    b = Builder()
-    x = b.param("f32", list(shape))
-    return b.build(b.arg_max(x, axis=-1, keepdims=False, output_dtype="si64"))
-
-
-def layer_norm(rows: int, length: int) -> Program:
-    b = Builder()
-    x, *weights = (b.param("f32", shape) for shape in ([rows, length], [length], [length]))
-    return b.build(b.layer_norm(x, *weights, epsilon=1e-5, feature_axis=1))
-
-
-def softmax(rows: int, length: int) -> Program:
-    b = Builder()
-    return b.build(b.softmax(b.param("f32", [rows, length]), 1))
 
 
 LEVELS: dict[str, tuple[Callable[[], Program], list[Pattern]]] = {

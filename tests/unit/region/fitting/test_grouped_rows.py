@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.draws import generator
-from tests.unit.region.fitting.test_whole_ops import in_steps
+from tests.support.grouped_steps import in_steps
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.grouped_rows import GroupedRows, OuterRows
 from weft.region.fitting.grouped_rows import _nanoseconds, _tile

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import weft
+from tests.support.staged_programs import blur, image, twice
 from weft import functional
 from weft.foundation.errors import SpecViolation
 from weft.region import text
@@ -23,16 +23,6 @@ from weft.region.verify import verify
 from weft.target.known import target_named
 
 pytestmark = pytest.mark.usefixtures("small_machine")
-Array = NDArray[Any]
-
-
-def blur(x: Any) -> Any:
-    h = (x[:, :-2] + x[:, 1:-1] + x[:, 2:]) / 3
-    return (h[:-2] + h[1:-1] + h[2:]) / 3
-
-
-def twice(x: Any) -> Any:
-    return blur(blur(x))
 
 
 def module_of(function: Any, shape: tuple[int, ...] = (20, 80)) -> Module:
@@ -40,10 +30,6 @@ def module_of(function: Any, shape: tuple[int, ...] = (20, 80)) -> Module:
     (cluster,) = weft.compile(program, "cpu").clusters.values()
     module: Module = cluster.compilation["region"]
     return module
-
-
-def image(*shape: int) -> Array:
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
 def staged(function: Any, shape: tuple[int, ...] = (20, 80)) -> tuple[Module, Kernel, Staged]:

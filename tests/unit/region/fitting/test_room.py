@@ -9,9 +9,10 @@ import pytest
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import through_stages
+from tests.support.long_rows import softmax_between
 from weft.codegen.gpu.ir import values
 from weft.foundation.errors import SpecViolation
-from weft.ptir import Builder, Program, Value
+from weft.ptir import Builder, Program
 from weft.region.fitting import aligned, room
 from weft.region.ir import Module, Pattern
 from weft.region.text import from_json, to_json
@@ -23,27 +24,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_LARGE", 1)
     monkeypatch.setattr(room, "WORTH", 1)
     monkeypatch.setattr(aligned, "WORTH", 1)
-
-
-def softmax_between(
-    columns: int, dtype: str = "bf16", rows: int = 16, *, handed_out: bool = False
-) -> Program:
-    """softmax(x @ w) @ v, not in one kernel: the rows are scaled by their sum, too."""
-    b = Builder()
-    x, w = b.param(dtype, [rows, 64]), b.param(dtype, [64, columns])
-    v = b.param(dtype, [columns, 64])
-    scores = b.cast(b.dot_general(x, w, contract=([1], [0])), "f32")
-    shape = [rows, columns]
-
-    def over(x: Value) -> Value:
-        return b.broadcast_to(b.reshape(x, [rows, 1]), shape)
-
-    powers = b.exp(scores - over(b.reduce_max(scores, [1])))
-    shares = powers / over(b.reduce_sum(powers, [1]))
-    squares = b.reduce_sum(shares * shares, [1])
-    rounded = b.cast(shares * over(squares), dtype)
-    mixed = b.dot_general(rounded, v, contract=([1], [0]))
-    return b.build(mixed, rounded) if handed_out else b.build(mixed)
 
 
 def loss_of_rows(columns: int, rows: int = 16) -> Program:

@@ -12,7 +12,7 @@ from examples.make_programs import attention, mlp
 from tests.support import kernels
 from tests.support.gpu_programs import through_stages
 from tests.support.lowered import graph_of, lowered
-from tests.unit.region.test_from_poly_view import convolution
+from tests.support.tiny_example import convolution
 from weft.foundation.errors import InternalError, SpecViolation
 from weft.ptir import Builder, Program
 from weft.region.form import (

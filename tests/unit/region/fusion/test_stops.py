@@ -10,8 +10,8 @@ import weft
 import weft.functional as F
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.gpu_machine_code import check
 from tests.support.gpu_programs import TARGETS, through_stages
-from tests.unit.codegen.gpu.test_machine_code import check
 from weft.codegen.gpu import sass
 from weft.driver import pipeline
 from weft.driver.signature import make_signature

@@ -3,7 +3,7 @@ the same words as the reference draws, on the way forward and on the way back.""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import weft
 from tests.support.example_inputs import inputs_for
+from tests.support.gpu_dropped import CASES, STATE, Dropped
 from tests.support.gpu_faults import planted
 from tests.support.gpu_interpreted import InterpretedGpu
 from weft import functional as F
@@ -20,57 +21,14 @@ from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.codegen.gpu.verify.kernel import findings
-from weft.ptir import Builder, Program, Value
+from weft.ptir import Program
 from weft.ptir.gradient import vjp
 from weft.target.sm90 import SM90
 from weft.testing.compare import compare
 
 Array = NDArray[Any]
-STATE: Final = np.array([12345678901, 77], np.int64)
 
 
-@dataclass(frozen=True)
-class Dropped:
-    """An attention whose weights are dropped, by the op or in single ops."""
-
-    queries: int = 80
-    keys: int = 144
-    heads: int = 2
-    shared: int = 1
-    causal: bool = False
-    by_hand: bool = False
-
-    def program(self) -> Program:
-        b = Builder("dropped")
-        q = b.param("bf16", [1, self.heads, self.queries, 64])
-        own = self.heads // self.shared
-        k, v = (b.param("bf16", [1, own, self.keys, 64]) for _ in range(2))
-        state = b.param("si64", [2])
-        if self.by_hand:
-            return b.build(self._by_hand(b, q, k, v, state))
-        found = b.emit("weft.attention", q, k, v, state, causal=self.causal, dropout=0.3)
-        return b.build(found[0])
-
-    def _by_hand(self, b: Builder, q: Value, k: Value, v: Value, state: Value) -> Any:
-        """Dropped after they were rounded, as a person who computes in bf16 has it."""
-        sides: dict[str, Any] = {"contract": ([3], [3]), "batch": ([0, 1], [0, 1])}
-        scores = b.dot_general(q, k, **sides, accum_dtype="f32", out_dtype="f32")
-        weights = b.cast(b.softmax(scores), "bf16")
-        unit = b.emit("philox_uniform", state, shape=weights.shape, dtype="f32")
-        keeps = b.emit("compare", unit, b.full(weights.shape, 0.25, "f32"), op="greater_equal")
-        larger = weights / b.full(weights.shape, 0.75, "bf16")
-        kept: Any = b.emit("select", keeps, larger, b.full(weights.shape, 0.0, "bf16"))
-        across: dict[str, Any] = {"contract": ([3], [2]), "batch": ([0, 1], [0, 1])}
-        return b.dot_general(kept, v, **across, accum_dtype="f32", out_dtype="bf16")
-
-
-CASES: Final = {
-    "plain": Dropped(),
-    "odd lengths, words of no pair": Dropped(queries=67, keys=131, heads=1),
-    "causal": Dropped(queries=200, keys=200, heads=1, causal=True),
-    "shared heads": Dropped(queries=96, keys=96, heads=4, shared=2),
-    "by hand": Dropped(by_hand=True),
-}
 GRADIENTS: Final = {
     "plain": Dropped(queries=72, keys=80, heads=1),
     "shared heads, causal": Dropped(queries=48, keys=48, heads=4, shared=2, causal=True),

@@ -14,8 +14,8 @@ import pytest
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_attention import FEW, Case
 from tests.support.gpu_faults import planted, without
+from tests.support.gpu_few import FAULTY, cached, results_of
 from tests.support.gpu_interpreted import InterpretedGpu
-from tests.unit.codegen.gpu.attention.test_few import FAULTY, cached, results_of
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard, Timing

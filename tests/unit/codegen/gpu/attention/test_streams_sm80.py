@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_attention import GRADIENTS, Case
+from tests.support.gpu_dropped import STATE, Dropped
 from tests.support.gpu_faults import planted, without
 from tests.support.gpu_interpreted import InterpretedGpu
-from tests.unit.codegen.gpu.attention.test_dropped import STATE, Dropped
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import Hazard, Timing, run

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import weft
 from tests.random.stages import make_program
 from tests.support.gpu_interpreted import InterpretedExecutable
+from tests.support.staged_programs import blur
 from weft import functional
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.driver.pipeline import run_pipeline
@@ -28,14 +28,8 @@ from weft.region.forms.slides import Slide, find_slide
 from weft.region.ir import Kernel, Module
 from weft.target.known import target_named
 
-Array = NDArray[Any]
 Function = Callable[[Any], Any]
 SHAPE = (13, 72)
-
-
-def blur(x: Any) -> Any:
-    h = (x[..., :-2] + x[..., 1:-1] + x[..., 2:]) / 3
-    return (h[..., :-2, :] + h[..., 1:-1, :] + h[..., 2:, :]) / 3
 
 
 def steps(x: Any) -> Any:

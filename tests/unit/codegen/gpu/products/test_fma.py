@@ -10,62 +10,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import weft
 from tests.support import kernels
 from tests.support.gpu_faults import Change, planted, without
+from tests.support.gpu_fma import Case, convolution, error_of, is_wrong, numbers, product
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import TARGETS, through_stages
 from weft import functional as F
 from weft.codegen.gpu import ir, sass, templates
 from weft.codegen.gpu.compile import architecture, compile_cuda
-from weft.codegen.gpu.interp import Hazard
 from weft.codegen.gpu.ir.scalar import Lit
 from weft.codegen.gpu.products import fma
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.driver.code.gpu_kernels import compile_sources
-from weft.foundation.dtypes import BY_NAME
 from weft.memory.from_region import assign_buffers
 from weft.plan.ir import Header, MmaPlan, Vectorize
 from weft.plan.text import told
-from weft.ptir import Builder, Program
+from weft.ptir import Builder
 from weft.target.known import target_named
 from weft.target.sm90 import SM90
-
-Array = NDArray[Any]
-Case = tuple[Program, list[Array], Array]
-"""A program, its inputs, and what NumPy says it gives."""
-
-
-def numbers(dtype: str, shape: tuple[int, ...], seed: int) -> Array:
-    """Small whole numbers: every dtype holds them, and their products' sums, exactly."""
-    low = 0 if dtype.startswith("u") else -2
-    drawn = np.random.default_rng(seed).integers(low, 3, shape)
-    return drawn.astype(np.float32).astype(BY_NAME[dtype].numpy)
-
-
-def product(
-    dtype: str = "f32", m: int = 20, n: int = 24, k: int = 18, layouts: str = "NN", batch: int = 0
-) -> Case:
-    """One product of matrices, or of each of a batch."""
-    lead = [batch] if batch else []
-    shapes = [lead + ([m, k][:: -1 if layouts[0] == "T" else 1])]
-    shapes += [lead + ([k, n][:: -1 if layouts[1] == "T" else 1])]
-    b, turned = Builder(), [*range(len(lead)), len(lead) + 1, len(lead)]
-    sides = [b.param(dtype, shape) for shape in shapes]
-    sides = [
-        b.transpose(side, turned) if layout == "T" else side
-        for side, layout in zip(sides, layouts, strict=True)
-    ]
-    inputs = [numbers(dtype, tuple(shape), seed) for seed, shape in enumerate(shapes)]
-    wide = [given.astype(np.float64) for given in inputs]
-    left, right = (
-        np.swapaxes(side, -1, -2) if layout == "T" else side
-        for side, layout in zip(wide, layouts, strict=True)
-    )
-    return b.build(b.matmul(*sides)), inputs, left @ right
 
 
 def with_epilogue() -> Case:
@@ -89,14 +54,6 @@ def of_computed() -> Case:
     return b.build(b.matmul(b.exp(x), b.exp(w))), inputs, np.full((20, 24), 18 * np.e)
 
 
-def convolution() -> Case:
-    x, w = numbers("f32", (2, 8, 6, 5), 0), numbers("f32", (9, 8, 3, 3), 1)
-    made = weft.jit(lambda x, w: F.conv2d(x, w, padding=1)).program(x, w)
-    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
-    return made, [x, w], np.einsum("bcyxij,ocij->boyx", windows, w)
-
-
 DTYPES = ("si16", "si64", "ui64", "fp8_e4m3", "si4")
 CASES: dict[str, Callable[[], Case]] = {
     **{f"layout {name}": partial(product, layouts=name) for name in ("NN", "NT", "TN", "TT")},
@@ -113,12 +70,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "computed operands": of_computed,
     "convolution": convolution,
 }
-
-
-def error_of(executable: Any, inputs: list[Array], want: Array) -> float:
-    with np.errstate(all="ignore"):
-        got = executable.execute(inputs)[0].astype(np.float64)
-        return float(np.abs(got - want).max(initial=0.0))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -217,13 +168,6 @@ FAULTS: dict[str, Change] = {
     "the wrong buffer": same_buffer,
     "rows beside the wanted ones": beside,
 }
-
-
-def is_wrong(executable: Any, inputs: list[Array], want: Array) -> bool:
-    try:
-        return not error_of(executable, inputs, want) < 1e-3
-    except Hazard:
-        return True
 
 
 @pytest.mark.parametrize("name", FAULTS)

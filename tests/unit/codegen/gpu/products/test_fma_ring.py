@@ -13,16 +13,9 @@ import numpy as np
 import pytest
 
 from tests.support.gpu_faults import planted, without
+from tests.support.gpu_fma import Case, convolution, error_of, is_wrong, numbers, product
 from tests.support.gpu_interpreted import InterpretedExecutable
 from tests.support.gpu_programs import through_stages
-from tests.unit.codegen.gpu.products.test_fma import (
-    Case,
-    convolution,
-    error_of,
-    is_wrong,
-    numbers,
-    product,
-)
 from weft.codegen.gpu import ir
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import SpecViolation

@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.draws import generator
-from tests.support.gpu_faults import Change, planted, without
+from tests.support.gpu_faults import Change, is_caught, planted, without
 from tests.support.gpu_whole import carried_out, kernel_of
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda
-from weft.codegen.gpu.interp import Hazard, Timing, run
+from weft.codegen.gpu.interp import run
 from weft.codegen.gpu.ir.module import GpuModule
 from weft.codegen.gpu.products import grouped
 from weft.codegen.gpu.spelling.print import cuda
@@ -161,16 +161,6 @@ FAULTS: dict[str, Change] = {
     "rows behind the end of a group": another_entry("end"),
     "rows of another tile": another_entry("source"),
 }
-
-
-def is_caught(kernel: ir.Kernel, given: dict[str, Array], wanted: Array, seed: int) -> bool:
-    """Whether an order and a timing end in a hazard or in another result."""
-    tensors = {name: given[name].copy() for name in kernel.buffers}
-    try:
-        run(kernel, tensors, list(Timing)[seed % 2], seed)
-    except Hazard:
-        return True
-    return not np.array_equal(tensors["out"], wanted)
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -11,9 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.draws import generator
-from tests.support.gpu_faults import Change, planted, without
+from tests.support.gpu_faults import Change, is_caught, planted, without
 from tests.support.gpu_whole import carried_out, kernel_of
-from tests.unit.codegen.gpu.products.test_grouped import is_caught
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import compile_cuda
 from weft.codegen.gpu.interp import run

@@ -15,8 +15,8 @@ from tests.support.gpu_convolutions import DEPTHWISE, depthwise
 from tests.support.gpu_faults import OF_COLUMNS, planted
 from tests.support.gpu_instances import template_of
 from tests.support.gpu_interpreted import InterpretedExecutable
+from tests.support.gpu_machine_code import check
 from tests.support.gpu_programs import through_stages
-from tests.unit.codegen.gpu.test_machine_code import check
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.interp import Hazard, run
 from weft.codegen.gpu.ir import values, walk

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from tests.support.gpu_programs import through_stages
-from tests.unit.codegen.gpu.spelling.test_prelude_on_the_host import COMPILER, SHIM, Array, apply
-from tests.unit.codegen.gpu.spelling.test_shared_quotient import RECIPROCAL
+from tests.support.host_prelude import COMPILER, RECIPROCAL, SHIM, Array, apply
 from weft.codegen.gpu import sass
 from weft.codegen.gpu.spelling.prelude import instructions
 from weft.driver.code.gpu_kernels import compile_sources

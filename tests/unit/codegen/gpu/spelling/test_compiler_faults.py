@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from tests.support.gpu_programs import through_stages
-from tests.unit.codegen.gpu.maps.test_slides import blur
+from tests.support.staged_programs import blur
 from weft.codegen.gpu import sass
 from weft.driver.code.gpu_kernels import compile_sources
 from weft.ptir import Builder

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.support.gpu_programs import through_stages
-from tests.unit.codegen.gpu.spelling.test_prelude_on_the_host import COMPILER, SHIM, Array, apply
+from tests.support.host_prelude import COMPILER, RECIPROCAL, SHIM, Array, apply
 from weft.codegen.gpu.spelling.prelude import instructions
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.ptir import Builder, Value
@@ -25,14 +25,6 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C++ co
 HEAD = "INLINE float shared_quotient("
 KNOWN = "INLINE float known_quotient("
 INSTRUCTION = 'asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b * scale));'
-RECIPROCAL = r"""
-// Off by up to one in the last place, this way or that.
-INLINE float reciprocal(float x) {
-  const float r = 1.0f / x;
-  if (r == 0.0f || isinf(r)) return r;
-  return same_bits<float>(same_bits<u32>(r) + same_bits<u32>(x) % 3 - 1);
-}
-"""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The data of a page, as it was before it was made small."""
+"""Pages of the explorer: their data as it was before it was made small, and an evil name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.explorer.packing import HOLE
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'"
+"""A title that must be shown and not carried out."""
 
 
 def data_of(text: str) -> Any:

@@ -12,7 +12,7 @@ import ctypes
 import importlib
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -107,8 +107,10 @@ class Device:
     def leave(self) -> None:
         """Make that context current again that was so before: another library's, perhaps, of
         another device."""
-        with suppress(ExecutionError):
+        try:
             call(self.driver, "cuCtxPopCurrent")
+        except ExecutionError:
+            return
 
     @contextmanager
     def current(self) -> Iterator[None]:

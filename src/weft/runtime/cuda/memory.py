@@ -55,6 +55,8 @@ class Pool:
         self.device = device
         self.held: Counter[str] = Counter()
         """Bytes in use, by purpose."""
+        self.used = 0
+        """All of these."""
         self.peak = 0
         """The most bytes that were in use at one time."""
         self._idle: dict[int, list[int]] = {}
@@ -73,20 +75,25 @@ class Pool:
         """A block of at least so many bytes."""
         size = rounded(count)
         with self._lock:
-            if not self._idle.get(size) and any(found == size for found, *_ in self._lent):
-                self._call_back()
             idle = self._idle.get(size)
-            address = min(idle) if idle else self._allocate(size, count, purpose)
+            if not idle and any(found == size for found, *_ in self._lent):
+                self._call_back()
+                idle = self._idle.get(size)
             if idle:
+                address = min(idle)
                 idle.remove(address)
+            else:
+                address = self._allocate(size, count, purpose)
             self.held[purpose] += size
-            self.peak = max(self.peak, self.held.total())
+            self.used += size
+            self.peak = max(self.peak, self.used)
         return Block(self.device, address, size, self, purpose)
 
     def take_back(self, block: Block) -> None:
         """Keep a block for the next who asks."""
         with self._lock:
             self.held[block.purpose] -= block.bytes
+            self.used -= block.bytes
             if block.is_lent:
                 self._lent.append((block.bytes, block.address, block.stream))
             else:

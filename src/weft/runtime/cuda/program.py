@@ -125,15 +125,19 @@ class Program:
                         resident.external["input", number] = address
                 else:
                     resident.external.update(zip(self._input_keys, addresses, strict=False))
+                if holder is None:
+                    self._handed, self._launched, self._moves = [], _nobody, False
+                elif not known:
                     # What the device is still to make may go wrong: that is looked at in every run.
-                    kept = set(range(len(inputs))).difference(data) if holder is not None else set()
+                    kept = set(range(len(inputs))).difference(data)
                     self._handed = sorted(kept & self.donated)
                     done = all(inputs[number].era is not gpu.era for number in kept - self.donated)
-                    self._launched = weakref.ref(holder) if done and holder is not None else _nobody
+                    self._launched = weakref.ref(holder) if done else _nobody
                     self._moves = any(place.slot.number in data for place in self._given)
-                if not known or self._moves:
-                    self._blocks = blocks_of([outputs[place.number] for place in self._given])
-                overwritten(gpu, self._blocks)
+                if self._given:
+                    if not known or self._moves:
+                        self._blocks = blocks_of([outputs[place.number] for place in self._given])
+                    overwritten(gpu, self._blocks)
                 found = known and self._keeping.holds(holder, inputs, data)
                 if not found:
                     self._keeping.forget()

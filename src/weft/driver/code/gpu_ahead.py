@@ -52,6 +52,8 @@ class Ahead:
         self.arch = arch
         self.kernels: dict[str, ir.Kernel] = {}
         self.printed = CudaCode({})
+        self.made: dict[str, Cubin] = {}
+        """What is finished, by its source."""
         self._sources: list[str] = []
         """What is not kept on disk, by the numbers of messages."""
         self._workers = Workers(PROCESS)
@@ -91,12 +93,25 @@ class Ahead:
             return
         source = cuda(kernel)
         self.kernels[kernel.name], self.printed.sources[kernel.name] = kernel, source
+        if self._add(source):
+            # All at once: where one source is missing on disk others are.
+            self._start(self._most)
+
+    def _add(self, source: str) -> bool:
+        """Have a source compiled; whether it is not kept on disk."""
         if unpacked(cache.load(key_of(source, self.arch)), self.arch) is not None:
-            return
+            return False
         self._sources.append(source)
         self._workers.add(message_of(source, self.arch))
-        # All at once: where one source is missing on disk others are.
-        self._start(self._most)
+        return True
+
+    def add_body(self, code: CudaCode) -> None:
+        """Have the kernels of a branch's or loop's body compiled beside those of the program, where
+        there are processes."""
+        if self._started:
+            for source in code.sources.values():
+                if source not in self._sources:
+                    self._add(source)
 
     def finished(self) -> dict[str, Cubin]:
         """The machine code of every source that was not kept on disk, which it is then."""
@@ -110,6 +125,7 @@ class Ahead:
         }
         for source, cubin in made.items():
             cache.save(key_of(source, self.arch), packed(cubin))
+        self.made |= made
         return made
 
     def stop(self) -> None:

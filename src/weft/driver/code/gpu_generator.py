@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from weft.codegen.gpu import templates
+from weft.codegen.gpu.compile import Cubin
 from weft.codegen.gpu.ir.module import GpuModule
 from weft.codegen.gpu.spelling import text
 from weft.driver.artifact.assembler import Unit, build_artifact, symbols_of
@@ -49,9 +50,16 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     arch = arch_for(compilation.target)
     made, notes = gpu_kernels.Cubins(arch), list[str]()
     guards = guarded_by(compilation["frontend"], compilation.target)
+    ahead: Ahead | None = compilation.ahead
+    if ahead is not None:
+        for body in bodies.values():
+            ahead.add_body(body.compilation["cu"])
     unit = replace(_unit(compilation, made, notes, program, program.main), guards=guards)
+    known = {} if ahead is None else ahead.made
     units = {
-        use: replace(_unit(body.compilation, made, notes, program, body.region), guards=guards)
+        use: replace(
+            _unit(body.compilation, made, notes, program, body.region, known), guards=guards
+        )
         for use, body in bodies.items()
     }
     artifact = build_artifact(unit, arch, host_call, bodies, units, WRITTEN_OUT, keeps=True)
@@ -67,9 +75,11 @@ def _unit(
     notes: list[str],
     program: Program,
     body: Body,
+    known: Mapping[str, Cubin] | None = None,
 ) -> Unit:
-    """What the stages made of a body, with its machine code; what there is to say is noted."""
-    cubins = _cubins(compilation, made.arch)
+    """What the stages made of a body, with its machine code, of which some is known by its source;
+    what there is to say is noted."""
+    cubins = _cubins(compilation, made.arch, known)
     module, code = compilation["region"], compilation["gpu"]
     made.compiled += cubins.compiled
     made.reused += cubins.reused
@@ -127,9 +137,11 @@ def _given_keys(compilation: Compilation) -> set[str]:
     return {key for key, plan in compilation["plan"].plans.items() if plan != own.get(key)}
 
 
-def _cubins(compilation: Compilation, arch: str) -> gpu_kernels.Cubins:
+def _cubins(
+    compilation: Compilation, arch: str, known: Mapping[str, Cubin] | None = None
+) -> gpu_kernels.Cubins:
     try:
-        return gpu_reactions.compiled(compilation, arch)
+        return gpu_reactions.compiled(compilation, arch, known)
     except InternalError as error:
         read = [stage for stage in ("gpu", "cu") if stage in compilation.overrides]
         if not read:

@@ -16,7 +16,7 @@ else: the next compilation takes the last plan at once, and compiles what it fou
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from itertools import islice
 from typing import Final
@@ -116,10 +116,12 @@ def fault_of(code: GpuModule, cubins: Cubins, symbols: Sequence[str], limits: Li
     return worst
 
 
-def compiled(compilation: Compilation, arch: str) -> Cubins:
-    """The machine code of a compilation. Plans that it shows to be bad have moved on afterwards:
-    the stages are then those of what is compiled."""
-    return _Reactions(compilation, arch).run()
+def compiled(
+    compilation: Compilation, arch: str, known: Mapping[str, Cubin] | None = None
+) -> Cubins:
+    """The machine code of a compilation; that of some sources may be known. Plans that it shows to
+    be bad have moved on afterwards: the stages are then those of what is compiled."""
+    return _Reactions(compilation, arch, dict(known or {})).run()
 
 
 @dataclass
@@ -143,8 +145,9 @@ class _Reactions:
         found = {key: move for key, name in records.items() if (move := self._kept_move(key, name))}
         self._take(found)
         if self.compilation.ahead is not None:
-            self.known |= self.compilation.ahead.finished()
-            self.count.compiled += len(self.known)
+            made = self.compilation.ahead.finished()
+            self.known |= made
+            self.count.compiled += len(made)
         cubins = self._compile(self.compilation["cu"])
         moves = self._move_plans([key for key in own if key not in found], cubins)
         for key, move in moves.items():

@@ -72,6 +72,27 @@ def test_the_same_machine_code_as_afterwards(
     assert made._latest.built.compiled == len(sources)
 
 
+def test_bodies_are_compiled_beside_the_program(
+    monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
+) -> None:
+    b = Builder()
+    x, more = b.param("f32", [64, 1024]), b.param("i1", [])
+    y = b.cond(more, lambda r, x: r.sort(x, axis=1), lambda r, x: r.softmax(x, axis=1), b.exp(x))
+
+    def afterwards(sources: list[str], arch: str) -> list[Any]:
+        assert not sources
+        return []
+
+    monkeypatch.setattr(gpu_kernels, "compile_all", afterwards)
+    made = weft.compile(b.build(b.softmax(y, axis=0)), target="sm90")
+    compilation = made._latest.compilation
+    parts = compilation, *compilation.bodies.values()
+    sources = {source for part in parts for source in part["cu"].sources.values()}
+    assert len(parts) > 1
+    assert len(workers[0].made) == len(sources) > len(compilation["cu"].sources)
+    assert made._latest.built.compiled == len(sources)
+
+
 def test_what_is_kept_is_not_compiled_again(
     monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
 ) -> None:

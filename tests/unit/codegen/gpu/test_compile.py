@@ -91,3 +91,9 @@ def test_a_compiler_that_cannot_be_loaded_is_no_bug(
     with pytest.raises(Unimplemented, match=rf"\({error}\); install .* extra weft\[cuda\]$"):
         compiler.compile_cuda("", "sm_80")
     compiler._nvrtc.cache_clear()
+
+
+def test_the_compiler_reads_no_more_than_kernels_need() -> None:
+    texture = 'extern "C" __global__ void k(cudaTextureObject_t) {}'
+    with pytest.raises(InternalError, match='"cudaTextureObject_t" is undefined'):
+        compile_cuda(texture, "sm_90a")

@@ -65,9 +65,10 @@ _STORED: Final[Mapping[DType, str]] = {
 
 
 def held(dtype: DType) -> str:
-    if dtype not in HELD:
+    found = HELD.get(dtype)
+    if found is None:
         raise Unimplemented(dtype.name, "GPU kernels have no arithmetic in this dtype")
-    return HELD[dtype]
+    return found
 
 
 def held_bytes(dtype: DType) -> int:

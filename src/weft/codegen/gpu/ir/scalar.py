@@ -197,6 +197,9 @@ LANES: Final = 32
 """Threads of a warp."""
 
 
+_ZERO: Final = Lit(0)
+
+
 def scalar(value: Like) -> Scalar:
     return value if isinstance(value, Scalar) else Lit(value)
 
@@ -204,16 +207,20 @@ def scalar(value: Like) -> Scalar:
 def op(fn: str, lhs: Like, rhs: Like) -> Scalar:
     """An operation, folded where both sides are known or one side changes nothing."""
     left, right = scalar(lhs), scalar(rhs)
-    if isinstance(left, Lit) and isinstance(right, Lit):
-        return Lit(FOLD[fn](left.value, right.value))
-    if isinstance(right, Lit) and _NEUTRAL.get(fn) == right.value:
-        return left
-    if isinstance(left, Lit) and fn in ("add", "mul") and _NEUTRAL[fn] == left.value:
-        return right
-    if fn == "mul" and (left == Lit(0) or right == Lit(0)):
-        return Lit(0)
-    if fn == "mod" and right == Lit(1):
-        return Lit(0)
+    if isinstance(right, Lit):
+        number = right.value
+        if isinstance(left, Lit):
+            return Lit(FOLD[fn](left.value, number))
+        if _NEUTRAL.get(fn) == number:
+            return left
+        if (fn == "mul" and number == 0) or (fn == "mod" and number == 1):
+            return _ZERO
+    elif isinstance(left, Lit):
+        number = left.value
+        if fn in ("add", "mul") and _NEUTRAL[fn] == number:
+            return right
+        if fn == "mul" and number == 0:
+            return _ZERO
     return Op(fn, left, right)
 
 

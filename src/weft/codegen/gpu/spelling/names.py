@@ -7,6 +7,7 @@ and does not end in an underscore: those are the printer's own.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from weft.codegen.gpu.ir.functions import OF_C
@@ -39,6 +40,7 @@ _TAKEN: Final = frozenset(
 )
 
 
+@lru_cache(maxsize=1 << 14)
 def is_free(name: str) -> bool:
     """Whether a kernel may use a name."""
     formed = _FORM.fullmatch(name) is not None and _FRAME.fullmatch(name) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any, Final
 
 from weft.codegen.gpu import ir
@@ -40,6 +41,16 @@ _LINE_WORDS: Final = 4
 """32-bit words of a line of the workspace that a thread keeps."""
 
 
+_PLAIN: Final = frozenset({str, int, bool, tuple, type(None), ElementOp})
+"""Fields that mean nothing by their types."""
+
+
+@cache
+def _names_of(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of a statement or of a part of one."""
+    return tuple(found.name for found in fields(kind))
+
+
 def verify(kernel: ir.Kernel, target: Target) -> None:
     """Raise with everything that is wrong with a kernel."""
     found = list(findings(kernel, target))
@@ -72,6 +83,10 @@ class _Checker(Scope):
         self.known = outer
 
     def check(self, node: ir.Stmt) -> None:
+        # Most of them, before they are compared with all the others.
+        if isinstance(node, values.VALUES):
+            self.single(node)
+            return
         match node:
             case ir.Let(name=name):
                 self.define(name, Known("number"))
@@ -86,8 +101,6 @@ class _Checker(Scope):
                 self.bits(node)
             case ir.Epilogue():
                 self.epilogue(node)
-            case _ if isinstance(node, values.ValueStmt):
-                self.single(node)
             case _ if isinstance(node, ir.Sm90Stmt):
                 self.need(self.target.has("wgmma"), f"{self.target.name} does not have it")
                 check_sm90(self, node)
@@ -113,8 +126,13 @@ class _Checker(Scope):
 
     def parts(self, node: Any) -> None:
         """What a field means by its type or its name, in every statement."""
-        for found in fields(node):
-            value = getattr(node, found.name)
+        for name in _names_of(node.__class__):
+            value = getattr(node, name)
+            if name == "buffer":
+                count = len(self.kernel.buffers)
+                self.need(0 <= value < count, f"there is no buffer {value} of {count}")
+            if type(value) in _PLAIN:
+                continue
             match value:
                 case Scalar():
                     self.scalar(value)
@@ -129,9 +147,6 @@ class _Checker(Scope):
                     self.parts(value)
                 case DType():
                     self.need(value in HELD, f"kernels cannot hold {value}", TYPE)
-            if found.name == "buffer":
-                count = len(self.kernel.buffers)
-                self.need(0 <= value < count, f"there is no buffer {value} of {count}")
 
     def control(self, node: ir.For | ir.If | ir.Roles) -> None:
         match node:
@@ -162,12 +177,13 @@ class _Checker(Scope):
 
     def op(self, op: ElementOp) -> None:
         """Use the arguments of a function and define its value."""
-        self.need(op.dtype in HELD, f"kernels cannot hold {op.dtype}", TYPE)
+        if not (is_held := op.dtype in HELD):
+            self.wrong(TYPE, f"kernels cannot hold {op.dtype}")
         dtypes = [self.value(name) for name in op.args]
         source = dtypes[0] if dtypes else op.dtype
         if op.fn == "select":
             source = op.dtype
-        if None not in dtypes and op.dtype in HELD:
+        if is_held and all(dtype is not None for dtype in dtypes):
             self.function(op, dtypes, source or op.dtype)
         self.number_of(op.value, op.dtype, wanted=op.fn == "const")
         self.define(op.name, Known("value", op.dtype))
@@ -181,8 +197,8 @@ class _Checker(Scope):
             self.need(dtypes == [I1, op.dtype, op.dtype], "select needs i1 and its dtype", TYPE)
         elif op.fn not in ("cast", "const"):
             makes = I1 if op.fn in ("lt", "le", "eq", "ge", "gt", "ne") else source
-            same = all(dtype is source for dtype in dtypes)
-            self.need(same and makes is op.dtype, f"{op.fn} of {source} makes {makes}", TYPE)
+            if makes is not op.dtype or any(dtype is not source for dtype in dtypes):
+                self.wrong(TYPE, f"{op.fn} of {source} makes {makes}")
 
     def number_of(self, value: Number | None, dtype: DType, *, wanted: bool) -> None:
         """A constant of a dtype, or none."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from types import UnionType
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from weft.codegen.gpu.ir.formats import SMALL, fragment_registers, held
 from weft.codegen.gpu.ir.scalar import Scalar, scalar
 from weft.codegen.gpu.ir.swizzle import PIECE, descriptor
 from weft.codegen.gpu.ir.values import (
+    VALUES,
     Alike,
     CombineElement,
     Compute,
@@ -53,55 +55,72 @@ def _draws(statement: ir.Stmt) -> bool:
     return any(isinstance(source, ir.RandomElements) for source in sources)
 
 
-def _random(statements: Sequence[ir.Stmt]) -> Iterator[str]:
-    if any(isinstance(s, Words) for s in statements):
+class _Statements:
+    """All statements of a kernel, and what kinds of them there are: of thousands, some dozen."""
+
+    def __init__(self, kernel: ir.Kernel) -> None:
+        self._all = list(ir.walk(kernel.body))
+        self._kinds = set(map(type, self._all))
+
+    def have(self, kinds: type | UnionType) -> bool:
+        """Whether one is of these kinds."""
+        return any(issubclass(kind, kinds) for kind in self._kinds)
+
+    def of(self, kinds: type | UnionType) -> list[ir.Stmt]:
+        """Those of these kinds, in order."""
+        found = {kind for kind in self._kinds if issubclass(kind, kinds)}
+        return [one for one in self._all if type(one) in found] if found else []
+
+
+def _random(statements: _Statements) -> Iterator[str]:
+    if statements.have(Words):
         yield elements.philox()
-    if any(_draws(s) for s in statements):
+    if any(map(_draws, statements.of(ir.Epilogue))):
         yield elements.philox_side_by_side()
-    if any(isinstance(s, ir.DrawBits) for s in statements):
+    if statements.have(ir.DrawBits):
         yield elements.draw_bits()
 
 
-def _of_rows(statements: Sequence[ir.Stmt]) -> Iterator[str]:
-    if any(isinstance(s, ir.RowStmt) for s in statements):
+def _of_rows(statements: _Statements) -> Iterator[str]:
+    if statements.have(ir.RowStmt):
         yield rows.ROWS
-    if any(isinstance(s, ir.RowSum) for s in statements):
+    if statements.have(ir.RowSum):
         yield rows.ROW_SUMS
 
 
 def _head(kernel: ir.Kernel) -> Iterator[str]:
-    statements = list(ir.walk(kernel.body))
+    statements = _Statements(kernel)
     yield instructions.COMMON
     yield elements.ELEMENTS
     yield elements.FORMATS
-    if angles.FUNCTIONS & {op.fn for op in _element_ops(statements)}:
+    if angles.FUNCTIONS & {op.fn for op in _element_ops(statements.of(Compute | ir.Epilogue))}:
         yield angles.ANGLES
     yield from _random(statements)
-    if any(isinstance(s, ValueStmt | ir.LoadElement) for s in statements):
+    if statements.have(ValueStmt | ir.LoadElement):
         yield instructions.THREADS
-    if any(isinstance(s, Alike | SortKey) for s in statements):
+    if statements.have(Alike | SortKey):
         yield sorting.SORTING
-    if any(isinstance(s, CombineElement) for s in statements):
+    if statements.have(CombineElement):
         yield instructions.COMBINING
-    if any(isinstance(s, LoadAcross) for s in statements):
+    if statements.have(LoadAcross):
         yield instructions.ACROSS
-    if any(isinstance(s, ir.Sm90Stmt) for s in statements):
+    if statements.have(ir.Sm90Stmt):
         yield instructions.SM90
-    if any(isinstance(s, ir.Sm80Stmt) for s in statements):
+    if statements.have(ir.Sm80Stmt):
         yield instructions.SM80
-    if any(isinstance(s, ir.PackSmall | ir.PackSigned | ir.ScalePair) for s in statements):
+    if statements.have(ir.PackSmall | ir.PackSigned | ir.ScalePair):
         yield instructions.SMALL
-    if any(isinstance(s, ir.CpAsync) and s.bytes < PIECE for s in statements):
+    if any(isinstance(s, ir.CpAsync) and s.bytes < PIECE for s in statements.of(ir.CpAsync)):
         yield instructions.PARTS_OF_PIECES
-    if any(isinstance(s, ir.ClusterStmt) for s in statements):
+    if statements.have(ir.ClusterStmt):
         yield instructions.CLUSTERS
-    if any(isinstance(s, ir.ChainStmt) for s in statements):
+    if statements.have(ir.ChainStmt):
         yield instructions.CHAINS
-    if any(isinstance(s, ir.PartStmt) for s in statements):
+    if statements.have(ir.PartStmt):
         yield parts.PARTS
     yield from _of_rows(statements)
     functions: dict[str, str] = {}
-    for statement in statements:
+    for statement in statements.of(ir.TmaLoad | ir.Wgmma | ir.MmaSync):
         match statement:
             case ir.TmaLoad(coords=coords, once=once, taps=taps):
                 blocks, window = kernel.cluster if statement.everywhere else 1, bool(taps)
@@ -193,6 +212,10 @@ class _Printer:
             yield from self.statement(statement)
 
     def statement(self, statement: ir.Stmt) -> Iterator[str]:
+        # Most of them, before they are compared with all the others.
+        if isinstance(statement, VALUES):
+            yield from self.values.lines(statement)
+            return
         match statement:
             case ir.Let(name=name, value=value, pinned=pinned):
                 yield f"int {name} = {text(value)};{f' pin({name});' if pinned else ''}"
@@ -239,8 +262,6 @@ class _Printer:
                 yield "admit_next();"
             case ir.AwaitPrevious():
                 yield "await_previous();"
-            case _ if isinstance(statement, ValueStmt):
-                yield from self.values.lines(statement)
             case _:
                 yield from self.sm90(statement)
 

@@ -21,7 +21,7 @@ from weft.foundation.lines import user_line
 from weft.ops.arithmetic import number_kind
 from weft.ops.array.creation import asarray, zeros, zeros_like
 from weft.ops.calls import check_function, explained, public
-from weft.ops.differentiate import vjp
+from weft.ops.differentiate import is_smooth, vjp
 from weft.ops.graph.context import current
 from weft.ops.graph.node import Node
 from weft.ops.parameters import Parameters
@@ -223,11 +223,7 @@ class CustomJvp(_Custom):
 
 
 def _floats(tensors: Sequence[Tensor]) -> list[bool]:
-    return [_is_smooth(tensor.type) for tensor in tensors]
-
-
-def _is_smooth(kind: TensorType) -> bool:
-    return kind.dtype.is_float or kind.dtype.is_complex
+    return [is_smooth(tensor.type) for tensor in tensors]
 
 
 class _Call:
@@ -250,7 +246,7 @@ class _Call:
         traced.carry(tensors)
         own = len(traced.trace.returned)
         results, kept = tensors[: shape.leaf_count], tensors[shape.leaf_count : own]
-        inputs = [tensor for tensor in self.arguments.tensors if _is_smooth(tensor.type)]
+        inputs = [tensor for tensor in self.arguments.tensors if is_smooth(tensor.type)]
         if not inputs or not any(_floats(results)):
             return unflatten(shape, results)
         back = self._way_back(traced, backward, results, kept)
@@ -291,7 +287,7 @@ class _Call:
     ) -> Trace:
         """The backward rule as a program of what was kept and of cotangents."""
         shape, kept_shape = traced.trace.structure.children
-        seeds = [x.type for x in results if _is_smooth(x.type)]
+        seeds = [x.type for x in results if is_smooth(x.type)]
         kinds = [*(tensor.type for tensor in kept), *seeds]
         held = traced.trace.outputs[shape.leaf_count :]
 
@@ -299,7 +295,7 @@ class _Call:
             supply = iter(tensors)
             known = [next(supply) if o is None else o.value for o in held]
             by_result = [
-                next(supply) if _is_smooth(x.type) else zeros(x.shape, dtype=x.dtype)
+                next(supply) if is_smooth(x.type) else zeros(x.shape, dtype=x.dtype)
                 for x in results
             ]
             return unflatten(kept_shape, known), unflatten(shape, by_result)
@@ -333,7 +329,7 @@ class _Call:
             cotangents = self._leaves(number, shape, given)
             for name, cotangent in zip(names, cotangents, strict=True):
                 leaf = next(leaves)
-                if isinstance(leaf, Tensor) and _is_smooth(leaf.type):
+                if isinstance(leaf, Tensor) and is_smooth(leaf.type):
                     made.append(self._checked(name, leaf.type, cotangent))
         return made
 
@@ -376,7 +372,7 @@ def _leaves_of(shape: Structure, given: Any) -> list[Any]:
 
 def _is_differentiable(node: Node) -> bool:
     """Whether a derivative may be asked for with respect to a value of the outside."""
-    return node.arena.tracing and isinstance(node.type, TensorType) and _is_smooth(node.type)
+    return node.arena.tracing and isinstance(node.type, TensorType) and is_smooth(node.type)
 
 
 def _kept_first(program: Program, kept: int, more: int) -> Program:

@@ -64,7 +64,7 @@ class _Question:
     @property
     def wanted(self) -> list[int]:
         """The inputs that are differentiated: floats and complex numbers."""
-        return [position for position, leaf in self.leaves if _is_smooth(leaf.type)]
+        return [position for position, leaf in self.leaves if is_smooth(leaf.type)]
 
     @cached_property
     def program(self) -> Program:
@@ -86,13 +86,12 @@ class _Question:
     def per_argument(self, tensors: Sequence[Tensor]) -> list[Any]:
         """One derivative for every leaf, nested as the arguments are; integers get zeros."""
         supply = iter(tensors)
-        found = iter(
-            [next(supply) if _is_smooth(x.type) else zeros_like(x) for _, x in self.leaves]
-        )
+        found = iter([next(supply) if is_smooth(x.type) else zeros_like(x) for _, x in self.leaves])
         return [unflatten(s, [next(found) for _ in range(s.leaf_count)]) for s in self.shapes]
 
 
-def _is_smooth(kind: TensorType) -> bool:
+def is_smooth(kind: TensorType) -> bool:
+    """Whether there are derivatives of tensors of a type."""
     return kind.dtype.is_float or kind.dtype.is_complex
 
 
@@ -122,7 +121,7 @@ def _find_differentiated(arguments: Arguments, argnums: set[int]) -> Iterator[tu
                     f"derivatives are taken with respect to tensors, but argument {owner} "
                     f"contains {a_type(leaf.value)}"
                 )
-            if not _is_smooth(leaf.type) and arguments.positional[owner].kind is None:
+            if not is_smooth(leaf.type) and arguments.positional[owner].kind is None:
                 raise UserError(
                     f"argument {owner} is {leaf.type}; derivatives are taken with respect to "
                     "floats and complex numbers"
@@ -313,7 +312,7 @@ def _slopes(asked: _Question, results: Sequence[Tensor]) -> Any:
     """The tangents of the results of a jvp, nested as the results are; integers have zeros."""
     count = asked.traced.count
     own, moved = results[:count], iter(results[count:])
-    slopes = [next(moved) if _is_smooth(value.type) else zeros_like(value) for value in own]
+    slopes = [next(moved) if is_smooth(value.type) else zeros_like(value) for value in own]
     return asked.traced.results(slopes)
 
 
@@ -321,7 +320,7 @@ def _seeds(given: Sequence[Any], kinds: Sequence[TensorType], what: str) -> list
     """Cotangents or tangents of these types; those of integers are left out."""
     found = []
     for number, (leaf, kind) in enumerate(zip(given, kinds, strict=True)):
-        if _is_smooth(kind):
+        if is_smooth(kind):
             tensor = asarray(leaf, dtype=kind.dtype)
             if tensor.shape != kind.shape:
                 raise UserError(f"{what} {number} is {tensor.type}, not {kind}")

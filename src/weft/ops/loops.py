@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.foundation.axes import normalise_axis
-from weft.foundation.dtypes import SI64
 from weft.foundation.errors import SpecViolation, UserError, a_type
 from weft.ops.array.creation import arange, asarray
 from weft.ops.array.elementwise import clip
 from weft.ops.array.manipulation import concat, flip, moveaxis, reshape, stack
 from weft.ops.array.operands import known
+from weft.ops.array.windows import integer_scalar
 from weft.ops.calls import check_function, public
 from weft.ops.control_flow import cond, scan, while_loop
 from weft.ops.home import at_home
@@ -35,20 +35,15 @@ def fori_loop(lower: Any, upper: Any, body: Callable[[Any, Any], Any], init: Any
             return init
         steps = arange(lower, upper)
         return scan(lambda carry, i: (body(i, carry), None), init, steps)[0]
-    first, last = (_whole(name, bound) for name, bound in (("lower", lower), ("upper", upper)))
+    first, last = (
+        integer_scalar(name, bound) for name, bound in (("lower", lower), ("upper", upper))
+    )
 
     def step(state: Any) -> Any:
         i, end, carry = state
         return i + 1, end, body(i, carry)
 
     return while_loop(lambda state: state[0] < state[1], step, (first, last, init))[2]
-
-
-def _whole(name: str, bound: Any) -> Tensor:
-    given = asarray(bound)
-    if given.shape or not given.dtype.is_integer:
-        raise UserError(f"{name} is {given.type}; it must be a whole number or integer scalar")
-    return given.astype(SI64)
 
 
 @public
@@ -64,7 +59,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *args: Any) -> An
         check_function("switch", branch)
     if isinstance(index, int):
         return branches[min(max(index, 0), len(branches) - 1)](*args)
-    place = clip(_whole("index", index), 0, len(branches) - 1)
+    place = clip(integer_scalar("index", index), 0, len(branches) - 1)
     return _choose_branch(place, list(branches), 0)(*args)
 
 

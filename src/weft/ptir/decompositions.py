@@ -17,6 +17,7 @@ from typing import TypeAlias
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import COMPLEX, F64, FP8_E4M3, I1, SI32, SI64, DType
 from weft.foundation.numeric import wide_dtype
+from weft.ptir.library import spread_feature
 from weft.ptir.op import Op
 from weft.ptir.ops.bits import BitwiseAnd, BitwiseNot, BitwiseOr, BitwiseXor
 from weft.ptir.ops.complex_parts import PART, Real
@@ -277,8 +278,8 @@ def _layer_norm(op: LayerNorm, x: Term, gamma: Term, beta: Term) -> Term:
     centred = z - _mean(z, axis, count).broadcast_to(z.shape)
     variance = _mean(centred * centred, axis, count)
     normal = centred * (variance + op.epsilon).rsqrt().broadcast_to(z.shape)
-    scaled = normal * _along(gamma, z, axis)
-    return (scaled + _along(beta, z, axis)).cast(x.dtype)
+    scaled = normal * spread_feature(gamma, z, axis)
+    return (scaled + spread_feature(beta, z, axis)).cast(x.dtype)
 
 
 def _count(feature: Term, z: Term, axis: int) -> Term:
@@ -292,12 +293,6 @@ def _count(feature: Term, z: Term, axis: int) -> Term:
 
 def _mean(z: Term, axis: int, count: Term) -> Term:
     return z.reduce_sum(axes=[axis], keepdims=True) / count
-
-
-def _along(feature: Term, z: Term, axis: int) -> Term:
-    """A rank-1 parameter laid along one axis of z and repeated over the others."""
-    column = (*feature.shape, *[1] * (z.rank - 1 - axis))
-    return feature.cast(z.dtype).reshape(column).broadcast_to(z.shape)
 
 
 # Packages that bring their own ops (coarse ops) add their rules here.

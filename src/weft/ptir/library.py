@@ -202,11 +202,11 @@ def layer_norm(x: V, gamma: V, beta: V, *, epsilon: float, feature_axis: int = -
     variance = _reduce("sum", centred * centred, axis) / float(max(count, 1))
     factor = (variance + epsilon).apply("rsqrt")
     normal = centred * factor.broadcast_to(z.shape)
-    scaled = normal * _along(gamma, z, axis)
-    return (scaled + _along(beta, z, axis)).cast(x.dtype)
+    scaled = normal * spread_feature(gamma, z, axis)
+    return (scaled + spread_feature(beta, z, axis)).cast(x.dtype)
 
 
-def _along(parameter: V, x: V, axis: int) -> V:
+def spread_feature(parameter: V, x: V, axis: int) -> V:
     """A rank-1 parameter laid along one axis of x and repeated over the others."""
-    column = [x.shape[axis], *[1] * (x.rank - 1 - axis)]
+    column = [*parameter.shape, *[1] * (x.rank - 1 - axis)]
     return parameter.cast(x.dtype).apply("reshape", new_shape=column).broadcast_to(x.shape)

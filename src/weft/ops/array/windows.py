@@ -60,7 +60,8 @@ def _start(x: Tensor, starts: Any) -> Handle:
     each = list(starts) if isinstance(starts, list | tuple) else _entries(starts)
     if len(each) != x.ndim:
         raise UserError(f"there are {len(each)} starts for the {x.ndim} axes of x")
-    vector = stack([_whole(start) for start in each]) if each else asarray([], dtype=SI64)
+    scalars = [integer_scalar("a start", start) for start in each]
+    vector = stack(scalars) if scalars else asarray([], dtype=SI64)
     sizes = asarray([known(dim, "a size of x") for dim in x.shape], dtype=SI64)
     return taken(where(vector < 0, vector + sizes, vector))
 
@@ -70,8 +71,9 @@ def _entries(starts: Any) -> list[Any]:
     return [vector] if not vector.ndim else list(vector)
 
 
-def _whole(start: Any) -> Tensor:
-    tensor = asarray(start)
+def integer_scalar(name: str, value: Any) -> Tensor:
+    """A number, or a tensor that is one, in si64; messages call it by a name."""
+    tensor = asarray(value)
     if tensor.shape or not tensor.dtype.is_integer:
-        raise UserError(f"a start is {tensor.type}; it must be a whole number or integer scalar")
+        raise UserError(f"{name} is {tensor.type}; it must be a whole number or integer scalar")
     return tensor.astype(SI64)

@@ -389,3 +389,12 @@ def free_name(stem: str, taken: Collection[str]) -> str:
     while stem in taken:
         stem += "_"
     return stem
+
+
+def computed_from(kernel: Kernel, names: Collection[str]) -> set[str]:
+    """Values by name, and all that is computed from them."""
+    found = set(names)
+    for let in kernel.body:
+        if found.intersection(operands(let)):
+            found.add(let.name)
+    return found

@@ -15,7 +15,7 @@ from typing import Final
 
 from weft.foundation.index_expr import axis
 from weft.region.cost import kernel_seconds
-from weft.region.fitting.cutting import needed
+from weft.region.fitting.cutting import computed_from, needed
 from weft.region.fitting.join_row_folds import (
     ELEMENTS,
     behind_product,
@@ -135,7 +135,7 @@ def _in_lines(let: Let, module: Module) -> bool:
 
 def _passed(kernel: Kernel, start: str) -> Iterator[Let]:
     """The values by way of each of which alone everything is made of the first, in order."""
-    ends, made = {output.value for output in kernel.outputs}, _made_of(kernel, start)
+    ends, made = {output.value for output in kernel.outputs}, computed_from(kernel, {start})
     for middle in (let for let in kernel.body if let.name in made):
         around = {start} - {middle.name}
         for let in kernel.body:
@@ -143,14 +143,6 @@ def _passed(kernel: Kernel, start: str) -> Iterator[Let]:
                 around.add(let.name)
         if not around & ends:
             yield middle
-
-
-def _made_of(kernel: Kernel, start: str) -> set[str]:
-    found = {start}
-    for let in kernel.body:
-        if found.intersection(operands(let)):
-            found.add(let.name)
-    return found
 
 
 def _apart(kernel: Kernel, value: str, tensor: str) -> tuple[Kernel, Kernel]:

@@ -23,7 +23,7 @@ from typing import Final
 
 from weft.foundation.dtypes import F32, I1
 from weft.foundation.index_expr import Expr, axis
-from weft.region.fitting.cutting import needed
+from weft.region.fitting.cutting import computed_from, needed
 from weft.region.fitting.joining import live
 from weft.region.forms.row_folds import FOLDS, folded_value, is_row_fold
 from weft.region.ir import (
@@ -43,7 +43,6 @@ from weft.region.ir import (
     Select,
     Tensor,
     Unary,
-    operands,
 )
 from weft.region.writing.axes import split
 
@@ -100,15 +99,6 @@ class _Pick:
         return tuple(name for name in (self.place, self.s, self.nothing) if name)
 
 
-def _behind(kernel: Kernel, folds: set[str]) -> set[str]:
-    """What is made of numbers of rows."""
-    found = set(folds)
-    for let in kernel.body:
-        if found.intersection(operands(let)):
-            found.add(let.name)
-    return found
-
-
 @dataclass
 class _Parts:
     """A kernel whose columns are cut, and what takes its place."""
@@ -138,7 +128,7 @@ class _Parts:
     def found(self) -> RowParts | None:
         folds = [let for let in self.kernel.body if is_row_fold(let, self.roles)]
         names = {fold.name for fold in folds}
-        behind = _behind(self.kernel, names)
+        behind = computed_from(self.kernel, names)
         tail = needed((o.value for o in self.kernel.outputs), self.kernel, names) - names
         joined: dict[str, list[Let]] = {}
         for fold in folds:

@@ -16,7 +16,7 @@ over at the end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -29,13 +29,17 @@ from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.formats import SMALL
 from weft.codegen.gpu.ir.scalar import BLOCK, LANE, LANES, THREAD, WARP, Lit, Name, Scalar, both
 from weft.codegen.gpu.maps.map import Elementwise
-from weft.codegen.gpu.products.refusals import algorithm_refusals, memory_refusals
+from weft.codegen.gpu.products.refusals import (
+    algorithm_refusals,
+    memory_refusals,
+    unused_field_refusals,
+)
 from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import F32, SI8
 from weft.foundation.errors import Finding
 from weft.plan.code_tiles import COLUMNS, MOST_SUMS, ROWS, registers_of, step_of
 from weft.plan.completion import IN_REGISTERS, false_claims
-from weft.plan.ir import Header, MmaPlan, Plan
+from weft.plan.ir import MmaPlan, Plan
 from weft.plan.text import told
 from weft.region.forms.codes import LANES as SHARING
 from weft.region.forms.codes import QUAD, Codes, find_codes, made_of
@@ -497,13 +501,7 @@ def refusals(
 
 
 def _fields(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
-    usual = MmaPlan(Header("", ""), plan.tile)
-    for known in fields(plan):
-        given = getattr(plan, known.name)
-        wanted = _FIXED.get(known.name, getattr(usual, known.name))
-        if known.name not in _USED and given != wanted:
-            said = told(plan, known.name)
-            yield refuse("PlanField", f"{said} has no effect in the template of codes")
+    yield from unused_field_refusals(plan, _USED, _FIXED, "the template of codes")
     if plan.cache not in ((), IN_REGISTERS):
         yield refuse("PlanField", f"{told(plan, 'cache')}: both operands go to registers")
     for why in (*false_claims(kernel, plan), *algorithm_refusals(kernel, plan)):

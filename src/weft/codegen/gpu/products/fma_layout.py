@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from math import prod
 from typing import Final
 
 from weft.codegen.gpu.body.accept import refuse, too_many
 from weft.codegen.gpu.ir.formats import held_bytes
 from weft.codegen.gpu.products.fma_registers import LANE_GRID, LaneRegisters
-from weft.codegen.gpu.products.refusals import field_refusals, order_refusals
+from weft.codegen.gpu.products.refusals import field_refusals, order_refusals, unused_field_refusals
 from weft.codegen.gpu.products.tiles import TileOrder
 from weft.foundation.errors import Finding
-from weft.plan.ir import Header, MmaPlan
-from weft.plan.text import told
+from weft.plan.ir import MmaPlan
 from weft.region.forms.codes import made_of
 from weft.region.ir import Binary, Fold, Kernel, Let, Read, Reduce, epilogue_of
 from weft.target.target import Target
@@ -87,13 +85,7 @@ def factors(kernel: Kernel) -> tuple[str, str]:
 
 
 def _fields(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
-    usual = MmaPlan(Header("", ""), plan.tile)
-    for known in fields(plan):
-        given = getattr(plan, known.name)
-        wanted = _FIXED.get(known.name, getattr(usual, known.name))
-        if known.name not in _USED and given != wanted:
-            said = told(plan, known.name)
-            yield refuse("PlanField", f"{said} has no effect in the FMA template")
+    yield from unused_field_refusals(plan, _USED, _FIXED, "the FMA template")
     yield from field_refusals(kernel, plan)
 
 

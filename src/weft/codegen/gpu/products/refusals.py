@@ -4,7 +4,8 @@ anything but what they do anyway, more shared memory than there is."""
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
 from typing import Final
 
 from weft.codegen.gpu.body.accept import refuse, too_many
@@ -16,7 +17,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.tally import counted
 from weft.plan.completion import HINTS, algorithm_kind, false_claims
-from weft.plan.ir import STREAMING, MmaPlan
+from weft.plan.ir import STREAMING, Header, MmaPlan
 from weft.plan.sum_parts import SPLITTING
 from weft.plan.text import told
 from weft.region.ir import Kernel
@@ -120,3 +121,14 @@ def memory_refusals(needed: int, target: Target) -> Iterator[Finding]:
             f"the plan needs {needed} bytes of shared memory, over {limit}",
             "use fewer stages or a smaller tile",
         )
+
+
+def unused_field_refusals(
+    plan: MmaPlan, used: Collection[str], fixed: Mapping[str, object], where: str
+) -> Iterator[Finding]:
+    """Fields that a template neither uses nor has fixed, and that say more than they usually do."""
+    usual = MmaPlan(Header("", ""), plan.tile)
+    for field in fields(plan):
+        wanted = fixed.get(field.name, getattr(usual, field.name))
+        if field.name not in used and getattr(plan, field.name) != wanted:
+            yield refuse("PlanField", f"{told(plan, field.name)} has no effect in {where}")

@@ -50,11 +50,11 @@ Made = tuple[tuple[Kernel, ...], tuple[Tensor, ...]]
 def with_boards(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Made:
     """A convolution behind copies of those operands that need one, and the copies' tensors."""
     roles = kernel.roles
-    if roles is None or not pays(kernel, tensors, target):
+    if roles is None or suits_units(kernel, tensors, target) or not is_large(kernel):
         return (kernel,), ()
     for made, more in _trials(kernel, roles, tensors):
         known = {**tensors, **{tensor.name: tensor for tensor in more}}
-        if suits(made[-1], known):
+        if suits_units(made[-1], known, target):
             return made, more
     return (kernel,), ()
 
@@ -94,13 +94,29 @@ def _images(kernel: Kernel, board: Board, tensors: Mapping[str, Tensor]) -> Iter
 def pays(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
     """Whether matrix units would multiply a convolution, if its operands lay right, and it is worth
     copying them."""
+    return target.has("wgmma") and is_large(kernel) and not suits(kernel, tensors)
+
+
+def is_large(kernel: Kernel) -> bool:
+    """Whether a kernel is a convolution of 16-bit numbers that is worth copying an operand."""
     roles = kernel.roles
     if roles is None or kernel.pattern is not Pattern.CONV or kernel.params:
         return False
-    if not target.has("wgmma") or math.prod(kernel.sizes.values()) < WORTH:
+    if math.prod(kernel.sizes.values()) < WORTH:
         return False
     halves = all(kernel.let(name).dtype in (BF16, F16) for name in (roles.lhs, roles.rhs))
-    return halves and usual_atom(kernel, "sm90") is not None and not suits(kernel, tensors)
+    return halves and usual_atom(kernel, "sm90") is not None
+
+
+def suits_units(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
+    """Whether the matrix units of a target can multiply what the kernel reads: those of warps sum
+    over channels, in whole lines."""
+    problem = find_problem(kernel, tensors)
+    if target.has("wgmma") or problem is None or problem.image is None:
+        return suits(kernel, tensors)
+    image = problem.image
+    whole = kernel.sizes[image.channels] % LINE == 0 and problem.aligned
+    return whole and image.is_summed and not any(axis.phase for axis in image.moved)
 
 
 def suits(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.index_expr import Axis, Expr, axis, constant, substitute
-from weft.region.fitting.boards import image_name, suits, with_boards
+from weft.region.fitting.boards import image_name, suits_units, with_boards
 from weft.region.fitting.cutting import needed
 from weft.region.ir import Check, Kernel, Let, Module, Pattern, Read, Tensor
 from weft.region.row_reads import is_gather
@@ -82,7 +82,7 @@ def _places(kernel: Kernel, value: str, size: int, constants: Constants) -> Expr
 
 def with_filters_in_place(module: Module, target: Target) -> Module:
     """The module with convolutions that read what was only copied for them where it lies."""
-    if not target.has("wgmma"):
+    if not target.has("mma.sync"):
         return module
     used = Counter(name for kernel in module.kernels for name in buffers(kernel))
     copies = {k.outputs[0].tensor: k for k in module.kernels if _is_copy(k, module.tensors)}
@@ -109,7 +109,7 @@ def with_filters_in_place(module: Module, target: Target) -> Module:
 def _suits(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
     """Whether matrix units can multiply what the kernel reads, perhaps behind a copy of its image,
     but of nothing else."""
-    if suits(kernel, tensors):
+    if suits_units(kernel, tensors, target):
         return True
     made, more = with_boards(kernel, tensors, target)
     return len(made) == 2 and more[0].name == image_name(kernel)

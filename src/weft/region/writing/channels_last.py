@@ -41,7 +41,7 @@ _IN_ORDER: Final = frozenset({"iota", "words", "check"})
 
 def with_channels_last(scop: Scop, target: Target) -> Scop:
     """The view with the channels of images last, on a machine whose copies want them so."""
-    if not target.has("wgmma"):
+    if not target.has("mma.sync"):
         return scop
     images = _Images(scop, _fixed_blocks(scop))
     images.spread()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.support.example_inputs import inputs_for
-from tests.support.gpu_convolutions import CASES, GRADIENTS, Case
+from tests.support.gpu_convolutions import CASES, COPIED, GRADIENTS, Case
 from tests.support.gpu_faults import planted, without
 from tests.support.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir, sass
@@ -22,7 +22,9 @@ from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.spelling.text import parse_module, print_module
 from weft.driver.stages.compilation import Compilation
 from weft.plan.ir import MmaPlan
-from weft.ptir import Program
+from weft.ptir import Builder, Program
+from weft.region.fitting import boards
+from weft.region.ir import Pattern
 from weft.testing.compare import compare
 
 CHOSEN = {
@@ -59,11 +61,43 @@ def test_convolutions_are_products_of_windows_and_agree(name: str) -> None:
     assert report.agrees, str(report)
 
 
-def test_gradients_of_images_are_convolutions_and_agree() -> None:
-    program = Case(size=(4, 5), inputs=16, outputs=32).gradient(0)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradients_of_images_are_convolutions_and_agree(
+    stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filters are read turned around where they lie; images with zeros in them are copied."""
+    monkeypatch.setattr(boards, "WORTH", 1)
+    program = Case(size=(4, 6), inputs=16, outputs=32, stride=stride).gradient(0)
     assert archs(program) == ["sm80", "sm80"]
+    names = [kernel.name for kernel in compiled(program)["region"].kernels]
+    assert [name for name in names if "copy" in name] == ["conv3_image_copy"][: stride - 1]
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm80"))
     assert report.agrees, str(report)
+
+
+@pytest.mark.parametrize("name", ["channels first", "filters first"])
+def test_operands_that_are_not_read_in_pieces_are_copied_first(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boards, "WORTH", 1)
+    case = COPIED[name]
+    program = replace(case, size=(3, 4), inputs=case.inputs // 2, outputs=48, images=1).program()
+    assert archs(program) == ["sm80"]
+    assert len(compiled(program)["region"].kernels) > 1
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm80"))
+    assert report.agrees, str(report)
+
+
+def test_images_between_convolutions_have_their_channels_last() -> None:
+    b = Builder("two")
+    x = b.param("bf16", [2, 32, 28, 28])
+    for w in [b.param("bf16", [32, 32, 3, 3]) for _ in range(2)]:
+        x = b.emit("weft.conv", x, w, layout="NCHW", pad=[1, 1, 1, 1])
+    module = compiled(b.build(x))["region"]
+    first, second = (k for k in module.kernels if k.pattern is Pattern.CONV)
+    between = first.outputs[0].tensor
+    assert between in second.inputs
+    assert module.tensors[between].shape == (2, 28, 28, 32)
 
 
 @pytest.mark.parametrize(

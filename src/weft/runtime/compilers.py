@@ -146,6 +146,9 @@ class Workers:
             self._waiting.clear()
             self._changed.notify_all()
         for helper in self._helpers:
+            # All of them first: none takes time to end while another is waited for.
+            helper.kill()
+        for helper in self._helpers:
             helper.stop()
         self._helpers.clear()
 
@@ -183,11 +186,15 @@ class _Helper:
             # The process is gone: what is missing is made by the others.
             return
 
-    def stop(self) -> None:
+    def kill(self) -> None:
         """End the process, whatever it does."""
+        if self.process is not None:
+            self.process.kill()
+
+    def stop(self) -> None:
+        """Wait until it has ended."""
         if self.process is None:
             return
-        self.process.kill()
         self.process.wait()
         self.thread.join()
         for pipe in (self.process.stdin, self.process.stdout):

@@ -97,6 +97,27 @@ def lower_module(
     return lowering.code
 
 
+def lower_again(
+    before: GpuModule,
+    module: Module,
+    buffer_map: BufferMap,
+    plans: PlanSet,
+    target: Target,
+    moved: Collection[str],
+) -> GpuModule:
+    """The same after plans have moved that templates carry out, those of some kernels by name: all
+    others stay as they were."""
+    first, *_, last = (*before.launches, *before.launches)
+    if first in moved or last in moved:
+        # Kernels at the ends of a program do not wait for others, or admit none.
+        return lower_module(module, buffer_map, plans, target)
+    made = lower_module(module, buffer_map, plans, target, only=moved)
+    launches = {name: made.launches.get(name, launch) for name, launch in before.launches.items()}
+    known = before.kernels | made.kernels
+    kernels = {launch.symbol: known[launch.symbol] for launch in launches.values()}
+    return GpuModule(kernels, launches, before.hosted)
+
+
 class Lowering:
     """The kernels of a module: first which of them are one, then each of these."""
 

@@ -244,13 +244,15 @@ class _Reactions:
             own=plans.own - moves.keys(),
         )
         if gone:
-            self._make_again()
+            self._make_again({kernel.name for key in gone for kernel in self._kernels(key)})
 
-    def _make_again(self) -> None:
-        """The kernels of the plans as they are. Those that stay were checked and printed."""
+    def _make_again(self, moved: set[str]) -> None:
+        """The kernels of the plans as they are, some of which have moved. Those that stay were
+        made, checked and printed."""
         c, values, stages = self.compilation, self.compilation.values, self.compilation.stages
         before: GpuModule = values["gpu"]
-        values["gpu"] = code = stages["gpu"].enter(c)
+        code = gpu_kernels.lower_again(before, c["region"], c["memory"], c["plan"], c.target, moved)
+        values["gpu"] = code
         gpu_kernels.check_module(code, c["region"], c.target, before)
         values["cu"] = gpu_kernels.print_module(code, before, values["cu"])
         stages["cu"].verify(c)

@@ -14,7 +14,7 @@ import pytest
 import weft
 from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.compile import Cubin, read_log
+from weft.codegen.gpu.compile import Cubin, Report, read_log
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.verify import verify
 from weft.driver.code import gpu_kernels
@@ -22,8 +22,10 @@ from weft.driver.code.gpu_reactions import Fault, fault_of
 from weft.driver.compile import Executable
 from weft.driver.tuning import tuned
 from weft.driver.tuning.tuned import Tuned
+from weft.plan.ir import PlanSet
 from weft.ptir import Builder, Program
 from weft.ptir.builder import Value
+from weft.region.ir import Kernel
 from weft.target.known import target_named
 from weft.target.target import Target
 
@@ -222,6 +224,38 @@ def test_plans_that_move_go_their_steps_together(monkeypatch: pytest.MonkeyPatch
     assert checked.count(small) == printed.count(small) == 1
     again = through_stages(program, "sm90", plan=made.stages["plan"])
     assert again.text("cu") == made.stages["cu"]
+
+
+def test_kernels_whose_plans_stay_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = Builder()
+    x, w = b.param("bf16", [2048, 512]), b.param("bf16", [512, 2048])
+    y = b.exp(b.sort(x, axis=1) @ w)
+    program = b.build(b.sort(b.softmax(y, axis=1), axis=0))
+    products: list[str] = []
+
+    def nvrtc(source: str, arch: str) -> Cubin:
+        products.extend([source] if "wgmma" in source else [])
+        spilled = 16 if products == [source] else 0
+        return Cubin(arch, ELF + source.encode(), "", Report(100, 0, spilled, ()))
+
+    lowered: list[str] = []
+    real = gpu_kernels.Lowering.by_template
+
+    def noted(self: gpu_kernels.Lowering, kernel: Kernel, plans: PlanSet, is_given: bool) -> None:
+        lowered.append(kernel.name)
+        real(self, kernel, plans, is_given)
+
+    monkeypatch.setattr(gpu_kernels, "compile_cuda", nvrtc)
+    monkeypatch.setattr(gpu_kernels.Lowering, "by_template", noted)
+    c = compiled(program)._latest.compilation
+    assert len(products) == 2
+    assert {name for name in lowered if lowered.count(name) > 1} == {"matmul2"}
+    assert len(set(lowered)) > 1
+    whole = gpu_kernels.lower_module(c["region"], c["memory"], c["plan"], c.target)
+    assert whole == c["gpu"]
+    assert list(whole.kernels) == list(c["gpu"].kernels)
+    assert products[1] in c["cu"].sources.values()
+    assert products[0] not in c["cu"].sources.values()
 
 
 def test_sm80_tiles_are_shared_by_more_warps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from weft.foundation.functions import broken_at
 from weft.foundation.launches import note_nothing_started, take_note
 from weft.foundation.ranks import Begun
 from weft.runtime import native
-from weft.runtime.addresses import Few, address_of, few_words, point_words
+from weft.runtime.addresses import address_of, few_words, point_words
 from weft.runtime.artifact import (
     Again,
     Artifact,
@@ -168,13 +168,8 @@ class _Workspace:
             if slot.kept:
                 self.kept.point(slot.kept, table.data, place)
 
-    def fill(
-        self, space: str, numbers: Sequence[int], arrays: Sequence[Array], few: Few | None = None
-    ) -> None:
-        """The pointers of some of this run's inputs or outputs; of all, where they are few."""
-        if few is not None:
-            point_words(few, arrays)
-            return
+    def fill(self, space: str, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
+        """The pointers of some of this run's inputs or outputs."""
         changing = self.changing[space]
         for number in numbers:
             words = changing.get(number)
@@ -188,7 +183,7 @@ class _Workspace:
         quarter of the time of asking where it is, and a donated state is the same in every run."""
         numbers: Sequence[int] = range(len(inputs))
         if len(inputs) < _MANY:
-            self.fill("input", numbers, inputs, self.few_inputs)
+            self.fill("input", numbers, inputs)
             return
         if self.seen:
             pairs = enumerate(zip(self.seen, inputs, strict=True))
@@ -277,12 +272,8 @@ class Program:
             return int(workspace.arena.ctypes.data) + slot.offset
         if slot.space == "run":
             return int(workspace.runs[slot.number :].ctypes.data)
-        spaces: dict[str, Sequence[Array]] = {
-            "input": inputs,
-            "output": outputs,
-            "state": self.state,
-            "constant": self.constants,
-        }
+        spaces: dict[str, Sequence[Array]] = {"input": inputs, "output": outputs}
+        spaces.update(state=self.state, constant=self.constants)
         return int(spaces[slot.space][slot.number].ctypes.data) + slot.offset
 
     def run(
@@ -301,7 +292,7 @@ class Program:
         """
         try:
             outputs = self._memory(inputs)
-            count = self._thread_count(threads)
+            count = self._thread_count(threads) if self._any_shared else 1
             workspace = self._take(inputs, outputs, count, holder, seed, data)
         except BaseException as error:
             note_nothing_started(error)
@@ -380,7 +371,11 @@ class Program:
         data, kept = self.data if data is None else data, workspace.kept
         if holder is None:
             workspace.holder = _nobody
-            workspace.fill_moved(inputs)
+            few = workspace.few_inputs
+            if few is not None and len(inputs) < _MANY:
+                point_words(few, inputs)
+            else:
+                workspace.fill_moved(inputs)
             kept.forget()
         elif workspace.holder() is holder:
             workspace.fill("input", data, inputs)
@@ -390,7 +385,11 @@ class Program:
             workspace.fill("input", self._inputs, inputs)
             workspace.holder, workspace.seen = weakref.ref(holder), []
             kept.forget()
-        workspace.fill("output", self._fresh, outputs, workspace.few_outputs)
+        few = workspace.few_outputs
+        if few is not None:
+            point_words(few, outputs)
+        else:
+            workspace.fill("output", self._fresh, outputs)
         if threads != workspace.threads:
             workspace.use_threads(threads, self._work)
         if self._fresh_runs:

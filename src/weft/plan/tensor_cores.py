@@ -321,9 +321,9 @@ def takes_warps(problem: Problem, kernel: Kernel) -> bool:
 
 
 def _copies_windows(kernel: Kernel, problem: Problem, image: Image) -> bool:
-    """Whether windows of an image are summed over in pieces of 16 bytes."""
+    """Whether windows of an image are read in pieces of 16 bytes."""
     whole = kernel.sizes[image.channels] * problem.dtype.storage_bytes % _PIECE == 0
-    return whole and image.is_summed and problem.dtype.storage_bytes == 2
+    return whole and problem.dtype.storage_bytes == 2
 
 
 def _has_next_tile(form: Form, extent: Extent, target: Target) -> bool:

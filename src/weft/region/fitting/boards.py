@@ -109,14 +109,14 @@ def is_large(kernel: Kernel) -> bool:
 
 
 def suits_units(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
-    """Whether the matrix units of a target can multiply what the kernel reads: those of warps sum
-    over channels, in whole lines."""
+    """Whether the matrix units of a target can multiply what the kernel reads: those of warps in
+    whole lines of channels."""
     problem = find_problem(kernel, tensors)
     if target.has("wgmma") or problem is None or problem.image is None:
         return suits(kernel, tensors)
     image = problem.image
     whole = kernel.sizes[image.channels] % LINE == 0 and problem.aligned
-    return whole and image.is_summed and not any(axis.phase for axis in image.moved)
+    return whole and not any(axis.phase for axis in image.moved)
 
 
 def suits(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:

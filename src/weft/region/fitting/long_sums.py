@@ -90,6 +90,10 @@ microseconds, which is what it takes to wake it and to begin the second kernel."
 _LEAST_PARTS: Final = 4
 _MOST_PARTS: Final = 32
 _LEAST_ROWS: Final = 32
+_TILE_OF_WARPS: Final = (128, 64)
+"""Rows and columns of the least tile of a convolution on SM80, ..."""
+_TILES_AT_ONCE: Final = 2
+"""... and how many of them a unit has at once."""
 _CUT: Final = (Pattern.ROW, Pattern.MATMUL, Pattern.CONV)
 
 
@@ -320,9 +324,11 @@ def _contraction_cut(kernel: Kernel, target: Target) -> Cut | None:
 def _outer_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut | None:
     """Sums over several axes in parts of the first one: the gradient of filters, over all places of
     all images, in parts of some images."""
-    if not target.has("wgmma") or usual_atom(kernel, "sm90") is None:
+    if not target.has("mma.sync") or usual_atom(kernel, "sm90") is None:
         return None
     problem = find_problem(kernel, tensors)
+    if not target.has("wgmma") and (problem is None or problem.image is None):
+        return None
     roles, sizes = kernel.roles, kernel.sizes
     assert roles is not None
     first = _outermost(roles, sizes, problem) if problem is not None else ""
@@ -330,9 +336,21 @@ def _outer_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) ->
         return None
     assert problem is not None
     cuts = _cuts_of(problem, first, roles, sizes)
+    if not target.has("wgmma"):
+        return _filling_cut(problem, cuts, target)
     forms = [form for form in WINDOW_FORMS if _holds_taps(form, problem)]
     parts = split_of(_contraction(problem), target, [*cuts], forms)
     return cuts.get(parts)
+
+
+def _filling_cut(problem: Problem, cuts: Mapping[int, Cut], target: Target) -> Cut | None:
+    """The first cut that keeps all units busy with tiles of warps, or the one that comes nearest,
+    in parts that are worth a tile."""
+    tiles, wanted = problem.tiles(*_TILE_OF_WARPS), _TILES_AT_ONCE * target.limits.units
+    long = {count: cut for count, cut in cuts.items() if problem.k // count >= _SHORTEST}
+    if tiles >= target.limits.units or not long:
+        return None
+    return next((cut for n, cut in long.items() if n * tiles >= wanted), long[max(long)])
 
 
 def _cuts_of(

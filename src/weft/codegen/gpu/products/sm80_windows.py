@@ -1,11 +1,12 @@
 """Operands of the SM80 template that are no matrices in memory: windows of an image, and the
 filters that they are multiplied with, each piece of 16 bytes from where it lies.
 
-    piece of A     8 channels of one place and one tap; zeros where the window is over the edge
-    piece of B     8 channels, or 8 columns, of one tap
+    of an image    8 channels of one place and one tap; zeros where the window is over the edge
+    of filters     8 channels, or 8 columns, of one tap
 
 Threads find the place of their rows once and the tap in every step. A step of a depth that divides
-the channels has one tap, the same for all threads; else every piece has its own.
+the channels has one tap, the same for all threads; else every piece has its own. Where places are
+summed over, in gradients of filters, it is the other way round: a thread knows its tap.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Final
 
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.scalar import Lit, Scalar, both, total, wide
-from weft.codegen.gpu.ir.swizzle import Major
 from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.problem import Problem
 from weft.codegen.gpu.products.walks import Step, Walk
@@ -31,9 +31,7 @@ def window_refusals(problem: Problem, piece: int) -> Iterator[Finding]:
         walk = operand.walk
         if walk is None:
             continue
-        if walk.window is not None and operand.major is not Major.K:
-            yield refuse("Windows", "the SM80 template sums over the channels of an image")
-        elif walk.phases:
+        if walk.phases:
             yield refuse("Windows", "the SM80 template has windows of one number of taps")
         elif not _in_pieces(operand, walk, piece):
             yield refuse("Windows", f"{operand.tensor} is not read in whole pieces of 16 bytes")
@@ -43,7 +41,8 @@ def _in_pieces(operand: Operand, walk: Walk, piece: int) -> bool:
     """Whether pieces begin at multiples of 16 bytes and end where channels or columns do."""
     along = walk.start[0]
     steps = [factor for _, factor in along.factors if factor != 1]
-    numbers = (operand.offset, walk.sizes[0], walk.inner[-1][1], *walk.strides)
+    channels = walk.whole or walk.inner[-1][1]
+    numbers = (operand.offset, walk.sizes[0], channels, *walk.strides)
     return all(n % piece == 0 for n in (*numbers, along.constant, *steps, *along.batch))
 
 
@@ -61,7 +60,7 @@ def piece_at(
     assert walk is not None
     indices, counts = batch
     channel, channels = walk.inner[-1]
-    if channels % depth == 0:
+    if not walk.whole and channels % depth == 0:
         digits = walk.inner_digits(step * depth, indices)
         digits[channel] = digits[channel] + inside
     else:
@@ -93,7 +92,7 @@ def _inside(walk: Walk, number: int, coord: Scalar, batches: Sequence[int]) -> S
 
 def _reach(walk: Walk, step: Step, batches: Sequence[int]) -> int:
     """How far the last tap is from the place of its window."""
-    sizes = dict(walk.inner)
+    sizes = dict((*walk.outer, *walk.inner))
     own = sum(factor * (sizes[name] - 1) for name, factor in step.factors if name in sizes)
     matrices = zip(step.batch, batches, strict=False)
     return own + sum(factor * (count - 1) for factor, count in matrices)

@@ -24,7 +24,7 @@ from weft.driver.stages.compilation import Compilation
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
 from weft.region.fitting import boards
-from weft.region.ir import Pattern
+from weft.region.ir import Pattern, problem_of
 from weft.testing.compare import compare
 
 CHOSEN = {
@@ -107,9 +107,23 @@ def test_channels_that_are_no_pieces_are_multiplied_and_added(case: Case) -> Non
     assert archs(case.program()) == ["fma"]
 
 
-def test_windows_whose_places_are_summed_over_are_multiplied_and_added() -> None:
-    case, of = GRADIENTS["of the filters"]
-    assert archs(case.gradient(of)) == ["sm80", "fma"]
+@pytest.mark.parametrize(
+    "name", ["of the filters, stride 2", "of the filters, two groups", "of the filters, 1-D"]
+)
+def test_gradients_of_filters_sum_over_places_and_agree(name: str) -> None:
+    case, of = GRADIENTS[name]
+    program = case.gradient(of)
+    assert archs(program) == ["sm80", "sm80"]
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm80"))
+    assert report.agrees, str(report)
+
+
+def test_gradients_of_filters_that_are_few_tiles_are_made_in_parts() -> None:
+    module = compiled(Case(size=(28, 28), images=8).gradient(1))["region"]
+    *_, parts, _ = module.kernels
+    problem = problem_of(parts)
+    assert problem is not None
+    assert problem.batch == 8
 
 
 FAULTY = Case(size=(5, 6), inputs=40, outputs=16, images=1, dtype="f16")
@@ -182,11 +196,20 @@ def test_planted_faults_are_caught(name: str) -> None:
 )
 def test_machine_code_multiplies_and_spills_nothing(case: Case, arch: str) -> None:
     (kernel,) = compiled(case.program())["gpu"].kernels.values()
+    check_code(kernel, arch)
+
+
+def check_code(kernel: ir.Kernel, arch: str) -> None:
     cubin = compile_cuda(cuda(kernel), arch)
     assert cubin.report.findings == []
     if sass.available():
         code = sass.disassemble(cubin.code)
         assert sass.check(code, ("HMMA", "LDSM", "LDGSTS")) == []
+
+
+def test_machine_code_of_gradients_spills_nothing() -> None:
+    code = compiled(Case(size=(28, 28), images=32, inputs=128, outputs=128).gradient(1))["gpu"]
+    check_code(code.kernels[code.launches["conv2_parts"].symbol], "sm_80")
 
 
 def test_the_text_of_a_kernel_reads_back() -> None:

@@ -261,7 +261,10 @@ def params_of(value: Expr) -> frozenset[str]:
 
 def coefficient(value: Expr, name: str) -> int:
     """The factor of an axis outside floor divisions."""
-    return sum(f for t, f in value.terms if isinstance(t, Axis) and t.name == name)
+    for term, factor in value.terms:
+        if isinstance(term, Axis) and term.name == name:
+            return factor
+    return 0
 
 
 def evaluate(value: Expr, env: Mapping[str, Any]) -> Any:

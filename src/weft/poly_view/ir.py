@@ -141,6 +141,15 @@ class PolyBlock:
         return tuple(axis for axis in self.axes if not axis.reduce)
 
     @cached_property
+    def out_names(self) -> tuple[str, ...]:
+        return tuple(axis.name for axis in self.out_axes)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of all axes, those that are reduced behind the others."""
+        return (*self.out_names, *(axis.name for axis in self.reduce_axes))
+
+    @cached_property
     def reduce_axes(self) -> tuple[IterAxis, ...]:
         return tuple(axis for axis in self.axes if axis.reduce)
 

@@ -74,7 +74,8 @@ def kernel_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -
     """Operations and bytes of one kernel."""
     if kernel.stages:
         return _staged_work(kernel, tensors, target)
-    moved = sum(tensors[name].bytes for name in kernel.inputs if name in _whole(kernel))
+    whole = kernel.opaque.inputs if kernel.opaque is not None else ()
+    moved = sum(tensors[name].bytes for name in kernel.inputs if name in whole) if whole else 0
     moved += sum(_read_bytes(kernel, tensors).values()) + _reread_bytes(kernel, tensors, target)
     for output in kernel.outputs:
         moved += points_of(kernel, kernel.let(output.value).axes if kernel.body else ()) * (
@@ -151,10 +152,6 @@ def slide_operations(slide: Slide, tensors: Mapping[str, Tensor], target: Target
     return found
 
 
-def _whole(kernel: Kernel) -> tuple[str, ...]:
-    return kernel.opaque.inputs if kernel.opaque is not None else ()
-
-
 def steps_of(kernel: Kernel) -> int:
     """How many elements a kernel goes through for the value that takes the most. A reduction goes
     along its axes even where its operand is the same all along them."""
@@ -191,7 +188,8 @@ def _reread_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target)
         if isinstance(let.expr, Read) and tensors[let.expr.tensor].bytes >= _CACHED_WHOLE:
             tensor = tensors[let.expr.tensor]
             here = points_of(kernel, let.axes) * tensor.dtype.storage_bytes
-            here = round(here * share_inside(kernel, let.expr))
+            if let.expr.guards:
+                here = round(here * share_inside(kernel, let.expr))
             taken[tensor.name] = taken.get(tensor.name, 0) + here
     more = sum(max(0, count - tensors[name].bytes) for name, count in taken.items())
     return round(more * _OF_A_REREAD)

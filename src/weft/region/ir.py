@@ -52,6 +52,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr as IndexExpr
 from weft.foundation.index_expr import Guard, Index, always, axis
+from weft.foundation.memo import memo
 from weft.region.form import (
     Attention,
     AttentionParts,
@@ -395,6 +396,17 @@ class Kernel:
         return {found.name: found for found in reversed(self.body)}
 
     @cached_property
+    def points(self) -> dict[tuple[str, ...], int]:
+        """The points of some of its axes, as far as somebody asked for them."""
+        return {}
+
+    @cached_property
+    def reduced(self) -> frozenset[str]:
+        """The axes that some reduction or fold of its body removes."""
+        removing = [let.expr for let in self.body if isinstance(let.expr, Reduce | Fold)]
+        return frozenset([name for expr in removing for name in expr.axes])
+
+    @cached_property
     def buffers(self) -> tuple[str, ...]:
         """Its tensors by position: what it reads, what it writes, what that is based on."""
         outputs = [output.tensor for output in self.outputs]
@@ -506,11 +518,12 @@ class Tensor:
         """The shape without room."""
         return (*self.shape[:-1], *(size - self.room for size in self.shape[-1:]))
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return math.prod(self.shape) * self.dtype.storage_bytes
 
 
+@memo(1 << 12)
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides in elements of a tensor whose last axis is contiguous."""
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))

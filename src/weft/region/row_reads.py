@@ -10,8 +10,12 @@ from weft.region.ir import Fold, Kernel, Let, Read, Reduce, Tensor, operands, wa
 
 def points_of(kernel: Kernel, axes: Sequence[str]) -> int:
     """The points of some axes."""
-    sizes = kernel.sizes
-    return math.prod([sizes[name] for name in axes])
+    key = tuple(axes)
+    found = kernel.points.get(key)
+    if found is None:
+        sizes = kernel.sizes
+        found = kernel.points[key] = math.prod([sizes[name] for name in axes])
+    return found
 
 
 def passes_over_rows(kernel: Kernel) -> int:
@@ -47,9 +51,9 @@ def longest_row(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
     return max(found)
 
 
-def reduced_axes(kernel: Kernel) -> set[str]:
+def reduced_axes(kernel: Kernel) -> frozenset[str]:
     """The axes that some reduction of the kernel removes."""
-    return {a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes}
+    return kernel.reduced
 
 
 def passes_before(kernel: Kernel) -> dict[str, int]:

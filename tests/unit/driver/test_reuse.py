@@ -143,6 +143,17 @@ def test_questions_about_equal_blocks_are_answered_once(
     assert 0 < few[work] == many[work]
 
 
+def test_two_groups_that_become_one_are_written_once(
+    work_of_few_and_many: tuple[Counter[str], Counter[str]],
+) -> None:
+    """Where the roots of the second lie is read off the first as it was written, and its kernel
+    goes on from there."""
+    work, _ = work_of_few_and_many
+    begun = work["assemble.py drafted"] - work["assemble.py draft"]
+    assert 0 < begun <= work["merge.py _places"]
+    assert work["emit.py run"] == work["assemble.py draft"] + work["merge.py _places"]
+
+
 def test_no_stage_takes_longer_than_the_program_is_long() -> None:
     def lower(blocks: int) -> int:
         program = attention_stack(blocks)

@@ -72,8 +72,7 @@ def reductions(kernel: Kernel) -> list[Let]:
 
 def reduced(kernel: Kernel) -> list[KernelAxis]:
     """The axes that they remove, in order."""
-    found = {a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes}
-    return [axis for axis in kernel.axes if axis.name in found]
+    return [axis for axis in kernel.axes if axis.name in kernel.reduced]
 
 
 def needed(values: Iterable[str], kernel: Kernel, stop: Iterable[str] = ()) -> set[str]:

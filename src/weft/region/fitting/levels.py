@@ -83,7 +83,9 @@ def one_level_each(
             if levels[let.name] == level
         )
         own = [
-            o for o in kernel.outputs if o.base is None and _is_of(o.value, level, kernel, levels)
+            o
+            for o in kernel.outputs
+            if o.base is None and _is_of(kernel.let(o.value), level, kernel, levels)
         ]
         done.update(own)
         earlier = {n: found for n, found in tensors.items() if levels[n] < level}
@@ -97,21 +99,16 @@ def _handed_on(kernel: Kernel, levels: Mapping[str, int]) -> list[Let]:
     """What later kernels need of the reductions of a level: what follows them and is one for each
     row, as far as it goes."""
     wanted = {output.value for output in kernel.outputs if output.base is not None}
+    near = {let.name for let in kernel.body if _is_of(let, levels[let.name], kernel, levels)}
     for let in kernel.body:
         level = levels[let.name]
-        near = _is_of(let.name, level, kernel, levels)
-        wanted.update(n for n in operands(let) if not near or levels[n] != level)
-    return [
-        let
-        for let in kernel.body
-        if let.name in wanted and _is_of(let.name, levels[let.name], kernel, levels)
-    ]
+        wanted.update(n for n in operands(let) if let.name not in near or levels[n] != level)
+    return [let for let in kernel.body if let.name in wanted and let.name in near]
 
 
-def _is_of(name: str, level: int, kernel: Kernel, levels: Mapping[str, int]) -> bool:
+def _is_of(let: Let, level: int, kernel: Kernel, levels: Mapping[str, int]) -> bool:
     """Whether a value is one for each row, and known after the reductions of a level."""
-    gone = {found.name for found in reduced(kernel)}
-    return 0 < levels[name] == level and gone.isdisjoint(kernel.let(name).axes)
+    return 0 < levels[let.name] == level and kernel.reduced.isdisjoint(let.axes)
 
 
 def _few_and_long(kernel: Kernel, target: Target) -> bool:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 
 from weft.foundation.index_expr import Expr, coefficient, linear
-from weft.region.ir import Fold, Kernel, KernelAxis, Pattern, Read, Reduce, Tensor, row_major
+from weft.region.ir import Kernel, KernelAxis, Pattern, Read, Tensor, row_major
 
 
 def vector_bytes(kernel: Kernel, tensors: Mapping[str, Tensor], *, stored: bool = False) -> int:
@@ -71,10 +71,8 @@ def tensors_along(kernel: Kernel, axis: str | None, *, stored: bool = False) -> 
 
 def inner_axis(kernel: Kernel) -> KernelAxis | None:
     """The axis that vectors run along: the last one, or the last that is reduced."""
-    reduced = {
-        a for let in kernel.body if isinstance(let.expr, Reduce | Fold) for a in let.expr.axes
-    }
-    inner = [a for a in kernel.axes if kernel.pattern is Pattern.MAP or a.name in reduced]
+    is_map, reduced = kernel.pattern is Pattern.MAP, kernel.reduced
+    inner = [a for a in kernel.axes if is_map or a.name in reduced]
     if not inner or kernel.pattern in (Pattern.MATMUL, Pattern.CONV):
         inner = [a for a in kernel.axes if not a.reduce]
     return inner[-1] if inner else None

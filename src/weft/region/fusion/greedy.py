@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from weft.foundation.dtypes import I1, INDICES
 from weft.foundation.tally import asked, done
@@ -28,10 +29,12 @@ from weft.region.fusion.places import meet, places_of
 from weft.region.fusion.resources import stop_reason
 from weft.region.fusion.signature import Signatures, on_tensors
 from weft.region.ir import Kernel, Tensor, Weighed
-from weft.region.writing.assemble import assemble, draft
-from weft.region.writing.emit import Root, Stop, View
+from weft.region.writing.assemble import assemble, draft, drafted
+from weft.region.writing.emit import Emitter, Root, Stop, View
 from weft.target.target import Kind, Target
 
+Begun: TypeAlias = tuple[Emitter, tuple[Root, ...]] | None
+"""Who has written the first roots of a kernel, and the roots that are left."""
 HEAVY = (BlockKind.REDUCE, BlockKind.CONTRACTION)
 DRAFTS = "kernels drafted"
 KERNELS = "kernels written out"
@@ -59,6 +62,12 @@ class Drafted:
     known: tuple[str, ...]
     tensors: tuple[str, ...]
     seconds: float
+
+    def on(self, tensors: tuple[str, ...]) -> Drafted:
+        """The same on other tensors."""
+        if tensors == self.tensors:
+            return self
+        return Drafted(self.structure, self.made, self.known, tensors, self.seconds)
 
     @cached_property
     def kernel(self) -> Kernel:
@@ -229,10 +238,13 @@ class Fusion:
         return not any(self.view.blocks[reader].selected for reader in readers)
 
     def _reads_in_place(self, name: str, users: Sequence[str]) -> bool:
-        block, inside = self.view.blocks[name], [*users, *self.closure(users)]
+        block = self.view.blocks[name]
         # The table of a gather is read out of place wherever the gather is computed.
         reads = block.accesses[:1] if block.selected else block.accesses
-        if len(users) != 1 or len(inside) >= SMALL or not all(reads_in_place(a) for a in reads):
+        if len(users) != 1 or not all(reads_in_place(a) for a in reads):
+            return False
+        inside = [*users, *self.closure(users)]
+        if len(inside) >= SMALL:
             return False
         points = math.prod(block.shape)
         return all(
@@ -423,14 +435,17 @@ class Fusion:
     def roots_using(self, name: str) -> list[str]:
         """The stored blocks whose kernels would contain this block, if it were inlined."""
         found: dict[str, None] = {}
-        stack, seen = list(self.readers[name]), set[str]()
+        inlined, readers = self.inlined, self.readers
+        stack, seen = list(readers[name]), set[str]()
         while stack:
             reader = stack.pop()
-            if reader in self.inlined:
-                stack += [r for r in self.readers[reader] if r not in seen]
-                seen.update(self.readers[reader])
-            else:
+            if reader not in inlined:
                 found[reader] = None
+                continue
+            for further in readers[reader]:
+                if further not in seen:
+                    seen.add(further)
+                    stack.append(further)
         return list(found)
 
     def closure(self, roots: Iterable[str], more: Collection[str] = ()) -> frozenset[str]:
@@ -455,6 +470,14 @@ class Fusion:
         found = self._find_draft(roots)
         return found.kernel, found.seconds
 
+    def kernel_with(
+        self, begun: Emitter, group: tuple[Root, ...], more: tuple[Root, ...]
+    ) -> tuple[Kernel, float]:
+        """The same for a group and more roots, where an emitter has written the group and knows
+        what all of them inline."""
+        found = self._find_draft((*group, *more), begun.inlined, (begun, more))
+        return found.kernel, found.seconds
+
     def drafted(self, roots: tuple[Root, ...], needed: frozenset[str]) -> tuple[Kernel, float]:
         """The same for roots that inline what is `needed`, whatever is chosen now."""
         found = self._find_draft(roots, needed)
@@ -472,27 +495,38 @@ class Fusion:
             )
         return self._stops[key]
 
-    def _find_draft(self, roots: tuple[Root, ...], needed: frozenset[str] | None = None) -> Drafted:
+    def _find_draft(
+        self, roots: tuple[Root, ...], needed: frozenset[str] | None = None, begun: Begun = None
+    ) -> Drafted:
         needed = self.members(roots) if needed is None else needed
         known = (roots, needed)
-        if known not in self._known:
+        found = self._known.get(known)
+        if found is None:
             key, tensors = self.signatures.of(roots, needed)
             asked(DRAFTS)
-            if key not in self._drafts:
+            made = self._drafts.get(key)
+            if made is None:
                 done(DRAFTS)
-                self._drafts[key] = self._draft(roots, needed, tensors)
-            made = self._drafts[key]
-            self._known[known] = made if isinstance(made, str) else replace(made, tensors=tensors)
-        found = self._known[known]
+                made = self._drafts[key] = self._draft(roots, needed, tensors, begun)
+            found = self._known[known] = made if isinstance(made, str) else made.on(tensors)
         if isinstance(found, str):
             raise Stop(found)
         return found
 
     def _draft(
-        self, roots: tuple[Root, ...], needed: frozenset[str], tensors: tuple[str, ...]
+        self,
+        roots: tuple[Root, ...],
+        needed: frozenset[str],
+        tensors: tuple[str, ...],
+        begun: Begun = None,
     ) -> Drafted | str:
         try:
-            kernel = draft(self.view, roots, needed)
+            if begun is None:
+                kernel = draft(self.view, roots, needed)
+            else:
+                emitter, more = begun
+                emitter.add(more)
+                kernel = drafted(emitter)
         except Stop as reason:
             return str(reason)
         seconds = kernel_seconds(kernel, self.tensors, self.target)

@@ -66,6 +66,7 @@ class _Merger:
 
     def __init__(self, fusion: Fusion, groups: list[Group]) -> None:
         self.fusion = fusion
+        self._waits = any(block.after for block in fusion.view.blocks.values())
         self.groups: dict[int, Group] = dict(enumerate(groups))
         self.home = {root.block: n for n, group in self.groups.items() for root in group}
         self.reads = {n: self._reads(group) for n, group in self.groups.items()}
@@ -196,6 +197,8 @@ class _Merger:
         """The groups that this one waits for; where it waits for a block that is stored nowhere,
         those that store what the block is computed from."""
         blocks = self.fusion.view.blocks
+        if not self._waits:
+            return set()
         stack = [name for member in self._inside(group) for name in blocks[member].after]
         found, seen = set[int](), set(stack)
         while stack:
@@ -318,8 +321,8 @@ class _Merger:
         if related and not self._may_share(number, other):
             return REFUSED
         try:
-            placed = self._places(group, earlier)
-            kernel, seconds = fusion.kernel((*group, *placed))
+            emitter, placed = self._places(group, earlier)
+            kernel, seconds = fusion.kernel_with(emitter, group, placed)
             parts = [fusion.kernel(part) for part in (group, earlier)]
         except Stop:
             return REFUSED
@@ -393,9 +396,9 @@ class _Merger:
             )
         return self._readings[group]
 
-    def _places(self, group: Group, other: Group) -> list[Root]:
+    def _places(self, group: Group, other: Group) -> tuple[Emitter, Group]:
         """The roots of `other` placed on the axes of `group`: where it reads them, or position by
-        position."""
+        position; and who has written `group`."""
         fusion = self.fusion
         inside = fusion.members((*group, *other))
         if len(inside) >= LARGEST:
@@ -418,7 +421,7 @@ class _Merger:
             if len(axes) != len(places) or not missing <= reduced:
                 raise Stop(f"{root.block} lies over other axes")
             found.append(Root(root.block, places))
-        return found
+        return emitter, tuple(found)
 
     def _by_position(
         self, emitter: Emitter, root: Root, reduced: Collection[str]
@@ -436,6 +439,8 @@ class _Merger:
 def dependencies(view: View, name: str) -> set[str]:
     """What a block needs besides what it reads: its base, and the tensors of its params."""
     block = view.blocks[name]
+    if block.base is None and not block.params:
+        return set()
     found = {block.base} if block.base is not None else set()
     found.update(view.params[param].access.tensor for param in block.params)
     return found

@@ -61,15 +61,17 @@ class Order:
 
     def _needs(self, last: int, first: int) -> bool:
         """Whether a group needs another one by way of a third."""
-        stack = [n for n in self.before[last] if n != first]
+        before, latest = self.before, self.latest
+        stack = [n for n in before[last] if n != first]
         seen: set[int] = set()
         while stack:
             here = stack.pop()
-            if here == first:
-                return True
-            if here not in seen and self.latest[here] >= first:
+            if here not in seen and latest[here] >= first:
                 seen.add(here)
-                stack += self.before[here]
+                needed = before[here]
+                if first in needed:
+                    return True
+                stack += needed
         return False
 
     def sequence(self, traffic: Traffic) -> list[int]:

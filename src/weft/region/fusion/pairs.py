@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
+from typing import Final
 
 from weft.foundation.index_expr import Expr
 from weft.region.fusion.signature import Signatures
@@ -25,6 +26,7 @@ class Verdict:
     seconds: tuple[float, float] | None = None
 
 
+_NOTHING: Final = frozenset[tuple[int, int]]()
 REFUSED = Verdict()
 """Two groups that nothing was weighed for."""
 
@@ -34,7 +36,8 @@ class _Look:
     """A group without names, and the names by their places in it."""
 
     structure: int
-    places: dict[tuple[bool, str], int]
+    blocks: dict[str, int]
+    tensors: dict[str, int]
 
 
 class Pairs:
@@ -54,9 +57,8 @@ class Pairs:
         """A key that pairs of equal structure share: what is alike in both of a pair is one block
         or tensor in each of these."""
         one, other = self._look(first, groups[first]), self._look(second, groups[second])
-        here, there = one.places, other.places
-        shared = frozenset([(here[name], there[name]) for name in here.keys() & there.keys()])
-        return one.structure, other.structure, shared
+        blocks, tensors = _shared(one.blocks, other.blocks), _shared(one.tensors, other.tensors)
+        return one.structure, other.structure, blocks, tensors
 
     def forget(self, number: int) -> None:
         """A group is another one from here on."""
@@ -67,6 +69,13 @@ class Pairs:
             key, blocks, tensors = self._signatures.described(group, self._members(group))
             settled = tuple(name in self._settled for name in blocks)
             structure = self._structures.setdefault((key, settled), len(self._structures))
-            named = [*((True, name) for name in blocks), *((False, name) for name in tensors)]
-            self._looks[number] = _Look(structure, {name: n for n, name in enumerate(named)})
+            places = [{name: n for n, name in enumerate(names)} for names in (blocks, tensors)]
+            self._looks[number] = _Look(structure, *places)
         return self._looks[number]
+
+
+def _shared(here: dict[str, int], there: dict[str, int]) -> frozenset[tuple[int, int]]:
+    """The places of what stands in both."""
+    if here.keys().isdisjoint(there):
+        return _NOTHING
+    return frozenset([(here[name], there[name]) for name in here.keys() & there.keys()])

@@ -65,10 +65,11 @@ def stop_reason(
     if _blocks(after, target) <= 1 < _blocks(before, target):
         return f"{live_values(after)} live values would leave one block per unit"
     across = weighed and multiplies_numbers(after, target)
-    was, now = access_bytes(before, tensors), access_bytes(after, tensors)
-    for name, width in was.items():
-        if not (in_stages or across) and (narrow := now.get(name, width)) * 2 <= width:
-            return f"accesses would narrow from {width} to {narrow} bytes"
+    if not (in_stages or across):
+        was, now = access_bytes(before, tensors), access_bytes(after, tensors)
+        for name, width in was.items():
+            if (narrow := now.get(name, width)) * 2 <= width:
+                return f"accesses would narrow from {width} to {narrow} bytes"
     by_columns = after.roles is None or _stores_columns(after, tensors)
     if target.has("wgmma") and not (by_columns or across):
         return "the result would not be stored along its columns"
@@ -134,13 +135,18 @@ def live_values(kernel: Kernel) -> int:
             last[name] = number
     for output in kernel.outputs:
         last[output.value] = len(kernel.body)
+    ending: dict[int, list[str]] = {}
+    for name, number in last.items():
+        ending.setdefault(number, []).append(name)
     most = 0
     alive: set[str] = set()
     for number, let in enumerate(kernel.body):
         if not isinstance(let.expr, Const):
             alive.add(let.name)
         most = max(most, len(alive))
-        alive = {name for name in alive if last.get(name, -1) > number}
+        alive.difference_update(ending.get(number, ()))
+        if last.get(let.name, -1) <= number:
+            alive.discard(let.name)
     return most
 
 

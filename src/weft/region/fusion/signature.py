@@ -50,19 +50,21 @@ class Signatures:
             self._place(root.block, tensors, parts)
         stack = [root.block for root in roots]
         done: set[str] = set()
+        blocks, held = self._blocks, self._tensors
         while stack:
             name = stack.pop()
             if name in done:
                 continue
             done.add(name)
-            number, sources, around = self._blocks.get(name) or self._block(name)
+            number, sources, around = blocks.get(name) or self._block(name)
             parts.append(number)
             for source in sources:
                 parts.append(numbers.setdefault(source, len(numbers)))
                 if source in inlined:
                     stack.append(source)
                 else:
-                    self._place(source, tensors, parts)
+                    tensor, kind = held.get(source) or self._tensor(source)
+                    parts.append(~(tensors.setdefault(tensor, len(tensors)) << _KINDS | kind))
             for source in around:
                 self._place(source, tensors, parts)
         return tuple(parts), tuple(numbers), tuple(tensors)

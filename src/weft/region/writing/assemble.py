@@ -36,7 +36,13 @@ def draft(view: View, roots: Sequence[Root], inlined: frozenset[str]) -> Kernel:
     """The kernel over its atoms, good enough to be costed. Raises `Stop` where it is no kernel of
     a known shape."""
     emitter = Emitter(view, inlined)
-    outputs = emitter.run(roots)
+    emitter.run(roots)
+    return drafted(emitter)
+
+
+def drafted(emitter: Emitter) -> Kernel:
+    """The kernel of what an emitter has written. Raises `Stop` as `draft` does."""
+    view, outputs = emitter.view, emitter.outputs
     stored = {a for output in outputs for a in emitter.body.known[output.value][1]}
     _check_shape(emitter.reductions, emitter.own, tuple(emitter.sizes))
     if any(found.contraction for found in emitter.reductions) and any(o.base for o in outputs):

@@ -45,7 +45,7 @@ class Body:
     def let(self, dtype: DType, axes: Iterable[str], expr: ValueExpr) -> str:
         """The Let of this expression: the existing one, or a new one."""
         held = set(axes)
-        ordered = tuple([name for name in self.axes if name in held])
+        ordered = tuple([name for name in self.axes if name in held]) if held else ()
         key = (dtype, ordered, expr, _distinct(expr))
         return self._names.get(key) or self._add(key, dtype, ordered, expr)
 

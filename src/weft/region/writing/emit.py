@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from weft.foundation.dims import static
 from weft.foundation.dtypes import I1, SI32, SI64, DType
@@ -46,6 +46,8 @@ from weft.tiny.ir import Iota as TinyIota
 from weft.tiny.ir import Words as TinyWords
 
 Env = Mapping[str, Expr]
+_SPECIAL: Final = frozenset({"const", "iota", "words", "gather", "check"})
+"""What is more than a function of what is read at one place."""
 
 
 class Stop(Exception):
@@ -147,10 +149,13 @@ class Emitter:
     used_params: dict[str, None] = field(default_factory=dict)
     members: dict[str, str] = field(default_factory=dict)
     """Blocks computed here, with the Let of each."""
+    outputs: list[Output] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.body = Body([])
         self.values: dict[tuple[str, tuple[Expr, ...], tuple[Guard, ...]], str] = {}
+        self.reads: dict[Hashable, str] = {}
+        """The Lets of reads, as they are known for all drafts."""
         self.selected: dict[str, Place] = {}
         self.own: tuple[str, ...] = ()
         self.places: tuple[Expr, ...] = ()
@@ -160,11 +165,16 @@ class Emitter:
             p.name: (p.low, p.high) for p in self.view.params.values()
         }
 
-    def run(self, roots: Sequence[Root]) -> tuple[Output, ...]:
+    def run(self, roots: Sequence[Root]) -> None:
+        """Write roots, the first of which gives the kernel its axes."""
         first = self.view.blocks[roots[0].block]
         self.own = tuple(self._new_axis(a.size) for a in first.out_axes)
         self.places = tuple(axis(name) for name in self.own)
-        return tuple(self._root(root) for root in roots)
+        self.add(roots)
+
+    def add(self, roots: Sequence[Root]) -> None:
+        """Write more roots on the same axes."""
+        self.outputs += map(self._root, roots)
 
     def _new_axis(self, size: int) -> str:
         name = f"i{len(self.sizes)}"
@@ -180,20 +190,29 @@ class Emitter:
     def _root(self, root: Root) -> Output:
         block = self.view.blocks[root.block]
         places = self.places if root.env is None else root.env
-        env = dict(zip((a.name for a in block.out_axes), places, strict=True))
         source = self.view.sources[root.block]
         if block.kind is BlockKind.UPDATE:
-            value = self._spread(self._access(block.accesses[0], env, ()), places)
+            value = self._spread(self._access(block.accesses[0], block, places, ()), places)
+            env = dict(zip(block.out_names, places, strict=True))
             write = [self._place(expr, env) for expr in block.write or ()]
             base = self.view.sources[str(block.base)].tensor.name
             return Output(source.tensor.name, value, source.index(write), base)
-        value = self._spread(self.value(block, env, ()), places)
-        index = source.index([env[a.name] for a in block.out_axes])
-        return Output(source.tensor.name, value, index)
+        value = self._spread(self._at(root.block, places, ()), places)
+        return Output(source.tensor.name, value, self._index(root.block, places))
+
+    def _index(self, name: str, places: tuple[Expr, ...]) -> Index:
+        """Where a place of a block is in the axes of its tensor."""
+        key = (name, places)
+        found: Index | None = self.view.known.get(key)
+        if found is None:
+            found = self.view.known[key] = self.view.sources[name].index(places)
+        return found
 
     def _spread(self, value: str, places: Sequence[Expr]) -> str:
         """The value over every axis that it is stored over, also where it is the same for all."""
         dtype, held = self.body.known[value]
+        if held == self.own and places is self.places:
+            return value
         over = {name for expr in places for name in axes_of(expr)}
         if over <= set(held):
             return value
@@ -202,77 +221,77 @@ class Emitter:
 
     # -- values ----------------------------------------------------------------------------------
 
-    def value(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+    def _at(self, name: str, places: Index, guards: tuple[Guard, ...]) -> str:
         """The Let of a block at the given place."""
-        return self._at(block.name, tuple(env[a.name] for a in block.out_axes), guards)
-
-    def _at(self, name: str, places: tuple[Expr, ...], guards: tuple[Guard, ...]) -> str:
         key = (name, places, guards)
         found = self.values.get(key)
         if found is None:
-            block = self.view.blocks[name]
-            env = dict(zip([a.name for a in block.out_axes], places, strict=True))
-            found = self.values[key] = self._compute(block, env, guards)
+            found = self._compute(self.view.blocks[name], places, guards)
+            self.values[key] = found
             self.members.setdefault(name, found)
         return found
 
-    def _compute(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+    def _compute(self, block: PolyBlock, places: Index, guards: tuple[Guard, ...]) -> str:
         match block.kind:
             case BlockKind.EWISE:
-                return self._elementwise(block, env, guards)
+                return self._elementwise(block, places, guards)
             case BlockKind.MOVEMENT:
-                return self._access(block.accesses[0], env, guards)
+                return self._access(block.accesses[0], block, places, guards)
             case BlockKind.REDUCE | BlockKind.CONTRACTION:
-                return self._reduce(block, env, guards)
+                return self._reduce(block, places, guards)
             case _:
                 raise Stop("it is computed by a kernel of its own")
 
-    def _elementwise(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
-        if isinstance(block.value, TinyConst):
-            return self.body.const(block.value.value, block.dtype)
-        if isinstance(block.value, TinyIota):
-            return self.body.index(self._counter(block, block.value, env), block.dtype)
-        if isinstance(block.value, TinyWords):
-            seed, offset = (self._access(access, env, guards) for access in block.accesses)
-            states = math.prod(static(dim) for dim in block.value.state.shape[:-1])
-            return self.body.words(seed, offset, self._element(block, env, states))
+    def _elementwise(self, block: PolyBlock, places: Index, guards: tuple[Guard, ...]) -> str:
+        fn = block.fn
+        if fn in _SPECIAL:
+            return self._special(block, places, guards)
+        args = [self._access(access, block, places, guards) for access in block.accesses]
+        if len(args) == 2:
+            return self.body.binary(fn, args[0], args[1])
+        if fn == "cast" and len(args) == 1:
+            return self.body.cast(args[0], block.dtype)
+        if len(args) == 1:
+            return self.body.unary(fn, args[0])
+        if fn == "where" and len(args) == 3:
+            return self.body.select(args[0], args[1], args[2])
+        raise InternalError(f"block {block.name} is {fn} of {len(args)} operands")
+
+    def _special(self, block: PolyBlock, places: Index, guards: tuple[Guard, ...]) -> str:
+        """A number, or what depends on its place."""
+        value = block.value
+        if isinstance(value, TinyConst):
+            return self.body.const(value.value, block.dtype)
+        if isinstance(value, TinyIota):
+            return self.body.index(self._counter(block, value, places), block.dtype)
         if block.fn == "gather":
-            return self._gather(block, env, guards)
+            return self._gather(block, places, guards)
         if guards and block.fn == "check":
             raise Stop("a check must not be made where nothing is read")
-        args = [self._access(access, env, guards) for access in block.accesses]
-        match block.fn, len(args):
-            case "cast", 1:
-                return self.body.cast(args[0], block.dtype)
-            case "where", 3:
-                return self.body.select(args[0], args[1], args[2])
-            case "check", 1:
-                value, element = block.value, self._element(block, env)
-                return self.body.check(args[0], str(value.rule), value.code, value.size, element)
-            case fn, 1:
-                return self.body.unary(fn, args[0])
-            case fn, 2:
-                return self.body.binary(fn, args[0], args[1])
-            case fn, count:
-                raise InternalError(f"block {block.name} is {fn} of {count} operands")
+        args = [self._access(access, block, places, guards) for access in block.accesses]
+        if isinstance(value, TinyWords):
+            states = math.prod(static(dim) for dim in value.state.shape[:-1])
+            return self.body.words(args[0], args[1], self._element(block, places, states))
+        element = self._element(block, places)
+        return self.body.check(args[0], str(value.rule), value.code, value.size, element)
 
-    def _element(self, block: PolyBlock, env: Env, parts: int = 1) -> Expr:
+    def _element(self, block: PolyBlock, at: Index, parts: int = 1) -> Expr:
         """The place of an element of a block's value, counted in row-major order; where the value
         has parts, which the first axes count, within its part."""
-        places, sizes = [env[a.name] for a in block.out_axes], list(block.shape)
+        places, sizes = list(at), list(block.shape)
         while parts > 1:
             parts //= sizes.pop(0)
             places.pop(0)
         element = simplify(linear(places, row_major(tuple(sizes))), self.ranges)
         return self._known_place(element)
 
-    def _gather(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+    def _gather(self, block: PolyBlock, places: Index, guards: tuple[Guard, ...]) -> str:
         where, source = block.accesses
-        value = self._access(where, env, guards)
+        value = self._access(where, block, places, guards)
         place = Place(f"{SELECTED}_{value}", value, block.selected)
         self.ranges[place.param] = (0, block.selected - 1)
         self.selected[place.param] = place
-        found = self._access(source, env, guards, place)
+        found = self._access(source, block, places, guards, place)
         return found if self.body.depends(found, value) else self._same_anywhere(found, value)
 
     def _same_anywhere(self, found: str, place: str) -> str:
@@ -281,25 +300,23 @@ class Emitter:
         zero = self.body.const(0, self.body.dtype(place))
         return self.body.select(self.body.binary("lt", place, zero), found, found)
 
-    def _counter(self, block: PolyBlock, iota: TinyIota, env: Env) -> Expr:
+    def _counter(self, block: PolyBlock, iota: TinyIota, at: Index) -> Expr:
         shape = [int(size) for size in iota.shape if isinstance(size, int)]
-        atoms = [a.size for a in block.axes]
-        places = regroup(shape, atoms, [env[a.name] for a in block.axes])
+        places = regroup(shape, [a.size for a in block.axes], at)
         return self._known_place(simplify(places[iota.axis], self.ranges))
 
     # -- reductions ------------------------------------------------------------------------------
 
-    def _reduce(self, block: PolyBlock, env: Env, guards: tuple[Guard, ...]) -> str:
+    def _reduce(self, block: PolyBlock, rows: Index, guards: tuple[Guard, ...]) -> str:
         contraction = _has_rows_and_columns(block)
-        rows = tuple(env[a.name] for a in block.out_axes)
         taken = {name for expr in (*rows, *(g.expr for g in guards)) for name in axes_of(expr)}
         axes = []
         for reduced in block.reduce_axes:
             name = None if contraction else self._free_axis(reduced.size, taken)
             axes.append(name or self._new_axis(reduced.size))
             taken.add(axes[-1])
-        inner = {**env, **{a.name: axis(n) for a, n in zip(block.reduce_axes, axes, strict=True)}}
-        sides = [self._access(access, inner, guards) for access in block.accesses]
+        inner = (*rows, *map(axis, axes))
+        sides = [self._access(access, block, inner, guards) for access in block.accesses]
         multiplied = block.kind is BlockKind.CONTRACTION
         operand = self._product(block, sides) if multiplied else sides[0]
         fn = "sum" if multiplied else block.fn
@@ -332,28 +349,38 @@ class Emitter:
         return simplify(substitute(expr, env, selected), self.ranges)
 
     def _access(
-        self, access: Access, env: Env, guards: tuple[Guard, ...], place: Place | None = None
+        self,
+        access: Access,
+        block: PolyBlock,
+        at: Index,
+        guards: tuple[Guard, ...],
+        place: Place | None = None,
     ) -> str:
-        places, own = self._placed(access, env, place)
+        """The Let of what a block reads where its axes are `at`."""
+        places, own = self._placed(access, block, at, place)
         every = tuple(dict.fromkeys((*own, *guards))) if own else guards
         if access.tensor in self.inlined:
-            value = self._filled(self._at(access.tensor, places, every), own, access.fill)
+            value = self._at(access.tensor, places, every)
+            if own:
+                value = self._filled(value, own, access.fill)
         else:
             value = self._read(access, places, own, every)
         return value if access.widen is None else self.body.cast(value, access.widen)
 
     def _placed(
-        self, access: Access, env: Env, place: Place | None
+        self, access: Access, block: PolyBlock, at: Index, place: Place | None
     ) -> tuple[Index, tuple[Guard, ...]]:
         """What an access reads, and under which guards. It is remembered for all drafts, but where
         a gather is under way: its places have numbers of one draft."""
         is_general = place is None and not self.selected
-        key = (id(access), self.frame, *env.values())
+        key = (id(access), self.frame, at)
         known = self.view.known.get(key) if is_general else None
         if known is not None:
             places, own, used, _ = known
-            self.used_params.update(used)
+            if used:
+                self.used_params.update(used)
             return places, own
+        env = dict(zip(block.names, at, strict=True))
         places = tuple(self._place(expr, env, place) for expr in access.map)
         limits = (Guard(self._place(g.expr, env, place), g.size) for g in access.guards)
         own = tuple(guard for guard in limits if not always(guard, self.ranges))
@@ -374,8 +401,12 @@ class Emitter:
         source = self.view.sources[access.tensor]
         dtype = source.tensor.dtype
         key = (access.tensor, self.frame, repr(access.fill) if own else "", places, every)
+        written = self.reads.get(key)
+        if written is not None:
+            return written
         if not self.selected and key in self.view.known:
-            return self.body.let(dtype, *self.view.known[key])
+            written = self.reads[key] = self.body.let(dtype, *self.view.known[key])
+            return written
         fill: Scalar | None = access.fill if own else _zero(dtype)
         index = tuple(simplify(expr, self.ranges) for expr in source.index(places))
         if not own and self._lies_inside(index, source.tensor.shape):
@@ -384,9 +415,11 @@ class Emitter:
         selected = tuple(self.selected[n] for n in self._selected_in(used))
         read = Read(name, index, every, fill if every else None, selected)
         axes = self.body.axes_read(read)
+        value = self.body.let(dtype, axes, read)
         if not self.selected:
             self.view.known[key] = axes, read
-        return self.body.let(dtype, axes, read)
+            self.reads[key] = value
+        return value
 
     def _lies_inside(self, index: Index, shape: Sequence[int]) -> bool:
         """Whether no place of a tensor is out of range, guarded or not."""
@@ -416,8 +449,6 @@ class Emitter:
         return expr
 
     def _filled(self, value: str, own: tuple[Guard, ...], fill: Scalar | None) -> str:
-        if not own:
-            return value
         inside = self._predicate(own)
         dtype = self.body.dtype(value)
         other = self.body.const(_zero(dtype) if fill is None else fill, dtype)

@@ -219,6 +219,8 @@ def with_moments(kernel: Kernel) -> Kernel:
     """
     body = list(kernel.body)
     for found in kernel.body:
+        if not isinstance(found.expr, Reduce) or found.expr.fn != "sum":
+            continue
         lets = {let.name: let for let in body}
         pair = _distances(found, lets, kernel.sizes)
         if pair is None:

@@ -140,7 +140,10 @@ class _Block:
         """The statements of a body that say where memory is touched, found once for all turns of a
         loop: most compute values."""
         if id(body) not in self.known:
-            found = (s if isinstance(s, _FOLLOWED) else _access(s) for s in body)
+            found = (
+                s if isinstance(s, _FOLLOWED) else None if type(s) is values.Compute else _access(s)
+                for s in body
+            )
             self.known[id(body)] = [one for one in found if one is not None]
         return self.known[id(body)]
 
@@ -215,11 +218,11 @@ class _Block:
                 return FOLD[expression.fn](left, right)
             made: _Number = _ARRAYS[expression.fn](left, right)
             return made
+        if isinstance(expression, Lit):
+            return expression.value
+        if isinstance(expression, Name):
+            return self.names.get(expression.name)
         match expression:
-            case Lit(value=value):
-                return value
-            case Name(name=name):
-                return self.names.get(name)
             case Special(which=Which.THREAD):
                 return self.thread
             case Special(which=Which.LANE):

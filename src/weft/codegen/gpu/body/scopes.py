@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -28,14 +29,13 @@ class Scope:
     group: Group | None = None
     made: dict[str, str] = field(default_factory=dict)
 
-    def chain(self) -> list[Scope]:
+    @cached_property
+    def _above(self) -> tuple[Scope, ...]:
+        return () if self.parent is None else self.parent.chain()
+
+    def chain(self) -> tuple[Scope, ...]:
         """The scopes from the outermost to this one."""
-        found: list[Scope] = []
-        scope: Scope | None = self
-        while scope is not None:
-            found.append(scope)
-            scope = scope.parent
-        return found[::-1]
+        return (*self._above, self)
 
     def known(self) -> dict[str, Scalar]:
         merged: dict[str, Scalar] = {}

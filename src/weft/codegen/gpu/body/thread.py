@@ -181,7 +181,7 @@ class Emitter(ABC):
         """The outermost scope in which all these axes are known."""
         missing = set(axes)
         for candidate in scope.chain():
-            missing -= set(candidate.axes)
+            missing.difference_update(candidate.axes)
             if not missing:
                 return candidate
         raise InternalError(f"the axes {axes} of a value are not all known")

@@ -206,7 +206,8 @@ def scalar(value: Like) -> Scalar:
 
 def op(fn: str, lhs: Like, rhs: Like) -> Scalar:
     """An operation, folded where both sides are known or one side changes nothing."""
-    left, right = scalar(lhs), scalar(rhs)
+    left = lhs if isinstance(lhs, Scalar) else Lit(lhs)
+    right = rhs if isinstance(rhs, Scalar) else Lit(rhs)
     if isinstance(right, Lit):
         number = right.value
         if isinstance(left, Lit):
@@ -234,9 +235,10 @@ def most(lhs: Like, rhs: Like) -> Scalar:
 
 def both(lhs: Like, rhs: Like) -> Scalar:
     """Whether both truth values hold."""
-    if scalar(lhs) == Lit(1):
-        return scalar(rhs)
-    return scalar(lhs) if scalar(rhs) == Lit(1) else op("and", lhs, rhs)
+    left, right = scalar(lhs), scalar(rhs)
+    if isinstance(left, Lit) and left.value == 1:
+        return right
+    return left if isinstance(right, Lit) and right.value == 1 else op("and", left, right)
 
 
 def total(*terms: Like) -> Scalar:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -235,6 +236,29 @@ def test_the_line_that_keeps_a_value_is_named() -> None:
     line = Keeper.keep.__code__.co_firstlineno + 2
     with pytest.raises(UserError, match=rf"at test_jit_mistakes\.py:{line}: \[jit\] keep keeps"):
         weft.jit(Keeper().keep)(X)
+
+
+def test_a_cycle_that_nobody_holds_is_no_leak() -> None:
+    """And is found among the youngest objects: nobody waits until all there are were looked at."""
+    looked_at: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            looked_at.append(info["generation"])
+
+    def cyclic(x: Any) -> Any:
+        box: list[Any] = [x * 2.0]
+        box.append(box)
+        return box[0] + 1.0
+
+    gc.callbacks.append(note)
+    try:
+        found = weft.jit(cyclic)(X)
+    finally:
+        gc.callbacks.remove(note)
+    np.testing.assert_array_equal(found.numpy(), X * 2 + 1)
+    assert looked_at
+    assert 2 not in looked_at
 
 
 def test_a_value_used_after_its_function() -> None:

@@ -1,4 +1,7 @@
-"""The command line on hostile files: exit code 1, one sentence on stderr, and no traceback."""
+"""The command line on hostile files: exit code 1, one sentence on stderr, and no traceback.
+
+To start a process takes seconds, so most commands run in this one.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ import pytest
 
 from tests.hostile.generated import GENERATED
 from tests.hostile.worker import CORPUS, LIMITS, ROOT, SECONDS
+from tests.support.command_line import Weft, command_runner
 from weft.cli import arrays
 from weft.foundation.errors import UserError
 
@@ -41,31 +45,46 @@ REFUSED = [
 ]
 
 
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Weft:
+    """Runs the command line in this process, under the limits of the corpus."""
+    for name, value in LIMITS.items():
+        monkeypatch.setenv(name, value)
+    return command_runner(capfd)
+
+
 @pytest.mark.parametrize(("command", "name", "sentence"), REFUSED)
 def test_a_bad_file_is_refused_in_a_sentence(
-    command: str, name: str, sentence: str, tmp_path: Path
+    command: str, name: str, sentence: str, tmp_path: Path, run: Weft
 ) -> None:
     out = [tmp_path / "out.json"] if command == "convert" else []
-    done = weft(command, CORPUS / name, *out)
-    lines = done.stderr.decode().splitlines()
-    assert (done.returncode, done.stdout, len(lines)) == (1, b"", 1)
+    done = run(command, CORPUS / name, *out)
+    lines = done.err.splitlines()
+    assert (done.code, done.out, len(lines)) == (1, "", 1)
     assert lines[0].startswith(sentence)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_directory_and_a_missing_file(tmp_path: Path) -> None:
+def test_it_is_the_same_in_a_process_of_its_own() -> None:
+    command, name, sentence = REFUSED[-2]
+    done = weft(command, CORPUS / name)
+    lines = done.stderr.decode().splitlines()
+    assert (done.returncode, done.stdout, len(lines)) == (1, b"", 1)
+    assert lines[0].startswith(sentence)
+
+
+def test_a_directory_and_a_missing_file(tmp_path: Path, run: Weft) -> None:
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "x", "No such file or directory")):
-        done = weft("verify", path)
-        assert done.returncode == 1
-        assert done.stderr.decode() == f"error: cannot read {path}: {why}\n"
+        done = run("verify", path)
+        assert (done.code, done.err) == (1, f"error: cannot read {path}: {why}\n")
 
 
-def test_a_name_cannot_break_the_sentence_it_stands_in(tmp_path: Path) -> None:
+def test_a_name_cannot_break_the_sentence_it_stands_in(tmp_path: Path, run: Weft) -> None:
     path = tmp_path / "odd.txt"
     path.write_text('ptir.v0.4\nentry @"\\u001b[2J\\n\\u202e' + "n" * 100_000 + '"\n')
-    done = weft("verify", path)
-    text = done.stderr.decode()
-    assert done.returncode == 1
+    done = run("verify", path)
+    text = done.err
+    assert done.code == 1
     assert text.startswith("EntryUndefined at program: the entry function @\\x1b[2J\\n\\u202enn")
     assert text.count("\n") == 1
     assert len(text) < 2_000
@@ -119,15 +138,15 @@ def test_a_chain_of_a_hundred_thousand_ops_is_ordinary(
     assert seconds < SECONDS
 
 
-def test_missing_inputs_are_told_before_the_program_is_walked(tmp_path: Path) -> None:
+def test_missing_inputs_are_told_before_the_program_is_walked(tmp_path: Path, run: Weft) -> None:
     """The program does not verify, which nobody looks at."""
     path = tmp_path / "chain.txt"
     lines = "".join(f"%{i + 1} = neg(%{i}) : f32[3]\n" for i in range(50))
     head = "ptir.v0.4\nentry @main\nfunc @main(%0: f32[2]) -> (f32[3]) {\n"
     path.write_text(f"{head}{lines}return %50\n}}\n")
-    done = weft("run", path)
-    assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr == b"error: @main takes inputs, f32[2]; give them with --inputs NPZ\n"
+    done = run("run", path)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "error: @main takes inputs, f32[2]; give them with --inputs NPZ\n"
 
 
 # -- inputs ----------------------------------------------------------------------------------------

@@ -32,3 +32,13 @@ def weft_command(*args: object) -> int:
             main.main()
     assert isinstance(done.value.code, int)
     return done.value.code
+
+
+def command_runner(capfd: pytest.CaptureFixture[str]) -> Weft:
+    """Runs commands, and has what they print."""
+
+    def call(*args: object) -> Result:
+        capfd.readouterr()
+        return Result(weft_command(*args), *capfd.readouterr())
+
+    return call

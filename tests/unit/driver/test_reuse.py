@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 import pytest
 from typer.testing import CliRunner
@@ -107,11 +107,11 @@ def work_done(blocks: int, target: str = "sm90") -> Counter[str]:
     """How often each function of Weft is called until kernels have plans, as file and name."""
     program = attention_stack(blocks)
     started = Compilation(program, target_named(target), make_signature(program))
-    count: Counter[str] = Counter()
+    called: Counter[CodeType] = Counter()
 
     def note(frame: FrameType, event: str, argument: object) -> None:
         if event == "call":
-            count[f"{Path(frame.f_code.co_filename).name} {frame.f_code.co_name}"] += 1
+            called[frame.f_code] += 1
 
     forget()
     sys.setprofile(note)
@@ -119,6 +119,9 @@ def work_done(blocks: int, target: str = "sm90") -> Counter[str]:
         run_pipeline(started, "plan")
     finally:
         sys.setprofile(None)
+    count: Counter[str] = Counter()
+    for code, times in called.items():
+        count[f"{Path(code.co_filename).name} {code.co_name}"] += times
     return count
 
 

@@ -123,6 +123,19 @@ def test_registers_are_left_for_blocks_that_keep_memory_busy(
     assert SM90.limits.registers_per_unit // (max(blocks, 1) * threads) >= 64
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "form"),
+    [(16_384, 128_256, (1024, 1)), (8192, 50_304, (512, 1)), (264, 128_256, (512, 8))],
+)
+def test_many_long_rows_have_a_block_each_and_few_a_cluster(
+    rows: int, columns: int, form: tuple[int, int]
+) -> None:
+    b = Builder()
+    program = b.build(b.softmax(b.param("bf16", [rows, columns])))
+    (plan,) = through_stages(program, "sm90")["plan"].plans.values()
+    assert (plan.threads, plan.blocks_per_row) == form
+
+
 @pytest.mark.parametrize("columns", [65_536, 1 << 20])
 def test_rows_of_clusters_and_rows_read_again_ask_for_nothing(columns: int) -> None:
     module = kernels.softmax(4096, columns)

@@ -247,18 +247,28 @@ class Code:
         return Val(text, scalar, lanes)
 
     def transposed(self, rows: list[Val]) -> list[Val]:
-        """As many vectors as they have lanes, a power of two, with rows and lanes exchanged: halves
-        are interleaved until every lane is where it belongs."""
-        count = len(rows)
+        """A vector for every lane of some rows, whose number is a power of two: halves are
+        interleaved until every lane is where it belongs. Rows that are several times as long as
+        there are rows are turned in stretches, all of them by the same instructions."""
+        count, lanes = len(rows), rows[0].lanes
         for _ in range(count.bit_length() - 1):
             pairs = zip(rows[: count // 2], rows[count // 2 :], strict=True)
-            rows = [half for a, b in pairs for half in self._interleave(a, b)]
-        return rows
+            rows = [half for a, b in pairs for half in self._interleave(a, b, count)]
+        if lanes == count:
+            return rows
+        return [self._part(rows[n % count], n // count * count, count) for n in range(lanes)]
 
-    def _interleave(self, a: Val, b: Val) -> list[Val]:
+    def _part(self, value: Val, first: int, lanes: int) -> Val:
+        """Some neighbouring lanes of a vector."""
+        mask = ", ".join(f"i32 {lane}" for lane in range(first, first + lanes))
+        text = f"shufflevector {value}, {value.type} poison, <{lanes} x i32> <{mask}>"
+        return self.assign(text, value.scalar, lanes)
+
+    def _interleave(self, a: Val, b: Val, stretch: int) -> list[Val]:
         halves = []
-        for start in (0, a.lanes // 2):
-            lanes = range(start, start + a.lanes // 2)
+        for start in (0, stretch // 2):
+            parts = (range(n + start, n + start + stretch // 2) for n in range(0, a.lanes, stretch))
+            lanes = [lane for part in parts for lane in part]
             mask = ", ".join(f"i32 {lane}, i32 {a.lanes + lane}" for lane in lanes)
             text = f"shufflevector {a}, {b}, <{a.lanes} x i32> <{mask}>"
             halves.append(self.assign(text, a.scalar, a.lanes))

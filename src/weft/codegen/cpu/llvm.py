@@ -315,13 +315,24 @@ class _Emitter:
         fill = self.formats.to_storage(number_of(run.fill, dtype), dtype)
         return code.select(inside, loaded, fill)
 
+    def _turns_lines(self, run: ir.LoadRun, dtype: DType) -> bool:
+        """Whether neighbours fill registers of AVX-512 that hold a transposed tile in each
+        quarter."""
+        few = self.indices.lane_count * dtype.storage_bytes == 16
+        return few and "avx512f" in self.features and run.count * dtype.storage_bytes % 64 == 0
+
     def _load_across(self, run: ir.LoadRun, dtype: DType) -> None:
         """A vector of neighbours for each lane, transposed into one of lanes for each neighbour."""
         variables, lanes = self.indices.variables, self.indices.lane_count
         width = lanes if run.count % lanes == 0 else 1
+        if self._turns_lines(run, dtype):
+            width = 64 // dtype.storage_bytes
         for start in range(0, run.count, width):
             loaded = [self._neighbours(run, start, width, lane) for lane in range(lanes)]
-            turned = self.code.transposed(loaded) if width > 1 else [self.code.gather_lanes(loaded)]
+            if width == 1:
+                turned = [self.code.gather_lanes(loaded)]
+            else:
+                turned = self.code.transposed(loaded)
             for row, value in enumerate(turned):
                 variables[run.var] = start + row
                 self._define(run.name, self.formats.from_storage(value, dtype), dtype)

@@ -10,7 +10,7 @@ Packing computes whatever stands between the reads and the product: widening cas
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from weft.codegen.cpu import ir
@@ -40,6 +40,8 @@ MANY_LANES: Final = 16
 _FEWER_LANES: Final = (8, 4)
 """Lanes of tiles that are turned where a panel is no whole vectors: wide vectors are wider than
 panels of rows."""
+_QUARTERS: Final = 4
+"""Such tiles that are turned together where a vector has room for so many rows of them."""
 _MOST_COPIES: Final = 64
 """Elements that are copied one by one without a loop: what is left over of a vector is little of a
 panel, and so much code, in every kind of block, that it takes a compiler seconds."""
@@ -175,17 +177,31 @@ class Panels(Lowering):
             return
         run = self._run_along(side, depth)
         runs = Scope(scope, self._name("kr"), depth // run, SERIAL)
-        for cut in segments(run, AxisTiling(1, self._lanes_across(width))):
-            loop = Scope(runs, self._name("kt"), cut.count, SERIAL)
-            along = axis(runs.var) * run + axis(loop.var) * cut.extent + cut.start
-            if self._turned_tile(loop, side, start, width, cut, along, k, base):
-                pass
-            elif jumps or (cut.lanes == 1 and cut.unroll * width > _MOST_COPIES):
-                self._one_by_one(loop, side, start, width, cut.extent, along, k, base)
-            else:
-                self._scattered_tile(loop, side, start, width, cut, along, k, base)
-            loop.close()
+        first, lanes = axis(runs.var) * run, self._lanes_across(width)
+        together = _QUARTERS if lanes * _QUARTERS == self.lanes else 1
+        for cut in segments(run, AxisTiling(together, lanes)):
+            self._stretch(runs, side, start, width, cut, first, k, base)
         runs.close()
+
+    def _stretch(
+        self, runs: Scope, side: Side, start: Expr, width: int, cut: Segment, first: Expr, k: Expr,
+        base: Expr,
+    ) -> None:  # fmt: skip
+        """A panel's tiles along k, turned in vectors both ways where it lies so."""
+        loop = Scope(runs, self._name("kt"), cut.count, SERIAL)
+        along = first + axis(loop.var) * cut.extent + cut.start
+        copied = cut.lanes == 1 and cut.unroll * width > _MOST_COPIES
+        if self._turned_tile(loop, side, start, width, cut, along, k, base):
+            pass
+        elif cut.lanes > 1 and cut.unroll > 1:
+            for part in segments(cut.count * cut.extent, AxisTiling(1, cut.lanes)):
+                shorter = replace(part, start=cut.start + part.start)
+                self._stretch(runs, side, start, width, shorter, first, k, base)
+        elif copied or self._jumps(side, start, k):
+            self._one_by_one(loop, side, start, width, cut.extent, along, k, base)
+        else:
+            self._scattered_tile(loop, side, start, width, cut, along, k, base)
+        loop.close()
 
     def _row_by_row(
         self, scope: Scope, side: Side, start: Expr, width: int, depth: int, k: Expr, base: Expr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +56,19 @@ def test_every_layout_is_packed_right(m: int, n: int, k: int, layout: tuple[int,
     np.testing.assert_allclose(found, exact(inputs, layout), atol=2e-4)
     turned = nest.count("    run v")
     assert (turned > 0) is (layout != (0, 0)), "operands along k are turned in registers"
+
+
+@pytest.mark.parametrize("k", [1024, 1000, 775])
+def test_whole_lines_of_rows_are_turned_by_the_same_instructions(k: int) -> None:
+    """On AVX-512: sixteen steps along k of four rows are four tiles, one in each quarter of a
+    vector; what is left over is turned by itself."""
+    program = product(1024, 1024, k, (1, 0))
+    stages = weft.compile(program, target="x86-64-v4").stages
+    assert re.search(r"run v\d over ku_\d+=16 = b0", stages["cpu"])
+    quarters = "i32 0, i32 16, i32 1, i32 17, i32 4, i32 20, i32 5, i32 21, i32 8"
+    assert quarters in stages["llvm"]
+    found, inputs, _ = run_both(program)
+    np.testing.assert_allclose(found, exact(inputs, (1, 0)), atol=2e-4)
 
 
 @pytest.mark.usefixtures("small_machine")

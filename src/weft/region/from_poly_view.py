@@ -46,6 +46,7 @@ from weft.region.writing.channels_last import with_channels_last
 from weft.region.writing.emit import Root, Source, View, makes_up
 from weft.region.writing.folds import in_one_pass
 from weft.region.writing.layouts import Layout, contraction_layouts
+from weft.region.writing.repeated_sums import with_single_sums
 from weft.region.writing.spread_factors import with_spread_factors
 from weft.target.target import Kind, Target
 from weft.tiny.ir import Graph
@@ -68,7 +69,8 @@ def lower_scop(
     """The kernels of a program for a target. `roles` says what each input is: input (the default),
     param or state."""
     found: dict[str, Module] = {}
-    scop = with_channels_last(with_spread_factors(scop, target), target)
+    scop = with_single_sums(with_spread_factors(scop, target), target)
+    scop = with_channels_last(scop, target)
     lowering = _Lowering(scop, graph, target, roles or {}, fuse)
     for what, module in lowering.run():
         fitted = fit(module, target, graph.constants)

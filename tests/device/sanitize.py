@@ -152,6 +152,7 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "sm90": (product("bf16", 256, 384, 192), "sm90", {}),
     "sums in parts": (product("bf16", 256, 384, 512), "sm90", {"split_k": 3}),
     "windows of an image": (CASES["stride 2"].program, "sm90", {}),
+    "windows of an image by warps": (CASES["stride 2"].program, "sm80", {}),
     "groups of 8 channels": (GROUPED["8 channels, f16, stride 2"].program, "sm90", {}),
     "groups of 6 channels": (GROUPED["6 channels"].program, "sm90", {}),
     "rows of groups": (rows_of_groups, "sm90", {}),

@@ -153,7 +153,12 @@ COMMON: Final[dict[str, Instance]] = {
     "order, a block": sanitized("order, a block", "Order"),
 }
 PROGRAMS: Final[dict[str, dict[str, Instance]]] = {
-    "sm80": {**COMMON, "attention, two bands": sanitized("attention by warps", "attention")},
+    "sm80": {
+        **COMMON,
+        "attention, two bands": sanitized("attention by warps", "attention"),
+        "windows of an image": sanitized("windows of an image by warps", "sm80"),
+        "gradient of filters": Instance(_filters, "sm80"),
+    },
     "sm90": {
         **COMMON,
         "row, a cluster": sanitized("row, a cluster", "cluster"),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 from weft.foundation.dtypes import I1, SI32
@@ -175,7 +176,8 @@ class _Cutting:
         parts = {found.name for found in (*self.parts, *self.strip)}
 
         def everywhere(axes: Iterable[str]) -> tuple[str, ...]:
-            return tuple(name for name in order if name in parts.union(axes))
+            every = parts.union(axes)
+            return tuple([name for name in order if name in every])
 
         def in_fold(step: Let) -> Let:
             axes = () if isinstance(step.expr, Const) else everywhere(step.axes)
@@ -234,7 +236,12 @@ class _Cutting:
         return self.free(f"{total.name}_part")
 
     def free(self, stem: str) -> str:
-        return free_name(stem, {let.name: None for let in self.kernel.body})
+        return free_name(stem, self.kernel.lets)
+
+    @cached_property
+    def handed_on(self) -> dict[ValueExpr, str]:
+        """The name of a part of each total in the second kernel."""
+        return {total.expr: self.of_part(total) for total in self.totals}
 
     def merged(self, let: Let, names: tuple[str, ...]) -> Reduce | Fold:
         """A reduction over parts."""
@@ -242,9 +249,8 @@ class _Cutting:
             return replace(let.expr, axes=names, value=self.of_part(let))
         assert isinstance(let.expr, Fold)
         fold = let.expr
-        totals = {total.expr: self.of_part(total) for total in self.totals}
         known = {f"{carry.name}.a": carry.name for carry in fold.carries}
-        known |= {f"{c.name}.b": totals[replace(fold, result=c.name)] for c in fold.carries}
+        known |= {f"{c.name}.b": self.handed_on[replace(fold, result=c.name)] for c in fold.carries}
         return replace(
             fold,
             axes=names,

@@ -131,12 +131,13 @@ class Fusion:
     def repeating(self) -> Iterator[str]:
         """The stored blocks whose kernels only map elements, and compute a block at several
         places."""
-        for root in filter(self._maps, self.stored):
-            if self._repeated_blocks(root, self.closure((root,))):
+        for root in self.stored:
+            inside = self.closure((root,))
+            if self._maps((root, *inside)) and self._repeated_blocks(root, inside):
                 yield root
 
-    def _maps(self, root: str) -> bool:
-        kinds = {self.view.blocks[name].kind for name in (root, *self.closure((root,)))}
+    def _maps(self, names: Iterable[str]) -> bool:
+        kinds = {self.view.blocks[name].kind for name in names}
         return kinds <= {BlockKind.EWISE, BlockKind.MOVEMENT}
 
     def _repeated_blocks(self, root: str, inside: Collection[str]) -> set[str]:
@@ -377,7 +378,7 @@ class Fusion:
         inside = self.closure((name,))
         if self.target.kind is not Kind.GPU and self._bounds.of_numbers(name, inside):
             return self._bounds.seconds_of_numbers(name, inside)
-        return self._find_draft((Root(name),)).seconds
+        return self._find_draft((Root(name),), inside).seconds
 
     def _roll_back(self, name: str, why: str) -> bool:
         """Store a block that was inlined before, so that this one can be inlined into it, which it
@@ -455,7 +456,7 @@ class Fusion:
         stack = [source for root in roots for source in sources[root]]
         while stack:
             name = stack.pop()
-            if name not in found and (name in inlined or name in more):
+            if (name in inlined or name in more) and name not in found:
                 found.add(name)
                 stack += sources[name]
         return frozenset(found)

@@ -3,6 +3,7 @@ reference: lengths without divisors, several axes, folds, and integers to the bi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -13,9 +14,9 @@ from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import TARGETS, through_stages
 from tests.support.long_rows import argmax, layer_norm, softmax, summed
 from weft.ptir import Builder, Program
-from weft.region.fitting import levels
+from weft.region.fitting import cutting, levels
 from weft.region.interp import run_module
-from weft.region.ir import Fold, Kernel, Pattern, Unary
+from weft.region.ir import Fold, Kernel, Let, Pattern, Unary
 from weft.testing.compare import compare
 
 PRIME = 10007
@@ -170,6 +171,22 @@ def test_statistics_of_channels_are_read_once() -> None:
     assert len(merged.outputs) == 4
     assert not any(isinstance(let.expr, Unary) for let in last.body)
     agree(program, "sm90")
+
+
+def test_parts_of_folds_are_named_where_they_are_read_and_once_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not again for each of the folds that merge them."""
+    asked: Counter[str] = Counter()
+
+    def of_part(self: cutting._Cutting, total: Let) -> str:
+        asked[total.name] += 1
+        return self.free(f"{total.name}_part")
+
+    monkeypatch.setattr(cutting._Cutting, "of_part", of_part)
+    parts, _, _ = kernels(batch_norm("bf16", 8, 150, 32), "sm90")
+    assert len(asked) == len(parts.outputs)
+    assert set(asked.values()) == {2}
 
 
 def test_statistics_of_wide_floats_are_taken_from_distances() -> None:

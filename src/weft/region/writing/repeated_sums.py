@@ -58,7 +58,9 @@ class _Dependence:
 
     def _find(self, block: PolyBlock) -> frozenset[str]:
         own = frozenset(axis.name for axis in block.out_axes)
-        if block.kind not in _FOLLOWED or block.fn in _BY_PLACE or block.params:
+        # Nothing is read at 0 of an axis without elements.
+        empty = any(axis.size == 0 for axis in block.axes)
+        if empty or block.kind not in _FOLLOWED or block.fn in _BY_PLACE or block.params:
             return own
         used = frozenset[str]().union(*(self._read(access) for access in block.accesses))
         return own & used

@@ -87,3 +87,9 @@ def test_places_of_counters_are_kept() -> None:
     program = weft.jit(counted).program(weft.zeros((16,), dtype="f32"))
     report = compare(program, inputs_for(program, 3), InterpretedGpu("sm90"))
     assert report.agrees, str(report)
+
+
+def test_axes_without_elements_stay() -> None:
+    program = weft.jit(multiplied).program(*(weft.zeros(s, dtype="f32") for s in ((0, 8), (8, 4))))
+    report = compare(program, inputs_for(program, 3), InterpretedGpu("sm80"))
+    assert report.agrees, str(report)

@@ -26,7 +26,7 @@ from benchmarks.gpu_line import Line, Tensor
 from benchmarks.time_limit import GivenUp, limited
 from weft.runtime.artifact import Artifact, CopyBuffer, Enter, Launch
 from weft.runtime.cuda.driver import Device, open_device
-from weft.runtime.cuda.kernels import LoadedKernel, load
+from weft.runtime.cuda.kernels import LoadedKernel, load_kernel
 
 FLUSH_BYTES: Final = 256 << 20
 COPY_BYTES: Final = 1 << 30
@@ -183,7 +183,8 @@ class Ours:
             max(1, len(self.artifact.steps)), device="cuda", dtype=torch.int64
         )
         self.kernels: list[LoadedKernel | None] = [
-            load(machine.device, code) if code.grid[0] else None for code in self.artifact.kernels
+            load_kernel(machine.device, code) if code.grid[0] else None
+            for code in self.artifact.kernels
         ]
 
     def address(self, number: int) -> int:

@@ -29,7 +29,7 @@ from benchmarks.children import lines_of
 from benchmarks.gemm_kernels import Built, Contraction, build, load_plan, plan_names
 from weft.foundation.errors import WeftError
 from weft.runtime.cuda.driver import open_device
-from weft.runtime.cuda.kernels import load
+from weft.runtime.cuda.kernels import load_kernel
 
 CASES = {
     "2k": Contraction(2048, 2048, 2048),
@@ -98,7 +98,7 @@ class Bench:
         self.tensors = {"a": self.a, "b": self.b, "bias": self.bias, "y": self.y}
 
     def launcher(self, built: Built) -> Callable[[], None]:
-        kernel = load(self.device, built.code)
+        kernel = load_kernel(self.device, built.code)
         addresses = [self.tensors[name].data_ptr() for name in built.buffers]
         stream = self.device.driver.CUstream(self.torch.cuda.current_stream().cuda_stream)
         return lambda: kernel.launch(addresses, stream)

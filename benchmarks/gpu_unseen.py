@@ -36,7 +36,7 @@ from weft.driver.stages.compilation import Compilation
 from weft.driver.tuning.alone import build_alone, some_data
 from weft.driver.tuning.products import Product, product_named
 from weft.driver.tuning.tune import KernelClass, classes_of
-from weft.driver.tuning.tune_products import form_of
+from weft.driver.tuning.tune_products import form_of_plan
 from weft.foundation.errors import WeftError
 from weft.plan.ir import MmaPlan, Plan
 from weft.plan.tensor_cores import sm90_contraction, sm90_forms, sm90_plan
@@ -152,7 +152,9 @@ def candidates(kernels: KernelClass, problem: Problem) -> list[Plan]:
     assert isinstance(chosen, MmaPlan)
     made = (
         sm90_plan(kernels.kernel, problem, target, chosen.header, form)
-        for form in _forms(sm90_contraction(problem), form_of(chosen), sm90_forms(kernels.kernel))
+        for form in _forms(
+            sm90_contraction(problem), form_of_plan(chosen), sm90_forms(kernels.kernel)
+        )
     )
     others = [replace(plan, algo_choice=chosen.algo_choice) for plan in made]
     orders = [replace(chosen, order=order) for order in ORDERS]

@@ -323,7 +323,7 @@ def test_the_card_of_a_tuned_kernel_has_the_race_of_its_plans(
     (kernel,), ((key, plan),) = made["region"].kernels, made["plan"].plans.items()
     plans = candidates(kernel, made.target, plan)[:8]
     race = tuple((each, 1e-5 * (4 + at)) for at, each in enumerate(plans))
-    assert tuned.save(made.target, {key: Tuned(plan, 4e-5, 4e-5, 8, 8, race)})
+    assert tuned.save_tuned(made.target, {key: Tuned(plan, 4e-5, 4e-5, 8, 8, race)})
     path = tmp_path / "tuned.html"
     path.write_text(page(records([of_program("tuned", program)])[0], "tuned"))
     browser.open(path)

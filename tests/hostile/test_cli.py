@@ -174,7 +174,7 @@ def test_damaged_archives_of_inputs_are_refused_or_read(tmp_path: Path) -> None:
             data[at : at + rng.choice([0, 1, 1, 1, 4])] = junk
         path.write_bytes(data[: rng.choice([len(data), len(data), rng.randrange(len(data))])])
         try:
-            arrays.read(path)
+            arrays.read_arrays(path)
             counts["read"] += 1
         except UserError:
             counts["refused"] += 1

@@ -11,7 +11,7 @@ from tests.support.gpu_contractions import Array
 from weft.foundation.errors import UserError
 from weft.runtime.artifact import KernelCode
 from weft.runtime.cuda.driver import Device, Memory, open_device
-from weft.runtime.cuda.kernels import load
+from weft.runtime.cuda.kernels import load_kernel
 
 GUARD = 4096
 
@@ -33,7 +33,7 @@ def run(
     """Run a kernel so often; the result with `GUARD` elements of NaN, or of ones' bits, on both
     sides."""
     gpu = device()
-    kernel = load(gpu, code)
+    kernel = load_kernel(gpu, code)
     result = np.empty(tensors["y"].size + 2 * GUARD, tensors["y"].dtype)
     result.view(np.uint8)[...] = 0xFF
     inputs = {name: gpu.upload(tensors[name]) for name in names if name != "y"}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from weft.driver.stages.opaque import run_opaque
 from weft.foundation.dtypes import BY_NAME, SI32, DType
-from weft.foundation.whole_ops import Order, WholeOp, read, write
+from weft.foundation.whole_ops import Order, WholeOp, op_text, read_op
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.interp import run_kernel
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
@@ -36,7 +36,7 @@ def in_steps(op: WholeOp, operands: list[Array], result: DType) -> tuple[list[Wh
         arrays |= run_kernel(step, tensors, arrays, opaque=run_opaque)
     ops = [step.opaque.op for step in kernels if step.opaque is not None]
     found = [made for made in ops if isinstance(made, WholeOp)]
-    assert [read(write(made)) for made in found] == found
+    assert [read_op(op_text(made)) for made in found] == found
     return found, arrays["out"]
 
 

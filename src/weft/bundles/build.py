@@ -71,7 +71,7 @@ def build(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".weft-build-") as unfinished:
         made = Path(unfinished) / "bundle"
         made.mkdir()
-        _write(made, model, targets, _ranges(sizes), commands)
+        _write_bundle(made, model, targets, _ranges(sizes), commands)
         if folder.exists():
             shutil.rmtree(folder)
         made.rename(folder)
@@ -116,7 +116,7 @@ def _ranges(sizes: Mapping[str, tuple[int, int]] | None) -> Ranges:
     return found
 
 
-def _write(
+def _write_bundle(
     folder: Path,
     model: Model,
     targets: Sequence[Target],
@@ -136,7 +136,7 @@ def _write(
         _write_library(place, folder, replace(layout, variants=variants), commands[machine])
     with suppress(WeftError):  # Not every program has a wire form; a bundle runs without it.
         (folder / PROGRAM).write_bytes(bincode.encode(model.program))
-    manifest.write(folder, _content(layout, folder))
+    manifest.write_manifest(folder, _content(layout, folder))
 
 
 def _laid_out(folder: Path, model: Model, variants: tuple[Variant, ...]) -> Layout:
@@ -192,11 +192,11 @@ def _content(layout: Layout, folder: Path) -> dict[str, Any]:
             {**variant.listed, "programs": _programs(layout.cubins, variant)}
             for variant in layout.variants
         ],
-        "inputs": [_tensor(layout, tensor) for tensor in layout.inputs],
-        "results": [_tensor(layout, tensor) for tensor in layout.results],
-        "states": [_tensor(layout, tensor) for tensor in layout.states],
+        "inputs": [_tensor_document(layout, tensor) for tensor in layout.inputs],
+        "results": [_tensor_document(layout, tensor) for tensor in layout.results],
+        "states": [_tensor_document(layout, tensor) for tensor in layout.states],
         "sizes": {name: list(span) for name, span in layout.ranges.items()},
-        "files": manifest.listed(folder),
+        "files": manifest.file_entries(folder),
     }
 
 
@@ -208,13 +208,13 @@ def _programs(code: cubins.Cubins | None, variant: Variant) -> list[dict[str, An
             "steps": len(version.artifact.steps),
             "kernels": len(version.artifact.kernels),
             "arena_bytes": version.artifact.arena_bytes,
-            **({"launches": cubins.listed(code, version.artifact)} if code else {}),
+            **({"launches": cubins.kernel_entries(code, version.artifact)} if code else {}),
         }
         for version in variant.compiled.versions
     ]
 
 
-def _tensor(layout: Layout, tensor: Tensor) -> dict[str, Any]:
+def _tensor_document(layout: Layout, tensor: Tensor) -> dict[str, Any]:
     names = [*layout.ranges, *layout.followers]
     shape = [names[-1 - size] if size < 0 else size for size in tensor.shape]
     return {"name": tensor.name, "dtype": tensor.dtype.name, "shape": shape}

@@ -119,7 +119,7 @@ def _signature(layout: Layout) -> Iterator[str]:
     for side, tensors in sides.items():
         for number, tensor in enumerate(tensors):
             yield c_array("int64_t", f"{side}_shape_{number}", map(str, tensor.shape))
-        types = [_type(tensor, f"{side}_shape_{n}") for n, tensor in enumerate(tensors)]
+        types = [_type_initialiser(tensor, f"{side}_shape_{n}") for n, tensor in enumerate(tensors)]
         yield c_array("weft_type", side, types, '{"", "", 0, 0, 0, 0, NULL}')
     ranges = layout.ranges.items()
     sizes = [f"{{{c_string(name)}, {least}, {most}}}" for name, (least, most) in ranges]
@@ -132,7 +132,7 @@ def _signature(layout: Layout) -> Iterator[str]:
     )
 
 
-def _type(tensor: Tensor, shape: str) -> str:
+def _type_initialiser(tensor: Tensor, shape: str) -> str:
     texts = f"{c_string(tensor.name)}, {c_string(tensor.dtype.name)}"
     code, bits = tensor.dlpack
     numbers = f"{code}, {bits}, {tensor.dtype.storage_bytes}, {len(tensor.shape)}"
@@ -161,7 +161,7 @@ def _models(layout: Layout) -> Iterator[str]:
     for number, variant in enumerate(layout.variants):
         own = variant.compiled.versions
         numbered = enumerate(own, first)
-        listed = (_record(layout, n, version) for n, version in numbered)
+        listed = (_version_initialiser(layout, n, version) for n, version in numbered)
         yield c_array("weft_version", f"versions_{number}", listed)
         missing = "NULL" if layout.cubins is not None else f"missing_{number}"
         capability = ", ".join(map(str, variant.capability))
@@ -178,18 +178,18 @@ def _models(layout: Layout) -> Iterator[str]:
 
 
 def _weights(weights: Weights) -> str:
-    digests = f"{_bytes(weights.table_digest)}, {_bytes(weights.digest)}"
+    digests = f"{_byte_list(weights.table_digest)}, {_byte_list(weights.digest)}"
     return f"{{{c_string(weights.file)}, {weights.size}, {weights.table_size}, {digests}}}"
 
 
 def _code(code: cubins.Cubins | None) -> str:
     if code is None:
         return "{NULL, 0, 0, {0}, {0}}"
-    digest = _bytes(code.digest)
+    digest = _byte_list(code.digest)
     return f"{{{c_string(CODE)}, {code.size}, {code.size}, {digest}, {digest}}}"
 
 
-def _bytes(data: bytes) -> str:
+def _byte_list(data: bytes) -> str:
     return "{" + ", ".join(map(str, data)) + "}"
 
 
@@ -199,7 +199,7 @@ def _terms(layout: Layout, follower: Follower) -> Iterator[str]:
         yield f"{{{times}, {sum(1 << places.index(name) for name in names)}u}}"
 
 
-def _record(layout: Layout, number: int, version: Version) -> str:
+def _version_initialiser(layout: Layout, number: int, version: Version) -> str:
     artifact = version.artifact
     count = sum(len(step.buffers) for step in artifact.steps if isinstance(step, Launch))
     names = f"sizes_{number}, filled_{number}, told_{number}, {len(version.told)}"
@@ -267,7 +267,7 @@ class _Version:
             named = f"told_{self.number}_{place}" if told else "NULL"
             if told:
                 yield c_array("char *const", named, map(c_string, told))
-            kind, of, other, *numbers = _numbers(step, arguments)
+            kind, of, other, *numbers = _step_numbers(step, arguments)
             numbers += [0] * (4 - len(numbers))
             listed = ", ".join(map(str, numbers))
             steps.append(f"{{{kind}, {of}, {other}, {{{listed}}}, {named}}}")
@@ -294,7 +294,7 @@ def _name_site(site: Site) -> str:
     return str(Site(site.what, f"{PurePath(file).name}{colon}{line}" if site.line else ""))
 
 
-def _numbers(step: Step, arguments: list[int]) -> Sequence[int]:
+def _step_numbers(step: Step, arguments: list[int]) -> Sequence[int]:
     """The kind of a step, and what that kind needs."""
     match step:
         case Launch(kernel=kernel, buffers=buffers):

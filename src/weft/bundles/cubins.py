@@ -55,7 +55,7 @@ def write_cubins(folder: Path, variants: Sequence[Variant]) -> Cubins:
     return Cubins(len(data), hashlib.sha256(data).digest(), offsets)
 
 
-def listed(cubins: Cubins, artifact: Artifact) -> list[dict[str, Any]]:
+def kernel_entries(cubins: Cubins, artifact: Artifact) -> list[dict[str, Any]]:
     """The kernels of a program as the manifest lists them."""
     return [
         {
@@ -79,7 +79,7 @@ def c_kernels(cubins: Cubins, number: int, version: Version) -> Iterator[str]:
         maps = "NULL"
         if kernel.tensor_maps:
             maps = f"maps_{number}_{place}"
-            yield c_array("weft_map_of", maps, map(_map, kernel.tensor_maps))
+            yield c_array("weft_map_of", maps, map(_map_initialiser, kernel.tensor_maps))
         entries.append(_kernel(cubins, kernel, maps))
     nothing = '{"", 0, {0, 0, 0}, {0, 0, 0}, 0, 0, NULL, 0, 0, 0, 0, 0}'
     yield c_array("weft_kernel", f"kernels_{number}", entries, nothing)
@@ -95,24 +95,24 @@ def c_sections(number: int, artifact: Artifact) -> str:
 
 def _kernel(cubins: Cubins, kernel: KernelCode, maps: str) -> str:
     head = f"{c_string(kernel.symbol)}, {cubins.offsets[kernel.code]}"
-    launch = f"{_numbers(kernel.grid)}, {_numbers(kernel.block)}, {kernel.cluster[0]}"
+    launch = f"{_number_list(kernel.grid)}, {_number_list(kernel.block)}, {kernel.cluster[0]}"
     flags = ", ".join(str(int(on)) for on in (kernel.reports, kernel.waits, kernel.together))
     rest = f"{maps}, {len(kernel.tensor_maps)}, {flags}, {kernel.workspace_bytes}"
     return f"{{{head}, {launch}, {kernel.shared_bytes}, {rest}}}"
 
 
-def _map(found: TensorMap) -> str:
+def _map_initialiser(found: TensorMap) -> str:
     window, rank = found.window, len(found.sizes)
     steps = (1,) * rank if window is None else (1, *window.steps, 1)
     lower, upper = ((), ()) if window is None else (window.lower, window.upper)
     numbers = f"{found.buffer}, {_DTYPES[found.dtype]}, {_SWIZZLES[found.swizzle]}, {rank}"
     lists = (found.sizes, found.strides, found.box, steps)
-    tables = ", ".join(_numbers(each, _MOST_AXES) for each in lists)
-    corners = f"{_numbers(lower, 3)}, {_numbers(upper, 3)}"
+    tables = ", ".join(_number_list(each, _MOST_AXES) for each in lists)
+    corners = f"{_number_list(lower, 3)}, {_number_list(upper, 3)}"
     return f"{{{numbers}, {found.offset}, {tables}, {corners}, {int(window is not None)}}}"
 
 
-def _numbers(values: Sequence[int], count: int = 0) -> str:
+def _number_list(values: Sequence[int], count: int = 0) -> str:
     """A list of numbers, with zeros behind them up to a count."""
     padded = [*values, *[0] * (count - len(values))]
     return f"{{{', '.join(map(str, padded))}}}"

@@ -23,7 +23,7 @@ def header(layout: Layout) -> str:
     api = f"{name.upper()}_API"
     sides = (("inputs", layout.inputs), ("results", layout.results), ("states", layout.states))
     lines = [
-        f"   {side}[{number}]  {comment(tensor.name)}: {tensor.dtype}{_shape(layout, tensor)}"
+        f"   {side}[{number}]  {comment(tensor.name)}: {tensor.dtype}{_shape_text(layout, tensor)}"
         for side, tensors in sides
         for number, tensor in enumerate(tensors)
     ]
@@ -55,7 +55,7 @@ def header(layout: Layout) -> str:
     )
 
 
-def _shape(layout: Layout, tensor: Tensor) -> str:
+def _shape_text(layout: Layout, tensor: Tensor) -> str:
     names = [*layout.ranges, *layout.followers]
     dims = [names[-1 - size] if size < 0 else str(size) for size in tensor.shape]
     return f"[{', '.join(dims)}]"
@@ -64,7 +64,7 @@ def _shape(layout: Layout, tensor: Tensor) -> str:
 def example(layout: Layout) -> str:
     """`example.c`: a run on zeros, and the first element of every result."""
     name = layout.name
-    inputs = "\n".join(_input(layout, n, tensor) for n, tensor in enumerate(layout.inputs))
+    inputs = "\n".join(_input_example(layout, n, tensor) for n, tensor in enumerate(layout.inputs))
     listed = ",\n                            ".join(
         _write_given(n, tensor) for n, tensor in enumerate(layout.inputs)
     )
@@ -80,7 +80,7 @@ def example(layout: Layout) -> str:
     )
 
 
-def _input(layout: Layout, number: int, tensor: Tensor) -> str:
+def _input_example(layout: Layout, number: int, tensor: Tensor) -> str:
     most = list(layout.ranges.values())
     sizes = [max(1, most[-1 - s][0]) if s < 0 else s for s in tensor.shape]
     count = 1
@@ -100,10 +100,10 @@ def _write_given(number: int, tensor: Tensor) -> str:
 def _show_tensor(number: int, tensor: Tensor) -> str:
     kind = _C_TYPES[tensor.dtype.name]
     value = f"(double)((const {kind} *)results[{number}].data)[0]"
-    return f'    printf("{_plain(tensor.name)}[0] = %g\\n", {value});'
+    return f'    printf("{_printable_name(tensor.name)}[0] = %g\\n", {value});'
 
 
-def _plain(name: str) -> str:
+def _printable_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "_.[]" else "_" for c in name)
 
 

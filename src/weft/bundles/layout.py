@@ -45,7 +45,7 @@ class Tensor:
 def stored(model: Model, variants: Sequence[Variant]) -> dict[str, Array]:
     """What the file of weights holds: weights by name, what states begin with unless it is zeros,
     and the constants of the programs."""
-    names = _distinct([model.input_names[n] for n in model.weights])
+    names = _rename_doubles([model.input_names[n] for n in model.weights])
     found = dict(zip(names, model.weights.values(), strict=True))
     for state in model.states:
         if np.ascontiguousarray(state.first).reshape(-1).view(np.uint8).any():
@@ -78,7 +78,7 @@ def _constants(variants: Sequence[Variant]) -> dict[bytes, None]:
     return dict.fromkeys(data for v in versions for data in v.artifact.constants if data)
 
 
-def _distinct(names: list[str]) -> list[str]:
+def _rename_doubles(names: list[str]) -> list[str]:
     """Names of which no two are equal."""
     found: dict[str, None] = {}
     for name in names:

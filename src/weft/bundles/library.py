@@ -83,7 +83,7 @@ def link(
     finally:
         for part in parts:
             (folder / part).unlink(missing_ok=True)
-    _check(folder / f"lib{name}.so", name)
+    _check_symbols(folder / f"lib{name}.so", name)
 
 
 def _check_object(path: Path, machine: str, command: str) -> None:
@@ -95,7 +95,7 @@ def _check_object(path: Path, machine: str, command: str) -> None:
         raise UserError(f"the C compiler {command!r} writes code for {made}, not for {machine}")
 
 
-def _check(library: Path, name: str) -> None:
+def _check_symbols(library: Path, name: str) -> None:
     """Nothing but the C library is needed, and nothing but the header is seen."""
     elf = Elf(library.read_bytes())
     odd = [found for found in elf.needed if not found.startswith(_ALLOWED)]

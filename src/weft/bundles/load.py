@@ -120,7 +120,7 @@ _ON_GPUS: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 """What a bundle for a GPU has beside."""
 
 
-def _fits(own: _Signature, found: Manifest) -> bool:
+def _fits_manifest(own: _Signature, found: Manifest) -> bool:
     """Whether a library takes and gives what a manifest says: memory is made by its word."""
     sides = (
         (own.inputs, own.input, found.inputs),
@@ -164,7 +164,7 @@ def load_bundle(
         raise UserError(f"threads is {threads!r}; it is a number from 1 to 4096")
     if type(device) is not int or not 0 <= device < 1 << 16:
         raise UserError(f"device is {device!r}; it is the number of a GPU, the first of which is 0")
-    found = manifest.read(Path(folder))
+    found = manifest.read_manifest(Path(folder))
     _check_target(found, target)
     if verify:
         found.check_files()
@@ -213,7 +213,7 @@ class _Code:
                 "DamagedBundle",
             ) from None
         self.signature_of: _Signature = self.signature().contents
-        if not _fits(self.signature_of, found):
+        if not _fits_manifest(self.signature_of, found):
             raise UserError(
                 f"the library of the bundle {found.folder} is not the one that its manifest "
                 "describes",

@@ -96,7 +96,7 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def listed(folder: Path) -> dict[str, dict[str, Any]]:
+def file_entries(folder: Path) -> dict[str, dict[str, Any]]:
     """The files of a bundle as its manifest lists them."""
     return {
         path.relative_to(folder).as_posix(): {
@@ -108,11 +108,11 @@ def listed(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def write(folder: Path, content: dict[str, Any]) -> None:
+def write_manifest(folder: Path, content: dict[str, Any]) -> None:
     (folder / FILE).write_text(json.dumps(content, indent=1) + "\n")
 
 
-def read(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     """The manifest in a folder, whose files are not looked at."""
     path = folder / FILE
     try:
@@ -146,16 +146,21 @@ def _check_format(folder: Path, content: dict[str, Any]) -> None:
 
 
 def _parse_content(folder: Path, content: dict[str, Any]) -> Manifest:
-    name = _text(content["name"], _NAME)
-    sizes = {_text(n): (_whole(a), _whole(b)) for n, (a, b) in content["sizes"].items()}
+    name = _checked_text(content["name"], _NAME)
+    sizes = {
+        _checked_text(n): (_checked_size(a), _checked_size(b))
+        for n, (a, b) in content["sizes"].items()
+    }
     inputs, results, states = (
-        tuple(map(_tensor, content[side])) for side in ("inputs", "results", "states")
+        tuple(map(_parse_tensor, content[side])) for side in ("inputs", "results", "states")
     )
     files = {
-        _text(n, _PART): (_whole(f["bytes"]), _text(f["sha256"], _DIGEST))
+        _checked_text(n, _PART): (_checked_size(f["bytes"]), _checked_text(f["sha256"], _DIGEST))
         for n, f in content["files"].items()
     }
-    targets = {_text(each["name"]): _text(each["machine"]) for each in content["targets"]}
+    targets = {
+        _checked_text(each["name"]): _checked_text(each["machine"]) for each in content["targets"]
+    }
     found = Manifest(folder, name, targets, inputs, results, states, sizes, files, content)
     for machine in targets.values():
         if found.library(machine).relative_to(folder).as_posix() not in files:
@@ -163,18 +168,21 @@ def _parse_content(folder: Path, content: dict[str, Any]) -> Manifest:
     return found
 
 
-def _tensor(entry: dict[str, Any]) -> TensorEntry:
-    shape = tuple(_text(size) if isinstance(size, str) else _whole(size) for size in entry["shape"])
-    return TensorEntry(_text(entry["name"]), _text(entry["dtype"]), shape)
+def _parse_tensor(entry: dict[str, Any]) -> TensorEntry:
+    shape = tuple(
+        _checked_text(size) if isinstance(size, str) else _checked_size(size)
+        for size in entry["shape"]
+    )
+    return TensorEntry(_checked_text(entry["name"]), _checked_text(entry["dtype"]), shape)
 
 
-def _text(value: Any, pattern: re.Pattern[str] | None = None) -> str:
+def _checked_text(value: Any, pattern: re.Pattern[str] | None = None) -> str:
     if not isinstance(value, str) or (pattern is not None and not pattern.fullmatch(value)):
         raise TypeError
     return value
 
 
-def _whole(value: Any) -> int:
+def _checked_size(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 62:
         raise TypeError
     return value

@@ -133,13 +133,13 @@ def _of_program(
         shape = kind.static_shape if kind.is_static else ()
         states.append(State(number, result, np.zeros(shape, kind.dtype.numpy)))
     kept = {each.result for each in states}
-    ends = _words(program.result_names, "out", len(outputs))
+    ends = _c_names(program.result_names, "out", len(outputs))
     results = tuple((n, ends[n]) for n in range(len(outputs)) if n not in kept)
-    names = _words(program.input_names, "in", len(inputs))
+    names = _c_names(program.input_names, "in", len(inputs))
     return Model(program.entry, program, names, results, {}, tuple(states), shapes)
 
 
-def _words(named: Sequence[str], prefix: str, count: int) -> tuple[str, ...]:
+def _c_names(named: Sequence[str], prefix: str, count: int) -> tuple[str, ...]:
     """Names as C has them, of which no two are equal, for so many tensors: those that the program's
     source gave them, or numbers."""
     found: dict[str, None] = {}
@@ -162,7 +162,7 @@ def _of_function(
     for which the last of what it returns is the new value."""
     seen = function.seen(tuple(example), {})
     arrays = [np.asarray(tensor.numpy()) for tensor in seen.tensors]
-    inside = list(_inside(seen.given))
+    inside = list(_belong_to_modules(seen.given))
     captured = seen.captured_names()
     weights = {n: array for n, array in enumerate(arrays) if inside[n]}
     weights |= {len(arrays) + n: array for n, array in enumerate(seen.captured())}
@@ -190,9 +190,9 @@ def _of_callable(
     count = len(names) - len(found.weights)
     inputs, ends = getattr(source, "input_names", ()), getattr(source, "result_names", ())
     if _are_names(inputs, count) and not found.states:
-        names = (*_words(inputs, "in", count), *names[count:])
+        names = (*_c_names(inputs, "in", count), *names[count:])
     if _are_names(ends, len(results)):
-        words = _words(ends, "out", len(results))
+        words = _c_names(ends, "out", len(results))
         results = tuple((n, word) for (n, _), word in zip(results, words, strict=True))
     return replace(found, name=type(source).__name__.lower(), input_names=names, results=results)
 
@@ -202,14 +202,14 @@ def _are_names(value: Any, count: int) -> bool:
     return is_tuple and all(isinstance(name, str) for name in value)
 
 
-def _inside(value: Any, inside: bool = False) -> Iterator[bool]:
+def _belong_to_modules(value: Any, inside: bool = False) -> Iterator[bool]:
     """For every leaf, whether it belongs to a module."""
     parts = children(value)
     if parts is None:
         yield inside
         return
     for _, part in parts:
-        yield from _inside(part, inside or isinstance(value, Holder))
+        yield from _belong_to_modules(part, inside or isinstance(value, Holder))
 
 
 def _list_returned(seen: Seen, without: int) -> list[int]:

@@ -30,7 +30,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        return _name(self.target)
+        return _target_name(self.target)
 
     @property
     def machine(self) -> str:
@@ -82,11 +82,11 @@ def targets_of(given: str | Target | Sequence[str | Target]) -> list[Target]:
     """The targets of a bundle, those that ask for most first: processors, or GPUs."""
     several = [given] if isinstance(given, str | Target) else list(given)
     found = [_for_any_machine(target_named(each)) for each in several]
-    names = [_name(target) for target in found]
+    names = [_target_name(target) for target in found]
     twice = next((name for n, name in enumerate(names) if name in names[:n]), None)
     if not found or twice:
         raise UserError(f"the target {twice} is given twice" if twice else "no target is given")
-    kinds = {target.kind: _name(target) for target in reversed(found)}
+    kinds = {target.kind: _target_name(target) for target in reversed(found)}
     if len(kinds) > 1:
         raise UserError(
             f"a bundle is for processors or for GPUs, not for both: build one for "
@@ -113,7 +113,7 @@ def _for_any_machine(target: Target) -> Target:
     return replace(target, machine=target.name) if target.kind is Kind.GPU else target
 
 
-def _name(target: Target) -> str:
+def _target_name(target: Target) -> str:
     return target.name if target.kind is Kind.GPU else target.machine or "cpu"
 
 

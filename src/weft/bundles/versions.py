@@ -217,12 +217,12 @@ def _settle_sizes(model: Model, clusters: Clusters[Executable], sizes: Sizes) ->
     found = settled_sizes(model.program, real)
     actual = [leaf for kind in real.main.results for leaf in leaves(kind)]
     for kind, concrete in zip(model.result_types, actual, strict=True):
-        found |= _bound(kind, concrete)
+        found |= _symbol_sizes(kind, concrete)
     padded = clusters.padded.program
     return settled_sizes(padded, specialise(padded, sizes)) | found
 
 
-def _bound(kind: TensorType, concrete: TensorType) -> Sizes:
+def _symbol_sizes(kind: TensorType, concrete: TensorType) -> Sizes:
     pairs = zip(kind.shape, concrete.static_shape, strict=True)
     return {dim.name: size for dim, size in pairs if isinstance(dim, Symbol)}
 

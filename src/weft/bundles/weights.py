@@ -54,7 +54,7 @@ def write_weights(folder: Path, tensors: Mapping[str, Array]) -> Weights:
     for name in order:
         starts[name] = end
         end += tensors[name].nbytes
-    table = _table(tensors, kinds, starts, order)
+    table = _encode_table(tensors, kinds, starts, order)
     whole = hashlib.sha256(table)
     with (folder / FILE).open("wb") as file:
         file.write(table)
@@ -67,7 +67,7 @@ def write_weights(folder: Path, tensors: Mapping[str, Array]) -> Weights:
     return Weights(FILE, offsets, len(table) + end, len(table), digest, whole.digest())
 
 
-def _table(
+def _encode_table(
     tensors: Mapping[str, Array],
     kinds: Mapping[str, DType],
     starts: Mapping[str, int],

@@ -36,7 +36,7 @@ def write_wheel(out: Path) -> Path:
     version = metadata.version("weft")
     info = f"{_OWN}-{version}.dist-info"
     files = {f"{_OWN}/__init__.py": _INIT.replace("@VERSION@", version)}
-    for path, text in sorted(_sources().items()):
+    for path, text in sorted(_module_texts().items()):
         files[f"{_OWN}/{path}"] = text.replace("from weft.", f"from {_OWN}.")
     files[f"{_OWN}/py.typed"] = ""
     files[f"{info}/METADATA"] = _metadata(version)
@@ -56,7 +56,7 @@ def write_wheel(out: Path) -> Path:
     return wheel
 
 
-def _sources() -> dict[str, str]:
+def _module_texts() -> dict[str, str]:
     """The texts of the modules that the entry needs, and of their packages, by path."""
     root = resources.files("weft")
     found: dict[str, str] = {}

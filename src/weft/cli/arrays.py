@@ -36,12 +36,12 @@ STORED: dict[DType, np.dtype[Any]] = {
 """What an .npz file holds for the dtypes that NumPy's format cannot name."""
 
 
-def read(path: Path, inputs: Sequence[str] = ()) -> list[Array]:
+def read_arrays(path: Path, inputs: Sequence[str] = ()) -> list[Array]:
     """The arrays of an .npz file, in the order of the inputs they are meant for: by the names of
     the inputs where the file has exactly these."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in _in_order(archive.files, inputs)}
+            arrays = {name: archive[name] for name in _order_names(archive.files, inputs)}
     except (AttributeError, TypeError):
         raise UserError(
             f"{path} holds a single array; save a list of them with numpy.savez"
@@ -71,7 +71,7 @@ def read_one(text: str) -> tuple[str, Array]:
     return name, found
 
 
-def _in_order(names: Sequence[str], inputs: Sequence[str]) -> list[str]:
+def _order_names(names: Sequence[str], inputs: Sequence[str]) -> list[str]:
     if sorted(names) == sorted(inputs):
         return list(inputs)
     numbers = [re.fullmatch(r"arr_(\d+)(:\w+)?", name) for name in names]
@@ -100,7 +100,7 @@ def _decode(name: str, array: Array) -> Array:
     return array.astype(dtype.numpy)
 
 
-def write(path: Path, arrays: Sequence[Array]) -> None:
+def write_arrays(path: Path, arrays: Sequence[Array]) -> None:
     """Write arrays as `arr_0`, `arr_1`, ...; `read` gives them back."""
     named = dict(_encode(index, array) for index, array in enumerate(arrays))
     try:

@@ -133,13 +133,13 @@ def _made_up(prepared: Prepared) -> list[Any]:
 
 def _seconds(prepared: Prepared, held: Sequence[Any]) -> float:
     """Of one call among many."""
-    once = _runs(prepared, held, 1)
-    once = min(once, _runs(prepared, held, 1))
+    once = _seconds_per_run(prepared, held, 1)
+    once = min(once, _seconds_per_run(prepared, held, 1))
     count = max(1, min(_MOST_RUNS, int(_ROUND_SECONDS / max(once, 1e-7))))
-    return statistics.median(_runs(prepared, held, count) for _ in range(ROUNDS))
+    return statistics.median(_seconds_per_run(prepared, held, count) for _ in range(ROUNDS))
 
 
-def _runs(prepared: Prepared, held: Sequence[Any], count: int) -> float:
+def _seconds_per_run(prepared: Prepared, held: Sequence[Any], count: int) -> float:
     """The seconds of a run among so many; what the last one made is waited for."""
     started = time.perf_counter()
     for _ in range(count):

@@ -120,10 +120,10 @@ class Commands(TyperGroup):
             return name, command, rest
         if COMMANDS[name].needs_gpu(rest):
             load_part("weft.driver.devices").need_gpu()
-        return name, load(name), rest
+        return name, load_command(name), rest
 
 
-def load(name: str) -> Any:
+def load_command(name: str) -> Any:
     """A command, ready to be called."""
     entry = COMMANDS[name]
     found = getattr(load_part(f"weft.cli.{entry.module}"), entry.name)

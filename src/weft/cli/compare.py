@@ -46,7 +46,7 @@ def compare_command(
     """
     get_backend(backend)
     program = load_program(file)
-    given = arrays.read(inputs) if inputs is not None else random_inputs(program, seed)
+    given = arrays.read_arrays(inputs) if inputs is not None else random_inputs(program, seed)
     report = compare(program, given, backend, seed=seed)
     for line in str(report).splitlines():
         # With --reduce, stdout is a script and nothing else.

@@ -86,7 +86,7 @@ def compile_command(
     overrides = _read_edited(from_, to, chosen)
     for stage in overrides.keys() & UNCHECKED.keys():
         print(f"note: {stage} was given: {UNCHECKED[stage]}")
-    roles = _positions(params), _positions(state), _positions(donate)
+    roles = _parse_positions(params), _parse_positions(state), _parse_positions(donate)
     if to is not None:
         _refuse_to_run(to, check, measured)
         signature = make_signature(program, *roles)
@@ -107,7 +107,7 @@ def compile_command(
     _show_executable(executable, verbose, wanted, out, measured)
     if check:
         # At the end: who looks for a fault has the dumps by then.
-        _check(executable)
+        _check_outputs(executable)
 
 
 def _refuse_to_run(to: str, check: bool, measured: Path | None) -> None:
@@ -143,10 +143,10 @@ def _show_stages(
     if times is not None:
         _print_times(times, compilation)
     if wanted:
-        _write(compilation, wanted, out or Path())
+        _write_stages(compilation, wanted, out or Path())
 
 
-def _check(executable: Executable) -> None:
+def _check_outputs(executable: Executable) -> None:
     """Every output beside the reference's; ends the command where one differs."""
     program = executable.source
     inputs = random_inputs(program)
@@ -207,7 +207,7 @@ def _text_of(file: Path) -> str:
         raise UserError(f"{file} is not text") from None
 
 
-def _positions(text: str) -> list[int]:
+def _parse_positions(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",") if part]
     except ValueError:
@@ -225,7 +225,7 @@ def _print_times(times: Mapping[str, float], compilation: Compilation) -> None:
         print(line)
 
 
-def _write(compilation: Compilation, wanted: Sequence[str], out: Path) -> None:
+def _write_stages(compilation: Compilation, wanted: Sequence[str], out: Path) -> None:
     """The stages of a program with the lines that everything in them comes from, and beside them
     those of the bodies of its branches and loops."""
     bodies = [(out / label, body) for label, body in compilation.bodies.items()]

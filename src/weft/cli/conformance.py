@@ -87,7 +87,7 @@ def conformance_command(
         if path is not None:
             check_writable(path)
     journal = Journal(resume, backend) if resume else None
-    results = _run(cases, chosen, _Way(backend, jobs, seconds), journal)
+    results = _run_with_progress(cases, chosen, _Way(backend, jobs, seconds), journal)
     _print(results)
     if len(results) < len(cases):
         complain(f"{len(cases) - len(results)} of {len(cases)} cases were not begun in time")
@@ -139,7 +139,9 @@ def _prepare(cases: list[Case], way: _Way, target: str) -> None:
         raise typer.Exit(1)
 
 
-def _run(cases: list[Case], backend: Backend, way: _Way, journal: Journal | None) -> list[Result]:
+def _run_with_progress(
+    cases: list[Case], backend: Backend, way: _Way, journal: Journal | None
+) -> list[Result]:
     """The results in the order of the cases, with a progress bar where someone is watching."""
     progress = Progress(
         TextColumn(f"{printable(backend.name)}"),
@@ -155,7 +157,7 @@ def _run(cases: list[Case], backend: Backend, way: _Way, journal: Journal | None
     try:
         with progress:
             task = progress.add_task("", total=len(cases))
-            for result in _each(cases, backend, way, journal):
+            for result in _results_of_cases(cases, backend, way, journal):
                 results.append(result)
                 failed += result.outcome is Outcome.FAIL
                 progress.update(
@@ -168,19 +170,19 @@ def _run(cases: list[Case], backend: Backend, way: _Way, journal: Journal | None
     return sorted(results, key=lambda result: places[result.id])
 
 
-def _each(
+def _results_of_cases(
     cases: list[Case], backend: Backend, way: _Way, journal: Journal | None
 ) -> Iterator[Result]:
     done = {} if journal is None else journal.done
     yield from (done[case.id] for case in cases if case.id in done)
     todo = [case for case in cases if case.id not in done]
-    for result in _fresh(todo, backend, way):
+    for result in _run_cases(todo, backend, way):
         if journal is not None:
             journal.add(result)
         yield result
 
 
-def _fresh(cases: list[Case], backend: Backend, way: _Way) -> Iterator[Result]:
+def _run_cases(cases: list[Case], backend: Backend, way: _Way) -> Iterator[Result]:
     if way.jobs > 1:
         yield from run_shared(cases, way.backend, way.jobs, way.seconds)
         return

@@ -50,15 +50,15 @@ def grad_command(
     """Write the gradient of FILE: a module with the outputs of FILE, then the gradients."""
     if out is not None:
         check_apart(out, file)
-    module = core_ir.load(file, extensions=_names(extensions))
-    made = core_ir.gradient(module, _names(wrt) or None, output=output, seed=seed)
+    module = core_ir.load(file, extensions=_parse_names(extensions))
+    made = core_ir.gradient(module, _parse_names(wrt) or None, output=output, seed=seed)
     write(core_ir.dumps(made), out)
 
 
 @app.command("canonicalise")
 def canonicalise_command(file: ModuleFile, extensions: Extensions = "", out: Out = None) -> None:
     """Write FILE in canonical form: constants folded, operands ordered, dead code gone."""
-    module = core_ir.load(file, extensions=_names(extensions))
+    module = core_ir.load(file, extensions=_parse_names(extensions))
     write(core_ir.dumps(core_ir.canonicalise(module)), out)
 
 
@@ -76,11 +76,11 @@ def expr_command(
 ) -> None:
     """Write the module that an expression means."""
     variables = dict(_variable(text) for text in var or ())
-    module = core_ir.from_expression(source, variables, extensions=_names(extensions))
+    module = core_ir.from_expression(source, variables, extensions=_parse_names(extensions))
     write(core_ir.dumps(module), out)
 
 
-def _names(text: str) -> list[str]:
+def _parse_names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

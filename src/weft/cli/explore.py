@@ -117,7 +117,7 @@ def _collect_shown(
 def _of_bundle(folder: Path, sizes: list[str]) -> tuple[str, Program]:
     """The name of a bundle and the program that it was made of, where the bundle is whole. A size
     that nobody gives is the largest that it takes."""
-    found = manifest.read(folder)
+    found = manifest.read_manifest(folder)
     found.check_files()
     program = load_program(folder / PROGRAM)
     if not sizes and is_static(program):

@@ -70,10 +70,10 @@ def _launcher(given: str, ranks: int) -> list[str]:
         raise UserError(
             f"{given or 'mpiexec'} is not there: install weft[mpi], or load the MPI of the cluster"
         )
-    return [found, "-n", str(ranks), *_binding(found, ranks)]
+    return [found, "-n", str(ranks), *_binding_options(found, ranks)]
 
 
-def _binding(launcher: str, ranks: int) -> list[str]:
+def _binding_options(launcher: str, ranks: int) -> list[str]:
     """Options by which each rank has cores of its own, where there are enough."""
     asked = [launcher, "--version"]
     said = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603
@@ -101,13 +101,13 @@ def _watch_job(job: subprocess.Popen[bytes], board: Board) -> int:
         time.sleep(_LOOK)
         waiting = any(board.read(rank) == STARTING for rank in range(board.count))
         began = (began or time.monotonic()) if waiting else None
-        gone = _gone(board) or _late(board, began)
+        gone = _ranks_gone(board) or _ranks_late(board, began)
     try:
         code = job.wait(_LAST_WORDS if _has_failed(board) else _GRACE)
     except subprocess.TimeoutExpired:
         code = _end_job(job)
     said = _has_failed(board)
-    for sentence in _once(board.told()) if said else gone or _gone(board):
+    for sentence in _drop_repeated(board.told()) if said else gone or _ranks_gone(board):
         complain(f"weft: {sentence}")
         code = code or 1
     return code if code in range(256) else 1
@@ -127,14 +127,14 @@ def _has_failed(board: Board) -> bool:
     return any(board.read(rank) == FAILED for rank in range(board.count))
 
 
-def _once(sentences: list[str]) -> list[str]:
+def _drop_repeated(sentences: list[str]) -> list[str]:
     """The sentences without those by which another rank says the same."""
     return list({said.partition(": ")[2] or said: said for said in reversed(sentences)}.values())[
         ::-1
     ]
 
 
-def _gone(board: Board) -> list[str]:
+def _ranks_gone(board: Board) -> list[str]:
     """The ranks that came, and whose process is gone before its end."""
     found = [f"rank {rank} has ended, and never came to weft.mesh" for rank in _find_missing(board)]
     for rank in range(board.count) if not found else ():
@@ -153,7 +153,7 @@ def _find_missing(board: Board) -> list[int]:
     return [rank for rank, process in started if process and not Path(f"/proc/{process}").exists()]
 
 
-def _late(board: Board, began: float | None) -> list[str]:
+def _ranks_late(board: Board, began: float | None) -> list[str]:
     """Whom the others wait for where ranks join, once the deadline is over."""
     timeout = collective_timeout()
     if began is None or time.monotonic() - began < timeout:

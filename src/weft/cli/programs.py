@@ -119,7 +119,7 @@ def count_instructions(source: Source) -> int:
     return sum(len(body.body) for body in source.bodies)
 
 
-def shown(source: Source, format: str) -> str | bytes:
+def program_text(source: Source, format: str) -> str | bytes:
     """A program for people to read; a module in its own text, or as PTIR in the other formats."""
     if isinstance(source, core_ir.Module) and format == "text":
         return core_ir.dumps(source)

@@ -81,7 +81,7 @@ def run_command(
     if out is None:
         print_table(_outputs_table(results))
     else:
-        arrays.write(out, results)
+        arrays.write_arrays(out, results)
 
 
 def _shapes(path: Path | None, named: list[str] | None) -> Callable[[], list[Shape]] | None:
@@ -99,7 +99,7 @@ def _read_inputs(path: Path | None, named: Sequence[str], names: Sequence[str]) 
     if path is not None and named:
         raise UserError("give the inputs with --inputs or with --input, not with both")
     if path is not None:
-        return arrays.read(path, names)
+        return arrays.read_arrays(path, names)
     found = dict(arrays.read_one(text) for text in named)
     strange = [name for name in found if name not in names]
     if strange:
@@ -132,11 +132,11 @@ def _outputs_table(results: Sequence[Array]) -> Table:
 
 def _first_values(array: Array) -> str:
     """The first elements in row-major order, short enough to read."""
-    shown = [_element(value) for value in array.reshape(-1)[:FIRST]]
+    shown = [_element_text(value) for value in array.reshape(-1)[:FIRST]]
     return ", ".join(shown) + (", ..." if array.size > FIRST else "")
 
 
-def _element(value: Any) -> str:
+def _element_text(value: Any) -> str:
     if isinstance(value, np.bool_):
         return "true" if value else "false"
     dtype = as_dtype(value.dtype)

@@ -32,11 +32,11 @@ def scale_command(
         table.add_column(column, justify="right")
     for count in _counts(gpus, tensor, cluster):
         step = step_of(found, cluster, count, split=tensor, sharded=sharded)
-        table.add_row(*_row(count, step, found))
+        table.add_row(*_table_row(count, step, found))
     print_table(table)
 
 
-def _row(count: int, step: Step, model: Model) -> list[str]:
+def _table_row(count: int, step: Step, model: Model) -> list[str]:
     whole = step.compute + step.tensor + step.exposed
     return [
         str(count),

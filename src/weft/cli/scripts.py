@@ -32,14 +32,14 @@ def run_script(script: Path, args: Sequence[str]) -> None:
                 code = done.code if isinstance(done.code, int) else 1
                 if not isinstance(done.code, int):
                     print(done.code, file=sys.stderr)
-                _give_up(script, f"it ended with exit code {code}", code)
+                _exit_with_error(script, f"it ended with exit code {code}", code)
         except Exception as error:
             own = _from_script(error.__traceback__, script)
             traceback.print_exception(error.with_traceback(own))
-            _give_up(script, f"it raised {type(error).__name__}")
+            _exit_with_error(script, f"it raised {type(error).__name__}")
 
 
-def _give_up(script: Path, why: str, code: int = 1) -> None:
+def _exit_with_error(script: Path, why: str, code: int = 1) -> None:
     print(f"error: {script} did not come to its end: {why}", file=sys.stderr)
     raise typer.Exit(code)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from weft.cli.programs import ProgramFile, load_source, shown
+from weft.cli.programs import ProgramFile, load_source, program_text
 from weft.cli.report import write
 
 
@@ -31,6 +31,6 @@ def show_command(
     ] = ShowFormat.TEXT,
 ) -> None:
     """Print FILE. It need not verify."""
-    write(shown(load_source(file), format.value), None)
+    write(program_text(load_source(file), format.value), None)
     if format is ShowFormat.JSON:
         write("\n", None)

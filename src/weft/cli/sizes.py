@@ -58,14 +58,14 @@ def with_sizes(program: Program, given: Sequence[str] | None) -> Program:
 def sizes_in(given: Sequence[str] | None) -> dict[str, int]:
     """The sizes that the words of the option give, by the names of the dims."""
     text = ",".join(given or ())
-    pairs = [_size(part) for part in text.split(",") if part]
+    pairs = [_parse_size(part) for part in text.split(",") if part]
     sizes = dict(pairs)
     if len(sizes) < len(pairs):
         raise UserError(f"--sizes {text} gives one dim two sizes")
     return sizes
 
 
-def _size(text: str) -> tuple[str, int]:
+def _parse_size(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
     if not (name and number.isdecimal() and number.isascii()):
         raise UserError(f"{text!r} is not the size of a dynamic dim, such as B=32")

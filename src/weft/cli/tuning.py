@@ -58,7 +58,7 @@ def tune_file(
         tuning = tune_on(compilation, workers, again=again, watch=bar.show, begin=bar.start)
     for note in tuning.notes:
         complain(note)
-    _tell(printable(str(file)), tuning, log, target)
+    _log_and_report(printable(str(file)), tuning, log, target)
 
 
 def tune_shapes(shapes: str, data: Path | None, log: Path | None, *, again: bool) -> None:
@@ -69,13 +69,13 @@ def tune_shapes(shapes: str, data: Path | None, log: Path | None, *, again: bool
     with _bar() as bar:
         done = tune_products(products, target, bar.show, bar.start, again=again, into=into)
     for product, tuning in done:
-        _tell(str(product), tuning, log, target)
+        _log_and_report(str(product), tuning, log, target)
 
 
-def _tell(name: str, tuning: Tuning, log: Path | None, target: Target) -> None:
+def _log_and_report(name: str, tuning: Tuning, log: Path | None, target: Target) -> None:
     if log is not None:
         measure.append(log, tuning.measured)
-    _report(name, tuning, "GPU" if target.kind is Kind.GPU else "CPU")
+    _print_report(name, tuning, "GPU" if target.kind is Kind.GPU else "CPU")
 
 
 def _target(gpu: bool) -> Target:
@@ -158,7 +158,7 @@ def _bar() -> Iterator[_Bar]:
         yield _Bar(progress)
 
 
-def _report(name: str, tuning: Tuning, where: str) -> None:
+def _print_report(name: str, tuning: Tuning, where: str) -> None:
     table = new_table()
     table.add_column("kernel", no_wrap=True)
     for title in ("like it", "plans", "first, µs", "best, µs", "gain"):
@@ -186,7 +186,7 @@ def _report(name: str, tuning: Tuning, where: str) -> None:
 def tell_log(file: Path) -> None:
     """Say how well the estimates in a log put the plans of each kernel in the order of their
     measured times."""
-    lines = measure.read(file)
+    lines = measure.read_log(file)
     found = measure.rankings(lines)
     if found:
         _tell_rankings(found)

@@ -132,7 +132,11 @@ def attend_backward(
     lse_column = library.unseen(lse_column, blind, math.inf)
     weights = (scores - lse_column.broadcast_to(scores.shape)).exp()
     rows = (dout.cast(wide) * out.cast(wide)).sum([3])
-    dropped, dproduct, offset = setting.kept(weights), _product(dout, values, (3,), (3,)), rows
+    dropped, dproduct, offset = (
+        setting.kept(weights),
+        _multiply_heads(dout, values, (3,), (3,)),
+        rows,
+    )
     if dweights is not None:
         dproduct = dproduct + dweights.cast(wide)
         offset = offset + (dweights.cast(wide) * dropped).sum([3])
@@ -142,7 +146,7 @@ def attend_backward(
     dscores = weights * (setting.kept(dproduct) - column)
     narrow = dscores.cast(q.dtype)
     return Back(
-        _product(narrow, keys, (3,), (2,)) * setting.scale,
+        _multiply_heads(narrow, keys, (3,), (2,)) * setting.scale,
         _shared_product(narrow, q, k.shape[1]) * setting.scale,
         _shared_product(dropped.cast(v.dtype), dout, v.shape[1]),
         dscores,
@@ -150,7 +154,7 @@ def attend_backward(
     )
 
 
-def _product(lhs: Term, rhs: Term, left: tuple[int, ...], right: tuple[int, ...]) -> Term:
+def _multiply_heads(lhs: Term, rhs: Term, left: tuple[int, ...], right: tuple[int, ...]) -> Term:
     """A product over some axes of each side, for every head, in f32 at least."""
     wide = wide_dtype(lhs.dtype)
     heads = ([0, 1], [0, 1])
@@ -162,10 +166,10 @@ def _shared_product(weights: Term, rows: Term, heads: Dim) -> Term:
     a head of keys are parts of one sum."""
     batch, own, queries, keys = weights.shape
     if own == heads or isinstance(own, Symbol) or isinstance(heads, Symbol):
-        return _product(weights, rows, (2,), (2,))
+        return _multiply_heads(weights, rows, (2,), (2,))
     group = (batch, heads, own // heads, queries)
     parts = weights.reshape((*group, keys)), rows.reshape((*group, rows.shape[3]))
-    return _product(*parts, (2, 3), (2, 3))
+    return _multiply_heads(*parts, (2, 3), (2, 3))
 
 
 # -- type rules ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from weft.ptir.term import Cotangents, Parts, Pullback, Term, any_of
 from weft.ptir.types import Dim, TensorType, TupleType, ValueType
 
 
-def _tensor(kind: ValueType, what: str) -> TensorType:
+def _expect_tensor(kind: ValueType, what: str) -> TensorType:
     if isinstance(kind, TupleType):
         raise SpecViolation("OutputTypeMismatch", f"{what} are declared as the tuple {kind}")
     return kind
@@ -44,7 +44,7 @@ class _Extreme(Composite):
     def declared_attributes(cls, output: ValueType) -> Mapping[str, Any]:
         count = result_count(output, (1, 2), str(cls.call_target))
         last = output.elements[1] if isinstance(output, TupleType) else output
-        return {"results": count, "indices": _tensor(last, "the indices").dtype}
+        return {"results": count, "indices": _expect_tensor(last, "the indices").dtype}
 
     def infer(self, *types: TensorType) -> ValueType:
         (x,) = types
@@ -138,7 +138,7 @@ class ByteirTopK(Composite):
     def declared_attributes(cls, output: ValueType) -> Mapping[str, Any]:
         result_count(output, (2,), "byteir.top_k")
         last = output.elements[1] if isinstance(output, TupleType) else output
-        return {"indices": _tensor(last, "the indices").dtype}
+        return {"indices": _expect_tensor(last, "the indices").dtype}
 
     def infer(self, *types: TensorType) -> ValueType:
         (x,) = types

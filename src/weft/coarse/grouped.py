@@ -56,7 +56,7 @@ class _Blocks:
     def place(self, rows: int) -> tuple[Term, Term]:
         """For every row its place among those of all blocks, and whether it is of a group."""
         number, groups = self.starts.counting((rows,), 0), self.starts.sizes[0]
-        owner = _passed(self.ends, number)
+        owner = _count_reached_ends(self.ends, number)
         group = owner.minimum(groups - 1)
         inside = number - self.starts.take(group)
         last = self.group.sizes[0] * self.size - 1
@@ -64,14 +64,14 @@ class _Blocks:
         return place, owner.compare(groups, "less")
 
 
-def _passed(ends: Term, numbers: Term) -> Term:
+def _count_reached_ends(ends: Term, numbers: Term) -> Term:
     """How many ends each number has reached."""
     pairs = (numbers.sizes[0], ends.sizes[0])
     reached = numbers.along(0, pairs).compare(ends.along(1, pairs), "greater_equal")
     return reached.cast(SI64).sum([1])
 
 
-def _blocks(offsets: Term, rows: int) -> _Blocks:
+def _group_blocks(offsets: Term, rows: int) -> _Blocks:
     """The blocks of `rows` rows. Offsets outside of them, and such that fall, are moved."""
     groups = offsets.sizes[0]
     size = min(_LARGEST_BLOCK, 1 << (-(-rows // groups) - 1).bit_length())
@@ -82,7 +82,7 @@ def _blocks(offsets: Term, rows: int) -> _Blocks:
     last = blocks.cumulative_sum(axis=0)
     first = last - blocks
     number = offsets.counting((count,), 0)
-    group = _passed(last, number).minimum(groups - 1)
+    group = _count_reached_ends(last, number).minimum(groups - 1)
     row = starts.take(group) + (number - first.take(group)) * size
     inside = offsets.counting((count, size), 1)
     return _Blocks(size, starts, ends, first, group, row.along(0, (count, size)) + inside)
@@ -118,7 +118,7 @@ class GroupedMatmul(Composite):
         columns = weight.sizes[1 if self.transposed else 2]
         if not rows or not groups:
             return x.full(0, (rows, columns))
-        blocks = _blocks(offsets, rows)
+        blocks = _group_blocks(offsets, rows)
         axes = ([2], [2 if self.transposed else 1])
         made = blocks.read(x).dot(weight.take(blocks.group), axes, ([0], [0]))
         place, has_group = blocks.place(rows)
@@ -167,7 +167,7 @@ class GroupedOuter(Composite):
         (rows, height), width, groups = lhs.sizes, rhs.sizes[1], offsets.sizes[0]
         if not rows or not groups:
             return lhs.full(0, (groups, height, width))
-        blocks, wide = _blocks(offsets, rows), wide_dtype(lhs.dtype)
+        blocks, wide = _group_blocks(offsets, rows), wide_dtype(lhs.dtype)
         reads = [blocks.read(side) for side in (lhs, rhs)]
         # What a block has of the rows of others must not count, not even as 0 times infinity.
         own = [read.where(blocks.own.restored([2], read.shape)) for read in reads]

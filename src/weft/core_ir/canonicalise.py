@@ -92,7 +92,7 @@ def _fold_operation(op: CoreOperation, constants: dict[int, Array]) -> Array | N
         with np.errstate(all="ignore"):
             value = np.asarray(_FLOATS[op.opcode](lhs, rhs))
         return value if np.isfinite(value).all() else None
-    return _whole(op, lhs, rhs)
+    return _fold_integers(op, lhs, rhs)
 
 
 def _joint(lhs: Array, rhs: Array) -> tuple[int, ...] | None:
@@ -105,7 +105,7 @@ def _joint(lhs: Array, rhs: Array) -> tuple[int, ...] | None:
 _FLOATS: Final = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
 
 
-def _whole(op: CoreOperation, lhs: Array, rhs: Array) -> Array | None:
+def _fold_integers(op: CoreOperation, lhs: Array, rhs: Array) -> Array | None:
     """Integers without bounds, so that an overflow shows."""
     a, b = lhs.astype(object), rhs.astype(object)
     if op.opcode == "Div":

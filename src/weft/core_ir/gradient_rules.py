@@ -64,19 +64,19 @@ def _mul(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
     ]
 
 
-def _sum(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
-    return [_spread(b, op, g)]
+def _sum_gradient(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
+    return [_repeat_gradient(b, op, g)]
 
 
-def _mean(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
+def _mean_gradient(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
     shape = b.shape(op.operands[0])
     count = math.prod(shape[axis] for axis in reduced_axes(op.attributes, len(shape), op.opcode))
     dtype = b.type(g).dtype
     share = b.constant(np.asarray(1.0 / count if count else 0.0, dtype.numpy), dtype)
-    return [_spread(b, op, b.emit("Mul", g, share))]
+    return [_repeat_gradient(b, op, b.emit("Mul", g, share))]
 
 
-def _spread(b: ModuleBuilder, op: CoreOperation, g: int) -> int:
+def _repeat_gradient(b: ModuleBuilder, op: CoreOperation, g: int) -> int:
     """The gradient of a reduction repeated over the axes that it took away."""
     shape = b.shape(op.operands[0])
     axes = reduced_axes(op.attributes, len(shape), op.opcode)
@@ -129,7 +129,7 @@ def _broadcast_to(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
     return [_sum_to_shape(b, g, b.shape(op.operands[0]))]
 
 
-def _index(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
+def _index_gradient(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
     shape = b.shape(op.operands[0])
     ones = (1,) * len(shape)
     starts = wholes(op.attributes, "indices")
@@ -164,19 +164,19 @@ def _gather_backward(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
 # -- sums of products ----------------------------------------------------------------------------
 
 
-def _dot(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
+def _dot_gradient(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
     lhs, rhs = op.operands
     match len(b.shape(lhs)), len(b.shape(rhs)):
         case 1, 1:
             return [b.emit("Mul", g, rhs), b.emit("Mul", g, lhs)]
         case 2, 1:
-            return [b.emit("Mul", _column(b, g), rhs), b.emit("Dot", g, lhs)]
+            return [b.emit("Mul", _as_column(b, g), rhs), b.emit("Dot", g, lhs)]
         case 1, 2:
-            return [b.emit("Dot", rhs, g), b.emit("Mul", _column(b, lhs), g)]
+            return [b.emit("Dot", rhs, g), b.emit("Mul", _as_column(b, lhs), g)]
     return _matmul(b, op, g)
 
 
-def _column(b: ModuleBuilder, x: int) -> int:
+def _as_column(b: ModuleBuilder, x: int) -> int:
     return b.emit("ExpandDims", x, axes=[1])
 
 
@@ -185,7 +185,7 @@ def _matmul(b: ModuleBuilder, op: CoreOperation, g: int) -> Gradients:
     for_lhs = _sum_to_shape(b, b.emit("MatMul", g, _swap_last_axes(b, rhs)), b.shape(lhs))
     if len(b.shape(rhs)) == 2 and 0 not in b.shape(lhs) + b.shape(rhs):
         # One product of tall matrices instead of one a batch that are then added up.
-        lhs, g = _flat(b, lhs), _flat(b, g)
+        lhs, g = _flatten_batch(b, lhs), _flatten_batch(b, g)
     return [for_lhs, _sum_to_shape(b, b.emit("MatMul", _swap_last_axes(b, lhs), g), b.shape(rhs))]
 
 
@@ -195,7 +195,7 @@ def _swap_last_axes(b: ModuleBuilder, x: int) -> int:
     return b.emit("Transpose", x, permutation=[*range(rank - 2), rank - 1, rank - 2])
 
 
-def _flat(b: ModuleBuilder, x: int) -> int:
+def _flatten_batch(b: ModuleBuilder, x: int) -> int:
     """A batch of matrices as one, row under row."""
     shape = b.shape(x)
     return x if len(shape) == 2 else b.emit("Reshape", x, new_shape=(-1, shape[-1]))
@@ -234,16 +234,16 @@ GRADIENTS: Final[Mapping[str, Rule]] = {
     "Add": _add,
     "Sub": _sub,
     "Mul": _mul,
-    "Sum": _sum,
-    "Mean": _mean,
+    "Sum": _sum_gradient,
+    "Mean": _mean_gradient,
     "Reshape": _reshape,
     "Transpose": _transpose,
     "ExpandDims": _reshape,
     "Squeeze": _reshape,
-    "Index": _index,
+    "Index": _index_gradient,
     "Slice": _slice,
     "Gather": _gather,
-    "Dot": _dot,
+    "Dot": _dot_gradient,
     "MatMul": _matmul,
     "Conv2d": _conv2d,
     "Relu": _relu,

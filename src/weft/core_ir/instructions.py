@@ -89,7 +89,7 @@ _WINDOW_DEFAULTS: Final[Mapping[str, Attribute]] = {"strides": (1, 1), "padding"
 _BACKWARD: Final = {"shape": Kind.WHOLES, **_WINDOW}
 
 
-def _rows() -> Iterable[Instruction]:
+def _instruction_rows() -> Iterable[Instruction]:
     row = Instruction
     value = {"value": Kind.DATA}
     data = {"data": Kind.DATA, "dtype": Kind.DTYPE, "shape": Kind.WHOLES}
@@ -170,7 +170,7 @@ def _gradient_rows() -> Iterable[Instruction]:
     )
 
 
-INSTRUCTIONS: Final = {row.opcode: row for row in _rows()}
+INSTRUCTIONS: Final = {row.opcode: row for row in _instruction_rows()}
 BINARY: Final = ("Add", "Sub", "Mul", "Div")
 """What `BinOp` stands for."""
 COMMUTATIVE: Final = frozenset({"Add", "Mul"})
@@ -217,9 +217,9 @@ def checked_attributes(
 
 def _of_kind(kind: Kind, name: str, value: Any) -> Attribute:
     match kind:
-        case Kind.WHOLES if _is_list(value) and all(map(_is_whole, value)):
+        case Kind.WHOLES if _is_list(value) and all(map(_is_whole_number, value)):
             return tuple(int(item) for item in value)
-        case Kind.WHOLE if _is_whole(value):
+        case Kind.WHOLE if _is_whole_number(value):
             return int(value)
         case Kind.FLAG if isinstance(value, bool):
             return value
@@ -237,7 +237,9 @@ def _padding(value: Any) -> Padding:
         return value
     if value in ("Valid", "Same"):
         return Padding(value)
-    if _is_list(value) and all(_is_list(pair) and all(map(_is_whole, pair)) for pair in value):
+    if _is_list(value) and all(
+        _is_list(pair) and all(map(_is_whole_number, pair)) for pair in value
+    ):
         return Padding("Custom", tuple(tuple(int(n) for n in pair) for pair in value))
     raise UserError(f"padding must be {Kind.PADDING.value}, not {_brief(value)}")
 
@@ -246,7 +248,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole_number(value: Any) -> bool:
     """Whether it is a whole number of 64 bits, as all numbers in attributes are."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return False

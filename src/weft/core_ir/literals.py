@@ -131,11 +131,11 @@ def _nested_shape(rows: Any, texts: list[str]) -> Shape | None:
 
 def _array(texts: Sequence[str], dtype: DType) -> NDArray[Any]:
     if dtype.is_integer:
-        return np.array([_whole(text, dtype) for text in texts], dtype.numpy)
+        return np.array([_parse_integer(text, dtype) for text in texts], dtype.numpy)
     return np.array([_real(text, dtype) for text in texts], dtype.numpy)
 
 
-def _whole(text: str, dtype: DType) -> int:
+def _parse_integer(text: str, dtype: DType) -> int:
     if not _WHOLE.fullmatch(text):
         raise _invalid_literal(text, dtype)
     number = int(text)
@@ -177,7 +177,7 @@ def print_data(data: Data, declared: Shape) -> str:
     array = data.array
     if array.shape == declared and (array.size > LONGEST_LISTED or _odd_nan(array)):
         return f"0x{data.data.hex()}"
-    texts = [_element(value, data.type.dtype) for value in array.reshape(-1)]
+    texts = [_element_text(value, data.type.dtype) for value in array.reshape(-1)]
     for extent in reversed(array.shape):
         texts = [
             f"[{', '.join(texts[start : start + extent])}]"
@@ -194,7 +194,7 @@ def _odd_nan(array: NDArray[Any]) -> bool:
     return bool(found.tobytes() != np.full(found.shape, np.nan, array.dtype).tobytes())
 
 
-def _element(value: Any, dtype: DType) -> str:
+def _element_text(value: Any, dtype: DType) -> str:
     if dtype.is_integer:
         return str(int(value))
     if dtype is F32:

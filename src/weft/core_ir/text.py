@@ -72,25 +72,27 @@ def print_module(module: Module) -> str:
     if module.extensions:
         lines.append(f"extensions: {', '.join(sorted(module.extensions))}")
     lines += map(print_operation, module.operations)
-    lines.append(f"outputs: {_values(module.outputs)}".rstrip())
+    lines.append(f"outputs: {_ids_text(module.outputs)}".rstrip())
     return "\n".join(lines) + "\n"
 
 
 def print_operation(op: CoreOperation) -> str:
     """One operation on one line."""
     declared = wholes(op.attributes, "shape") if op.opcode == "ConstTensor" else ()
-    shown = ", ".join(f"{name}={_value(value, declared)}" for name, value in op.attributes.items())
+    shown = ", ".join(
+        f"{name}={_attribute_text(value, declared)}" for name, value in op.attributes.items()
+    )
     attributes = f" {{{shown}}}" if shown else ""
-    return f"%{op.value_id} = {op.opcode} ({_values(op.operands)}){attributes} : {op.result_type}"
+    return f"%{op.value_id} = {op.opcode} ({_ids_text(op.operands)}){attributes} : {op.result_type}"
 
 
-def _value(value: Any, declared: Shape) -> str:
+def _attribute_text(value: Any, declared: Shape) -> str:
     if isinstance(value, TensorLiteral | Unreadable):
         return print_data(value, declared)
     return show_attribute(value)
 
 
-def _values(ids: tuple[int, ...]) -> str:
+def _ids_text(ids: tuple[int, ...]) -> str:
     return ", ".join(f"%{value_id}" for value_id in ids)
 
 

@@ -83,7 +83,7 @@ class _Lowering:
 
     def lowered(self) -> Lowered:
         for index, op in enumerate(self.module.inputs):
-            self.values[op.value_id] = self.tape.parameter(_kind(op))
+            self.values[op.value_id] = self.tape.parameter(_result_type(op))
             self.origin[index] = op.value_id
         for position, op in enumerate(self.module.operations):
             if op.opcode != "Input":
@@ -94,16 +94,16 @@ class _Lowering:
         before = len(self.tape.body)
         self.tape.line = self.module.place(position)
         value = self._lowered(op)
-        if value.type != _kind(op):
+        if value.type != _result_type(op):
             raise InternalError(f"{op.summary} was lowered to {value.type}")
         self.values[op.value_id] = value
         self.origin.update((made.id, op.value_id) for made in self.tape.body[before:])
 
     def _lowered(self, op: CoreOperation) -> Term:
         if op.result_type.size == 0 and op.opcode not in _CHECKS_INDICES:
-            return self.tape.zeros(_kind(op))
+            return self.tape.zeros(_result_type(op))
         if op.opcode in CONSTANTS:
-            return self.tape.append(Constant(_data(op)), [])
+            return self.tape.append(Constant(_readable_data(op)), [])
         return LOWERINGS[op.opcode](op, *(self.values[value_id] for value_id in op.operands))
 
     def _program(self) -> Program:
@@ -119,11 +119,11 @@ class _Lowering:
         return plain
 
 
-def _kind(op: CoreOperation) -> TensorType:
+def _result_type(op: CoreOperation) -> TensorType:
     return TensorType(op.result_type.dtype, op.result_type.shape)
 
 
-def _data(op: CoreOperation) -> TensorLiteral:
+def _readable_data(op: CoreOperation) -> TensorLiteral:
     data = data_of(op.attributes)
     if isinstance(data, Unreadable):
         raise InternalError(f"{op.summary} holds data that do not verify")
@@ -156,13 +156,13 @@ def _where_positive(x: Term, chosen: Term) -> Term:
     return chosen.where(x.compare(zero, "greater"), zero)
 
 
-def _sum(op: CoreOperation, x: Term) -> Term:
+def _lower_sum(op: CoreOperation, x: Term) -> Term:
     axes = reduced_axes(op.attributes, x.rank, op.opcode)
     return x.sum(axes).reshape(op.result_type.shape)
 
 
-def _mean(op: CoreOperation, x: Term) -> Term:
-    total = _sum(op, x)
+def _lower_mean(op: CoreOperation, x: Term) -> Term:
+    total = _lower_sum(op, x)
     count = math.prod(x.sizes[axis] for axis in reduced_axes(op.attributes, x.rank, op.opcode))
     if count <= x.dtype.highest:
         return total / count
@@ -185,7 +185,7 @@ def _broadcast_to(op: CoreOperation, x: Term) -> Term:
 # -- positions -----------------------------------------------------------------------------------
 
 
-def _index(op: CoreOperation, x: Term) -> Term:
+def _lower_index(op: CoreOperation, x: Term) -> Term:
     """A window of one element. Where it would lie outside, an index that any backend rejects when
     it runs stands in its place."""
     indices = wholes(op.attributes, "indices")
@@ -241,23 +241,23 @@ def _gather_backward(op: CoreOperation, gradient: Term, indices: Term) -> Term:
 # -- sums of products ----------------------------------------------------------------------------
 
 
-def _dot(op: CoreOperation, x: Term, y: Term) -> Term:
+def _lower_dot(op: CoreOperation, x: Term, y: Term) -> Term:
     return x.dot(y, ([x.rank - 1], [0]))
 
 
 def _matmul(op: CoreOperation, x: Term, y: Term) -> Term:
     if y.rank == 2:
-        return _dot(op, x, y)
+        return _lower_dot(op, x, y)
     batch = op.result_type.shape[:-2]
     x = x.broadcast_to((*batch, *x.shape[-2:]))
     return x @ y.broadcast_to((*batch, *y.shape[-2:]))
 
 
-def _windows(op: CoreOperation, image: Shape, kernel: Shape) -> tuple[Window, Window]:
+def _operation_windows(op: CoreOperation, image: Shape, kernel: Shape) -> tuple[Window, Window]:
     return windows(image, kernel, wholes(op.attributes, "strides"), padding_of(op.attributes))
 
 
-def _patches(x: Term, moves: Sequence[Window]) -> Term:
+def _extract_patches(x: Term, moves: Sequence[Window]) -> Term:
     """Every window as one row `[N, rows, columns, kernel height * kernel width * C]`."""
     return x.extract_patches(
         window=[m.kernel for m in moves],
@@ -269,15 +269,15 @@ def _patches(x: Term, moves: Sequence[Window]) -> Term:
 
 
 def _conv2d(op: CoreOperation, x: Term, kernel: Term) -> Term:
-    moves = _windows(op, x.sizes, kernel.sizes)
+    moves = _operation_windows(op, x.sizes, kernel.sizes)
     height, width, channels, filters = kernel.sizes
     columns = kernel.reshape((height * width * channels, filters))
-    return _patches(x, moves).dot(columns, ([3], [0]))
+    return _extract_patches(x, moves).dot(columns, ([3], [0]))
 
 
 def _conv2d_backward_filter(op: CoreOperation, x: Term, gradient: Term) -> Term:
-    moves = _windows(op, x.sizes, op.result_type.shape)
-    found = _patches(x, moves).dot(gradient, ([0, 1, 2], [0, 1, 2]))
+    moves = _operation_windows(op, x.sizes, op.result_type.shape)
+    found = _extract_patches(x, moves).dot(gradient, ([0, 1, 2], [0, 1, 2]))
     return found.reshape(op.result_type.shape)
 
 
@@ -289,7 +289,7 @@ def _conv2d_backward_input(op: CoreOperation, gradient: Term, kernel: Term) -> T
     read nothing but padding lie outside the board and are left out.
     """
     image = op.result_type.shape
-    moves = _windows(op, image, kernel.sizes)
+    moves = _operation_windows(op, image, kernel.sizes)
     shape, starts, low, high, interior = [image[0]], [0], [0], [0], [0]
     for move, size in zip(moves, image[1:3], strict=True):
         board = size + move.kernel - 1
@@ -306,7 +306,7 @@ def _conv2d_backward_input(op: CoreOperation, gradient: Term, kernel: Term) -> T
     used = gradient.slice((*starts, 0), (*shape, gradient.sizes[3]))
     spread = used.pad((*low, 0), (*high, 0), (*interior, 0))
     around = [Window(m.kernel, 1, 0, 0, n) for m, n in zip(moves, image[1:3], strict=True)]
-    return _patches(spread, around).dot(_turn_kernel(kernel), ([3], [0]))
+    return _extract_patches(spread, around).dot(_turn_kernel(kernel), ([3], [0]))
 
 
 def _turn_kernel(kernel: Term) -> Term:
@@ -326,16 +326,16 @@ LOWERINGS: Final[Mapping[str, Lower]] = {
     "Sub": _elementwise("sub"),
     "Mul": _elementwise("mul"),
     "Div": _elementwise("div"),
-    "Sum": _sum,
-    "Mean": _mean,
+    "Sum": _lower_sum,
+    "Mean": _lower_mean,
     "Reshape": _reshape,
     "Transpose": _transpose,
     "ExpandDims": _reshape,
     "Squeeze": _reshape,
-    "Index": _index,
+    "Index": _lower_index,
     "Slice": _slice,
     "Gather": _gather,
-    "Dot": _dot,
+    "Dot": _lower_dot,
     "MatMul": _matmul,
     "Conv2d": _conv2d,
     "Relu": _relu,

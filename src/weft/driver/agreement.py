@@ -65,7 +65,7 @@ class Agreement:
         if world.count == 1 or world.count != self._count or self._digest in world.agreed:
             return
         everybody = tuple(range(world.count))
-        marks = b"" if inputs is None else b"".join(map(_mark, inputs()))
+        marks = b"" if inputs is None else b"".join(map(_digest_of_array, inputs()))
         given = hashlib.sha256(marks).digest() if marks else _NOT_LOOKED_AT
         mine = np.frombuffer(self._digest + given, np.uint8)
         found = world.meet(Meeting(_FIRST_RUN, everybody, self._line), mine)
@@ -122,7 +122,7 @@ class Agreement:
         )
 
 
-def _mark(array: Array | None) -> bytes:
+def _digest_of_array(array: Array | None) -> bytes:
     """Eight bytes that stand for the elements of an array."""
     if array is None:
         return bytes(8)

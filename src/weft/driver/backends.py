@@ -230,21 +230,21 @@ def check_backend(backend: Any) -> None:
     """An object is a backend: it has every member, and its lists name what there is."""
     check_members(backend, Backend, "backend")
     what = f"the backend {backend.name!r}"
-    check_wire_names(_entries(backend.ops, f"{what} has ops"), what)
-    for dtype in _entries(backend.dtypes, f"{what} has dtypes"):
+    check_wire_names(_check_list(backend.ops, f"{what} has ops"), what)
+    for dtype in _check_list(backend.dtypes, f"{what} has dtypes"):
         if not isinstance(dtype, DType):
             raise UserError(
                 f"{what} lists {described(dtype)} in its dtypes, which is not a DType; they are in "
                 "weft.foundation.dtypes, as F32"
             )
-    for hint in _entries(backend.hints, f"{what} has hints"):
+    for hint in _check_list(backend.hints, f"{what} has hints"):
         if not isinstance(hint, HintKind):
             raise UserError(
                 f"{what} lists {described(hint)} in its hints, which is not a weft.ptir.HintKind"
             )
 
 
-def _entries(found: Any, what: str) -> list[Any]:
+def _check_list(found: Any, what: str) -> list[Any]:
     if isinstance(found, str) or not isinstance(found, Iterable):
         raise UserError(f"{what} that are {described(found)}, not a set")
     return list(found)

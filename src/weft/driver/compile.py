@@ -304,13 +304,13 @@ class Executable(Compiled):
             concrete, self.target, self.signature, self.overrides, self.opt_level
         )
         key = kept.key_of(concrete, self.target, self.signature, self.opt_level, self.overrides)
-        found = kept.load(key, self.target, concrete, self.signature, self.state)
+        found = kept.load_kept(key, self.target, concrete, self.signature, self.state)
         watch.note("disk")
         built = found.built or self._build(compilation, watch)
         for sentence in built.warned:
             compilation.warn(sentence)
         if found.built is None:
-            kept.save(key, concrete, built)
+            kept.save_kept(key, concrete, built)
         if found.note:
             built.notes.append(found.note)
             reason = f"{reason}; {found.note}"

@@ -74,12 +74,12 @@ def run(
     seed = check_seed(seed)
     chosen = _choose_backend(backend)
     try:
-        return _run(program, inputs, chosen, seed, observer, log)
+        return _run_program(program, inputs, chosen, seed, observer, log)
     except MemoryError:
         raise ResourceExceeded(f"out of memory while running @{program.entry}") from None
 
 
-def _run(
+def _run_program(
     program: Program,
     inputs: Sequence[Any],
     chosen: Backend,
@@ -215,7 +215,7 @@ class _Recent:
         self._lock = new_lock()
 
     def find(self, program: Program, backend: Backend, sizes: Mapping[str, int]) -> Prepared | None:
-        key = _key(program, backend, sizes)
+        key = _program_key(program, backend, sizes)
         with self._lock:
             held = self._held.get(key)
             if held is None:
@@ -229,7 +229,7 @@ class _Recent:
         if is_own(backend):
             with self._lock:
                 # Program and backend are held, so that no other object gets their identities.
-                self._held[_key(program, backend, sizes)] = (program, prepared)
+                self._held[_program_key(program, backend, sizes)] = (program, prepared)
                 while len(self._held) > self.most:
                     self._held.popitem(last=False)
 
@@ -237,7 +237,7 @@ class _Recent:
 _Key: TypeAlias = tuple[int, int, tuple[tuple[str, int], ...]]
 
 
-def _key(program: Program, backend: Backend, sizes: Mapping[str, int]) -> _Key:
+def _program_key(program: Program, backend: Backend, sizes: Mapping[str, int]) -> _Key:
     return id(program), id(backend), tuple(sorted(sizes.items()))
 
 

@@ -41,7 +41,7 @@ products of such a turn, if nothing hides it, and as many rows are tiles for all
 def legalise(program: Program, backend: Capabilities, log: PassLog | None = None) -> Program:
     """The program in what the backend supports. `log` is told of every op that was decomposed."""
     for _ in range(MAX_ROUNDS):
-        lacking = _lacking(program, backend)
+        lacking = _unsupported_ops(program, backend)
         simpler = decompose(program, DECOMPOSITIONS.keys() - lacking, log) if lacking else program
         if simpler is program:
             break
@@ -56,14 +56,14 @@ def without_composites(
     """The program with every composite op decomposed but those that a target has kernels for, and
     what that makes simplified; large products are made in turns where that pays on the target."""
     kept = {cls for cls in DECOMPOSITIONS if not issubclass(cls, Composite)}
-    simpler = decompose(program, kept, log, partial(_is_whole, target))
+    simpler = decompose(program, kept, log, partial(_keeps_whole, target))
     simple = program if simpler is program else assign_streams(optimise(simpler, log))
     if target is None or target.kind is not Kind.GPU:
         return simple
     return in_turns(simple, TURN_SIZES, log)
 
 
-def _is_whole(target: Target | None, op: Op, operands: Sequence[Term]) -> bool:
+def _keeps_whole(target: Target | None, op: Op, operands: Sequence[Term]) -> bool:
     if target is None or not isinstance(op, Composite):
         return False
     types = tuple(operand.tensor for operand in operands)
@@ -91,7 +91,7 @@ def guarded_by(program: Program, target: Target) -> dict[ValueKey, Site]:
     return {key: sites[mark] for key, mark in simple.locations.items() if mark in sites}
 
 
-def _lacking(program: Program, backend: Capabilities) -> set[type[Op]]:
+def _unsupported_ops(program: Program, backend: Capabilities) -> set[type[Op]]:
     """The classes of the ops that the backend does not support and that can be decomposed."""
     ops = (instruction.op for body in program.bodies for instruction in body.body)
     return {type(op) for op in ops if type(op) in DECOMPOSITIONS and not is_supported(op, backend)}

@@ -268,13 +268,13 @@ def _enter(stage: Stage, compilation: Compilation) -> None:
         elif override is None:
             compilation.values[stage.name] = stage.enter(compilation)
         else:
-            compilation.values[stage.name] = _read(stage, override, compilation)
+            compilation.values[stage.name] = _read_override(stage, override, compilation)
         stage.verify(compilation)
     except SpecViolation as error:
         raise error.at(f"stage {stage.name}") from None
 
 
-def _read(stage: Stage, text: str, compilation: Compilation) -> Any:
+def _read_override(stage: Stage, text: str, compilation: Compilation) -> Any:
     """What somebody wrote, instead of what the stage makes."""
     if stage.parse is None:
         raise UserError(f"stage {stage.name!r} has no text that reads back")

@@ -15,7 +15,7 @@ from weft.ptir.interp import Interpreter
 from weft.ptir.ir import Program
 from weft.ptir.op import Value
 from weft.ptir.verify import verify
-from weft.runtime.mpi import joined
+from weft.runtime.mpi import join_world
 from weft.runtime.rendezvous import run_ranks
 
 _COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -38,10 +38,10 @@ class SimulatedProgram:
 
 def launched_count() -> int:
     """How many ranks the launcher started; 1 without a launcher."""
-    return _told(_COUNTS) or 1
+    return _launcher_number(_COUNTS) or 1
 
 
-def _told(names: Sequence[str]) -> int | None:
+def _launcher_number(names: Sequence[str]) -> int | None:
     """A number that a launcher says under one of these names."""
     texts = (os.environ.get(name, "") for name in names)
     return next((int(text) for text in texts if text.isdecimal()), None)
@@ -53,6 +53,6 @@ def launched_world() -> World:
     count = launched_count()
     if count == 1:
         return Alone()
-    world = joined(count, _told(PLACES))
+    world = join_world(count, _launcher_number(PLACES))
     settle(world)
     return world

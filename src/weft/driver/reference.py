@@ -33,7 +33,7 @@ class ReferenceExecutable:
         values = [_nest(kind, flat) for kind in self._parameters]
         results = self._interpreter.run(values, seed, observer)
         taken = {id(array) for array in inputs}
-        return [_own(array, taken) for value in results for array in _flatten(value)]
+        return [_copy_unless_own(array, taken) for value in results for array in _flatten(value)]
 
 
 def _nest(kind: ValueType, flat: Iterator[Array]) -> Value:
@@ -48,7 +48,7 @@ def _flatten(value: Value) -> list[Array]:
     return [value]
 
 
-def _own(array: Array, taken: set[int]) -> Array:
+def _copy_unless_own(array: Array, taken: set[int]) -> Array:
     """A result the caller may keep and change: not a view, not an input, not a constant."""
     fresh = array.base is None and array.flags.writeable and array.flags.c_contiguous
     if fresh and id(array) not in taken:

@@ -76,7 +76,7 @@ def make_signature(
     """A signature from lists of input positions; what is in none of them is data."""
     count = sum(1 for kind in program.main.parameters for _ in leaves(kind))
     given = {"params": params, "state": state, "donate": donate}
-    chosen = {name: set(_positions(name, listed)) for name, listed in given.items()}
+    chosen = {name: set(_check_positions(name, listed)) for name, listed in given.items()}
     for name, positions in chosen.items():
         for position in positions:
             if not 0 <= position < count:
@@ -99,7 +99,7 @@ def make_signature(
     return Signature(tuple(roles), frozenset(chosen["donate"]))
 
 
-def _positions(name: str, listed: Iterable[int]) -> list[int]:
+def _check_positions(name: str, listed: Iterable[int]) -> list[int]:
     found = list(listed) if isinstance(listed, Iterable) else [listed]
     if not isinstance(listed, Iterable) or any(type(position) is not int for position in found):
         raise UserError(f"{name} is a list of positions of inputs such as [0, 2], not {listed!r}")

@@ -100,7 +100,7 @@ def races_of(compilation: Compilation, dearest: Sequence[str]) -> dict[str, Json
     module, plans, table = (
         compilation["region"],
         compilation["plan"],
-        tuned.load(compilation.target),
+        tuned.load_tuned(compilation.target),
     )
     named = {kernel.name: kernel for kernel in module.kernels}
     first: dict[str, Kernel] = {}
@@ -115,7 +115,7 @@ def races_of(compilation: Compilation, dearest: Sequence[str]) -> dict[str, Json
         found[key] = {
             "told": str(known) if known is not None and known.plan == plan else "",
             "measured": [[_list_changes(plan, other), seconds] for other, seconds in race],
-            "others": [] if race or number >= _RACED else _others(kernel, plan, compilation),
+            "others": [] if race or number >= _RACED else _other_choices(kernel, plan, compilation),
         }
     return found
 
@@ -126,7 +126,7 @@ def _list_changes(plan: Plan, other: Plan) -> list[list[str]]:
     return [[name, fields[name]] for name in fields if now.get(name) != fields[name]]
 
 
-def _others(kernel: Kernel, plan: Plan, compilation: Compilation) -> list[list[Any]]:
+def _other_choices(kernel: Kernel, plan: Plan, compilation: Compilation) -> list[list[Any]]:
     """Which fields differ in other plans, and their seconds."""
     module, target = compilation["region"], compilation.target
     memory, generator = compilation["memory"], generator_for(target)

@@ -142,7 +142,7 @@ class Watcher:
         self.runs[id(compiled)] = self.runs.get(id(compiled), 0) + 1
         steps = [(span.name, span.seconds) for span in found.spans]
         known = self.steps.get(id(compiled))
-        self.steps[id(compiled)] = steps if known is None else _least(known, steps)
+        self.steps[id(compiled)] = steps if known is None else _faster_steps(known, steps)
         self.seconds[id(compiled)] = self.seconds.get(id(compiled), 0.0) + sum(s for _, s in steps)
         return results
 
@@ -190,7 +190,7 @@ def _end(laps: Sequence[Lap]) -> float:
     return max((lap.start + lap.seconds for lap in laps), default=0.0)
 
 
-def _least(
+def _faster_steps(
     one: Sequence[tuple[str, float]], other: Sequence[tuple[str, float]]
 ) -> list[tuple[str, float]]:
     """The faster of two times for each step: what a machine did besides only ever adds to it."""

@@ -37,7 +37,7 @@ def slimmed(record: Mapping[str, Any]) -> Json:
     return {
         **record,
         "stages": stages,
-        "values": _values(record["values"]),
+        "values": _pack_instructions(record["values"]),
         "kernels": _kernels(record["kernels"]),
     }
 
@@ -78,13 +78,13 @@ def _marks(spans: Iterable[Sequence[Any]]) -> Json:
     end = first = 0
     for start, after, about, *name in spans:
         flat += [start - end, after - start]
-        first = _steps(about, first, flat)
+        first = _pack_differences(about, first, flat)
         flat.append(names.setdefault(name[0], len(names)) + 1 if name else 0)
         end = after
     return {"names": list(names), "flat": flat}
 
 
-def _steps(numbers: Sequence[int], first: int, flat: list[int]) -> int:
+def _pack_differences(numbers: Sequence[int], first: int, flat: list[int]) -> int:
     """Add how many numbers there are, and each as what it is more than the one before; the first as
     what it is more than `first`. Answers the first."""
     flat.append(len(numbers))
@@ -108,7 +108,7 @@ class _Words:
         return list(self._numbers)
 
 
-def _values(rows: Iterable[Sequence[Any]]) -> Json:
+def _pack_instructions(rows: Iterable[Sequence[Any]]) -> Json:
     """Instructions: the step from the id before, four words, the line, and how far back each
     operand is."""
     words = _Words()
@@ -131,7 +131,7 @@ def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Json:
     flat: list[int] = []
     first = 0
     for about in columns.pop("values"):
-        first = _steps(about, first, flat)
+        first = _pack_differences(about, first, flat)
     words = _Words()
     inside: list[int] = []
     first = 0
@@ -139,7 +139,7 @@ def _kernels(kernels: Sequence[Mapping[str, Any]]) -> Json:
         inside.append(len(named))
         for name, about in named.items():
             inside.append(words(name))
-            first = _steps(about, first, inside)
+            first = _pack_differences(about, first, inside)
     plans: dict[str, int] = {}
     columns["fields"] = [
         plans.setdefault(json.dumps(fields), len(plans)) for fields in columns["fields"]

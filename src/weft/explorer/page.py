@@ -60,12 +60,12 @@ def page(programs: Sequence[Mapping[str, Any]], title: str, token: str = "") -> 
         f"<title>{html.escape(title)} · weft explore</title>\n"
         f"<style>{style}</style></head>\n"
         '<body><main id="app"><p class="loading">Unpacking…</p></main>\n'
-        f'<script type="application/octet-stream" id="data">{packed(data)}</script>\n'
+        f'<script type="application/octet-stream" id="data">{encode_data(data)}</script>\n'
         f"<script>{script}</script></body></html>\n"
     )
 
 
-def packed(data: Mapping[str, Any]) -> str:
+def encode_data(data: Mapping[str, Any]) -> str:
     """Data as gzip in base64: letters that mean nothing to HTML."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False, default=str)
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()

@@ -61,15 +61,15 @@ def records_of(name: str, cluster: Cluster, measured: Measured, options: Options
     compilation = cluster.compilation
     parts_of(compilation)
     times = dict(cluster.times)
-    found = [_record(name, compilation, measured, times, options, options.served)]
+    found = [_program_record(name, compilation, measured, times, options, options.served)]
     found[0]["why"] = cluster.describe()
     found[0]["notes"] = pipeline().report(compilation)
     for label, body in compilation.bodies.items():
-        found.append(_record(f"{name} › {label}", body, measured, {}, options, False))
+        found.append(_program_record(f"{name} › {label}", body, measured, {}, options, False))
     return found
 
 
-def _record(
+def _program_record(
     name: str,
     compilation: Compilation,
     measured: Measured,
@@ -89,7 +89,10 @@ def _record(
         for name in compilation.values
         if name not in codes
     ]
-    stages += [_text(name, listing.lines, links, listing.names) for name, listing in codes.items()]
+    stages += [
+        _text_with_marks(name, listing.lines, links, listing.names)
+        for name, listing in codes.items()
+    ]
     taken = {**times, **{k: v for k, v in compilation.seconds.items() if k not in times}}
     return {
         "name": name,
@@ -97,8 +100,8 @@ def _record(
         "level": compilation.opt_level,
         "times": [[what, 1e3 * seconds] for what, seconds in taken.items()],
         "stages": stages,
-        "values": _values(links),
-        "beside": _beside(links),
+        "values": _list_instructions(links),
+        "beside": _other_lines(links),
         "kernels": kernels,
         "races": races_of(compilation, [kernel["name"] for kernel in costly]),
         "memory": _memory(compilation),
@@ -133,10 +136,10 @@ def _stage(
         text = f"(this stage has no text here: {error})"
     lines = with_origins(name, text, links).rstrip("\n").split("\n")
     names = dialect_names(lines, variables) if name == "gpu" else names_of(name, lines)
-    return _text(name, lines, links, names, edit and name in _EDITABLE)
+    return _text_with_marks(name, lines, links, names, edit and name in _EDITABLE)
 
 
-def _text(
+def _text_with_marks(
     name: str, lines: list[str], links: Links, names: Mapping[int, str], edit: bool = False
 ) -> Json:
     """A text with its marks: from line to line, and what these are about; inside a kernel also what
@@ -151,7 +154,7 @@ def _text(
     return {"name": name, "text": lines, "marks": spans, "edit": edit}
 
 
-def _values(links: Links) -> list[list[Any]]:
+def _list_instructions(links: Links) -> list[list[Any]]:
     """Instructions: id, op, type, file, line, layer, operands."""
     main, program = links.program.main, links.program
     given = zip(main.parameter_ids, main.parameters, strict=True)
@@ -166,7 +169,7 @@ def _values(links: Links) -> list[list[Any]]:
     return found
 
 
-def _beside(links: Links) -> list[list[Any]]:
+def _other_lines(links: Links) -> list[list[Any]]:
     """Lines that instructions come from besides their own: file, line, instructions."""
     main, locations = links.program.main, links.program.locations
     found: dict[tuple[str, int], list[int]] = {}
@@ -190,7 +193,7 @@ def _kernels(compilation: Compilation, links: Links, measured: Measured) -> list
         origin, link = origins[kernel.name], links.kernels[kernel.name]
         plan = plans.plans.get(link.plan)
         if plan is None or link.plan not in guessed:
-            guessed[link.plan] = _work(kernel, compilation, plan)
+            guessed[link.plan] = _work_document(kernel, compilation, plan)
         place = origin.places[0] if origin.places else ""
         found.append(
             {
@@ -221,7 +224,7 @@ def _kernels(compilation: Compilation, links: Links, measured: Measured) -> list
     return found
 
 
-def _work(kernel: Kernel, compilation: Compilation, plan: Plan | None) -> Json:
+def _work_document(kernel: Kernel, compilation: Compilation, plan: Plan | None) -> Json:
     """Operations, bytes and the estimate, before anything runs."""
     target, module = compilation.target, compilation["region"]
     work = kernel_work(kernel, module.tensors, target)

@@ -62,7 +62,7 @@ def records_of_trace(events: list[Any], where: str) -> list[Json]:
     """A program for each that the trace tells of, that which took longest first; one that ran
     several times has all its runs."""
     programs: dict[str, list[_Event]] = {}
-    for event in _read(events):
+    for event in _events_of(events):
         programs.setdefault(event.program, []).append(event)
     programs = {
         name: found
@@ -74,25 +74,25 @@ def records_of_trace(events: list[Any], where: str) -> list[Json]:
             f"{where} is a trace without kernels of Weft; weft profile SCRIPT --trace FILE writes "
             "one with them"
         )
-    made = [_record(name or "programs", found) for name, found in programs.items()]
+    made = [_trace_record(name or "programs", found) for name, found in programs.items()]
     missing = left_out(events)
     for record in made if missing else ():
         record["why"] += f"; {missing}"
     return sorted(made, key=lambda record: -sum(kernel["seconds"] for kernel in record["kernels"]))
 
 
-def _read(events: list[Any]) -> Iterator[_Event]:
+def _events_of(events: list[Any]) -> Iterator[_Event]:
     """The kernels and runs of a trace, which may be anybody's."""
-    lanes = dict(_names(events))
+    lanes = dict(_thread_names(events))
     for event in events:
-        if _is_foreign(event) or _fault(event):
+        if _is_foreign(event) or _event_fault(event):
             continue
         args = event["args"]
-        told = {key: _text(args.get(key)) for key in ("program", "op", "file", "layer")}
+        told = {key: _text_or_empty(args.get(key)) for key in ("program", "op", "file", "layer")}
         yield _Event(
             **told,
-            name=_text(event.get("name")),
-            place=_text(args.get("line")),
+            name=_text_or_empty(event.get("name")),
+            place=_text_or_empty(args.get("line")),
             start=event["ts"] / 1e6,
             seconds=event["dur"] / 1e6,
             process=event["pid"],
@@ -106,7 +106,7 @@ def _is_foreign(event: Any) -> bool:
     return isinstance(event, dict) and event.get("cat") != "weft"
 
 
-def _fault(event: Any) -> str:
+def _event_fault(event: Any) -> str:
     """What is wrong with an event of Weft; nothing where it is whole."""
     if not isinstance(event, dict):
         return "no object"
@@ -122,7 +122,7 @@ def _fault(event: Any) -> str:
 def left_out(events: list[Any]) -> str:
     """How many events of a trace are damaged, and how; nothing where none is."""
     faults = Counter(
-        fault for event in events if not _is_foreign(event) and (fault := _fault(event))
+        fault for event in events if not _is_foreign(event) and (fault := _event_fault(event))
     )
     if not faults:
         return ""
@@ -131,17 +131,20 @@ def left_out(events: list[Any]) -> str:
     return f"{total} damaged event{'s' if total > 1 else ''} left out: {what}"
 
 
-def _names(events: list[Any]) -> Iterator[tuple[tuple[int, str], str]]:
+def _thread_names(events: list[Any]) -> Iterator[tuple[tuple[int, str], str]]:
     """What a trace calls its threads, by process and number."""
     for event in events:
         if not isinstance(event, dict) or event.get("name") != "thread_name":
             continue
         args, process = event.get("args"), event.get("pid")
         if event.get("ph") == "M" and isinstance(args, dict) and type(process) is int:
-            yield (process, str(event.get("tid"))[:_LONGEST]), _text(args.get("name"))[:_LONGEST]
+            yield (
+                (process, str(event.get("tid"))[:_LONGEST]),
+                _text_or_empty(args.get("name"))[:_LONGEST],
+            )
 
 
-def _text(value: Any) -> str:
+def _text_or_empty(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
@@ -149,7 +152,7 @@ def _is_time(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value) and value >= 0
 
 
-def _record(name: str, events: list[_Event]) -> Json:
+def _trace_record(name: str, events: list[_Event]) -> Json:
     """A program without stages: a kernel stands for an instruction, so that lines lead to it."""
     first: dict[str, _Event] = {}
     seconds: dict[str, float] = {}

@@ -193,14 +193,14 @@ def explained(name: str, error: WeftError, line: Line | None) -> WeftError:
     frames inside Weft that it came through, and those it will, are of no use to the caller."""
     where = shown(line)
     if isinstance(error, SpecViolation):
-        findings = tuple(_named(name, finding, where) for finding in error.findings)
+        findings = tuple(_finding_with_name(name, finding, where) for finding in error.findings)
         same = findings == error.findings
         return ending_outside(error.with_traceback(None) if same else type(error).of(findings))
     found = error.at(name, where) if isinstance(error, UserError) else placed(error, where)
     return ending_outside(found.with_traceback(None))
 
 
-def _named(name: str, finding: Finding, where: str) -> Finding:
+def _finding_with_name(name: str, finding: Finding, where: str) -> Finding:
     if finding.why.startswith("["):
         return replace(finding, where=finding.where or where)
     return Finding(finding.code, where or finding.where, f"[{name}] {finding.why}", finding.hint)

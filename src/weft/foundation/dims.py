@@ -52,10 +52,10 @@ def shape_of(dims: Iterable[int | str | Symbol]) -> Shape:
     """A shape from numbers, symbols, and strings such as "B" or "?B" for symbols."""
     if isinstance(dims, str) or not hasattr(dims, "__iter__"):
         raise UserError(f"a shape is a list of dimensions, not {brief(dims)}")
-    return tuple(Symbol(d.removeprefix("?")) if isinstance(d, str) else _dim(d) for d in dims)
+    return tuple(Symbol(d.removeprefix("?")) if isinstance(d, str) else _check_dim(d) for d in dims)
 
 
-def _dim(dim: object) -> Dim:
+def _check_dim(dim: object) -> Dim:
     if isinstance(dim, Symbol):
         return dim
     size = as_whole(dim)

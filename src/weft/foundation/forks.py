@@ -63,15 +63,15 @@ _LOCKS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 def new_lock() -> threading.Lock:
     """A lock that nobody holds in a child, whoever held it when the process forked."""
-    return _fresh(threading.Lock())
+    return _keep_lock(threading.Lock())
 
 
 def new_reentrant_lock() -> threading.RLock:
     """The same for a lock that its holder may take again."""
-    return _fresh(threading.RLock())
+    return _keep_lock(threading.RLock())
 
 
-def _fresh(lock: Lock) -> Lock:
+def _keep_lock(lock: Lock) -> Lock:
     _LOCKS.add(lock)
     return lock
 

@@ -19,7 +19,7 @@ _word: Final = ctypes.c_size_t.from_address
 _bytes_at: Final = ctypes.string_at
 
 
-def _asked(items: list[Any]) -> object:
+def _ids_by_asking(items: list[Any]) -> object:
     return list(map(id, items))
 
 
@@ -27,15 +27,15 @@ def _looked_up(items: list[Any]) -> object:
     return _bytes_at(_word(id(items) + _ITEMS).value, _WORD * len(items)) if items else b""
 
 
-def _chosen() -> Callable[[list[Any]], object]:
+def _choose_way() -> Callable[[list[Any]], object]:
     """The quick way, where it shows what a list holds."""
     if sys.implementation.name != "cpython" or list.__basicsize__ < _ITEMS + _WORD:
-        return _asked
+        return _ids_by_asking
     probe = [object() for _ in range(5)]
     wanted = b"".join(id(each).to_bytes(_WORD, sys.byteorder) for each in probe)
-    return _looked_up if _looked_up(probe) == wanted else _asked
+    return _looked_up if _looked_up(probe) == wanted else _ids_by_asking
 
 
-identities: Final[Callable[[list[Any]], object]] = _chosen()
+identities: Final[Callable[[list[Any]], object]] = _choose_way()
 """Which objects a list holds, in order: equal for two lists exactly where these are the same
 objects, as long as they live."""

@@ -64,7 +64,7 @@ class Expr(Node):
     terms: tuple[tuple[Term, int], ...]
 
     def __str__(self) -> str:
-        parts = [_product(term, factor) for term, factor in self.terms]
+        parts = [_term_text(term, factor) for term, factor in self.terms]
         if self.constant or not parts:
             parts.append(str(self.constant))
         return " + ".join(parts).replace("+ -", "- ")
@@ -120,7 +120,7 @@ SELECTED = "j"
 """The param that stands for the place a gather reads: the same only within one of its elements."""
 
 
-def _product(term: Term, factor: int) -> str:
+def _term_text(term: Term, factor: int) -> str:
     if factor == 1:
         return str(term)
     return f"-{term}" if factor == -1 else f"{factor}*{term}"
@@ -152,14 +152,14 @@ def add(*values: Expr | int) -> Expr:
         total += value.constant
         for term, factor in value.terms:
             factors[term] = factors.get(term, 0) + factor
-    return _normal(total, factors)
+    return _ordered_sum(total, factors)
 
 
 def scale(value: Expr, factor: int) -> Expr:
     """The expression times a constant."""
     if factor == 1:
         return value
-    return _normal(value.constant * factor, {t: f * factor for t, f in value.terms})
+    return _ordered_sum(value.constant * factor, {t: f * factor for t, f in value.terms})
 
 
 def floordiv(value: Expr, divisor: int) -> Expr:
@@ -178,12 +178,12 @@ def floordiv(value: Expr, divisor: int) -> Expr:
     rest = {t: f for t, f in value.terms if f % divisor}
     out, left = divmod(value.constant, divisor)
     if not rest:
-        return _normal(out, whole)
+        return _ordered_sum(out, whole)
     common = gcd(divisor, *rest.values())
-    inner = _normal(left // common, {t: f // common for t, f in rest.items()})
+    inner = _ordered_sum(left // common, {t: f // common for t, f in rest.items()})
     if inner is value:
         return Expr(0, ((FloorDiv(inner, divisor), 1),))
-    return add(_normal(out, whole), floordiv(inner, divisor // common))
+    return add(_ordered_sum(out, whole), floordiv(inner, divisor // common))
 
 
 def _nested_division(value: Expr) -> tuple[Expr, int] | None:
@@ -195,14 +195,14 @@ def _nested_division(value: Expr) -> tuple[Expr, int] | None:
     return None
 
 
-def _normal(total: int, factors: Mapping[Term, int]) -> Expr:
+def _ordered_sum(total: int, factors: Mapping[Term, int]) -> Expr:
     kept = [(term, factor) for term, factor in factors.items() if factor]
     if len(kept) > 1:
-        kept.sort(key=lambda pair: _order(pair[0]))
+        kept.sort(key=lambda pair: _term_order(pair[0]))
     return Expr(total, tuple(kept))
 
 
-def _order(term: Term) -> tuple[int, str]:
+def _term_order(term: Term) -> tuple[int, str]:
     if isinstance(term, FloorDiv):
         return (2, _text_of(term))
     return (0 if isinstance(term, Axis) else 1, term.name)
@@ -366,7 +366,7 @@ def _divide(value: Expr, divisor: int, ranges: Mapping[str, tuple[int, int]]) ->
     steps = sorted({gcd(divisor, f) for _, f in value.terms}, reverse=True)
     for step in steps:
         small = {t: f for t, f in value.terms if f % step}
-        rest = _normal(value.constant % step, small)
+        rest = _ordered_sum(value.constant % step, small)
         first, last = bounds(rest, ranges)
         if step > 1 and small and first >= 0 and last < step:
             return floordiv(add(value, scale(rest, -1)), divisor)

@@ -37,7 +37,7 @@ def remainder(lhs: Array, rhs: Array) -> Array:
     return np.asarray(lhs - divide(lhs, rhs) * rhs)
 
 
-def power(base: Array, exponent: Array) -> Array:
+def integer_power(base: Array, exponent: Array) -> Array:
     """Wrapping powers; negative exponents are a violation."""
     _reject_negative(exponent, "InvalidExponent", "the exponent")
     result = np.ones_like(base)
@@ -76,7 +76,7 @@ def _reject_negative(values: Array, code: str, what: str) -> None:
 
 def copysign(magnitude: Array, sign: Array) -> Array:
     """`magnitude` with the sign bit of `sign`, as unsigned integers."""
-    (size, mask), (signed, _) = _pattern(magnitude), _pattern(sign)
+    (size, mask), (signed, _) = _bits_and_sign(magnitude), _bits_and_sign(sign)
     return np.asarray((size & ~mask) | (signed & mask))
 
 
@@ -84,7 +84,7 @@ def nextafter(start: Array, goal: Array) -> Array:
     """The neighbour of `start` in the direction of `goal`, as unsigned integers."""
     dtype = as_dtype(start.dtype)
     x, y = numeric.widen(start, dtype), numeric.widen(goal, dtype)
-    (bits, mask), (goal_bits, _) = _pattern(start), _pattern(goal)
+    (bits, mask), (goal_bits, _) = _bits_and_sign(start), _bits_and_sign(goal)
     one = bits.dtype.type(1)
     stepped = np.where((y > x) == (x > 0), bits + one, bits - one)
     stepped = np.where(x == 0, (goal_bits & mask) | one, stepped)
@@ -92,7 +92,7 @@ def nextafter(start: Array, goal: Array) -> Array:
     return np.where(np.isnan(x), bits, stepped)
 
 
-def _pattern(x: Array) -> tuple[Array, Any]:
+def _bits_and_sign(x: Array) -> tuple[Array, Any]:
     """The stored bits as unsigned integers, and the bit that is the sign."""
     bits = x.view(f"u{x.dtype.itemsize}")
     return bits, bits.dtype.type(1 << (8 * x.dtype.itemsize - 1))

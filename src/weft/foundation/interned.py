@@ -20,13 +20,13 @@ class _Interning(type):
         names = _NAMES.get(cls)
         if names is not None and len(args) == len(names):
             # Every field was given by position: a node that exists need not be made again.
-            found = _TABLE.get((cls, *map(_key, args)))
+            found = _TABLE.get((cls, *map(_field_key, args)))
             if found is not None:
                 return found
         made = super().__call__(*args, **kwargs)
         if names is None:
             names = _NAMES[cls] = tuple(f.name for f in fields(made))
-        return _TABLE.setdefault((cls, *[_key(getattr(made, name)) for name in names]), made)
+        return _TABLE.setdefault((cls, *[_field_key(getattr(made, name)) for name in names]), made)
 
 
 _TABLE: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
@@ -36,7 +36,7 @@ _NAMES: dict[type, tuple[str, ...]] = {}
 _NUMBERS = frozenset({bool, float, complex})
 
 
-def _key(value: Any) -> Any:
+def _field_key(value: Any) -> Any:
     """Numbers of different types, and zeros of different sign, are different fields. An int is
     itself, all other numbers are pairs."""
     if type(value) in _NUMBERS:

@@ -26,7 +26,7 @@ class Limits:
     nesting: int = 64
 
 
-def _read(name: str, default: int) -> int:
+def _read_limit(name: str, default: int) -> int:
     text = os.environ.get(name, "")
     if not text:
         return default
@@ -38,10 +38,10 @@ def _read(name: str, default: int) -> int:
 def current() -> Limits:
     """The limits in force: the defaults, overridden by the environment."""
     return Limits(
-        tensor_bytes=_read("WEFT_MAX_TENSOR_BYTES", Limits.tensor_bytes),
-        loop_steps=_read("WEFT_MAX_LOOP_STEPS", Limits.loop_steps),
-        kernel_steps=_read("WEFT_MAX_KERNEL_STEPS", Limits.kernel_steps),
-        warned_seconds=_read("WEFT_WARN_SECONDS", Limits.warned_seconds),
+        tensor_bytes=_read_limit("WEFT_MAX_TENSOR_BYTES", Limits.tensor_bytes),
+        loop_steps=_read_limit("WEFT_MAX_LOOP_STEPS", Limits.loop_steps),
+        kernel_steps=_read_limit("WEFT_MAX_KERNEL_STEPS", Limits.kernel_steps),
+        warned_seconds=_read_limit("WEFT_WARN_SECONDS", Limits.warned_seconds),
     )
 
 

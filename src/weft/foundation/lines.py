@@ -180,7 +180,7 @@ def place_of(line: Line | None) -> Place | None:
         return line
     # Code objects of the same text are equal whatever file they come from: the file is part of
     # what is remembered.
-    return _place(line, line[0].co_filename)
+    return _line_place(line, line[0].co_filename)
 
 
 def shown(line: Line | None) -> str:
@@ -189,7 +189,7 @@ def shown(line: Line | None) -> str:
 
 
 @lru_cache(maxsize=1 << 14)
-def _place(line: tuple[CodeType, int, str, str], file: str) -> Place:
+def _line_place(line: tuple[CodeType, int, str, str], file: str) -> Place:
     code, offset, layer, function = line
     number = code.co_firstlineno
     for start, end, found in code.co_lines():

@@ -123,7 +123,7 @@ class Mesh:
             if shape[place] % count:
                 raise UserError(
                     f"axis {place} of {name} has size {shape[place]}, which is no multiple of the "
-                    f"{count} ranks along {_shown(over)}"
+                    f"{count} ranks along {_axes_text(over)}"
                 )
             for other, taken in found.items():
                 if both := set(self.names(over)) & set(self.names(taken)):
@@ -166,5 +166,5 @@ def _as_number(axis: Any) -> int | None:
         return None
 
 
-def _shown(over: Over) -> str:
+def _axes_text(over: Over) -> str:
     return over if isinstance(over, str) else ", ".join(over)

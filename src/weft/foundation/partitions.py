@@ -24,7 +24,7 @@ def classes_of(keys: Sequence[Hashable]) -> Classes:
     return found if len(numbers) > 1 else SAME
 
 
-def split(several: Iterable[Classes]) -> Classes:
+def split_classes(several: Iterable[Classes]) -> Classes:
     """The classes of what is computed from values of these classes."""
     known = [classes for classes in several if classes]
     if len(known) < 2:

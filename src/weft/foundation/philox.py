@@ -74,13 +74,13 @@ def words_at(places: Array, seed: Array, offset: Array) -> Array:
     place, key, upper = (
         each.astype(np.uint64) for each in np.broadcast_arrays(places, seed, offset)
     )
-    counter = np.stack([*_halves(place >> np.uint64(2)), *_halves(upper)])
-    made = philox4x32(counter.reshape(4, -1), np.stack(_halves(key)).reshape(2, -1))
+    counter = np.stack([*_low_and_high(place >> np.uint64(2)), *_low_and_high(upper)])
+    made = philox4x32(counter.reshape(4, -1), np.stack(_low_and_high(key)).reshape(2, -1))
     which = (place & np.uint64(3)).reshape(1, -1).astype(np.int64)
     return np.take_along_axis(made, which, axis=0).reshape(place.shape)
 
 
-def _halves(numbers: Array) -> tuple[Array, Array]:
+def _low_and_high(numbers: Array) -> tuple[Array, Array]:
     return numbers & _WORD, numbers >> _HALF
 
 
@@ -92,7 +92,7 @@ def bits(seed: int, stream: int, execution: int, count: int, dtype: DType) -> Ar
     return (words(seed, stream, execution, count) >> np.uint32(32 - dtype.bits)).astype(dtype.numpy)
 
 
-def uniform(seed: int, stream: int, execution: int, count: int, dtype: DType) -> Array:
+def uniform_values(seed: int, stream: int, execution: int, count: int, dtype: DType) -> Array:
     """`count` values in [0, 1): the top p bits of each element's words times 2^-p, p being the
     precision of `dtype`. Nothing rounds, so every backend makes the same bits."""
     precision = dtype.precision
@@ -104,12 +104,14 @@ def uniform(seed: int, stream: int, execution: int, count: int, dtype: DType) ->
     return numeric.round_float(scaled, dtype) if dtype is not F32 else scaled
 
 
-def normal(seed: int, stream: int, execution: int, count: int, dtype: DType) -> Array:
+def normal_values(seed: int, stream: int, execution: int, count: int, dtype: DType) -> Array:
     """`count` standard normal values by Box and Muller: elements 2j and 2j+1 are r cos(2 pi u2) and
     r sin(2 pi u2), r = sqrt(-2 ln(1 - u1)), u1 and u2 being the uniforms 2j and 2j+1 of `dtype`.
     Computed in f64 and rounded once."""
     even_count = count + count % 2
-    pairs = uniform(seed, stream, execution, even_count, dtype).astype(np.float64).reshape(-1, 2)
+    pairs = (
+        uniform_values(seed, stream, execution, even_count, dtype).astype(np.float64).reshape(-1, 2)
+    )
     radius = np.sqrt(-2.0 * np.log1p(-pairs[:, 0]))
     # Both are sines of at most a quarter turn, found without rounding: where one is near 0, so is
     # its angle, which then has its full precision. So 0 is 0, whatever the sine.

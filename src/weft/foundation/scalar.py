@@ -155,7 +155,7 @@ def _gelu(x: Array) -> Array:
 
 def _power(base: Array, exponent: Array) -> Array:
     if base.dtype.kind in "iu":
-        return integer_functions.power(base, exponent)
+        return integer_functions.integer_power(base, exponent)
     return np.asarray(_in_double(np.power)(base, exponent))
 
 

@@ -271,7 +271,7 @@ def results_of(op: WholeOp, arrays: Sequence[Array]) -> list[Array]:
     return np.split(found, op.results) if isinstance(op, Moved | Starts) else [found]
 
 
-def write(op: WholeOp) -> str:
+def op_text(op: WholeOp) -> str:
     """`scatter(fn=add, outer=1, ...)`."""
     fields = ", ".join(f"{name}={value}" for name, value in vars(op).items())
     return f"{op.name}({fields})"
@@ -282,17 +282,17 @@ def is_written(text: str) -> bool:
     return text.partition("(")[0] in _KINDS and text.endswith(")")
 
 
-def read(text: str) -> WholeOp:
+def read_op(text: str) -> WholeOp:
     """The record that `write` wrote."""
     name, _, rest = text.partition("(")
     fields: dict[str, Any] = {}
     for part in rest.removesuffix(")").split(", "):
         key, _, value = part.partition("=")
-        fields[key] = _value(value)
+        fields[key] = _parse_value(value)
     return _KINDS[name](**fields)
 
 
-def _value(text: str) -> bool | int | str:
+def _parse_value(text: str) -> bool | int | str:
     if text in ("True", "False"):
         return text == "True"
     return int(text) if text.isdecimal() else text

@@ -16,21 +16,21 @@ _FREE: Final = frozenset({"atoms", "materialise"})
 
 def agree(read: IndexBook, made: IndexBook) -> None:
     """Raise where a book that was read says something of the graph that is not so."""
-    found = list(_differences(read, made))
+    found = list(_book_differences(read, made))
     if found:
         raise SpecViolation.of(found)
 
 
-def _differences(read: IndexBook, made: IndexBook) -> Iterator[Finding]:
+def _book_differences(read: IndexBook, made: IndexBook) -> Iterator[Finding]:
     if read.infos.keys() != made.infos.keys():
         odd = min(read.infos.keys() ^ made.infos.keys())
         why = "the book has it, the graph does not" if odd in read.infos else "it is missing"
         yield Finding(FACT, odd, why)
     for value_id in read.infos.keys() & made.infos.keys():
-        yield from _facts(value_id, read.infos[value_id], made.infos[value_id])
+        yield from _field_findings(value_id, read.infos[value_id], made.infos[value_id])
 
 
-def _facts(value_id: str, read: IndexInfo, made: IndexInfo) -> Iterator[Finding]:
+def _field_findings(value_id: str, read: IndexInfo, made: IndexInfo) -> Iterator[Finding]:
     for field in fields(IndexInfo):
         if field.name not in _FREE and getattr(read, field.name) != getattr(made, field.name):
             yield Finding(

@@ -52,7 +52,9 @@ def loads(text: str) -> IndexBook:
 
 def to_json(book: IndexBook) -> Json:
     """The book as a JSON document."""
-    document: Json = {"index_book": {name: _info(info) for name, info in book.infos.items()}}
+    document: Json = {
+        "index_book": {name: _info_document(info) for name, info in book.infos.items()}
+    }
     if book.findings:
         document["findings"] = [
             {"code": f.code, "where": f.where, "why": f.why, "hint": f.hint} for f in book.findings
@@ -60,11 +62,11 @@ def to_json(book: IndexBook) -> Json:
     return document
 
 
-def _info(info: IndexInfo) -> Json:
+def _info_document(info: IndexInfo) -> Json:
     made: Json = {
-        "axes": [_axis(axis) for axis in info.axes],
+        "axes": [_axis_document(axis) for axis in info.axes],
         "domain": _domain(info.domain),
-        "inputs": [_input(read) for read in info.inputs],
+        "inputs": [_input_document(read) for read in info.inputs],
     }
     if info.reduce_axes:
         made["reduce_axes"] = list(info.reduce_axes)
@@ -83,7 +85,7 @@ def _info(info: IndexInfo) -> Json:
     return made
 
 
-def _axis(axis: AxisVar) -> Json:
+def _axis_document(axis: AxisVar) -> Json:
     size = axis.size.name if isinstance(axis.size, Symbol) else axis.size
     return {"id": axis.id, "name": axis.name, "size": size, "kind": axis.kind.value}
 
@@ -95,7 +97,7 @@ def _domain(domain: Domain) -> Json:
     return made
 
 
-def _input(read: InputMap) -> Json:
+def _input_document(read: InputMap) -> Json:
     made: Json = {"value_id": read.value_id, "map": [str(e) for e in read.map]}
     if read.guards:
         made["guards"] = [str(guard) for guard in read.guards]

@@ -46,7 +46,9 @@ def findings(book: IndexBook) -> Iterator[Finding]:
     """Everything that is wrong with a book. Equal values that read equal ones in the same way, as
     those of equal layers do, are looked at once."""
     numbers: dict[Hashable, int] = {}
-    kinds = {key: numbers.setdefault(_kind(i), len(numbers)) for key, i in book.infos.items()}
+    kinds = {
+        key: numbers.setdefault(_kind_of_value(i), len(numbers)) for key, i in book.infos.items()
+    }
     known: dict[Hashable, tuple[Problem, ...]] = {}
     for value_id, info in book.infos.items():
         if info.scop and len({own.id for own in info.axes}) != len(info.axes):
@@ -64,7 +66,7 @@ def findings(book: IndexBook) -> Iterator[Finding]:
                 yield Finding(code, f"{value_id} reading {read.value_id}", why)
 
 
-def _kind(info: IndexInfo) -> Hashable:
+def _kind_of_value(info: IndexInfo) -> Hashable:
     """All that is asked of a value, without its ids."""
     axes = tuple((own.name, own.size) for own in info.axes)
     reduces = bool(info.reduce_axes)
@@ -106,10 +108,10 @@ def _input_problems(info: IndexInfo, read: InputMap, book: IndexBook) -> Iterato
             return
         yield from _divisors(expr)
     for k, expr in enumerate(read.map):
-        yield from _part(info, own, source, read, k, expr)
+        yield from _index_problems(info, own, source, read, k, expr)
 
 
-def _part(
+def _index_problems(
     info: IndexInfo, own: IndexInfo, source: IndexInfo, read: InputMap, k: int, expr: Expr
 ) -> Iterator[Problem]:
     """One expression: guarded where it is a remainder, in range, and with the atoms it runs by."""

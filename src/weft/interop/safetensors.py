@@ -33,7 +33,7 @@ from weft.interop.checkpoints import (
     write_ranks,
 )
 from weft.interop.tree_form import RESERVED, form_of, leaves_like, parsed, tree_of
-from weft.interop.weights.files import found_in, index_of, read, read_index, read_metadata
+from weft.interop.weights.files import found_in, index_of, read_index, read_metadata, read_weights
 from weft.interop.weights.safetensors import DTYPES
 from weft.ops.calls import public
 from weft.ops.nn.module import Module, own_state
@@ -58,7 +58,7 @@ def save(
     With `shard_bytes` it is several files of about that size at most, and an index beside them.
     With `mesh` all ranks of it call this together, and each writes a file; split tensors are
     written part by part, and load as wholes on any number of ranks."""
-    texts = _texts(metadata)
+    texts = _check_metadata(metadata)
     plain, splits = unsplit(tree)
     if not isinstance(mesh, Mesh | None):
         raise UserError(f"[save] mesh is {a_type(mesh)}; make one with weft.mesh")
@@ -72,7 +72,7 @@ def save(
         if mesh is not None:
             _write_ranks(target, pieces(tensors, splits, mesh), texts, mesh)
         elif shard_bytes is None:
-            _write(target, _content(tensors, texts))
+            _replace_file(target, _content(tensors, texts))
             _drop_shards(target)
         else:
             _write_shards(target, tensors, texts, shard_bytes)
@@ -80,7 +80,7 @@ def save(
         raise UserError(f"[save] cannot write {target}: {error.strerror}") from None
 
 
-def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
+def _check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     for key, value in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(value, str) or key == _TREE:
             raise UserError(f"[save] metadata maps texts to texts, but has {key!r}: {value!r}")
@@ -90,7 +90,7 @@ def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
 def _taken_apart(tree: Any) -> tuple[dict[str, Tensor], str | None]:
     """The tensors by name, and the structure where it is more than that."""
     plain = own_state(tree) if isinstance(tree, Module) else tree
-    if isinstance(plain, Mapping) and all(map(_is_plain, plain, plain.values())):
+    if isinstance(plain, Mapping) and all(map(_is_storable, plain, plain.values())):
         return dict(plain), None
     arrays = (np.ndarray, np.generic)
     held: dict[str, Tensor] = {}
@@ -99,7 +99,7 @@ def _taken_apart(tree: Any) -> tuple[dict[str, Tensor], str | None]:
     return held, json.dumps(form, separators=(",", ":"))
 
 
-def _is_plain(name: Any, value: Any) -> bool:
+def _is_storable(name: Any, value: Any) -> bool:
     known = isinstance(value, Tensor) and value.dtype.name in DTYPES.values()
     return isinstance(name, str) and name != RESERVED and known
 
@@ -124,7 +124,7 @@ def _note_type(name: str, dtype: DType, shape: Sequence[int], texts: dict[str, s
     return True
 
 
-def _write(target: Path, content: bytes) -> None:
+def _replace_file(target: Path, content: bytes) -> None:
     """Replace a file as a whole."""
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -148,12 +148,12 @@ def _write_shards(
     if type(most) is not int or most < 1:
         raise UserError(f"[save] shard_bytes is {most!r}; it must be a number of bytes over 0")
     old, tag = _shards_of(target) | _left_behind(target), secrets.token_hex(4)
-    groups = list(_groups(tensors, most))
+    groups = list(_file_groups(tensors, most))
     names: dict[str, str] = {}
     for number, group in enumerate(groups, 1):
         file = f"{target.stem}-{tag}-{number:05}-of-{len(groups):05}.safetensors"
         own: dict[str, str] = {}
-        _write(target.with_name(file), _content(group, own))
+        _replace_file(target.with_name(file), _content(group, own))
         texts |= own
         names |= dict.fromkeys(group, file)
     total = sum(tensor.nbytes for tensor in tensors.values())
@@ -164,7 +164,7 @@ def _write_index(
     target: Path, names: Mapping[str, str], metadata: Mapping[str, Any], old: set[str]
 ) -> None:
     index = {"metadata": metadata, "weight_map": names}
-    _write(index_of(target), json.dumps(index, indent=1).encode())
+    _replace_file(index_of(target), json.dumps(index, indent=1).encode())
     target.unlink(missing_ok=True)
     for file in old - set(names.values()):
         target.with_name(file).unlink(missing_ok=True)
@@ -180,7 +180,7 @@ def _write_ranks(
         _note_type(piece.name, piece.held.dtype, piece.shape, texts)
 
     def write(file: str, tensors: Mapping[str, Tensor]) -> None:
-        _write(target.with_name(file), _content(tensors, {}))
+        _replace_file(target.with_name(file), _content(tensors, {}))
 
     names = write_ranks(target, found, mesh, write)
     if mesh.rank == 0:
@@ -188,7 +188,7 @@ def _write_ranks(
     together(mesh, "the index is written")
 
 
-def _groups(tensors: Mapping[str, Tensor], most: int) -> Iterator[dict[str, Tensor]]:
+def _file_groups(tensors: Mapping[str, Tensor], most: int) -> Iterator[dict[str, Tensor]]:
     """Tensors in order, in groups of so many bytes; one that is larger is a group of its own."""
     group: dict[str, Tensor] = {}
     size = 0
@@ -250,7 +250,7 @@ def load(path: Pathlike, like: Any = None, *, dtype: Any = None, packed: bool = 
 
 def _load_tensors(path: Pathlike, like: Any, dtype: Any, packed: bool) -> Any:
     source = found_in(Path(path))
-    tensors, texts = read(source, _float(dtype), packed)
+    tensors, texts = read_weights(source, _check_float_dtype(dtype), packed)
     form = parsed(texts[_TREE], str(source)) if _TREE in texts else None
     if like is None:
         return tensors if form is None else tree_of(form, tensors, str(source))
@@ -265,7 +265,7 @@ def _load_tensors(path: Pathlike, like: Any, dtype: Any, packed: bool) -> Any:
     return unflatten(structure, [x.numpy() if isinstance(old, kinds) else x for x, old in pairs])
 
 
-def _float(dtype: Any) -> DType | None:
+def _check_float_dtype(dtype: Any) -> DType | None:
     wanted = None if dtype is None else as_dtype(dtype)
     if wanted is not None and wanted.kind is not Kind.FLOAT:
         raise UserError(f"[load] dtype is {dtype!s}; floats are cast to it, so it must be a float")

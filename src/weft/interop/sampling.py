@@ -37,7 +37,7 @@ def grid_sampled(
         near = rows[..., rank - 1 - axis]
         at = (near + 1) / 2 * (size - 1) if corners else ((near + 1) * size - 1) / 2
         if mode != "cubic":
-            at = _inside(at, size, padding, corners)
+            at = _bring_inside(at, size, padding, corners)
         elif moved:
             at = _move_inside(at, size, padding, corners)
         places.append(_w.round(at) if mode == "nearest" else at)
@@ -114,7 +114,7 @@ def _reflect_places(at: Tensor, size: int, corners: bool) -> Any:
     return _w.where(apart > span, 2 * span - apart, apart) + low
 
 
-def _inside(at: Tensor, size: int, padding: str, corners: bool) -> Any:
+def _bring_inside(at: Tensor, size: int, padding: str, corners: bool) -> Any:
     """Places brought to where elements are; with "zeros" they stay where they are."""
     if padding == "zeros":
         return at

@@ -37,7 +37,7 @@ def _form(tree: Any, path: str, held: dict[str, Tensor], depth: int) -> Form:
     parts = children(tree)
     if parts is None:
         return _leaf(tree, path, held)
-    steps = [_step(name) for name, _ in parts]
+    steps = [_name_step(name) for name, _ in parts]
     of = [
         _form(part, f"{path}.{step}" if path else step, held, depth + 1)
         for step, (_, part) in zip(steps, parts, strict=True)
@@ -84,7 +84,7 @@ def _leaf(value: Any, path: str, held: dict[str, Tensor]) -> Form:
     )
 
 
-def _step(name: str) -> str:
+def _name_step(name: str) -> str:
     """`.weight`, `['a']` and `[0]` as parts of a dotted name."""
     return name.strip(".[]").strip("'\"")
 
@@ -100,12 +100,12 @@ def parsed(text: str, source: str) -> Form:
         raise UserError(
             f"[load] the structure in {source} is no JSON; the file is damaged"
         ) from None
-    _check(form, source, 0)
+    _check_form(form, source, 0)
     found: Form = form
     return found
 
 
-def _check(form: Any, source: str, depth: int) -> None:
+def _check_form(form: Any, source: str, depth: int) -> None:
     """Say so where a form is not one that `form_of` writes."""
     wrong = UserError(f"[load] the structure in {source} is not one that weft.save writes")
     if not isinstance(form, dict) or depth > _DEEPEST:
@@ -133,7 +133,7 @@ def _check(form: Any, source: str, depth: int) -> None:
         if set(order) != set(names):
             raise wrong
     for child in of:
-        _check(child, source, depth + 1)
+        _check_form(child, source, depth + 1)
 
 
 def _is_list_of_keys(keys: Any) -> bool:
@@ -194,7 +194,7 @@ def _fill(
     form: Form, like: Form, tensors: tuple[Any, Any], source: str, path: str, found: list[Any]
 ) -> None:
     where = path or "the whole"
-    if _shape(form) != _shape(like):
+    if _form_head(form) != _form_head(like):
         raise UserError(
             f"[load] {where} is {_tell(form)} in {source}, and {_tell(like)} in what is wanted"
         )
@@ -212,7 +212,7 @@ def _fill(
         found.append(value)
 
 
-def _shape(form: Form) -> Any:
+def _form_head(form: Form) -> Any:
     """What two forms have in common where one can be read as the other."""
     if "of" not in form:
         return "tensor" if "tensor" in form else "none" if form.get("value", 0) is None else "value"
@@ -221,7 +221,7 @@ def _shape(form: Form) -> Any:
 
 def _tell(form: Form) -> str:
     if "of" not in form:
-        return {"tensor": "a tensor", "none": "None", "value": "a number or text"}[_shape(form)]
+        return {"tensor": "a tensor", "none": "None", "value": "a number or text"}[_form_head(form)]
     if "object" in form:
         return f"{form['object']} with {_list_names(form['names'])}"
     if "dict" in form:

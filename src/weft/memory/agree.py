@@ -26,7 +26,7 @@ def agree(read: BufferMap, module: Module, donated: Iterable[str] = ()) -> None:
     found = [finding for share in read.shares for finding in _share(share, assignment)]
     if not found:
         assignment.copies = list(_copies(module, read))
-        found = list(_differences(read, assignment.result()))
+        found = list(_buffer_differences(read, assignment.result()))
     if found:
         raise SpecViolation.of(found)
 
@@ -51,7 +51,7 @@ def _copies(module: Module, read: BufferMap) -> Iterator[Copy]:
                 yield Copy(kernel.name, output.base, output.tensor, size, why)
 
 
-def _differences(read: BufferMap, wanted: BufferMap) -> Iterator[Finding]:
+def _buffer_differences(read: BufferMap, wanted: BufferMap) -> Iterator[Finding]:
     for name in sorted(read.refs.keys() ^ wanted.refs.keys()):
         known = "the kernels have no such tensor" if name in read.refs else "it has no buffer"
         yield Finding("BufferName", name, known)
@@ -59,7 +59,7 @@ def _differences(read: BufferMap, wanted: BufferMap) -> Iterator[Finding]:
         shown = "; ".join(f"{c.source} to {c.target} before {c.before}" for c in wanted.copies)
         yield Finding("BufferCopy", "the copies", f"what must be copied is: {shown or 'nothing'}")
     for name in read.refs.keys() & wanted.refs.keys():
-        yield from _tensor(name, read, wanted)
+        yield from _tensor_findings(name, read, wanted)
     for share in read.shares:
         first, second = (read.refs.get(name) for name in (share.first, share.second))
         if first and second and first.buffer != second.buffer:
@@ -68,7 +68,7 @@ def _differences(read: BufferMap, wanted: BufferMap) -> Iterator[Finding]:
     yield from _arena(read)
 
 
-def _tensor(name: str, read: BufferMap, wanted: BufferMap) -> Iterator[Finding]:
+def _tensor_findings(name: str, read: BufferMap, wanted: BufferMap) -> Iterator[Finding]:
     got, need = _describe_place(read.refs[name]), _describe_place(wanted.refs[name])
     got["life"], need["life"] = read.lives.get(name), wanted.lives.get(name)
     for field, value in need.items():

@@ -168,7 +168,7 @@ class Assignment:
         taken: dict[str, Output] = {}
         results.sort(key=lambda o: self._handed_out[o.tensor])
         for output in results:
-            read = _sources(kernel, output)
+            read = _tensors_behind(kernel, output)
             fit = [n for n in given if n in read and self._may_reuse(number, kernel, output, n)]
             self._fits[output.tensor] = fit
         for output in sorted(results, key=lambda o: len(self._fits[o.tensor])):
@@ -220,7 +220,9 @@ class Assignment:
         # What has to look at the whole body comes last.
         if kernel.pattern not in _IN_PLACE or not _one_row_at_a_time(kernel):
             return False
-        if len(kernel.outputs) > 1 and not (_one_pass(kernel) and _reads(kernel, output, name)):
+        if len(kernel.outputs) > 1 and not (
+            _one_pass(kernel) and _is_made_from(kernel, output, name)
+        ):
             return False
         if _is_read_again(kernel, output, name):
             return False
@@ -371,10 +373,10 @@ def _one_pass(kernel: Kernel) -> bool:
     return len(spaces) == 1 and reduced.isdisjoint(*spaces)
 
 
-def _reads(kernel: Kernel, output: Output, name: str) -> bool:
+def _is_made_from(kernel: Kernel, output: Output, name: str) -> bool:
     """Whether the value of an output is computed from a tensor, which then is read before the
     output is written."""
-    return name in _sources(kernel, output)
+    return name in _tensors_behind(kernel, output)
 
 
 def _is_read_again(kernel: Kernel, output: Output, name: str) -> bool:
@@ -386,23 +388,25 @@ def _is_read_again(kernel: Kernel, output: Output, name: str) -> bool:
         if isinstance(let.expr, Read) and let.expr.tensor == name
     ]
     loops = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
-    inside = {found.name for found in _made_of(kernel, [n for let in loops for n in operands(let)])}
+    inside = {
+        found.name for found in _lets_behind(kernel, [n for let in loops for n in operands(let)])
+    }
     before = (
         len(reads) == 1
         and reads[0] not in inside
         and any(let.name == reads[0] for let in kernel.body)
     )
     others = (found for found in kernel.outputs if found is not output)
-    return not before and any(name in _sources(kernel, other) for other in others)
+    return not before and any(name in _tensors_behind(kernel, other) for other in others)
 
 
-def _sources(kernel: Kernel, output: Output) -> set[str]:
+def _tensors_behind(kernel: Kernel, output: Output) -> set[str]:
     """The tensors that the value of an output is computed from."""
-    found = _made_of(kernel, [output.value])
+    found = _lets_behind(kernel, [output.value])
     return {let.expr.tensor for let in found if isinstance(let.expr, Read)}
 
 
-def _made_of(kernel: Kernel, names: Iterable[str]) -> list[Let]:
+def _lets_behind(kernel: Kernel, names: Iterable[str]) -> list[Let]:
     """Values by name, and all that they are computed from."""
     lets = {let.name: let for let in kernel.body}
     stack = list(dict.fromkeys(names))
@@ -423,16 +427,16 @@ def _same_elements(
     is carried whole replaces elements of its base by what it read before."""
     if kernel.opaque is not None:
         return True
-    target = _address(output.index, tensors[output.tensor])
+    target = _element_number(output.index, tensors[output.tensor])
     reads = [
         let.expr
         for let in walk(kernel.body)
         if isinstance(let.expr, Read) and let.expr.tensor == name
     ]
-    return all(_address(read.index, tensors[name]) is target for read in reads)
+    return all(_element_number(read.index, tensors[name]) is target for read in reads)
 
 
-def _address(index: tuple[Expr, ...], tensor: Tensor) -> Expr:
+def _element_number(index: tuple[Expr, ...], tensor: Tensor) -> Expr:
     return linear(index, row_major(tensor.shape))
 
 

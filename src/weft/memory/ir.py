@@ -121,11 +121,11 @@ class BufferMap:
         `noalias`, whatever other kernels do with their buffers."""
         refs = [self.refs[name] for name in names]
         own = (
-            ref if ref.noalias or not _alone(ref, refs) else replace(ref, noalias=True)
+            ref if ref.noalias or not _overlaps_no_other(ref, refs) else replace(ref, noalias=True)
             for ref in refs
         )
         return {ref.tensor: ref for ref in own}
 
 
-def _alone(ref: MemRef, others: Sequence[MemRef]) -> bool:
+def _overlaps_no_other(ref: MemRef, others: Sequence[MemRef]) -> bool:
     return not any(o is not ref and o.buffer.overlaps(ref.buffer) for o in others)

@@ -28,7 +28,7 @@ def loads(text: str) -> BufferMap:
 
 def to_json(buffers: BufferMap) -> Json:
     """The map as a JSON document."""
-    tensors = [_tensor(ref, buffers.lives.get(name)) for name, ref in buffers.refs.items()]
+    tensors = [_tensor_document(ref, buffers.lives.get(name)) for name, ref in buffers.refs.items()]
     copies = [
         {"before": c.before, "source": c.source, "target": c.target, "bytes": c.bytes, "why": c.why}
         for c in buffers.copies
@@ -41,7 +41,7 @@ def to_json(buffers: BufferMap) -> Json:
     return {"memory": {**document, "copies": copies, "shares": shares}}
 
 
-def _tensor(ref: MemRef, life: tuple[int, int] | None) -> Json:
+def _tensor_document(ref: MemRef, life: tuple[int, int] | None) -> Json:
     buffer = ref.buffer
     found: Json = {
         "name": ref.tensor,

@@ -184,7 +184,7 @@ def _beside_number(x: Tensor, value: Any, line: Line | None, floating: bool) -> 
     return node, constant
 
 
-def _result(node: Node, name: str, *operands: Any) -> Tensor:
+def _result_tensor(node: Node, name: str, *operands: Any) -> Tensor:
     """The tensor of an instruction on these operands."""
     result = Tensor(node)
     if any(isinstance(x, Tensor) and x._wants_grad for x in operands):
@@ -220,7 +220,7 @@ def binary(name: str, x: Any, y: Any, called: str = "", floating: bool = False) 
         node = arena_for(a).emit(found, (a, b), line)
     except MISTAKES as error:
         raise explained(called or name, error, line) from None
-    return _result(node, name, x, y)
+    return _result_tensor(node, name, x, y)
 
 
 def comparison(op: str, x: Any, y: Any) -> Tensor:
@@ -253,4 +253,4 @@ def unary(name: str, x: Any, called: str = "", floating: bool = False) -> Tensor
         node = arena.emit(plain_form(name, node.type), (node,), line)
     except MISTAKES as error:
         raise explained(called or name, error, line) from None
-    return _result(node, name, x)
+    return _result_tensor(node, name, x)

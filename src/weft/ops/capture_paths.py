@@ -241,7 +241,7 @@ def reached_by(function: Any, most: int = _MOST_STEPS) -> Iterator[tuple[tuple[S
     left = most
     while queue:
         holder, way, above = queue.popleft()
-        for step in _steps(holder, functions):
+        for step in _steps_from(holder, functions):
             left -= 1
             if not left:
                 return
@@ -262,7 +262,7 @@ _PLAIN = (str, bytes, int, float, complex, type(None))
 _ENDS = (Tensor, *_PLAIN)
 
 
-def _steps(holder: Any, functions: set[int]) -> Iterator[Step]:
+def _steps_from(holder: Any, functions: set[int]) -> Iterator[Step]:
     """The steps on from a holder. A function is left once only, whoever calls it."""
     if isinstance(holder, FunctionType):
         if id(holder) not in functions:
@@ -270,11 +270,13 @@ def _steps(holder: Any, functions: set[int]) -> Iterator[Step]:
             yield from _from_function(holder)
     elif isinstance(holder, dict):
         yield from (
-            _item(dict.get, key) for key in list(islice(holder, _MOST_ITEMS)) if _is_plain(key)
+            _item_step(dict.get, key)
+            for key in list(islice(holder, _MOST_ITEMS))
+            if _is_plain_key(key)
         )
     elif isinstance(holder, list | tuple):
         read = list.__getitem__ if isinstance(holder, list) else tuple.__getitem__
-        yield from (_item(read, index) for index in range(min(len(holder), _MOST_ITEMS)))
+        yield from (_item_step(read, index) for index in range(min(len(holder), _MOST_ITEMS)))
     elif isinstance(holder, MethodType):
         yield from (Step(getattr, "__self__", ""), Step(getattr, "__func__", ""))
     elif isinstance(holder, partial):
@@ -285,7 +287,7 @@ def _steps(holder: Any, functions: set[int]) -> Iterator[Step]:
         yield Step(_referent, None, "")
     elif isinstance(holder, type | ModuleType):
         yield from _from_namespace(holder)
-    elif "__wrapped__" in _attributes(holder):  # a function that another one was made of
+    elif "__wrapped__" in _attributes_of(holder):  # a function that another one was made of
         yield Step(getattr, "__wrapped__", "")
     else:
         yield from _from_instance(holder)
@@ -298,7 +300,7 @@ def _from_function(function: FunctionType) -> Iterator[Step]:
         yield Step(getattr, "__wrapped__", "")
     if _is_foreign(function.__globals__.get("__name__")):
         return
-    for name in sorted(_names(function.__code__)):
+    for name in sorted(_names_in_code(function.__code__)):
         if name in function.__globals__:
             yield Step(_global, name, name)
     if function.__defaults__:
@@ -319,7 +321,7 @@ def _from_namespace(space: type | ModuleType) -> Iterator[Step]:
 
 def _from_instance(holder: Any) -> Iterator[Step]:
     """The attributes of an instance, those of its class, and what the class's functions use."""
-    names = dict.fromkeys(_attributes(holder))
+    names = dict.fromkeys(_attributes_of(holder))
     computed: set[str] = set()
     for base in type(holder).__mro__:
         more, read = (_offered_for_ever if _is_foreign(base.__module__) else _list_offered)(base)
@@ -342,13 +344,13 @@ def _list_offered(base: type) -> tuple[list[str], list[str]]:
 _offered_for_ever = cache(_list_offered)
 
 
-def _names(code: CodeType) -> set[str]:
+def _names_in_code(code: CodeType) -> set[str]:
     """The globals and attributes that code names, with the functions written inside it."""
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*map(_names, inner))
+    return set(code.co_names).union(*map(_names_in_code, inner))
 
 
-def _attributes(holder: Any) -> dict[str, Any]:
+def _attributes_of(holder: Any) -> dict[str, Any]:
     if isinstance(holder, Holder):
         return attributes(holder)
     try:
@@ -362,17 +364,17 @@ def _is_foreign(module: object) -> bool:
     return not isinstance(module, str) or module.partition(".")[0] in FOREIGN
 
 
-def _is_plain(key: object) -> bool:
+def _is_plain_key(key: object) -> bool:
     """Whether a key may be kept: it keeps nothing else alive."""
     if type(key) is tuple:
-        return all(map(_is_plain, key))
+        return all(map(_is_plain_key, key))
     return isinstance(key, (*_PLAIN, Enum))
 
 
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def _item(read: Callable[[Any, Any], Any], key: Any) -> Step:
+def _item_step(read: Callable[[Any, Any], Any], key: Any) -> Step:
     return Step(read, key, f"[{key!r}]")
 
 

@@ -54,13 +54,13 @@ def trace_body(
         result = function(*arguments)
         watched.check_returned(name, result)
         leaves, shape = flatten(result)
-        results = [_result(name, leaf)._node for leaf in leaves]
+        results = [_result_as_tensor(name, leaf)._node for leaf in leaves]
     token = last_token(arena)
     roots = results if token is None else [*results, token]
     return Body(arena, parameters, results, shape, captured(arena, roots))
 
 
-def _result(name: str, leaf: Any) -> Tensor:
+def _result_as_tensor(name: str, leaf: Any) -> Tensor:
     if isinstance(leaf, Tensor):
         return leaf
     try:

@@ -205,7 +205,7 @@ class CustomJvp(_Custom):
                 return with_tensors(result[1])
 
             still = [zeros_like(asarray(leaf)) for leaf in leaves]
-            moved = _floats(still)
+            moved = _are_smooth(still)
             given = [x for x, smooth in zip(still, moved, strict=True) if smooth]
 
             def of_floats(*tangents: Any) -> Any:
@@ -222,7 +222,7 @@ class CustomJvp(_Custom):
         return ahead, back
 
 
-def _floats(tensors: Sequence[Tensor]) -> list[bool]:
+def _are_smooth(tensors: Sequence[Tensor]) -> list[bool]:
     return [is_smooth(tensor.type) for tensor in tensors]
 
 
@@ -247,7 +247,7 @@ class _Call:
         own = len(traced.trace.returned)
         results, kept = tensors[: shape.leaf_count], tensors[shape.leaf_count : own]
         inputs = [tensor for tensor in self.arguments.tensors if is_smooth(tensor.type)]
-        if not inputs or not any(_floats(results)):
+        if not inputs or not any(_are_smooth(results)):
             return unflatten(shape, results)
         back = self._way_back(traced, backward, results, kept)
         return unflatten(shape, self._joined(results, kept, inputs, traced, back))

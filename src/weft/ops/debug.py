@@ -35,7 +35,7 @@ def print(template: str, /, *args: Any, **kwargs: Any) -> None:  # noqa: A001
             f"the first argument is {a_type(template)}; it must be the text to print, such as "
             "'x = {}'"
         )
-    _check(template, args, kwargs)
+    _check_template(template, args, kwargs)
 
     def printed(*values: Any, **named: Any) -> None:
         shown = [_show_array(value) for value in values]
@@ -45,7 +45,7 @@ def print(template: str, /, *args: Any, **kwargs: Any) -> None:  # noqa: A001
     effect(printed, args, kwargs)
 
 
-def _check(template: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_template(template: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Every field of the template has a value, and every value a field."""
     used: set[int | str] = set()
     try:

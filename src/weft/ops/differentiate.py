@@ -95,7 +95,7 @@ def is_smooth(kind: TensorType) -> bool:
     return kind.dtype.is_float or kind.dtype.is_complex
 
 
-def _ask(
+def _make_question(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],
@@ -145,7 +145,7 @@ def _argnums(given: Any, count: int, name: str) -> tuple[list[int], bool]:
     return [number % count for number in numbers], single
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _function_name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", "function")
 
 
@@ -166,9 +166,9 @@ def value_and_grad(
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            numbers, single = _argnums(argnums, len(args), _name(function))
-            asked = _ask(function, args, kwargs, set(numbers), has_aux=has_aux)
-            _check_scalar(asked.traced.trace, has_aux, _name(function))
+            numbers, single = _argnums(argnums, len(args), _function_name(function))
+            asked = _make_question(function, args, kwargs, set(numbers), has_aux=has_aux)
+            _check_scalar(asked.traced.trace, has_aux, _function_name(function))
             slopes = program_gradient(asked.program, asked.wanted, classes=asked.classes)
             made = asked.with_less_kept(slopes)
             results = asked.traced.emit(made)
@@ -232,7 +232,7 @@ def vjp(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any
     """`(function(*primals), pullback)`: the pullback takes a cotangent in the structure of the
     result and answers the cotangents of all arguments, as a tuple."""
     check_function("vjp", function)
-    asked = _ask(function, primals, {}, set(range(len(primals))))
+    asked = _make_question(function, primals, {}, set(range(len(primals))))
     traced = asked.traced
     results = traced.emit(traced.trace.program)
     value = traced.results(results)
@@ -267,7 +267,7 @@ def jvp(
             raise UserError(f"jvp takes a tuple of {what}, not {a_type(given)}")
     if len(primals) != len(tangents):
         raise UserError(f"{len(primals)} arguments but {len(tangents)} tangents")
-    asked = _ask(function, primals, {}, set(range(len(primals))))
+    asked = _make_question(function, primals, {}, set(range(len(primals))))
     traced = asked.traced
     leaves, shape = flatten(tuple(tangents))
     if shape.children != asked.shapes:
@@ -287,7 +287,7 @@ def linearize(function: Callable[..., Any], *primals: Any) -> tuple[Any, Callabl
     """`(function(*primals), pushforward)`: the pushforward takes a tangent for each argument and
     answers the tangent of the result, as `jvp` does; the function is traced once."""
     check_function("linearize", function)
-    asked = _ask(function, primals, {}, set(range(len(primals))))
+    asked = _make_question(function, primals, {}, set(range(len(primals))))
     traced = asked.traced
     traced.check_stateless("linearize", "return it from the function instead")
     results = traced.emit(traced.trace.program)
@@ -342,10 +342,10 @@ def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            numbers, single = _argnums(argnums, len(args), _name(function))
-            asked = _ask(function, args, kwargs, set(numbers))
+            numbers, single = _argnums(argnums, len(args), _function_name(function))
+            asked = _make_question(function, args, kwargs, set(numbers))
             asked.traced.check_stateless("jacobian", "call it without training=True")
-            sizes = _row_counts(asked, _name(function))
+            sizes = _row_counts(asked, _function_name(function))
             made = _rows_program(asked, sum(sizes))
             everything = asked.traced.emit(made, _identity(asked, sizes))
             results = everything[asked.traced.count :]
@@ -355,7 +355,7 @@ def jacobian(function: Callable[..., Any], argnums: int | Sequence[int] = 0) -> 
         places = sorted(set(numbers))
         rows, start = [], 0
         for kind, size in zip(asked.traced.trace.returned, sizes, strict=True):
-            parts = [_block(result, start, size, kind) for result in results]
+            parts = [_rows_of_result(result, start, size, kind) for result in results]
             found = asked.per_argument(parts)
             rows.append(found[0] if single else tuple(found[places.index(n)] for n in numbers))
             start += size
@@ -401,7 +401,7 @@ def _identity(asked: _Question, sizes: Sequence[int]) -> list[Node]:
     return found
 
 
-def _block(rows: Tensor, start: int, size: int, kind: TensorType) -> Tensor:
+def _rows_of_result(rows: Tensor, start: int, size: int, kind: TensorType) -> Tensor:
     """The rows of one result, with its axes in place of their number."""
     return reshape(rows[start : start + size], kind.static_shape + rows.type.static_shape[1:])
 

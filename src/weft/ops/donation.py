@@ -19,7 +19,7 @@ from weft.ops.tensor import Tensor
 from weft.ops.versions import Key
 
 
-def part(
+def copy_shared_inputs(
     inputs: list[Any], places: Sequence[int], owners: Sequence[Any], key: Key, home: Arena
 ) -> None:
     """A donated input that is the caller's own array, a constant, memory that nobody may write, or

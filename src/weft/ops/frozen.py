@@ -31,7 +31,7 @@ class FrozenNumbers:
 
     def __init__(self, function: Callable[..., Any], arguments: Structure) -> None:
         self.function = function
-        self.sources = _sources(function, arguments)
+        self.sources = _number_sources(function, arguments)
 
     def __enter__(self) -> None:
         _SEEDS.watch()
@@ -62,7 +62,7 @@ def _warn(function: Callable[..., Any], moved: list[str]) -> None:
 # -- generators that are there before ------------------------------------------------------------
 
 
-def _sources(function: Any, arguments: Structure) -> list[Source]:
+def _number_sources(function: Any, arguments: Structure) -> list[Source]:
     """Where numbers may come from: the generators of the process, those that a function reaches
     from where it was written, and those that its arguments have as settings."""
     found: list[Source] = [("Python's random module", random.getstate)]
@@ -86,14 +86,14 @@ def _settings(arguments: Structure, kinds: dict[type, None]) -> Iterator[Any]:
     for child in arguments.children:
         if child.kind is not None:
             kinds[child.kind] = None
-            yield from _flat(child.rest)
+            yield from _items_of_tuples(child.rest)
             yield from _settings(child, kinds)
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def _items_of_tuples(value: Any) -> Iterator[Any]:
     if isinstance(value, tuple):
         for item in value:
-            yield from _flat(item)
+            yield from _items_of_tuples(item)
     else:
         yield value
 

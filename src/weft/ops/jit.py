@@ -39,7 +39,7 @@ from weft.foundation.lines import failing_line, user_line
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import MISTAKES, explained, public
 from weft.ops.capture_paths import ways_to
-from weft.ops.donation import Claim, check_there, part
+from weft.ops.donation import Claim, check_there, copy_shared_inputs
 from weft.ops.frozen import FrozenNumbers
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.cache import PROGRAMS
@@ -179,14 +179,14 @@ class Jitted:
             data = ready.other_data
         holder = ready.holder(owners) if owners else None
         if taken.places:
-            part(inputs, taken.places, taken.owners, version.key, home)
+            copy_shared_inputs(inputs, taken.places, taken.owners, version.key, home)
         compiled = version.compiled
         assert isinstance(compiled, Prepared)
         claim = taken.claim() if ready.donated else None
         try:
             results = execute(compiled, inputs, 0, holder, data)
         except BaseException as error:
-            _give_up(error, claim, version)
+            _raise_for_call(error, claim, version)
             raise
         if ready.results is not None:
             made_of = ready.results.made_of(home, results, inputs, taken.handed)
@@ -215,12 +215,12 @@ class Jitted:
         owners = [leaves[place] for place in donated]
         check_there(inputs)
         if donated:
-            part(inputs, donated, owners, version.key, home)
+            copy_shared_inputs(inputs, donated, owners, version.key, home)
         claim = Claim(owners) if donated else None
         try:
             results, types = _execute(version, inputs, tensors)
         except BaseException as error:
-            _give_up(error, claim, version)
+            _raise_for_call(error, claim, version)
             raise
         made = [Tensor(home.leaf(*pair)) for pair in zip(results, types, strict=True)]
         _carry(kept_state(version.traced.state, donated), made, (args, kwargs))
@@ -528,7 +528,7 @@ def _execute(
     return execute(compiled, inputs), traced.results
 
 
-def _give_up(error: BaseException, claim: Claim | None, version: Version) -> None:
+def _raise_for_call(error: BaseException, claim: Claim | None, version: Version) -> None:
     """A call failed: its donated arguments can be read again if it surely has not written to them,
     and what is wrong with the program is told by the lines that wrote it."""
     if claim is not None:

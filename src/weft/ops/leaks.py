@@ -66,7 +66,7 @@ def _holder(tensor: Any) -> tuple[str, str]:
     for referrer in gc.get_referrers(tensor):
         if isinstance(referrer, dict):
             return _holding_dict(referrer, _name_in(referrer, tensor))
-        attributes = _attributes(referrer)
+        attributes = _attributes_of(referrer)
         name = _name_in(attributes or {}, tensor)
         if name:
             return f"the attribute {name} of {a_type(referrer)}", name
@@ -82,14 +82,14 @@ def _owners(tensor: Any) -> Iterator[Any]:
     for referrer in gc.get_referrers(tensor):
         yield referrer
         if isinstance(referrer, dict):
-            yield from (x for x in gc.get_referrers(referrer) if _attributes(x) is referrer)
+            yield from (x for x in gc.get_referrers(referrer) if _attributes_of(x) is referrer)
 
 
 def _holding_dict(holder: dict[Any, Any], name: str) -> tuple[str, str]:
     if "__builtins__" in holder:
         return f"the global {name}", name
     for owner in gc.get_referrers(holder):
-        if _attributes(owner) is holder:
+        if _attributes_of(owner) is holder:
             return f"the attribute {name} of {a_type(owner)}", name
     return f"a dict, under {name}", ""
 
@@ -101,7 +101,7 @@ def _name_in(holder: dict[Any, Any], tensor: Any) -> str:
     return ""
 
 
-def _attributes(value: Any) -> dict[str, Any] | None:
+def _attributes_of(value: Any) -> dict[str, Any] | None:
     if isinstance(value, Holder):
         return attributes(value)
     try:

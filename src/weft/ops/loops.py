@@ -104,7 +104,7 @@ def associative_scan(
 
     def combined(earlier: Trees, later: Trees) -> Trees:
         given = [
-            unflatten(structure, [moveaxis(x, 0, _at(x, axis)) for x in side])
+            unflatten(structure, [moveaxis(x, 0, _axis_from_front(x, axis)) for x in side])
             for side in (earlier, later)
         ]
         found, shape = flatten(function(*given))
@@ -115,17 +115,17 @@ def associative_scan(
     made = _all_so_far(combined, tensors, sizes.pop())
     if reverse:
         made = [flip(tensor, axis=0) for tensor in made]
-    return unflatten(structure, [moveaxis(x, 0, _at(x, axis)) for x in made])
+    return unflatten(structure, [moveaxis(x, 0, _axis_from_front(x, axis)) for x in made])
 
 
-def _at(x: Tensor, axis: int) -> int:
+def _axis_from_front(x: Tensor, axis: int) -> int:
     return normalise_axis(axis, x.ndim)
 
 
 def _in_front(x: Tensor, axis: int) -> Tensor:
     if not x.ndim:
         raise SpecViolation("RankMismatch", "an element is a scalar, which has no axis", "stack it")
-    return moveaxis(x, _at(x, axis), 0)
+    return moveaxis(x, _axis_from_front(x, axis), 0)
 
 
 def _all_so_far(combined: Callable[[Trees, Trees], Trees], elements: Trees, size: int) -> Trees:

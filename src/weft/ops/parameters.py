@@ -78,7 +78,9 @@ class Parameters:
                 "the names of its axes that have no fixed size",
                 "InvalidDynamic",
             )
-        return {self.position("dynamic", item): _axes(item, axes) for item, axes in given.items()}
+        return {
+            self.position("dynamic", item): _check_axes(item, axes) for item, axes in given.items()
+        }
 
     def owners(self, structure: Structure) -> list[int]:
         """For every leaf, the position of the parameter it belongs to; -1 where there is none."""
@@ -149,7 +151,7 @@ def _list_keywords(kwargs: Structure) -> list[tuple[str, Structure]]:
     return list(zip(map(str, names), kwargs.children, strict=True))
 
 
-def _axes(item: int | str, axes: Any) -> dict[int, str]:
+def _check_axes(item: int | str, axes: Any) -> dict[int, str]:
     good = isinstance(axes, Mapping) and all(
         type(axis) is int and isinstance(name, str) and name for axis, name in axes.items()
     )

@@ -55,11 +55,11 @@ def promoted(left: DType, right: DType) -> DType:
         wide = high is CF64 or low is F64 or low is CF64
         return CF64 if wide else CF32
     if high.is_float:
-        return _floats(low, high) if low.is_float else high
-    return _integers(left, right)
+        return _promote_floats(low, high) if low.is_float else high
+    return _promote_integers(left, right)
 
 
-def _floats(left: DType, right: DType) -> DType:
+def _promote_floats(left: DType, right: DType) -> DType:
     if {left, right} == {F16, BF16}:
         return F32
     if left.bits == right.bits:
@@ -67,7 +67,7 @@ def _floats(left: DType, right: DType) -> DType:
     return left if left.bits > right.bits else right
 
 
-def _integers(left: DType, right: DType) -> DType:
+def _promote_integers(left: DType, right: DType) -> DType:
     if left.kind is right.kind:
         return left if left.bits > right.bits else right
     signed, unsigned = (left, right) if left.is_signed else (right, left)

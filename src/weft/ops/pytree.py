@@ -73,7 +73,7 @@ def _keys(rest: Any, count: int) -> list[str]:
     return [f"[{key!r}]" for key in rest]
 
 
-def _fields(rest: Any, count: int) -> list[str]:
+def _field_names(rest: Any, count: int) -> list[str]:
     return [f".{name}" for name in rest]
 
 
@@ -214,14 +214,14 @@ def _dataclass_node(cls: Any) -> Node:
         return made
 
     def field_names(rest: Any, count: int) -> list[str]:
-        return _fields(rest[0], count)
+        return _field_names(rest[0], count)
 
     return Node(flatten, unflatten, field_names)
 
 
 def _named_tuple_node(kind: Any) -> Node:
     names = tuple(kind._fields)
-    return Node(lambda x: (tuple(x), names), lambda rest, c: kind(*c), _fields)
+    return Node(lambda x: (tuple(x), names), lambda rest, c: kind(*c), _field_names)
 
 
 def _node_of(kind: type) -> Node | None:

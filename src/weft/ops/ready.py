@@ -261,9 +261,9 @@ class Ready:
         own = handed if traced.is_plain and not self.state else []
         self.results = results_of(traced.structure, self.kinds, own, frozenset(donated))
         """How what is handed on is made; None: nothing is."""
-        self.data = _data(self._slots, False)
+        self.data = _data_positions(self._slots, False)
         """The positions of the inputs that are of no module."""
-        self.other_data = _data(self._slots, True)
+        self.other_data = _data_positions(self._slots, True)
         """Those that are of no group either."""
         self._holder: object = None
         self._parts: list[ref[Any]] = []
@@ -388,7 +388,7 @@ def _one_tensor(slot: Slot) -> TensorType | None:
     return None
 
 
-def _data(slots: Sequence[Slot], in_groups: bool) -> list[int]:
+def _data_positions(slots: Sequence[Slot], in_groups: bool) -> list[int]:
     """The positions of the inputs that are of no module, nor of a group."""
     found: list[int] = []
     at = 0

@@ -85,13 +85,13 @@ def captured(
 def _wrap_results(recipe: Recipe, nodes: list[Node], operands: Sequence[Tensor]) -> Any:
     wanted = True in [tensor._wants_grad for tensor in operands]
     if recipe.holder is None:
-        return _tensor(nodes[0], wanted)
-    tensors = [_tensor(node, wanted) for node in nodes]
+        return _tensor_of_node(nodes[0], wanted)
+    tensors = [_tensor_of_node(node, wanted) for node in nodes]
     make = getattr(recipe.holder, "_make", recipe.holder)
     return make(tensors)
 
 
-def _tensor(node: Node, wants_grad: bool) -> Tensor:
+def _tensor_of_node(node: Node, wants_grad: bool) -> Tensor:
     if wants_grad:
         dtype = node.tensor.dtype
         wants_grad = dtype.is_float or dtype.is_complex
@@ -198,7 +198,7 @@ def _write_recipe(
     """The recipe of `emit(*handles, *params, **options)` for operands of these types."""
     scratch = Arena(arena.backend, name="recipe", tracing=True)
     session = Session(scratch)
-    given = [scratch.parameter(_type(node)) for node in operands]
+    given = [scratch.parameter(_tensor_type(node)) for node in operands]
     result = emit(*[Handle(session, node) for node in given], *params, **options)
     single = isinstance(result, Handle)
     roots = [handle.node for handle in ([result] if single else result)]
@@ -207,18 +207,18 @@ def _write_recipe(
     for node in reachable(roots):
         if node not in slots:
             slots[node] = len(slots)
-            steps.append(_step(node, scratch, slots))
+            steps.append(_step_of_node(node, scratch, slots))
     holder = None if single else type(result)
     return Recipe(tuple(steps), tuple(slots[node] for node in roots), holder)
 
 
-def _type(node: Node) -> TensorType:
+def _tensor_type(node: Node) -> TensorType:
     if not isinstance(node.type, TensorType):
         raise InternalError(f"the operand of a capture is the tuple {node.type}")
     return node.type
 
 
-def _step(node: Node, home: Arena, slots: dict[Node, int]) -> Step:
+def _step_of_node(node: Node, home: Arena, slots: dict[Node, int]) -> Step:
     if isinstance(node.storage, TensorLiteral):
         return (node.storage, None)
     if node.form is None or node.arena is not home:

@@ -59,7 +59,7 @@ def exact(value: Any, depth: int = 0) -> Any:
     if _is_foreign(kind):
         return kind
     if dataclasses.is_dataclass(value) and kind.__eq__ is not object.__eq__:
-        return kind, tuple([exact(each, depth) for each in _compared(value)])
+        return kind, tuple([exact(each, depth) for each in _fields_compared(value)])
     held = attributes_inside(value)
     if held is None or depth >= _DEEPEST:
         return kind
@@ -105,7 +105,7 @@ def changing_parts(value: Any, depth: int = 0) -> Iterator[Any]:
         return
     elif dataclasses.is_dataclass(value) and kind.__eq__ is not object.__eq__:
         yield from _own_dict(value)
-        inside = _compared(value)
+        inside = _fields_compared(value)
     elif depth < _DEEPEST:
         held = attributes_inside(value)
         if held is not None:
@@ -115,7 +115,7 @@ def changing_parts(value: Any, depth: int = 0) -> Iterator[Any]:
         yield from changing_parts(each, depth)
 
 
-def _compared(record: Any) -> list[Any]:
+def _fields_compared(record: Any) -> list[Any]:
     """The fields of a dataclass by which two are compared."""
     return [getattr(record, each.name) for each in dataclasses.fields(record) if each.compare]
 
@@ -138,7 +138,7 @@ def frozen(value: Any, depth: int) -> Hashable:
         items = [(key, exact(key), frozen(each, depth + 1)) for key, each in value.items()]
         return kind, tuple(items)
     if kind.__hash__ is None and dataclasses.is_dataclass(value):
-        return kind, tuple([frozen(each, depth + 1) for each in _compared(value)])
+        return kind, tuple([frozen(each, depth + 1) for each in _fields_compared(value)])
     if kind.__hash__ is None or kind.__eq__ is object.__eq__ or kind.__module__ in _BY_ELEMENT:
         return Same(value), exact(value, depth)
     try:

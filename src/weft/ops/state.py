@@ -88,25 +88,25 @@ class Holder(_Kept):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.is_traced:
-            _note(self, name, value.arena)
+            _note_replaced(self, name, value.arena)
         if self._waiting is not None:
             fill(self)
         object.__setattr__(self, name, value)
         if self._watchers or self._apart is not None:
-            _tell(self)
+            _tell_watchers(self)
 
     def __delattr__(self, name: str) -> None:
         if self._waiting is not None:
             fill(self)
         object.__delattr__(self, name)
         if self._watchers or self._apart is not None:
-            _tell(self)
+            _tell_watchers(self)
 
     @property
     def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
         if not self._is_open:
             _set_open(self, True)
-            _tell(self)
+            _tell_watchers(self)
         return attributes_of(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Holder(_Kept):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         attributes_of(self).update(state)
-        _tell(self)
+        _tell_watchers(self)
 
 
 H = TypeVar("H", bound=Holder)
@@ -194,7 +194,7 @@ def tells(kind: type) -> bool:
     )
 
 
-def _tell(holder: Holder) -> None:
+def _tell_watchers(holder: Holder) -> None:
     watchers = holder._watchers
     _set_watchers(holder, ())
     _set_apart(holder, None)
@@ -204,7 +204,7 @@ def _tell(holder: Holder) -> None:
             watcher.forget()
 
 
-def _note(holder: Holder, name: str, arena: Arena) -> None:
+def _note_replaced(holder: Holder, name: str, arena: Arena) -> None:
     """Remember what a traced value takes the place of, if that is not of the same trace: where the
     trace fails, the module is not to be left with a value that nobody can read."""
     had = attributes(holder)
@@ -224,7 +224,7 @@ def _note(holder: Holder, name: str, arena: Arena) -> None:
             attributes(found).pop(name, None)
         else:
             object.__setattr__(found, name, old)
-        _tell(found)
+        _tell_watchers(found)
 
     arena.assigned.append(take_back)
 
@@ -255,17 +255,17 @@ class Place:
 
 def places(value: Any) -> list[Place | None]:
     """Where each leaf of a container stands; None: not directly in a module."""
-    return list(_places(value, None))
+    return list(_leaf_places(value, None))
 
 
-def _places(value: Any, own: Place | None) -> Iterator[Place | None]:
+def _leaf_places(value: Any, own: Place | None) -> Iterator[Place | None]:
     parts = children(value)
     if parts is None:
         yield own
         return
     for name, child in parts:
         place = Place(value, name.removeprefix(".")) if isinstance(value, Holder) else None
-        yield from _places(child, place)
+        yield from _leaf_places(child, place)
 
 
 class Watched:

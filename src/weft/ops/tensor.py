@@ -219,7 +219,7 @@ class Tensor:
             return elements.astype(dtype)
         if copy:
             return np.array(elements)
-        shared = _lent(elements)
+        shared = _lend_elements(elements)
         shared.flags.writeable = False
         return shared
 
@@ -245,7 +245,7 @@ class Tensor:
             options = {"max_version": max_version, "dl_device": dl_device}
             return exported(np.array(self._elements()), **options)
         elements = self._elements()
-        shared = _lent(elements) if elements.flags.writeable else np.array(elements)
+        shared = _lend_elements(elements) if elements.flags.writeable else np.array(elements)
         if max_version is not None and max_version >= (1, 0):
             shared.flags.writeable = False
         return exported(shared, max_version=max_version, dl_device=dl_device, copy=False)
@@ -540,7 +540,7 @@ def is_constant(node: Node) -> bool:
     return isinstance(node.storage, TensorLiteral)
 
 
-def _lent(elements: Array) -> Array:
+def _lend_elements(elements: Array) -> Array:
     """The elements for a reader outside. From here on they are read-only in the tensor, so that not
     even a call that they are donated to writes over them."""
     shared = elements.view()

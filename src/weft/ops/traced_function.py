@@ -72,7 +72,9 @@ def arguments_of(
     given = Arguments(tuple(map(_argument, leaves)), structure, (tuple(args), kwargs))
     owners = [*given.owners, *[None] * (len(leaves) - len(given.owners))]
     pairs = zip(given.leaves, owners, strict=True)
-    return replace(given, leaves=tuple(_number(x) if n in argnums else x for x, n in pairs))
+    return replace(
+        given, leaves=tuple(_number_as_tensor(x) if n in argnums else x for x, n in pairs)
+    )
 
 
 def _argument(leaf: Any) -> Tensor | Plain:
@@ -84,7 +86,7 @@ def _argument(leaf: Any) -> Tensor | Plain:
         return Plain(leaf)
 
 
-def _number(leaf: Tensor | Plain) -> Tensor | Plain:
+def _number_as_tensor(leaf: Tensor | Plain) -> Tensor | Plain:
     """A number as a tensor, in its default dtype; anything else as it is."""
     if isinstance(leaf, Tensor) or number_kind(leaf.value) in (bool, None):
         return leaf

@@ -24,7 +24,7 @@ _MOST_BITS = 64
 """Operands have at most so many bits, so that a power or a shift above needs no computing."""
 
 
-def _power(base: int, exponent: int) -> int:
+def _integer_power(base: int, exponent: int) -> int:
     if abs(base) > 1 and exponent > _MOST_BITS:
         raise OverflowError(f"{base} ** {exponent}")
     return int(base**exponent)
@@ -39,7 +39,7 @@ def _shift_number(value: int, bits: int) -> int:
 _EXACT: Final[dict[str, Callable[..., int]]] = {
     "abs": abs, "add": operator.add, "bitwise_and": operator.and_, "bitwise_not": operator.invert,
     "bitwise_or": operator.or_, "bitwise_xor": operator.xor, "floor_divide": operator.floordiv,
-    "maximum": max, "minimum": min, "mul": operator.mul, "neg": operator.neg, "pow": _power,
+    "maximum": max, "minimum": min, "mul": operator.mul, "neg": operator.neg, "pow": _integer_power,
     "remainder": operator.mod, "shift_left": _shift_number, "shift_right": operator.rshift,
     "sub": operator.sub,
 }  # fmt: skip

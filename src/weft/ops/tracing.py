@@ -162,10 +162,10 @@ def trace(
     evaluate([node for node in outside if not node.arena.tracing])
     parameters = [*arena.parameters, *outside]
     program, parts = program_with_parts(arena.name, parameters, found.roots, arena.parts)
-    held = tuple(map(_held, outside))
+    held = tuple(map(_captured_node, outside))
     return Trace(
         program, held, found.outputs, found.structure, found.numbers, parts, found.state,
-        token is not None, tuple(map(_held, constants)),
+        token is not None, tuple(map(_captured_node, constants)),
     )  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def _call_in_arena(
         arguments[index].number = number
     with within(arena):
         given = fill(arguments)
-        arena.names = _names(function, given)
+        arena.names = _argument_names(function, given)
         watched = Watched(given)
         leaves, structure = flatten(_returned(call(given)))
         changes = watched.changes()
@@ -211,7 +211,7 @@ def _returned(value: Any) -> Any:
     )
 
 
-def _names(function: Callable[..., Any], given: Any) -> Callable[[], list[str]]:
+def _argument_names(function: Callable[..., Any], given: Any) -> Callable[[], list[str]]:
     """What the tensors among the arguments are called, for whoever asks. The tensors themselves are
     not held: it is looked at who does."""
     leaves, structure = flatten(given)
@@ -224,5 +224,5 @@ def _names(function: Callable[..., Any], given: Any) -> Callable[[], list[str]]:
     return called
 
 
-def _held(node: Node) -> Captured:
+def _captured_node(node: Node) -> Captured:
     return Captured(node, node.owner if node.is_owned else None)

@@ -82,7 +82,7 @@ def map(  # noqa: A001
     """The tree with `function` applied to every leaf, together with what the other trees have at
     its place: they are nested as the first one is, and may go on below its leaves."""
     check_function("map", function)
-    columns, shape = _columns(tree, others, is_leaf)
+    columns, shape = _leaf_columns(tree, others, is_leaf)
     return pytree.unflatten(shape, [function(*row) for row in zip(*columns, strict=True)])
 
 
@@ -92,7 +92,7 @@ def map_with_path(
 ) -> Any:
     """The same as `map`, with the path of the leaf as first argument of the function."""
     check_function("map_with_path", function)
-    columns, shape = _columns(tree, others, is_leaf)
+    columns, shape = _leaf_columns(tree, others, is_leaf)
     rows = zip(_paths(shape), *columns, strict=True)
     return pytree.unflatten(shape, [function(*row) for row in rows])
 
@@ -120,7 +120,7 @@ def all(tree: Any, is_leaf: IsLeaf | None = None) -> bool:  # noqa: A001
     return builtins.all(pytree.flatten(tree, is_leaf)[0])
 
 
-def _columns(
+def _leaf_columns(
     tree: Any, others: Sequence[Any], is_leaf: IsLeaf | None
 ) -> tuple[list[list[Any]], Structure]:
     found, shape = pytree.flatten(tree, is_leaf)

@@ -65,7 +65,7 @@ def _map_function(
     given += [None] * (len(arguments.leaves) - len(given))
     axes = _tensor_axes(arguments, given)
     size = _batch_size(arguments, axes)
-    kinds = [_one(t.type, axis) for t, axis in zip(arguments.tensors, axes, strict=True)]
+    kinds = [_type_of_one(t.type, axis) for t, axis in zip(arguments.tensors, axes, strict=True)]
     with keys_withheld("vmap"):
         traced = trace_function(returning_tensors(function), arguments, kinds)
     traced.check_stateless(
@@ -142,7 +142,7 @@ def _batch_size(arguments: Arguments, axes: Sequence[int | None]) -> Dim:
     return sizes.pop()
 
 
-def _one(kind: TensorType, axis: int | None) -> TensorType:
+def _type_of_one(kind: TensorType, axis: int | None) -> TensorType:
     """The type of one value of a batch."""
     if axis is None:
         return kind

@@ -47,7 +47,7 @@ def within(
         names = allowed.get(kernel.name)
         if names is None or kernel.name not in kernels:
             continue
-        plan = _taking(kernel, plans.of(kernel.name), target, names)
+        plan = _plan_by_algorithm(kernel, plans.of(kernel.name), target, names)
         if plan is None:
             notes.append(f"{kernel.name}: its op allows {_only(names)}, not built for it here")
             continue
@@ -60,7 +60,9 @@ def within(
     return replace(plans, kernels=kernels, plans=left, notes=tuple(notes), own=own & used)
 
 
-def _taking(kernel: Kernel, plan: Plan, target: Target, names: Sequence[str]) -> Plan | None:
+def _plan_by_algorithm(
+    kernel: Kernel, plan: Plan, target: Target, names: Sequence[str]
+) -> Plan | None:
     """The plan by one of some algorithms, its own where it is among them."""
     if algorithm_of(plan) in names:
         return plan

@@ -111,11 +111,11 @@ def gpu_attention_plan(kernel: Kernel, target: Target, header: Header) -> Attent
         _QUERIES_EACH * best.consumers,
         min(best.keys, keys),
         consumers=best.consumers,
-        registers=_given(band_of(kernel, found).band, best.consumers),
+        registers=_thread_registers(band_of(kernel, found).band, best.consumers),
     )
 
 
-def _given(band: Band, consumers: int) -> tuple[int, int]:
+def _thread_registers(band: Band, consumers: int) -> tuple[int, int]:
     """The registers of a producer's and of a consumer's thread."""
     return (_WITH_TABLES if band.hulls else _REGISTERS)[consumers]
 
@@ -195,7 +195,7 @@ def stream_plan(kernel: Kernel, target: Target, header: Header) -> AttentionPlan
     if not target.has("wgmma"):
         return _warp_stream_plan(kernel, target, header, depths, widths)
     consumers, stages = 2, 2
-    given = _given(band_of_stream(kernel, found).band, consumers)
+    given = _thread_registers(band_of_stream(kernel, found).band, consumers)
     drawing = _DRAWING if draws_words(kernel) else 0
     columns = round_up(kernel.sizes[found.column], _KEY_STEP)
     for size in range(min(_MOST_COLUMNS, columns), _KEY_STEP, -_KEY_STEP):

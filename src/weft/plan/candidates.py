@@ -39,7 +39,7 @@ def candidates(kernel: Kernel, target: Target, first: Plan) -> list[Plan]:
         case MapPlan():
             found = _maps(first, target)
         case RowPlan():
-            found = _rows(first, target)
+            found = _row_candidates(first, target)
         case StagedPlan() if target.kind is Kind.GPU:
             found = slide_plans(first)
         case StagedPlan():
@@ -69,7 +69,7 @@ def lighter(kernel: Kernel, target: Target, first: Plan) -> Iterator[Plan]:
         yield from lighter_fma_plans(first)
         return
     found = [*_more_warps(first), *candidates(kernel, target, first)]
-    yield from (plan for plan in found if _held(plan) < _held(first))
+    yield from (plan for plan in found if _held_by_thread(plan) < _held_by_thread(first))
 
 
 def waiting(first: Plan) -> Iterator[Plan]:
@@ -112,7 +112,7 @@ def _more_warps(first: Plan) -> Iterator[Plan]:
             yield replace(first, warp_tile=tile)
 
 
-def _held(plan: Plan) -> float:
+def _held_by_thread(plan: Plan) -> float:
     """What a thread holds at a time, in some unit of the kind of plan."""
     match plan:
         case MmaPlan():
@@ -141,7 +141,7 @@ def _maps(first: MapPlan, target: Target) -> Iterator[MapPlan]:
         yield replace(first, vector=vector, unroll=unroll)
 
 
-def _rows(first: RowPlan, target: Target) -> Iterator[RowPlan]:
+def _row_candidates(first: RowPlan, target: Target) -> Iterator[RowPlan]:
     if target.kind is Kind.GPU:
         for factor, vector in product((1, 2, 4), (first.vector, max(1, first.vector // 2))):
             threads = first.threads * factor
@@ -169,9 +169,9 @@ def _contractions(first: MmaPlan) -> Iterator[MmaPlan]:
             yield replace(first, tile=(*tile, first.tile[2]), warp_tile=tile)
         return
     if len(first.cache) == 2:
-        yield from _blocks(first)
+        yield from _block_candidates(first)
         yield from _register_tiles(first, lanes)
-        yield from _blocks(_halve_tile(first))
+        yield from _block_candidates(_halve_tile(first))
         return
     for rows, vectors in ((8, 3), (6, 4), (4, 4), (12, 2), (4, 2), (2, 4), (1, 4)):
         tile = (rows, vectors * lanes)
@@ -180,7 +180,7 @@ def _contractions(first: MmaPlan) -> Iterator[MmaPlan]:
         yield whole
 
 
-def _blocks(first: MmaPlan) -> Iterator[MmaPlan]:
+def _block_candidates(first: MmaPlan) -> Iterator[MmaPlan]:
     rows, columns, depth = first.tile
     for m, n, k in (
         (1, 1, 2),

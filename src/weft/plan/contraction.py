@@ -70,8 +70,8 @@ def cpu_plan(
     lanes = target.lanes(kernel.let(kernel.roles.contraction).dtype)
     tiles = (
         _dot_products(kernel, tensors, target, lanes)
-        or _tiles(kernel, tensors, target, lanes)
-        or _image(kernel, tensors, target, lanes)
+        or _matrix_tiles(kernel, tensors, target, lanes)
+        or _image_tiles(kernel, tensors, target, lanes)
         or _blocks_of_panels(kernel, tensors, target, lanes)
         or _packed_blocks(kernel, tensors, target, lanes)
         or _register_tiles(kernel, tensors, target, lanes)
@@ -106,14 +106,16 @@ def _dot_products(
     assert kernel.roles is not None
     m, n, depth = _inner_sizes(kernel)
     n_and_k = kernel.roles.n, kernel.roles.k
-    step_n, step_k = (_step(kernel, tensors, kernel.roles.rhs, axes[-1]) for axes in n_and_k)
+    step_n, step_k = (
+        _operand_stride(kernel, tensors, kernel.roles.rhs, axes[-1]) for axes in n_and_k
+    )
     if m > FEW_ROWS or step_k != 1 or step_n == 1 or depth < lanes:
         return None
     tile = (m, min(columns_along_k(m, target.limits.vector_registers or 16), n))
     return _Tiles((*tile, depth - depth % lanes), tile, Vectorize("k.i.i", lanes))
 
 
-def _image(
+def _image_tiles(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
 ) -> _Tiles | None:
     """Blocks over a copy of the image that windows are shifts of; None where no operand is one, or
@@ -154,7 +156,7 @@ def _blocks_of_panels(
     packed = tuple(
         CacheRead(side, PANELS if side == panels.side else "packed", "k", False) for side in "AB"
     )
-    block = _block(kernel, target, lanes, registers)
+    block = _choose_block(kernel, target, lanes, registers)
     return _Tiles(block, registers, Vectorize("n.i.i", lanes), packed)
 
 
@@ -176,7 +178,7 @@ def _tile_of_panels(
     return (rows, panels.width) if rows else None
 
 
-def _tiles(
+def _matrix_tiles(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
 ) -> _Tiles | None:
     """Blocks that matrix tiles multiply; None where there are none for these numbers, columns lie
@@ -186,7 +188,7 @@ def _tiles(
     assert kernel.roles is not None
     n = kernel.roles.n
     along = (*n[-1:], *kernel.roles.k)
-    if 1 not in (_step(kernel, tensors, kernel.roles.rhs, name) for name in along):
+    if 1 not in (_operand_stride(kernel, tensors, kernel.roles.rhs, name) for name in along):
         return None
     axes = (kernel.roles.m, n, kernel.roles.k)
     sizes = [math.prod(kernel.sizes[name] for name in each) for each in axes]
@@ -194,7 +196,7 @@ def _tiles(
         return None
     edges = (TILE_EDGE, TILE_EDGE)
     packed = tuple(CacheRead(side, TILES, "k", pingpong=False) for side in "AB")
-    block = _block(kernel, target, lanes, edges)
+    block = _choose_block(kernel, target, lanes, edges)
     return _Tiles(block, edges, Vectorize("n.i.i", lanes), packed)
 
 
@@ -226,9 +228,9 @@ def _rows_stay(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, la
     batch = math.prod(kernel.sizes[a] for a in roles.batch)
     pieces = batch * -(-m // ROWS_PER_PIECE) * -(-n // columns)
     near = (min(m, ROWS_PER_PIECE) + columns) * depth * item <= NEAR_BYTES
-    along_k = _step(kernel, tensors, roles.lhs, roles.k[0]) == 1
-    along_n = _step(kernel, tensors, roles.rhs, roles.n[0]) == 1
-    apart = _step(kernel, tensors, roles.lhs, roles.m[0]) * item
+    along_k = _operand_stride(kernel, tensors, roles.lhs, roles.k[0]) == 1
+    along_n = _operand_stride(kernel, tensors, roles.rhs, roles.n[0]) == 1
+    apart = _operand_stride(kernel, tensors, roles.lhs, roles.m[0]) * item
     return along_k and along_n and near and apart % _PAGE > 0 and pieces >= target.limits.units
 
 
@@ -258,7 +260,7 @@ def _register_tiles(
     rows, vectors = register_tile(m, n, lanes, target.limits.vector_registers or 16)
     columns = vectors * lanes
     small = depth * columns * kernel.let(roles.rhs).dtype.storage_bytes <= SCRATCH_BYTES
-    apart = _step(kernel, tensors, roles.rhs, roles.n[-1]) != 1
+    apart = _operand_stride(kernel, tensors, roles.rhs, roles.n[-1]) != 1
     packs = small and bool(roles.m) and (m >= 3 * rows or (apart and m > 1))
     block = min(-(-m // rows), max(1, ROWS_PER_PIECE // rows)) * rows if packs else rows
     packed = (CacheRead("B", "packed", "k", pingpong=False),) if packs else ()
@@ -285,10 +287,10 @@ def blocked_tile(
     least = columns // 2 if roles.n and sizes[roles.n[-1]] < lanes else columns
     if m < rows or n < least or k < 16 or m * n * k < WORTH_PACKING:
         return None
-    return _block(kernel, target, lanes, (rows, columns)), (rows, columns)
+    return _choose_block(kernel, target, lanes, (rows, columns)), (rows, columns)
 
 
-def _block(
+def _choose_block(
     kernel: Kernel, target: Target, lanes: int, registers: tuple[int, int]
 ) -> tuple[int, int, int]:
     """Blocks of equal size, whole register tiles each, that keep all threads busy."""
@@ -367,7 +369,7 @@ def _is_indirect(let: Let) -> bool:
     return not isinstance(let.expr, Read) or bool(let.expr.places)
 
 
-def _step(kernel: Kernel, tensors: Mapping[str, Tensor], operand: str, name: str) -> int:
+def _operand_stride(kernel: Kernel, tensors: Mapping[str, Tensor], operand: str, name: str) -> int:
     """How far apart in memory neighbours of an operand along an axis lie, in elements."""
     read = kernel.let(operand).expr
     if not isinstance(read, Read):

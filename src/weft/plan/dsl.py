@@ -58,11 +58,11 @@ _LISTS: Final = ("cache", "predicate_tail", "epilogue", "local_edges")
 
 def print_plan(plan: Plan) -> str:
     """The plan as statements; reading them gives an equal plan."""
-    lines = _statements(plan) if isinstance(plan, MmaPlan) else _fields(plan)
+    lines = _statements(plan) if isinstance(plan, MmaPlan) else _field_statements(plan)
     return "".join(f"{line};\n" for line in lines)
 
 
-def _fields(plan: Plan) -> Iterator[str]:
+def _field_statements(plan: Plan) -> Iterator[str]:
     """Plans of other kernels than products: a statement for each field."""
     if plan.header.kernel:
         yield f"kernel {plan.header.kernel}"
@@ -246,7 +246,7 @@ class _Draft(Words):
 Reader = Callable[[_Draft, Sequence[str]], None]
 
 
-def _split(draft: _Draft, words: Sequence[str]) -> None:
+def _read_split(draft: _Draft, words: Sequence[str]) -> None:
     name, size = draft.counted(words, 2)
     if name not in ("m", "n", "k"):
         draft.fail(f"{name!r} is not an axis of a contraction: m, n or k")
@@ -326,7 +326,7 @@ def _warp_tile(draft: _Draft, words: Sequence[str]) -> None:
     draft.once("warp_tile", (draft.whole(match[1]), draft.whole(match[2])))
 
 
-def _layout(draft: _Draft, words: Sequence[str]) -> None:
+def _read_layout(draft: _Draft, words: Sequence[str]) -> None:
     tensor, order = draft.counted(words, 2)
     if tensor not in ("A", "B") or order not in ("row", "col"):
         draft.fail("layout is written: layout A|B row|col")
@@ -349,14 +349,14 @@ def _refuse(why: str, hint: str) -> Reader:
     return statement
 
 
-def _one(name: str, read: Callable[[_Draft, str], Any]) -> Reader:
+def _read_one(name: str, read: Callable[[_Draft, str], Any]) -> Reader:
     def statement(draft: _Draft, words: Sequence[str]) -> None:
         draft.once(name, read(draft, draft.counted(words, 1)[0]))
 
     return statement
 
 
-def _pair(name: str) -> Reader:
+def _read_pair(name: str) -> Reader:
     def statement(draft: _Draft, words: Sequence[str]) -> None:
         first, second = draft.counted(words, 2)
         draft.once(name, (draft.whole(first), draft.whole(second)))
@@ -364,12 +364,12 @@ def _pair(name: str) -> Reader:
     return statement
 
 
-def _text(draft: _Draft, word: str) -> str:
+def _word_itself(draft: _Draft, word: str) -> str:
     return word
 
 
 STATEMENTS: Final[Mapping[str, Reader]] = {
-    "split": _split,
+    "split": _read_split,
     "reorder": _reorder,
     "fuse": _fuse,
     "bind": _bind,
@@ -380,23 +380,23 @@ STATEMENTS: Final[Mapping[str, Reader]] = {
     "predicate_tail": _predicate_tail,
     "epilogue": _epilogue,
     "algo_choice": _algo_choice,
-    "target": _one("target", _Draft.name),
-    "kernel": _one("kernel", _text),
-    "arch": _one("arch", _Draft.name),
+    "target": _read_one("target", _Draft.name),
+    "kernel": _read_one("kernel", _word_itself),
+    "arch": _read_one("arch", _Draft.name),
     "warp_tile": _warp_tile,
-    "cluster": _pair("cluster"),
-    "order": _one("order", _Draft.name),
-    "batch": _one("batch", _Draft.whole),
-    "layout": _layout,
-    "split_k": _one("split_k", _Draft.whole),
-    "swap_ab": _one("swap_ab", _Draft.flag),
-    "roles": _one("roles", _Draft.name),
-    "consumers": _one("consumers", _Draft.whole),
-    "in_flight": _one("in_flight", _Draft.whole),
-    "store_buffers": _one("store_buffers", _Draft.whole),
-    "registers": _pair("registers"),
-    "deferred_epilogue": _one("deferred_epilogue", _Draft.flag),
-    "precision": _one("precision", _text),
+    "cluster": _read_pair("cluster"),
+    "order": _read_one("order", _Draft.name),
+    "batch": _read_one("batch", _Draft.whole),
+    "layout": _read_layout,
+    "split_k": _read_one("split_k", _Draft.whole),
+    "swap_ab": _read_one("swap_ab", _Draft.flag),
+    "roles": _read_one("roles", _Draft.name),
+    "consumers": _read_one("consumers", _Draft.whole),
+    "in_flight": _read_one("in_flight", _Draft.whole),
+    "store_buffers": _read_one("store_buffers", _Draft.whole),
+    "registers": _read_pair("registers"),
+    "deferred_epilogue": _read_one("deferred_epilogue", _Draft.flag),
+    "precision": _read_one("precision", _word_itself),
     "layout_hint": _layout_hint,
     "local_edge": _local_edge,
     "compute_at": _refuse(

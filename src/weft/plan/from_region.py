@@ -76,7 +76,7 @@ def plan_module(module: Module, target: Target) -> PlanSet:
         kernels[kernel.name] = key
         if key not in plans:
             plan = plan_kernel(kernel, module.tensors, target, key)
-            plans[key] = _streaming(plan) if kernel.name in attention else plan
+            plans[key] = _as_streaming(plan) if kernel.name in attention else plan
     return PlanSet(kernels, plans)
 
 
@@ -87,7 +87,7 @@ def _in_attention(module: Module) -> set[str]:
     return {k.name for k in module.kernels if k.name in members and k.roles is not None}
 
 
-def _streaming(plan: Plan) -> Plan:
+def _as_streaming(plan: Plan) -> Plan:
     if not isinstance(plan, MmaPlan):
         return plan
     return replace(plan, algo_choice={**plan.algo_choice, "attention": STREAMING})
@@ -133,7 +133,7 @@ def plan_kernel(
     plan: Plan | None = None
     match form_of(kernel):
         case Map():
-            return _map(kernel, tensors, target, header)
+            return _map_plan(kernel, tensors, target, header)
         case Staged() if target.kind is Kind.CPU:
             known = kernel.with_locals(tensors)
             lanes = min(_cpu_lanes(part, known, target) for part in kernel.parts)
@@ -141,17 +141,17 @@ def plan_kernel(
         case Staged():
             return slide_plan(kernel, tensors, target, header)
         case Product():
-            plan = _contraction(kernel, tensors, target, header)
+            plan = _contraction_plan(kernel, tensors, target, header)
         case Attention() if target.kind is Kind.CPU:
             plan = cpu_attention_plan(kernel, target, header)
         case Attention():
             plan = gpu_attention_plan(kernel, target, header)
         case Stream():
             plan = stream_plan(kernel, target, header)
-    return plan or _row(kernel, tensors, target, header)
+    return plan or _row_plan(kernel, tensors, target, header)
 
 
-def _contraction(
+def _contraction_plan(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
 ) -> Plan | None:
     """A plan for matrix instructions; None where the kernel does not suit them."""
@@ -169,13 +169,17 @@ def _contraction(
     return of_codes or fma_plan(kernel, target, header)
 
 
-def _row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> RowPlan:
+def _row_plan(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
+) -> RowPlan:
     if target.kind is Kind.GPU:
         return gpu_row_plan(kernel, tensors, target, header)
     return cpu_row_plan(kernel, tensors, _cpu_lanes(kernel, tensors, target), header)
 
 
-def _map(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header) -> MapPlan:
+def _map_plan(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
+) -> MapPlan:
     points = math.prod(kernel.sizes.values())
     if target.kind is Kind.CPU:
         vector, usual = _cpu_lanes(kernel, tensors, target), target.lanes(F32)

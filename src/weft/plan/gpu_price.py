@@ -72,9 +72,9 @@ def plan_seconds(
         case AttentionPlan():
             return attention_seconds(kernel, plan, target)
         case MapPlan():
-            return _map(kernel, tensors, plan, target)
+            return _map_seconds(kernel, tensors, plan, target)
         case RowPlan():
-            return _row(kernel, tensors, plan, target)
+            return _row_seconds(kernel, tensors, plan, target)
         case StagedPlan():
             return _slide(kernel, tensors, plan, target)
     return None
@@ -95,10 +95,12 @@ def _multiply_adds(
     full = tiles * rows * columns / (over * sizes[0] * sizes[1])
     computing = work.matrix_seconds * full * (1 + _SHARED * (1 / rows + 1 / columns))
     computing /= roofline.quantisation(tiles, limits.units)
-    return _beside(computing, work.bytes / target.rates.bandwidth)
+    return _overlap_seconds(computing, work.bytes / target.rates.bandwidth)
 
 
-def _map(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target) -> float:
+def _map_seconds(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
+) -> float:
     points = math.prod(kernel.sizes.values())
     blocks = -(-points // max(1, plan.grain))
     reads = sum(isinstance(let.expr, Read) for let in kernel.body)
@@ -106,7 +108,9 @@ def _map(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: T
     return _stream_seconds(kernel, tensors, target, blocks, plan.threads, life)
 
 
-def _row(kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target) -> float:
+def _row_seconds(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target
+) -> float:
     together = rows_together(plan) * (plan.vector if plan.across else 1)
     blocks = -(-row_count(kernel) // together) * plan.blocks_per_row
     reductions = sum(isinstance(let.expr, Reduce | Fold) for let in kernel.body)
@@ -125,7 +129,9 @@ def _slide(
     slide = slide_of(kernel, tensors)
     shape = Shape(plan.vector, strip_of(kernel, plan))
     computing = slide_seconds(slide, slide_operations(slide, tensors, target), target, shape)
-    return _beside(computing, kernel_work(kernel, tensors, target).bytes / target.rates.bandwidth)
+    return _overlap_seconds(
+        computing, kernel_work(kernel, tensors, target).bytes / target.rates.bandwidth
+    )
 
 
 def _stream_seconds(
@@ -142,14 +148,14 @@ def _stream_seconds(
     room = max(1, limits.warps_per_unit * roofline.WARP // threads)
     # A block comes when there is room for all of it, and stays until its last warp is done.
     life *= 1 + threads / (4 * limits.warps_per_unit * roofline.WARP)
-    return _beside(
+    return _overlap_seconds(
         roofline.time_estimate(target, work),
         max(1.0, on_a_unit / room) * life,
         on_a_unit * _BLOCK,
     )
 
 
-def _beside(*times: float) -> float:
+def _overlap_seconds(*times: float) -> float:
     """The largest of times that overlap, and more where others are close to it."""
     largest = max(times)
     if not largest:

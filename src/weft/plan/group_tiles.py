@@ -44,7 +44,7 @@ def group_plan(kernel: Kernel, problem: Problem, target: Target, header: Header)
     found = find_groups(kernel, problem)
     if found is None or not target.has("cp.async"):
         return None
-    tiles = [*_tiles(found)]
+    tiles = [*_tile_candidates(found)]
     tile, warp = min(tiles, key=lambda pair: group_seconds(found, pair[0], pair[1], target))
     return MmaPlan(
         header,
@@ -63,16 +63,16 @@ def group_plan(kernel: Kernel, problem: Problem, target: Target, header: Header)
 def group_plans(kernel: Kernel, problem: Problem, first: MmaPlan) -> Iterator[MmaPlan]:
     """Other tiles than those of a first plan."""
     found = find_groups(kernel, problem)
-    for tile, warp in _tiles(found) if found is not None else ():
+    for tile, warp in _tile_candidates(found) if found is not None else ():
         yield replace(first, tile=tile, warp_tile=warp)
 
 
-def _tiles(found: Groups) -> Iterator[tuple[tuple[int, int, int], tuple[int, int]]]:
+def _tile_candidates(found: Groups) -> Iterator[tuple[tuple[int, int, int], tuple[int, int]]]:
     """Tiles whose elements shared memory holds, and the part of each that a warp has."""
     columns = found.warp_columns
     across = found.together * found.columns
     most = max(1, 2 * _MOST_SUMS // columns)
-    for places in _places(found):
+    for places in _tile_places(found):
         tile = found.tile(places)
         if tile is None:
             continue
@@ -85,7 +85,7 @@ def _tiles(found: Groups) -> Iterator[tuple[tuple[int, int, int], tuple[int, int
         yield (places, across, DEPTH), (BLOCK * -(-blocks // down), columns)
 
 
-def _places(found: Groups) -> Iterator[int]:
+def _tile_places(found: Groups) -> Iterator[int]:
     *outer, length = found.places
     rows = outer[-1] if outer else 1
     yield from (length * count for count in range(1, min(rows, 64) + 1))

@@ -132,21 +132,21 @@ def image_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Image | None:
     if kernel.pattern is not Pattern.CONV or roles is None:
         return None
     for side, read, axes in (("A", roles.lhs, roles.m), ("B", roles.rhs, roles.n)):
-        found = _image(kernel, tensors, side, read, axes)
+        found = _find_image(kernel, tensors, side, read, axes)
         if found is not None:
             return found
     return None
 
 
-def _image(
+def _find_image(
     kernel: Kernel, tensors: Mapping[str, Tensor], side: str, read: str, axes: tuple[str, ...]
 ) -> Image | None:
     value = _factor(kernel, read)
-    made = _behind(kernel, value) if value else []
+    made = _values_behind(kernel, value) if value else []
     source = kernel.let(read).expr
     if not made or not isinstance(source, Read) or kernel.roles is None:
         return None
-    windows = _windows(kernel, source, axes)
+    windows = _find_windows(kernel, source, axes)
     strides = row_major(tensors[source.tensor].shape)
     address = linear(source.index, strides)
     if not windows or coefficient(address, windows[-1].place) != windows[-1].stride:
@@ -162,7 +162,7 @@ def _image(
     return found if len(list(found.phases())) <= _MOST_PHASES else None
 
 
-def _windows(kernel: Kernel, source: Read, axes: Sequence[str]) -> tuple[Window, ...]:
+def _find_windows(kernel: Kernel, source: Read, axes: Sequence[str]) -> tuple[Window, ...]:
     """The axes of results and taps that an index has as a sum, in the order of the results; where
     it has several sums in one, its guards have them apart, or those with equal factors are one."""
     assert kernel.roles is not None
@@ -193,10 +193,12 @@ def _factor(kernel: Kernel, read: str) -> str:
     if not isinstance(made, Binary) or made.fn != "mul":
         return ""
     sides = (made.lhs, made.rhs)
-    return next((s for s in sides if any(let.name == read for let in _behind(kernel, s))), "")
+    return next(
+        (s for s in sides if any(let.name == read for let in _values_behind(kernel, s))), ""
+    )
 
 
-def _behind(kernel: Kernel, value: str) -> list[Let]:
+def _values_behind(kernel: Kernel, value: str) -> list[Let]:
     """A value and all that it is computed from; nothing where a part may not be computed twice."""
     found: dict[str, Let] = {}
     stack = [value]
@@ -222,7 +224,7 @@ def _exprs(let: Let) -> list[Expr]:
 
 def _shifts(expr: Expr, windows: Sequence[Window]) -> bool:
     """Whether an expression depends on results and taps through what they lead to alone."""
-    divided = {name for t, _ in expr.terms if not isinstance(t, Axis) for name in _inside(t)}
+    divided = {name for t, _ in expr.terms if not isinstance(t, Axis) for name in _divided_axes(t)}
     for window in windows:
         if {window.place, window.tap} & divided:
             return False
@@ -232,7 +234,7 @@ def _shifts(expr: Expr, windows: Sequence[Window]) -> bool:
     return True
 
 
-def _inside(term: object) -> frozenset[str]:
+def _divided_axes(term: object) -> frozenset[str]:
     value = getattr(term, "value", None)
     return axes_of(value) if isinstance(value, Expr) else frozenset()
 
@@ -304,7 +306,7 @@ def image_block(
     shapes = _TILES[(target.limits.vector_registers or 16) >= 32]
     if width:
         shapes = tuple(shape for shape in shapes if shape[0] == width)
-    rows = _rows(kernel, image)
+    rows = _image_rows(kernel, image)
     lines = kernel.sizes[image.windows[0].place]
     channels = math.prod(kernel.sizes[name] for name in image.channels)
     most = max(1, _MOST_DEPTH // math.prod(window.taps for window in image.windows))
@@ -316,7 +318,7 @@ def image_block(
         for of_lines in _cuts(lines)
         for of_channels in deep
     ]
-    item = _item(kernel)
+    item = _sum_bytes(kernel)
     fitting = [
         block
         for block in blocks
@@ -340,14 +342,14 @@ def _cuts(size: int) -> list[int]:
     return list(dict.fromkeys(-(-size // count) for count in counts))
 
 
-def _rows(kernel: Kernel, image: Image) -> int:
+def _image_rows(kernel: Kernel, image: Image) -> int:
     assert kernel.roles is not None
     return math.prod(
         kernel.sizes[name] for name in (kernel.roles.n if image.side == "A" else kernel.roles.m)
     )
 
 
-def _item(kernel: Kernel) -> int:
+def _sum_bytes(kernel: Kernel) -> int:
     assert kernel.roles is not None
     return kernel.let(kernel.roles.contraction).dtype.storage_bytes
 
@@ -357,7 +359,7 @@ def _time(
 ) -> float:
     """Multiply-adds of vectors that the blocks of the busiest unit take as long as."""
     assert kernel.roles is not None
-    rows, lines = _rows(kernel, image), kernel.sizes[image.windows[0].place]
+    rows, lines = _image_rows(kernel, image), kernel.sizes[image.windows[0].place]
     channels = math.prod(kernel.sizes[name] for name in image.channels)
     batch = math.prod(kernel.sizes[name] for name in (*kernel.roles.batch, *image.others))
     pieces = batch * -(-rows // block.rows) * -(-lines // block.lines)
@@ -369,7 +371,7 @@ def _time(
     loads = block.register_rows + block.register_results // lanes
     products *= max(1.0, _BUSY / registers) * (1 + _LOAD * loads / registers)
     once = products + weights * packing + pixels * _PACK_PIXEL + sums * _SUM
-    near = (weights + pixels + sums) * _item(kernel) <= NEAR_BYTES
+    near = (weights + pixels + sums) * _sum_bytes(kernel) <= NEAR_BYTES
     return waves(pieces, units) * steps * once * (1.0 if near else _FAR)
 
 
@@ -384,7 +386,7 @@ def image_refusal(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) 
         return "a block is at least a line of results and all taps of a channel"
     if block.register_results % (plan.vectorize.width if plan.vectorize else 1):
         return f"{block.register_results} results of a register tile are no whole vectors"
-    size = sum(scratch_elements(kernel, image, block)) * _item(kernel)
+    size = sum(scratch_elements(kernel, image, block)) * _sum_bytes(kernel)
     if size > SCRATCH_BYTES:
         shown = "x".join(map(str, plan.tile))
         return f"a block of tile {shown} takes {size:,} bytes; {SCRATCH_BYTES:,} is the most"

@@ -56,7 +56,7 @@ def _thin_tile(kernel: Kernel, m: int, n: int, word: int) -> _Choices:
 
 def fma_plan(kernel: Kernel, target: Target, header: Header) -> MmaPlan | None:
     """A plan for tiles; None where rows of threads suit the contraction better."""
-    choices, (batch, m, n, _) = _choices(kernel), _sizes(kernel)
+    choices, (batch, m, n, _) = _choices(kernel), _matrix_sizes(kernel)
     if not choices:
         return None
 
@@ -106,7 +106,7 @@ def lighter_fma_plans(first: MmaPlan) -> Iterator[MmaPlan]:
 
 
 def _choices(kernel: Kernel) -> _Choices:
-    batch, m, n, k = _sizes(kernel)
+    batch, m, n, k = _matrix_sizes(kernel)
     assert kernel.roles is not None
     if batch * m * n <= _FEW and k >= _FEW:
         return {}
@@ -116,7 +116,7 @@ def _choices(kernel: Kernel) -> _Choices:
     return _TILES[word] if min(m, n) >= _LEAST else {}
 
 
-def _sizes(kernel: Kernel) -> tuple[int, ...]:
+def _matrix_sizes(kernel: Kernel) -> tuple[int, ...]:
     """Of the batch, m, n and k."""
     assert kernel.roles is not None
     roles, sizes = kernel.roles, kernel.sizes

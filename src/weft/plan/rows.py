@@ -246,9 +246,9 @@ def gpu_row_plan(
     if strips is not None:
         return strips
     if not _suits_threads(kernel, tensors, target):
-        plan = _across(kernel, tensors, target, header)
+        plan = _plan_across_rows(kernel, tensors, target, header)
         return plan or _single(kernel, tensors, header)
-    vector = _vector(kernel, tensors, axis, length_with_room(kernel, tensors, axis))
+    vector = _vector_along(kernel, tensors, axis, length_with_room(kernel, tensors, axis))
     vectors = -(-row_length(kernel) // vector)
     units, rows = target.limits.units, row_count(kernel)
     costs = RowCosts(vectors, rows / units, stores_rows(kernel), len(shared_reads(kernel)))
@@ -263,7 +263,7 @@ def gpu_row_plan(
         )
         for n in range(11)
     ]
-    kept = [plan for plan in every if _fits(kernel, plan, target)]
+    kept = [plan for plan in every if _fits_registers(kernel, plan, target)]
     if kept:
         best = min(
             kept,
@@ -274,7 +274,7 @@ def gpu_row_plan(
             ),
         )
         best = replace(best, accumulators=_partial_sums(kernel, best, costs))
-        return _several(kernel, best, costs, target)
+        return _with_more_rows(kernel, best, costs, target)
     if kept_registers(kernel):
         waiting = _through_ring(kernel, vector, target, header) if ring else None
         if waiting is not None:
@@ -299,11 +299,11 @@ def _partial_sums(kernel: Kernel, plan: RowPlan, costs: RowCosts) -> int:
     return min(_PARTIAL_SUMS, plan.vector) if sums and short and not costs.stored else 1
 
 
-def _several(kernel: Kernel, plan: RowPlan, costs: RowCosts, target: Target) -> RowPlan:
+def _with_more_rows(kernel: Kernel, plan: RowPlan, costs: RowCosts, target: Target) -> RowPlan:
     """The plan with as many rows to a thread as pay and as its registers hold."""
     more = replace(plan, rows_per_thread=costs.rows_of_a_thread(plan.threads))
     whole = row_length(kernel) % plan.vector == 0
-    return more if whole and plan.keep_row and _fits(kernel, more, target) else plan
+    return more if whole and plan.keep_row and _fits_registers(kernel, more, target) else plan
 
 
 def _threads_of_long_row(vectors: int) -> int:
@@ -335,7 +335,11 @@ def _in_cluster(kernel: Kernel, vector: int, target: Target, header: Header) -> 
     def distance(plan: RowPlan) -> float:
         return abs(math.log2(chunks_of(kernel, plan) * vector / _IN_CLUSTER))
 
-    return min((plan for plan in every if _fits(kernel, plan, target)), key=distance, default=None)
+    return min(
+        (plan for plan in every if _fits_registers(kernel, plan, target)),
+        key=distance,
+        default=None,
+    )
 
 
 def _through_ring(kernel: Kernel, vector: int, target: Target, header: Header) -> RowPlan | None:
@@ -363,7 +367,12 @@ def _ring_of(kernel: Kernel, plan: RowPlan, target: Target) -> int:
     many = row_count(kernel) >= _ROWS_OF_A_TEAM * target.clusters(plan.blocks_per_row)
     beside = len(shared_reads(kernel)) * plan.vector
     size = pieces * len(_streams(kernel)) * plan.threads * _VECTOR_BYTES
-    if not whole or not many or size < _LEAST_PART or not _fits(kernel, plan, target, beside):
+    if (
+        not whole
+        or not many
+        or size < _LEAST_PART
+        or not _fits_registers(kernel, plan, target, beside)
+    ):
         return 0
     return min(ring_room(target), _WAITING_BYTES + size - 1) // size * pieces
 
@@ -396,7 +405,7 @@ def _stream_bytes(kernel: Kernel) -> int:
     return row_length(kernel) * sum(let.dtype.storage_bytes for let in _streams(kernel))
 
 
-def _across(
+def _plan_across_rows(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
 ) -> RowPlan | None:
     """Vectors across rows, with as many threads to a vector as fill a block; None where some
@@ -440,7 +449,7 @@ def _strip(together: int) -> int:
     return min(_WARP, strip) if strip >= _LINE or strip == together > 0 else _WARP
 
 
-def _fits(kernel: Kernel, plan: RowPlan, target: Target, more: int = 0) -> bool:
+def _fits_registers(kernel: Kernel, plan: RowPlan, target: Target, more: int = 0) -> bool:
     needed, given = row_registers(kernel, plan, target)
     most = _MOST_KEPT if kept_registers(kernel) else 2 * _MOST_KEPT
     elements = chunks_of(kernel, plan) * plan.vector * plan.rows_per_thread
@@ -449,11 +458,11 @@ def _fits(kernel: Kernel, plan: RowPlan, target: Target, more: int = 0) -> bool:
 
 def _single(kernel: Kernel, tensors: Mapping[str, Tensor], header: Header) -> RowPlan:
     axis = row_vector_axis(kernel)
-    vector = _vector(kernel, tensors, axis, kernel.sizes[axis]) if axis is not None else 1
+    vector = _vector_along(kernel, tensors, axis, kernel.sizes[axis]) if axis is not None else 1
     return RowPlan(header, vector, _SINGLE, 1, accumulators=1, keep_row=False)
 
 
-def _vector(kernel: Kernel, tensors: Mapping[str, Tensor], axis: str, extent: int) -> int:
+def _vector_along(kernel: Kernel, tensors: Mapping[str, Tensor], axis: str, extent: int) -> int:
     """Elements of one access along an axis: as many as all tensors allow, or, in a contraction,
     which reads its operands along different axes, as many as are worth unrolling."""
     width = 16 if kernel.roles is not None else vector_bytes(kernel, tensors)

@@ -51,7 +51,7 @@ def planned(text: str, chosen: PlanSet, module: Module, target: str) -> PlanSet:
     plans of other kernels are changed."""
     plans: dict[str, Plan] = {}
     for name, program in _programs(text):
-        key = _key(name, chosen, module, program)
+        key = _kernel_key(name, chosen, module, program)
         if key in plans:
             raise SpecViolation(CODE, f"the structure of kernel {name} is planned twice")
         plan = _parse_plan(name, program, chosen.plans[key], _kernel(key, chosen, module), target)
@@ -67,7 +67,7 @@ def _kernel(key: str, chosen: PlanSet, module: Module) -> tuple[Kernel, Module]:
 def _with_one(document: dict[str, Any], chosen: PlanSet, module: Module, target: str) -> PlanSet:
     """The plans that were chosen, with one of JSON in the place of its kernel's."""
     plan = plan_text.plan_from_json(document, target)
-    key = _key(plan.header.kernel, chosen, module, "the plan")
+    key = _kernel_key(plan.header.kernel, chosen, module, "the plan")
     return _replace_plans(chosen, {key: replace(plan, header=Header(plan.header.target, key))})
 
 
@@ -77,7 +77,7 @@ def _replace_plans(chosen: PlanSet, plans: dict[str, Plan]) -> PlanSet:
     return replace(chosen, plans=every, origins=origins, own=chosen.own - plans.keys())
 
 
-def _key(name: str, chosen: PlanSet, module: Module, what: str) -> str:
+def _kernel_key(name: str, chosen: PlanSet, module: Module, what: str) -> str:
     """The key of a kernel; where nobody names one, of the only one, or of the only product."""
     there = ", ".join(chosen.kernels) or "none"
     if not name:

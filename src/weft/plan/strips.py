@@ -146,7 +146,7 @@ def strip_plan(kernel: Kernel, target: Target, header: Header) -> RowPlan | None
     of = overlapping_rows(kernel)
     if of is None:
         return None
-    vector = _vector(kernel, of)
+    vector = _access_columns(kernel, of)
     every = [_strip(kernel, of, count) for count in range(2, _HELD[1] // vector + 1)]
     strips = [strip for strip in every if strip is not None and _suits(kernel, strip, vector)]
     if not strips:
@@ -186,7 +186,7 @@ def _suits(kernel: Kernel, strip: Strip, vector: int) -> bool:
     return whole and held <= _HELD_WHOLE
 
 
-def _vector(kernel: Kernel, of: OverlappingRows) -> int:
+def _access_columns(kernel: Kernel, of: OverlappingRows) -> int:
     """Columns of one access; single ones where windows move along them."""
     if of.moves_along_columns():
         return 1

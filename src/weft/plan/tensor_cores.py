@@ -295,10 +295,10 @@ def _stores_alike(kernel: Kernel) -> bool:
         assert kernel.roles is not None
         return all(is_row_fold(kernel.let(o.value), kernel.roles) for o in kernel.outputs)
     sizes = {kernel.let(output.value).dtype.storage_bytes for output in kernel.outputs}
-    return len(sizes) == 1 and all(_is_whole(kernel, output) for output in kernel.outputs)
+    return len(sizes) == 1 and all(_has_all_sums(kernel, output) for output in kernel.outputs)
 
 
-def _is_whole(kernel: Kernel, output: Output) -> bool:
+def _has_all_sums(kernel: Kernel, output: Output) -> bool:
     """Whether a result has an element for each sum of a contraction."""
     assert kernel.roles is not None
     sums = kernel.let(kernel.roles.contraction)
@@ -312,7 +312,7 @@ def takes_warps(problem: Problem, kernel: Kernel) -> bool:
     if problem.image is not None and not _copies_windows(kernel, problem, problem.image):
         return False
     atom = usual_atom(kernel, "sm80")
-    if atom is not None and not all(_is_whole(kernel, output) for output in kernel.outputs):
+    if atom is not None and not all(_has_all_sums(kernel, output) for output in kernel.outputs):
         return False
     if atom is None or atom.word <= 2 or min(problem.m, problem.n) > FEW[-1]:
         return atom is not None

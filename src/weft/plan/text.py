@@ -102,13 +102,13 @@ def plan_to_json(plan: Plan) -> Json:
     for name in (*effective_fields(plan), *idle_fields(plan)):
         if name in _UNSAID and not getattr(plan, name):
             continue
-        document[name] = _WRITERS.get(name, _plain)(getattr(plan, name))
+        document[name] = _WRITERS.get(name, _tuple_as_list)(getattr(plan, name))
     return document
 
 
 def told(plan: Plan, name: str) -> str:
     """A field and its value as a file has them, for sentences: words without their quotes."""
-    value = _WRITERS.get(name, _plain)(getattr(plan, name))
+    value = _WRITERS.get(name, _tuple_as_list)(getattr(plan, name))
     return f"{name}={value if isinstance(value, str) else json.dumps(value)}"
 
 
@@ -162,7 +162,7 @@ def briefs(plans: Sequence[Plan]) -> list[str]:
     return texts
 
 
-def _plain(value: Any) -> Any:
+def _tuple_as_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -279,9 +279,9 @@ def _given_fields(fields: Fields, kind: type[Plan]) -> dict[str, Any]:
 def _read_mma(fields: Fields, header: Header) -> MmaPlan:
     special: dict[str, Any] = {
         "tile": _triple(fields, "tile"),
-        "bind": _table(fields, "bind", (str,)),
-        "layout_hints": _table(fields, "layout_hints", (bool, str)),
-        "algo_choice": algorithms(_table(fields, "algo_choice", (str,))),
+        "bind": _read_object(fields, "bind", (str,)),
+        "layout_hints": _read_object(fields, "layout_hints", (bool, str)),
+        "algo_choice": algorithms(_read_object(fields, "algo_choice", (str,))),
         "predicate_tail": fields.texts("predicate_tail", ()),
         "epilogue": fields.texts("epilogue", ()),
         "vectorize": _read_vectorize(fields),
@@ -308,7 +308,7 @@ def _triple(fields: Fields, name: str) -> tuple[int, int, int]:
     return found[0], found[1], found[2]
 
 
-def _table(fields: Fields, name: str, kinds: tuple[type, ...]) -> dict[str, Any]:
+def _read_object(fields: Fields, name: str, kinds: tuple[type, ...]) -> dict[str, Any]:
     if not fields.has(name):
         return {}
     found = fields.take(name)

@@ -41,9 +41,9 @@ def verify(plan: Plan, target: Target, element_bytes: int = 2) -> None:
 def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Finding]:
     """Everything that is wrong. `element_bytes` is the size of the operands' elements."""
     if not plan.header.target:
-        yield _wrong(RANGE, "the plan names no target", f"give it the target {target.name}")
+        yield _plan_finding(RANGE, "the plan names no target", f"give it the target {target.name}")
     elif plan.header.target != target.name:
-        yield _wrong(RANGE, f"the plan is for {plan.header.target}, not for {target.name}")
+        yield _plan_finding(RANGE, f"the plan is for {plan.header.target}, not for {target.name}")
     match plan:
         case MmaPlan():
             yield from _mma_ranges(plan)
@@ -54,20 +54,20 @@ def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Fin
                     yield from _mma_resources(plan, target, element_bytes)
         case MapPlan():
             yield from _positive(unroll=plan.unroll, grain=plan.grain, block=plan.block)
-            yield from _vector(plan.vector, element_bytes, target)
+            yield from _vector_findings(plan.vector, element_bytes, target)
             yield from _threads(plan.threads, target)
         case RowPlan():
             yield from _positive(rows=plan.rows_per_block, accumulators=plan.accumulators)
             yield from _positive(rows_per_thread=plan.rows_per_thread)
-            yield from _vector(plan.vector, element_bytes, target)
+            yield from _vector_findings(plan.vector, element_bytes, target)
             yield from _row_threads(plan, target)
         case StagedPlan():
             yield from _positive(unroll=plan.unroll)
             yield from _positive(**{f"tile {name}": size for name, size in plan.tile.items()})
-            yield from _vector(plan.vector, element_bytes, target)
+            yield from _vector_findings(plan.vector, element_bytes, target)
             for edge in plan.local_edges:
                 if edge.buffer not in _BUFFERS:
-                    yield _wrong(RANGE, f"an edge is kept in {edge.buffer}")
+                    yield _plan_finding(RANGE, f"an edge is kept in {edge.buffer}")
                 yield from _positive(depth=1 if edge.depth is None else edge.depth)
         case AttentionPlan():
             yield from _positive(tile_q=plan.tile_q, tile_kv=plan.tile_kv)
@@ -75,31 +75,31 @@ def findings(plan: Plan, target: Target, element_bytes: int = 2) -> Iterator[Fin
             yield from _algorithm("attention", plan.algo)
 
 
-def _wrong(code: str, why: str, hint: str = "") -> Finding:
+def _plan_finding(code: str, why: str, hint: str = "") -> Finding:
     return Finding(code, "", why, hint)
 
 
 def _positive(**numbers: int) -> Iterator[Finding]:
     for name, value in numbers.items():
         if value < 1:
-            yield _wrong(RANGE, f"{name} is {value}; it must be at least 1")
+            yield _plan_finding(RANGE, f"{name} is {value}; it must be at least 1")
 
 
 def _stages(stages: int) -> Iterator[Finding]:
     if stages < 2:
-        yield _wrong(RANGE, f"stages is {stages}; loading and computing need two at least")
+        yield _plan_finding(RANGE, f"stages is {stages}; loading and computing need two at least")
 
 
 def _algorithm(key: str, value: str) -> Iterator[Finding]:
     if not is_algorithm(key, value):
-        yield _wrong(RANGE, f"algo_choice.{key}={value} is not an algorithm")
+        yield _plan_finding(RANGE, f"algo_choice.{key}={value} is not an algorithm")
 
 
-def _vector(width: int, element_bytes: int, target: Target) -> Iterator[Finding]:
+def _vector_findings(width: int, element_bytes: int, target: Target) -> Iterator[Finding]:
     if width < 1 or width & (width - 1):
-        yield _wrong(RANGE, f"a vector of {width} elements is no power of two")
+        yield _plan_finding(RANGE, f"a vector of {width} elements is no power of two")
     elif target.kind is Kind.GPU and width * element_bytes > _VECTOR_BYTES:
-        yield _wrong(
+        yield _plan_finding(
             ALIGNMENT,
             f"a vector of {width} elements of {element_bytes} bytes is over {_VECTOR_BYTES} bytes",
             f"use {_VECTOR_BYTES // element_bytes}",
@@ -110,7 +110,7 @@ def _threads(threads: int, target: Target, what: str = "") -> Iterator[Finding]:
     """Threads of a block, which are `what`."""
     limit = target.limits.threads_per_block
     if target.kind is Kind.GPU and (threads % roofline.WARP or not 32 <= threads <= limit):
-        yield _wrong(RANGE, f"{what or threads} threads are not whole warps up to {limit}")
+        yield _plan_finding(RANGE, f"{what or threads} threads are not whole warps up to {limit}")
 
 
 def _row_threads(plan: RowPlan, target: Target) -> Iterator[Finding]:
@@ -118,11 +118,13 @@ def _row_threads(plan: RowPlan, target: Target) -> Iterator[Finding]:
     if target.kind is not Kind.GPU or plan.rows_per_block < 1:
         return
     if plan.threads < 1 or plan.threads & (plan.threads - 1):
-        yield _wrong(RANGE, f"{plan.threads} threads for a row are no power of two")
+        yield _plan_finding(RANGE, f"{plan.threads} threads for a row are no power of two")
     elif plan.blocks_per_row not in CLUSTERS:
-        yield _wrong(RANGE, f"{plan.blocks_per_row} blocks for a row are not 1, 2, 4, 8 or 16")
+        yield _plan_finding(
+            RANGE, f"{plan.blocks_per_row} blocks for a row are not 1, 2, 4, 8 or 16"
+        )
     elif plan.ring < 0:
-        yield _wrong(RANGE, f"a ring of {plan.ring} vectors")
+        yield _plan_finding(RANGE, f"a ring of {plan.ring} vectors")
     else:
         rows = counted(plan.rows_per_block, "row")
         all_of_them = plan.threads * plan.rows_per_block
@@ -144,9 +146,9 @@ def _mma_ranges(plan: MmaPlan) -> Iterator[Finding]:
     yield from _stages(plan.stages)
     (rows, columns, _), (warp_rows, warp_columns) = plan.tile, plan.warp_tile
     if warp_rows < 1 or warp_columns < 1:
-        yield _wrong(RANGE, f"warp_tile is {warp_rows}x{warp_columns}")
+        yield _plan_finding(RANGE, f"warp_tile is {warp_rows}x{warp_columns}")
     elif not _has_lines(plan) and (rows % warp_rows or columns % warp_columns):
-        yield _wrong(
+        yield _plan_finding(
             RANGE, f"warp_tile {warp_rows}x{warp_columns} does not divide tile {rows}x{columns}"
         )
 
@@ -158,43 +160,49 @@ def _has_lines(plan: MmaPlan) -> bool:
 
 def _mma_fields(plan: MmaPlan) -> Iterator[Finding]:
     if plan.arch not in _ARCHITECTURES:
-        yield _wrong(RANGE, f"arch={plan.arch} is not one of {', '.join(_ARCHITECTURES)}")
+        yield _plan_finding(RANGE, f"arch={plan.arch} is not one of {', '.join(_ARCHITECTURES)}")
     if re.fullmatch(r"rows|hilbert|grouped:[1-9][0-9]{0,8}", plan.order) is None:
-        yield _wrong(RANGE, f"order={plan.order} is not rows, grouped:N or hilbert")
+        yield _plan_finding(RANGE, f"order={plan.order} is not rows, grouped:N or hilbert")
     if plan.roles not in _ROLES:
-        yield _wrong(RANGE, f"roles={plan.roles} is not one of {', '.join(_ROLES)}")
+        yield _plan_finding(RANGE, f"roles={plan.roles} is not one of {', '.join(_ROLES)}")
     if any(layout not in ("row", "col") for layout in plan.operand_layouts):
-        yield _wrong(RANGE, f"{told(plan, 'operand_layouts')} are not row or col")
+        yield _plan_finding(RANGE, f"{told(plan, 'operand_layouts')} are not row or col")
     if plan.in_flight not in (0, 1):
-        yield _wrong(RANGE, f"in_flight is {plan.in_flight}; it is 0 or 1")
+        yield _plan_finding(RANGE, f"in_flight is {plan.in_flight}; it is 0 or 1")
     if plan.precision not in _PRECISIONS:
-        yield _wrong(RANGE, f"precision={plan.precision} is not one of {', '.join(_PRECISIONS)}")
+        yield _plan_finding(
+            RANGE, f"precision={plan.precision} is not one of {', '.join(_PRECISIONS)}"
+        )
     for key, value in plan.algo_choice.items():
         yield from _algorithm(key, value)
     if why := contradiction(plan):
-        yield _wrong(RANGE, why)
-    yield from _edges(plan.local_edges)
+        yield _plan_finding(RANGE, why)
+    yield from _edge_findings(plan.local_edges)
 
 
-def _edges(edges: Sequence[LocalEdge]) -> Iterator[Finding]:
+def _edge_findings(edges: Sequence[LocalEdge]) -> Iterator[Finding]:
     for edge in edges:
         name = f"the edge {edge.source} to {edge.to}"
         if edge.buffer not in _BUFFERS:
-            yield _wrong(RANGE, f"{name} is kept in {edge.buffer}, not in {', '.join(_BUFFERS)}")
+            yield _plan_finding(
+                RANGE, f"{name} is kept in {edge.buffer}, not in {', '.join(_BUFFERS)}"
+            )
         elif edge.depth is not None and (edge.buffer != "smem_ring" or edge.depth < 2):
-            yield _wrong(RANGE, f"{name} has depth {edge.depth}; rings have one, of 2 at least")
+            yield _plan_finding(
+                RANGE, f"{name} has depth {edge.depth}; rings have one, of 2 at least"
+            )
 
 
 def _mma_alignment(plan: MmaPlan, target: Target, element_bytes: int) -> Iterator[Finding]:
     if plan.vectorize is None:
         return
     width = plan.vectorize.width
-    yield from _vector(width, element_bytes, target)
+    yield from _vector_findings(width, element_bytes, target)
     axis = plan.vectorize.axis.partition(".")[0]
     tile = (*plan.warp_tile, plan.tile[2]) if _has_lines(plan) else plan.tile
     extents = dict(zip("mnk", tile, strict=True))
     if axis in extents and extents[axis] % max(width, 1):
-        yield _wrong(
+        yield _plan_finding(
             ALIGNMENT,
             f"vectors of {width} do not divide the tile of {extents[axis]} along {axis}",
         )
@@ -204,7 +212,7 @@ def _mma_resources(plan: MmaPlan, target: Target, element_bytes: int) -> Iterato
     shared = roofline.shared_bytes_per_block(plan.tile, element_bytes, plan.stages)
     limit = target.limits.shared_bytes_per_block
     if shared > limit and plan.arch != "codes":  # whose operands are not kept there
-        yield _wrong(
+        yield _plan_finding(
             SHARED,
             f"{plan.stages} stages of a {'x'.join(map(str, plan.tile))} tile take {shared:,} bytes "
             f"of shared memory, over {limit:,}",
@@ -215,7 +223,7 @@ def _mma_resources(plan: MmaPlan, target: Target, element_bytes: int) -> Iterato
         roofline.accumulator_registers(plan.warp_tile, workers), base=_base(plan)
     )
     if needed > target.limits.registers_per_thread:
-        yield _wrong(
+        yield _plan_finding(
             REGISTERS,
             f"a warp tile of {plan.warp_tile[0]}x{plan.warp_tile[1]} takes about {needed} "
             f"registers a thread, over {target.limits.registers_per_thread}",

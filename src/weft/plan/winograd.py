@@ -42,7 +42,7 @@ def winograd_plan(kernel: Kernel, first: MmaPlan, target: Target) -> MmaPlan:
     registers = register_block(target, lanes, tiles, n)
     blocks = (even_blocks(n, _COLUMNS, registers[1]), even_blocks(channels, _CHANNELS, 1))
     sizes = [(even_blocks(tiles, most, registers[0]), *blocks) for most in _TILES]
-    fitting = [tile for tile in sizes if _bytes(kernel, tile, registers) <= SCRATCH_BYTES]
+    fitting = [tile for tile in sizes if _scratch_bytes(kernel, tile, registers) <= SCRATCH_BYTES]
     return replace(
         first,
         tile=fitting[0] if fitting else sizes[-1],
@@ -71,14 +71,14 @@ def winograd_refusal(kernel: Kernel, plan: MmaPlan) -> str | None:
         return f"algo_choice.conv={ALGORITHM}: {windows}"
     if {cached.tensor for cached in plan.cache} != {"A", "B"} or kernel.roles is None:
         return f"algo_choice.conv={ALGORITHM} works on packed A and B"
-    size = _bytes(kernel, plan.tile, plan.warp_tile)
+    size = _scratch_bytes(kernel, plan.tile, plan.warp_tile)
     if size > SCRATCH_BYTES:
         shown = "x".join(map(str, plan.tile))
         return f"transforms of tile {shown} take {size:,} bytes; {SCRATCH_BYTES:,} is the most"
     return None
 
 
-def _bytes(kernel: Kernel, tile: tuple[int, int, int], registers: tuple[int, int]) -> int:
+def _scratch_bytes(kernel: Kernel, tile: tuple[int, int, int], registers: tuple[int, int]) -> int:
     windows = windows_of(kernel)
     assert kernel.roles is not None
     assert isinstance(windows, Windows)

@@ -106,10 +106,10 @@ def fill(boxes: Sequence[Box], whole: Box) -> bool:
         any(a[1] < b[0] or b[1] < a[0] for a, b in zip(one, other, strict=True))
         for one, other in combinations(boxes, 2)
     )
-    return inside and apart and sum(map(_count, boxes)) == _count(whole)
+    return inside and apart and sum(map(_point_count, boxes)) == _point_count(whole)
 
 
-def _count(box: Box) -> int:
+def _point_count(box: Box) -> int:
     return math.prod(last - first + 1 for first, last in box)
 
 

@@ -132,7 +132,7 @@ class _Reach:
 
 
 @memo(1 << 14)
-def _reach(
+def _reach_of_hull(
     exprs: tuple[Expr, ...],
     axes: tuple[LoopAxis, ...],
     params: tuple[Range, ...],
@@ -141,7 +141,7 @@ def _reach(
 ) -> _Reach:
     """The reach of the hull of several indices along an axis of `size` elements."""
     sizes = dict(tile)
-    steps = [_steps(expr, sizes) for expr in exprs]
+    steps = [_axis_steps(expr, sizes) for expr in exprs]
     if steps[0] is None or any(found != steps[0] for found in steps):
         extent = max(
             _exact_extent(one, other, axes, params, tile) for one in exprs for other in exprs
@@ -153,7 +153,7 @@ def _reach(
     rests = [add(expr, *(scale(axis(name), -f) for name, f in step.items())) for expr in exprs]
     ranges = {a.name: (0, a.size - 1) for a in axes}
     ranges.update((name, (low, high)) for name, low, high in params)
-    spread = max(_apart(one, other, ranges) for one in rests for other in rests)
+    spread = max(_largest_distance(one, other, ranges) for one in rests for other in rests)
     core = sum(abs(f) * (sizes[name] - 1) for name, f in step.items()) + 1
     extent = min(core + spread, size)
     ends = [bounds(rest, ranges) for rest in rests]
@@ -165,14 +165,14 @@ def _reach(
     return _Reach(extent, shared, max(0, min(shared, -low)), span)
 
 
-def _steps(expr: Expr, sizes: Mapping[str, int]) -> dict[str, int] | None:
+def _axis_steps(expr: Expr, sizes: Mapping[str, int]) -> dict[str, int] | None:
     """How far an index moves with each axis of a tile; None where it does not move evenly."""
     if any(isinstance(t, FloorDiv) and axes_of(t.value) & sizes.keys() for t, _ in expr.terms):
         return None
     return {t.name: f for t, f in expr.terms if isinstance(t, Axis) and t.name in sizes}
 
 
-def _apart(one: Expr, other: Expr, ranges: Mapping[str, tuple[int, int]]) -> int:
+def _largest_distance(one: Expr, other: Expr, ranges: Mapping[str, tuple[int, int]]) -> int:
     """How far one index lies beyond another at most, each at any point of its axes. Params are the
     same for all points of a tile, and spread nothing."""
     twin = {name: f"{name}.y" for name in axes_of(other)}
@@ -224,13 +224,13 @@ def _tile_of(consumer: Statement, tile: Mapping[str, int] | None) -> tuple[tuple
     return tuple((a.name, size) for a, size in cut if size < a.size or size == 1)
 
 
-def _reaches(
+def _reaches_of_tile(
     producer: Statement, consumer: Statement, tile: tuple[tuple[str, int], ...]
 ) -> list[_Reach]:
     """The reach along each axis of the producer, of the hull of all reads."""
     indices = [read.index for read in _reads_of(producer, consumer)]
     return [
-        _reach(tuple(dict.fromkeys(exprs)), consumer.axes, consumer.params, tile, size)
+        _reach_of_hull(tuple(dict.fromkeys(exprs)), consumer.axes, consumer.params, tile, size)
         for exprs, size in zip(zip(*indices, strict=True), producer.shape, strict=True)
     ]
 
@@ -255,7 +255,7 @@ def can_compute_at(
         return ComputeAt(False, why=f"{producer.name} writes into another tensor")
     block = _tile_of(consumer, tile)
     names = [a.name for a in producer.outer]
-    reaches = dict(zip(names, _reaches(producer, consumer, block), strict=True))
+    reaches = dict(zip(names, _reaches_of_tile(producer, consumer, block), strict=True))
     footprint = prod(r.extent for r in reaches.values())
     share = prod(max(1, r.extent - r.shared) for r in reaches.values())
     shared = {name: r for name, r in reaches.items() if r.shared}

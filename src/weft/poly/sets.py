@@ -244,7 +244,7 @@ class _Matrix:
         return bool(self.set.is_empty())
 
 
-def _set(domain: Domain, names: Sequence[str] | None = None) -> Any:
+def _isl_set(domain: Domain, names: Sequence[str] | None = None) -> Any:
     """A domain as an isl set, its places in the order of the names."""
     return _Matrix(domain.names if names is None else names).domain(domain).set
 
@@ -278,13 +278,13 @@ def _last_place(count: int) -> Any:
 @_query
 def is_empty(domain: Domain) -> bool:
     """Whether a domain has no point."""
-    return bool(_set(domain).is_empty())
+    return bool(_isl_set(domain).is_empty())
 
 
 @_query
 def sample(domain: Domain) -> Point | None:
     """The first point of a domain, in the order of its names; None where there is none."""
-    found = _set(domain)
+    found = _isl_set(domain)
     return None if found.is_empty() else _point(domain.names, found)
 
 
@@ -317,13 +317,13 @@ def counterexample(domain: Domain, guard: Guard) -> Point | None:
 @_query
 def is_subset(part: Domain, whole: Domain) -> bool:
     """Whether every point of one domain is a point of another one with the same names."""
-    return bool(_set(part).is_subset(_set(whole, part.names)))
+    return bool(_isl_set(part).is_subset(_isl_set(whole, part.names)))
 
 
 @_query
 def is_equal(one: Domain, other: Domain) -> bool:
     """Whether two domains with the same names have the same points."""
-    return bool(_set(one).is_equal(_set(other, one.names)))
+    return bool(_isl_set(one).is_equal(_isl_set(other, one.names)))
 
 
 @_query
@@ -365,7 +365,7 @@ def difference(pieces: tuple[Piece, ...], wanted: Domain) -> Difference | None:
         if repeated is not None and not repeated.is_empty():
             return _difference("run twice", wanted, repeated)
         done = image if done is None else done.union(image).coalesce()
-    goal = _set(wanted)
+    goal = _isl_set(wanted)
     if done is None:
         return None if goal.is_empty() else _difference("missing", wanted, goal)
     if not goal.is_subset(done):

@@ -22,12 +22,16 @@ _FREE: Final = frozenset({"accesses", "write", "attrs"})
 
 def agree(read: Scop, made: Scop) -> None:
     """Raise where a view that was read is not one of the graph, or contradicts itself."""
-    found = list(_ends(read, made)) or list(_blocks(read, made)) or list(_check_derived(read))
+    found = (
+        list(_end_findings(read, made))
+        or list(_block_findings(read, made))
+        or list(_check_derived(read))
+    )
     if found:
         raise SpecViolation.of(found)
 
 
-def _ends(read: Scop, made: Scop) -> Iterator[Finding]:
+def _end_findings(read: Scop, made: Scop) -> Iterator[Finding]:
     for what, got, wanted in (
         ("inputs", read.inputs, made.inputs),
         ("shapes", read.shapes, made.shapes),
@@ -44,7 +48,7 @@ def _ends(read: Scop, made: Scop) -> Iterator[Finding]:
             )
 
 
-def _blocks(read: Scop, made: Scop) -> Iterator[Finding]:
+def _block_findings(read: Scop, made: Scop) -> Iterator[Finding]:
     dtypes = {name: dtype for name, (dtype, _) in made.inputs.items()}
     dtypes |= {block.name: block.dtype for block in made.blocks}
     for block, original in zip(read.blocks, made.blocks, strict=True):
@@ -54,18 +58,18 @@ def _blocks(read: Scop, made: Scop) -> Iterator[Finding]:
             if field.name not in _FREE and value != wanted:
                 why = f"its {field.name} follows from the graph and is another one"
                 yield Finding(INVALID, where, why, "change the graph (stage tiny), or leave it")
-        got, needed = (_operands(b.accesses, dtypes) for b in (block, original))
+        got, needed = (_operands_text(b.accesses, dtypes) for b in (block, original))
         if got != needed:
             why = f"it reads operands of {got}, but computes with {needed}"
             yield Finding(INVALID, where, why)
     pairs = zip((p.access for p in read.params), (p.access for p in made.params), strict=True)
     outputs = zip((a for _, a, _ in read.outputs), (a for _, a, _ in made.outputs), strict=True)
     for access, other in (*pairs, *outputs):
-        if _operands((access,), dtypes) != _operands((other,), dtypes):
+        if _operands_text((access,), dtypes) != _operands_text((other,), dtypes):
             yield Finding(INVALID, "the view", f"{access.tensor} has another dtype than needed")
 
 
-def _operands(accesses: tuple[Access, ...], dtypes: dict[str, DType]) -> str:
+def _operands_text(accesses: tuple[Access, ...], dtypes: dict[str, DType]) -> str:
     """The dtypes that are read, and what they are converted to."""
     read = ((dtypes.get(access.tensor), access.widen) for access in accesses)
     return ", ".join(str(was) if to is None else f"{was} as {to}" for was, to in read)

@@ -278,10 +278,10 @@ def _reads_rows(block: PolyBlock, access: Access, reduced: PolyBlock) -> bool:
 def _sums_rows(reader: PolyBlock, access: Access, block: PolyBlock, rows: set[str]) -> bool:
     """Whether a product sums over exactly the axes of the softmax."""
     reduced = {axis.name for axis in reader.axes if axis.reduce}
-    pairs = _pairs(block, access)
+    pairs = _axis_pairs(block, access)
     return {name for name, own in pairs if own in rows} == reduced and not access.guards
 
 
-def _pairs(block: PolyBlock, access: Access) -> Iterator[tuple[str | None, str]]:
+def _axis_pairs(block: PolyBlock, access: Access) -> Iterator[tuple[str | None, str]]:
     for expr, axis in zip(access.map, block.out_axes, strict=True):
         yield (expr.single_axis.name if expr.single_axis else None), axis.name

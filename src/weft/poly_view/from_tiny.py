@@ -259,7 +259,7 @@ class _Builder:
             accesses,
             value,
             value_id=self.ids[value],
-            fn=_function(value),
+            fn=_function_name(value),
         )
 
     def _contraction(self, value: Reduce) -> PolyBlock | None:
@@ -441,7 +441,7 @@ def _ranges(axes: Sequence[IterAxis]) -> Ranges:
     return {a.name: (0, a.size - 1) for a in axes}
 
 
-def _function(value: Value) -> str:
+def _function_name(value: Value) -> str:
     match value:
         case Unary(fn=fn) | Binary(fn=fn):
             return str(fn)

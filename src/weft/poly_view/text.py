@@ -75,8 +75,8 @@ def to_json(scop: Scop) -> Json:
                 {"name": p.name, **_access(p.access), "low": p.low, "high": p.high}
                 for p in scop.params
             ],
-            "blocks": [_block(block) for block in scop.blocks],
-            "edges": _edges(scop),
+            "blocks": [_block_document(block) for block in scop.blocks],
+            "edges": _edge_documents(scop),
             "outputs": [
                 {"name": name, **_access(access), "domain": _domain(axes)}
                 for name, access, axes in scop.outputs
@@ -86,7 +86,7 @@ def to_json(scop: Scop) -> Json:
     }
 
 
-def _block(block: PolyBlock) -> Json:
+def _block_document(block: PolyBlock) -> Json:
     made: Json = {
         "name": block.name,
         "kind": block.kind.value,
@@ -148,7 +148,7 @@ def _attrs(attrs: ContractionAttrs) -> Json:
     }
 
 
-def _edges(scop: Scop) -> list[Json]:
+def _edge_documents(scop: Scop) -> list[Json]:
     """One object for each pair of blocks, with every access between them."""
     merged: dict[tuple[str, str], list[int]] = {}
     for edge in scop.edges:

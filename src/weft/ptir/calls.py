@@ -128,7 +128,7 @@ def _encode(kind: SchemaKind, value: Any) -> Attr:
         case Bool():
             return Attr(AttrKind.BOOL, value)
         case Usize() | Isize():
-            return Attr(AttrKind.I64, _fits(value))
+            return Attr(AttrKind.I64, _check_64_bits(value))
         case Float():
             return Attr(AttrKind.F64, value)
         case Number():
@@ -140,7 +140,7 @@ def _encode(kind: SchemaKind, value: Any) -> Attr:
         case ShapeOf() if not all(isinstance(dim, int) for dim in value):
             return Attr(AttrKind.STRING_ARRAY, tuple(map(str, value)))
         case ShapeOf() | ListOf(Usize()) | ListOf(Isize()):
-            return Attr(AttrKind.I64_ARRAY, tuple(map(_fits, value)))
+            return Attr(AttrKind.I64_ARRAY, tuple(map(_check_64_bits, value)))
         case ListOf(Float()):
             return Attr(AttrKind.F64_ARRAY, tuple(value))
         case ListOf(String()):
@@ -148,7 +148,7 @@ def _encode(kind: SchemaKind, value: Any) -> Attr:
     raise SpecViolation("InvalidAttributeValue", f"{kind} cannot be a custom-call attribute")
 
 
-def _fits(value: int) -> int:
+def _check_64_bits(value: int) -> int:
     if value > ISIZE_MAX:
         raise SpecViolation("InvalidAttributeValue", f"{value} does not fit a 64-bit attribute")
     return value
@@ -186,11 +186,11 @@ def _decode(kind: SchemaKind, attr: Attr, what: str) -> Any:
             f"attribute {what} is of class {attr.kind.value}, not {wanted}",
         )
     if isinstance(inner, ShapeOf) and attr.kind is AttrKind.STRING_ARRAY:
-        return tuple(map(_dim, attr.value))
+        return tuple(map(_parse_dim, attr.value))
     return attr.value
 
 
-def _dim(text: str) -> int | str:
+def _parse_dim(text: str) -> int | str:
     if not re.fullmatch("[0-9]+", text):
         return text
     if len(text) > _USIZE_DIGITS:

@@ -51,11 +51,11 @@ def with_counted_loops(program: Program, most: int = MOST_STEPS) -> Program:
             break
         changed = True
         for region in found:
-            shop.regions[region.id] = replace(region, body=_body(region, shop, most))
+            shop.regions[region.id] = replace(region, body=_body_with_scans(region, shop, most))
     functions = []
     for function in program.functions:
         body = (
-            _body(function, shop, most)
+            _body_with_scans(function, shop, most)
             if _has_counted_loop(function, shop, most)
             else function.body
         )
@@ -68,20 +68,20 @@ def with_counted_loops(program: Program, most: int = MOST_STEPS) -> Program:
 
 
 def _has_counted_loop(body: Body, shop: Workshop, most: int) -> bool:
-    return any(_turns(i, body, shop, most) is not None for i in body.body)
+    return any(_turns_up_to(i, body, shop, most) is not None for i in body.body)
 
 
-def _turns(instruction: Instruction, body: Body, shop: Workshop, most: int) -> int | None:
-    steps = _steps(instruction, body, shop.regions)
+def _turns_up_to(instruction: Instruction, body: Body, shop: Workshop, most: int) -> int | None:
+    steps = _loop_turns(instruction, body, shop.regions)
     return steps if steps is not None and steps <= most else None
 
 
-def _body(body: Body, shop: Workshop, most: int) -> tuple[Instruction, ...]:
+def _body_with_scans(body: Body, shop: Workshop, most: int) -> tuple[Instruction, ...]:
     """The instructions of a body, with scans for counted loops."""
     ids = fresh_ids({*body.parameter_ids, *(i.id for i in body.body)})
     made: list[Instruction] = []
     for instruction in body.body:
-        steps = _turns(instruction, body, shop, most)
+        steps = _turns_up_to(instruction, body, shop, most)
         if steps is None:
             made.append(instruction)
             continue
@@ -121,7 +121,7 @@ class _Test:
     bound: Operand
 
 
-def _steps(instruction: Instruction, body: Body, regions: Mapping[int, Region]) -> int | None:
+def _loop_turns(instruction: Instruction, body: Body, regions: Mapping[int, Region]) -> int | None:
     """How often a loop runs; None where that is not seen."""
     op = instruction.op
     if not isinstance(op, While) or not instruction.operands:
@@ -130,18 +130,18 @@ def _steps(instruction: Instruction, body: Body, regions: Mapping[int, Region]) 
     count = len(instruction.operands)
     if origins(condition)[1:] != list(range(count)):
         return None
-    test = _test(condition, count)
+    test = _find_test(condition, count)
     if test is None:
         return None
     made = {i.id: i for i in body.body}
     start = known_number(instruction.operands[test.counter], made)
-    end = _bound(test, condition, step, instruction, made)
+    end = _loop_bound(test, condition, step, instruction, made)
     by = _growth(step, test.counter)
     numbers = [operator.index(n) for n in (start, end, by) if hasattr(n, "__index__")]
     if len(numbers) < 3:
         return None
     first, end, by = numbers
-    steps = _count(first, end, by, test.fn)
+    steps = _turn_count(first, end, by, test.fn)
     kind = condition.parameters[test.counter]
     assert isinstance(kind, TensorType)
     # A counter that runs over its end counts on from the other one.
@@ -149,7 +149,7 @@ def _steps(instruction: Instruction, body: Body, regions: Mapping[int, Region]) 
     return steps if kind.dtype.lowest <= last <= kind.dtype.highest else None
 
 
-def _test(condition: Region, count: int) -> _Test | None:
+def _find_test(condition: Region, count: int) -> _Test | None:
     made = {i.id: i for i in condition.body}
     found = made.get(origins(condition)[0])
     if found is None or not isinstance(found.op, Compare) or found.op.op not in _MIRRORED:
@@ -170,7 +170,7 @@ def _is_carry(operand: Operand, count: int) -> bool:
     return isinstance(operand, Ref) and operand.id < count
 
 
-def _bound(
+def _loop_bound(
     test: _Test, condition: Region, step: Region, instruction: Instruction, made: Definitions
 ) -> object:
     """The number that the counter is compared with: in the condition, or carried along."""
@@ -199,7 +199,7 @@ def _growth(step: Region, counter: int) -> object:
     return known_number(second, made) if first == Ref(counter) else None
 
 
-def _count(start: int, end: int, by: int, fn: CompareFn) -> int | None:
+def _turn_count(start: int, end: int, by: int, fn: CompareFn) -> int | None:
     """How often `start + by * k` keeps the comparison with `end`, from k = 0 on."""
     if by < 0:
         start, end, by = -start, -end, -by

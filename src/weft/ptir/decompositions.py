@@ -64,7 +64,7 @@ def _is_nan(op: IsNan, x: Term) -> Term:
     return x.compare(x, "not_equal")
 
 
-def _finite(x: Term) -> Term:
+def _finite_test(x: Term) -> Term:
     """x - x is zero exactly for finite values: an infinity gives NaN, in either part."""
     difference = x - x
     return difference.compare(difference, "equal")
@@ -72,7 +72,7 @@ def _finite(x: Term) -> Term:
 
 def _is_finite(op: IsFinite, x: Term) -> Term:
     """(x - x) == (x - x)."""
-    return _finite(x)
+    return _finite_test(x)
 
 
 def _is_inf(op: IsInf, x: Term) -> Term:
@@ -82,7 +82,7 @@ def _is_inf(op: IsInf, x: Term) -> Term:
     infinite = x.abs().compare(math.inf, "equal")
     if x.dtype not in COMPLEX:
         return infinite
-    finite = _finite(x)
+    finite = _finite_test(x)
     return x.full(False, x.shape, I1).where(finite, infinite)
 
 
@@ -101,7 +101,7 @@ def _sign(op: Sign, x: Term) -> Term | None:
 # -- rounding ------------------------------------------------------------------------------------
 
 
-def _whole(z: Term) -> tuple[Term, Term]:
+def _truncate(z: Term) -> tuple[Term, Term]:
     """`z` toward zero, as an integer where it is small and as a float with the sign of z."""
     integer = z.cast(SI64 if z.dtype is F64 else SI32)
     t = integer.cast(z.dtype)
@@ -114,13 +114,13 @@ def _whole(z: Term) -> tuple[Term, Term]:
 
 def _trunc(op: Trunc, x: Term) -> Term:
     """Through an integer where |x| is small, with the sign of x on a zero."""
-    return _whole(x.cast(wide_dtype(x.dtype)))[1].cast(x.dtype)
+    return _truncate(x.cast(wide_dtype(x.dtype)))[1].cast(x.dtype)
 
 
 def _floor(op: Floor, x: Term) -> Term:
     """t = trunc(x); t > x ? t - 1 : t."""
     z = x.cast(wide_dtype(x.dtype))
-    _, t = _whole(z)
+    _, t = _truncate(z)
     above = t.compare(z, "greater")
     return (t - 1.0).where(above, t).cast(x.dtype)
 
@@ -128,7 +128,7 @@ def _floor(op: Floor, x: Term) -> Term:
 def _ceil(op: Ceil, x: Term) -> Term:
     """t = trunc(x); t < x ? t + 1 : t."""
     z = x.cast(wide_dtype(x.dtype))
-    _, t = _whole(z)
+    _, t = _truncate(z)
     below = t.compare(z, "less")
     return (t + 1.0).where(below, t).cast(x.dtype)
 
@@ -136,7 +136,7 @@ def _ceil(op: Ceil, x: Term) -> Term:
 def _round(op: Round, x: Term) -> Term:
     """t = trunc(x); one step away from zero where |x - t| is over a half, or a half and t odd."""
     z = x.cast(wide_dtype(x.dtype))
-    integer, t = _whole(z)
+    integer, t = _truncate(z)
     fraction = (z - t).abs()
     odd = integer.compare(integer / 2 * 2, "not_equal")
     tie = fraction.compare(0.5, "equal").minimum(odd)
@@ -274,7 +274,7 @@ def _layer_norm(op: LayerNorm, x: Term, gamma: Term, beta: Term) -> Term:
     """Two passes: the mean, then the variance of the differences to it; in f32 at least."""
     z = x.cast(wide_dtype(x.dtype))
     axis = normalise_axis(op.feature_axis, z.rank)
-    count = _count(gamma, z, axis)
+    count = _feature_extent(gamma, z, axis)
     centred = z - _mean(z, axis, count).broadcast_to(z.shape)
     variance = _mean(centred * centred, axis, count)
     normal = centred * (variance + op.epsilon).rsqrt().broadcast_to(z.shape)
@@ -282,7 +282,7 @@ def _layer_norm(op: LayerNorm, x: Term, gamma: Term, beta: Term) -> Term:
     return (scaled + spread_feature(beta, z, axis)).cast(x.dtype)
 
 
-def _count(feature: Term, z: Term, axis: int) -> Term:
+def _feature_extent(feature: Term, z: Term, axis: int) -> Term:
     """The extent of the feature axis (at least 1) in the shape of a mean; counted if dynamic."""
     (extent,) = feature.shape
     shape = tuple(1 if d == axis else dim for d, dim in enumerate(z.shape))

@@ -24,9 +24,9 @@ def fourier_sums(x: V, size: int, sign: int) -> V:
     rank, rows = x.rank, _radix(size)
     matrix = _roots(x.emitter, rows, rows, rows, sign, x.dtype)
     if rows == size:
-        return _product(x, matrix, rank - 1)
+        return _multiply_matrix(x, matrix, rank - 1)
     columns = size // rows
-    first = _product(x.reshape((*x.shape[:-1], rows, columns)), matrix, rank - 1)
+    first = _multiply_matrix(x.reshape((*x.shape[:-1], rows, columns)), matrix, rank - 1)
     turns = _roots(x.emitter, columns, rows, size, sign, x.dtype)
     turned = first * turns.broadcast_to(first.shape)
     exchange = [*range(rank - 1), rank, rank - 1]
@@ -34,7 +34,7 @@ def fourier_sums(x: V, size: int, sign: int) -> V:
     return second.transpose(exchange).reshape(x.shape)
 
 
-def _product(x: V, matrix: V, axis: int) -> V:
+def _multiply_matrix(x: V, matrix: V, axis: int) -> V:
     return x.apply(
         "dot_general", matrix, batch_lhs=[], batch_rhs=[], contract_lhs=[axis], contract_rhs=[0]
     )

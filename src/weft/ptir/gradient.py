@@ -22,7 +22,7 @@ from functools import reduce
 
 from weft.foundation.calls import told_outside
 from weft.foundation.errors import InternalError, Unimplemented, UserError
-from weft.foundation.partitions import SAME, Classes, merged, split
+from weft.foundation.partitions import SAME, Classes, merged, split_classes
 from weft.ptir.autodiff.control_flow import CONTROL, FORWARD_CONTROL
 from weft.ptir.autodiff.walk import Calculus, ControlRule, Walk
 from weft.ptir.counted import with_counted_loops
@@ -78,7 +78,9 @@ def vjp(
     floats and complex numbers among them), and as further results the cotangents of the parameters
     `wrt`. A result that is a tuple has a cotangent for each of its floats."""
     main = _verify_main(program)
-    chosen = range(len(main.results)) if of is None else _numbers(of, len(main.results), "result")
+    chosen = (
+        range(len(main.results)) if of is None else _chosen_numbers(of, len(main.results), "result")
+    )
     if of is not None and not any(is_smooth(main.results[index]) for index in chosen):
         raise UserError("none of the results asked for is a float or complex number")
     return _vjp(program, _parameters(main, wrt), chosen, classes=classes).program
@@ -118,7 +120,7 @@ def _verify_main(program: Program) -> Function:
     return program.main
 
 
-def _numbers(given: int | Sequence[int], count: int, what: str) -> list[int]:
+def _chosen_numbers(given: int | Sequence[int], count: int, what: str) -> list[int]:
     numbers = [given] if isinstance(given, int) else list(given)
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
@@ -129,7 +131,7 @@ def _numbers(given: int | Sequence[int], count: int, what: str) -> list[int]:
 
 
 def _parameters(main: Function, wrt: int | Sequence[int]) -> list[int]:
-    numbers = _numbers(wrt, len(main.parameters), "parameter")
+    numbers = _chosen_numbers(wrt, len(main.parameters), "parameter")
     for number in numbers:
         kind = main.parameters[number]
         if not isinstance(kind, TensorType) or not is_smooth(kind):
@@ -173,7 +175,7 @@ class _Derivative:
         self.seeded = [
             index in of and is_smooth(kind)
             for index, result in enumerate(self.main.results)
-            for kind in _parts(result)
+            for kind in _type_elements(result)
         ]
         self.ranks = self._sameness(classes)
 
@@ -199,7 +201,7 @@ class _Derivative:
             return []
         values = self.ranks.bodies[self.main.label]
         own = [
-            split(values[slot] for slot, _ in slots_of(value_id, kind))
+            split_classes(values[slot] for slot, _ in slots_of(value_id, kind))
             for value_id, kind in zip(self.main.parameter_ids, self.main.parameters, strict=True)
         ]
         ends = zip(self._ends(self.ranks), self.seeded, strict=True)
@@ -228,7 +230,7 @@ class _Derivative:
         return _clean_up(self.shop.finished(self.tape, [*results, *gradients]), self.main)
 
 
-def _parts(kind: ValueType) -> Sequence[ValueType]:
+def _type_elements(kind: ValueType) -> Sequence[ValueType]:
     return (kind,) if isinstance(kind, TensorType) else kind.elements
 
 

@@ -62,7 +62,7 @@ class Interpreter:
 
     def __post_init__(self) -> None:
         self.program = assign_streams(self.program)
-        self._steps = {body.label: _steps(body) for body in self.program.bodies}
+        self._steps = {body.label: _steps_of_body(body) for body in self.program.bodies}
         check_values(self.program, self.bounds)
 
     def run(
@@ -82,7 +82,7 @@ class Interpreter:
         return _Frame(body, self._steps[body.label], values)
 
 
-def _steps(body: Body) -> tuple[_Step, ...]:
+def _steps_of_body(body: Body) -> tuple[_Step, ...]:
     last: dict[int, int] = {}
     for position, instruction in enumerate(body.body):
         last[instruction.id] = position
@@ -132,7 +132,7 @@ class _Run:
 
     def _step(self, frame: _Frame) -> _Frame | None:
         instruction = frame.steps[frame.position].instruction
-        args = tuple(_value(operand, frame.values) for operand in instruction.operands)
+        args = tuple(_operand_value(operand, frame.values) for operand in instruction.operands)
         context = EvalContext(instruction.output, self.seed, self.execution)
         if instruction.op.regions:
             frame.running = instruction.op.run_regions(context, *args)
@@ -177,7 +177,7 @@ class _Run:
 
     def _finish(self, frame: _Frame, value: Value) -> None:
         step = frame.steps[frame.position]
-        _check(value, step.instruction.output, step.instruction)
+        _check_type(value, step.instruction.output, step.instruction)
         frame.values[step.instruction.id] = value
         for dead in step.dead:
             del frame.values[dead]
@@ -188,7 +188,7 @@ class _Run:
         return self.drawn[stream] - 1
 
 
-def _value(operand: Operand, values: dict[int, Value]) -> Value:
+def _operand_value(operand: Operand, values: dict[int, Value]) -> Value:
     if isinstance(operand, Ref):
         return values[operand.id]
     if isinstance(operand, ElementRef):
@@ -196,11 +196,11 @@ def _value(operand: Operand, values: dict[int, Value]) -> Value:
     return operand.array
 
 
-def _check(value: Value, kind: ValueType, instruction: Instruction) -> None:
+def _check_type(value: Value, kind: ValueType, instruction: Instruction) -> None:
     if isinstance(kind, TupleType):
         if isinstance(value, tuple) and len(value) == len(kind.elements):
             for part, part_kind in zip(value, kind.elements, strict=True):
-                _check(part, part_kind, instruction)
+                _check_type(part, part_kind, instruction)
             return
     elif isinstance(value, np.ndarray):
         array: Array = value

@@ -20,14 +20,14 @@ from weft.ptir.written import Emits, Symbolic
 V = TypeVar("V", bound=Symbolic)
 
 
-def _wide(dtype: DType, form: str) -> DType:
+def _compute_dtype(dtype: DType, form: str) -> DType:
     """The dtype in which a form computes."""
     if not dtype.is_float:
         raise UserError(f"{form} takes floats, not {dtype}")
     return F64 if dtype is F64 else F32
 
 
-def _reduce(kind: str, x: V, axis: int) -> V:
+def _reduce_axis(kind: str, x: V, axis: int) -> V:
     """A reduction over one axis, which stays as 1, in the dtype of x throughout."""
     return x.apply(
         f"reduce_{kind}", axes=[axis], keepdims=True, accum_dtype=x.dtype, out_dtype=x.dtype
@@ -37,7 +37,7 @@ def _reduce(kind: str, x: V, axis: int) -> V:
 def softmax(x: V, axis: int = -1) -> V:
     """The stable softmax along `axis`: reduce_max, broadcast_to, sub, exp, reduce_sum,
     broadcast_to, div."""
-    z = x.cast(_wide(x.dtype, "softmax"))
+    z = x.cast(_compute_dtype(x.dtype, "softmax"))
     _, e, total = exponentials(z, normalise_axis(axis, x.rank))
     return (e / total.broadcast_to(z.shape)).cast(x.dtype)
 
@@ -45,9 +45,9 @@ def softmax(x: V, axis: int = -1) -> V:
 def exponentials(z: V, axis: int) -> tuple[V, V, V]:
     """What a softmax divides: the largest element along `axis`, the exponentials of the differences
     to it, and their sum. The logarithm of the sum plus the largest is the log-sum-exp."""
-    largest = _reduce("max", z, axis)
+    largest = _reduce_axis("max", z, axis)
     e = (z - largest.broadcast_to(z.shape)).apply("exp")
-    return largest, e, _reduce("sum", e, axis)
+    return largest, e, _reduce_axis("sum", e, axis)
 
 
 def gelu(x: V) -> V:
@@ -115,8 +115,8 @@ def attention_scores(
     rows the masks let see nothing, as i1 with a last axis of 1, or None where there is none such:
     these see something after all here, so that a softmax and its gradient are finite, and what
     becomes of them is to be replaced."""
-    wide = _wide(q.dtype, "attention")
-    scores = _product(q, k.transpose([0, 1, 3, 2]), wide, wide)
+    wide = _compute_dtype(q.dtype, "attention")
+    scores = _multiply_matrices(q, k.transpose([0, 1, 3, 2]), wide, wide)
     scores = scores * (default_scale(q.shape[-1]) if scale is None else scale)
     rows, columns = scores.shape[-2:]
     blind = None
@@ -150,7 +150,7 @@ def _open_mask(mask: V, rows: Dim, columns: Dim, causal: bool) -> tuple[V, V]:
         last, column = _last_seen(mask.emitter, rows, columns)
         seen = (last >= column).broadcast_to(dims)
         shown = seen.apply("select", whole, mask.full(-math.inf, dims))
-    blind = _reduce("max", shown, shown.rank - 1).apply("compare", -math.inf, op="equal")
+    blind = _reduce_axis("max", shown, shown.rank - 1).apply("compare", -math.inf, op="equal")
     return unseen(whole, blind, 0.0), blind
 
 
@@ -171,7 +171,7 @@ def broadcast_dims(left: Shape, right: Shape) -> Shape:
 
 def attention_values(weights: V, v: V, dtype: DType) -> V:
     """The values in proportion to the weights, both of one dtype, accumulated in f32 at least."""
-    return _product(weights, v, _wide(v.dtype, "attention"), dtype)
+    return _multiply_matrices(weights, v, _compute_dtype(v.dtype, "attention"), dtype)
 
 
 def default_scale(depth: Dim) -> float:
@@ -181,7 +181,7 @@ def default_scale(depth: Dim) -> float:
     return 1.0 / math.sqrt(depth)
 
 
-def _product(lhs: V, rhs: V, accum: DType, out: DType) -> V:
+def _multiply_matrices(lhs: V, rhs: V, accum: DType, out: DType) -> V:
     return lhs.apply(
         "dot_general", rhs, batch_lhs=[0, 1], batch_rhs=[0, 1], contract_lhs=[3],
         contract_rhs=[2], accum_dtype=accum, out_dtype=out,
@@ -192,14 +192,14 @@ def layer_norm(x: V, gamma: V, beta: V, *, epsilon: float, feature_axis: int = -
     """The op `layer_norm` in ops that every PTIR implementation knows, equal up to rounding:
     reduce_sum, div, broadcast_to, sub for the differences to the mean; mul, reduce_sum, div for
     their variance; add epsilon, rsqrt, broadcast_to, mul; then gamma and beta."""
-    z = x.cast(_wide(x.dtype, "layer_norm"))
+    z = x.cast(_compute_dtype(x.dtype, "layer_norm"))
     axis = normalise_axis(feature_axis, x.rank, "feature_axis")
     count = x.shape[axis]
     if isinstance(count, Symbol):
         raise UserError(f"layer_norm over the dynamic dim {count} cannot be written as simpler ops")
-    mean = _reduce("sum", z, axis) / float(max(count, 1))
+    mean = _reduce_axis("sum", z, axis) / float(max(count, 1))
     centred = z - mean.broadcast_to(z.shape)
-    variance = _reduce("sum", centred * centred, axis) / float(max(count, 1))
+    variance = _reduce_axis("sum", centred * centred, axis) / float(max(count, 1))
     factor = (variance + epsilon).apply("rsqrt")
     normal = centred * factor.broadcast_to(z.shape)
     scaled = normal * spread_feature(gamma, z, axis)

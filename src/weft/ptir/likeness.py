@@ -41,15 +41,17 @@ def lines_of(program: Program) -> Iterator[Line]:
     names = (*program.input_names, *[""] * len(kinds))
     for number, (kind, name) in enumerate(zip(kinds, names, strict=False)):
         called = f" {name}" if name else ""
-        yield _same(f"argument {number}{called} of type {print_type(kind)}")
+        yield _line_of_text(f"argument {number}{called} of type {print_type(kind)}")
     for body in program.bodies:
-        yield _same(f"the start of {body.label}")
+        yield _line_of_text(f"the start of {body.label}")
         for instruction in body.body:
             yield _instruction(program, body, instruction)
-        yield _same(f"the results {', '.join(f'%{i}' for i in body.result_ids)} of {body.label}")
+        yield _line_of_text(
+            f"the results {', '.join(f'%{i}' for i in body.result_ids)} of {body.label}"
+        )
 
 
-def _same(text: str) -> Line:
+def _line_of_text(text: str) -> Line:
     return Line(text, clipped(text, _LONGEST))
 
 
@@ -62,8 +64,8 @@ def _instruction(program: Program, body: Body, instruction: Instruction) -> Line
     elif isinstance(op, Callback):
         # The rest of the name is the process's own.
         op = replace(op, function=op.function.partition(":")[0])
-    attributes = _operand(op.value) if isinstance(op, Constant) else print_attributes(op)
-    operands = ", ".join(map(_operand, instruction.operands))
+    attributes = _operand_text(op.value) if isinstance(op, Constant) else print_attributes(op)
+    operands = ", ".join(map(_operand_text, instruction.operands))
     kind = print_type(instruction.output)
     said = f"{op.mnemonic}({operands}) {{{attributes}}} : {kind}"
     given = ", ".join(filter(None, [operands, attributes]))
@@ -71,7 +73,7 @@ def _instruction(program: Program, body: Body, instruction: Instruction) -> Line
     return Line(f"%{instruction.id} = {said}", f"{told} ({place})" if place else told)
 
 
-def _operand(operand: Operand) -> str:
+def _operand_text(operand: Operand) -> str:
     if not isinstance(operand, TensorLiteral):
         return str(operand)
     if len(operand.data) <= _SHORT:

@@ -127,7 +127,7 @@ class Op:
     """Why no gradient passes from the result to the operands; empty for an op with a rule."""
 
     def __post_init__(self) -> None:
-        for name, kind in _fields(type(self)).kinds.items():
+        for name, kind in _fields_of_class(type(self)).kinds.items():
             try:
                 checked = kind.check(getattr(self, name))
             except SpecViolation as error:
@@ -141,18 +141,20 @@ class Op:
     @classmethod
     def schema(cls) -> Mapping[str, SchemaKind]:
         """Attribute names and kinds, in wire order."""
-        return _fields(cls).wire
+        return _fields_of_class(cls).wire
 
     @classmethod
     def all_attributes(cls) -> Mapping[str, SchemaKind]:
         """Attribute names and kinds, those that the core wire form leaves out included."""
-        return _fields(cls).kinds
+        return _fields_of_class(cls).kinds
 
     @classmethod
     def call_attributes(cls) -> dict[str, SchemaKind]:
         """Attribute names and kinds of the custom call that carries such an op."""
         said = {f.name for f in dataclasses.fields(cls) if f.metadata.get("declared", False)}
-        return {name: kind for name, kind in _fields(cls).kinds.items() if name not in said}
+        return {
+            name: kind for name, kind in _fields_of_class(cls).kinds.items() if name not in said
+        }
 
     @classmethod
     def usual_attributes(cls) -> dict[str, Any]:
@@ -163,7 +165,7 @@ class Op:
     @classmethod
     def needed_attributes(cls) -> tuple[str, ...]:
         """The attributes without which there is no such op."""
-        return _fields(cls).needed
+        return _fields_of_class(cls).needed
 
     @classmethod
     def declared_attributes(cls, output: ValueType) -> Mapping[str, Any]:
@@ -178,7 +180,9 @@ class Op:
     @cached_property
     def same_key(self) -> Hashable:
         """What ops that are the same have in common, and others not."""
-        return type(self), tuple(_distinct(getattr(self, name)) for name in self.all_attributes())
+        return type(self), tuple(
+            _hashable_value(getattr(self, name)) for name in self.all_attributes()
+        )
 
     @property
     def mnemonic(self) -> str:
@@ -256,7 +260,7 @@ class Op:
 
     def _dtype_attributes(self) -> Iterable[tuple[str, DType]]:
         table = self.dtype_table
-        for name in _fields(type(self)).kinds:
+        for name in _fields_of_class(type(self)).kinds:
             if name in table and isinstance(value := getattr(self, name), DType):
                 yield name, value
 
@@ -308,12 +312,12 @@ class Op:
         return self
 
 
-def _distinct(value: Any) -> Hashable:
+def _hashable_value(value: Any) -> Hashable:
     """A float by its text, because 0.0 == -0.0 and nan != nan; everything else as it is."""
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, tuple):
-        return tuple(map(_distinct, value))
+        return tuple(map(_hashable_value, value))
     found: Hashable = value
     return found
 
@@ -334,7 +338,7 @@ class _Fields:
 _FIELDS: dict[type[Op], _Fields] = {}
 
 
-def _fields(cls: type[Op]) -> _Fields:
+def _fields_of_class(cls: type[Op]) -> _Fields:
     found = _FIELDS.get(cls)
     if found is None:
         found = _FIELDS[cls] = _Fields(cls)
@@ -430,7 +434,7 @@ def _finish(cls: OpClass, name: str) -> OpClass:
 def make_op(name: str, types: Sequence[ValueType], attrs: Mapping[str, Any]) -> Op:
     """The op called `name` for operands of these types; optional attributes may be left out."""
     cls, fixed = SPELLINGS[name]
-    return cls.make(types, **{**_fields(cls).unsaid, **fixed, **attrs})
+    return cls.make(types, **{**_fields_of_class(cls).unsaid, **fixed, **attrs})
 
 
 @told_outside

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.foundation.errors import Finding
-from weft.foundation.partitions import SAME, Classes, classes_of, split
+from weft.foundation.partitions import SAME, Classes, classes_of, split_classes
 from weft.ptir.ir import Body, Instruction, Operand, Program, Region
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
@@ -66,25 +66,25 @@ class Sameness:
         exact = (operand.id, getattr(operand, "index", None))
         if exact in found:
             return found[exact]
-        return split(c for slot, c in found.items() if slot[0] == operand.id)
+        return split_classes(c for slot, c in found.items() if slot[0] == operand.id)
 
     def read_as(self, body: Body, instruction: Instruction, index: int) -> Classes:
         """The classes in which an instruction counts what it reads there."""
         op = instruction.op
         own = self.of(body, instruction.operands[index])
         if isinstance(op, Collective):
-            return split([op.given_classes(own), self.floor])
+            return split_classes([op.given_classes(own), self.floor])
         if isinstance(op, Cond) and index:
             return self._parameter(op.true_region, index - 1)
         if isinstance(op, Scan):
             return self._parameter(op.body_region, index)
         slots = (slot for slot, _ in slots_of(instruction.id, instruction.output))
-        return split(self.bodies[body.label][slot] for slot in slots)
+        return split_classes(self.bodies[body.label][slot] for slot in slots)
 
     def _parameter(self, region_id: int, index: int) -> Classes:
         region = self.regions[region_id]
         found = self.bodies[region.label]
-        return split(found[slot] for slot, _ in slots_of(index, region.parameters[index]))
+        return split_classes(found[slot] for slot, _ in slots_of(index, region.parameters[index]))
 
     # -- going through ---------------------------------------------------------------------------
 
@@ -94,25 +94,25 @@ class Sameness:
         types: dict[int, ValueType] = {}
         before = self.bodies.get(body.label, {})
         # A region may have several users, and is as different as the most different of them.
-        self.around[body.label] = split([around, self.around.get(body.label, SAME)])
+        self.around[body.label] = split_classes([around, self.around.get(body.label, SAME)])
         self.bodies[body.label] = found
         for value_id, kind, given in zip(
             body.parameter_ids, body.parameters, parameters, strict=False
         ):
             known = (before[slot] for slot, _ in slots_of(value_id, kind) if slot in before)
-            classes = split([given, *known])
+            classes = split_classes([given, *known])
             types[value_id] = kind
             self._note(found, value_id, kind, [classes])
         for instruction in body.body:
             types[instruction.id] = instruction.output
             operands = [
-                split(found[slot] for slot in read_slots(operand, types))
+                split_classes(found[slot] for slot in read_slots(operand, types))
                 for operand in instruction.operands
             ]
             results = self._results(instruction.op, operands, around)
             self._note(found, instruction.id, instruction.output, results)
         return [
-            split(found[slot] for slot, _ in slots_of(value_id, types[value_id]))
+            split_classes(found[slot] for slot, _ in slots_of(value_id, types[value_id]))
             for value_id in body.result_ids
         ]
 
@@ -124,9 +124,9 @@ class Sameness:
         classes: Sequence[Classes],
     ) -> None:
         slots = slots_of(value_id, kind)
-        each = classes if len(classes) == len(slots) else [split(classes)] * len(slots)
+        each = classes if len(classes) == len(slots) else [split_classes(classes)] * len(slots)
         for (slot, _), one in zip(slots, each, strict=True):
-            found[slot] = split([one, self.floor])
+            found[slot] = split_classes([one, self.floor])
 
     def _results(self, op: Op, operands: Sequence[Classes], around: Classes) -> Sequence[Classes]:
         match op:
@@ -141,14 +141,14 @@ class Sameness:
             case While():
                 return self._while(op, list(operands), around)
             case _:
-                return [split(operands)]
+                return [split_classes(operands)]
 
     def _cond(self, op: Cond, operands: Sequence[Classes], around: Classes) -> list[Classes]:
         chosen = operands[0]
-        given = [split([classes, chosen]) for classes in operands[1:]]
-        here = split([around, chosen])
+        given = [split_classes([classes, chosen]) for classes in operands[1:]]
+        here = split_classes([around, chosen])
         both = [self._body(self.regions[region], given, here) for region in op.regions]
-        made = [split([*pair, chosen]) for pair in zip(*both, strict=True)]
+        made = [split_classes([*pair, chosen]) for pair in zip(*both, strict=True)]
         self._taken(op.regions, made)
         return made
 
@@ -156,7 +156,9 @@ class Sameness:
         region, count = self.regions[op.body_region], op.carry_count
         while True:
             made = self._body(region, values, around)
-            carries = [split(pair) for pair in zip(values[:count], made[:count], strict=True)]
+            carries = [
+                split_classes(pair) for pair in zip(values[:count], made[:count], strict=True)
+            ]
             if carries == values[:count]:
                 found = [*carries, *made[count:]]
                 self._taken(op.regions, found)
@@ -168,11 +170,11 @@ class Sameness:
         here = around
         while True:
             chosen, *seen = self._body(cond, values, here)
-            inner = split([around, chosen])
-            made = self._body(body, [split([c, chosen]) for c in seen], inner)
-            carries = [split([*pair, chosen]) for pair in zip(values, made, strict=True)]
+            inner = split_classes([around, chosen])
+            made = self._body(body, [split_classes([c, chosen]) for c in seen], inner)
+            carries = [split_classes([*pair, chosen]) for pair in zip(values, made, strict=True)]
             if carries == values and inner == here:
-                return [split([classes, chosen]) for classes in seen]
+                return [split_classes([classes, chosen]) for classes in seen]
             values, here = carries, inner
 
     def _taken(self, regions: Iterable[int], results: list[Classes]) -> None:

@@ -137,7 +137,7 @@ class Bool:
     def check(self, value: Any) -> bool:
         if isinstance(value, bool):
             return value
-        raise _wrong(value, "true or false")
+        raise _wrong_attribute(value, "true or false")
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ class Float:
             try:
                 return float(value)
             except OverflowError:
-                raise _wrong(value, "a 64-bit float") from None
-        raise _wrong(value, "a number")
+                raise _wrong_attribute(value, "a 64-bit float") from None
+        raise _wrong_attribute(value, "a number")
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class String:
     def check(self, value: Any) -> str:
         if isinstance(value, str):
             return value
-        raise _wrong(value, "text")
+        raise _wrong_attribute(value, "text")
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Choice:
         for member in self.enum if isinstance(value, str) else ():
             if value in (member.value, str(member)):
                 return member
-        raise _wrong(value, "one of " + ", ".join(str(member) for member in self.enum))
+        raise _wrong_attribute(value, "one of " + ", ".join(str(member) for member in self.enum))
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class DTypeOf:
         try:
             return as_dtype(value)
         except UserError as error:
-            raise _wrong(value, "a dtype") from error
+            raise _wrong_attribute(value, "a dtype") from error
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class ListOf:
 
     def check(self, value: Any) -> tuple[Any, ...]:
         if isinstance(value, str) or not hasattr(value, "__iter__"):
-            raise _wrong(value, "a list")
+            raise _wrong_attribute(value, "a list")
         return tuple(self.inner.check(item) for item in value)
 
 
@@ -232,7 +232,7 @@ class Pair:
 
     def check(self, value: Any) -> tuple[Any, Any]:
         if not isinstance(value, list | tuple) or len(value) != 2:
-            raise _wrong(value, "a pair")
+            raise _wrong_attribute(value, "a pair")
         return (self.inner.check(value[0]), self.inner.check(value[1]))
 
 
@@ -244,7 +244,7 @@ class Dimension:
         try:
             (dim,) = shape_of([value])
         except UserError as error:
-            raise _wrong(value, "a dimension") from error
+            raise _wrong_attribute(value, "a dimension") from error
         return dim if isinstance(dim, Symbol) else _integer(dim, 0, USIZE_MAX)
 
 
@@ -254,7 +254,7 @@ class ShapeOf:
 
     def check(self, value: Any) -> tuple[int | Symbol, ...]:
         if isinstance(value, str) or not hasattr(value, "__iter__"):
-            raise _wrong(value, "a list of dimensions")
+            raise _wrong_attribute(value, "a list of dimensions")
         return tuple(Dimension().check(dim) for dim in value)
 
 
@@ -275,7 +275,7 @@ class ScalarOf:
     def check(self, value: Any) -> ScalarLiteral:
         if isinstance(value, ScalarLiteral):
             return value
-        raise _wrong(value, "a scalar literal")
+        raise _wrong_attribute(value, "a scalar literal")
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class LiteralOf:
     def check(self, value: Any) -> TensorLiteral:
         if isinstance(value, TensorLiteral):
             return value
-        raise _wrong(value, "a tensor literal")
+        raise _wrong_attribute(value, "a tensor literal")
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ class Attributes:
             return attr_map(value)
         if isinstance(value, tuple):
             return value
-        raise _wrong(value, "a map of attributes")
+        raise _wrong_attribute(value, "a map of attributes")
 
 
 SchemaKind: TypeAlias = (
@@ -344,13 +344,13 @@ def attr(kind: SchemaKind, *, declared: bool = False, usual: Any = None, **defau
 def _integer(value: Any, low: int, high: int) -> int:
     number = as_whole(value)
     if number is None:
-        raise _wrong(value, "a whole number")
+        raise _wrong_attribute(value, "a whole number")
     if low == 0 > number:
-        raise _wrong(value, "a whole number from 0 on")
+        raise _wrong_attribute(value, "a whole number from 0 on")
     if not low <= number <= high:
-        raise _wrong(value, f"a whole number from {low} to {high}")
+        raise _wrong_attribute(value, f"a whole number from {low} to {high}")
     return number
 
 
-def _wrong(value: Any, wanted: str) -> SpecViolation:
+def _wrong_attribute(value: Any, wanted: str) -> SpecViolation:
     return SpecViolation("InvalidAttributeValue", f"{brief(value)} is not {wanted}")

@@ -23,7 +23,7 @@ def check_results(program: Program, bounds: Limits) -> None:
     returned = set(main.result_ids)
     for instruction in main.body:
         if instruction.id in returned:
-            size = _largest(instruction)
+            size = _largest_result(instruction)
             if size > bounds.tensor_bytes:
                 limits.check_bytes(size, _name_value(program, main, instruction), bounds)
 
@@ -39,12 +39,12 @@ def _list_oversized(program: Program, bounds: Limits) -> Iterator[tuple[int, str
     """The values over the limit, in order: bytes, and a name for a message."""
     for body in program.bodies:
         for instruction in body.body:
-            size = _largest(instruction)
+            size = _largest_result(instruction)
             if size > bounds.tensor_bytes:
                 yield size, _name_value(program, body, instruction)
 
 
-def _largest(instruction: Instruction) -> int:
+def _largest_result(instruction: Instruction) -> int:
     return max((kind.bytes for kind in leaves(instruction.output)), default=0)
 
 

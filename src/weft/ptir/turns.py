@@ -70,7 +70,7 @@ def in_turns(program: Program, sizes: TurnSizes, log: PassLog | None = None) -> 
     source = program
     for value_id in list(islice(_large_products(program, sizes), _MOST_PRODUCTS)):
         seed = program.main.instructions_by_id.get(value_id)
-        found = None if seed is None else _found(program, seed, sizes)
+        found = None if seed is None else _find_loop(program, seed, sizes)
         if found is not None:
             told.fire(RULE, program.place(program.main, found.seed))
             program = _Writing(program, found).program(told)
@@ -114,21 +114,21 @@ class _Loop:
         return [value_id for value_id in self.left if not self.parts[value_id].pending]
 
 
-def _found(program: Program, seed: Instruction, sizes: TurnSizes) -> _Loop | None:
+def _find_loop(program: Program, seed: Instruction, sizes: TurnSizes) -> _Loop | None:
     """The loop of a product; None where it cannot be made in turns, or it would not pay."""
     kind = seed.output
     assert isinstance(kind, TensorType)
     for axis, size in enumerate(kind.static_shape):
-        walk = _Walk(program, seed, axis, _turns(size, kind.bytes / sizes.piece))
+        walk = _Walk(program, seed, axis, _choose_turns(size, kind.bytes / sizes.piece))
         loop = walk.loop()
         if loop is not None and loop.sums:
-            loop = _Walk(program, seed, axis, _turns(size, walk.rows / sizes.summing)).loop()
+            loop = _Walk(program, seed, axis, _choose_turns(size, walk.rows / sizes.summing)).loop()
         if loop is not None and _saves(loop, kind):
             return loop
     return None
 
 
-def _turns(size: int, wanted: float) -> int:
+def _choose_turns(size: int, wanted: float) -> int:
     """In how many turns an axis is gone through: a divisor of its size, which is not far from what
     is wanted; 1 where it has none."""
     divisors = [n for n in range(2, size + 1) if size % n == 0]
@@ -185,13 +185,13 @@ class _Walk:
                 if instruction is self.seed:
                     return None
         large = set(filter(self._is_large, self.parts))
-        readers = [i for i in self.main.body if not large.isdisjoint(_made_of(i))]
+        readers = [i for i in self.main.body if not large.isdisjoint(_values_read(i))]
         if any(i.id not in self.parts for i in readers) or large & {*self.main.result_ids}:
             return None
         ends = [self.seed.id, *(i.id for i in readers)]
         inside = _before(self.main, ends) & self.parts.keys()
         outer = [i for i in self.main.body if i.id not in inside]
-        read = {use for i in outer for use in _made_of(i)} | {*self.main.result_ids}
+        read = {use for i in outer for use in _values_read(i)} | {*self.main.result_ids}
         left = [i.id for i in self.main.body if i.id in inside and i.id in read]
         if not left or not large <= inside or not large.isdisjoint(left):
             return None
@@ -203,7 +203,9 @@ class _Walk:
         """What is made of the product and leads to something that reads a large tensor."""
         made = {self.seed.id, *self.after}
         large = {n for n in made if isinstance(k := self.types[n], TensorType) and self._size(k)}
-        ends = [i.id for i in self.main.body if i.id in made and not large.isdisjoint(_made_of(i))]
+        ends = [
+            i.id for i in self.main.body if i.id in made and not large.isdisjoint(_values_read(i))
+        ]
         leading = _before(self.main, [*ends, self.seed.id])
         return [i for i in self.main.body if i.id in made and i.id in leading]
 
@@ -300,12 +302,12 @@ def _origins(main: Function) -> dict[int, int]:
         elif op.random or op.regions:
             found[instruction.id] = instruction.id
         else:
-            operands = tuple(_renamed(operand, found) for operand in instruction.operands)
+            operands = tuple(_rename_operand(operand, found) for operand in instruction.operands)
             found[instruction.id] = known.setdefault((op.same_key, operands), instruction.id)
     return found
 
 
-def _renamed(operand: Operand, names: Mapping[int, int]) -> Hashable:
+def _rename_operand(operand: Operand, names: Mapping[int, int]) -> Hashable:
     match operand:
         case Ref():
             return names[operand.id]
@@ -319,7 +321,7 @@ def _after(main: Function, seed: Instruction) -> set[int]:
     """What is made of a value."""
     found = {seed.id}
     for instruction in main.body:
-        if not found.isdisjoint(_made_of(instruction)):
+        if not found.isdisjoint(_values_read(instruction)):
             found.add(instruction.id)
     return found - {seed.id}
 
@@ -329,11 +331,11 @@ def _before(main: Function, ends: Iterable[int]) -> set[int]:
     found = {*ends}
     for instruction in reversed(main.body):
         if instruction.id in found:
-            found.update(_made_of(instruction))
+            found.update(_values_read(instruction))
     return found
 
 
-def _made_of(instruction: Instruction) -> list[int]:
+def _values_read(instruction: Instruction) -> list[int]:
     """The values that an instruction reads, and does not only wait for."""
     uses = list(instruction.uses)
     return uses[:1] if isinstance(instruction.op, Barrier) else uses
@@ -448,11 +450,11 @@ class _Body:
         self.pieces = self._used(loop.turn.pieces, needed)
 
     def _id(self, value_id: int) -> int:
-        return _plain(self.loop.turn.tape, self.loop.parts[value_id].term)
+        return _value_id(self.loop.turn.tape, self.loop.parts[value_id].term)
 
     def _used(self, terms: Mapping[Slot, Term], needed: set[int]) -> list[Slot]:
         tape = self.loop.turn.tape
-        return [slot for slot, term in terms.items() if _plain(tape, term) in needed]
+        return [slot for slot, term in terms.items() if _value_id(tape, term) in needed]
 
     def written(self) -> tuple[Tape, list[Term]]:
         """The tape of the region, and its results."""
@@ -464,7 +466,7 @@ class _Body:
         rows = [tape.parameter(turn.pieces[slot].type) for slot in self.pieces]
         known = [*(turn.given[s] for s in self.given), *(turn.pieces[s] for s in self.pieces)]
         for term, own in zip(known, [*kept, *rows], strict=True):
-            environment.define(_plain(turn.tape, term), own)
+            environment.define(_value_id(turn.tape, term), own)
         for instruction in self.body:
             tape.line = turn.tape.lines.get(instruction.id, "")
             environment.replay(instruction)
@@ -473,7 +475,7 @@ class _Body:
         return tape, [*sums, *kept, *(made[value_id] for value_id in loop.stacked)]
 
 
-def _plain(tape: Tape, term: Term) -> int:
+def _value_id(tape: Tape, term: Term) -> int:
     operand = tape.operand(term)
     if isinstance(operand, TensorLiteral):
         raise SpecViolation("TensorExpected", "a literal is no value of a turn")

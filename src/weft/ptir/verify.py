@@ -246,7 +246,7 @@ class _Verifier:
             )
         for value_id, kind in zip(body.parameter_ids, body.parameters, strict=False):
             yield from self._type(kind, value_id, lambda: body.label)
-            yield from _fresh(value_id, types, lambda: body.label)
+            yield from _id_findings(value_id, types, lambda: body.label)
             types[value_id] = kind
         for instruction in body.body:
             if not self._is_sound(instruction, types, scope):
@@ -288,7 +288,7 @@ class _Verifier:
         scope: BodyScope,
     ) -> Iterator[Finding]:
         where = partial(self.program.place, body, instruction)
-        yield from _fresh(instruction.id, types, where)
+        yield from _id_findings(instruction.id, types, where)
         yield from self._type(instruction.output, instruction.id, where)
         if not self.unusable or self.unusable.isdisjoint((instruction.id, *instruction.uses)):
             yield from _caught(partial(check_instruction, instruction, types, scope), where)
@@ -405,7 +405,7 @@ def _list_repeated(values: Iterable[Hashable]) -> list[Hashable]:
     return [value for value, count in Counter(values).items() if count > 1]
 
 
-def _fresh(
+def _id_findings(
     value_id: int, types: dict[int, ValueType], where: Callable[[], str]
 ) -> Iterator[Finding]:
     if value_id in types:

@@ -46,7 +46,7 @@ def vmap(
     if required is not None:
         why = "it is Required, and the program over a batch has other instructions"
         raise Unimplemented(f"hint {required.id}", why)
-    given = _axes(main, axes)
+    given = _parameter_axes(main, axes)
     shop = Workshop(source)
     if isinstance(dim, Symbol):
         shop.symbols.add(dim)
@@ -77,7 +77,7 @@ class _Kept:
 _KEPT = _Kept()
 
 
-def _axes(main: Function, axes: int | Sequence[int | None]) -> list[int | None]:
+def _parameter_axes(main: Function, axes: int | Sequence[int | None]) -> list[int | None]:
     count = len(main.parameters)
     given = [axes] * count if isinstance(axes, int) else list(axes)
     if len(given) != count:

@@ -11,12 +11,12 @@ from weft.region.ir import Module, Tensor
 
 def agree(read: Module, made: Module) -> None:
     """Raise where a module that was read is not one of the program."""
-    found = list(_differences(read, made))
+    found = list(_module_differences(read, made))
     if found:
         raise SpecViolation.of(found)
 
 
-def _differences(read: Module, made: Module) -> Iterator[Finding]:
+def _module_differences(read: Module, made: Module) -> Iterator[Finding]:
     hint = "leave inputs and outputs as they were: they are the program's"
     if read.inputs != made.inputs:
         why = f"they are {', '.join(read.inputs)}; the program has {', '.join(made.inputs)}"

@@ -224,21 +224,21 @@ def _let_work(
             roles = kernel.roles
             if roles is not None and fn == "mul" and _is_product(let, kernel):
                 return 0.0, 0.0, 0
-            return _vector(points * operations_of(fn), let.dtype, target)
+            return _vector_cost(points * operations_of(fn), let.dtype, target)
         case Select() | Check():
-            return _vector(points, let.dtype, target)
+            return _vector_cost(points, let.dtype, target)
         case Words():
-            return _vector(points * PHILOX, let.dtype, target)
+            return _vector_cost(points * PHILOX, let.dtype, target)
         case Reduce(axes=axes, value=value):
             count = points * points_of(kernel, axes)
             if kernel.roles is not None and kernel.roles.contraction == let.name:
                 dtype = lets[kernel.roles.lhs].dtype
                 seconds = 2 * count / target.matrix_rate(dtype)
                 return seconds, 0.0, 2 * count
-            return _vector(count, lets[value].dtype, target)
+            return _vector_cost(count, lets[value].dtype, target)
         case Fold(axes=axes, step=step):
             each = sum(operations_of(getattr(inner.expr, "fn", "")) for inner in step)
-            return _vector(points * points_of(kernel, axes) * each, let.dtype, target)
+            return _vector_cost(points * points_of(kernel, axes) * each, let.dtype, target)
         case _:
             return 0.0, 0.0, 0
 
@@ -247,5 +247,5 @@ def _is_product(let: Let, kernel: Kernel) -> bool:
     return set(kernel.roles.k if kernel.roles else ()) <= set(let.axes)
 
 
-def _vector(operations: int, dtype: DType, target: Target) -> tuple[float, float, int]:
+def _vector_cost(operations: int, dtype: DType, target: Target) -> tuple[float, float, int]:
     return 0.0, operations / target.vector_rate(dtype), operations

@@ -47,12 +47,12 @@ def _joins(kernel: Kernel, held: list[Kernel], module: Module) -> bool:
     return (
         key is not None
         and key == reduced_alike(held[0], module)
-        and _bytes(held, module) < BUCKET
+        and _result_bytes(held, module) < BUCKET
         and made.isdisjoint(kernel.inputs)
     )
 
 
-def _bytes(kernels: list[Kernel], module: Module) -> int:
+def _result_bytes(kernels: list[Kernel], module: Module) -> int:
     return sum(module.tensors[output.tensor].bytes for k in kernels for output in k.outputs)
 
 
@@ -122,7 +122,7 @@ class _Order:
             held = self.open.setdefault(key, [])
             held.append(kernel)
             self.coming[key] -= 1
-            if not self.coming[key] or _bytes(held, self.module) >= BUCKET:
+            if not self.coming[key] or _result_bytes(held, self.module) >= BUCKET:
                 self.done += self.open.pop(key)
 
 

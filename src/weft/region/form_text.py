@@ -50,22 +50,22 @@ Json: TypeAlias = dict[str, Any]
 
 def form_to_json(form: Form) -> Json:
     """A form as a JSON object."""
-    return {"kind": kind_of(form), **_write(form)}
+    return {"kind": kind_of(form), **_write_value(form)}
 
 
-def _write(value: Any) -> Any:
+def _write_value(value: Any) -> Any:
     match value:
         case DType():
             return value.name
         case Crossing():
             return value._asdict()
         case tuple():
-            return [_write(item) for item in value]
+            return [_write_value(item) for item in value]
     if not is_dataclass(value):
         return value
     found = {field.name: getattr(value, field.name) for field in fields(value)}
     said = {n: item for n, item in found.items() if item is not None and (item or n != "scattered")}
-    return {name: _write(item) for name, item in said.items()}
+    return {name: _write_value(item) for name, item in said.items()}
 
 
 def differences(given: Form, wanted: Form) -> str:
@@ -88,30 +88,30 @@ def form_from_json(document: Any, where: str) -> Form:
         return found
 
 
-def _map(form: Fields) -> Map:
+def _parse_map(form: Fields) -> Map:
     if not form.has("crossing"):
         return Map(None)
     with _inner(form, "crossing") as crossing:
         return Map(Crossing(crossing.text("columns"), crossing.text("rows")))
 
 
-def _product(form: Fields) -> Product:
-    problem = _problem(form) if form.has("problem") else None
-    return Product(_rows(form), problem, form.texts("epilogue"))
+def _parse_product(form: Fields) -> Product:
+    problem = _parse_problem(form) if form.has("problem") else None
+    return Product(_parse_rows(form), problem, form.texts("epilogue"))
 
 
 def _convolution(form: Fields) -> Convolution:
-    found = _product(form)
-    return Convolution(found.rows, found.problem, found.epilogue, _windows(form))
+    found = _parse_product(form)
+    return Convolution(found.rows, found.problem, found.epilogue, _parse_windows(form))
 
 
-def _rows(form: Fields) -> Rows:
+def _parse_rows(form: Fields) -> Rows:
     with _inner(form, "rows") as rows:
         columns = rows.text("columns") if rows.has("columns") else None
         return Rows(rows.texts("reduced"), rows.flag("regular"), columns)
 
 
-def _problem(form: Fields) -> Problem:
+def _parse_problem(form: Fields) -> Problem:
     with _inner(form, "problem") as problem:
         batch, m, n, k = (problem.whole(name) for name in ("batch", "m", "n", "k"))
         dtype, aligned = problem.dtype("dtype"), problem.flag("aligned")
@@ -121,12 +121,12 @@ def _problem(form: Fields) -> Problem:
         with _inner(problem, "axes") as axes:
             names = MatrixAxes(*(axes.texts(name) for name in ("batch", "m", "n", "k")))
         pair, bytes_ = (layouts[0], layouts[1]), (grains[0], grains[1])
-        image = _image(problem) if problem.has("image") else None
+        image = _parse_image(problem) if problem.has("image") else None
         scattered = problem.has("scattered") and problem.flag("scattered")
         return Problem(batch, m, n, k, dtype, pair, aligned, bytes_, names, image, scattered)
 
 
-def _image(problem: Fields) -> Image:
+def _parse_image(problem: Fields) -> Image:
     with _inner(problem, "image") as image:
         side, images, channels = image.text("side"), image.texts("images"), image.text("channels")
         moved, is_summed = image.items("moved", _read_moved), image.flag("is_summed")
@@ -144,7 +144,7 @@ def _read_moved(axis: Fields) -> Moved:
     return Moved(dim, place, tap, step, dilation, start, size, origin, phase)
 
 
-def _windows(form: Fields) -> Windows | str:
+def _parse_windows(form: Fields) -> Windows | str:
     found = form.take("windows")
     if isinstance(found, str):
         return found
@@ -161,7 +161,7 @@ def _attention(form: Fields) -> Attention:
         batch, depth, value = (parts.texts(name) for name in ("batch", "depth", "value"))
         query, key = parts.text("query"), parts.text("key")
         found = AttentionParts(scores, x, top, total, mixed, batch, query, key, depth, value)
-    return Attention(_rows(form), found)
+    return Attention(_parse_rows(form), found)
 
 
 def _stream(form: Fields) -> Stream:
@@ -172,7 +172,7 @@ def _stream(form: Fields) -> Stream:
         x, shift, power = (parts.text(name) for name in ("x", "shift", "power"))
         row, column = parts.text("row"), parts.text("column")
         found = StreamParts(products, x, shift, power, results, batch, row, group, column)
-    return Stream(_rows(form), found)
+    return Stream(_parse_rows(form), found)
 
 
 def _read_staged(form: Fields) -> Staged:
@@ -188,16 +188,16 @@ def _inner(form: Fields, name: str) -> AbstractContextManager[Fields]:
     return reading(form.take(name), f"{form.where}.{name}")
 
 
-def _row(form: Fields) -> Row:
-    return Row(_rows(form))
+def _parse_row(form: Fields) -> Row:
+    return Row(_parse_rows(form))
 
 
 _LETS = ("scores", "x", "top", "total", "mixed")
 _READERS: dict[str, Callable[[Fields], Form]] = {
-    "map": _map,
-    "row": _row,
-    "columns": _row,
-    "product": _product,
+    "map": _parse_map,
+    "row": _parse_row,
+    "columns": _parse_row,
+    "product": _parse_product,
     "convolution": _convolution,
     "attention": _attention,
     "stream": _stream,

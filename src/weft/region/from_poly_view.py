@@ -193,7 +193,7 @@ class _Lowering:
             self.taken.add(name)
 
     def _source(self, name: str, block: PolyBlock, layout: Layout | None) -> None:
-        whole = self.scop.shapes.get(name) or _shape(block)
+        whole = self.scop.shapes.get(name) or _stored_shape(block)
         shape = whole if layout is None else layout.shape(block)
         tensor = Tensor(self._free_name(name), block.dtype, shape, "internal")
         self.sources[name] = Source(tensor, block.shape, layout.order if layout else None)
@@ -255,10 +255,10 @@ class _Lowering:
         """Whether an output can be the tensor of a block, with its atoms in an order: no other
         output is, its elements lie the same way, and no op that is carried whole wants them under
         another shape."""
-        if block.name in self.sources or not _is_whole(access, axes, block, order):
+        if block.name in self.sources or not _is_block_as_stored(access, axes, block, order):
             return False
         if BlockKind.OPAQUE in (block.kind, *self.readers.get(block.name, ())):
-            return order is None and shape == _shape(block)
+            return order is None and shape == _stored_shape(block)
         return makes_up(shape, [block.shape[k] for k in order] if order else block.shape)
 
     def _copy_name(self, name: str) -> str:
@@ -397,13 +397,13 @@ def _call_key(block: PolyBlock) -> tuple[int, int, tuple[str, ...], tuple[str, .
     return id(value.op), value.site, given, block.after
 
 
-def _shape(block: PolyBlock) -> tuple[int, ...]:
+def _stored_shape(block: PolyBlock) -> tuple[int, ...]:
     """The shape a block is stored with: that of its value, where the atoms make it up."""
     sizes = tuple(static(size) for size in block.value.shape)
     return sizes if makes_up(sizes, block.shape) else block.shape
 
 
-def _is_whole(
+def _is_block_as_stored(
     access: Access,
     axes: tuple[IterAxis, ...],
     block: PolyBlock,

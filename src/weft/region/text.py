@@ -75,7 +75,7 @@ def dumps(module: Module, encode_op: Encode | None = None) -> str:
     """The module as JSON text, one Let on a line."""
     document = to_json(module, encode_op)["module"]
     kernels = document.pop("kernels")
-    head = _block(document, 2)
+    head = _block_text(document, 2)
     regions = ",\n".join(_region_text(kernel["region"]) for kernel in kernels)
     body = f"[\n{regions}\n  ]" if kernels else "[]"
     return f'{{"module": {{\n{head},\n  "kernels": {body}\n}}}}\n'
@@ -86,7 +86,7 @@ def loads(text: str, decode_op: Decode | None = None) -> Module:
     return from_json(parse(text, "region file"), decode_op)
 
 
-def _block(fields: Json, indent: int) -> str:
+def _block_text(fields: Json, indent: int) -> str:
     """Fields of an object one per line, lists of objects one item per line."""
     space = " " * indent
     lines = []
@@ -106,7 +106,7 @@ def _block(fields: Json, indent: int) -> str:
 
 
 def _region_text(region: Json) -> str:
-    return '    {"region": {\n' + _block(region, 6) + "\n    }}"
+    return '    {"region": {\n' + _block_text(region, 6) + "\n    }}"
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -144,20 +144,20 @@ def kernel_to_json(
         "name": kernel.name,
         "pattern": kernel.pattern.value,
         **form,
-        "axes": [_axis(found) for found in kernel.axes],
+        "axes": [_axis_document(found) for found in kernel.axes],
         "params": [_param(found) for found in kernel.params],
         "inputs": [{"name": n, "memref": _memref(tensors[n])} for n in kernel.inputs],
-        "outputs": [_output(output, tensors) for output in kernel.outputs],
+        "outputs": [_output_document(output, tensors) for output in kernel.outputs],
     }
     if kernel.roles is not None:
-        region["roles"] = _roles(kernel.roles)
+        region["roles"] = _roles_document(kernel.roles)
     if kernel.opaque is not None:
         region["opaque"] = _opaque(kernel.opaque, encode_op)
     else:
         if kernel.stages:
             region["stages"] = [_stage(stage) for stage in kernel.stages]
         stores = [f"{output.value} -> {output.tensor}" for output in kernel.outputs]
-        region["body"] = [*map(_let, kernel.body), {"yield": stores}]
+        region["body"] = [*map(_let_document, kernel.body), {"yield": stores}]
     if kernel.labels:
         region["labels"] = dict(kernel.labels)
     return region
@@ -167,12 +167,12 @@ def _stage(stage: Stage) -> Json:
     local = stage.local
     return {
         "local": {"name": local.name, "dtype": local.dtype.name, "shape": list(local.shape)},
-        "axes": [_axis(found) for found in stage.axes],
-        "body": [*map(_let, stage.body), {"yield": [f"{stage.value} -> {local.name}"]}],
+        "axes": [_axis_document(found) for found in stage.axes],
+        "body": [*map(_let_document, stage.body), {"yield": [f"{stage.value} -> {local.name}"]}],
     }
 
 
-def _axis(found: KernelAxis) -> Json:
+def _axis_document(found: KernelAxis) -> Json:
     return {"name": found.name, "size": found.size} | ({"reduce": True} if found.reduce else {})
 
 
@@ -196,7 +196,7 @@ def _memref(tensor: Tensor) -> Json:
     }
 
 
-def _output(output: Output, tensors: Mapping[str, Tensor]) -> Json:
+def _output_document(output: Output, tensors: Mapping[str, Tensor]) -> Json:
     found: Json = {
         "name": output.tensor,
         "memref": _memref(tensors[output.tensor]),
@@ -206,7 +206,7 @@ def _output(output: Output, tensors: Mapping[str, Tensor]) -> Json:
     return found | ({} if output.base is None else {"base": output.base})
 
 
-def _roles(roles: Roles) -> Json:
+def _roles_document(roles: Roles) -> Json:
     lists = {key: list(getattr(roles, key)) for key in ("batch", "m", "n", "k")}
     return {**lists, "contraction": roles.contraction, "lhs": roles.lhs, "rhs": roles.rhs}
 
@@ -222,14 +222,19 @@ def _opaque(call: OpaqueCall, encode_op: Encode | None) -> Json:
     return found | ({"pairs": list(call.pairs)} if call.pairs else {})
 
 
-def _let(let: Let) -> Json:
-    return {"let": let.name, "dtype": let.dtype.name, "axes": list(let.axes), "op": _op(let.expr)}
+def _let_document(let: Let) -> Json:
+    return {
+        "let": let.name,
+        "dtype": let.dtype.name,
+        "axes": list(let.axes),
+        "op": _op_document(let.expr),
+    }
 
 
-def _op(expr: ValueExpr) -> Json:
+def _op_document(expr: ValueExpr) -> Json:
     match expr:
         case Read():
-            return _read(expr)
+            return _write_read(expr)
         case Const(value=value):
             return {"op": "Const", "value": write_scalar(value)}
         case AxisIndex(expr=index):
@@ -253,7 +258,7 @@ def _op(expr: ValueExpr) -> Json:
             return _fold(expr)
 
 
-def _read(read: Read) -> Json:
+def _write_read(read: Read) -> Json:
     found: Json = {"op": "Read", "tensor": read.tensor, "index": [str(e) for e in read.index]}
     if read.guards:
         found["guards"] = [str(guard) for guard in read.guards]
@@ -281,8 +286,8 @@ def _fold(fold: Fold) -> Json:
         "op": "Fold",
         "axes": list(fold.axes),
         "carries": carries,
-        "step": [_let(let) for let in fold.step],
-        "combine": [_let(let) for let in fold.combine],
+        "step": [_let_document(let) for let in fold.step],
+        "combine": [_let_document(let) for let in fold.combine],
         "result": fold.result,
     }
 

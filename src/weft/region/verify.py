@@ -79,11 +79,11 @@ def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
     written = {name for name, t in module.tensors.items() if t.role in _GIVEN}
     given, results = frozenset(module.inputs), frozenset(module.outputs)
     for name, tensor in module.tensors.items():
-        yield from _tensor(name, tensor, given, results)
-    yield from _names(module)
+        yield from _tensor_findings(name, tensor, given, results)
+    yield from _name_findings(module)
     right: set[Hashable] = set()
     for kernel in module.kernels:
-        yield from _order(kernel, module.tensors, written)
+        yield from _order_findings(kernel, module.tensors, written)
         stages = list(_stages(kernel, module.tensors))
         yield from stages
         if not stages and all(name in module.tensors for name in kernel.buffers):
@@ -102,7 +102,7 @@ def findings(module: Module, prover: Prover | None = None) -> Iterator[Finding]:
             yield Finding("RegionOutput", name, "no kernel writes this output of the module")
 
 
-def _tensor(
+def _tensor_findings(
     name: str, tensor: Tensor, given: Collection[str], results: Collection[str]
 ) -> Iterator[Finding]:
     if tensor.name != name or tensor.role not in ROLES:
@@ -121,7 +121,7 @@ def _tensor(
         yield Finding("RegionTensor", name, why)
 
 
-def _names(module: Module) -> Iterator[Finding]:
+def _name_findings(module: Module) -> Iterator[Finding]:
     """Kernels have names of their own; what is said about kernels and tensors is about known
     ones."""
     kernels = Counter(kernel.name for kernel in module.kernels)
@@ -139,7 +139,9 @@ def _names(module: Module) -> Iterator[Finding]:
 _GIVEN = frozenset({"input", "param", "state", "constant", "run"})
 
 
-def _order(kernel: Kernel, tensors: Mapping[str, Tensor], written: set[str]) -> Iterator[Finding]:
+def _order_findings(
+    kernel: Kernel, tensors: Mapping[str, Tensor], written: set[str]
+) -> Iterator[Finding]:
     bases = [output.base for output in kernel.outputs if output.base is not None]
     for name in (*kernel.inputs, *bases):
         if name not in tensors:
@@ -470,11 +472,11 @@ def _is_guarded(expr: Expr, size: int, guards: Sequence[Guard], ranges: Ranges) 
         shift = expr - guard.expr
         if shift.is_constant and shift.constant >= 0 and shift.constant + guard.size <= size:
             return True
-    narrowed = _narrow(guards, ranges)
+    narrowed = _narrow_ranges(guards, ranges)
     return narrowed is None or always(Guard(expr, size), narrowed)
 
 
-def _narrow(guards: Sequence[Guard], ranges: Ranges) -> dict[str, tuple[int, int]] | None:
+def _narrow_ranges(guards: Sequence[Guard], ranges: Ranges) -> dict[str, tuple[int, int]] | None:
     """Axis ranges narrowed by guards on a single axis; None where no point is left."""
     found = dict(ranges)
     for guard in guards:

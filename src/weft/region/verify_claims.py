@@ -30,10 +30,10 @@ _CONTRACTIONS = (Pattern.MATMUL, Pattern.CONV)
 
 def claim_problems(kernel: Kernel) -> Iterator[Problem]:
     """What is wrong with the claims of a kernel whose body is right."""
-    yield from _pattern(kernel)
+    yield from _pattern_problems(kernel)
     yield from _check_reduced(kernel)
     if kernel.roles is not None:
-        yield from _roles(kernel, kernel.roles)
+        yield from _role_problems(kernel, kernel.roles)
     for output in kernel.outputs:
         ends = kernel.roles is not None and output.value != kernel.roles.contraction
         wanted = Materialize.DEFERRED if ends else Materialize.GMEM
@@ -46,7 +46,7 @@ def claim_problems(kernel: Kernel) -> Iterator[Problem]:
             )
 
 
-def _pattern(kernel: Kernel) -> Iterator[Problem]:
+def _pattern_problems(kernel: Kernel) -> Iterator[Problem]:
     pattern = kernel.pattern
     if pattern in _CONTRACTIONS:
         if kernel.roles is None:
@@ -88,7 +88,7 @@ def _check_reduced(kernel: Kernel) -> Iterator[Problem]:
             )
 
 
-def _roles(kernel: Kernel, roles: Roles) -> Iterator[Problem]:
+def _role_problems(kernel: Kernel, roles: Roles) -> Iterator[Problem]:
     named = [*roles.batch, *roles.m, *roles.n, *roles.k]
     if len(set(named)) != len(named) or not set(named) <= set(kernel.sizes):
         yield "RegionRoles", f"the roles {named} are not axes, each in one role"
@@ -104,7 +104,7 @@ def _roles(kernel: Kernel, roles: Roles) -> Iterator[Problem]:
     elif any(not is_row_fold(let, roles) for let in _other_folds(kernel, roles)):
         yield "RegionRoles", "beside its contraction it reduces something else"
     else:
-        yield from _sides(lets, total.expr, roles)
+        yield from _side_problems(lets, total.expr, roles)
 
 
 def _other_folds(kernel: Kernel, roles: Roles) -> Iterator[Let]:
@@ -114,7 +114,7 @@ def _other_folds(kernel: Kernel, roles: Roles) -> Iterator[Let]:
             yield let
 
 
-def _sides(lets: dict[str, Let], total: Reduce, roles: Roles) -> Iterator[Problem]:
+def _side_problems(lets: dict[str, Let], total: Reduce, roles: Roles) -> Iterator[Problem]:
     """The contraction sums a product of the two sides, which are read, or computed of what is, and
     depend on the axes of their roles."""
     product = lets[total.value].expr

@@ -23,7 +23,7 @@ _HEAD: Final = object.__basicsize__
 _word: Final = ctypes.c_size_t.from_address
 
 
-def _asked(array: Array) -> int:
+def _address_by_asking(array: Array) -> int:
     return int(array.ctypes.data)
 
 
@@ -31,15 +31,15 @@ def _looked_up(array: Array) -> int:
     return _word(id(array) + _HEAD).value
 
 
-def _chosen() -> Callable[[Array], int]:
+def _choose_way() -> Callable[[Array], int]:
     """The quick way, where it says of an array what NumPy says."""
     if sys.implementation.name != "cpython" or np.ndarray.__basicsize__ <= _HEAD:
-        return _asked
+        return _address_by_asking
     probe = np.zeros(8, np.uint8)[3:]
-    return _looked_up if _looked_up(probe) == _asked(probe) else _asked
+    return _looked_up if _looked_up(probe) == _address_by_asking(probe) else _address_by_asking
 
 
-address_of: Final[Callable[[Array], int]] = _chosen()
+address_of: Final[Callable[[Array], int]] = _choose_way()
 """The address of an array's first element."""
 
 

@@ -173,7 +173,7 @@ class _Helper:
     """Another process, and the thread here that hands messages to it."""
 
     def __init__(self, workers: Workers, module: str) -> None:
-        self.process = _start(module)
+        self.process = _start_process(module)
         self.thread = threading.Thread(target=self._work, args=(workers,), daemon=True)
         self.thread.start()
 
@@ -210,7 +210,7 @@ def _close(pipe: IO[bytes]) -> None:
         return
 
 
-def _start(module: str) -> subprocess.Popen[bytes] | None:
+def _start_process(module: str) -> subprocess.Popen[bytes] | None:
     """A process that runs a module, on the same sources as this one; out of reach of Ctrl-C,
     because this one ends it."""
     python = _python()

@@ -166,12 +166,12 @@ def kept_object(key: str, text: str) -> bytes | None:
     """The object code of a module that the disk has under a key; None where it has none, or
     something else."""
     code = disk.load(key)
-    if code is None or not _is_whole(code):
+    if code is None or not _is_whole_object(code):
         return None
     return code if all(name.encode() in code for name in _DEFINED.findall(text)) else None
 
 
-def _is_whole(code: bytes) -> bool:
+def _is_whole_object(code: bytes) -> bool:
     """Whether bytes are an object file up to its end, where the table of its sections is."""
     if not code.startswith(_ELF):
         return code.startswith(_MACH_O)

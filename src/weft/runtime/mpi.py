@@ -61,10 +61,10 @@ _BUSY = 0.02
 """Seconds of polling in turn with other processes; from then on a rank sleeps between."""
 
 
-def joined(count: int, place: int | None = None) -> MpiRank:
+def join_world(count: int, place: int | None = None) -> MpiRank:
     """This process as a rank of MPI's world, of so many ranks, which fails as a whole from now
     on. `place` is its number, where the launcher says it."""
-    with _starting(count, place):
+    with _wait_for_start(count, place):
         try:
             mpi = importlib.import_module("mpi4py.MPI")
         except ModuleNotFoundError:
@@ -77,7 +77,7 @@ def joined(count: int, place: int | None = None) -> MpiRank:
 
 
 @contextmanager
-def _starting(count: int, place: int | None) -> Iterator[None]:
+def _wait_for_start(count: int, place: int | None) -> Iterator[None]:
     """MPI waits in the block until all ranks are there. A launcher of Weft's reads on the board who
     waits; without one a rank ends by itself after the deadline, and says where it was."""
     path = os.environ.get("WEFT_BOARD", "")
@@ -281,7 +281,7 @@ class MpiRank(World):
         comm = self._agreed(meeting)
         mine = np.asarray(array, order="C")
         found = np.empty((len(meeting.members), *mine.shape), mine.dtype)
-        self._wait(comm.Iallgather(_bytes(mine), _bytes(found)), meeting)
+        self._wait(comm.Iallgather(_as_bytes(mine), _as_bytes(found)), meeting)
         return self._over(meeting, list(found))
 
     def all_reduce(self, meeting: Meeting, array: Array, fn: str) -> Array:
@@ -338,17 +338,17 @@ class MpiRank(World):
     def reduce_scatter(self, meeting: Meeting, array: Array, axis: int, fn: str) -> Array:
         comm = self._agreed(meeting)
         parts = np.split(array, len(meeting.members), axis)
-        sent = np.stack([_wide(part) for part in parts])
+        sent = np.stack([_combinable(part) for part in parts])
         got = np.empty_like(sent[0])
         request = comm.Ireduce_scatter_block(sent, got, self._op(array, fn))
         self._wait(request, meeting)
-        return self._over(meeting, _narrow(got, parts[0]))
+        return self._over(meeting, _as_before(got, parts[0]))
 
     def all_to_all(self, meeting: Meeting, array: Array, axis: int) -> list[Array]:
         comm = self._agreed(meeting)
         sent = np.stack(np.split(array, len(meeting.members), axis))
         got = np.empty_like(sent)
-        self._wait(comm.Ialltoall(_bytes(sent), _bytes(got)), meeting)
+        self._wait(comm.Ialltoall(_as_bytes(sent), _as_bytes(got)), meeting)
         return self._over(meeting, list(got))
 
     def permute(self, meeting: Meeting, array: Array, source: int, target: int) -> Array:
@@ -356,9 +356,9 @@ class MpiRank(World):
         sent, got = np.ascontiguousarray(array), np.zeros_like(array, order="C")
         requests = []
         if source >= 0:
-            requests.append(comm.Irecv(_bytes(got), source))
+            requests.append(comm.Irecv(_as_bytes(got), source))
         if target >= 0:
-            requests.append(comm.Isend(_bytes(sent), target))
+            requests.append(comm.Isend(_as_bytes(sent), target))
         for request in requests:
             self._wait(request, meeting)
         return self._over(meeting, got)
@@ -366,7 +366,7 @@ class MpiRank(World):
     def broadcast(self, meeting: Meeting, array: Array) -> Array:
         comm = self._agreed(meeting)
         got = np.array(array, order="C")
-        self._wait(comm.Ibcast(_bytes(got), 0), meeting)
+        self._wait(comm.Ibcast(_as_bytes(got), 0), meeting)
         return self._over(meeting, got)
 
 
@@ -412,7 +412,7 @@ class Row:
             if address_of(parts[0]) != address_of(results[0]):
                 self.sent = parts[0].reshape(-1)
             return
-        like = _wide(parts[0].reshape(-1)[:0])
+        like = _combinable(parts[0].reshape(-1)[:0])
         sizes = [part.size * like.itemsize for part in parts]
         ends = [-(-size // self.APART) * self.APART for size in sizes]
         starts = [sum(ends[:number]) for number in range(len(ends))]
@@ -430,14 +430,14 @@ class Row:
         self._places = [start // like.itemsize for start in starts]
         for part, place, result in zip(parts, self._places, results, strict=True):
             if not (self.lies and part.ctypes.data == result.ctypes.data):
-                self.elements[place : place + part.size] = _wide(part).reshape(-1)
+                self.elements[place : place + part.size] = _combinable(part).reshape(-1)
 
     def hand_out(self) -> None:
         """Put the elements where the results are wanted."""
         if self.lies:
             return
         for result, place in zip(self.results, self._places, strict=True):
-            result[...] = _narrow(self.elements[place : place + result.size], result)
+            result[...] = _as_before(self.elements[place : place + result.size], result)
 
 
 def _from(first: Array, count: int) -> Array:
@@ -454,18 +454,18 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()[:16]
 
 
-def _bytes(array: Array) -> Any:
+def _as_bytes(array: Array) -> Any:
     return array.reshape(-1).view(np.uint8)
 
 
-def _wide(array: Array) -> Array:
+def _combinable(array: Array) -> Array:
     """Elements that MPI can combine."""
     dtype = as_dtype(array.dtype)
     wide = array.view(np.uint8) if dtype is I1 else numeric.widen(array, dtype)
     return np.ascontiguousarray(wide)
 
 
-def _narrow(wide: Array, like: Array) -> Array:
+def _as_before(wide: Array, like: Array) -> Array:
     dtype = as_dtype(like.dtype)
     if dtype is I1:
         return wide.astype(np.bool_).reshape(like.shape)

@@ -40,7 +40,7 @@ def _first_after(artifact: Artifact, position: int) -> int:
     mine = _slots(artifact, artifact.steps[position]) or []
     for number in range(position + 1, len(artifact.steps)):
         theirs = _slots(artifact, artifact.steps[number])
-        if theirs is None or any(_meet(a, b) for a in mine for b in theirs):
+        if theirs is None or any(_may_share_bytes(a, b) for a in mine for b in theirs):
             return number
     return len(artifact.steps)
 
@@ -59,7 +59,7 @@ def _slots(artifact: Artifact, step: Step) -> list[BufferSlot] | None:
     return [artifact.buffers[number] for number in numbers]
 
 
-def _meet(a: BufferSlot, b: BufferSlot) -> bool:
+def _may_share_bytes(a: BufferSlot, b: BufferSlot) -> bool:
     """Whether two pieces of memory may have bytes in common. Pieces of the arena have offsets."""
     if a.space != b.space or (a.space != "arena" and a.number != b.number):
         return False

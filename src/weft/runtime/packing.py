@@ -45,7 +45,7 @@ class Packed:
 def pack(whole: Packed) -> bytes:
     """An artifact and what belongs to it as bytes."""
     blobs: list[bytes] = []
-    written = _write(whole.artifact, blobs)
+    written = _pack_value(whole.artifact, blobs)
     head = {
         "blobs": [len(blob) for blob in blobs],
         "symbols": dict(whole.symbols),
@@ -66,37 +66,41 @@ def unpack(data: bytes) -> Packed | None:
         return None
     try:
         head = json.loads(data[start:end])
-        artifact = _read(Artifact, head["artifact"], _split(data[end:], head["blobs"]))
+        artifact = _unpack_value(
+            Artifact, head["artifact"], _split_blobs(data[end:], head["blobs"])
+        )
         symbols = dict(head["symbols"])
         words = tuple[str, ...]
-        _read(words, [*symbols, *symbols.values()], [])
-        notes, warned = (_read(words, head[name], []) for name in ("notes", "warned"))
+        _unpack_value(words, [*symbols, *symbols.values()], [])
+        notes, warned = (_unpack_value(words, head[name], []) for name in ("notes", "warned"))
         values = tuple[tuple[str, int], ...]
-        lines = {line: _read(values, wrote, []) for line, wrote in head["lines"].items()}
+        lines = {line: _unpack_value(values, wrote, []) for line, wrote in head["lines"].items()}
         return Packed(artifact, symbols, notes, lines, warned)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return None
 
 
-def _write(value: Any, blobs: list[bytes]) -> Any:
+def _pack_value(value: Any, blobs: list[bytes]) -> Any:
     if isinstance(value, bytes):
         blobs.append(value)
         return {"bytes": len(blobs) - 1}
     if isinstance(value, tuple):
-        return [_write(item, blobs) for item in value]
+        return [_pack_value(item, blobs) for item in value]
     if type(value).__name__ in _RECORDS:
         return {
-            type(value).__name__: [_write(getattr(value, f.name), blobs) for f in fields(value)]
+            type(value).__name__: [
+                _pack_value(getattr(value, f.name), blobs) for f in fields(value)
+            ]
         }
     if value is None or isinstance(value, bool | int | str):
         return value
     raise InternalError(f"an artifact holds {value!r}, which cannot be written")
 
 
-def _read(kind: Any, value: Any, blobs: list[bytes]) -> Any:
+def _unpack_value(kind: Any, value: Any, blobs: list[bytes]) -> Any:
     """A value of a type, or an error."""
     if kind is bytes:
-        number = _read(int, value["bytes"], blobs)
+        number = _unpack_value(int, value["bytes"], blobs)
         if number < 0:
             raise IndexError
         return blobs[number]
@@ -109,7 +113,7 @@ def _read(kind: Any, value: Any, blobs: list[bytes]) -> Any:
             raise TypeError
         kinds = get_args(kind)
         each = repeat(kinds[0], len(value)) if kinds[-1] is Ellipsis else kinds
-        return tuple(_read(of, item, blobs) for of, item in zip(each, value, strict=True))
+        return tuple(_unpack_value(of, item, blobs) for of, item in zip(each, value, strict=True))
     if value is None and NoneType in get_args(kind):
         return None
     ((name, content),) = value.items()
@@ -117,7 +121,7 @@ def _read(kind: Any, value: Any, blobs: list[bytes]) -> Any:
     if record not in (get_args(kind) or (kind,)):
         raise TypeError
     parts = zip(_kinds(record), content, strict=True)
-    return record(*(_read(of, item, blobs) for of, item in parts))
+    return record(*(_unpack_value(of, item, blobs) for of, item in parts))
 
 
 @cache
@@ -127,9 +131,9 @@ def _kinds(record: type) -> tuple[Any, ...]:
     return tuple(hints[part.name] for part in fields(record))
 
 
-def _split(data: bytes, lengths: list[int]) -> list[bytes]:
+def _split_blobs(data: bytes, lengths: list[int]) -> list[bytes]:
     found, at = [], 0
-    for length in _read(tuple[int, ...], lengths, []):
+    for length in _unpack_value(tuple[int, ...], lengths, []):
         if length < 0:
             raise ValueError("a blob has no negative length")
         found.append(data[at : at + length])

@@ -47,10 +47,10 @@ class Given:
 
 def is_sound(artifact: Artifact, given: Given) -> bool:
     """Whether an artifact is one of the program that it is given for."""
-    return all(_holds(artifact, given))
+    return all(_conditions(artifact, given))
 
 
-def _holds(artifact: Artifact, given: Given) -> Iterator[bool]:
+def _conditions(artifact: Artifact, given: Given) -> Iterator[bool]:
     """Everything that must hold; what comes later relies on what came before."""
     yield all(map(_is_tensor, (*artifact.inputs, *artifact.outputs)))
     kinds = [(spec.dtype, spec.shape) for spec in artifact.inputs]
@@ -58,21 +58,21 @@ def _holds(artifact: Artifact, given: Given) -> Iterator[bool]:
     yield [(spec.dtype, spec.shape) for spec in artifact.outputs] == list(given.outputs)
     steps = len(artifact.steps)
     yield 1 <= artifact.bodies <= steps + 1 and 0 <= artifact.counters <= steps
-    sizes = _sizes(artifact, given)
+    sizes = _memory_sizes(artifact, given)
     yield all(_is_inside(slot, sizes) for slot in artifact.buffers)
     yield len(artifact.output_slots) == len(artifact.outputs)
     for number, spec in zip(artifact.output_slots, artifact.outputs, strict=True):
-        yield _fits(artifact, number, _bytes(spec))
+        yield _has_bytes(artifact, number, _spec_bytes(spec))
     yield all(map(_is_kernel, artifact.kernels))
     limits = {step.counter: step.limit for step in artifact.steps if isinstance(step, Leave)}
     yield all(_is_step(step, artifact, limits) for step in artifact.steps)
 
 
-def _sizes(artifact: Artifact, given: Given) -> Mapping[str, Sequence[int]]:
+def _memory_sizes(artifact: Artifact, given: Given) -> Mapping[str, Sequence[int]]:
     """The bytes of every piece of memory, by space and number."""
     return {
         "input": given.data_bytes,
-        "output": [_bytes(spec) for spec in artifact.outputs],
+        "output": [_spec_bytes(spec) for spec in artifact.outputs],
         "state": given.state_bytes,
         "constant": [len(data) for data in artifact.constants],
         "run": [_RUN_BYTES] * artifact.bodies,
@@ -88,7 +88,7 @@ def _is_inside(slot: BufferSlot, sizes: Mapping[str, Sequence[int]]) -> bool:
     return min(slot.offset, slot.bytes) >= 0 and slot.offset + slot.bytes <= found[number]
 
 
-def _fits(artifact: Artifact, number: int, size: int) -> bool:
+def _has_bytes(artifact: Artifact, number: int, size: int) -> bool:
     """Whether a buffer is there and has so many bytes."""
     return 0 <= number < len(artifact.buffers) and 0 <= size <= artifact.buffers[number].bytes
 
@@ -97,7 +97,7 @@ def _is_tensor(spec: TensorSpec) -> bool:
     return spec.dtype in BY_NAME and min(spec.shape, default=0) >= 0
 
 
-def _bytes(spec: TensorSpec) -> int:
+def _spec_bytes(spec: TensorSpec) -> int:
     return prod(spec.shape) * BY_NAME[spec.dtype].storage_bytes
 
 
@@ -114,13 +114,13 @@ def _is_step(step: Step, artifact: Artifact, limits: Mapping[int, int]) -> bool:
         case CopyBuffer(source, target, size, _, counter, source_step, target_step):
             turns = limits.get(counter, 0) if source_step or target_step else 1
             return all(
-                by >= 0 and _fits(artifact, number, size + by * max(0, turns - 1))
+                by >= 0 and _has_bytes(artifact, number, size + by * max(0, turns - 1))
                 for number, by in ((source, source_step), (target, target_step))
             ) and (turns > 0 or counter in limits)
         case HostCall(inputs=inputs, outputs=outputs):
             places = (*inputs, *outputs)
-            return all(_is_tensor(s) and _fits(artifact, n, _bytes(s)) for n, s in places)
-        case JumpUnless(buffer=buffer) if not _fits(artifact, buffer, 1):
+            return all(_is_tensor(s) and _has_bytes(artifact, n, _spec_bytes(s)) for n, s in places)
+        case JumpUnless(buffer=buffer) if not _has_bytes(artifact, buffer, 1):
             return False
         case Enter(body=body):
             return 0 <= body < artifact.bodies

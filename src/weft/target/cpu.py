@@ -40,7 +40,7 @@ _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
 @cache
 def host() -> Target:
     """The host, asked once."""
-    flags = read_flags(_read(_CPUINFO))
+    flags = read_flags(_file_text(_CPUINFO))
     if flags & MATRIX_TILES and not allows_tiles():
         flags -= MATRIX_TILES
     return describe(platform.machine(), flags, available_cores(), read_caches(_CACHES))
@@ -113,7 +113,7 @@ def read_flags(text: str) -> frozenset[str]:
 
 def model_name(text: str | None = None) -> str:
     """What a /proc/cpuinfo text calls the processor; nothing where it does not."""
-    for line in (_read(_CPUINFO) if text is None else text).splitlines():
+    for line in (_file_text(_CPUINFO) if text is None else text).splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             return value.strip()
@@ -124,15 +124,15 @@ def read_caches(folder: Path) -> tuple[int, ...]:
     """Sizes of the data caches, from the nearest to the last; nothing where they are not told."""
     found: dict[int, int] = {}
     for entry in sorted(folder.glob("index*")):
-        size, level = _read(entry / "size").strip(), _read(entry / "level").strip()
-        if _read(entry / "type").strip() == "Instruction" or not size[:-1].isdecimal():
+        size, level = _file_text(entry / "size").strip(), _file_text(entry / "level").strip()
+        if _file_text(entry / "type").strip() == "Instruction" or not size[:-1].isdecimal():
             continue
         unit = {"K": 1 << 10, "M": 1 << 20}.get(size[-1], 1)
         found[int(level)] = int(size[:-1]) * unit
     return tuple(found[level] for level in sorted(found))
 
 
-def _read(path: Path) -> str:
+def _file_text(path: Path) -> str:
     try:
         return path.read_text()
     except OSError:

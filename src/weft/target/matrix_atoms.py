@@ -64,12 +64,12 @@ class Atom:
         return self.precision != FULL
 
 
-def _halves() -> Iterator[Atom]:
+def _half_atoms() -> Iterator[Atom]:
     for dtype in (BF16, F16):
         yield Atom(dtype, dtype, F32, 16)
 
 
-def _integers() -> Iterator[Atom]:
+def _integer_atoms() -> Iterator[Atom]:
     for a in INTEGERS:
         for b in INTEGERS:
             yield Atom(a, b, SI32, 32, along_k=True, columns=16)
@@ -77,15 +77,15 @@ def _integers() -> Iterator[Atom]:
 
 
 def _sm80() -> Iterator[Atom]:
-    yield from _halves()
-    yield from _integers()
+    yield from _half_atoms()
+    yield from _integer_atoms()
     yield Atom(F64, F64, F64, 4)
     yield Atom(F32, F32, F32, 8, precision=SPLIT)
 
 
 def _sm90() -> Iterator[Atom]:
-    yield from _halves()
-    yield from _integers()
+    yield from _half_atoms()
+    yield from _integer_atoms()
     for a in TINY:
         for b in TINY:
             yield Atom(a, b, F32, 32, along_k=True, precision=PROMOTED)

@@ -219,11 +219,11 @@ def split_of(
     joining: Joining = SEVERAL_AXES,
 ) -> int:
     """The same for a contraction whose operands lie in some way, by some forms."""
-    return _split(found, target, tuple(counts), tuple(forms), any_depth, joining)
+    return _best_split(found, target, tuple(counts), tuple(forms), any_depth, joining)
 
 
 @memo(1 << 12)
-def _split(
+def _best_split(
     found: Contraction,
     target: Target,
     counts: tuple[int, ...],
@@ -243,17 +243,17 @@ def _split(
             break
         piece = Extent(extent.batch * parts, extent.m, extent.n, depth)
         added = joining.cycles(piece.batch * extent.m * extent.n, H200)
-        time = _least(replace(found, extent=piece), target, forms) + added
+        time = _fastest_cycles(replace(found, extent=piece), target, forms) + added
         if time < joining.gain * best:
             best, chosen = time, parts
     return chosen
 
 
-def _least(found: Contraction, target: Target, forms: Sequence[Form]) -> float:
+def _fastest_cycles(found: Contraction, target: Target, forms: Sequence[Form]) -> float:
     return cycles(fastest(found, target, forms=forms), found, target)
 
 
-def _either(one: float, other: float, sharpness: int) -> float:
+def _overlap_two(one: float, other: float, sharpness: int) -> float:
     """The larger of two times that overlap, and some where neither hides the other."""
     large, small = max(one, other), min(one, other)
     if large == 0:
@@ -321,11 +321,11 @@ class _Time:
     def total(self) -> float:
         full, tail = divmod(self.tiles, self.units)
         tile, asked = self.tile + self.added, self._asked() / self.tiles
-        waves = full * _either(tile, asked * self.units, _SHARP)
+        waves = full * _overlap_two(tile, asked * self.units, _SHARP)
         if tail:
-            waves += _either(tile, asked * tail, _SHARP)
+            waves += _overlap_two(tile, asked * tail, _SHARP)
         memory = (self.extent.bytes - self.again) / self.pace.memory
-        body = _either(waves - self.added, memory, _SOFT)
+        body = _overlap_two(waves - self.added, memory, _SOFT)
         start = self.pace.start + (self.pace.pair if self.form.paired else 0.0)
         return start + body + _LAST * self.store + self.work
 
@@ -337,7 +337,7 @@ class _Time:
         shared = self.pace.shared * (read + rows.copied + columns.copied)
         gap = self.pace.alone if form.consumers == 1 else 0.0
         copied = LINE * (rows.first * rows.worst + columns.first * columns.worst) / self.pace.unit
-        return _either(gap + _either(multiplied, shared, _SHARP), copied, _SHARP)
+        return _overlap_two(gap + _overlap_two(multiplied, shared, _SHARP), copied, _SHARP)
 
     def _asked(self) -> float:
         """What all tiles ask the second-level cache for, in cycles: rows inside the operands and
@@ -362,7 +362,7 @@ class _Time:
     def _store(self) -> float:
         """Storing the result of a tile."""
         rows = self.stored_rows / self.tiles * self.pace.row
-        stored = _either(self.panels * self.pace.panel, rows, _SOFT)
+        stored = _overlap_two(self.panels * self.pace.panel, rows, _SOFT)
         return stored + self.pace.turn if self.form.swap else stored
 
     def _added(self) -> float:

@@ -68,24 +68,26 @@ def choose(
 
 
 @cache
-def _shipped(name: str) -> Table | None:
+def _shipped_table(name: str) -> Table | None:
     file = _SHIPPED.get(name)
     if file is None:
         return None
-    return read(resources.files("weft.target").joinpath(_FOLDER, file).read_text())
+    return parse_table(resources.files("weft.target").joinpath(_FOLDER, file).read_text())
 
 
 def shipped(target: Target) -> Table | None:
     """What comes with Weft for a target; None where nothing does."""
-    return _shipped(target.name)
+    return _shipped_table(target.name)
 
 
-def read(text: str) -> Table:
+def parse_table(text: str) -> Table:
     """A table from its text; forms that there are no longer are left out."""
     try:
         found = json.loads(text)
         products = {
-            _contraction(name): {_BY_NAME[f]: float(t) for f, t in times.items() if f in _BY_NAME}
+            _parse_contraction(name): {
+                _BY_NAME[f]: float(t) for f, t in times.items() if f in _BY_NAME
+            }
             for name, times in found["products"].items()
         }
         return Table(str(found["device"]), str(found["target"]), products)
@@ -93,7 +95,7 @@ def read(text: str) -> Table:
         raise UserError(f"this is no table of measured forms: {error}") from None
 
 
-def write(table: Table) -> str:
+def table_text(table: Table) -> str:
     """The text of a table, a line for each product."""
     lines = ",\n".join(f"    {line}" for line in _lines(table.products))
     head = f'"device": {json.dumps(table.device)},\n  "target": {json.dumps(table.target)}'
@@ -116,7 +118,7 @@ def form_name(form: Form) -> str:
 _BY_NAME: Final = {form_name(form): form for form in FORMS}
 
 
-def _contraction(name: str) -> Contraction:
+def _parse_contraction(name: str) -> Contraction:
     found = _PRODUCT.fullmatch(name)
     if found is None:
         raise ValueError(f"{name!r} is no product")

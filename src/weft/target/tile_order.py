@@ -38,7 +38,8 @@ def one_wave(found: Contraction, form: Form) -> str:
     together = NEIGHBOURS // (blocks[0] * blocks[1])
     heights = range(1, min(len(rows), NEIGHBOURS) + 1)
     best = min(
-        heights, key=lambda height: _asked(rows, columns, found.extent.batch, height, together)
+        heights,
+        key=lambda height: _bytes_asked(rows, columns, found.extent.batch, height, together),
     )
     return f"grouped:{best}"
 
@@ -48,7 +49,7 @@ def _pieces(size: int, step: int, cost: float) -> list[float]:
     return [cost * min(step, size - first) for first in range(0, max(1, size), step)]
 
 
-def _asked(
+def _bytes_asked(
     rows: list[float], columns: list[float], batch: int, height: int, together: int
 ) -> float:
     """What all clusters of units ask for in a k step, tiles visited in bands of some height."""

@@ -53,10 +53,10 @@ def check_results(
     """Every result of a program, given the inputs it was computed from."""
     wanted = run(program, inputs, backend="reference", seed=seed)
     pairs = zip(results, wanted, strict=True)
-    return [_check(number, got, want) for number, (got, want) in enumerate(pairs)]
+    return [_worst_element(number, got, want) for number, (got, want) in enumerate(pairs)]
 
 
-def _check(number: int, got: Array, want: Array) -> Checked:
+def _worst_element(number: int, got: Array, want: Array) -> Checked:
     """The element that is off by most of what it may be off."""
     dtype = as_dtype(got.dtype)
     kind = f"{dtype}{list(got.shape)}"

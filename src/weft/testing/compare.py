@@ -130,20 +130,20 @@ def disagrees(
     `Unimplemented` does neither. No place is looked for."""
     verify(program)
     check_choice(backend)
-    report = _report(settle(program, inputs), backend, seed)
+    report = _report_results(settle(program, inputs), backend, seed)
     return not report.agrees and not report.unimplemented
 
 
 def _compare(case: Case, backend: str | Backend, seed: int) -> Report:
-    report = _report(case, backend, seed)
+    report = _report_results(case, backend, seed)
     if report.agrees:
         return report
     return replace(report, deviation=_locate(case, backend, seed))
 
 
-def _report(case: Case, backend: str | Backend, seed: int) -> Report:
+def _report_results(case: Case, backend: str | Backend, seed: int) -> Report:
     """The results alone; no place is looked for."""
-    name = _name(backend)
+    name = _backend_name(backend)
     outcome = _outcome(case, backend, seed)
     if isinstance(outcome, Exception):
         return Report(name, (), _tell_error(outcome), isinstance(outcome, Unimplemented))
@@ -151,7 +151,7 @@ def _report(case: Case, backend: str | Backend, seed: int) -> Report:
     return Report(name, tuple(found for value in judged for found in value))
 
 
-def _name(backend: str | Backend) -> str:
+def _backend_name(backend: str | Backend) -> str:
     return backend if isinstance(backend, str) else backend.name
 
 
@@ -167,7 +167,9 @@ def _outcome(case: Case, backend: str | Backend, seed: int) -> list[Array] | Exc
         return error
     for index, (before, after) in enumerate(zip(case.inputs, given, strict=True)):
         if before.tobytes() != after.tobytes():
-            return PluginFault(f"the backend {_name(backend)!r}", f"overwrites input {index}")
+            return PluginFault(
+                f"the backend {_backend_name(backend)!r}", f"overwrites input {index}"
+            )
     return results
 
 
@@ -284,7 +286,7 @@ def _locate(case: Case, backend: str | Backend, seed: int) -> Deviation | None:
         found = _among_prefixes(case, targets, backend, seed)
     if found is None or not found.instruction.op.regions:
         return found
-    return _inside(case, found, backend, seed) or found
+    return _deviation_in_regions(case, found, backend, seed) or found
 
 
 def _among_all(
@@ -347,7 +349,9 @@ def _bisect(length: int, deviation: Callable[[int], Deviation | None]) -> Deviat
     return found
 
 
-def _inside(case: Case, outer: Deviation, backend: str | Backend, seed: int) -> Deviation | None:
+def _deviation_in_regions(
+    case: Case, outer: Deviation, backend: str | Backend, seed: int
+) -> Deviation | None:
     """The deviation inside one of the regions that a control-flow instruction runs; None when each
     of them is right on its own, so that the fault is in the control flow itself."""
     values = all_values(case, seed=seed)

@@ -18,7 +18,7 @@ from weft.foundation.errors import UserError
 from weft.ptir.ir import Program
 from weft.ptir.types import Symbol, TensorType, leaves
 from weft.testing.choices import GOLDEN, MIXING, mixed
-from weft.testing.facts import Facts, part
+from weft.testing.facts import Facts, part_dtype
 
 Array = NDArray[Any]
 
@@ -60,7 +60,7 @@ class DataSource:
             return self.integers(shape, int(facts.low), int(facts.high)).astype(dtype.numpy)
         if dtype.is_complex:
             made = np.empty(tuple(shape), dtype.numpy)
-            made.real, made.imag = (self._floats(part(dtype), shape, facts) for _ in range(2))
+            made.real, made.imag = (self._floats(part_dtype(dtype), shape, facts) for _ in range(2))
             return made
         return self._floats(dtype, shape, facts)
 
@@ -93,15 +93,18 @@ def random_inputs(program: Program, seed: int = 0, *, size: int = 4) -> list[Arr
         raise UserError(f"size {size} of the dynamic dims is negative")
     source = DataSource(seed)
     kinds = [leaf for kind in program.main.parameters for leaf in leaves(kind)]
-    return [source.array(kind.dtype, _sizes(kind, size), _plain(kind.dtype)) for kind in kinds]
+    return [
+        source.array(kind.dtype, _sizes_for_symbols(kind, size), _range_of_dtype(kind.dtype))
+        for kind in kinds
+    ]
 
 
-def _sizes(kind: TensorType, size: int) -> tuple[int, ...]:
+def _sizes_for_symbols(kind: TensorType, size: int) -> tuple[int, ...]:
     return tuple(size if isinstance(dim, Symbol) else dim for dim in kind.shape)
 
 
-def _plain(dtype: DType) -> Facts:
+def _range_of_dtype(dtype: DType) -> Facts:
     if not (dtype.is_float or dtype.is_complex):
         return Facts(0, 1)
-    precision = part(dtype).precision
+    precision = part_dtype(dtype).precision
     return Facts(-2.0, 2.0, max(2.0**-6, 4.0 / 2**precision))

@@ -65,13 +65,13 @@ def derivative_errors(
             adjoint, [*arrays, *seeds], everything, order=order - 1, seed=seed, step=step
         )
     found = [
-        _along(program, adjoint, tangent, arrays, chosen, source, seed, step)
+        _compare_direction(program, adjoint, tangent, arrays, chosen, source, seed, step)
         for _ in range(DIRECTIONS)
     ]
     return DerivativeErrors(max(e.reverse for e in found), max(e.forward for e in found))
 
 
-def _along(
+def _compare_direction(
     program: Program,
     adjoint: Program,
     tangent: Program,
@@ -111,16 +111,16 @@ def _error(found: float, exact: float, scale: float) -> float:
 
 
 def _is_exact(array: Array) -> bool:
-    return _dtype(array) in (F64, CF64)
+    return _dtype_of_array(array) in (F64, CF64)
 
 
-def _dtype(array: Array) -> DType:
+def _dtype_of_array(array: Array) -> DType:
     return as_dtype(array.dtype)
 
 
 def smooth_arrays(arrays: Sequence[Array]) -> list[Array]:
     """Those that have derivatives."""
-    return [a for a in arrays if _dtype(a).is_float or _dtype(a).is_complex]
+    return [a for a in arrays if _dtype_of_array(a).is_float or _dtype_of_array(a).is_complex]
 
 
 def _like_results(program: Program, arrays: Sequence[Array], seed: int) -> list[Array]:
@@ -135,7 +135,7 @@ def directions(source: np.random.Generator, likes: Sequence[Array]) -> list[Arra
     made = []
     for like in likes:
         parts = source.standard_normal((2, *like.shape))
-        value = parts[0] + 1j * parts[1] if _dtype(like).is_complex else parts[0]
+        value = parts[0] + 1j * parts[1] if _dtype_of_array(like).is_complex else parts[0]
         made.append(np.asarray(value).astype(like.dtype))
     return made
 

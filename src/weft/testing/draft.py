@@ -143,7 +143,7 @@ class Draft:
     def back_to(self, mark: Mark) -> None:
         """Forget everything since the mark; it costs as much as there is to forget."""
         for step in self.steps[mark.steps :]:
-            for used in _ids(step.operands):
+            for used in _ids_of_operands(step.operands):
                 self.uses[used] -= 1
                 if not self.uses[used]:
                     del self.uses[used]
@@ -199,7 +199,7 @@ class Draft:
         """One instruction of a known type. A hidden one is not used any further on its own."""
         uses = tuple(item.operand for item in operands)
         self.steps.append(Step(self._count, make, uses, output))
-        self.uses.update(_ids(uses))
+        self.uses.update(_ids_of_operands(uses))
         made = self._value(output, facts)
         self._bind(output)
         if not hidden:
@@ -276,7 +276,7 @@ class Draft:
         return [_find(builder, values, item.operand) for item in results]
 
 
-def _ids(operands: Sequence[Operand]) -> Iterator[int]:
+def _ids_of_operands(operands: Sequence[Operand]) -> Iterator[int]:
     """The values that operands use."""
     return (operand.id for operand in operands if not isinstance(operand, TensorLiteral))
 

@@ -36,14 +36,14 @@ LIMITS: Final[dict[DType, Number]] = {
 """How large elements may become: far from overflow, so that no rounding error matters."""
 
 
-def part(dtype: DType) -> DType:
+def part_dtype(dtype: DType) -> DType:
     """The dtype of the parts of a complex dtype; any other dtype itself."""
     return PART.get(dtype, dtype)
 
 
 def limit(dtype: DType) -> Number:
     """The largest magnitude that a random program gives to elements of this dtype."""
-    real = part(dtype)
+    real = part_dtype(dtype)
     return LIMITS.get(real, real.highest)
 
 
@@ -107,7 +107,7 @@ BITS: Final = Facts(0, 1, zeros=True)
 
 def representable(dtype: DType, bound: Number, step: float) -> bool:
     """Whether a float dtype holds every multiple of `step` up to `bound`."""
-    real = part(dtype)
+    real = part_dtype(dtype)
     return bound <= limit(real) and bound <= step * 2.0**real.precision and step >= smallest(real)
 
 
@@ -119,10 +119,10 @@ def smallest(dtype: DType) -> float:
 
 def outward(low: Number, high: Number) -> tuple[float, float]:
     """A range of floats with bounds of three significant bits around [low, high]."""
-    return -_up(-float(low)), _up(float(high))
+    return -_round_away(-float(low)), _round_away(float(high))
 
 
-def _up(value: float) -> float:
+def _round_away(value: float) -> float:
     mantissa, exponent = math.frexp(value)
     return math.ldexp(math.ceil(mantissa * 8), exponent - 3)
 
@@ -174,7 +174,7 @@ def default_accumulator(dtype: DType) -> DType:
     return F32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
-def total(dtype: DType, accum: DType, facts: Facts, count: int) -> Facts:
+def sum_facts(dtype: DType, accum: DType, facts: Facts, count: int) -> Facts:
     """The facts of sums of up to `count` elements, added up in `accum` and stored in `dtype`."""
     low, high = min(facts.low * count, facts.low, 0), max(facts.high * count, facts.high, 0)
     return accumulated(dtype, accum, low, high, facts.step)
@@ -188,7 +188,7 @@ def accumulated(dtype: DType, accum: DType, low: Number, high: Number, step: flo
     return settle(dtype, inner.low, inner.high, inner.step)
 
 
-def product(lhs: Facts, rhs: Facts) -> tuple[Number, Number, float | None]:
+def product_facts(lhs: Facts, rhs: Facts) -> tuple[Number, Number, float | None]:
     """Range and step of the products of two real values."""
     ends = [a * b for a in (lhs.low, lhs.high) for b in (rhs.low, rhs.high)]
     step = None if lhs.step is None or rhs.step is None else lhs.step * rhs.step

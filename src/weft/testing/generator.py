@@ -365,7 +365,7 @@ class Generator:
         if dtype.is_integer:
             return math.ceil(max(low, dtype.lowest)), math.floor(min(high, dtype.highest))
         most = float(limit(dtype))
-        return -_down(-max(low, -most)), _down(min(high, most))
+        return -_round_down(-max(low, -most)), _round_down(min(high, most))
 
     def cut(self, item: Item, low: Item, high: Item) -> Facts:
         """The facts of `min(max(item, low), high)`."""
@@ -386,7 +386,7 @@ def grid(value: Number) -> float:
     return float(numerator & -numerator) / denominator
 
 
-def _down(value: float) -> float:
+def _round_down(value: float) -> float:
     """The number of two significant bits next to `value` on the side of zero or below."""
     mantissa, exponent = math.frexp(value)
     return math.ldexp(math.floor(mantissa * 4), exponent - 2)

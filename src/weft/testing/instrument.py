@@ -35,7 +35,7 @@ class Case:
     @property
     def inputs(self) -> list[Array]:
         """The arguments as `weft.run` takes them."""
-        return [array for value in self.arguments for array in flatten(value)]
+        return [array for value in self.arguments for array in flatten_arrays(value)]
 
     @property
     def main(self) -> Function:
@@ -58,9 +58,9 @@ def nest(kind: ValueType, flat: Iterator[Array]) -> Value:
     return next(flat)
 
 
-def flatten(value: Value) -> list[Array]:
+def flatten_arrays(value: Value) -> list[Array]:
     if isinstance(value, tuple):
-        return [array for element in value for array in flatten(element)]
+        return [array for element in value for array in flatten_arrays(element)]
     return [value]
 
 

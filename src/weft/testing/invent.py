@@ -6,7 +6,7 @@ import math
 
 from weft.foundation.dtypes import DType
 from weft.testing.choices import Choices
-from weft.testing.facts import BITS, Facts, Want, part
+from weft.testing.facts import BITS, Facts, Want, part_dtype
 
 _SPECIAL = 0.12
 """How often floats are sprinkled with NaN, infinities and -0 where those are welcome."""
@@ -15,11 +15,11 @@ _SPECIAL = 0.12
 def invent(choices: Choices, dtype: DType, want: Want) -> Facts | None:
     """Facts that a want accepts; None where no data of this dtype can have them."""
     if dtype.is_float or dtype.is_complex:
-        return _floats(choices, dtype, want)
-    return _integers(choices, dtype, want) if dtype.is_integer else BITS
+        return _invent_floats(choices, dtype, want)
+    return _invent_integers(choices, dtype, want) if dtype.is_integer else BITS
 
 
-def _integers(choices: Choices, dtype: DType, want: Want) -> Facts | None:
+def _invent_integers(choices: Choices, dtype: DType, want: Want) -> Facts | None:
     """Mostly small numbers, now and then the whole range of the dtype."""
     lowest, highest = int(dtype.lowest), int(dtype.highest)
     low = math.ceil(max(lowest, want.low))
@@ -31,9 +31,9 @@ def _integers(choices: Choices, dtype: DType, want: Want) -> Facts | None:
     return Facts(low, high, zeros=True) if low <= high else None
 
 
-def _floats(choices: Choices, dtype: DType, want: Want) -> Facts | None:
+def _invent_floats(choices: Choices, dtype: DType, want: Want) -> Facts | None:
     """Multiples of a power of two: few bits, which stay exact for long, or as many as there are."""
-    precision = part(dtype).precision
+    precision = part_dtype(dtype).precision
     top = float(choices.choose((1, 2, 4, 8)))
     while top <= want.low or -top >= want.high:
         top *= 2

@@ -65,7 +65,7 @@ def random_program(
     the program may contain, for backends that do not have everything; nothing else occurs in it.
     Without `control_flow` there are no regions, without `dynamic` no symbols.
     """
-    seed, size = check_seed(seed), _whole(size, "size")
+    seed, size = check_seed(seed), _check_size(size, "size")
     rules = rules_for(ops, dtypes, control_flow=control_flow, dynamic=dynamic)
     draft, results = drafted(seed, size, rules)
     if size and not draft.steps and not _is_possible(rules):
@@ -82,7 +82,7 @@ def _is_possible(rules: Rules) -> bool:
     return any(drafted(seed, 20, rules)[0].steps for seed in range(ATTEMPTS))
 
 
-def _whole(value: Any, what: str) -> int:
+def _check_size(value: Any, what: str) -> int:
     whole = hasattr(value, "__index__") and not isinstance(value, bool)
     if not whole or not 0 <= int(value) <= MAX_SIZE:
         raise UserError(f"{what} {described(value)} is not a whole number from 0 to {MAX_SIZE:,}")
@@ -122,13 +122,13 @@ def _spellings(op: Any) -> Iterable[str]:
 def drafted(seed: int, size: int, rules: Rules) -> tuple[Draft, list[Item | Bundle]]:
     """A program before it is built, with the facts of all its values, and what it returns."""
     choices, symbols = Choices(seed), Symbols()
-    dims = _dims(choices, symbols, rules)
+    dims = _draw_dims(choices, symbols, rules)
     preferred = choices.sample(in_order(rules.dtypes), choices.integer(2, 5))
     setting = Setting(rules, dims, frozenset(preferred), _focus(choices, rules))
     g = Generator(choices, DataSource(seed), setting, Draft(symbols, set()))
     _first_inputs(g)
     grow(g, size)
-    return g.draft, _results(g)
+    return g.draft, _choose_results(g)
 
 
 def _focus(choices: Choices, rules: Rules) -> frozenset[str] | None:
@@ -139,7 +139,7 @@ def _focus(choices: Choices, rules: Rules) -> frozenset[str] | None:
     return frozenset(choices.sample(names, choices.integer(8, 24)))
 
 
-def _dims(choices: Choices, symbols: Symbols, rules: Rules) -> list[Dim]:
+def _draw_dims(choices: Choices, symbols: Symbols, rules: Rules) -> list[Dim]:
     """The sizes that the shapes of a program are made of."""
     dims: list[Dim] = []
     for _ in range(choices.integer(2, 4)):
@@ -156,13 +156,13 @@ def _first_inputs(g: Generator) -> None:
     """One input for each symbol, which binds it, and a few more, now and then as a tuple."""
     for dim in g.setting.dims:
         if not isinstance(dim, int):
-            _input(g, [(dim, *g.shape(0, 2))])
+            _add_input(g, [(dim, *g.shape(0, 2))])
     for _ in range(g.choices.integer(1, 3)):
         count = 2 if g.choices.chance(0.06) else 1
-        _input(g, [g.shape() for _ in range(count)])
+        _add_input(g, [g.shape() for _ in range(count)])
 
 
-def _input(g: Generator, shapes: Sequence[tuple[Dim, ...]]) -> None:
+def _add_input(g: Generator, shapes: Sequence[tuple[Dim, ...]]) -> None:
     kinds, arrays, known = [], [], []
     for shape in shapes:
         dtype = g.dtype(ALL)
@@ -173,7 +173,7 @@ def _input(g: Generator, shapes: Sequence[tuple[Dim, ...]]) -> None:
     g.draft.input(kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds)), arrays, known)
 
 
-def _results(g: Generator) -> list[Item | Bundle]:
+def _choose_results(g: Generator) -> list[Item | Bundle]:
     """Every value that nothing uses, and now and then one that something does."""
     draft = g.draft
     chosen: list[Item | Bundle] = []

@@ -190,7 +190,7 @@ class _Search:
     def _simplify(self) -> None:
         """Plainer inputs, one argument after the other."""
         for index in range(len(self.case.arguments)):
-            for plain in (_zeros, _ones, _whole):
+            for plain in (_zeros, _ones, _round_floats):
                 arguments = list(self.case.arguments)
                 arguments[index] = _map_arrays(plain, arguments[index])
                 if self._keep(replace(self.case, arguments=tuple(arguments))):
@@ -312,7 +312,7 @@ def _ones(array: Array) -> Array:
     return np.ones(array.shape, np.int8).astype(array.dtype)
 
 
-def _whole(array: Array) -> Array:
+def _round_floats(array: Array) -> Array:
     """Floats rounded to whole numbers where that changes them."""
     if array.dtype.kind in "biuc" or not array.size:
         return array

@@ -57,12 +57,12 @@ def _quote_text(text: str) -> str:
 def _array(array: Array) -> str:
     dtype = as_dtype(array.dtype)
     shape = list(array.shape)
-    if array.size <= _SHORT and _is_plain(array, dtype):
-        return f"array_of({dtype.name!r}, {shape}, {_numbers(array, dtype)})"
+    if array.size <= _SHORT and _is_decimal(array, dtype):
+        return f"array_of({dtype.name!r}, {shape}, {_python_numbers(array, dtype)})"
     return f"array_of({dtype.name!r}, {shape}, {np.ascontiguousarray(array).tobytes().hex()!r})"
 
 
-def _is_plain(array: Array, dtype: DType) -> bool:
+def _is_decimal(array: Array, dtype: DType) -> bool:
     """Whether decimal numbers say it all: finite, and not of the signed zeros."""
     if dtype.is_complex:
         return False
@@ -70,7 +70,7 @@ def _is_plain(array: Array, dtype: DType) -> bool:
     return not dtype.is_float or bool(np.all(np.isfinite(wide) & ~((wide == 0) & np.signbit(wide))))
 
 
-def _numbers(array: Array, dtype: DType) -> list[Any]:
+def _python_numbers(array: Array, dtype: DType) -> list[Any]:
     flat = array.reshape(-1)
     if dtype.is_float:
         return [float(value) for value in flat]

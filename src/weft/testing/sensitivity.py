@@ -31,7 +31,7 @@ from weft.ptir.streams import assign_streams
 from weft.ptir.types import TensorType, TupleType, ValueType
 from weft.testing.choices import mixed
 from weft.testing.data import DataSource
-from weft.testing.facts import part, smallest
+from weft.testing.facts import part_dtype, smallest
 from weft.testing.widen import widen_arrays, widen_op, widen_type
 
 Array = NDArray[Any]
@@ -133,7 +133,7 @@ class _Disturbed(Op):
             errors = np.where(np.isfinite(plain), np.abs(plain - precise), 0.0)
             errors = np.where(np.isfinite(errors), errors, 0.0)
             rounded = errors > 0
-            if part(kind.dtype) is F64 and self.mnemonic in _INEXACT:
+            if part_dtype(kind.dtype) is F64 and self.mnemonic in _INEXACT:
                 rounded = np.isfinite(plain) & (plain != np.rint(plain))
             reach = np.where(rounded, np.maximum(reach, np.max(errors, initial=0.0)), 0.0)
         if not reach.any():
@@ -151,7 +151,7 @@ class _Disturbed(Op):
 
 def _ulps(size: Array, dtype: DType) -> Array:
     """One ulp of each element."""
-    real = part(dtype)
+    real = part_dtype(dtype)
     exponent = np.frexp(np.where(np.isfinite(size), size, 0.0))[1]
     return np.asarray(np.maximum(np.ldexp(1.0, exponent - real.precision), smallest(real)))
 

@@ -24,7 +24,7 @@ from weft.foundation.errors import UserError
 from weft.ptir.op import Op
 from weft.ptir.types import TensorType, tensor
 from weft.testing.data import DataSource
-from weft.testing.facts import Facts, limit, part
+from weft.testing.facts import Facts, limit, part_dtype
 from weft.testing.random_programs import RandomCase, random_program
 
 Array = NDArray[Any]
@@ -77,13 +77,13 @@ def arrays(
     if not wanted.is_static:
         raise UserError(f"{wanted} has a dynamic dimension; give the arrays a size")
     source = DataSource(draw(st.integers(0, MAX_SEED)))
-    return source.array(wanted.dtype, wanted.static_shape, _facts(draw, wanted.dtype, special))
+    return source.array(wanted.dtype, wanted.static_shape, _draw_facts(draw, wanted.dtype, special))
 
 
-def _facts(draw: DrawFn, dtype: DType, special: bool) -> Facts:
+def _draw_facts(draw: DrawFn, dtype: DType, special: bool) -> Facts:
     if dtype.is_float or dtype.is_complex:
         top = float(draw(st.sampled_from((1, 2, 8, 64))))
-        step = top / 2 ** draw(st.integers(0, part(dtype).precision - 1))
+        step = top / 2 ** draw(st.integers(0, part_dtype(dtype).precision - 1))
         return Facts(-top, top, step, special and dtype.is_float)
     if dtype.is_integer and draw(st.booleans()):
         return Facts(int(dtype.lowest), int(dtype.highest))

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import F64, FP8_E4M3, DType, as_dtype
-from weft.testing.facts import part, smallest
+from weft.testing.facts import part_dtype, smallest
 
 Array = NDArray[Any]
 
@@ -74,14 +74,14 @@ def compare_results(
         return Comparison(False, f"the result is {found}, not {kind}{list(ref.shape)}")
     if not (kind.is_float or kind.is_complex):
         return _equal(out, ref)
-    allowed = ulps if ulps is not None else (ULPS_F64 if part(kind) is F64 else ULPS)
+    allowed = ulps if ulps is not None else (ULPS_F64 if part_dtype(kind) is F64 else ULPS)
     with np.errstate(all="ignore"):
-        return _near(out, ref, exact, kind, spread, allowed)
+        return _compare_near(out, ref, exact, kind, spread, allowed)
 
 
 def ulp(value: float, dtype: DType) -> float:
     """The distance of neighbouring numbers of a float dtype (or of the parts of a complex one)."""
-    real = part(dtype)
+    real = part_dtype(dtype)
     if not math.isfinite(value) or value == 0:
         return smallest(real)
     exponent = math.frexp(value)[1]
@@ -92,7 +92,7 @@ def _equal(out: Array, ref: Array) -> Comparison:
     different = np.asarray(out != ref)
     if not different.any():
         return Comparison(True, "")
-    where = _first(different)
+    where = _first_index(different)
     count = int(np.count_nonzero(different))
     reason = (
         f"{count} of {out.size} elements differ; "
@@ -101,7 +101,7 @@ def _equal(out: Array, ref: Array) -> Comparison:
     return Comparison(False, reason, math.inf, 0.0, 0.0, where)
 
 
-def _near(
+def _compare_near(
     out: Array, ref: Array, exact: Array | None, dtype: DType, spread: float, ulps: float
 ) -> Comparison:
     wide: Any = np.complex128 if dtype.is_complex else np.float64
@@ -111,7 +111,7 @@ def _near(
     finite = np.isfinite(got) & np.isfinite(plain)
     wrong = ~finite & ~_same_kind(got, plain) & ~_find_overflowing(got, truth, dtype)
     if wrong.any():
-        where = _first(wrong)
+        where = _first_index(wrong)
         reason = f"at {list(where)} it is {out[where]}, where the reference has {ref[where]}"
         return Comparison(False, reason, math.inf, 0.0, 0.0, where)
     errors = np.where(finite, np.abs(got - truth), 0.0)
@@ -119,7 +119,7 @@ def _near(
     largest = float(np.max(np.where(finite, np.abs(truth), 0.0), initial=0.0))
     bound = 2 * max(reference_error, spread) + ulps * ulp(largest, dtype)
     error = float(np.max(errors, initial=0.0))
-    worst = _first(errors == error) if errors.size else None
+    worst = _first_index(errors == error) if errors.size else None
     if worst is None or error <= bound:
         return Comparison(True, "", error, bound, reference_error, worst)
     reason = (
@@ -141,8 +141,8 @@ def _find_overflowing(got: Array, truth: Array, dtype: DType) -> Array:
     """Where the exact value is so near the largest number that rounding decides about overflow, and
     the result went either way."""
     if dtype.is_complex:
-        real = _find_overflowing(got.real, truth.real, part(dtype))
-        return np.asarray(real | _find_overflowing(got.imag, truth.imag, part(dtype)))
+        real = _find_overflowing(got.real, truth.real, part_dtype(dtype))
+        return np.asarray(real | _find_overflowing(got.imag, truth.imag, part_dtype(dtype)))
     info: Any = ml_dtypes.finfo
     top, slack = float(info(dtype.numpy).max), 2.0 ** (2 - dtype.precision)
     near = (np.abs(truth) >= top * (1 - slack)) & (np.abs(truth) <= top * (1 + slack))
@@ -151,6 +151,6 @@ def _find_overflowing(got: Array, truth: Array, dtype: DType) -> Array:
     return np.asarray(near & (large | (np.isnan(got) if dtype is FP8_E4M3 else False)))
 
 
-def _first(mask: Array) -> tuple[int, ...]:
+def _first_index(mask: Array) -> tuple[int, ...]:
     """The index of the first element that is set."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))

@@ -12,12 +12,12 @@ from weft.tiny.verify import GRAPH
 
 def agree(read: Graph, made: Graph) -> None:
     """Raise where a graph that was read is not one of the program."""
-    found = list(_differences(read, made))
+    found = list(_graph_differences(read, made))
     if found:
         raise SpecViolation.of(found)
 
 
-def _differences(read: Graph, made: Graph) -> Iterator[Finding]:
+def _graph_differences(read: Graph, made: Graph) -> Iterator[Finding]:
     pairs = (
         ("inputs", [(v.name, v) for v in read.inputs], [(v.name, v) for v in made.inputs]),
         ("outputs", list(read.outputs), list(made.outputs)),

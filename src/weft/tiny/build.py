@@ -169,14 +169,14 @@ def product(
         sides.append((turned, len(free)))
     (left, rows), (right, columns) = sides
     first, depth = len(batch[0]), len(pairs)
-    left = _spread(left, first + rows, columns)
-    right = _spread(right, first, rows)
+    left = _insert_ones(left, first + rows, columns)
+    right = _insert_ones(right, first, rows)
     shape = (*left.shape[: first + rows], *right.shape[first + rows :])
     total = Binary(Fn.MUL, expand(left, shape), expand(right, shape))
     return reduce(ReduceFn.SUM, total, range(len(shape) - depth, len(shape)), acc)
 
 
-def _spread(x: Value, at: int, count: int) -> Value:
+def _insert_ones(x: Value, at: int, count: int) -> Value:
     """`count` axes of size 1 inserted before axis `at`."""
     return reshape(x, (*x.shape[:at], *(1,) * count, *x.shape[at:]))
 
@@ -294,10 +294,10 @@ def layer_norm(x: Value, gamma: Value, beta: Value, epsilon: float, along: int) 
 def element(x: Value, index: Sequence[int]) -> Value:
     """The scalar `x[index]`, with everything computed that is known: counters, comparisons of them,
     and choices by such comparisons. Start indices built from constants become constants."""
-    return _element(x, tuple(index), _FOLD_DEPTH)
+    return _fold_element(x, tuple(index), _FOLD_DEPTH)
 
 
-def _element(x: Value, at: tuple[int, ...], depth: int) -> Value:
+def _fold_element(x: Value, at: tuple[int, ...], depth: int) -> Value:
     match x:
         case Const():
             return x
@@ -306,11 +306,11 @@ def _element(x: Value, at: tuple[int, ...], depth: int) -> Value:
         case Reshape() | Permute() | Expand() | Pad() | Shrink() if depth:
             return _moved_element(x, at, depth)
         case Where(pred=pred) if depth:
-            chosen = _element(pred, at, depth - 1)
+            chosen = _fold_element(pred, at, depth - 1)
             if isinstance(chosen, Const):
-                return _element(x.x if chosen.value else x.y, at, depth - 1)
+                return _fold_element(x.x if chosen.value else x.y, at, depth - 1)
         case Binary(fn=fn, lhs=lhs, rhs=rhs) if depth and fn is not Fn.DIV:
-            left, right = _element(lhs, at, depth - 1), _element(rhs, at, depth - 1)
+            left, right = _fold_element(lhs, at, depth - 1), _fold_element(rhs, at, depth - 1)
             if isinstance(left, Const) and isinstance(right, Const):
                 return _fold_constants(fn, left, right)
     size = (1,) * len(at)
@@ -337,7 +337,7 @@ def _moved_element(
             inside = all(0 <= k < static(d) for k, d in zip(source, inner.shape, strict=True))
             if not inside:
                 return value
-    return _element(inner, tuple(source), depth - 1)
+    return _fold_element(inner, tuple(source), depth - 1)
 
 
 def _fold_constants(fn: Fn, lhs: Const, rhs: Const) -> Const:

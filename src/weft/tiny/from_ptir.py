@@ -48,9 +48,9 @@ from weft.tiny import (
 from weft.tiny.from_ptir_complex import (
     PART,
     Pair,
-    joined,
+    axis_from_pair,
     lower_complex,
-    split,
+    pair_from_axis,
     stored_type,
 )
 from weft.tiny.from_ptir_row import Rows, Tree
@@ -91,7 +91,7 @@ class _Lowering:
             result = self._instruction(instruction)
             self.values[instruction.id] = result
             self._note(result, instruction.id)
-        results = [v for value_id in main.result_ids for v in _flat(self.values[value_id])]
+        results = [v for value_id in main.result_ids for v in _flatten_whole(self.values[value_id])]
         outputs = tuple((f"out{n}", self._as_one(value)) for n, value in enumerate(results))
         for number, (_, value) in enumerate(outputs):
             if isinstance(results[number], Pair):
@@ -110,7 +110,7 @@ class _Lowering:
 
     def _split(self, value: Value) -> Pair:
         """The pair that a value holds."""
-        pair = split(value)
+        pair = pair_from_axis(value)
         self.stored[pair] = value
         return pair
 
@@ -118,7 +118,7 @@ class _Lowering:
         """A value of a graph: a pair as what holds it."""
         if not isinstance(value, Pair):
             return value
-        return self.stored[value] if value in self.stored else joined(value)
+        return self.stored[value] if value in self.stored else axis_from_pair(value)
 
     def _instruction(self, instruction: Instruction) -> Whole:
         op, output = instruction.op, instruction.output
@@ -126,11 +126,13 @@ class _Lowering:
             return self._literal(op.value)
         if isinstance(op, tuples.MakeTuple):
             return tuple(self._operand(operand) for operand in instruction.operands)
-        args = [v for operand in instruction.operands for v in _flat(self._operand(operand))]
+        args = [
+            v for operand in instruction.operands for v in _flatten_whole(self._operand(operand))
+        ]
         made = self._taken_apart(op, args, output)
         if made is None:
             return self._whole(instruction, args)
-        _check(made, output, instruction)
+        _check_type(made, output, instruction)
         return made
 
     def _taken_apart(self, op: Op, args: Sequence[Value | Pair], output: ValueType) -> Whole | None:
@@ -201,7 +203,7 @@ class _Lowering:
 
     def _note(self, result: Whole, value_id: int) -> None:
         """Every node that this instruction brought into the graph has it as its origin."""
-        tops = [part for value in _flat(result) for part in _parts(value)]
+        tops = [part for value in _flatten_whole(result) for part in _value_parts(value)]
         for top in tops:
             if top in self.origin:
                 self.origin[top] = tuple(dict.fromkeys((*self.origin[top], value_id)))
@@ -213,7 +215,7 @@ class _Lowering:
                 stack.extend(operands(value))
 
 
-def _parts(value: Value | Pair) -> tuple[Value, ...]:
+def _value_parts(value: Value | Pair) -> tuple[Value, ...]:
     return value.parts if isinstance(value, Pair) else (value,)
 
 
@@ -224,10 +226,10 @@ def _base(op: Op, result: int) -> int | None:
     return None
 
 
-def _flat(whole: Whole) -> list[Value | Pair]:
+def _flatten_whole(whole: Whole) -> list[Value | Pair]:
     if not isinstance(whole, tuple):
         return [whole]
-    return [value for element in whole for value in _flat(element)]
+    return [value for element in whole for value in _flatten_whole(element)]
 
 
 def _nest_results(kind: ValueType, results: list[Value | Pair]) -> Whole:
@@ -237,10 +239,10 @@ def _nest_results(kind: ValueType, results: list[Value | Pair]) -> Whole:
     return results.pop(0)
 
 
-def _check(made: Whole, output: ValueType, instruction: Instruction) -> None:
-    for value, kind in zip(_flat(made), leaves(output), strict=True):
+def _check_type(made: Whole, output: ValueType, instruction: Instruction) -> None:
+    for value, kind in zip(_flatten_whole(made), leaves(output), strict=True):
         wanted = PART[kind.dtype] if isinstance(value, Pair) else kind.dtype
-        for part in _parts(value):
+        for part in _value_parts(value):
             if part.dtype is not wanted or part.shape != kind.shape:
                 found = f"{part.dtype}{list(part.shape)}"
                 raise InternalError(f"{instruction.summary} became {found}, declared as {kind}")
@@ -263,7 +265,7 @@ def _first_operands(op: custom.CustomGradient, args: Sequence[Value], output: Va
     return args[0] if op.results == 1 else tuple(args[: op.results])
 
 
-def _operand(op: Op, args: Sequence[Value], output: ValueType) -> Tree:
+def _only_operand(op: Op, args: Sequence[Value], output: ValueType) -> Tree:
     """What a program says of its ranks changes no value, nor what it says of their parts."""
     return args[0]
 
@@ -278,9 +280,9 @@ ROWS: Final[Rows] = {
     constant.CustomCall: "a kernel that only some backends know",
     custom.CustomGradient: _first_operands,
     callback.Callback: "a Python function, which the host calls",
-    collective.MarkVarying: _operand,
-    collective.AssertSame: _operand,
-    collective.Reshard: _operand,
+    collective.MarkVarying: _only_operand,
+    collective.AssertSame: _only_operand,
+    collective.Reshard: _only_operand,
     **dict.fromkeys(
         (collective.AllReduce, collective.AllGather, collective.ReduceScatter, collective.AllToAll,
          collective.CollectivePermute, collective.CollectiveBroadcast, collective.Rank),

@@ -56,7 +56,7 @@ ComplexRow: TypeAlias = "Callable[[Any, Sequence[Any], TensorType], Part | None]
 """Builds a result from operands, pairs among them; None where the op stays whole."""
 
 
-def split(x: Value) -> Pair:
+def pair_from_axis(x: Value) -> Pair:
     """The pair that a value with a last axis of size 2 holds."""
     shape = x.shape[:-1]
     start, size = [0] * len(x.shape), (*shape, 1)
@@ -67,7 +67,7 @@ def split(x: Value) -> Pair:
     return Pair(*sides)
 
 
-def joined(pair: Pair) -> Value:
+def axis_from_pair(pair: Pair) -> Value:
     """The value with a last axis of size 2 that holds a pair."""
     real, imag = (build.reshape(part, (*part.shape, 1)) for part in pair.parts)
     return build.concat([real, imag], len(real.shape) - 1)
@@ -134,7 +134,7 @@ def _on_part(op: Op, side: int) -> Op:
 # -- rows ----------------------------------------------------------------------------------------
 
 
-def _pair(x: Part) -> Pair:
+def _as_pair(x: Part) -> Pair:
     if isinstance(x, Pair):
         return x
     return Pair(x, build.splat(0, x.dtype, x.shape))
@@ -152,10 +152,10 @@ def _unary(
         case elementwise.UnaryFn.NEG:
             return Pair(*(Unary(Fn.NEG, part) for part in x.parts))
         case elementwise.UnaryFn.ABS:
-            return _pair(Binary(Fn.HYPOT, x.real, x.imag))
+            return _as_pair(Binary(Fn.HYPOT, x.real, x.imag))
         case elementwise.UnaryFn.RECIPROCAL:
             one = build.splat(1, x.real.dtype, x.real.shape)
-            return _divide_pairs(_pair(one), x)
+            return _divide_pairs(_as_pair(one), x)
     return None
 
 
@@ -176,12 +176,12 @@ def _binary(
 
 
 def _multiply_pairs(lhs: Pair, rhs: Pair) -> Pair:
-    real = Binary(Fn.SUB, _product(lhs.real, rhs.real), _product(lhs.imag, rhs.imag))
-    imag = Binary(Fn.ADD, _product(lhs.real, rhs.imag), _product(lhs.imag, rhs.real))
+    real = Binary(Fn.SUB, _multiply(lhs.real, rhs.real), _multiply(lhs.imag, rhs.imag))
+    imag = Binary(Fn.ADD, _multiply(lhs.real, rhs.imag), _multiply(lhs.imag, rhs.real))
     return Pair(real, imag)
 
 
-def _product(a: Value, b: Value) -> Value:
+def _multiply(a: Value, b: Value) -> Value:
     return Binary(Fn.MUL, a, b)
 
 
@@ -194,10 +194,10 @@ def _divide_pairs(lhs: Pair, rhs: Pair) -> Pair:
     upright = Binary(Fn.LT, sizes[0], sizes[1])
     large, small = Where(upright, b.imag, b.real), Where(upright, b.real, b.imag)
     ratio = Binary(Fn.DIV, small, large)
-    scale = Binary(Fn.ADD, large, _product(small, ratio))
+    scale = Binary(Fn.ADD, large, _multiply(small, ratio))
     first, second = Where(upright, a.imag, a.real), Where(upright, a.real, a.imag)
-    real = Binary(Fn.DIV, Binary(Fn.ADD, first, _product(second, ratio)), scale)
-    turned = Binary(Fn.DIV, Binary(Fn.SUB, second, _product(first, ratio)), scale)
+    real = Binary(Fn.DIV, Binary(Fn.ADD, first, _multiply(second, ratio)), scale)
+    turned = Binary(Fn.DIV, Binary(Fn.SUB, second, _multiply(first, ratio)), scale)
     imag = Where(upright, Unary(Fn.NEG, turned), turned)
     zero = build.binary(Fn.EQ, Binary(Fn.MAX, *sizes), 0.0)
     by_zero = [Binary(Fn.DIV, part, sizes[0]) for part in a.parts]
@@ -222,7 +222,7 @@ def _convert_part(x: Part, dtype: DType) -> Part:
     if dtype.is_complex:
         if isinstance(x, Pair):
             return _cast_pair(x, PART[dtype])
-        return _pair(build.cast(x, PART[dtype]))
+        return _as_pair(build.cast(x, PART[dtype]))
     if not isinstance(x, Pair):
         return build.cast(x, dtype)
     if dtype is I1:
@@ -267,7 +267,7 @@ def _reduce(op: reduction.Reduce, args: Sequence[Any], output: TensorType) -> Pa
     return _convert_part(total(x), output.dtype)
 
 
-def _same(op: Op, args: Sequence[Any], output: TensorType) -> Part:
+def _first_operand(op: Op, args: Sequence[Any], output: TensorType) -> Part:
     found: Part = args[0]
     return found
 
@@ -299,7 +299,7 @@ def _complex(op: Op, args: Sequence[Any], output: TensorType) -> Pair:
 
 
 def _iota(op: movement.Iota, args: Sequence[Any], output: TensorType) -> Pair:
-    return _pair(Iota(PART[op.dtype], output.shape, op.axis))
+    return _as_pair(Iota(PART[op.dtype], output.shape, op.axis))
 
 
 COMPLEX_ROWS: Final[Mapping[type[Op], ComplexRow]] = {
@@ -307,10 +307,10 @@ COMPLEX_ROWS: Final[Mapping[type[Op], ComplexRow]] = {
     elementwise.ElementwiseBinary: _binary,
     elementwise.Compare: _compare,
     elementwise.Cast: _cast,
-    elementwise.StopGradient: _same,
-    collective.MarkVarying: _same,
-    collective.AssertSame: _same,
-    collective.Reshard: _same,
+    elementwise.StopGradient: _first_operand,
+    collective.MarkVarying: _first_operand,
+    collective.AssertSame: _first_operand,
+    collective.Reshard: _first_operand,
     scheduling.Barrier: _barrier,
     fns.IsNan: _test_parts(is_nan, Fn.MAX),
     fns.IsInf: _test_parts(is_infinite, Fn.MAX),

@@ -41,7 +41,7 @@ def _elementwise_binary(
     if op.fn is elementwise.BinaryFn.DIV:
         return Binary(Fn.DIV, args[0], divisor(args[1]))
     if op.fn is elementwise.BinaryFn.MUL:
-        return spelled_out.product(*args)
+        return spelled_out.multiply(*args)
     return Binary(elementwise.SCALARS[op.fn], args[0], args[1])
 
 
@@ -127,7 +127,7 @@ def _cast(op: elementwise.Cast, args: Sequence[Value], output: TensorType) -> Va
     return build.cast(args[0], op.dtype)
 
 
-def _same(op: Op, args: Sequence[Value], output: TensorType) -> Value:
+def _first_operand(op: Op, args: Sequence[Value], output: TensorType) -> Value:
     return args[0]
 
 
@@ -145,7 +145,7 @@ def _clamp(op: elementwise.Clamp, args: Sequence[Value], output: TensorType) -> 
 # -- tests ---------------------------------------------------------------------------------------
 
 
-def _test(test: Callable[[Value], Value]) -> Row:
+def _test_row(test: Callable[[Value], Value]) -> Row:
     return lambda op, args, output: test(args[0])
 
 
@@ -181,7 +181,7 @@ def _sign(op: Op, args: Sequence[Value], output: TensorType) -> Value:
 # -- quantisation --------------------------------------------------------------------------------
 
 
-def _along(parameter: Value, x: Value, axis: int | None) -> Value:
+def _spread_parameter(parameter: Value, x: Value, axis: int | None) -> Value:
     """A scale or zero point over the whole of `x`."""
     if axis is not None and parameter.shape:
         column = [dim if k == axis else 1 for k, dim in enumerate(x.shape)]
@@ -210,7 +210,7 @@ def _dequantise_steps(x: Value, scale: Value, zero_point: Value | None) -> Value
 
 def _quantize(op: quantisation.Quantize, args: Sequence[Value], output: TensorType) -> Value:
     x, *parameters = args
-    scale, *rest = (_along(p, x, op.axis) for p in parameters)
+    scale, *rest = (_spread_parameter(p, x, op.axis) for p in parameters)
     quotient = build.cast(Binary(Fn.DIV, x, scale), wide_dtype(x.dtype))
     return _quantise_quotient(quotient, rest[0] if rest else None, op.output_dtype)
 
@@ -218,7 +218,7 @@ def _quantize(op: quantisation.Quantize, args: Sequence[Value], output: TensorTy
 def _dequantize(op: quantisation.Dequantize, args: Sequence[Value], output: TensorType) -> Value:
     x, scale, *rest = args
     wide = F64 if F64 in (output.dtype, scale.dtype) else F32
-    scale, *rest = (_along(p, x, op.axis) for p in (build.cast(scale, wide), *rest))
+    scale, *rest = (_spread_parameter(p, x, op.axis) for p in (build.cast(scale, wide), *rest))
     return build.cast(_dequantise_steps(x, scale, rest[0] if rest else None), output.dtype)
 
 
@@ -226,13 +226,13 @@ def _requantize(op: quantisation.Requantize, args: Sequence[Value], output: Tens
     q, in_scale, in_zero, out_scale, out_zero = args
     wide = wide_dtype(in_scale.dtype)
     scales = (build.cast(scale, wide) for scale in (in_scale, out_scale))
-    before, after = (_along(scale, q, op.axis) for scale in scales)
-    real = _dequantise_steps(q, before, _along(in_zero, q, op.axis))
+    before, after = (_spread_parameter(scale, q, op.axis) for scale in scales)
+    real = _dequantise_steps(q, before, _spread_parameter(in_zero, q, op.axis))
     quotient = Binary(Fn.DIV, real, after)
-    return _quantise_quotient(quotient, _along(out_zero, q, op.axis), op.output_dtype)
+    return _quantise_quotient(quotient, _spread_parameter(out_zero, q, op.axis), op.output_dtype)
 
 
-def _own(kind: type[fns.ScalarOp]) -> Iterator[type[fns.ScalarOp]]:
+def _classes_of_tiny(kind: type[fns.ScalarOp]) -> Iterator[type[fns.ScalarOp]]:
     """Functions that Tiny has as well."""
     return (cls for cls in kind.__subclasses__() if hasattr(cls, "scalar"))
 
@@ -243,16 +243,16 @@ ROWS: Final[Rows] = {
     elementwise.Compare: _compare,
     elementwise.Select: _select,
     elementwise.Cast: _cast,
-    elementwise.StopGradient: _same,
+    elementwise.StopGradient: _first_operand,
     scheduling.Barrier: _barrier,
     elementwise.Clamp: _clamp,
-    **{cls: _unary(cls.scalar) for cls in _own(fns.UnaryFunction)},
-    **{cls: _binary(cls.scalar) for cls in _own(fns.BinaryFunction)},
+    **{cls: _unary(cls.scalar) for cls in _classes_of_tiny(fns.UnaryFunction)},
+    **{cls: _binary(cls.scalar) for cls in _classes_of_tiny(fns.BinaryFunction)},
     fns.Sign: _sign,
     fns.Signbit: _signbit,
-    fns.IsNan: _test(is_nan),
-    fns.IsInf: _test(is_infinite),
-    fns.IsFinite: _test(is_finite),
+    fns.IsNan: _test_row(is_nan),
+    fns.IsInf: _test_row(is_infinite),
+    fns.IsFinite: _test_row(is_finite),
     fns.Pow: _pow,
     fns.Fmod: _fmod,
     bits.BitwiseAnd: _logic(Fn.AND, Fn.MIN),

@@ -42,13 +42,13 @@ _SCATTER: Final = "ScatterIndexOutOfBounds"
 # -- windows at places that are computed ---------------------------------------------------------
 
 
-def _starts(start: Value, rank: int) -> tuple[Value, ...]:
+def _scalar_starts(start: Value, rank: int) -> tuple[Value, ...]:
     return tuple(build.element(start, [k]) for k in range(rank))
 
 
 def _dynamic_slice(op: indexing.DynamicSlice, args: Sequence[Value], output: TensorType) -> Value:
     x, start = args
-    starts = _starts(start, output.rank)
+    starts = _scalar_starts(start, output.rank)
     known = [int(s.value.real) for s in starts if isinstance(s, Const)]
     if len(known) == len(starts):
         bounds = zip(known, x.shape, op.sizes, strict=True)
@@ -60,7 +60,7 @@ def _dynamic_update_slice(
     op: indexing.DynamicUpdateSlice, args: Sequence[Value], output: TensorType
 ) -> Value:
     x, update, start = args
-    return DynamicUpdate(x, update, _starts(start, output.rank))
+    return DynamicUpdate(x, update, _scalar_starts(start, output.rank))
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def _gather_checked(x: Value, index: Value, axis: int, shape: Shape) -> Value:
 
 def _take(op: indexing.Take, args: Sequence[Value], output: TensorType) -> Value:
     x, indices = args
-    window = _window(x, indices)
+    window = _known_rows(x, indices)
     if window is not None:
         return build.reshape(window, output.shape)
     rows = build.reshape(indices, (prod(static_shape(indices.shape)), *(1,) * (len(x.shape) - 1)))
@@ -93,7 +93,7 @@ def _take(op: indexing.Take, args: Sequence[Value], output: TensorType) -> Value
     return build.reshape(_gather_checked(x, rows, 0, shape), output.shape)
 
 
-def _window(x: Value, indices: Value) -> Value | None:
+def _known_rows(x: Value, indices: Value) -> Value | None:
     """The rows of x that known indices name one after the other."""
     count, total = prod(static_shape(indices.shape)), static(x.shape[0])
     if count == 0 or not (count == 1 or _counts_up(indices)):
@@ -175,7 +175,7 @@ def _scatter_add(
         whole = Scatter("add", 1, prod(rows), prod(extents), count)
         index = build.binary(Fn.MUL, index, rest) if rest != 1 else index
         return build.permute(_scatter_updates(whole, turned, index, updates), inverse(order))
-    positions = _positions(starts, scattered, axes, (count, *extents), x)
+    positions = _window_positions(starts, scattered, axes, (count, *extents), x)
     whole = Scatter("add", 1, prod(static_shape(x.shape)), 1, count * prod(extents))
     return _scatter_updates(whole, x, positions, updates)
 
@@ -206,7 +206,7 @@ def _flat_index(parts: Sequence[Value], sizes: Sequence[int]) -> Value:
     return total
 
 
-def _positions(
+def _window_positions(
     starts: Sequence[Value],
     scattered: Sequence[int],
     axes: Sequence[int],
@@ -230,7 +230,7 @@ def _positions(
 # -- sorting and searching -----------------------------------------------------------------------
 
 
-def _first(x: Value, axis: int, count: int, descending: bool) -> tuple[Value, Value]:
+def _first_in_order(x: Value, axis: int, count: int, descending: bool) -> tuple[Value, Value]:
     """The first elements along an axis in order, and their positions as si64."""
     order = [*(k for k in range(len(x.shape)) if k != axis), axis]
     rows = build.permute(x, order)
@@ -250,18 +250,18 @@ def _first(x: Value, axis: int, count: int, descending: bool) -> tuple[Value, Va
 
 def _top_k(op: ordering.TopK, args: Sequence[Value], output: TupleType) -> tuple[Value, Value]:
     (x,) = args
-    values, positions = _first(x, normalise_axis(op.axis, len(x.shape)), op.k, op.largest)
+    values, positions = _first_in_order(x, normalise_axis(op.axis, len(x.shape)), op.k, op.largest)
     return values, build.cast(positions, op.indices_dtype)
 
 
 def _sort(op: ordering.Sort, args: Sequence[Value], output: TensorType) -> Value:
     axis = normalise_axis(op.axis, output.rank)
-    return _first(args[0], axis, output.static_shape[axis], op.descending)[0]
+    return _first_in_order(args[0], axis, output.static_shape[axis], op.descending)[0]
 
 
 def _argsort(op: ordering.Argsort, args: Sequence[Value], output: TensorType) -> Value:
     axis = normalise_axis(op.axis, output.rank)
-    positions = _first(args[0], axis, output.static_shape[axis], op.descending)[1]
+    positions = _first_in_order(args[0], axis, output.static_shape[axis], op.descending)[1]
     return build.cast(positions, op.output_dtype)
 
 

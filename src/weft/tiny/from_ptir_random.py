@@ -28,7 +28,7 @@ def stream_state(run: Value, stream: int) -> Value:
 # -- numbers -------------------------------------------------------------------------------------
 
 
-def _words(state: Value, *shape: int) -> Value:
+def _random_words(state: Value, *shape: int) -> Value:
     """Words of this shape for each state."""
     return Words(state, (*state.shape[:-1], *shape))
 
@@ -36,22 +36,22 @@ def _words(state: Value, *shape: int) -> Value:
 def _bits(state: Value, count: int, dtype: DType) -> Value:
     """`count` unsigned integers: the top bits of each element's words."""
     if dtype is UI64:
-        pairs = build.cast(_words(state, count, 2), UI64)
-        high, low = (_column(pairs, k) for k in (0, 1))
+        pairs = build.cast(_random_words(state, count, 2), UI64)
+        high, low = (_take_column(pairs, k) for k in (0, 1))
         return Binary(Fn.OR, build.binary(Fn.SHIFT_LEFT, high, 32), low)
-    words = _words(state, count)
+    words = _random_words(state, count)
     top = words if dtype is UI32 else build.binary(Fn.SHIFT_RIGHT, words, 32 - dtype.bits)
     return build.cast(top, dtype)
 
 
-def _column(pairs: Value, k: int) -> Value:
+def _take_column(pairs: Value, k: int) -> Value:
     """One of two columns, without its axis."""
     lead = pairs.shape[:-1]
     start = (*(0 for _ in lead), k)
     return build.reshape(build.shrink(pairs, start, (*lead, 1)), lead)
 
 
-def _uniform(state: Value, count: int, dtype: DType) -> Value:
+def _lower_uniform(state: Value, count: int, dtype: DType) -> Value:
     """`count` numbers in [0, 1): the top bits of each element's words; nothing rounds."""
     scale = 2.0**-dtype.precision
     bits, wide = (UI64, F64) if dtype is F64 else (UI32, F32)
@@ -59,10 +59,10 @@ def _uniform(state: Value, count: int, dtype: DType) -> Value:
     return build.cast(build.binary(Fn.MUL, build.cast(top, wide), scale), dtype)
 
 
-def _normal(state: Value, count: int, dtype: DType) -> Value:
+def _lower_normal(state: Value, count: int, dtype: DType) -> Value:
     """Box and Muller on pairs of uniforms, in f64 and rounded once."""
     half = (count + 1) // 2
-    flat = build.cast(_uniform(state, 2 * half, dtype), F64)
+    flat = build.cast(_lower_uniform(state, 2 * half, dtype), F64)
     lead = flat.shape[:-1]
     pairs = build.reshape(flat, (*lead, half, 2))
     zeros = tuple(0 for _ in lead)
@@ -91,7 +91,7 @@ def _normal(state: Value, count: int, dtype: DType) -> Value:
 def _draw(
     op: random.RngUniform | random.RngNormal, args: Sequence[Value], output: TensorType
 ) -> Value:
-    distribution = _uniform if isinstance(op, random.RngUniform) else _normal
+    distribution = _lower_uniform if isinstance(op, random.RngUniform) else _lower_normal
     made = distribution(stream_state(args[0], op.stream or 0), output.size, output.dtype)
     return build.reshape(made, output.shape)
 
@@ -103,8 +103,8 @@ def _rng_state(op: random.RngState, args: Sequence[Value], output: TensorType) -
 Distribution = Callable[[Value, int, DType], Value]
 _DISTRIBUTIONS: Final[dict[type, Distribution]] = {
     random.PhiloxBits: _bits,
-    random.PhiloxUniform: _uniform,
-    random.PhiloxNormal: _normal,
+    random.PhiloxUniform: _lower_uniform,
+    random.PhiloxNormal: _lower_normal,
 }
 
 

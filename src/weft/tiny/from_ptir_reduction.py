@@ -53,7 +53,7 @@ def _logical(fn: ReduceFn) -> Row:
     return row
 
 
-def _position(fn: ReduceFn) -> Row:
+def _lower_position(fn: ReduceFn) -> Row:
     """The first position at which an element is the extreme one; NaN counts as that."""
 
     def row(
@@ -82,7 +82,7 @@ def _layer_norm(op: normalisation.LayerNorm, args: Sequence[Value], output: Tens
     return build.cast(build.layer_norm(x, gamma, beta, op.epsilon, along), output.dtype)
 
 
-def _reduce_running(fn: ReduceFn) -> Row:
+def _lower_running(fn: ReduceFn) -> Row:
     """A running reduction, in f32 for narrow floats, each result rounded once."""
 
     def row(op: reduction.CumulativeSum, args: Sequence[Value], output: TensorType) -> Value:
@@ -127,12 +127,12 @@ ROWS: Final[Rows] = {
     reduction.ReduceProd: _reduce_prod,
     reduction.ReduceAny: _logical(ReduceFn.MAX),
     reduction.ReduceAll: _logical(ReduceFn.MIN),
-    reduction.ArgMax: _position(ReduceFn.MAX),
-    reduction.ArgMin: _position(ReduceFn.MIN),
+    reduction.ArgMax: _lower_position(ReduceFn.MAX),
+    reduction.ArgMin: _lower_position(ReduceFn.MIN),
     reduction.SegmentReduce: _segment_reduce,
-    reduction.CumulativeSum: _reduce_running(ReduceFn.SUM),
-    reduction.CumulativeProd: _reduce_running(ReduceFn.PROD),
-    reduction.CumulativeMax: _reduce_running(ReduceFn.MAX),
-    reduction.CumulativeMin: _reduce_running(ReduceFn.MIN),
+    reduction.CumulativeSum: _lower_running(ReduceFn.SUM),
+    reduction.CumulativeProd: _lower_running(ReduceFn.PROD),
+    reduction.CumulativeMax: _lower_running(ReduceFn.MAX),
+    reduction.CumulativeMin: _lower_running(ReduceFn.MIN),
     normalisation.LayerNorm: _layer_norm,
 }

@@ -104,7 +104,7 @@ def _evaluate(
                 raise UserError(f"the input {name!r} was not given")
             return np.asarray(data[name])
         case Const(value=scalar):
-            return _scalar(scalar, value)
+            return _scalar_array(scalar, value)
         case Iota():
             return _iota(value)
         case Unary(fn=fn, x=x):
@@ -124,7 +124,7 @@ def _evaluate(
         case Check(rule=rule, size=size, code=code):
             return functions.checked(args[0], str(rule), size, code)
         case Words():
-            return _words(args[0], static_shape(value.shape[value.lead :]))
+            return _random_words(args[0], static_shape(value.shape[value.lead :]))
         case Opaque():
             if opaque is None:
                 raise Unimplemented(str(value.op), "Tiny does not know what it means")
@@ -133,7 +133,7 @@ def _evaluate(
             return _move_elements(value, args)
 
 
-def _scalar(scalar: object, value: Const) -> Array:
+def _scalar_array(scalar: object, value: Const) -> Array:
     if value.dtype.is_float:
         return numeric.round_float(np.asarray(scalar, np.float64), value.dtype)
     return np.asarray(np.asarray(scalar).astype(value.dtype.numpy))
@@ -158,11 +158,11 @@ def _move_elements(value: Value, args: Sequence[Array]) -> Array:
         case Expand(shape=shape):
             return np.broadcast_to(x, static_shape(shape))
         case Pad(low=low, value=fill):
-            result = np.full(static_shape(value.shape), _scalar(fill.value, fill), x.dtype)
-            result[_window(low, x.shape)] = x
+            result = np.full(static_shape(value.shape), _scalar_array(fill.value, fill), x.dtype)
+            result[_window_index(low, x.shape)] = x
             return result
         case Shrink(start=start, size=size):
-            return np.asarray(x[_window(start, static_shape(size))])
+            return np.asarray(x[_window_index(start, static_shape(size))])
         case Flip(axes=axes):
             return np.flip(x, axes)
         case View(shape=shape, index=index):
@@ -189,7 +189,7 @@ def _gather_places(x: Array, index: Array, axis: int) -> Array:
     return np.asarray(x[tuple(places)]).reshape(index.shape)
 
 
-def _words(states: Array, shape: Sequence[int]) -> Array:
+def _random_words(states: Array, shape: Sequence[int]) -> Array:
     """Words of this shape for each state."""
     seeds, offsets = (states.reshape(-1, 2)[:, k : k + 1].astype(np.uint64) for k in (0, 1))
     found = philox.words_at(np.arange(prod(shape), dtype=np.uint64), seeds, offsets)
@@ -199,9 +199,9 @@ def _words(states: Array, shape: Sequence[int]) -> Array:
 def _clamp_window(x: Array, size: Sequence[int], starts: Sequence[Array]) -> tuple[Any, ...]:
     """The window whose start is moved as little as needed for it to lie inside `x`."""
     bounds = zip(starts, x.shape, size, strict=True)
-    return _window([min(max(int(s), 0), dim - n) for s, dim, n in bounds], size)
+    return _window_index([min(max(int(s), 0), dim - n) for s, dim, n in bounds], size)
 
 
-def _window(start: Sequence[int], size: Sequence[int]) -> tuple[Any, ...]:
+def _window_index(start: Sequence[int], size: Sequence[int]) -> tuple[Any, ...]:
     """The ellipsis keeps a rank-0 result an array."""
     return (..., *(slice(s, s + n) for s, n in zip(start, size, strict=True)))

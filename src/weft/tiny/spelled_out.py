@@ -20,7 +20,7 @@ from weft.tiny.ir import Binary, Const, Expand, Reshape, Scalar, Unary, Value, W
 _DTYPES: Final = frozenset({F16, BF16, F32, F64})
 
 
-def product(lhs: Value, rhs: Value) -> Value:
+def multiply(lhs: Value, rhs: Value) -> Value:
     """A product, or the function that it is the last step of."""
     x = _gelu_of(lhs, rhs) or _gelu_of(rhs, lhs)
     return Binary(Fn.MUL, lhs, rhs) if x is None else Unary(Fn.GELU, x)
@@ -49,10 +49,13 @@ def _gelu_of(half: Value, bell: Value) -> Value | None:
     """x, where the operands of a product are `x * 0.5` and `erf(x / sqrt(2)) + 1`."""
     if half.dtype not in _DTYPES:
         return None
-    inner = next((x for x, one in _sides(bell, Fn.ADD) if _is(one, 1.0)), None)
+    inner = next(
+        (x for x, one in _operands_both_ways(bell, Fn.ADD) if _equals_number(one, 1.0)), None
+    )
     x = None if inner is None else _erf_of(inner)
     halves = x is not None and any(
-        side is x and _is(other, 0.5) for side, other in _sides(half, Fn.MUL)
+        side is x and _equals_number(other, 0.5)
+        for side, other in _operands_both_ways(half, Fn.MUL)
     )
     return x if halves else None
 
@@ -63,18 +66,21 @@ def _erf_of(value: Value) -> Value | None:
         return None
     inner = value.x
     if isinstance(inner, Binary) and inner.fn is Fn.DIV:
-        return inner.lhs if _is(inner.rhs, 2.0**0.5) else None
-    return next((x for x, root in _sides(inner, Fn.MUL) if _is(root, 0.5**0.5)), None)
+        return inner.lhs if _equals_number(inner.rhs, 2.0**0.5) else None
+    return next(
+        (x for x, root in _operands_both_ways(inner, Fn.MUL) if _equals_number(root, 0.5**0.5)),
+        None,
+    )
 
 
-def _sides(value: Value, fn: Fn) -> Iterator[tuple[Value, Value]]:
+def _operands_both_ways(value: Value, fn: Fn) -> Iterator[tuple[Value, Value]]:
     """The operands of a commutative function, both ways round."""
     if isinstance(value, Binary) and value.fn is fn:
         yield value.lhs, value.rhs
         yield value.rhs, value.lhs
 
 
-def _is(value: Value, number: float) -> bool:
+def _equals_number(value: Value, number: float) -> bool:
     """Whether a value is a number as its dtype has it."""
     known, own = known_number(value), value.dtype.numpy.type
     return isinstance(known, int | float) and float(own(known)) == float(own(number))

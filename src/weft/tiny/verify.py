@@ -83,10 +83,10 @@ def findings(graph: Graph) -> Iterator[Finding]:
         yield Finding(code, "the graph", why)
     for value in values:
         for code, why in _problems(value):
-            yield Finding(code, _place(graph, value, ids[value]), why)
+            yield Finding(code, _value_place(graph, value, ids[value]), why)
 
 
-def _place(graph: Graph, value: Value, value_id: str) -> str:
+def _value_place(graph: Graph, value: Value, value_id: str) -> str:
     name = graph.op_names.get(value) or graph.names.get(value) or value_id
     origin = graph.origin.get(value)
     source = f" (from %{', %'.join(map(str, origin))})" if origin else ""
@@ -123,11 +123,11 @@ def _problems(value: Value) -> Iterator[Problem]:
             if dtype not in NUMBERS:
                 yield DTYPE, f"a counter cannot be {dtype}"
         case Unary(fn=fn, x=x):
-            yield from _function(fn, x, UNARY)
+            yield from _function_problems(fn, x, UNARY)
         case Binary() | Where():
             yield from _together(value)
         case Reduce():
-            yield from _reduce(value)
+            yield from _reduce_problems(value)
         case Gather():
             yield from _gather(value)
         case Check(x=x, size=size):
@@ -139,7 +139,7 @@ def _problems(value: Value) -> Iterator[Problem]:
             elif state.shape[:-1] != value.shape[: value.lead]:
                 yield SHAPE, f"{_show(state.shape)} are not the states of {_show(value.shape)}"
         case Reshape(x=x, shape=shape):
-            if _static(x.shape) and _static(shape) and _count(x.shape) != _count(shape):
+            if _static(x.shape) and _static(shape) and _known_count(x.shape) != _known_count(shape):
                 why = f"{_show(x.shape)} and {_show(shape)} have different numbers of elements"
                 yield SHAPE, why
         case Permute(x=x, perm=perm):
@@ -152,9 +152,9 @@ def _problems(value: Value) -> Iterator[Problem]:
             if not fits:
                 yield BROADCAST, f"{_show(x.shape)} cannot be expanded to {_show(shape)}"
         case Flip(x=x, axes=axes):
-            yield from _axes(axes, len(x.shape))
+            yield from _axes_problems(axes, len(x.shape))
         case Pad() | Shrink() | View() | DynamicShrink() | DynamicUpdate():
-            yield from _windows(value)
+            yield from _movement_problems(value)
 
 
 def _const(value: Const) -> Iterator[Problem]:
@@ -171,7 +171,7 @@ def _const(value: Const) -> Iterator[Problem]:
         yield DTYPE, f"the constant {value.value} is outside the range of {value.dtype}"
 
 
-def _function(fn: Fn, x: Value, allowed: frozenset[Fn]) -> Iterator[Problem]:
+def _function_problems(fn: Fn, x: Value, allowed: frozenset[Fn]) -> Iterator[Problem]:
     if fn not in allowed:
         yield DTYPE, f"{fn} takes another number of operands"
     elif x.dtype not in FUNCTIONS[fn].dtypes:
@@ -182,7 +182,7 @@ def _together(value: Binary | Where) -> Iterator[Problem]:
     """Operands that run together: one shape, one dtype; a choice is made by i1."""
     if isinstance(value, Binary):
         sides: tuple[Value, ...] = (value.lhs, value.rhs)
-        yield from _function(value.fn, value.lhs, BINARY)
+        yield from _function_problems(value.fn, value.lhs, BINARY)
     else:
         sides = (value.pred, value.x, value.y)
         if value.pred.dtype is not I1:
@@ -196,8 +196,8 @@ def _together(value: Binary | Where) -> Iterator[Problem]:
         yield BROADCAST, f"the operands have shapes {shown}; only Expand broadcasts"
 
 
-def _reduce(value: Reduce) -> Iterator[Problem]:
-    yield from _axes(value.axes, len(value.x.shape))
+def _reduce_problems(value: Reduce) -> Iterator[Problem]:
+    yield from _axes_problems(value.axes, len(value.x.shape))
     if value.x.dtype is not value.acc:
         yield DTYPE, f"the operand is {value.x.dtype}, the accumulator {value.acc}; cast it first"
     ordered = value.fn in (ReduceFn.MAX, ReduceFn.MIN)
@@ -217,12 +217,14 @@ def _gather(value: Gather) -> Iterator[Problem]:
         yield SHAPE, f"{_show(x.shape)} and {_show(index.shape)} differ beside axis {axis}"
 
 
-def _axes(axes: Sequence[int], rank: int) -> Iterator[Problem]:
+def _axes_problems(axes: Sequence[int], rank: int) -> Iterator[Problem]:
     if list(axes) != sorted(set(axes)) or not all(0 <= k < rank for k in axes):
         yield AXIS, f"{list(axes)} are not ascending axes of an operand of rank {rank}"
 
 
-def _windows(value: Pad | Shrink | View | DynamicShrink | DynamicUpdate) -> Iterator[Problem]:
+def _movement_problems(
+    value: Pad | Shrink | View | DynamicShrink | DynamicUpdate,
+) -> Iterator[Problem]:
     rank = len(value.x.shape)
     match value:
         case Pad(low=low, high=high, value=fill):
@@ -231,20 +233,20 @@ def _windows(value: Pad | Shrink | View | DynamicShrink | DynamicUpdate) -> Iter
             if fill.dtype is not value.x.dtype:
                 yield DTYPE, f"the operand is {value.x.dtype}, the padding {fill.dtype}"
         case Shrink(start=start, size=size):
-            yield from _window(value.x.shape, size, start)
+            yield from _window_problems(value.x.shape, size, start)
         case View():
             yield from _view(value)
         case DynamicShrink(starts=starts, size=size):
-            yield from _window(value.x.shape, size, [0] * len(size))
-            yield from _starts(starts, rank)
+            yield from _window_problems(value.x.shape, size, [0] * len(size))
+            yield from _start_problems(starts, rank)
         case DynamicUpdate(update=update, starts=starts):
-            yield from _window(value.x.shape, update.shape, [0] * len(update.shape))
-            yield from _starts(starts, rank)
+            yield from _window_problems(value.x.shape, update.shape, [0] * len(update.shape))
+            yield from _start_problems(starts, rank)
             if update.dtype is not value.x.dtype:
                 yield DTYPE, f"the operand is {value.x.dtype}, the update {update.dtype}"
 
 
-def _window(shape: Shape, size: Shape, start: Sequence[int]) -> Iterator[Problem]:
+def _window_problems(shape: Shape, size: Shape, start: Sequence[int]) -> Iterator[Problem]:
     if len(size) != len(shape) or len(start) != len(shape):
         yield SHAPE, f"a window of {_show(size)} at {list(start)} in {_show(shape)}"
         return
@@ -255,7 +257,7 @@ def _window(shape: Shape, size: Shape, start: Sequence[int]) -> Iterator[Problem
             return
 
 
-def _starts(starts: Sequence[Value], rank: int) -> Iterator[Problem]:
+def _start_problems(starts: Sequence[Value], rank: int) -> Iterator[Problem]:
     if len(starts) != rank:
         yield SHAPE, f"{len(starts)} starts for an operand of rank {rank}"
     for start in starts:
@@ -285,7 +287,7 @@ def _static(shape: Shape) -> bool:
     return not any(isinstance(d, Symbol) for d in shape)
 
 
-def _count(shape: Shape) -> int:
+def _known_count(shape: Shape) -> int:
     return prod(d for d in shape if isinstance(d, int))
 
 

@@ -21,8 +21,8 @@ def test_every_dtype_goes_through_an_archive(
     tmp_path: Path, dtype: DType, shape: tuple[int, ...]
 ) -> None:
     array = np.asarray(np.resize([0, 1, 7], shape)).astype(dtype.numpy)
-    arrays.write(tmp_path / "a.npz", [array, array])
-    first, second = arrays.read(tmp_path / "a.npz")
+    arrays.write_arrays(tmp_path / "a.npz", [array, array])
+    first, second = arrays.read_arrays(tmp_path / "a.npz")
     for read in (first, second):
         assert (read.dtype, read.shape) == (dtype.numpy, shape)
         assert read.tobytes() == array.tobytes()
@@ -34,7 +34,7 @@ def test_the_bits_have_the_documented_form(tmp_path: Path) -> None:
         np.array([1.0], ml_dtypes.float8_e4m3fn),
         np.array([-8, 7], ml_dtypes.int4),
     ]
-    arrays.write(tmp_path / "a.npz", given)
+    arrays.write_arrays(tmp_path / "a.npz", given)
     with np.load(tmp_path / "a.npz") as archive:
         assert archive.files == ["arr_0:bf16", "arr_1:fp8_e4m3", "arr_2:si4"]
         assert archive["arr_0:bf16"].tolist() == [0x3F80, 0xC000]
@@ -47,9 +47,9 @@ def test_the_bits_have_the_documented_form(tmp_path: Path) -> None:
 def test_arrays_come_by_number_or_in_file_order(tmp_path: Path) -> None:
     numbered = {f"arr_{n}": np.int32(n) for n in (10, 2, 0)}
     np.savez(tmp_path / "a.npz", **numbered)  # type: ignore[arg-type]
-    assert [int(a) for a in arrays.read(tmp_path / "a.npz")] == [0, 2, 10]
+    assert [int(a) for a in arrays.read_arrays(tmp_path / "a.npz")] == [0, 2, 10]
     np.savez(tmp_path / "b.npz", zebra=np.int32(1), ant=np.int32(2))
-    assert [int(a) for a in arrays.read(tmp_path / "b.npz")] == [1, 2]
+    assert [int(a) for a in arrays.read_arrays(tmp_path / "b.npz")] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_arrays_come_by_number_or_in_file_order(tmp_path: Path) -> None:
 def test_wrong_bits_are_refused(tmp_path: Path, name: str, array: Any, sentence: str) -> None:
     np.savez(tmp_path / "a.npz", **{name: array})
     with pytest.raises(weft.UserError, match=sentence):
-        arrays.read(tmp_path / "a.npz")
+        arrays.read_arrays(tmp_path / "a.npz")
 
 
 def test_a_member_of_an_archive_that_is_no_array_is_told(tmp_path: Path) -> None:
@@ -72,4 +72,4 @@ def test_a_member_of_an_archive_that_is_no_array_is_told(tmp_path: Path) -> None
     with pytest.raises(
         weft.UserError, match=r"'notes.txt' in the .npz file is no array; save arrays"
     ):
-        arrays.read(tmp_path / "a.npz")
+        arrays.read_arrays(tmp_path / "a.npz")

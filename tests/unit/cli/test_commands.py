@@ -461,7 +461,7 @@ def test_tuned_plans_that_cannot_be_kept_are_told(
     run: Weft, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tuned, "save", lambda target, table: False)
+    monkeypatch.setattr(tuned, "save_tuned", lambda target, table: False)
     result = run("tune", program)
     assert result.code == 0
     assert f"what was found could not be kept in {tmp_path / 'cache'}" in result.err
@@ -508,7 +508,7 @@ def test_what_needs_no_program_loads_no_compiler(args: list[str]) -> None:
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_the_list_says_what_the_command_says(name: str) -> None:
-    command = commands.load(name)
+    command = commands.load_command(name)
     first = command.help.partition("\n\n")[0]
     assert " ".join(first.split()) == commands.COMMANDS[name].summary
 

@@ -129,7 +129,7 @@ def test_commands_for_a_gpu_say_at_once_that_there_is_none(
     monkeypatch.setattr(gpu_devices, "bindings", absent)
     monkeypatch.setattr("weft.runtime.cuda.driver.bindings", absent)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(commands, "load", lambda name: pytest.fail(f"{name} was loaded"))
+    monkeypatch.setattr(commands, "load_command", lambda name: pytest.fail(f"{name} was loaded"))
     assert weft_command(*words.split()) == 1
     assert capfd.readouterr().err == (
         "error: no GPU: the CUDA driver is there, but sees no GPU; the other backends need none\n"

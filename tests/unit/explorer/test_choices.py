@@ -98,7 +98,7 @@ def test_a_tuned_kernel_has_the_race_of_its_plans(
     plan = compilation["plan"].plans[key]
     other = candidates(kernel, compilation.target, plan)[1]
     found = Tuned(plan, 1e-5, 3e-5, 2, 2, ((plan, 1e-5), (other, 3e-5)))
-    assert tuned.save(compilation.target, {key: found})
+    assert tuned.save_tuned(compilation.target, {key: found})
     race = races_of(compilation, names(compilation))[key]
     (own, first), (changed, second) = race["measured"]
     assert (own, first, second) == ([], 1e-5, 3e-5)

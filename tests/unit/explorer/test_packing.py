@@ -12,7 +12,7 @@ import weft
 from tests.support.explorer_pages import data_of, unpacked
 from weft.explorer.collect import of_program, records
 from weft.explorer.packing import HOLE, holed, slimmed
-from weft.explorer.page import packed, page
+from weft.explorer.page import encode_data, page
 from weft.ptir.ir import Program
 
 
@@ -81,7 +81,7 @@ def test_equal_layers_cost_little() -> None:
 
     def size(found: Any) -> int:
         stages = [{"name": stage["name"], **stage} for stage in found["stages"][:7]]
-        return len(packed({"stages": stages, "values": found["values"]}))
+        return len(encode_data({"stages": stages, "values": found["values"]}))
 
     assert size(slimmed(many[0])) < 1.8 * size(slimmed(few[0]))
     assert size(slimmed(many[0])) < size(many[0]) / 3

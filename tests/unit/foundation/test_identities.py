@@ -16,7 +16,7 @@ class Many(list[Any]):
     __slots__ = ("__weakref__",)
 
 
-@pytest.mark.parametrize("ask", [identities, home._asked, home._looked_up])
+@pytest.mark.parametrize("ask", [identities, home._ids_by_asking, home._looked_up])
 @pytest.mark.parametrize("kind", [list, Many])
 def test_lists_of_the_same_objects(
     ask: Callable[[list[Any]], object], kind: Callable[..., list[Any]]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from weft.foundation.dtypes import ANY, as_dtype, in_order
 from weft.foundation.errors import SpecViolation
-from weft.foundation.partitions import SAME, Classes, merged, split, sums
+from weft.foundation.partitions import SAME, Classes, merged, split_classes, sums
 from weft.foundation.ranks import RankFailed
 from weft.ptir import Builder, Program, dumps, loads, verify
 from weft.ptir.gradient import gradient, jvp, vjp
@@ -336,8 +336,8 @@ def test_bad_groups_are_refused(op: str, attrs: Any, why: str) -> None:
 
 
 def test_classes_of_ranks() -> None:
-    assert split([(0, 0, 1, 1), (0, 1, 0, 1)]) == (0, 1, 2, 3)
-    assert split([SAME, (0, 0, 1, 1)]) == (0, 0, 1, 1)
+    assert split_classes([(0, 0, 1, 1), (0, 1, 0, 1)]) == (0, 1, 2, 3)
+    assert split_classes([SAME, (0, 0, 1, 1)]) == (0, 0, 1, 1)
     assert merged((0, 0, 1, 1), (0, 1, 0, 1)) == SAME
     assert merged((0, 1, 2, 3), (0, 0, 1, 1)) == (0, 0, 1, 1)
     assert sums((0, 1, 2, 3), (0, 0, 1, 1)) == ((0, 1), (2, 3))

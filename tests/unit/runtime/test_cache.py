@@ -120,7 +120,7 @@ def test_sources_that_have_changed_since_the_start_are_nobody_elses(
 
 def test_tables_that_plans_are_chosen_by_are_sources() -> None:
     root = str(Path(cache.__file__).parents[1])
-    names = [name for name, _ in cache._sources(root)]
+    names = [name for name, _ in cache._source_files(root)]
     assert os.path.join(os.sep, "target", "measured", "nvidia_h200.json") in names
     assert os.path.join(os.sep, "plan", "ir.py") in names
 

@@ -64,9 +64,9 @@ def test_what_a_helper_fails_at_is_made_here(monkeypatch: pytest.MonkeyPatch) ->
 
     texts = sources(6)
     expected = [compile_object(text) for text in texts]
-    monkeypatch.setattr(compilers, "_start", broken)
+    monkeypatch.setattr(compilers, "_start_process", broken)
     assert compile_objects(texts, processes=3) == expected
-    monkeypatch.setattr(compilers, "_start", lambda module: None)
+    monkeypatch.setattr(compilers, "_start_process", lambda module: None)
     assert compile_objects(texts, processes=3) == expected
 
 

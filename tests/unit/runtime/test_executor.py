@@ -20,7 +20,7 @@ from weft.driver.code.cpu_kernels import (
     kernel_codes,
     lower_module,
     natives,
-    print_module,
+    print_llvm,
 )
 from weft.driver.compile import compile_program
 from weft.foundation.dtypes import F32, SI32
@@ -65,7 +65,7 @@ def link(module: Module) -> Program:
     plans = plan_set(module)
     buffer_map = assign_buffers(module)
     code = lower_module(module, buffer_map, plans)
-    objects = compile_sources(print_module(code), target_named("cpu")).objects
+    objects = compile_sources(print_llvm(code), target_named("cpu")).objects
     codes = kernel_codes(code, module, objects, target_named("cpu"))
     unit = Unit(module, buffer_map, natives(code, module), codes, {})
     return Program(build_artifact(unit, "cpu", in_words), host=host)
@@ -264,7 +264,7 @@ def test_equal_kernels_are_compiled_once(tmp_path: Path, monkeypatch: pytest.Mon
     buffer_map = assign_buffers(module)
     for compiled, reused in ((1, 0), (0, 1)):
         code = lower_module(module, buffer_map, plans)
-        made = compile_sources(print_module(code), target_named("cpu"))
+        made = compile_sources(print_llvm(code), target_named("cpu"))
         assert (made.compiled, made.reused) == (compiled, reused)
 
 

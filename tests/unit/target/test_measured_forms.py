@@ -11,7 +11,7 @@ from weft.ptir import Program
 from weft.target.known import target_named
 from weft.target.matrix_tiles import Extent
 from weft.target.matrix_time import Contraction
-from weft.target.measured_forms import Choice, Table, choose, read, shipped, write
+from weft.target.measured_forms import Choice, Table, choose, parse_table, shipped, table_text
 
 SM90 = target_named("sm90")
 
@@ -30,7 +30,7 @@ def test_what_comes_with_weft_was_measured_on_the_targets_device() -> None:
 
 
 def test_the_text_is_the_table() -> None:
-    assert read(write(table())).products == dict(table().products)
+    assert parse_table(table_text(table())).products == dict(table().products)
 
 
 def test_a_product_that_was_measured_takes_its_best_form() -> None:
@@ -59,14 +59,14 @@ def test_a_target_without_measurements_has_the_model() -> None:
 )  # fmt: skip
 def test_what_is_no_table(text: str) -> None:
     with pytest.raises(UserError, match="this is no table of measured forms"):
-        read(text)
+        parse_table(text)
 
 
 def test_forms_that_are_gone_are_left_out() -> None:
     text = '{"device": "x", "target": "sm90", "products": {"1*5x5x5 k16 n": {"1x1/1x1 odd": 3}}}'
-    (found,) = read(text).products
+    (found,) = parse_table(text).products
     assert str(found) == "1*5x5x5 k16 n"
-    assert read(text).products[found] == {}
+    assert parse_table(text).products[found] == {}
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_difference_names_the_instruction(run: Weft, file: Path) -> None:
 
 def test_inputs_from_a_file(run: Weft, file: Path, tmp_path: Path) -> None:
     given = tmp_path / "in.npz"
-    arrays.write(given, [np.zeros((5, 3), np.float32), np.asarray([4, 0], np.int32)])
+    arrays.write_arrays(given, [np.zeros((5, 3), np.float32), np.asarray([4, 0], np.int32)])
     code, _, _ = run("compare", file, "--backend", "faulty-tanh", "--inputs", given)
     assert code == 1
     assert run("compare", file, "--backend", "reference", "--inputs", given)[0] == 0

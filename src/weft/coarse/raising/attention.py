@@ -90,7 +90,7 @@ def _with_blind_rows(view: View, root: Instruction) -> Matched | None:
 
 def _attention(search: Search, root: Instruction, blind: Operand | None) -> Matched | None:
     view = search.view
-    second = _product(search, Ref(root.id))
+    second = _match_product(search, Ref(root.id))
     out = view.tensor(Ref(root.id))
     if second is None or out is None or second.turned:
         return None
@@ -118,7 +118,7 @@ class _Product:
     """Whether rhs is [..., columns, depth] rather than [..., depth, columns]."""
 
 
-def _product(search: Search, operand: Operand) -> _Product | None:
+def _match_product(search: Search, operand: Operand) -> _Product | None:
     definition = search.take(operand, "dot_general")
     if definition is None or not isinstance(definition.op, DotGeneral):
         return None
@@ -149,7 +149,7 @@ def _first_product(search: Search, operand: Operand, parts: _Scores) -> _Product
     if name == "dot_general":
         kind = search.view.tensor(operand)
         narrow = kind is None or kind.dtype is not wide_dtype(kind.dtype)
-        return None if narrow else _product(search, operand)
+        return None if narrow else _match_product(search, operand)
     if name == "cast":
         return None
     if name == "select":
@@ -217,7 +217,7 @@ def _match_attention(
     factors = tuple(f for f, _ in masks)
     wiring = _Wiring(scale, causal, factors, turn, shape, dtype, opened, blind is not None)
     operands = (q, *heads, *(_before_broadcast(search.view, mask) for _, mask in masks))
-    return Matched(operands, frozenset(search.inside), partial(_write, wiring))
+    return Matched(operands, frozenset(search.inside), partial(_write_attention, wiring))
 
 
 def _undo_transpose(search: Search, k: Operand) -> tuple[Operand, bool]:
@@ -407,14 +407,14 @@ def _laid_out(view: View, operand: Operand) -> tuple[Operand, Shape]:
 # -- writing -------------------------------------------------------------------------------------
 
 
-def _write(wiring: _Wiring, values: Sequence[Term]) -> Term:
+def _write_attention(wiring: _Wiring, values: Sequence[Term]) -> Term:
     q, k, v, *masks = values
     if wiring.turn_keys:
         k = k.matrix_transpose()
     four = [x.reshape(_with_heads(x.shape, 4 - x.rank)) for x in (q, k, v)]
     pairs = zip(wiring.factors, masks, strict=True)
     added = [_additive(mask, factor, wiring) for factor, mask in pairs]
-    mask = _sum(added, wiring) if added else None
+    mask = _add_masks(added, wiring) if added else None
     both = q.emitter.emit(
         "weft.attention", *four, *([] if mask is None else [mask]), causal=wiring.causal,
         scale=wiring.scale, dropout=0.0, opened=wiring.opened,
@@ -454,7 +454,7 @@ def hiding(seen: Term, hidden: float, dtype: DType) -> Term:
     return zero.where(seen, seen.full(hidden, seen.shape, dtype))
 
 
-def _sum(masks: Sequence[Term], wiring: _Wiring) -> Term:
+def _add_masks(masks: Sequence[Term], wiring: _Wiring) -> Term:
     if len(masks) == 1:
         return masks[0]
     full: Shape = (*wiring.scores[:-2], *[1] * (4 - len(wiring.scores)), *wiring.scores[-2:])

@@ -30,24 +30,24 @@ def convolution(view: View, root: Instruction) -> Matched | None:
         search = Search(view)
         search.inside.append(root.id)
         shape = view.shape(product)
-        found = _product(search, view.definition(product))
+        found = _match_product(search, view.definition(product))
         laid = (
             None if found is None or shape is None else search.laid(bias, shape, [len(shape) - 1])
         )
         if found is not None and laid is not None:
             return _match_convolution(search, found, [laid])
     search = Search(view)
-    found = _product(search, root)
+    found = _match_product(search, root)
     return None if found is None else _match_convolution(search, found, [])
 
 
 def _match_convolution(search: Search, found: Product, bias: Sequence[Operand]) -> Matched:
     patches, x, matrix, groups = found
-    write = partial(_write, patches, groups)
+    write = partial(_write_convolution, patches, groups)
     return Matched((x, matrix, *bias), frozenset(search.inside), write)
 
 
-def _write(patches: ExtractPatches, groups: int, values: Sequence[Term]) -> Term:
+def _write_convolution(patches: ExtractPatches, groups: int, values: Sequence[Term]) -> Term:
     x, matrix, *bias = values
     share = known_size(x.shape[-1]) // groups
     outputs = matrix.tensor.size // (math.prod(patches.window) * share)
@@ -60,16 +60,18 @@ def _write(patches: ExtractPatches, groups: int, values: Sequence[Term]) -> Term
     )  # fmt: skip
 
 
-def _product(search: Search, root: Instruction | None) -> Product | None:
+def _match_product(search: Search, root: Instruction | None) -> Product | None:
     if root is None:
         return None
     search.inside.append(root.id)
     if isinstance(root.op, DotGeneral):
         return _one_group(search, root)
-    return _groups(search, root) if root.op.mnemonic == "reshape" else None
+    return _match_groups(search, root) if root.op.mnemonic == "reshape" else None
 
 
-def _patches(search: Search, operand: Operand | None) -> tuple[ExtractPatches, Operand] | None:
+def _match_patches(
+    search: Search, operand: Operand | None
+) -> tuple[ExtractPatches, Operand] | None:
     made = search.take(operand, "extract_patches")
     if made is None or not isinstance(made.op, ExtractPatches) or made.op.pad_value.value != 0:
         return None
@@ -78,7 +80,7 @@ def _patches(search: Search, operand: Operand | None) -> tuple[ExtractPatches, O
     return (made.op, made.operands[0]) if known and len(made.op.window) in _LAYOUTS else None
 
 
-def _plain(dot: DotGeneral, kind: TensorType | None) -> bool:
+def _has_usual_dtypes(dot: DotGeneral, kind: TensorType | None) -> bool:
     """Whether it adds up as convolutions do, and gives the dtype of its operands."""
     if kind is None:
         return False
@@ -88,15 +90,15 @@ def _plain(dot: DotGeneral, kind: TensorType | None) -> bool:
 
 def _one_group(search: Search, root: Instruction) -> Product | None:
     dot, (rows, matrix) = root.op, root.operands
-    found, kind = _patches(search, rows), search.view.tensor(matrix)
-    if found is None or not isinstance(dot, DotGeneral) or not _plain(dot, kind):
+    found, kind = _match_patches(search, rows), search.view.tensor(matrix)
+    if found is None or not isinstance(dot, DotGeneral) or not _has_usual_dtypes(dot, kind):
         return None
     last = len(found[0].window) + 1
     axes = dot.batch_lhs, dot.contract_lhs, dot.contract_rhs, kind is not None and kind.rank
     return (*found, matrix, 1) if axes == ((), (last,), (0,), 2) else None
 
 
-def _groups(search: Search, root: Instruction) -> Product | None:
+def _match_groups(search: Search, root: Instruction) -> Product | None:
     """Patches `[places..., window, groups, inputs]` times `[window, inputs, groups, outputs]`, for
     each group; the groups are put beside their outputs again."""
     turned = search.take(root.operands[0], "transpose")
@@ -105,7 +107,7 @@ def _groups(search: Search, root: Instruction) -> Product | None:
         return None
     rows, matrix = made.operands
     parted, kind = search.take(rows, "reshape"), search.view.tensor(matrix)
-    found = None if parted is None else _patches(search, parted.operands[0])
+    found = None if parted is None else _match_patches(search, parted.operands[0])
     if found is None or kind is None or not kind.is_static or kind.rank != _GROUPED:
         return None
     size, share, groups, _ = kind.static_shape
@@ -115,5 +117,9 @@ def _groups(search: Search, root: Instruction) -> Product | None:
     fits = fits and isinstance(turned.op, Transpose) and tuple(turned.op.perm) == order
     dot = made.op
     axes = dot.batch_lhs, dot.batch_rhs, dot.contract_lhs, dot.contract_rhs
-    fits = fits and axes == ((rank + 1,), (2,), (rank, rank + 2), (0, 1)) and _plain(dot, kind)
+    fits = (
+        fits
+        and axes == ((rank + 1,), (2,), (rank, rank + 2), (0, 1))
+        and _has_usual_dtypes(dot, kind)
+    )
     return (*found, matrix, groups) if fits else None

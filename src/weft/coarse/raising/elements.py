@@ -20,7 +20,7 @@ def gelu(view: View, root: Instruction) -> Matched | None:
     """`x / 2 * (1 + erf(x / sqrt 2))` or `x / 2 * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`."""
     if root.op.mnemonic != "mul":
         return None
-    for bent in _bent(view, root):
+    for bent in _find_erf_and_tanh(view, root):
         search = Search(view)
         x = _argument(search, bent)
         if x is None:
@@ -32,7 +32,7 @@ def gelu(view: View, root: Instruction) -> Matched | None:
     return None
 
 
-def _bent(view: View, root: Instruction) -> list[Instruction]:
+def _find_erf_and_tanh(view: View, root: Instruction) -> list[Instruction]:
     """The erf and tanh a few sums and products below an instruction."""
     found, level = [], [root]
     for _ in range(DEEPEST):

@@ -28,7 +28,7 @@ def layer_norm(view: View, root: Instruction) -> Matched | None:
 
 
 def _match_normalised(search: Search, product: Operand, bias: Operand) -> Matched | None:
-    factors = _factors(search, product)
+    factors = _factors_and_powers(search, product)
     shape = search.view.shape(product)
     if shape is None or len(factors) != 3:
         return None
@@ -43,7 +43,7 @@ def _match_normalised(search: Search, product: Operand, bias: Operand) -> Matche
     return None
 
 
-def _factors(search: Search, operand: Operand) -> list[tuple[Operand, int]]:
+def _factors_and_powers(search: Search, operand: Operand) -> list[tuple[Operand, int]]:
     """A product as factors, each with its power."""
     definition = search.view.definition(operand)
     if definition is None or definition.op.mnemonic not in ("mul", "div"):
@@ -51,7 +51,10 @@ def _factors(search: Search, operand: Operand) -> list[tuple[Operand, int]]:
     search.inside.append(definition.id)
     left, right = definition.operands
     sign = 1 if definition.op.mnemonic == "mul" else -1
-    return [*_factors(search, left), *((o, sign * p) for o, p in _factors(search, right))]
+    return [
+        *_factors_and_powers(search, left),
+        *((o, sign * p) for o, p in _factors_and_powers(search, right)),
+    ]
 
 
 def _affine(
@@ -90,7 +93,7 @@ def _epsilon(
     """The epsilon of one over the deviation, and whether it stands outside the root. Functions may
     be taken of the rows, or of what repeats them."""
     length = search.unrepeated(operand, shape, axes)
-    attempt = partial(_inside, search, centred, shape, axes)
+    attempt = partial(_match_epsilon, search, centred, shape, axes)
     if power == 1:
         inverse = search.first(lambda: attempt(search.argument(length, "rsqrt")))
         if inverse is not None:
@@ -103,7 +106,7 @@ def _epsilon(
     return None if outer is None else (outer, True)
 
 
-def _inside(
+def _match_epsilon(
     search: Search, centred: Operand, shape: Shape, axes: Sequence[int], operand: Operand | None
 ) -> float | None:
     """The epsilon of `variance + epsilon`."""
@@ -155,7 +158,7 @@ def l2_norm(view: View, root: Instruction) -> Matched | None:
         search = Search(view)
         search.inside.append(root.id)
         power = 1 if root.op.mnemonic == "mul" else -1
-        found = _length(search, x, length, power, shape)
+        found = _match_length(search, x, length, power, shape)
         if found is not None:
             axes, epsilon, outside = found
             return one_op(
@@ -165,7 +168,7 @@ def l2_norm(view: View, root: Instruction) -> Matched | None:
     return None
 
 
-def _length(
+def _match_length(
     search: Search, x: Operand, operand: Operand, power: int, shape: Shape
 ) -> tuple[tuple[int, ...], float, bool] | None:
     """The axes and the epsilon of a length that x is divided by, or with power 1 multiplied by the

@@ -41,7 +41,7 @@ def _combine_polynomials(name: str, parts: Sequence[Polynomial]) -> Polynomial |
         powers = {**first, **second}
         return {p: first.get(p, 0.0) + sign * second.get(p, 0.0) for p in powers}
     if name == "mul":
-        return _product(first, second)
+        return _multiply_polynomials(first, second)
     constant = _as_number(second)
     if constant is None:
         return None
@@ -49,11 +49,11 @@ def _combine_polynomials(name: str, parts: Sequence[Polynomial]) -> Polynomial |
         return {p: factor / constant for p, factor in first.items()} if constant else None
     if constant not in (2.0, 3.0):
         return None
-    square = _product(first, first)
-    return square if constant == 2.0 else _product(square, first)
+    square = _multiply_polynomials(first, first)
+    return square if constant == 2.0 else _multiply_polynomials(square, first)
 
 
-def _product(first: Polynomial, second: Polynomial) -> dict[tuple[int, ...], float]:
+def _multiply_polynomials(first: Polynomial, second: Polynomial) -> dict[tuple[int, ...], float]:
     result: dict[tuple[int, ...], float] = {}
     for left, a in first.items():
         for right, b in second.items():

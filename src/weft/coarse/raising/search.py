@@ -100,7 +100,7 @@ class View:
         if isinstance(operand, TensorLiteral):
             return operand.array
         definition = self.definition(operand)
-        if definition is None or not _is_plain(definition):
+        if definition is None or not _is_computable(definition):
             return None
         if definition.id not in known:
             left[0] -= 1
@@ -120,7 +120,7 @@ _PLAIN = ("constant", "iota", "compare", "select", "broadcast_to", "reshape", "c
 _ARITHMETIC = ("add", "sub", "mul", "neg", "maximum", "minimum", "slice")
 
 
-def _is_plain(instruction: Instruction) -> bool:
+def _is_computable(instruction: Instruction) -> bool:
     """Whether an instruction can be computed here: few elements, an op that masks are made of."""
     kind = instruction.output
     if not isinstance(kind, TensorType) or not kind.is_static or kind.size > MOST_CONSTANT:

@@ -100,7 +100,7 @@ class _Wiring:
 
 def turned_attention(view: View, root: Instruction) -> Matched | None:
     """`softmax(q k^T * scale + masks) v` with the axes of both products in any order."""
-    sides = _sides(view, root)
+    sides = _product_sides(view, root)
     if sides is None:
         return None
     for weights, values in (sides, sides[::-1]):
@@ -112,7 +112,7 @@ def turned_attention(view: View, root: Instruction) -> Matched | None:
     return None
 
 
-def _sides(view: View, root: Instruction) -> tuple[_Side, _Side] | None:
+def _product_sides(view: View, root: Instruction) -> tuple[_Side, _Side] | None:
     if not isinstance(root.op, DotGeneral):
         return None
     op, (lhs, rhs) = root.op, root.operands
@@ -165,7 +165,7 @@ def _match_turned(
     wiring = _make_wiring(sizes, out, root, parts, (queries, named), keys, (weights, values))
     wiring = _with_masks(view, wiring, parts)
     operands = (queries.operand, keys.operand, values.operand, *(m.operand for m in wiring.masks))
-    return Matched(operands, frozenset(search.inside), partial(_write, wiring))
+    return Matched(operands, frozenset(search.inside), partial(_write_attention, wiring))
 
 
 def _first_product(
@@ -225,14 +225,14 @@ def _queries_and_keys(
 ) -> tuple[tuple[_Side, dict[int, int]], _Side] | None:
     """The sides of the first product, those of the queries with the place of every axis; the axes
     of the keys are in the order of the weights' batch axes."""
-    sides = _sides(view, first)
+    sides = _product_sides(view, first)
     if sides is None or any(len(side.contract) != 1 for side in sides):
         return None
     batch = axes[: len(sides[0].batch)]
     if sorted(batch) != sorted(weights.batch):
         return None
-    names = [_names(sides[0], axes, len(batch))]
-    names.append(_names(sides[1], axes, len(batch) + len(sides[0].free)))
+    names = [_axes_by_name(sides[0], axes, len(batch))]
+    names.append(_axes_by_name(sides[1], axes, len(batch) + len(sides[0].free)))
     for q, k in ((0, 1), (1, 0)):
         if len(sides[k].free) == 1 and weights.contract[0] in names[k]:
             keys = replace(sides[k], batch=tuple(names[k][name] for name in weights.batch))
@@ -240,7 +240,7 @@ def _queries_and_keys(
     return None
 
 
-def _names(side: _Side, axes: Axes, start: int) -> dict[int, int]:
+def _axes_by_name(side: _Side, axes: Axes, start: int) -> dict[int, int]:
     """Where the axes with these names are."""
     found = dict(zip(axes, side.batch, strict=False))
     return found | dict(zip(axes[start:], side.free, strict=False))
@@ -298,7 +298,9 @@ def _before_repeats(view: View, mask: _Mask) -> _Mask:
         elif isinstance(definition.op, BroadcastTo):
             aligned = axes[len(outer) - len(inner) :]
             axes = tuple(ONCE if n == 1 else name for n, name in zip(inner, aligned, strict=True))
-        elif isinstance(definition.op, Reshape) and _wide(inner) == _wide(outer):
+        elif isinstance(definition.op, Reshape) and _sizes_above_one(inner) == _sizes_above_one(
+            outer
+        ):
             left = iter([name for n, name in zip(outer, axes, strict=True) if n != 1])
             axes = tuple(ONCE if n == 1 else next(left) for n in inner)
         elif definition.op.mnemonic == "bitwise_and":
@@ -313,7 +315,7 @@ def _before_repeats(view: View, mask: _Mask) -> _Mask:
     return replace(mask, operand=operand, axes=axes)
 
 
-def _wide(shape: Shape) -> list[object]:
+def _sizes_above_one(shape: Shape) -> list[object]:
     return [size for size in shape if size != 1]
 
 
@@ -340,7 +342,7 @@ def _is_causal(view: View, mask: _Mask, wiring: _Wiring) -> bool:
 # -- writing -------------------------------------------------------------------------------------
 
 
-def _write(wiring: _Wiring, values: Sequence[Term]) -> Term:
+def _write_attention(wiring: _Wiring, values: Sequence[Term]) -> Term:
     q, k, v = (x.transpose(turn) for x, turn in zip(values[:3], wiring.turns, strict=True))
     lead, heads = wiring.extent(wiring.lead), wiring.extent(wiring.heads)
     rows, columns = wiring.extent(wiring.rows), wiring.sizes[wiring.columns]
@@ -367,7 +369,7 @@ def _additive(wiring: _Wiring, mask: _Mask, value: Term) -> Term:
     single = [place for place, name in enumerate(mask.axes) if name == ONCE]
     places = [mask.axes.index(name) for name in order if name in mask.axes]
     laid = value.transpose((*single, *places))
-    whole = [tuple(_whole(wiring, mask, part)) for part in parts]
+    whole = [tuple(_mask_extents(wiring, mask, part)) for part in parts]
     present = [wiring.sizes[name] if name in mask.axes else 1 for name in order]
     laid = laid.reshape(present).broadcast_to([size for part in whole for size in part])
     laid = laid.reshape([math.prod(part) for part in whole])
@@ -377,7 +379,7 @@ def _additive(wiring: _Wiring, mask: _Mask, value: Term) -> Term:
     return hiding(laid, mask.hidden, dtype)
 
 
-def _whole(wiring: _Wiring, mask: _Mask, part: Axes) -> Iterator[int]:
+def _mask_extents(wiring: _Wiring, mask: _Mask, part: Axes) -> Iterator[int]:
     """The extents of axes that become one: all repeated where one of them is not."""
     some = any(name in mask.axes for name in part)
     return (wiring.sizes[name] if some else 1 for name in part)

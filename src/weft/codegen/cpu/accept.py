@@ -70,18 +70,18 @@ def plan_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: Plan) -> 
             yield from _refuse_unroll("warp_tile rows", plan.warp_tile[0])
             yield from _refuse_unroll("warp_tile columns", plan.warp_tile[1])
             yield from _refuse_idle_fields(plan)
-            yield from _contraction(kernel, tensors, plan)
+            yield from _contraction_refusals(kernel, tensors, plan)
         case MapPlan():
             yield from _lanes(plan.vector)
             yield from _refuse_unroll("unroll", plan.unroll)
             yield from _refuse_idle_fields(plan)
-            yield from _blocks(kernel, plan)
+            yield from _block_refusals(kernel, plan)
         case RowPlan():
             yield from _lanes(plan.vector)
             yield from _refuse_unroll("accumulators", plan.accumulators)
             yield from _refuse_idle_fields(plan)
             yield from _refuse_kept_rows(kernel, tensors, plan)
-            yield from _across(kernel, plan)
+            yield from _across_refusals(kernel, plan)
         case AttentionPlan():
             yield from _lanes(plan.vector)
             yield from _attention(kernel, plan)
@@ -116,7 +116,7 @@ def _attention(kernel: Kernel, plan: AttentionPlan) -> Iterator[str]:
         yield f"its blocks take {size} bytes of a thread; {SCRATCH_BYTES} is the most"
 
 
-def _blocks(kernel: Kernel, plan: MapPlan) -> Iterator[str]:
+def _block_refusals(kernel: Kernel, plan: MapPlan) -> Iterator[str]:
     """Blocks are for kernels that go along two axes at once, and hold whole tiles."""
     if plan.block > 1 and crossing_of(kernel) is None:
         yield f"block={plan.block} has no effect: no operand lies across the results"
@@ -135,7 +135,7 @@ def _refuse_kept_rows(
         yield f"keep_row=true takes {size} bytes of a thread; {KEPT_BYTES} is the most"
 
 
-def _across(kernel: Kernel, plan: RowPlan) -> Iterator[str]:
+def _across_refusals(kernel: Kernel, plan: RowPlan) -> Iterator[str]:
     """Rows are read whole where nothing but the sums of columns is wanted of them."""
     if plan.across and form_of(kernel).rows.columns is None:
         yield "across=true has no effect: the kernel does more than sum up columns"
@@ -158,7 +158,9 @@ def _refuse_idle_fields(plan: Plan) -> Iterator[str]:
         yield f"arch={plan.arch} has no effect on the CPU"
 
 
-def _contraction(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -> Iterator[str]:
+def _contraction_refusals(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan
+) -> Iterator[str]:
     yield from false_claims(kernel, plan)
     known = {kernel.pattern.value: "implicit_gemm", "attention": STREAMING}
     for key, value in plan.algo_choice.items():
@@ -168,9 +170,9 @@ def _contraction(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -
         elif known.get(key) != value:
             yield f"algo_choice.{key}={value} is not built for this kernel"
     axis = plan.vectorize.axis.partition(".")[0] if plan.vectorize else "n"
-    yield from _lying(kernel, tensors, plan)
+    yield from _panel_refusals(kernel, tensors, plan)
     if plan.cache in IMAGES:
-        yield from _image(kernel, tensors, plan, axis)
+        yield from _image_refusals(kernel, tensors, plan, axis)
         return
     if axis not in ("n", "k"):
         yield f"vectorize.axis={axis} is neither n nor k"
@@ -193,7 +195,7 @@ def _contraction(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -
         yield from _tile(kernel, plan, axis)
 
 
-def _lying(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -> Iterator[str]:
+def _panel_refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -> Iterator[str]:
     """What is read as panels lies in panels, as wide as the register tile."""
     side = next((cached.tensor for cached in plan.cache if cached.where == PANELS), None)
     if side is None:
@@ -207,7 +209,7 @@ def _lying(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -> Iter
         yield f"a block of {block} has no whole panels of {panels.width}"
 
 
-def _image(
+def _image_refusals(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan, axis: str
 ) -> Iterator[str]:
     """Vectors run along the results, which are those of the image's side."""

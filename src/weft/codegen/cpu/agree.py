@@ -31,33 +31,37 @@ MOST_COUNTED: Final = 4_096
 def agree(read: ir.Routine, made: ir.Routine, kernel: Kernel, refs: Mapping[str, MemRef]) -> str:
     """Raise where a routine that was read is none of its kernel. The answer is why it is not known
     whether it reads the elements that its kernel reads; nothing where it does."""
-    found = list(_frame(read, made, kernel)) or list(findings(read)) or list(_work(read, made))
+    found = (
+        list(_frame(read, made, kernel)) or list(findings(read)) or list(_work_findings(read, made))
+    )
     if not found and kernel.opaque is None:
         found = list(_terms(read, made)) if read.body != made.body else []
-        found += [_wrong(read, "RoutineDomain", why) for why in ring_faults(read, kernel)]
-        found += [f for output in kernel.outputs for f in _output(read, kernel, output, refs)]
+        found += [_routine_finding(read, "RoutineDomain", why) for why in ring_faults(read, kernel)]
+        found += [
+            f for output in kernel.outputs for f in _output_findings(read, kernel, output, refs)
+        ]
     elif not found and read.body != made.body:
         why = "its op is carried whole, and what its loops must do cannot be shown"
-        found = [_wrong(read, "RoutineDomain", why, "leave its loops as they were")]
+        found = [_routine_finding(read, "RoutineDomain", why, "leave its loops as they were")]
     if found:
         raise SpecViolation.of(found)
-    return _reads(read, made, kernel) if kernel.opaque is None else ""
+    return _check_reads(read, made, kernel) if kernel.opaque is None else ""
 
 
-def _reads(read: ir.Routine, made: ir.Routine, kernel: Kernel) -> str:
+def _check_reads(read: ir.Routine, made: ir.Routine, kernel: Kernel) -> str:
     """Every element of an output is made of the elements that the kernel reads for it."""
     try:
         for output in kernel.outputs:
             why = other_reads(read, made, buffers(kernel).index(output.tensor))
             if why:
                 hint = "what is computed of which elements is changed in an earlier stage"
-                raise SpecViolation.of([_wrong(read, "RoutineDomain", why, hint)])
+                raise SpecViolation.of([_routine_finding(read, "RoutineDomain", why, hint)])
     except Unknown as unknown:
         return "" if same_loads(read, made) else str(unknown)
     return ""
 
 
-def _wrong(routine: ir.Routine, code: str, why: str, hint: str = "") -> Finding:
+def _routine_finding(routine: ir.Routine, code: str, why: str, hint: str = "") -> Finding:
     return Finding(code, f"routine {routine.name}", why, hint)
 
 
@@ -70,14 +74,16 @@ def _frame(read: ir.Routine, made: ir.Routine, kernel: Kernel) -> Iterator[Findi
     ):
         if got != wanted:
             why = f"its {what} follow from the kernel and its memory, and are other ones"
-            yield _wrong(read, "RoutineFrame", why, "leave the lines before its loops as they were")
+            yield _routine_finding(
+                read, "RoutineFrame", why, "leave the lines before its loops as they were"
+            )
 
 
-def _work(read: ir.Routine, made: ir.Routine) -> Iterator[Finding]:
+def _work_findings(read: ir.Routine, made: ir.Routine) -> Iterator[Finding]:
     now, before = repetitions(read.body), repetitions(made.body)
     if now > MORE_WORK * max(before, 1):
         why = f"it carries out {now:,} statements, the one that was made {before:,}"
-        yield _wrong(read, "RoutineLoop", why)
+        yield _routine_finding(read, "RoutineLoop", why)
 
 
 def _terms(read: ir.Routine, made: ir.Routine) -> Iterator[Finding]:
@@ -86,7 +92,7 @@ def _terms(read: ir.Routine, made: ir.Routine) -> Iterator[Finding]:
     for what in sorted(now.keys() | before.keys()):
         if now[what] != before[what]:
             why = f"{what} takes {now[what]:,} terms in all, the kernel has {before[what]:,}"
-            yield _wrong(
+            yield _routine_finding(
                 read, "RoutineDomain", why, "cut the loop so that every term is taken once"
             )
 
@@ -118,7 +124,7 @@ def iterations(loops: tuple[ir.For, ...], at: Mapping[str, tuple[int, int]] = EM
     return sum(iterations(inner, {**at, loop.var: (i, i)}) for i in range(first, last + 1))
 
 
-def _output(
+def _output_findings(
     routine: ir.Routine, kernel: Kernel, output: Output, refs: Mapping[str, MemRef]
 ) -> Iterator[Finding]:
     """Every point of an output is stored once, at its own address."""
@@ -130,14 +136,16 @@ def _output(
             continue
         domain = executed(loops)
         if stmt.places or len(stmt.point) != len(axes):
-            yield _wrong(routine, "RoutineDomain", f"a store to b{number} is of no point of {axes}")
+            yield _routine_finding(
+                routine, "RoutineDomain", f"a store to b{number} is of no point of {axes}"
+            )
             return
         point = dict(zip(axes, stmt.point, strict=True))
         place = [substitute(expr, point) for expr in output.index]
         wanted = linear(place, refs[output.tensor].strides)
-        if not _same(domain, kernel, stmt.address, wanted):
+        if not _is_same_address(domain, kernel, stmt.address, wanted):
             why = f"b{number}[{stmt.address}] is not where its point belongs, which is {wanted}"
-            yield _wrong(routine, "RoutineDomain", why)
+            yield _routine_finding(routine, "RoutineDomain", why)
         pieces.append(Piece(domain, stmt.point))
     try:
         box = Domain.box({name: kernel.sizes[name] for name in axes})
@@ -147,10 +155,10 @@ def _output(
         return
     if found is not None:
         why = f"it does not compute {output.tensor} over its domain: {found}"
-        yield _wrong(routine, "RoutineDomain", why)
+        yield _routine_finding(routine, "RoutineDomain", why)
 
 
-def _same(domain: Domain, kernel: Kernel, one: Expr, other: Expr) -> bool:
+def _is_same_address(domain: Domain, kernel: Kernel, one: Expr, other: Expr) -> bool:
     if one is other:
         return True
     params = tuple((p.name, p.low, p.high) for p in kernel.params)

@@ -170,7 +170,7 @@ class _Counter:
 
     def _enter(self, loop: ir.For) -> float:
         """How often a loop runs, where those around it are in their middles."""
-        first, stop = (_at(end, self.middles) for end in (loop.start, loop.stop))
+        first, stop = (_index_at_middles(end, self.middles) for end in (loop.start, loop.stop))
         if loop.end is not None:
             stop = min(stop, loop.end)
         trips = max(0.0, (stop - first) / loop.step)
@@ -184,7 +184,7 @@ class _Counter:
         needs = axes_of(load.address).union(*(axes_of(guard.expr) for guard in load.guards))
         needs = needs.union(*(self._needs(place.value) for place in load.places))
         self.needs[load.name] = needs
-        home = _home(needs, places)
+        home = _innermost_place(needs, places)
         home.loads += self._accesses(load.buffer, load.address, needs, kinds)
         home.arithmetic += len(load.guards) * self._copies(needs, kinds)
         self._touch(home, load.buffer, load.address)
@@ -193,7 +193,7 @@ class _Counter:
         """A vector for each lane, and what turns them round."""
         needs = axes_of(load.address)
         self.needs[load.name] = needs | {load.var}
-        home, lanes = _home(needs, places), self._lanes(needs, kinds)
+        home, lanes = _innermost_place(needs, places), self._lanes(needs, kinds)
         home.loads += self._copies(needs, kinds) * lanes
         home.arithmetic += self._copies(needs, kinds) * lanes * math.log2(max(1, lanes))
         self.trips[load.var], self.starts[load.var] = load.count, constant(0)
@@ -205,7 +205,7 @@ class _Counter:
         self.needs[let.name] = needs
         if let.fn in _FREE or (let.fn == "mul" and let.name in self.only_summed):
             return
-        home, vectors = _home(needs, places), self._vectors(needs, kinds, let.dtype)
+        home, vectors = _innermost_place(needs, places), self._vectors(needs, kinds, let.dtype)
         each = float(operations_of(NARROWED.get(let.fn, let.fn)))
         if each >= _LONG:
             home.at_hand = max(home.at_hand, vectors)
@@ -311,7 +311,7 @@ class _Counter:
         place.accesses.append(Access(buffer, address.constant * item, item, steps, trips))
 
 
-def _home(needs: frozenset[str], places: tuple[Place, ...]) -> Place:
+def _innermost_place(needs: frozenset[str], places: tuple[Place, ...]) -> Place:
     """Where a value is computed: in the innermost loop that it changes along."""
     return next((p for p in reversed(places) if p.loop and p.loop.var in needs), places[0])
 
@@ -320,12 +320,12 @@ def _loops(places: tuple[Place, ...]) -> frozenset[str]:
     return frozenset(place.loop.var for place in places if place.loop)
 
 
-def _at(value: Expr, middles: Mapping[str, float]) -> float:
+def _index_at_middles(value: Expr, middles: Mapping[str, float]) -> float:
     """An index where all loops are in their middles."""
     total = float(value.constant)
     for term, factor in value.terms:
         if isinstance(term, Axis):
             total += factor * middles.get(term.name, 0.0)
         elif isinstance(term, FloorDiv):
-            total += factor * (_at(term.value, middles) // term.divisor)
+            total += factor * (_index_at_middles(term.value, middles) // term.divisor)
     return total

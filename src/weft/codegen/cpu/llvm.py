@@ -21,7 +21,7 @@ from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.looks import STOP_WORD, looks_of
 from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.reports import REPORT_BROKEN
-from weft.codegen.cpu.sorting import Items, key_of
+from weft.codegen.cpu.sorting import Items, sort_key
 from weft.codegen.cpu.tile_code import signs_of, tiles_function, turn_function
 from weft.foundation.dtypes import BF16, SI64, UI32, DType
 from weft.foundation.errors import InternalError
@@ -532,7 +532,7 @@ class _Emitter:
 
         def write(index: Val) -> None:
             raw = code.load(kind, code.pointer(source, kind, index), 1, dtype.storage_bytes)
-            value = key_of(code, self.formats.from_storage(raw, dtype), dtype, sort.descending)
+            value = sort_key(code, self.formats.from_storage(raw, dtype), dtype, sort.descending)
             items.store(code, here, value, index)
 
         code.loop(number(0, "i64"), number(sort.length, "i64"), 1, write)

@@ -29,11 +29,11 @@ def looks_of(routine: ir.Routine) -> dict[int, int]:
     """The loops in which a routine looks, by identity, with the number of turns between looks;
     none for a routine that is not long."""
     found: dict[int, int] = {}
-    work = _work(routine.body, {}, found)
+    work = _steps_of_body(routine.body, {}, found)
     return found if work >= LONG else {}
 
 
-def _work(
+def _steps_of_body(
     body: tuple[ir.Stmt, ...], around: Mapping[str, tuple[int, int]], found: dict[int, int]
 ) -> int:
     """The steps of a body. Of loops inside one another, the innermost that takes long enough is
@@ -45,7 +45,7 @@ def _work(
             continue
         first, last = stmt.span(around)
         known = len(found)
-        once = _work(stmt.body, {**around, stmt.var: (first, max(first, last))}, found)
+        once = _steps_of_body(stmt.body, {**around, stmt.var: (first, max(first, last))}, found)
         # Bounds that move with a loop around are near one another, however far they move.
         length = min(bounds(stmt.stop - stmt.start, around)[1], last + 1 - first)
         turns = max(0, -(-length // stmt.step))

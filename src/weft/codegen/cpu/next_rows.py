@@ -63,7 +63,7 @@ def _in_piece(routine: ir.Routine, piece: ir.Stmt) -> ir.Stmt:
     for turns in dict.fromkeys(map(_turns, loops)):
         passes = [loop for loop in loops if _turns(loop) == turns]
         if len(passes) > 1:
-            _hint(routine, piece, passes, hints)
+            _hint_rows(routine, piece, passes, hints)
     body = tuple(
         replace(stmt, body=(*dict.fromkeys(hints[stmt.var]), *stmt.body))
         if isinstance(stmt, ir.For) and stmt.var in hints
@@ -73,7 +73,7 @@ def _in_piece(routine: ir.Routine, piece: ir.Stmt) -> ir.Stmt:
     return replace(piece, body=body)
 
 
-def _hint(
+def _hint_rows(
     routine: ir.Routine, piece: ir.For, passes: list[ir.For], hints: dict[str, list[ir.Stmt]]
 ) -> None:
     """Find the pass in which each row of a piece is asked for."""

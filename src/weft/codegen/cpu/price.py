@@ -48,13 +48,13 @@ def price(routine: ir.Routine, target: Target) -> Price:
     cycle = 4 * max(1, limits.vector_bits // 32) * limits.units / rates.matrix_flops["f32"]
     registers = limits.vector_registers or 16
     computing = cycle * sum(p.runs * p.cycles(registers) for p in root.every())
-    moving = tuple(_moving(root, routine, target, cycle))
+    moving = tuple(_seconds_to_move(root, routine, target, cycle))
     seconds = together(target, (computing, *moving)) + _PIECE * routine.pieces
     busy = limits.units * quantisation(routine.pieces, limits.units)
     return Price(computing, moving, seconds / busy + rates.launch_seconds)
 
 
-def _moving(root: Place, routine: ir.Routine, target: Target, cycle: float) -> list[float]:
+def _seconds_to_move(root: Place, routine: ir.Routine, target: Target, cycle: float) -> list[float]:
     """Seconds of one core to move what comes from beyond each cache."""
     memory = [(b.dtype, b.elements) for b in routine.buffers] + list(routine.scratch)
     sizes = {number: dtype.storage_bytes * n for number, (dtype, n) in enumerate(memory)}
@@ -84,7 +84,7 @@ def _touched_bytes(place: Place, sizes: Mapping[int, int], along: frozenset[str]
             alike.setdefault((access.buffer, access.steps), []).append(access)
     total = dict.fromkeys(sizes, 0.0)
     for (buffer, _), accesses in alike.items():
-        run, runs = _runs(accesses[0], along)
+        run, runs = _bytes_and_runs(accesses[0], along)
         end, united = -math.inf, 0.0
         for first in sorted(access.first for access in accesses):
             united += first + run - max(first, min(end, first + run))
@@ -94,7 +94,7 @@ def _touched_bytes(place: Place, sizes: Mapping[int, int], along: frozenset[str]
     return sum(min(found, (1 + _FIRST) * sizes[buffer]) for buffer, found in total.items())
 
 
-def _runs(access: Access, along: frozenset[str]) -> tuple[float, float]:
+def _bytes_and_runs(access: Access, along: frozenset[str]) -> tuple[float, float]:
     """The bytes of a run that loops touch without a gap, and how many such runs lie apart."""
     run, runs = float(access.item), 1.0
     for name, step in sorted(access.steps, key=lambda pair: abs(pair[1])):

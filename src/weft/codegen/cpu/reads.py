@@ -140,7 +140,7 @@ class _Flow:
         """What a statement uses directly."""
         for name in _used_names(site.stmt):
             found = _last_seen(self.names.get(name, ()), site)
-            around = _names(found, site, names, len(found.loops))
+            around = _variable_names(found, site, names, len(found.loops))
             if isinstance(found.stmt, ir.LoadRun):
                 around[found.stmt.var] = names.get(found.stmt.var, found.stmt.var)
             yield found, around
@@ -148,9 +148,9 @@ class _Flow:
             first = _last_seen(self.inits.get(acc, ()), site)
             after = [s.place for s in self.inits[acc] if s.place > first.place]
             for update in self.updates.get(acc, ()):
-                inside = _common(update.loops, first.loops) == len(first.loops)
+                inside = _count_shared_loops(update.loops, first.loops) == len(first.loops)
                 if inside and first.place < update.place < min(after, default=update.place + 1):
-                    yield update, _names(update, site, names, len(first.loops))
+                    yield update, _variable_names(update, site, names, len(first.loops))
 
     def _piece(
         self, store: _Site, point: Sequence[Expr], load: ir.Load | ir.LoadRun, site: _Site,
@@ -208,7 +208,7 @@ def _accumulators(stmt: ir.Stmt) -> tuple[str, ...]:
 def _last_seen(sites: Sequence[_Site], use: _Site) -> _Site:
     """The definition that a statement sees."""
     for site in reversed(sites):
-        shared = _common(site.loops, use.loops)
+        shared = _count_shared_loops(site.loops, use.loops)
         again = {loop.var for loop in use.loops[shared:] if loop.kind in _TOGETHER}
         own = site.loops[shared:]
         if site.place < use.place and all(_is_again(loop, again) for loop in own):
@@ -220,10 +220,10 @@ def _is_again(loop: ir.For, variables: set[str]) -> bool:
     return loop.kind in _TOGETHER and loop.var in variables
 
 
-def _names(site: _Site, use: _Site, names: Names, most: int) -> dict[str, str]:
+def _variable_names(site: _Site, use: _Site, names: Names, most: int) -> dict[str, str]:
     """What the variables around a definition are called, given those around its use. At most the
     first `most` loops around both are at the same iteration."""
-    shared = min(_common(site.loops, use.loops), most)
+    shared = min(_count_shared_loops(site.loops, use.loops), most)
     again = {loop.var for loop in use.loops[shared:] if loop.kind in _TOGETHER}
     found = {}
     for depth, loop in enumerate(site.loops):
@@ -232,7 +232,7 @@ def _names(site: _Site, use: _Site, names: Names, most: int) -> dict[str, str]:
     return found
 
 
-def _common(one: Sequence[ir.For], other: Sequence[ir.For]) -> int:
+def _count_shared_loops(one: Sequence[ir.For], other: Sequence[ir.For]) -> int:
     """How many loops, from the outermost, are around both."""
     count = 0
     for mine, theirs in zip(one, other, strict=False):

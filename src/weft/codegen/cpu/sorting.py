@@ -23,7 +23,7 @@ def key_type(dtype: DType) -> str:
     return "i64" if dtype.bits == 64 else "i32"
 
 
-def key_of(code: Code, x: Val, dtype: DType, descending: bool) -> Val:
+def sort_key(code: Code, x: Val, dtype: DType, descending: bool) -> Val:
     """The key of an element in its compute type: NaN after everything else, equal zeros."""
     scalar = key_type(dtype)
     if dtype.is_float:
@@ -98,7 +98,7 @@ class Items:
     def _text(self, name: str, bits: int) -> str:
         """The function for keys that differ only in their lowest bits."""
         kind = "i64" if self.shared else "{ i64, i64 }"
-        passes = _begin_pass(bits) + _count(kind) + _FIRST_SLOTS + _deal(kind) + _TURN_ROUND
+        passes = _begin_pass(bits) + _count_digits(kind) + _FIRST_SLOTS + _deal(kind) + _TURN_ROUND
         return f"""
 define internal ptr @{name}(ptr %x0, ptr %x1, i64 %n) nounwind {{
 entry:
@@ -110,7 +110,7 @@ entry:
 {passes}"""
 
 
-def _key(kind: str, item: str) -> str:
+def _take_key(kind: str, item: str) -> str:
     """The line that takes the key out of an item."""
     how = f"lshr i64 {item}, {_HALF}" if kind == "i64" else f"extractvalue {kind} {item}, 0"
     return f"{item}.key = {how}"
@@ -126,7 +126,7 @@ take:
   %i.next = add i64 %i, 1
   %one.at = getelementptr {kind}, ptr %x0, i64 %i
   %one = load {kind}, ptr %one.at, align 8
-  {_key(kind, "%one")}
+  {_take_key(kind, "%one")}
   br label %shift
 shift:
   %j = phi i64 [ %i, %take ], [ %j.before, %move ]
@@ -136,7 +136,7 @@ compare:
   %j.before = sub i64 %j, 1
   %other.at = getelementptr {kind}, ptr %x0, i64 %j.before
   %other = load {kind}, ptr %other.at, align 8
-  {_key(kind, "%other")}
+  {_take_key(kind, "%other")}
   %larger = icmp ugt i64 %other.key, %one.key
   br i1 %larger, label %move, label %placed
 move:
@@ -170,13 +170,13 @@ clear:
 """
 
 
-def _count(kind: str) -> str:
+def _count_digits(kind: str) -> str:
     """How many keys have each digit; where all have the same the pass is left out."""
     return f"""count:
   %a = phi i64 [ 0, %clear ], [ %a.next, %count ]
   %seen.at = getelementptr {kind}, ptr %from, i64 %a
   %seen = load {kind}, ptr %seen.at, align 8
-  {_key(kind, "%seen")}
+  {_take_key(kind, "%seen")}
   %seen.moved = lshr i64 %seen.key, %digit
   %seen.digit = and i64 %seen.moved, 255
   %count.at = getelementptr i64, ptr %counts, i64 %seen.digit
@@ -214,7 +214,7 @@ def _deal(kind: str) -> str:
   %b = phi i64 [ 0, %sum ], [ %b.next, %deal ]
   %dealt.at = getelementptr {kind}, ptr %from, i64 %b
   %dealt.one = load {kind}, ptr %dealt.at, align 8
-  {_key(kind, "%dealt.one")}
+  {_take_key(kind, "%dealt.one")}
   %dealt.moved = lshr i64 %dealt.one.key, %digit
   %dealt.digit = and i64 %dealt.moved, 255
   %slot.at = getelementptr i64, ptr %counts, i64 %dealt.digit

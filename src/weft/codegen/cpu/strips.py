@@ -83,7 +83,7 @@ class _Cutter:
 
     def _cut_loop(self, loop: ir.For, chains: _Chains) -> ir.For:
         inner = replace(loop, body=self.cut(loop.body))
-        own = chains.only(_steps(inner))
+        own = chains.only(_accumulators(inner))
         if inner.kind is not SERIAL or not own.inits:
             return inner
         return self._shorten_chains(inner, own)[0]
@@ -105,7 +105,7 @@ class _Cutter:
         body: list[ir.Stmt] = []
         inside: dict[str, int] = dict.fromkeys(chains.names, 0)
         for stmt in loop.body:
-            own = chains.only(_steps(stmt))
+            own = chains.only(_accumulators(stmt))
             if isinstance(stmt, ir.For) and stmt.kind is SERIAL and own.inits:
                 shorter, length = self._shorten_chains(stmt, own)
                 body.append(shorter)
@@ -113,7 +113,7 @@ class _Cutter:
                 length = 1
                 body.append(stmt)
             for name in own.names:
-                inside[name] += length * _turns(stmt, own, name)
+                inside[name] += length * _steps_of_instance(stmt, own, name)
         each = max(inside.values())
         return self._strips(replace(loop, body=tuple(body)), chains, each)
 
@@ -170,18 +170,18 @@ def _width(count: int, most: int) -> int:
     return -(-count // -(-count // most))
 
 
-def _steps(stmt: ir.Stmt) -> set[str]:
+def _accumulators(stmt: ir.Stmt) -> set[str]:
     """The accumulators that a statement steps."""
     inside = ir.walk((stmt,))
     return {s.acc for s, _ in inside if isinstance(s, ir.Accumulate | ir.Assign)}
 
 
-def _turns(stmt: ir.Stmt, chains: _Chains, name: str) -> int:
+def _steps_of_instance(stmt: ir.Stmt, chains: _Chains, name: str) -> int:
     """How often loops that are written out step the same instance."""
     if not isinstance(stmt, ir.For) or stmt.kind is SERIAL:
         return 1
     loops = {var for init in chains.inits if init.acc == name for var, _, _ in init.loops}
-    inner = sum(_turns(s, chains, name) for s in stmt.body if name in _steps(s))
+    inner = sum(_steps_of_instance(s, chains, name) for s in stmt.body if name in _accumulators(s))
     return inner * (1 if stmt.var in loops else stmt.stop.constant - stmt.start.constant)
 
 

@@ -46,11 +46,11 @@ def print_routine(routine: ir.Routine) -> str:
     for p in routine.params:
         lines.append(f"param ${p.name} = b{p.buffer}[{p.element}] in {p.low}..{p.high}")
     lines += [f"reports {code}: {why}" for code, why in routine.checks]
-    lines += _block(routine.body, 0)
+    lines += _block_lines(routine.body, 0)
     return "\n".join(lines) + "\n"
 
 
-def _block(body: tuple[Stmt, ...], depth: int) -> list[str]:
+def _block_lines(body: tuple[Stmt, ...], depth: int) -> list[str]:
     lines: list[str] = []
     for stmt in body:
         inner: tuple[Stmt, ...] | None = None
@@ -61,7 +61,7 @@ def _block(body: tuple[Stmt, ...], depth: int) -> list[str]:
         opening = " {" if inner is not None else ""
         lines.append("  " * depth + statement_text(stmt) + opening)
         if inner is not None:
-            lines += [*_block(inner, depth + 1), "  " * depth + "}"]
+            lines += [*_block_lines(inner, depth + 1), "  " * depth + "}"]
     return lines
 
 
@@ -75,7 +75,9 @@ def statement_text(stmt: Stmt) -> str:
         case ir.Load(name=name, buffer=buffer, address=address, guards=guards, fill=fill):
             condition = _condition(guards, fill)
             where = f" at [{', '.join(map(str, stmt.point))}]" if stmt.point else ""
-            return f"load {name} = b{buffer}[{address}]{condition}{where}{_places(stmt.places)}"
+            return (
+                f"load {name} = b{buffer}[{address}]{condition}{where}{_places_text(stmt.places)}"
+            )
         case ir.LoadRun(name=name, var=var, count=count, buffer=buffer, address=address):
             condition = _condition(stmt.guards, stmt.fill)
             return f"run {name} over {var}={count} = b{buffer}[{address}]{condition}"
@@ -85,7 +87,7 @@ def statement_text(stmt: Stmt) -> str:
             return f"let {name}:{dtype} = {_expression(stmt)}"
         case ir.Init(acc=acc, dtype=dtype, fn=fn, loops=loops, start=start):
             over = ", ".join(f"{var}={count} {kind.value}" for var, count, kind in loops)
-            first = f" from {_scalar(start)}" if start is not None else ""
+            first = f" from {_scalar_text(start)}" if start is not None else ""
             return f"init {acc}:{dtype} {fn} over [{over}]{first}"
         case ir.Accumulate(acc=acc, value=value):
             return f"accumulate {acc} <- {value}"
@@ -100,7 +102,7 @@ def statement_text(stmt: Stmt) -> str:
             lists = [", ".join(part) for part in (names, carries, merged)]
             return f"merge {lists[0]} of {lists[1]} from {sets} as {lists[2]}"
         case ir.Store(buffer=buffer, address=address, value=value, point=point):
-            where = f"at [{', '.join(map(str, point))}]{_places(stmt.places)}"
+            where = f"at [{', '.join(map(str, point))}]{_places_text(stmt.places)}"
             return f"store b{buffer}[{address}] = {value} {where}"
         case ir.Check(name=name, x=x, rule=rule, size=size, number=number, element=element):
             return f"check {name} = {x} {rule} {size} number {number} at {element}"
@@ -117,7 +119,7 @@ def statement_text(stmt: Stmt) -> str:
             return f"words {name} = {seed}, {offset} at {element}"
 
 
-def _places(places: tuple[Place, ...]) -> str:
+def _places_text(places: tuple[Place, ...]) -> str:
     if not places:
         return ""
     return " where " + ", ".join(f"${p.param} = {p.value} below {p.size}" for p in places)
@@ -125,17 +127,17 @@ def _places(places: tuple[Place, ...]) -> str:
 
 def _expression(let: ir.Let) -> str:
     if let.fn == "const":
-        return f"const {_scalar(let.value)}"
+        return f"const {_scalar_text(let.value)}"
     if let.fn == "index":
         return f"index {let.index or constant(0)}"
     return f"{let.fn}({', '.join(let.args)})"
 
 
 def _condition(guards: tuple[Guard, ...], fill: Scalar | None) -> str:
-    return f" if {' and '.join(map(str, guards))} else {_scalar(fill)}" if guards else ""
+    return f" if {' and '.join(map(str, guards))} else {_scalar_text(fill)}" if guards else ""
 
 
-def _scalar(value: Scalar | None) -> str:
+def _scalar_text(value: Scalar | None) -> str:
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -56,7 +56,7 @@ def tiles_function(code: Code, signs: str, features: frozenset[str]) -> str:
     if signs == "bf16":
         operands = ", ".join(["<16 x float>"] * 3)
         code.declared[added] = f"declare <16 x float> @{added}({operands})"
-    code.functions.setdefault(plain, _plain(plain, signs))
+    code.functions.setdefault(plain, _vector_function(plain, signs))
     if FEATURES["bf16" if signs == "bf16" else "i8"] not in features:
         return plain
     instruction = f"llvm.x86.tdp{'bf16ps' if signs == 'bf16' else f'b{signs}d'}"
@@ -277,7 +277,7 @@ def _add_half(kind: str, half: int) -> str:
   store {vector} %both{half}, ptr %sum{half}, align 4"""
 
 
-def _plain(name: str, signs: str) -> str:
+def _vector_function(name: str, signs: str) -> str:
     """The same by vectors: some rows by two vectors of columns."""
     kind = "float" if signs == "bf16" else "i32"
     vector, zero = f"<16 x {kind}>", "zeroinitializer"

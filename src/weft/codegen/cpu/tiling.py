@@ -184,7 +184,7 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
         return _column_tiling(kernel, plan)
     lanes = plan.vector if isinstance(plan, RowPlan) else 1
     vector = contiguous_axis(kernel, strides, lanes)
-    if vector in reduced and _in_order(kernel):
+    if vector in reduced and _keeps_order(kernel):
         vector = None
     if isinstance(plan, MapPlan):
         tile = AxisTiling(plan.unroll, plan.vector)
@@ -204,7 +204,7 @@ def _has_many_rows(kernel: Kernel, along: str) -> bool:
     return math.prod(axis.size for axis in kernel.axes if axis.name != along) >= MANY_ROWS
 
 
-def _in_order(kernel: Kernel) -> bool:
+def _keeps_order(kernel: Kernel) -> bool:
     """Whether a reduction must combine elements one after the other: only sums may be regrouped,
     and not where each of their steps rounds to a narrow float."""
     return any(

@@ -242,7 +242,7 @@ class _Checker:
         around = {loop.var: loop for loop in self._tile_loops}
         for loop in known.tile:
             other = around.get(loop.var)
-            if other is None or other.kind is not loop.kind or not _within(other, loop):
+            if other is None or other.kind is not loop.kind or not _is_loop_within(other, loop):
                 self.wrong("RoutineName", f"{name} has no instance here: {loop.var} is not around")
                 return None
         return known.dtype
@@ -477,7 +477,7 @@ class _Checker:
                 missing = held and kind is LoopKind.LANES and count > 1
             else:
                 own = ir.For(var, constant(0), constant(count), 1, kind, ())
-                missing = loop.kind is not kind or not _within(loop, own)
+                missing = loop.kind is not kind or not _is_loop_within(loop, own)
                 missing |= kind is LoopKind.LANES and _trips(loop) != count
             if missing:
                 self.wrong("RoutineLoop", f"{name} has no instance here: it has {count} over {var}")
@@ -559,7 +559,7 @@ def _trips(loop: ir.For) -> int:
     return loop.stop.constant - loop.start.constant
 
 
-def _within(inner: ir.For, outer: ir.For) -> bool:
+def _is_loop_within(inner: ir.For, outer: ir.For) -> bool:
     """Whether every iteration of a loop is one of another loop over the same variable."""
     return (
         outer.start.constant <= inner.start.constant and inner.stop.constant <= outer.stop.constant

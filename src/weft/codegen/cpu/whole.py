@@ -130,9 +130,9 @@ class _Builder:
         for columns in _cut_columns(op.width, *cut):
             count = op.outer * columns.tiles
             var = f"piece_{len(body)}"
-            tile = _quotient(axis(var) - pieces, columns.tiles, op.outer)
+            tile = _outer_and_inner(axis(var) - pieces, columns.tiles, op.outer)
             inner = self._updates(op, columns, tile)
-            body.append(_for(var, inner, LoopKind.PARALLEL, pieces, pieces + count))
+            body.append(_make_loop(var, inner, LoopKind.PARALLEL, pieces, pieces + count))
             pieces += count
         return pieces, body
 
@@ -140,7 +140,7 @@ class _Builder:
         """All updates of a row of outer axes to some columns, in order."""
         outer, at = tile
         update = outer * op.count + axis("m")
-        column = _column(at, columns)
+        column = _column_index(at, columns)
         element = update * op.width + column
         place = Place("row", "index", op.rows)
         where = (outer * op.rows + param("row")) * op.width + column
@@ -157,7 +157,7 @@ class _Builder:
         inner.append(ir.Store(self.outputs[0], where, stored, point, (place,)))
         inner = _tile_body(inner, columns)
         turn = inner if op.each else [load, *inner]
-        return [_for("m", turn, LoopKind.SERIAL, 0, op.count)]
+        return [_make_loop("m", turn, LoopKind.SERIAL, 0, op.count)]
 
     # -- running reductions ----------------------------------------------------------------------
 
@@ -167,9 +167,9 @@ class _Builder:
         for columns in map(_one_at_a_time, _cut_columns(op.width, self.lanes, 1)):
             count = op.outer * columns.tiles
             var = f"piece_{len(body)}"
-            outer, at = _quotient(axis(var) - pieces, columns.tiles, op.outer)
-            inner = self._running_column(op, outer, _column(at, columns), columns)
-            body.append(_for(var, inner, LoopKind.PARALLEL, pieces, pieces + count))
+            outer, at = _outer_and_inner(axis(var) - pieces, columns.tiles, op.outer)
+            inner = self._running_column(op, outer, _column_index(at, columns), columns)
+            body.append(_make_loop(var, inner, LoopKind.PARALLEL, pieces, pieces + count))
             pieces += count
         return pieces, body
 
@@ -194,7 +194,7 @@ class _Builder:
         ]
         turn = _tile_body(inner, columns)
         init = ir.Init("acc", wide, op.fn, loops, start)
-        return [init, _for("n", turn, LoopKind.SERIAL, 0, op.length)]
+        return [init, _make_loop("n", turn, LoopKind.SERIAL, 0, op.length)]
 
     # -- sorting ---------------------------------------------------------------------------------
 
@@ -210,12 +210,12 @@ class _Builder:
             row = axis(var) * rows + axis("r")
             x, (out, work) = self.inputs[0], self.outputs
             sort = ir.Sort(x, out, work, row, axis(var), op.length, op.count, op.descending)
-            inner = _for("r", [sort], LoopKind.SERIAL, 0, height)
-            body.append(_for(var, [inner], LoopKind.PARALLEL, first, first + count))
+            inner = _make_loop("r", [sort], LoopKind.SERIAL, 0, height)
+            body.append(_make_loop(var, [inner], LoopKind.PARALLEL, first, first + count))
         return full + (full * rows < op.outer), body
 
 
-def _quotient(number: Expr, inner: int, outer: int) -> tuple[Expr, Expr]:
+def _outer_and_inner(number: Expr, inner: int, outer: int) -> tuple[Expr, Expr]:
     """A flat number as (outer, inner)."""
     if outer == 1:
         return constant(0), number
@@ -224,7 +224,7 @@ def _quotient(number: Expr, inner: int, outer: int) -> tuple[Expr, Expr]:
     return number // inner, number % inner
 
 
-def _column(tile: Expr, columns: _Columns) -> Expr:
+def _column_index(tile: Expr, columns: _Columns) -> Expr:
     """The column of a tile that the loops `v` and `l` stand at."""
     found = tile * columns.extent + columns.start
     found = found + axis("v") * columns.lanes if columns.vectors > 1 else found
@@ -234,12 +234,12 @@ def _column(tile: Expr, columns: _Columns) -> Expr:
 def _tile_body(body: list[ir.Stmt], columns: _Columns) -> list[ir.Stmt]:
     """The body in the lanes and vectors of a tile of columns."""
     if columns.lanes > 1:
-        body = [_for("l", body, LoopKind.LANES, 0, columns.lanes)]
+        body = [_make_loop("l", body, LoopKind.LANES, 0, columns.lanes)]
     if columns.vectors > 1:
         kind = LoopKind.UNROLLED if columns.lanes > 1 else LoopKind.SERIAL
-        body = [_for("v", body, kind, 0, columns.vectors)]
+        body = [_make_loop("v", body, kind, 0, columns.vectors)]
     return body
 
 
-def _for(var: str, body: Sequence[ir.Stmt], kind: LoopKind, first: int, last: int) -> ir.For:
+def _make_loop(var: str, body: Sequence[ir.Stmt], kind: LoopKind, first: int, last: int) -> ir.For:
     return ir.For(var, constant(first), constant(last), 1, kind, tuple(body))

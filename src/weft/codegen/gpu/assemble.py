@@ -25,7 +25,7 @@ def kernel_code(
         block=(kernel.threads, 1, 1),
         cluster=(kernel.cluster, 1, 1),
         shared_bytes=kernel.shared_bytes,
-        tensor_maps=tuple(_map(found) for found in kernel.maps),
+        tensor_maps=tuple(_tensor_map(found) for found in kernel.maps),
         reports=kernel.reports,
         waits=kernel.waits,
         checks=checks,
@@ -34,7 +34,7 @@ def kernel_code(
     )
 
 
-def _map(found: ir.TensorMap) -> TensorMap:
+def _tensor_map(found: ir.TensorMap) -> TensorMap:
     size, window = found.dtype.storage_bytes, found.window
     return TensorMap(
         buffer=found.buffer,

@@ -124,8 +124,8 @@ class _Block:
         used = moved = 0
         for (_, size), parts in self.touched.items():
             elements = np.sort(np.concatenate(parts))
-            used += size * _distinct(elements)
-            moved += SECTOR * _distinct(elements * size // SECTOR)
+            used += size * _count_distinct(elements)
+            moved += SECTOR * _count_distinct(elements * size // SECTOR)
         return Traffic(used, moved)
 
     def follow(self, body: tuple[ir.Stmt, ...], active: NDArray[np.bool_]) -> None:
@@ -245,7 +245,7 @@ class _Block:
         return found
 
 
-def _distinct(ordered: NDArray[np.int64]) -> int:
+def _count_distinct(ordered: NDArray[np.int64]) -> int:
     """How many numbers there are of some in order."""
     return int(np.count_nonzero(np.diff(ordered))) + bool(ordered.size)
 

@@ -68,7 +68,7 @@ class Cubin:
     """What it was assembled from, where somebody wants to read it."""
 
 
-def packed(cubin: Cubin) -> bytes:
+def pack_cubin(cubin: Cubin) -> bytes:
     """A cubin and what the compiler said about it."""
     return json.dumps(asdict(cubin.report)).encode() + b"\n" + cubin.code
 
@@ -96,40 +96,40 @@ def compile_cuda(source: str, arch: str, *, to_read: bool = False) -> Cubin:
     nvrtc = _nvrtc()
     if arch not in ARCHITECTURES:
         raise InternalError(f"there is no architecture {arch}")
-    program = _check(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
+    program = _check_status(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     try:
         wanted = (f"-arch={arch}", *_OPTIONS, *(("-lineinfo",) if to_read else ()))
         options = [option.encode() for option in wanted]
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        log = _text(nvrtc, program)
+        log = _program_log(nvrtc, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise InternalError(f"generated CUDA does not compile for {arch}:\n{log}")
-        size = _check(nvrtc.nvrtcGetCUBINSize(program))
+        size = _check_status(nvrtc.nvrtcGetCUBINSize(program))
         code = b"\0" * size
-        _check(nvrtc.nvrtcGetCUBIN(program, code))
+        _check_status(nvrtc.nvrtcGetCUBIN(program, code))
         ptx = _ptx(nvrtc, program) if to_read else ""
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     return Cubin(arch, code, log, read_log(log), ptx)
 
 
-def _check(answer: tuple[Any, ...]) -> Any:
+def _check_status(answer: tuple[Any, ...]) -> Any:
     status, *rest = answer
     if int(status) != 0:
         raise InternalError(f"NVRTC answered {status}")
     return rest[0] if rest else None
 
 
-def _text(nvrtc: Any, program: Any) -> str:
-    size = _check(nvrtc.nvrtcGetProgramLogSize(program))
+def _program_log(nvrtc: Any, program: Any) -> str:
+    size = _check_status(nvrtc.nvrtcGetProgramLogSize(program))
     log: bytes = b"\0" * size
-    _check(nvrtc.nvrtcGetProgramLog(program, log))
+    _check_status(nvrtc.nvrtcGetProgramLog(program, log))
     return log.rstrip(b"\0").decode(errors="replace")
 
 
 def _ptx(nvrtc: Any, program: Any) -> str:
-    text: bytes = b"\0" * _check(nvrtc.nvrtcGetPTXSize(program))
-    _check(nvrtc.nvrtcGetPTX(program, text))
+    text: bytes = b"\0" * _check_status(nvrtc.nvrtcGetPTXSize(program))
+    _check_status(nvrtc.nvrtcGetPTX(program, text))
     return text.rstrip(b"\0").decode(errors="replace")
 
 
@@ -156,5 +156,5 @@ def architecture(target: Target, device: tuple[int, int] | None) -> str:
 def version() -> tuple[int, int]:
     """The compiler's version: part of every cache key."""
     status, major, minor = _nvrtc().nvrtcVersion()
-    _check((status,))
+    _check_status((status,))
     return int(major), int(minor)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from weft.codegen.gpu.compile import compile_cuda, packed
+from weft.codegen.gpu.compile import compile_cuda, pack_cubin
 from weft.foundation.errors import WeftError
 from weft.foundation.pipes import receive, send
 
@@ -17,7 +17,7 @@ def main() -> None:
         except EOFError:
             return
         try:
-            code = packed(compile_cuda(source, arch))
+            code = pack_cubin(compile_cuda(source, arch))
         except WeftError:
             # Whoever sent it compiles it as well, and gets the reason.
             code = b""

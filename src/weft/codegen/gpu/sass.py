@@ -99,10 +99,10 @@ def available() -> bool:
 
 def check(code: Sequence[Instruction], wanted: Sequence[str] = ()) -> list[Finding]:
     """What is wrong with a kernel's machine code; `wanted` instructions must be there."""
-    return list(_check(code, wanted))
+    return list(_instruction_findings(code, wanted))
 
 
-def _check(code: Sequence[Instruction], wanted: Sequence[str]) -> Iterator[Finding]:
+def _instruction_findings(code: Sequence[Instruction], wanted: Sequence[str]) -> Iterator[Finding]:
     roots = [instruction.root for instruction in code]
     for name in wanted:
         if name not in roots:

@@ -76,19 +76,19 @@ def build_accepted(job: Job[Plan], name: str) -> ir.Kernel:
     """The same for a job that was accepted."""
     template = template_for(job.plan)
     if template is None:
-        raise InternalError(f"no GPU template carries out a {_kind(job.plan)}")
+        raise InternalError(f"no GPU template carries out a {_plan_kind(job.plan)}")
     return template.build(job, name)
 
 
 def _findings(job: Job[Plan]) -> list[Finding]:
     template = template_for(job.plan)
     if template is None:
-        why = f"no GPU template carries out this {_kind(job.plan)}"
+        why = f"no GPU template carries out this {_plan_kind(job.plan)}"
         found = [refuse("PlanNotSupported", why)]
     else:
         found = template.accepts(job)
     return [Finding(f.code, f"kernel {job.kernel.name}", f.why, f.hint) for f in found]
 
 
-def _kind(plan: Plan) -> str:
+def _plan_kind(plan: Plan) -> str:
     return f"{plan.arch} MmaPlan" if isinstance(plan, MmaPlan) else type(plan).__name__

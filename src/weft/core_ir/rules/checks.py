@@ -52,7 +52,7 @@ def normal_axes(axes: Sequence[int], rank: int, opcode: str) -> tuple[int, ...]:
                 f"axis {axis} of {opcode} is out of range; a tensor of rank {rank} has {allowed}",
                 suggest.likely_axis(axis, rank),
             )
-    return _distinct(axes, tuple(axis % rank for axis in axes), opcode)
+    return _check_distinct(axes, tuple(axis % rank for axis in axes), opcode)
 
 
 def new_axes(axes: Sequence[int], rank: int, opcode: str) -> tuple[int, ...]:
@@ -66,10 +66,10 @@ def new_axes(axes: Sequence[int], rank: int, opcode: str) -> tuple[int, ...]:
                 f"{result_rank} and axes [{-result_rank}, {result_rank})",
                 suggest.likely_axis(axis, result_rank),
             )
-    return tuple(sorted(_distinct(axes, tuple(axis % result_rank for axis in axes), opcode)))
+    return tuple(sorted(_check_distinct(axes, tuple(axis % result_rank for axis in axes), opcode)))
 
 
-def _distinct(axes: Sequence[int], normal: tuple[int, ...], opcode: str) -> tuple[int, ...]:
+def _check_distinct(axes: Sequence[int], normal: tuple[int, ...], opcode: str) -> tuple[int, ...]:
     seen: set[int] = set()
     for axis in normal:
         if axis in seen:

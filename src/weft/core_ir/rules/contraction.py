@@ -87,19 +87,19 @@ def windows(
             "Custom([[0, 0], [0, 0]]) pads nothing",
         )
     return (
-        _window("height", input_shape[1], filter_shape[0], strides[0], padding, 0),
-        _window("width", input_shape[2], filter_shape[1], strides[1], padding, 1),
+        _make_window("height", input_shape[1], filter_shape[0], strides[0], padding, 0),
+        _make_window("width", input_shape[2], filter_shape[1], strides[1], padding, 1),
     )
 
 
-def _window(
+def _make_window(
     name: str, size: int, kernel: int, stride: int, padding: Padding, position: int
 ) -> Window:
     if kernel < 1:
         raise SpecViolation(
             "E3006", f"the filter has {name} {kernel}", "a kernel has at least one element"
         )
-    low, high = _around(size, kernel, stride, padding, position)
+    low, high = _padding_around(size, kernel, stride, padding, position)
     free = size + low + high - kernel
     if free < 0 and padding.kind == "Same":
         return Window(kernel, stride, low, high, 0)
@@ -112,7 +112,7 @@ def _window(
     return Window(kernel, stride, low, high, free // stride + 1)
 
 
-def _around(
+def _padding_around(
     size: int, kernel: int, stride: int, padding: Padding, position: int
 ) -> tuple[int, int]:
     if padding.kind == "Valid":

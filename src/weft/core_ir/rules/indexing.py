@@ -42,12 +42,12 @@ def sliced(attributes: Attributes, shape: Shape) -> list[Range]:
             f"give each {len(shape)} entries",
         )
     return [
-        _range(axis, dim, *bounds)
+        _check_range(axis, dim, *bounds)
         for axis, (dim, bounds) in enumerate(zip(shape, zip(*lists, strict=True), strict=True))
     ]
 
 
-def _range(axis: int, dim: int, start: int, end: int, step: int) -> Range:
+def _check_range(axis: int, dim: int, start: int, end: int, step: int) -> Range:
     if step < 1:
         which = "zero" if step == 0 else "negative"
         raise SpecViolation(

@@ -18,7 +18,7 @@ from weft.driver.artifact.kernels import (
     make_artifact,
     slot_of,
 )
-from weft.driver.artifact.steps import StepList, aligned
+from weft.driver.artifact.steps import StepList, align_bytes
 from weft.driver.stages.bodies import CompiledBody, Use
 from weft.foundation.functions import broken_rule
 from weft.memory.ir import BufferMap
@@ -93,9 +93,9 @@ class Assembler:
         own: dict[str, BufferSlot] = {}
         if number:
             # What is the same in every turn of a loop is made before it, in memory of its own.
-            for name in made_once(module, unit.buffer_map, _plain(unit)):
-                own[name] = BufferSlot("arena", 0, aligned(arena), module.tensors[name].bytes)
-                arena = aligned(arena) + own[name].bytes
+            for name in made_once(module, unit.buffer_map, _kernels_without_reports(unit)):
+                own[name] = BufferSlot("arena", 0, align_bytes(arena), module.tensors[name].bytes)
+                arena = align_bytes(arena) + own[name].bytes
             module = _with_first(module, own)
 
         def place(name: str) -> BufferSlot:
@@ -127,7 +127,7 @@ class Assembler:
         # Bodies of branches and loops are entered or not, and have other memory each time.
         kept: Mapping[str, int] = {}
         if self.keeps and number == 0:
-            kept = kept_results(unit.module, unit.buffer_map, _plain(unit))
+            kept = kept_results(unit.module, unit.buffer_map, _kernels_without_reports(unit))
 
         def slot(name: str) -> BufferSlot:
             found = slot_of(name, unit.buffer_map)
@@ -181,7 +181,7 @@ def build_artifact(
     return replace(made, bodies=len(numbers) + 1, counters=control.counters)
 
 
-def _plain(unit: Unit) -> set[str]:
+def _kernels_without_reports(unit: Unit) -> set[str]:
     """The kernels that have machine code and report nothing."""
     return {
         kernel.name
@@ -224,13 +224,13 @@ def _sites_of(kernel: Kernel, unit: Unit, asked: Callable[[Op], bool]) -> tuple[
         return ()
     ids = set(unit.module.origin.get(kernel.name, ()))
     return tuple(
-        _told(found, unit.program, unit.body, unit)
+        _site_of(found, unit.program, unit.body, unit)
         for found in unit.body.body
         if found.id in ids and asked(found.op)
     )
 
 
-def _told(found: Instruction, program: Program, body: Body, unit: Unit) -> Site:
+def _site_of(found: Instruction, program: Program, body: Body, unit: Unit) -> Site:
     """An instruction as errors name it: one that a composite op became as that op."""
     guard = unit.guards.get((body.label, found.id))
     return guard or Site(program.named(body, found), program.line(body, found))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from weft.driver.artifact.steps import ALIGNMENT, StepList, aligned, moved
+from weft.driver.artifact.steps import ALIGNMENT, StepList, align_bytes, shift_step
 from weft.driver.stages.bodies import CompiledBody, Use, carried
 from weft.foundation.errors import InternalError
 from weft.ptir.ir import Region
@@ -154,7 +154,7 @@ class _Site:
     ) -> None:
         self.control, self.label, self.where, self.steps = control, label, where, steps
         self.operands, self.results = operands, results
-        self.top = aligned(steps.arena)
+        self.top = align_bytes(steps.arena)
 
     # -- ops -------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class _Site:
             self.begin(body, carries, frame)
         head = self.steps.here
         # What all turns have in common stays while the condition is computed.
-        place = aligned(frame + body.arena) if body.once else frame
+        place = align_bytes(frame + body.arena) if body.once else frame
         self.begin(cond, carries, place)
         made = self.put(cond, carries, place)
         self.steps.copy(made[0], flag, 1, self.label)
@@ -225,7 +225,7 @@ class _Site:
     def memory(self, size: int) -> BufferSlot:
         """Memory of the frame that nothing else of the op uses."""
         found = BufferSlot("arena", 0, self.top, size)
-        self.top = aligned(self.top + max(size, 1))
+        self.top = align_bytes(self.top + max(size, 1))
         return found
 
     def _result(self, number: int, kind: TensorType) -> BufferSlot:
@@ -291,7 +291,7 @@ class _Site:
         for step in body.steps[: body.once]:
             if not isinstance(step, Launch):
                 raise InternalError(f"{self.label}: what turns have in common is kernels")
-            slots = [_bound(body.slots[n], inputs, {}, frame) for n in step.buffers]
+            slots = [_slot_outside(body.slots[n], inputs, {}, frame) for n in step.buffers]
             self.steps.append(replace(step, buffers=tuple(map(self.steps.number, slots))))
 
     def put(
@@ -305,13 +305,13 @@ class _Site:
         `targets`, by result, or wherever it makes them."""
         targets = targets or {}
         outputs = self._outputs(body, frame, targets)
-        slots = [_bound(slot, inputs, outputs, frame) for slot in body.slots]
+        slots = [_slot_outside(slot, inputs, outputs, frame) for slot in body.slots]
         self.steps.append(Enter(body.number, self.label, self.where))
         numbers = [self.steps.number(slot) for slot in slots]
         by = self.steps.here - body.once
         for step in body.steps[body.once :]:
-            self.steps.append(moved(step, numbers, by))
-        made = [_bound(place, inputs, outputs, frame) for place in body.places]
+            self.steps.append(shift_step(step, numbers, by))
+        made = [_slot_outside(place, inputs, outputs, frame) for place in body.places]
         for n, target in targets.items():
             self.steps.copy(made[n], target, body.results[n].bytes, self.label)
             made[n] = target
@@ -321,14 +321,14 @@ class _Site:
         self, body: AssembledBody, frame: int, targets: Mapping[int, BufferSlot]
     ) -> dict[int, BufferSlot]:
         """The memory of what a body computes, by result."""
-        end = aligned(frame + body.arena)
+        end = align_bytes(frame + body.arena)
         found = {}
         for n, place in enumerate(body.places):
             if _is_output(place) and n in targets:
                 found[n] = targets[n]
             elif _is_output(place):
                 found[n] = BufferSlot("arena", 0, end, place.bytes)
-                end = aligned(end + max(place.bytes, 1))
+                end = align_bytes(end + max(place.bytes, 1))
         self.top = max(self.top, end)
         return found
 
@@ -346,7 +346,8 @@ class _WrittenOut:
         self.site, self.body, self.carries = site, body, carries
         self.count = count = len(carries)
         self.slices = [
-            None if _fits(kind) else site.memory(kind.bytes) for kind in body.parameters[count:]
+            None if _is_aligned(kind) else site.memory(kind.bytes)
+            for kind in body.parameters[count:]
         ]
         """Memory for slices that kernels could not read where they lie."""
         self.spare = {
@@ -358,7 +359,9 @@ class _WrittenOut:
         self.stacked = {
             body.passed[n]: n
             for n in range(len(body.results) - 1, count - 1, -1)
-            if n in site.results and body.passed.get(n, count) < count and _fits(body.results[n])
+            if n in site.results
+            and body.passed.get(n, count) < count
+            and _is_aligned(body.results[n])
         }
         """Carries that are stacked as a turn finds them: by which result."""
 
@@ -398,7 +401,10 @@ class _WrittenOut:
         found = {
             n: self._piece(site.results[n], kind, turn)
             for n, kind in enumerate(body.results)
-            if n >= self.count and n in site.results and _is_output(body.places[n]) and _fits(kind)
+            if n >= self.count
+            and n in site.results
+            and _is_output(body.places[n])
+            and _is_aligned(kind)
         }
         taken = set[BufferSlot]()
         for n, spare in self.spare.items():
@@ -418,27 +424,27 @@ class _WrittenOut:
         return found
 
 
-def _fits(kind: TensorType) -> bool:
+def _is_aligned(kind: TensorType) -> bool:
     """Whether each piece of a stack lies as kernels expect their tensors to."""
     return kind.bytes % ALIGNMENT == 0
 
 
-def _bound(
+def _slot_outside(
     slot: BufferSlot, inputs: Sequence[BufferSlot], outputs: Mapping[int, BufferSlot], frame: int
 ) -> BufferSlot:
     """A slot of a body as one of the body around it."""
     match slot.space:
         case "input":
-            return _within(inputs[slot.number], slot)
+            return _slot_within(inputs[slot.number], slot)
         case "output":
-            return _within(outputs[slot.number], slot)
+            return _slot_within(outputs[slot.number], slot)
         case "arena":
             return replace(slot, offset=slot.offset + frame)
         case _:
             return slot
 
 
-def _within(whole: BufferSlot, part: BufferSlot) -> BufferSlot:
+def _slot_within(whole: BufferSlot, part: BufferSlot) -> BufferSlot:
     """Part of a parameter or a result, in the memory that this one has."""
     if not part.offset:
         return whole

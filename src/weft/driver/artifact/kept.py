@@ -37,7 +37,7 @@ def kept_results(
     have machine code and report nothing; `given_as` are the roles of what stays the same."""
     tensors = module.tensors
     sources = {name for name, tensor in tensors.items() if tensor.role in given_as}
-    alone = _alone(module, buffer_map, plain)
+    alone = _tensors_alone(module, buffer_map, plain)
     found: dict[str, int] = {}
     for kernel in module.kernels:
         made = {output.tensor for output in kernel.outputs}
@@ -59,7 +59,7 @@ def made_once(module: Module, buffer_map: BufferMap, plain: Collection[str]) -> 
     return kept_results(module, buffer_map, plain, _STAYS).keys()
 
 
-def _alone(module: Module, buffer_map: BufferMap, plain: Collection[str]) -> set[str]:
+def _tensors_alone(module: Module, buffer_map: BufferMap, plain: Collection[str]) -> set[str]:
     """The tensors of the arena that have their memory for themselves while they live, are written
     by one kernel, and touched by kernels that have machine code alone."""
     found = {n for n, ref in buffer_map.refs.items() if ref.buffer.space is Space.ARENA}

@@ -19,7 +19,7 @@ from weft.runtime.artifact import (
 ALIGNMENT = 128
 
 
-def aligned(size: int) -> int:
+def align_bytes(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -63,7 +63,7 @@ class StepList:
             self.append(CopyBuffer(self.number(source), self.number(target), size, label))
 
 
-def moved(step: Step, numbers: list[int], by: int) -> Step:
+def shift_step(step: Step, numbers: list[int], by: int) -> Step:
     """A step over other slots, in a list in which it stands so much further down."""
     match step:
         case Launch(buffers=buffers):

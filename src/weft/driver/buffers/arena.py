@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 ALIGNMENT = 64
 
 
-def aligned(count: int) -> int:
+def align_bytes(count: int) -> int:
     """A number of bytes, rounded up to the alignment."""
     return -(-count // ALIGNMENT) * ALIGNMENT
 
@@ -32,7 +32,7 @@ class Arena:
 
     def take(self, count: int) -> int:
         """The offset of a new block; an empty one takes no space."""
-        size = aligned(count)
+        size = align_bytes(count)
         if not size:
             return 0
         self.in_use += size
@@ -52,7 +52,7 @@ class Arena:
 
     def give(self, offset: int, count: int) -> None:
         """Free a block that was taken with the same size."""
-        size = aligned(count)
+        size = align_bytes(count)
         if not size:
             return
         self.in_use -= size

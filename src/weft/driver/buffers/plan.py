@@ -29,8 +29,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from weft.driver.buffers.arena import ALIGNMENT, Arena, aligned
-from weft.driver.buffers.views import MOVES, View, is_dense, moved, whole
+from weft.driver.buffers.arena import ALIGNMENT, Arena, align_bytes
+from weft.driver.buffers.views import MOVES, View, is_dense, move_view, whole_view
 from weft.foundation.errors import InternalError, UserError
 from weft.ptir.ir import Body, ElementRef, Instruction, Operand, Program, Ref, operand_type
 from weft.ptir.literal import TensorLiteral
@@ -107,7 +107,7 @@ class BufferPlan:
     @property
     def total_bytes(self) -> int:
         """What the arena would take if no byte were used twice, but inside regions."""
-        own = sum(aligned(buffer.bytes) for buffer in self.buffers if buffer.in_arena)
+        own = sum(align_bytes(buffer.bytes) for buffer in self.buffers if buffer.in_arena)
         return own + sum(scratch.bytes for scratch in self.scratch.values())
 
     @property
@@ -122,7 +122,7 @@ class BufferPlan:
     def views(self, operand: Operand) -> tuple[View, ...]:
         """Where an operand lies: a view for each of its tensors."""
         if isinstance(operand, TensorLiteral):
-            return (whole(self._constants[operand], operand.type),)
+            return (whole_view(self._constants[operand], operand.type),)
         return _select(operand, self.values, self.types)
 
     @cached_property
@@ -168,7 +168,7 @@ class _Use:
     carries: range
 
 
-def _uses(instruction: Instruction) -> list[_Use]:
+def _region_uses(instruction: Instruction) -> list[_Use]:
     """The regions of an instruction, in the order of the op's attributes."""
     op, count = instruction.op, len(instruction.operands)
     if isinstance(op, While):
@@ -181,7 +181,7 @@ def _uses(instruction: Instruction) -> list[_Use]:
 def _innermost_first(program: Program) -> list[_Use]:
     """Every region the entry function runs, after those that it runs itself."""
     order: dict[_Use, None] = {}
-    stack = [(use, False) for i in program.main.body for use in _uses(i)]
+    stack = [(use, False) for i in program.main.body for use in _region_uses(i)]
     while stack:
         use, leaving = stack.pop()
         if leaving:
@@ -189,7 +189,7 @@ def _innermost_first(program: Program) -> list[_Use]:
         elif use not in order:
             stack.append((use, True))
             body = program.regions_by_id[use.region].body
-            stack += [(inner, False) for instruction in body for inner in _uses(instruction)]
+            stack += [(inner, False) for instruction in body for inner in _region_uses(instruction)]
     return list(order)
 
 
@@ -263,13 +263,13 @@ class _Planner:
 
     def _new(self, kind: TensorType, role: Role, first: int) -> View:
         self.drafts.append(_Draft(role, kind.bytes, first, first))
-        return whole(len(self.drafts) - 1, kind)
+        return whole_view(len(self.drafts) - 1, kind)
 
     def _constant(self, literal: TensorLiteral) -> View:
         if literal not in self.constants:
             self.constants[literal] = len(self.drafts)
             self.drafts.append(_Draft(Role.CONSTANT, literal.type.bytes, -1, -1, literal))
-        return whole(self.constants[literal], literal.type)
+        return whole_view(self.constants[literal], literal.type)
 
     def _read(self, operand: Operand, position: int) -> tuple[View, ...]:
         if isinstance(operand, TensorLiteral):
@@ -296,13 +296,13 @@ class _Planner:
         if isinstance(op, Constant):
             return self._constant(op.value) if instruction.id not in self.returned_ids else None
         if isinstance(op, MOVES):
-            source = _tensor(operand_type(instruction.operands[0], self.types))
-            return moved(op, operands[0][0], source, _tensor(instruction.output))
+            source = _expect_tensor(operand_type(instruction.operands[0], self.types))
+            return move_view(op, operands[0][0], source, _expect_tensor(instruction.output))
         return None
 
     def _will_do(self, instruction: Instruction, view: View) -> bool:
         """Whether the result may stay where it lies."""
-        kind, draft = _tensor(instruction.output), self.drafts[view.buffer]
+        kind, draft = _expect_tensor(instruction.output), self.drafts[view.buffer]
         if instruction.id in self.returned_ids:
             return draft.in_arena and kind.bytes == draft.bytes and is_dense(view, kind)
         return instruction.id not in self.dense_ids or is_dense(view, kind)
@@ -335,7 +335,7 @@ class _Planner:
             for draft in born.get(position, ()):
                 draft.offset = arena.take(draft.bytes)
             if position < self.end and self.body.body[position].op.regions:
-                plans = tuple(self.plans[use] for use in _uses(self.body.body[position]))
+                plans = tuple(self.plans[use] for use in _region_uses(self.body.body[position]))
                 size = max(plan.peak_bytes for plan in plans)
                 scratch[position] = Scratch(arena.take(size), size, plans)
                 arena.give(scratch[position].offset, size)
@@ -358,7 +358,7 @@ def _select(
     return views[before : before + counts[operand.index]]
 
 
-def _tensor(kind: ValueType) -> TensorType:
+def _expect_tensor(kind: ValueType) -> TensorType:
     if isinstance(kind, TupleType):
         raise InternalError(f"the tuple {kind} cannot be moved as one tensor")
     return kind

@@ -32,7 +32,7 @@ def _dense_strides(kind: TensorType) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def whole(buffer: int, kind: TensorType) -> View:
+def whole_view(buffer: int, kind: TensorType) -> View:
     """A tensor that fills a buffer from its beginning."""
     return View(buffer, 0, _dense_strides(kind))
 
@@ -46,7 +46,7 @@ def is_dense(view: View, kind: TensorType) -> bool:
     return all(dim == 1 or found == dense for dim, found, dense in wanted)
 
 
-def moved(op: Op, view: View, source: TensorType, result: TensorType) -> View | None:
+def move_view(op: Op, view: View, source: TensorType, result: TensorType) -> View | None:
     """Where the result of an op that computes nothing lies; None where it must be copied."""
     match op:
         case StopGradient() | Barrier():

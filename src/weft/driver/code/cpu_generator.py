@@ -149,7 +149,7 @@ GENERATOR = Generator(
         ),
         Stage(
             "llvm", "ll",
-            enter=lambda c: cpu_kernels.print_module(c["cpu"], c.target.features),
+            enter=lambda c: cpu_kernels.print_llvm(c["cpu"], c.target.features),
             verify=lambda c: cpu_kernels.check_sources(
                 c["llvm"], c["cpu"], not {"cpu", "llvm"}.isdisjoint(c.overrides)
             ),

@@ -131,7 +131,7 @@ def read_module(
     return replace(made, routines={symbol: read[symbol] for symbol in made.routines})
 
 
-def print_module(code: CpuCode, features: frozenset[str] = frozenset()) -> LlvmCode:
+def print_llvm(code: CpuCode, features: frozenset[str] = frozenset()) -> LlvmCode:
     """The LLVM IR of every distinct kernel, for a machine with these features."""
     return LlvmCode(
         {symbol: emit_module([code.routines[symbol]], "", features) for symbol in code.routines}

@@ -23,7 +23,7 @@ Array = NDArray[Any]
 _HERE: Final = "cpu"
 
 
-def _facts(target: Target) -> tuple[str, ...]:
+def _target_facts(target: Target) -> tuple[str, ...]:
     return code_facts(None if target.is_here else target.code)
 
 
@@ -57,4 +57,4 @@ def _new_state(kind: TensorType) -> Array:
     return zero_tensor(kind.dtype.name, kind.static_shape)
 
 
-LINKER = Linker(facts=_facts, link=link, new_state=_new_state)
+LINKER = Linker(facts=_target_facts, link=link, new_state=_new_state)

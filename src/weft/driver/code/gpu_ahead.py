@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.compile import Cubin, compile_cuda, packed, version
+from weft.codegen.gpu.compile import Cubin, compile_cuda, pack_cubin, version
 from weft.codegen.gpu.spelling.print import cuda
 from weft.driver.code import gpu_kernels
 from weft.driver.code.gpu_kernels import (
     PROCESS,
     CudaCode,
     Lowering,
-    key_of,
     message_of,
+    source_key,
     unpacked,
 )
 from weft.driver.code.plans import Built, Tell
@@ -99,7 +99,7 @@ class Ahead:
 
     def _add(self, source: str) -> bool:
         """Have a source compiled; whether it is not kept on disk."""
-        if unpacked(cache.load(key_of(source, self.arch)), self.arch) is not None:
+        if unpacked(cache.load(source_key(source, self.arch)), self.arch) is not None:
             return False
         self._sources.append(source)
         self._workers.add(message_of(source, self.arch))
@@ -116,7 +116,7 @@ class Ahead:
     def finished(self) -> dict[str, Cubin]:
         """The machine code of every source that was not kept on disk, which it is then."""
         sources, self._sources = self._sources, []
-        answers = self._workers.finish(lambda n: packed(compile_cuda(sources[n], self.arch)))
+        answers = self._workers.finish(lambda n: pack_cubin(compile_cuda(sources[n], self.arch)))
         self._workers = Workers(PROCESS)
         found = {s: unpacked(data, self.arch) for s, data in zip(sources, answers, strict=True)}
         made = {
@@ -124,7 +124,7 @@ class Ahead:
             for source, cubin in found.items()
         }
         for source, cubin in made.items():
-            cache.save(key_of(source, self.arch), packed(cubin))
+            cache.save(source_key(source, self.arch), pack_cubin(cubin))
         self.made |= made
         return made
 

@@ -121,7 +121,7 @@ def _lower(compilation: Compilation) -> GpuModule:
 def _print(compilation: Compilation) -> gpu_kernels.CudaCode:
     ahead: Ahead | None = compilation.ahead
     printed = () if ahead is None else (GpuModule(ahead.kernels), ahead.printed)
-    return gpu_kernels.print_module(compilation["gpu"], *printed)
+    return gpu_kernels.print_cuda(compilation["gpu"], *printed)
 
 
 def _wait_for_one_another(read: GpuModule, made: GpuModule, compilation: Compilation) -> None:

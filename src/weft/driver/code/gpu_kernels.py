@@ -14,7 +14,7 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.chain import BOTH, Neighbours, chained
-from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, packed, version
+from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, pack_cubin, version
 from weft.codegen.gpu.ir.module import GpuModule, Launch
 from weft.codegen.gpu.products import grouped, outer
 from weft.codegen.gpu.spelling.print import cuda
@@ -274,7 +274,7 @@ def _check_launch(kernel: Kernel, code: GpuModule) -> None:
         )
 
 
-def print_module(
+def print_cuda(
     code: GpuModule, before: GpuModule | None = None, printed: CudaCode | None = None
 ) -> CudaCode:
     """The CUDA text of every distinct kernel; that of those which were there `before` is known."""
@@ -289,7 +289,7 @@ def print_module(
 def compile_sources(code: CudaCode, arch: str) -> Cubins:
     """Machine code, from the disk where it is there."""
     made = Cubins(arch)
-    keys = {symbol: key_of(source, arch) for symbol, source in code.sources.items()}
+    keys = {symbol: source_key(source, arch) for symbol, source in code.sources.items()}
     missing = []
     for symbol, key in keys.items():
         found = unpacked(cache.load(key), arch)
@@ -300,13 +300,13 @@ def compile_sources(code: CudaCode, arch: str) -> Cubins:
             made.reused += 1
     fresh = compile_all([code.sources[symbol] for symbol in missing], arch)
     for symbol, cubin in zip(missing, fresh, strict=True):
-        cache.save(keys[symbol], packed(cubin))
+        cache.save(keys[symbol], pack_cubin(cubin))
         made.cubins[symbol] = cubin
         made.compiled += 1
     return made
 
 
-def key_of(source: str, arch: str) -> str:
+def source_key(source: str, arch: str) -> str:
     """Under which a source's machine code is kept."""
     return cache.key_of(source, arch, ".".join(map(str, version())))
 
@@ -336,7 +336,7 @@ def worth(count: int) -> int:
 
 def _by_processes(sources: Sequence[str], arch: str, processes: int) -> list[Cubin]:
     def own(number: int) -> bytes:
-        return packed(compile_cuda(sources[number], arch))
+        return pack_cubin(compile_cuda(sources[number], arch))
 
     messages = [message_of(source, arch) for source in sources]
     answers = shared_out(messages, own, PROCESS, processes)

@@ -28,7 +28,7 @@ def arch_for(target: Target) -> str:
     return architecture(target, driver.compute_capability() if target.is_here else None)
 
 
-def _facts(target: Target) -> tuple[str, ...] | None:
+def _target_facts(target: Target) -> tuple[str, ...] | None:
     try:
         compiler = ".".join(map(str, version()))
     except Unimplemented:
@@ -53,4 +53,4 @@ def _new_state(kind: TensorType) -> Array:
     return state_tensor(kind.dtype.name, kind.static_shape)
 
 
-LINKER = Linker(facts=_facts, link=link, new_state=_new_state)
+LINKER = Linker(facts=_target_facts, link=link, new_state=_new_state)

@@ -39,7 +39,7 @@ def check_edited(
 ) -> None:
     """Refuse kernels that differ from those that were made, and in which threads do not wait for
     one another; warn of those of which that is not known."""
-    tensors = _tensors(read, module)
+    tensors = _tensors_by_kernel(read, module)
     for symbol, kernel in read.kernels.items():
         if kernel == made.kernels.get(symbol) or symbol not in tensors:
             continue
@@ -51,7 +51,7 @@ def check_edited(
             )
 
 
-def _tensors(code: GpuModule, module: Module) -> dict[str, dict[str, Tensor]]:
+def _tensors_by_kernel(code: GpuModule, module: Module) -> dict[str, dict[str, Tensor]]:
     """For each dialect kernel that is launched the tensors that its buffers are, once."""
     found: dict[str, dict[str, Tensor]] = {}
     for kernel in module.kernels:
@@ -68,13 +68,15 @@ def _why_unknown(symbol: str, kernel: ir.Kernel, tensors: Mapping[str, Tensor]) 
     if sum(tensor.bytes for tensor in tensors.values()) > MOST_BYTES:
         return "its tensors are too large for the dialect's interpreter"
     for timing in Timing:
-        unknown = _run(symbol, kernel, tensors, timing)
+        unknown = _run_kernel(symbol, kernel, tensors, timing)
         if unknown:
             return unknown
     return ""
 
 
-def _run(symbol: str, kernel: ir.Kernel, tensors: Mapping[str, Tensor], timing: Timing) -> str:
+def _run_kernel(
+    symbol: str, kernel: ir.Kernel, tensors: Mapping[str, Tensor], timing: Timing
+) -> str:
     why = ""
     for number in _NUMBERS:
         flat = {

@@ -191,7 +191,7 @@ class _Reactions:
         """What is wrong with the machine code of plans, each for the kernels of a key."""
         made = [self._carried_out(key, plan) for key, plan in choices]
         kernels = {symbol: kernel for code in made for symbol, kernel in code.kernels.items()}
-        cubins = self._compile(gpu_kernels.print_module(GpuModule(kernels)))
+        cubins = self._compile(gpu_kernels.print_cuda(GpuModule(kernels)))
         limits = self.compilation.target.limits
         return [fault_of(code, cubins, tuple(code.kernels), limits) for code in made]
 
@@ -254,7 +254,7 @@ class _Reactions:
         code = gpu_kernels.lower_again(before, c["region"], c["memory"], c["plan"], c.target, moved)
         values["gpu"] = code
         gpu_kernels.check_module(code, c["region"], c.target, before)
-        values["cu"] = gpu_kernels.print_module(code, before, values["cu"])
+        values["cu"] = gpu_kernels.print_cuda(code, before, values["cu"])
         stages["cu"].verify(c)
 
     # -- the disk --------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ class _Reactions:
     def _kept_move(self, key: str, record: str) -> Move | None:
         """Where the plan went before, in whatever process."""
         data = cache.load(record)
-        move = None if data is None else _read(data)
+        move = None if data is None else _parse_move(data)
         if move is None or move.plan.header != self.compilation["plan"].plans[key].header:
             return None
         return move if self._suits(key, move.plan) else None
@@ -285,7 +285,7 @@ def _write_move(move: Move) -> bytes:
     return json.dumps({"plan": plan_to_json(move.plan), "steps": move.steps}).encode()
 
 
-def _read(data: bytes) -> Move | None:
+def _parse_move(data: bytes) -> Move | None:
     try:
         found = json.loads(data)
         return Move(plan_from_json(found["plan"]), tuple(map(str, found["steps"])))

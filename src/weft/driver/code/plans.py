@@ -84,11 +84,11 @@ def _settle(
     Where none does, the planner's own stays: code generation says what is missing.
     """
     reasons: list[str] = []
-    for plan in (first, *_others(kernels[0], module, first, target)):
+    for plan in (first, *_other_plans(kernels[0], module, first, target)):
         findings = _findings(kernels, module, buffer_map, plan, target)
         if not findings:
             return plan, reasons
-        reasons.append(f"no {_name(plan)} plan: {findings[0].why}")
+        reasons.append(f"no {_plan_name(plan)} plan: {findings[0].why}")
     return None, reasons
 
 
@@ -116,7 +116,7 @@ def _findings(
     return []
 
 
-def _others(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iterator[Plan]:
+def _other_plans(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iterator[Plan]:
     header = Header(target.name, first.header.kernel)
     problem = problem_of(kernel)
     is_sm80 = isinstance(first, MmaPlan) and first.arch == "sm80"
@@ -137,5 +137,5 @@ def _others(kernel: Kernel, module: Module, first: Plan, target: Target) -> Iter
         yield gpu_row_plan(kernel, module.tensors, target, header)
 
 
-def _name(plan: Plan) -> str:
+def _plan_name(plan: Plan) -> str:
     return plan.arch if isinstance(plan, MmaPlan) else type(plan).__name__

@@ -31,14 +31,17 @@ _MUCH: Final = 4 << 20
 def slow_paths(module: Module, plans: PlanSet, code: GpuModule, target: Target) -> list[str]:
     """A sentence for every slow path that a program takes."""
     found = [
-        why for k in module.kernels if k.name in code.launches for why in _of(k, plans, target)
+        why
+        for k in module.kernels
+        if k.name in code.launches
+        for why in _reasons_for_kernel(k, plans, target)
     ]
     found += _attentions(module, code)
     found += [why for kernel in module.kernels for why in _idle(kernel, module, code, target)]
     return [f"slow but correct: {why}" for why in found]
 
 
-def _of(kernel: Kernel, plans: PlanSet, target: Target) -> Iterator[str]:
+def _reasons_for_kernel(kernel: Kernel, plans: PlanSet, target: Target) -> Iterator[str]:
     if kernel.name not in plans.kernels:
         return
     plan = plans.of(kernel.name)

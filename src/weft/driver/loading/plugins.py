@@ -99,7 +99,7 @@ class Registry(Generic[Plugin]):
         except (KeyboardInterrupt, MemoryError):
             raise
         except BaseException as error:
-            raise UserError(f"{what} cannot be loaded: {_told(error)}") from error
+            raise UserError(f"{what} cannot be loaded: {_error_text(error)}") from error
         try:
             self.check(found)
         except UserError as error:
@@ -175,7 +175,7 @@ def blaming(plugin: str, member: str) -> Iterator[None]:
     except BaseException as error:
         writes = isinstance(error, ValueError) and _READ_ONLY in str(error)
         advice = "; inputs are read, never written" if writes else ""
-        what = f"failed in {member} with {_told(error)}{_place(error)}{advice}"
+        what = f"failed in {member} with {_error_text(error)}{_error_place(error)}{advice}"
         raise PluginFault(plugin, what) from error
 
 
@@ -184,7 +184,7 @@ def identified(plugin: Any, noun: str) -> str:
     return f"the {noun} {plugin.name!r} ({type(plugin).__module__})"
 
 
-def _place(error: BaseException) -> str:
+def _error_place(error: BaseException) -> str:
     """` (file:line)` of the innermost place in the package that Weft called; empty where it never
     got that far."""
     lines = [
@@ -196,7 +196,7 @@ def _place(error: BaseException) -> str:
     return places[-1] if places else ""
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """An error in a line: `KeyError: 'x'`."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -87,7 +87,7 @@ def tuned_key(target: Target) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def load(
+def load_kept(
     key: str | None, target: Target, program: Program, signature: Signature, state: Sequence[Array]
 ) -> Found:
     """What there is under a key."""
@@ -122,7 +122,7 @@ def _given_to(program: Program, signature: Signature) -> Given:
     )
 
 
-def save(key: str | None, program: Program, built: Built) -> None:
+def save_kept(key: str | None, program: Program, built: Built) -> None:
     """Keep a program for the next process."""
     if key is None or sum(map(len, built.artifact.constants)) > MOST_BYTES:
         return
@@ -148,7 +148,7 @@ def _with_lines(found: Packed, program: Program) -> Artifact:
     """An artifact with the lines that its program has now. What one line wrote may stand on several
     now, and then all of them are named."""
     now = {
-        line: _either(program.locations.get(value, "") for value in values)
+        line: _join_lines(program.locations.get(value, "") for value in values)
         for line, values in found.lines.items()
     }
     steps = (
@@ -160,7 +160,7 @@ def _with_lines(found: Packed, program: Program) -> Artifact:
     return replace(found.artifact, steps=tuple(steps)) if now else found.artifact
 
 
-def _either(lines: Iterable[str]) -> str:
+def _join_lines(lines: Iterable[str]) -> str:
     distinct = list(dict.fromkeys(filter(None, lines)))
     more = ", ..." if len(distinct) > MOST_LINES else ""
     return " or ".join(distinct[:MOST_LINES]) + more

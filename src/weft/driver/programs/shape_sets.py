@@ -55,7 +55,9 @@ class ShapeSet:
             raise UserError(
                 f"a shape set is made of a dict such as {{'B': (8, 32)}}, not of {described(dims)}"
             )
-        self.dims = {_name(name): _sizes(name, given) for name, given in (dims or {}).items()}
+        self.dims = {
+            _dim_name(name): _check_sizes(name, given) for name, given in (dims or {}).items()
+        }
         self.most = most
 
     def capacity(self, name: str, size: int) -> int:
@@ -90,13 +92,13 @@ class _Exact(ShapeSet):
         return size
 
 
-def _name(name: Any) -> str:
+def _dim_name(name: Any) -> str:
     if not isinstance(name, str):
         raise UserError(f"a shape set names dims by strings such as 'B', not by {described(name)}")
     return name.removeprefix("?")
 
 
-def _sizes(name: str, given: Any) -> str | tuple[int, ...]:
+def _check_sizes(name: str, given: Any) -> str | tuple[int, ...]:
     """What is said about one dim, checked."""
     if isinstance(given, str) and given in (EXACT, DOUBLING):
         return given
@@ -220,7 +222,7 @@ class Clusters(Generic[T]):
         if capacities is None:
             exact = specialise(self.program, sizes)
             cluster = self._cluster(sizes, frozenset(), exact, reason)
-            return Fit(cluster, shapes, (), _results(exact))
+            return Fit(cluster, shapes, (), _result_types(exact))
         source = self.padded.program
         real = specialise(source, sizes)
         try:
@@ -229,13 +231,13 @@ class Clusters(Generic[T]):
             why = f"{found.why} where the sizes are filled up"
             exact = specialise(self.program, sizes)
             cluster = self._cluster(sizes, frozenset(), exact, why)
-            return Fit(cluster, shapes, (), _results(exact))
+            return Fit(cluster, shapes, (), _result_types(exact))
         cluster = self._cluster(capacities, self.padded.padded, wide, reason)
         known = settled_sizes(source, real)
         count = len(shapes)
         inputs = [leaf.static_shape for kind in wide.main.parameters for leaf in leaves(kind)]
         told = tuple(np.asarray(known[name], np.int64) for name in self.padded.sizes)
-        return Fit(cluster, tuple(inputs[:count]), told, _results(real))
+        return Fit(cluster, tuple(inputs[:count]), told, _result_types(real))
 
     def _capacities(self, sizes: dict[str, int]) -> tuple[dict[str, int] | None, str]:
         """The sizes to fill up to, None for none; and the reason to give for a new cluster."""
@@ -286,5 +288,5 @@ class Clusters(Generic[T]):
         return lines
 
 
-def _results(program: Program) -> tuple[TensorType, ...]:
+def _result_types(program: Program) -> tuple[TensorType, ...]:
     return tuple(leaf for kind in program.main.results for leaf in leaves(kind))

@@ -40,11 +40,11 @@ def allowed_algorithms(compilation: Compilation) -> dict[str, tuple[str, ...]]:
     for kernel, ids in compilation["region"].origin.items():
         own = [sets[label, i] for i in ids if (label, i) in sets]
         if own:
-            found[kernel] = reduce(_both, own)
+            found[kernel] = reduce(_common_names, own)
     return {kernel: names for kernel, names in found.items() if names}
 
 
-def _both(some: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+def _common_names(some: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in some if name in others)
 
 
@@ -85,5 +85,5 @@ def _mark_lines(program: Program) -> tuple[dict[ValueKey, str], dict[str, tuple[
                 line = known.setdefault(alike, f"op {len(known)}")
                 lines[body.label, instruction.id] = line
                 if op.algo_set is not None:
-                    sets[line] = _both(sets.get(line, op.algo_set), op.algo_set)
+                    sets[line] = _common_names(sets.get(line, op.algo_set), op.algo_set)
     return lines, sets

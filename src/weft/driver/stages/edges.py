@@ -61,7 +61,7 @@ class _Edges:
         self.module: Module = compilation["region"]
         self.scop: Scop = compilation["poly_view"]
         self.target: Target = compilation.target
-        self.places = _places(compilation)
+        self.places = _value_places(compilation)
         self.stages = {
             stage.name: (kernel, stage) for kernel in self.module.kernels for stage in kernel.stages
         }
@@ -174,7 +174,7 @@ def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (f" and {left} more" if left > 0 else "")
 
 
-def _places(compilation: Compilation) -> dict[str, str]:
+def _value_places(compilation: Compilation) -> dict[str, str]:
     """The user's line and the layer of every value of which they are known, in brackets."""
     links = links_of(compilation)
     label, locations = links.program.main.label, links.program.locations

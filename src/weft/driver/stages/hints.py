@@ -14,10 +14,10 @@ def check_required_hints(compilation: Compilation) -> None:
     main = compilation.simple().main
     for hint in main.hints:
         if hint.policy is HintPolicy.REQUIRED:
-            _check(hint, compilation["region"], main.label)
+            _check_hint(hint, compilation["region"], main.label)
 
 
-def _check(hint: HintRegion, module: Module, label: str) -> None:
+def _check_hint(hint: HintRegion, module: Module, label: str) -> None:
     wanted = {instruction.id for instruction in hint.body}
     found = {name: wanted.intersection(ids) for name, ids in module.origin.items()}
     found = {name: ids for name, ids in found.items() if ids}

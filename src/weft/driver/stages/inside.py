@@ -50,7 +50,7 @@ class _Walk:
             let, block = lets.get(name), self.blocks.get(self._source(source))
             if let is None or block is None or name in self.found:
                 continue
-            below = list(_same(let, block))
+            below = list(_matching_operands(let, block))
             if below or not block.accesses:
                 self.found[name] = block.name
                 pairs += below
@@ -62,7 +62,7 @@ class _Walk:
         return name
 
 
-def _same(let: Let, block: PolyBlock) -> Iterator[Pair]:
+def _matching_operands(let: Let, block: PolyBlock) -> Iterator[Pair]:
     """The operands of a Let and of a block that do the same, in pairs; none where they do not."""
     sources = [access.tensor for access in block.accesses]
     match let.expr:

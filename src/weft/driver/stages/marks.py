@@ -55,7 +55,7 @@ class _Names:
         for name, found in links.kernels.items():
             self.by_plan.setdefault(found.plan, []).append(self.numbers[name])
             self.by_routine.setdefault(found.routine, []).append(self.numbers[name])
-        self.results = dict(_results(links))
+        self.results = dict(_named_ends(links))
 
     def value(self, name: str) -> list[int]:
         """The instructions of a value of Tiny, or of what is handed in or out."""
@@ -67,7 +67,7 @@ class _Names:
         return [self.numbers[name]] if name in self.numbers else []
 
 
-def _results(links: Links) -> list[tuple[str, int]]:
+def _named_ends(links: Links) -> list[tuple[str, int]]:
     main = links.program.main
     given = [(f"in{at}", number) for at, number in enumerate(main.parameter_ids)]
     return given + [(f"out{at}", number) for at, number in enumerate(main.result_ids)]
@@ -85,7 +85,7 @@ def _of_program(lines: Sequence[str], names: _Names) -> Marks:
     return found
 
 
-def _by(pattern: re.Pattern[str]) -> Callable[[Sequence[str], _Names], Marks]:
+def _marks_by_pattern(pattern: re.Pattern[str]) -> Callable[[Sequence[str], _Names], Marks]:
     """Lines that name a value."""
 
     def read(lines: Sequence[str], names: _Names) -> Marks:
@@ -141,10 +141,10 @@ def _of_routines(lines: Sequence[str], names: _Names) -> Marks:
 
 _READERS: Final[Mapping[str, Callable[[Sequence[str], _Names], Marks]]] = {
     "frontend": _of_program,
-    "tiny": _by(_NAMED),
-    "indexbook": _by(_ENTRY),
-    "poly_view": _by(_NAMED),
+    "tiny": _marks_by_pattern(_NAMED),
+    "indexbook": _marks_by_pattern(_ENTRY),
+    "poly_view": _marks_by_pattern(_NAMED),
     "region": _of_kernels,
-    "memory": _by(_NAMED),
+    "memory": _marks_by_pattern(_NAMED),
     "plan": _of_plans,
 }

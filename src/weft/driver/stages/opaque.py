@@ -30,7 +30,7 @@ Array = NDArray[Any]
 def encode_op(op: object) -> str:
     """The text of an op inside another stage's text."""
     if isinstance(op, whole_ops.WholeOp):
-        return whole_ops.write(op)
+        return whole_ops.op_text(op)
     if not isinstance(op, Op):
         raise InternalError(f"{op!r} is not a PTIR op")
     return print_op(op)
@@ -39,7 +39,7 @@ def encode_op(op: object) -> str:
 def decode_op(text: object) -> Op | whole_ops.WholeOp:
     """The op back from its text."""
     if whole_ops.is_written(str(text)):
-        return whole_ops.read(str(text))
+        return whole_ops.read_op(str(text))
     return parse_op(str(text))
 
 
@@ -65,7 +65,7 @@ def run_opaque(op: object, arrays: Sequence[Array], seed: int = 0) -> list[Array
     output = op.result_type(types, _Alone())
     with np.errstate(all="ignore"):
         result = op.evaluate(EvalContext(output, seed, lambda stream: 0), *arrays)
-    return _flat(result)
+    return _flat_arrays(result)
 
 
 def host_call(op: object, shapes: Mapping[int, tuple[int, ...]], pairs: Sequence[int] = ()) -> str:
@@ -129,7 +129,7 @@ def host_function(call: str) -> HostFunction:
     return Collecting(op, function) if isinstance(op, Collective) and not pairs else function
 
 
-def _flat(value: Value) -> list[Array]:
+def _flat_arrays(value: Value) -> list[Array]:
     if isinstance(value, tuple):
-        return [array for element in value for array in _flat(element)]
+        return [array for element in value for array in _flat_arrays(element)]
     return [value]

@@ -33,11 +33,11 @@ def with_origins(stage: str, text: str, links: Links) -> str:
             inside = (kernels[-1 - mark].inside for mark in marks if mark < 0)
             ids = [found for each in inside for found in each.get(names[number], ())]
         if ids:
-            lines[number] = _say(stage, lines[number], ids, links)
+            lines[number] = _line_with_place(stage, lines[number], ids, links)
     return "\n".join(lines)
 
 
-def _say(stage: str, line: str, ids: Sequence[int], links: Links) -> str:
+def _line_with_place(stage: str, line: str, ids: Sequence[int], links: Links) -> str:
     places = [links.program.locations.get((links.program.main.label, at), "") for at in ids]
     known = list(dict.fromkeys(str(place) for place in places if isinstance(place, Place)))
     if stage == "frontend":

@@ -99,7 +99,7 @@ def append(path: Path, lines: Iterable[Measurement]) -> None:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from None
 
 
-def read(path: Path) -> list[Measurement]:
+def read_log(path: Path) -> list[Measurement]:
     """The lines of a log."""
     try:
         with path.open(newline="") as file:

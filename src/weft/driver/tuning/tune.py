@@ -141,7 +141,7 @@ def tune(
 ) -> Tuning:
     """Tune a program that has gone through no stage yet. Stopped by Ctrl-C, it keeps what it has
     found; `again` says what is to be measured even where it was tuned before."""
-    target, table = compilation.target, tuned.load(compilation.target)
+    target, table = compilation.target, tuned.load_tuned(compilation.target)
     tuning = Tuning(classes_of(compilation))
     known = [c for c in tuning.classes if c.key in table and table[c.key].is_done]
     done = [c for c in known if not again(c)]
@@ -151,7 +151,7 @@ def tune(
     begin(tuning)
     at_hand: KernelClass | None = None
     try:
-        for kernels, race in (races or _here)(tuning.classes, target):
+        for kernels, race in (races or _race_here)(tuning.classes, target):
             at_hand = kernels
             for trial in _Race(kernels, tuning).seen(race):
                 watch(trial)
@@ -163,7 +163,7 @@ def tune(
     return tuning
 
 
-def _here(
+def _race_here(
     classes: Sequence[KernelClass], target: Target
 ) -> Iterator[tuple[KernelClass, Iterable[Taken]]]:
     """This process measures, one kernel after the other."""
@@ -174,8 +174,8 @@ def _keep(kernels: KernelClass, target: Target, tuning: Tuning) -> None:
     """What was found for a class, in the table; another process may have tuned something else in
     the meantime."""
     if kernels.key in tuning.found:
-        table = tuned.load(target) | {kernels.key: tuning.found[kernels.key]}
-        tuning.is_kept = tuned.save(target, table) and tuning.is_kept
+        table = tuned.load_tuned(target) | {kernels.key: tuning.found[kernels.key]}
+        tuning.is_kept = tuned.save_tuned(target, table) and tuning.is_kept
 
 
 def raced(kernel: Kernel, module: Module, plans: Sequence[Plan], target: Target) -> Iterator[Taken]:

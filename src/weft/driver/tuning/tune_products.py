@@ -20,7 +20,7 @@ from weft.plan.tensor_cores import sm90_contraction
 from weft.region.ir import problem_of
 from weft.target.matrix_tiles import Form
 from weft.target.matrix_time import Contraction
-from weft.target.measured_forms import Table, Times, read, write
+from weft.target.measured_forms import Table, Times, parse_table, table_text
 from weft.target.target import Target
 
 
@@ -31,7 +31,7 @@ class FormFile:
         self.path = path
         self.table = Table(device, target.name, {})
         if path.exists():
-            self.table = _read(path)
+            self.table = _read_table(path)
         if (self.table.device, self.table.target) != (device, target.name):
             raise UserError(
                 f"{path} holds times of {self.table.device} ({self.table.target}), not of {device} "
@@ -52,14 +52,14 @@ class FormFile:
         products = {**self.table.products, contraction: forms}
         self.table = Table(self.table.device, self.table.target, products)
         try:
-            self.path.write_text(write(self.table))
+            self.path.write_text(table_text(self.table))
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror or error}") from None
 
 
-def _read(path: Path) -> Table:
+def _read_table(path: Path) -> Table:
     try:
-        return read(path.read_text())
+        return parse_table(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
 
@@ -72,13 +72,13 @@ def _forms(kernels: KernelClass, times: dict[int, float]) -> tuple[Contraction, 
     for place, seconds in sorted(times.items()):
         plan = kernels.plans[place]
         if isinstance(plan, MmaPlan) and plan.arch == "sm90":
-            forms.setdefault(form_of(plan), 1e6 * seconds)
+            forms.setdefault(form_of_plan(plan), 1e6 * seconds)
     if problem is None or not forms:
         return None
     return sm90_contraction(problem), forms
 
 
-def form_of(plan: MmaPlan) -> Form:
+def form_of_plan(plan: MmaPlan) -> Form:
     """The form that a plan has."""
     rows, columns, _ = plan.tile
     paired = plan.cluster != (1, 1)

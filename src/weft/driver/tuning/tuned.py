@@ -51,24 +51,24 @@ class Tuned:
         )
 
 
-def load(target: Target) -> dict[str, Tuned]:
+def load_tuned(target: Target) -> dict[str, Tuned]:
     """What was tuned for a target, by the keys of kernels."""
     data = cache.load(tuned_key(target))
     if data is None:
         return {}
     try:
-        return {key: _read(entry) for key, entry in json.loads(data).items()}
+        return {key: _parse_tuned(entry) for key, entry in json.loads(data).items()}
     except (ValueError, AttributeError, RecursionError, WeftError):
         return {}
 
 
-def save(target: Target, tuned: Mapping[str, Tuned]) -> bool:
+def save_tuned(target: Target, tuned: Mapping[str, Tuned]) -> bool:
     """Keep what was tuned for the next compile, in whatever process; whether it is kept."""
     document = {key: _write_entry(entry) for key, entry in sorted(tuned.items())}
     return cache.save(tuned_key(target), json.dumps(document).encode())
 
 
-def _read(entry: Any) -> Tuned:
+def _parse_tuned(entry: Any) -> Tuned:
     with reading(entry, "tuned plan") as fields:
         plan = plan_from_json(fields.take("plan"))
         times = _seconds(fields, "seconds"), _seconds(fields, "first_seconds")
@@ -100,7 +100,7 @@ def _write_entry(entry: Tuned) -> dict[str, Any]:
 
 def with_tuned(plans: PlanSet, module: Module, buffer_map: BufferMap, target: Target) -> PlanSet:
     """The plans with tuned ones in the place of those that have one; told in the notes."""
-    table = load(target)
+    table = load_tuned(target)
     found, notes, taken = dict(plans.plans), list(plans.notes), set[str]()
     for key in plans.plans.keys() & table.keys():
         kernels = [k for k in module.kernels if plans.kernels.get(k.name) == key]

@@ -39,14 +39,14 @@ class WeftModel(BackendRep):
             with graph(backend=self.backend):
                 made = self.model(*given, **(named or {}))
                 compute([each for each in made.values() if each is not None])
-                return tuple(_read(each) for each in made.values())
+                return tuple(_as_numpy(each) for each in made.values())
         except Unimplemented as error:
             raise BackendIsNotSupposedToImplementIt(str(error)) from error
 
 
-def _read(value: Any) -> Any:
+def _as_numpy(value: Any) -> Any:
     if isinstance(value, list):
-        return [_read(each) for each in value]
+        return [_as_numpy(each) for each in value]
     return value.numpy() if isinstance(value, Tensor) else value
 
 

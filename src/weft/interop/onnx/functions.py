@@ -58,12 +58,12 @@ def check_expansion(nodes: Sequence[NodeProto], functions: Mapping[Name, Functio
     found = sum(times * counts[callee] for callee, times in calls if callee is not None)
     if found > EXPANDED:
         raise ResourceExceeded(
-            f"the calls of the model's own functions stand for {_number(found)} nodes, over the "
+            f"the calls of the model's own functions stand for {_as_text(found)} nodes, over the "
             f"limit of {EXPANDED:,}"
         )
 
 
-def _number(count: int) -> str:
+def _as_text(count: int) -> str:
     return f"{count:,}" if count < 10**15 else f"over 2**{count.bit_length() - 1}"
 
 

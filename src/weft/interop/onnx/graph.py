@@ -100,7 +100,7 @@ def read_graph(proto: GraphProto, reading: Reading) -> Graph:
         constants[stored.name] = read_tensor(stored, reading.folder)
     if proto.sparse_initializer:
         raise Unimplemented("sparse_initializer", "sparse tensors are not read")
-    inputs = tuple(_input(each) for each in proto.input)
+    inputs = tuple(_read_input(each) for each in proto.input)
     outputs = tuple(each.name for each in proto.output)
     return graph_of(clean(proto.name), inputs, outputs, constants, proto.node, reading)
 
@@ -116,7 +116,7 @@ def graph_of(
     """A graph of these parts, in an order in which it can run."""
     read = [read_node(each, reading) for each in nodes]
     _check_names(inputs, constants, read, name)
-    ordered, captured = _in_order(read, {i.name for i in inputs} | constants.keys(), reading)
+    ordered, captured = _order_nodes(read, {i.name for i in inputs} | constants.keys(), reading)
     made = {i.name for i in inputs} | constants.keys() | set(_names_made(ordered))
     missing = [out for out in outputs if out and out not in made]
     if missing and not reading.depth:
@@ -133,7 +133,7 @@ def graph_of(
     )
 
 
-def _input(proto: ValueInfoProto) -> Input:
+def _read_input(proto: ValueInfoProto) -> Input:
     return Input(proto.name, proto.type)
 
 
@@ -168,8 +168,8 @@ def _attribute(proto: AttributeProto, reading: Reading, where: str) -> Any:
     if kind in _SCALARS:
         value = getattr(proto, _SCALARS[kind])
         if kind in (AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS):
-            return [_text(each) if isinstance(each, bytes) else each for each in value]
-        return _text(value) if isinstance(value, bytes) else value
+            return [_decode_text(each) if isinstance(each, bytes) else each for each in value]
+        return _decode_text(value) if isinstance(value, bytes) else value
     if kind == AttributeProto.TENSOR:
         return read_tensor(proto.t, reading.folder)
     if kind == AttributeProto.TENSORS:
@@ -180,7 +180,7 @@ def _attribute(proto: AttributeProto, reading: Reading, where: str) -> Any:
     raise Unimplemented(where, f"the attribute {brief(proto.name)} is of a kind that is not read")
 
 
-def _text(value: bytes) -> str:
+def _decode_text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
@@ -203,7 +203,7 @@ def _check_names(
             seen.add(name)
 
 
-def _in_order(
+def _order_nodes(
     nodes: Sequence[Node], known: set[str], reading: Reading
 ) -> tuple[list[Node], tuple[str, ...]]:
     """The nodes so that each comes after those it needs, and what they need of the outside."""

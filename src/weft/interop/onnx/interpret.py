@@ -122,7 +122,9 @@ class Interpreter:
                 return made
         function = schema_function(node, operands)
         if function is None:
-            raise Unimplemented(f"{_TOLD}{node}", f"there is no rule for it in {_set(node)}")
+            raise Unimplemented(
+                f"{_TOLD}{node}", f"there is no rule for it in {_operator_set_text(node)}"
+            )
         return self.call(node, function, operands, None)
 
     def call(
@@ -185,7 +187,7 @@ def missing_rules(graph: Graph, functions: Mapping[Name, FunctionProto]) -> dict
     return found
 
 
-def _set(node: Node) -> str:
+def _operator_set_text(node: Node) -> str:
     return f"version {node.version} of the operators {node.domain or 'ai.onnx'!r}"
 
 

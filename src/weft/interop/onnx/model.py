@@ -55,7 +55,7 @@ class Model(Module):
     def __init__(self, network: Network, trainable: bool) -> None:
         """Made by `weft.onnx.load`."""
         self.network = network
-        held = {name: from_array(array) for name, array in _held(network).items()}
+        held = {name: from_array(array) for name, array in _held_constants(network).items()}
         learnt = {n: t for n, t in held.items() if trainable and t.dtype.is_float}
         self.weights: dict[str, Tensor] = learnt
         self.constants = {name: each for name, each in held.items() if name not in learnt}
@@ -91,7 +91,7 @@ class Model(Module):
                 check_type(each, given[each.name])
         held = {**self.network.known, **self.weights, **self.constants, **given}
         made = Interpreter(self.network.functions).run(self.network.graph, held)
-        return dict(zip(self.outputs, map(_result, made), strict=True))
+        return dict(zip(self.outputs, map(_result_tensors, made), strict=True))
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         names = self.inputs
@@ -114,7 +114,7 @@ def _list_names(names: tuple[str, ...]) -> str:
     return ", ".join(map(repr, names[:20])) + (", ..." if len(names) > 20 else "") or "none"
 
 
-def _held(network: Network) -> dict[str, Array]:
+def _held_constants(network: Network) -> dict[str, Array]:
     return {n: a for n, a in network.graph.constants.items() if n not in network.known}
 
 
@@ -127,7 +127,7 @@ def _take_argument(value: Any) -> Value:
     return value if value is None or isinstance(value, Tensor) else asarray(value)
 
 
-def _result(value: Value) -> Any:
+def _result_tensors(value: Value) -> Any:
     """What a caller gets: tensors, also for what was known before."""
     leaves, structure = flatten(value)
     return unflatten(

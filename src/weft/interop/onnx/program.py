@@ -22,7 +22,7 @@ from weft.interop.onnx.graph import Input
 from weft.interop.onnx.interpret import Interpreter
 from weft.interop.onnx.model import Model, load
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import tensor, whole_programs
+from weft.interop.onnx.values import value_as_tensor, whole_programs
 from weft.ops.array.data_types import dtype_named
 from weft.ops.calls import public
 from weft.ops.tensor import Tensor
@@ -40,14 +40,16 @@ def to_program(model: Model, sizes: Mapping[str, int] | None = None) -> Program:
     if not isinstance(model, Model):
         raise UserError(f"a model of weft.onnx.load is wanted, not {brief(model)}")
     example = dict.fromkeys(open_axes(model), 4)
-    return _program(model, sizes or {}, f"to_program(model, {example})")
+    return _program_of_model(model, sizes or {}, f"to_program(model, {example})")
 
 
 def load_program(path: str | os.PathLike[str], sizes: Mapping[str, int] | None = None) -> Program:
     """The model in a file as a program, for the command line."""
     model = load(path)
-    example = ",".join(f"{_word(name)}=4" for name in open_axes(model))
-    return _program(model, sizes or {}, f"--sizes {example} of weft compile and weft convert")
+    example = ",".join(f"{_program_word(name)}=4" for name in open_axes(model))
+    return _program_of_model(
+        model, sizes or {}, f"--sizes {example} of weft compile and weft convert"
+    )
 
 
 def open_axes(model: Model) -> list[str]:
@@ -55,16 +57,18 @@ def open_axes(model: Model) -> list[str]:
     found = []
     for each in model.wanted:
         dims = each.type.tensor_type.shape.dim
-        found += [_axis(each, n) for n, dim in enumerate(dims) if not dim.HasField("dim_value")]
+        found += [
+            _axis_name(each, n) for n, dim in enumerate(dims) if not dim.HasField("dim_value")
+        ]
     return list(dict.fromkeys(found))
 
 
-def _axis(each: Input, index: int) -> str:
+def _axis_name(each: Input, index: int) -> str:
     """What an open axis of an input is called."""
     return each.type.tensor_type.shape.dim[index].dim_param or f"{each.name}_{index}"
 
 
-def _program(model: Model, sizes: Mapping[str, int], example: str) -> Program:
+def _program_of_model(model: Model, sizes: Mapping[str, int], example: str) -> Program:
     """The model with these sizes; `example` says how sizes are given."""
     axes = open_axes(model)
     _check_sizes(sizes, axes)
@@ -72,14 +76,14 @@ def _program(model: Model, sizes: Mapping[str, int], example: str) -> Program:
     names = model.inputs
 
     def call(given: list[Tensor]) -> Any:
-        held = {name: tensor(array) for name, array in model.held().items()}
+        held = {name: value_as_tensor(array) for name, array in model.held().items()}
         inputs = dict(zip(names, given, strict=True))
         made = Interpreter(model.network.functions).run(
             model.network.graph, {**model.network.known, **held, **inputs}
         )
-        return [tensor(each) for each in made]
+        return [value_as_tensor(each) for each in made]
 
-    call.__name__ = _word(model.network.graph.name)
+    call.__name__ = _program_word(model.network.graph.name)
     try:
         with whole_programs():
             found = trace(call, kinds, lambda tensors: tensors, call)
@@ -95,7 +99,7 @@ def _check_sizes(sizes: Mapping[str, int], axes: Sequence[str]) -> None:
     """Raise unless these are sizes of open axes."""
     if not isinstance(sizes, Mapping):
         raise UserError(f"sizes are a dict of axes and their sizes, not {a_type(sizes)}")
-    known = {*axes, *map(_word, axes)}
+    known = {*axes, *map(_program_word, axes)}
     for name, size in sizes.items():
         if name not in known:
             raise UserError(
@@ -110,7 +114,7 @@ def _check_sizes(sizes: Mapping[str, int], axes: Sequence[str]) -> None:
 
 def _find_size(name: str, sizes: Mapping[str, int]) -> int | None:
     """The size of an axis, by its name or by what programs call it."""
-    found = sizes.get(name, sizes.get(_word(name)))
+    found = sizes.get(name, sizes.get(_program_word(name)))
     return None if found is None else int(found)
 
 
@@ -131,13 +135,13 @@ def input_type(each: Input, sizes: Mapping[str, int]) -> TensorType:
         if dim.HasField("dim_value"):
             dims.append(dim.dim_value)
             continue
-        name = _axis(each, index)
+        name = _axis_name(each, index)
         size = _find_size(name, sizes)
-        dims.append(Symbol(_word(name)) if size is None else size)
+        dims.append(Symbol(_program_word(name)) if size is None else size)
     return TensorType(dtype_named(dtype_numbered(declared.elem_type)), tuple(dims))
 
 
-def _word(name: str) -> str:
+def _program_word(name: str) -> str:
     """A name of an axis as programs may have it."""
     kept = "".join(each if each.isascii() and each.isalnum() else "_" for each in name)[:60]
     return kept if kept[:1].isalpha() else f"d{kept}"

@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.foundation.errors import SpecViolation, brief
 from weft.interop.onnx.graph import Graph, Node
-from weft.interop.onnx.values import Array, Value, array, is_array, tensor
+from weft.interop.onnx.values import Array, Value, array, is_array, value_as_tensor
 from weft.ops.home import graph
 from weft.ops.tensor import Tensor
 
@@ -87,16 +87,16 @@ class Rule:
 
     def __call__(self, call: Call, operands: list[Value]) -> tuple[Value, ...]:
         if self.raw:
-            return _several(self.function(call, *operands))
+            return _as_tuple(self.function(call, *operands))
         given = [each for each in operands if each is not None]
         known = bool(given) and all(map(is_array, given))
         if not known or sum(each.size for each in given) > FOLDED:
-            return _several(self.function(call, *self._taken(call, operands)))
+            return _as_tuple(self.function(call, *self._taken(call, operands)))
         with graph(backend="reference"):
-            made = _several(self.function(call, *self._taken(call, operands)))
+            made = _as_tuple(self.function(call, *self._taken(call, operands)))
             if all((each.size or 0) <= FOLDED for each in made if isinstance(each, Tensor)):
                 return tuple(each.numpy() if isinstance(each, Tensor) else each for each in made)
-        return _several(self.function(call, *self._taken(call, operands)))
+        return _as_tuple(self.function(call, *self._taken(call, operands)))
 
     def _taken(self, call: Call, operands: list[Value]) -> list[Value]:
         """The operands as the rule wants them."""
@@ -107,11 +107,11 @@ class Rule:
             elif index in self.values:
                 found.append(array(value, f"operand {index} ({call.node.inputs[index]})"))
             else:
-                found.append(tensor(value))
+                found.append(value_as_tensor(value))
         return found
 
 
-def _several(made: Value) -> tuple[Value, ...]:
+def _as_tuple(made: Value) -> tuple[Value, ...]:
     return made if isinstance(made, tuple) else (made,)
 
 

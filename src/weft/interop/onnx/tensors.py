@@ -70,17 +70,19 @@ def read_tensor(proto: TensorProto, folder: Path | None = None) -> Array:
     if len(dims) > current().rank or any(dim < 0 for dim in dims):
         raise _malformed_tensor(name, f"its dims are {brief(list(dims))}")
     count = math.prod(dims)
-    size = _bytes(proto.data_type, count)
+    size = _stored_bytes(proto.data_type, count)
     check_bytes(max(size, count), f"tensor {name}", current())
     if proto.data_location == TensorProto.EXTERNAL:
         return _external(proto, kind, dims, size, folder)
     if proto.HasField("raw_data"):
         if kind.kind == "O":
             raise _malformed_tensor(name, "strings are stored as raw bytes")
-        _check(name, len(proto.raw_data), size, "bytes")
+        _check_stored_size(name, len(proto.raw_data), size, "bytes")
     else:
         field = _FIELDS.get(proto.data_type, "int32_data")
-        _check(name, len(getattr(proto, field)), _elements(proto.data_type, count), "elements")
+        _check_stored_size(
+            name, len(getattr(proto, field)), _stored_numbers(proto.data_type, count), "elements"
+        )
     if proto.HasField("segment"):
         raise Unimplemented("tensor", f"{name} is stored in segments")
     try:
@@ -90,20 +92,20 @@ def read_tensor(proto: TensorProto, folder: Path | None = None) -> Array:
     return found.astype(object) if kind.kind == "O" else found.reshape(dims)
 
 
-def _bytes(number: int, count: int) -> int:
+def _stored_bytes(number: int, count: int) -> int:
     if number in (TensorProto.UINT4, TensorProto.INT4):
         return (count + 1) // 2
     return count * NUMPY[number].itemsize if number != TensorProto.STRING else count
 
 
-def _elements(number: int, count: int) -> int:
+def _stored_numbers(number: int, count: int) -> int:
     """How many numbers hold the elements where they are not raw bytes."""
     if number in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
         return 2 * count
     return (count + 1) // 2 if number in (TensorProto.UINT4, TensorProto.INT4) else count
 
 
-def _check(name: str, found: int, wanted: int, what: str) -> None:
+def _check_stored_size(name: str, found: int, wanted: int, what: str) -> None:
     if found != wanted:
         raise _malformed_tensor(
             name, f"its shape needs {wanted:,} {what}, and {found:,} are stored"
@@ -126,10 +128,13 @@ def _external(
         raise UserError(
             f"the elements of {name} are in another file; load the model by its path, not as bytes"
         )
-    offset, length = _number(name, said, "offset", 0), _number(name, said, "length", size)
+    offset, length = (
+        _place_number(name, said, "offset", 0),
+        _place_number(name, said, "length", size),
+    )
     if kind.kind == "O":
         raise _malformed_tensor(name, "strings cannot be stored in another file")
-    _check(name, length, size, "bytes")
+    _check_stored_size(name, length, size, "bytes")
     content = _map_file(name, said.get("location", ""), folder)
     if offset + length > len(content):
         raise _malformed_tensor(
@@ -143,7 +148,7 @@ def _external(
     return stored.astype(kind, copy=False).reshape(dims)
 
 
-def _number(name: str, said: Mapping[str, str], key: str, default: int) -> int:
+def _place_number(name: str, said: Mapping[str, str], key: str, default: int) -> int:
     text = said.get(key, "")
     if not text:
         return default

@@ -59,7 +59,7 @@ def dtype_of(value: Value) -> DType:
         raise Unimplemented("dtype", f"there are no tensors of {value.dtype}") from None
 
 
-def tensor(value: Value) -> Tensor:
+def value_as_tensor(value: Value) -> Tensor:
     """A value as a tensor."""
     if isinstance(value, Tensor):
         return value

@@ -65,7 +65,7 @@ def read_dense(text: str, kind: TensorType) -> TensorLiteral:
         return _from_bytes(bytes.fromhex(inside.strip('"')[2:]), kind)
     tokens = _TOKEN.findall(inside)
     per_element = 2 if kind.dtype.is_complex else 1
-    numbers = [_number(token, kind.dtype) for token in tokens]
+    numbers = [_parse_number(token, kind.dtype) for token in tokens]
     if kind.dtype.is_complex:
         numbers = [complex(re_, im) for re_, im in zip(numbers[::2], numbers[1::2], strict=True)]
     elements = np.asarray(numbers, kind.dtype.numpy)
@@ -84,7 +84,7 @@ def _from_bytes(data: bytes, kind: TensorType) -> TensorLiteral:
     return TensorLiteral(kind, data)
 
 
-def _number(token: str, dtype: DType) -> Any:
+def _parse_number(token: str, dtype: DType) -> Any:
     if token in _TRUTHS:
         return _TRUTHS[token]
     if token.startswith(("0x", "0X", "-0x")) and (dtype.is_float or dtype.is_complex):

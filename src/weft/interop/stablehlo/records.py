@@ -119,7 +119,9 @@ class HloFunction:
 
 def read_module(module: Any) -> dict[str, HloFunction]:
     """The functions of a parsed module, by name, in its order."""
-    reader = _Reader(dict(_entries(module.operation.attributes, list(module.operation.attributes))))
+    reader = _Reader(
+        dict(_attribute_entries(module.operation.attributes, list(module.operation.attributes)))
+    )
     found = {}
     for operation in module.body.operations:
         if operation.operation.name == "sdy.mesh":
@@ -178,7 +180,7 @@ class _Reader:
             tuple(self.number(value) for value in op.operands),
             tuple(self.number(value) for value in op.results),
             tuple(read_type(value.type, f"{name}, {place}") for value in op.results),
-            {**_attributes(op, name), **self._ranks(name)},
+            {**_read_attributes(op, name), **self._ranks(name)},
             tuple(self.block(region.blocks[0]) for region in op.regions),
             place,
         )
@@ -188,7 +190,7 @@ class _Reader:
         if name not in OF_RANKS:
             return {}
         counts = (self.module.get(key) for key in _RANK_COUNTS)
-        ranks = tuple(1 if count is None else int(_plain(count)) for count in counts)
+        ranks = tuple(1 if count is None else int(_as_python(count)) for count in counts)
         return {RANKS: ranks, MESHES: self.meshes}
 
 
@@ -223,7 +225,7 @@ def read_type(kind: Any, where: str) -> HloType:
 # -- attributes ----------------------------------------------------------------------------------
 
 
-def _attributes(op: Any, name: str) -> dict[str, Any]:
+def _read_attributes(op: Any, name: str) -> dict[str, Any]:
     if name == "constant":
         # The bindings have no class for constants of complex numbers, but all have a text.
         text = op.get_asm(print_generic_op_form=True, use_local_scope=True)
@@ -232,8 +234,8 @@ def _attributes(op: Any, name: str) -> dict[str, Any]:
         return {"value": _literal(dense, kind)}
     carried = CALL_DICTIONARIES if name == "custom_call" else ()
     found = {
-        key: _read_dictionary(value) if key in carried else _plain(value)
-        for key, value in _entries(op.attributes, list(op.attributes))
+        key: _read_dictionary(value) if key in carried else _as_python(value)
+        for key, value in _attribute_entries(op.attributes, list(op.attributes))
     }
     if isinstance(found.get("backend_config"), dict):
         # A record can hold anything, and is only ever written again.
@@ -242,7 +244,7 @@ def _attributes(op: Any, name: str) -> dict[str, Any]:
     return found
 
 
-def _entries(attributes: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
+def _attribute_entries(attributes: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
     """Attributes with their names. They are asked for by name: where the bindings have no class for
     one, that is an exception, while an entry's own `attr` would end the process."""
     for name in names:
@@ -261,7 +263,7 @@ def _literal(text: str, kind: HloType) -> Any:
     return read_dense(text[: text.rindex(" : ")], TensorType(kind.dtype, shape))
 
 
-def _plain(attribute: Any) -> Any:
+def _as_python(attribute: Any) -> Any:
     ir = bindings().ir
     match attribute:
         case ir.BoolAttr() | ir.StringAttr() | ir.FloatAttr():
@@ -271,10 +273,10 @@ def _plain(attribute: Any) -> Any:
         case ir.FlatSymbolRefAttr():
             return attribute.value
         case ir.ArrayAttr():
-            return tuple(_plain(element) for element in attribute)
+            return tuple(_as_python(element) for element in attribute)
         case ir.DictAttr():
             names = [named.name for named in attribute]
-            return {key: _plain(value) for key, value in _entries(attribute, names)}
+            return {key: _as_python(value) for key, value in _attribute_entries(attribute, names)}
         case ir.DenseElementsAttr():
             kind = read_type(attribute.type, "an attribute")
             return _literal(str(attribute), kind).array
@@ -286,9 +288,9 @@ def _plain(attribute: Any) -> Any:
 def _read_dictionary(attributes: Any) -> Any:
     """The dictionary of a custom call."""
     if not isinstance(attributes, bindings().ir.DictAttr):
-        return _plain(attributes)
+        return _as_python(attributes)
     names = [named.name for named in attributes]
-    return {key: _call_attribute(value) for key, value in _entries(attributes, names)}
+    return {key: _call_attribute(value) for key, value in _attribute_entries(attributes, names)}
 
 
 def _call_attribute(attribute: Any) -> Any:
@@ -299,11 +301,11 @@ def _call_attribute(attribute: Any) -> Any:
         case ir.BoolAttr() | ir.StringAttr() | ir.FloatAttr():
             return attribute.value
         case ir.IntegerAttr():
-            number = _plain(attribute)
+            number = _as_python(attribute)
             return number if -(2**63) <= number < 2**63 else text
         case ir.ArrayAttr():
             try:
-                found = _list([_call_attribute(element) for element in attribute])
+                found = _list_of_one_kind([_call_attribute(element) for element in attribute])
             except TypeError:  # the bindings have no class for an element
                 return text
             return text if found is None else found
@@ -311,14 +313,14 @@ def _call_attribute(attribute: Any) -> Any:
             kind = attribute.type
             if not isinstance(kind, ir.RankedTensorType) or kind.rank > 1:
                 return text
-            found = _list(np.atleast_1d(_plain(attribute)).tolist())
+            found = _list_of_one_kind(np.atleast_1d(_as_python(attribute)).tolist())
             if found is None:
                 return text
             return found if kind.rank else found[0]
-    return _plain(attribute) if type(attribute).__name__.endswith("ArrayAttr") else text
+    return _as_python(attribute) if type(attribute).__name__.endswith("ArrayAttr") else text
 
 
-def _list(values: list[Any]) -> tuple[Any, ...] | None:
+def _list_of_one_kind(values: list[Any]) -> tuple[Any, ...] | None:
     """The values, if PTIR has lists of their kind."""
     kinds = set(map(type, values))
     return tuple(values) if len(kinds) <= 1 and kinds <= {bool, int, float, str} else None

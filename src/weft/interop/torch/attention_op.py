@@ -105,9 +105,9 @@ def keep_attention(module: GraphModule) -> GraphModule:
 def _replace(node: Node) -> None:
     given = dict(zip(_NAMES, node.args, strict=False)) | dict(node.kwargs)
     mask = given.get("attn_mask")
-    learnt = isinstance(mask, Node) and _value(mask).requires_grad
-    shapes = [_value(given[name]).shape for name in _NAMES[:3]]
-    if given.get("dropout_p", 0.0) != 0.0 or learnt or not _alike(*shapes):
+    learnt = isinstance(mask, Node) and _example_value(mask).requires_grad
+    shapes = [_example_value(given[name]).shape for name in _NAMES[:3]]
+    if given.get("dropout_p", 0.0) != 0.0 or learnt or not _have_matching_heads(*shapes):
         return
     values = [given.get(name) for name in _NAMES[:4]]
     more = (0.0, given.get("is_causal", False), given.get("scale"), given.get("enable_gqa", False))
@@ -115,12 +115,12 @@ def _replace(node: Node) -> None:
     node.args, node.kwargs = (*values, *more), {}
 
 
-def _alike(q: Any, k: Any, v: Any) -> bool:
+def _have_matching_heads(q: Any, k: Any, v: Any) -> bool:
     """Whether batches are the same, and heads are the same or shared in groups."""
     if not len(q) == len(k) == len(v) or len(q) < 3 or q[:-3] != k[:-3] or k[:-3] != v[:-3]:
         return False
     return bool(k[-3] == v[-3] and q[-3] % k[-3] == 0)
 
 
-def _value(node: Node) -> Any:
+def _example_value(node: Node) -> Any:
     return node.meta["example_value"]

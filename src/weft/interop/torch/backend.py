@@ -34,7 +34,7 @@ def weft_backend(
     mode: str | None = None,
 ) -> Any:
     """A graph of Dynamo, with the gradients that AOTAutograd makes of it, as programs of Weft."""
-    settings = replace(_settings(options or {}, mode), whole=_is_whole())
+    settings = replace(_settings(options or {}, mode), whole=_wants_full_graph())
     make = partial(_compile_module, settings=settings)
     lower = aot_autograd(
         fw_compiler=make,
@@ -92,7 +92,7 @@ def _checked(options: Mapping[str, Any], mode: str | None) -> Settings:
     return made
 
 
-def _is_whole() -> bool:
+def _wants_full_graph() -> bool:
     """Whether `fullgraph=True` was asked for."""
     try:
         translator: Any = InstructionTranslator.current_tx()

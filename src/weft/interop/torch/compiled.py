@@ -199,7 +199,7 @@ class CompiledGraph:
         """The graph as a program for inputs like these, and whether it draws random numbers."""
         given = [inputs[at] for at in self.tensors]
         pairs = zip(given, self._shapes(given), strict=True)
-        kinds = [_kind(tensor.dtype, shape) for tensor, shape in pairs]
+        kinds = [_tensor_type(tensor.dtype, shape) for tensor, shape in pairs]
         drawn: list[int] = []
         roots = [*self.wanted, *(source for _, source in self.copies)]
 
@@ -240,7 +240,7 @@ class CompiledGraph:
             prepared = PROGRAMS.compile(program, self.backend, "jit")
         self._tell(time.perf_counter() - started, why)
         if self.settings.dump:
-            _write(Path(self.settings.dump), prepared)
+            _write_dump(Path(self.settings.dump), prepared)
         return prepared
 
     def _tell(self, seconds: float, why: str) -> None:
@@ -331,7 +331,7 @@ class _Open(ByShape):
         return self._graph.prepare(program, f"sizes are open, up to those of {clipped(kinds, 200)}")
 
 
-def _write(folder: Path, prepared: Prepared) -> None:
+def _write_dump(folder: Path, prepared: Prepared) -> None:
     """The program, and what every stage made of it where the backend compiles, in a folder of its
     own."""
     home = folder / f"graph_{len(list(folder.glob('graph_*'))) if folder.exists() else 0}"
@@ -370,7 +370,7 @@ def _draw_key() -> Any:
     return np.array([seed, 0], np.int64)
 
 
-def _kind(dtype: torch.dtype, shape: Sequence[Any]) -> TensorType:
+def _tensor_type(dtype: torch.dtype, shape: Sequence[Any]) -> TensorType:
     sizes = (size if isinstance(size, Symbol) else int(size) for size in shape)
     return TensorType(ours(dtype), tuple(sizes))
 
@@ -378,11 +378,11 @@ def _kind(dtype: torch.dtype, shape: Sequence[Any]) -> TensorType:
 def opened(fake: Any) -> Any:
     """A stand-in for an argument, with names in the place of its free sizes."""
     if isinstance(fake, torch.Tensor):
-        return Shaped(fake.dtype, tuple(_dim(size) for size in fake.shape))
-    return _dim(fake) if isinstance(fake, torch.SymInt) else fake
+        return Shaped(fake.dtype, tuple(_dim_of_size(size) for size in fake.shape))
+    return _dim_of_size(fake) if isinstance(fake, torch.SymInt) else fake
 
 
-def _dim(size: Any) -> Dim:
+def _dim_of_size(size: Any) -> Dim:
     """A size as a number, or by a name; one that torch computes from others has one of its own."""
     if isinstance(size, int):
         return size

@@ -38,7 +38,7 @@ class Part(Module):
 
 
 @cache
-def _part(buffers: tuple[str, ...]) -> type[Part]:
+def _part_class(buffers: tuple[str, ...]) -> type[Part]:
     return type("Part", (Part,), {"buffers": buffers}) if buffers else Part
 
 
@@ -82,7 +82,7 @@ class TorchModule(Part):
             if other not in found:
                 continue
             value = found.pop(other)
-            if not _same(found.setdefault(name, value), value):
+            if not _have_same_elements(found.setdefault(name, value), value):
                 raise UserError(
                     f"{name} and {other} are one tensor in {self.source.name}, but the state has "
                     "different ones; leave one of them out, or import a model that does not "
@@ -105,7 +105,7 @@ class TorchModule(Part):
         return f"{self.source.name}({count:,} parameters, from torch)"
 
 
-def _same(one: Any, other: Any) -> bool:
+def _have_same_elements(one: Any, other: Any) -> bool:
     """Whether two tensors, which may be packed, have the same elements."""
     if one is other:
         return True
@@ -275,12 +275,12 @@ class Source:
             if spec.kind is OutputKind.BUFFER_MUTATION:
                 assign(module, self.owners[spec.target], value)
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
-                _write(spec.target, given[self.names.index(spec.target)], value)
+                _write_argument(spec.target, given[self.names.index(spec.target)], value)
             elif spec.kind is OutputKind.USER_OUTPUT:
                 flat.append(value)
             else:
                 raise Unimplemented(str(spec.kind), "a result of this kind")
-        return _plain(torch_tree.tree_unflatten(flat, self.spec.out_spec))
+        return _as_containers(torch_tree.tree_unflatten(flat, self.spec.out_spec))
 
     def result_names(self) -> Iterator[str]:
         """What the tensors among the results are called: by the keys and attributes that lead to
@@ -296,7 +296,7 @@ class Source:
             yield "_".join(filter(None, keys)) or f"out{number}"
 
 
-def _write(name: str, argument: Any, value: Tensor) -> None:
+def _write_argument(name: str, argument: Any, value: Tensor) -> None:
     if not isinstance(argument, Tensor):
         raise UserError(
             f"the model writes to its argument {name}; give a tensor of Weft for it",
@@ -305,14 +305,14 @@ def _write(name: str, argument: Any, value: Tensor) -> None:
     argument.become(value)
 
 
-def _plain(value: Any) -> Any:
+def _as_containers(value: Any) -> Any:
     """Results in containers of Python: a model's own classes become dicts."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _as_containers(each) for key, each in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_plain, value))
+        return type(value)(*map(_as_containers, value))
     if isinstance(value, list | tuple):
-        return type(value)(_plain(each) for each in value)
+        return type(value)(_as_containers(each) for each in value)
     return value
 
 
@@ -333,7 +333,7 @@ def _tree(source: Source, state: Mapping[str, Tensor], buffers: set[str]) -> Tor
             head = name.removeprefix(prefix).partition(".")[0]
             heads.setdefault(head, []).append(name)
         own = tuple(head for head in heads if prefix + head in buffers)
-        made: Any = blank((_root if root else _part)(own))
+        made: Any = blank((_root if root else _part_class)(own))
         if root:
             object.__setattr__(made, "source", source)
         for head, inside in heads.items():

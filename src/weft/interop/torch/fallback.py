@@ -18,8 +18,8 @@ from weft.interop.torch.interpret import (
     NodeFailed,
     is_arithmetic,
     is_report,
-    missing,
     name_of,
+    nodes_without_rule,
     sized,
 )
 from weft.interop.torch.lines import shown
@@ -37,11 +37,11 @@ def compiled(module: GraphModule, fakes: Sequence[Any], settings: Settings) -> C
                 made.version(tuple(inputs[at] for at in made.numbers), inputs)
             return _box_function(made)
     except WeftError as error:
-        _tell(f"a graph of {len(module.graph.nodes)} ops runs in torch: {error}", settings)
+        _warn_or_raise(f"a graph of {len(module.graph.nodes)} ops runs in torch: {error}", settings)
         return _in_torch(module)
     told = {node: why for node, why in lost.items() if not is_report(node)}
     if told:
-        _tell(_name_ops(told), settings)
+        _warn_or_raise(_name_ops(told), settings)
     return _part_graph(module, lost, settings)
 
 
@@ -67,7 +67,7 @@ def _trace_graph(
 ) -> tuple[CompiledGraph, list[Any], dict[Node, str]]:
     """The graph, stand-ins for its arguments, and the nodes that Weft cannot carry out with why:
     those without a rule, and those whose rule refuses them when the graph is traced."""
-    lost = dict.fromkeys(missing(module), "there is no rule for it")
+    lost = dict.fromkeys(nodes_without_rule(module), "there is no rule for it")
     made = CompiledGraph(module, settings)
     inputs = [_example(fake) for fake in fakes]
     while True:
@@ -92,7 +92,7 @@ def _name_ops(lost: Mapping[Node, str]) -> str:
     return f"these ops run in torch: {'; '.join(parts)}"
 
 
-def _tell(what: str, settings: Settings) -> None:
+def _warn_or_raise(what: str, settings: Settings) -> None:
     if settings.whole:
         raise Unimplemented("torch.compile", f"{what}; fullgraph=True wants them all in Weft")
     warnings.warn(f"[weft] {clipped(what, 900)}", WeftWarning, stacklevel=2)

@@ -125,7 +125,7 @@ def is_report(node: Node) -> bool:
     return name_of(node) == "with_effects" and str(node.args[1]).startswith(_REPORT)
 
 
-def missing(module: GraphModule) -> list[Node]:
+def nodes_without_rule(module: GraphModule) -> list[Node]:
     """The nodes that there is no rule for, in parts of the graph too."""
     found = []
     for part in module.modules():
@@ -149,7 +149,7 @@ def _only_checked(module: GraphModule) -> set[Node]:
 def check_known(module: GraphModule) -> None:
     """Every op has a rule; else all that have none are named, with the user's lines."""
     lost: dict[str, list[str]] = {}
-    for node in missing(module):
+    for node in nodes_without_rule(module):
         lost.setdefault(name_of(node), []).append(shown(node).strip(" ()"))
     if lost:
         raise Unimplemented(", ".join(lost), _tell_lost(lost))
@@ -191,7 +191,7 @@ def carry_out(
         elif node in lost:
             values[node] = _stand_in(node.meta.get("val"))
         elif name_of(node) != WRITES:
-            values[node] = _result(node, values)
+            values[node] = _run_node(node, values)
         else:
             values[node] = _fill_arguments(node.args[1], values)
     return None
@@ -227,7 +227,7 @@ def _stop_gradient(value: Any) -> Any:
     return namespace.stop_gradient(value) if isinstance(value, Tensor) else value
 
 
-def _result(node: Node, values: dict[Node, Any]) -> Any:
+def _run_node(node: Node, values: dict[Node, Any]) -> Any:
     name = name_of(node)
     args, more = _fill_arguments(node.args, values), _fill_arguments(node.kwargs, values)
     if name == NESTED:
@@ -299,14 +299,18 @@ def _check_result(node: Node, name: str, made: Any) -> Any:
     single = not isinstance(wanted, list | tuple)
     pairs = zip([made], [wanted], strict=True) if single else zip(made, wanted, strict=False)
     for found, fake in pairs:
-        if isinstance(fake, torch.Tensor) and isinstance(found, Tensor) and not _fits(found, fake):
+        if (
+            isinstance(fake, torch.Tensor)
+            and isinstance(found, Tensor)
+            and not _has_type_of(found, fake)
+        ):
             raise Unimplemented(
                 name, f"its rule gives {found.type}, where torch has {fake.dtype}{list(fake.shape)}"
             )
     return made
 
 
-def _fits(found: Tensor, fake: torch.Tensor) -> bool:
+def _has_type_of(found: Tensor, fake: torch.Tensor) -> bool:
     if found.dtype is not OURS.get(fake.dtype) or found.ndim != fake.ndim:
         return False
     return all(

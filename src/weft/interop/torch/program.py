@@ -56,7 +56,7 @@ def to_program(exported: ExportedProgram) -> Program:
         source.constants = _write_constants(constants)
         inputs = source.inputs(_write_constants(state), _leaves(source, given))
         try:
-            return list(_results(source, carry_out(source.module, inputs)))
+            return list(_user_results(source, carry_out(source.module, inputs)))
         except NodeFailed as failed:
             raise failed.error from None
 
@@ -77,12 +77,12 @@ def _kinds(source: Source) -> list[TensorType]:
     names: dict[Any, str] = {}
     kinds = []
     for name, fake in source.tensors.items():
-        dims = [_dim(name, axis, fake, names) for axis in range(fake.ndim)]
+        dims = [_dim_of_axis(name, axis, fake, names) for axis in range(fake.ndim)]
         kinds.append(TensorType(OURS[fake.dtype], tuple(dims)))
     return kinds
 
 
-def _dim(name: str, axis: int, fake: torch.Tensor, names: dict[Any, str]) -> Dim:
+def _dim_of_axis(name: str, axis: int, fake: torch.Tensor, names: dict[Any, str]) -> Dim:
     size: Any = fake.shape[axis]
     if isinstance(size, int):
         return size
@@ -101,7 +101,7 @@ def _leaves(source: Source, given: list[Tensor]) -> list[Any]:
     return [arg.value if isinstance(arg, ConstantArgument) else next(supply) for arg in own]
 
 
-def _results(source: Source, results: Any) -> Iterator[Any]:
+def _user_results(source: Source, results: Any) -> Iterator[Any]:
     for spec, value in zip(source.signature.output_specs, results, strict=True):
         if spec.kind is not OutputKind.USER_OUTPUT:
             raise Unimplemented(

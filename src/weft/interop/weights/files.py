@@ -54,7 +54,7 @@ def found_in(path: Path, caller: str = "load") -> Path:
     raise UserError(f"[{caller}] {path} is a folder without a file of weights, safetensors or GGUF")
 
 
-def read(
+def read_weights(
     path: Path, dtype: DType | None, packed: bool = False
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The tensors by name, and the texts beside them; floats are cast to `dtype` if there is one.
@@ -95,7 +95,7 @@ def _join_parts(arrays: dict[str, Array], texts: Mapping[str, str], path: Path) 
             note = json.loads(texts[key])
             shape, starts = tuple(note["shape"]), [tuple(start) for start in note["starts"]]
             parts = [arrays.pop(f"{name}@{at}") for at in range(len(starts))]
-            if not _tiles(shape, starts, parts):
+            if not _fill_shape_side_by_side(shape, starts, parts):
                 raise ValueError(key)
         except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(
@@ -108,7 +108,9 @@ def _join_parts(arrays: dict[str, Array], texts: Mapping[str, str], path: Path) 
         arrays[name] = whole
 
 
-def _tiles(shape: tuple[int, ...], starts: list[tuple[int, ...]], parts: list[Array]) -> bool:
+def _fill_shape_side_by_side(
+    shape: tuple[int, ...], starts: list[tuple[int, ...]], parts: list[Array]
+) -> bool:
     """Whether parts of one size lie side by side and fill a shape."""
     sizes = parts[0].shape if parts else ()
     if len({(part.shape, part.dtype) for part in parts}) != 1 or len(sizes) != len(shape):
@@ -130,12 +132,12 @@ def _cast(array: Array, dtype: DType | None) -> Array:
 def read_metadata(path: Path) -> dict[str, Any]:
     """The texts of a file or of an index, or the facts of a GGUF file."""
     if path.name.endswith(_INDEX):
-        return _texts(read_index(path)["metadata"])
+        return _only_texts(read_index(path)["metadata"])
     data = map_file(path, "load_metadata")
     return read_gguf(path, data).facts if data[:4].tobytes() == MAGIC else dict(read_texts(path))
 
 
-def _texts(metadata: Mapping[str, Any]) -> dict[str, str]:
+def _only_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in metadata.items() if isinstance(text, str)}
 
 
@@ -167,7 +169,7 @@ def _read_shards(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
         if name not in files[file]:
             raise UserError(f"[load] {path} says that {name} is in {file}, but it is not there")
         found[name] = files[file][name]
-    return found, _texts(index["metadata"])
+    return found, _only_texts(index["metadata"])
 
 
 def read_index(path: Path) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Gguf:
 def read_gguf(path: Path, data: memoryview) -> Gguf:
     """The table of a file, checked."""
     try:
-        return _read(data)
+        return _parse_gguf(data)
     except ValueError as error:
         raise UserError(f"[load] {path} is no GGUF file that Weft reads: {error}") from None
 
@@ -139,7 +139,7 @@ class _Reader:
         ]
 
 
-def _read(data: memoryview) -> Gguf:
+def _parse_gguf(data: memoryview) -> Gguf:
     reader = _Reader(data)
     if reader.raw(4) != MAGIC:
         raise ValueError("it does not begin with GGUF")
@@ -148,13 +148,13 @@ def _read(data: memoryview) -> Gguf:
         order = ", or its numbers are big-endian" if version >= 1 << 16 else ""
         raise ValueError(f"its version is {version}, and Weft reads 2 and 3{order}")
     tensors = reader.count(_SMALLEST_TENSOR)
-    facts = _facts(reader)
-    entries = [_tensor(reader) for _ in range(tensors)]
+    facts = _read_facts(reader)
+    entries = [_read_tensor_line(reader) for _ in range(tensors)]
     begin = round_up(reader.at, _alignment(facts))
     return Gguf(data, facts, _place_tensors(entries, begin, len(data), _alignment(facts)))
 
 
-def _facts(reader: _Reader) -> dict[str, Any]:
+def _read_facts(reader: _Reader) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for _ in range(reader.count(_SMALLEST_FACT)):
         name = reader.string()
@@ -171,7 +171,7 @@ def _alignment(facts: dict[str, Any]) -> int:
     return found
 
 
-def _tensor(reader: _Reader) -> tuple[str, Entry]:
+def _read_tensor_line(reader: _Reader) -> tuple[str, Entry]:
     """One line of the table; its place counts from the beginning of the elements."""
     name = reader.string()
     short, axes = repr(name[:80]), reader.number("I")

@@ -42,7 +42,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Array], Texts]:
     data = map_file(path)
     refuse_pickle(path, data)
     try:
-        return _read(data)
+        return _parse_safetensors(data)
     except (ValueError, RecursionError) as error:
         why = error if isinstance(error, ValueError) else "its table is nested too deeply"
         raise UserError(f"[load] {path} is no safetensors file: {why}") from None
@@ -52,15 +52,15 @@ def read_texts(path: Path) -> Texts:
     """The texts of a file."""
     data = map_file(path, "load_metadata")
     try:
-        return _texts(_table(data)[0])
+        return _metadata_texts(_read_table(data)[0])
     except (ValueError, RecursionError) as error:
         raise UserError(f"[load_metadata] {path} is no safetensors file: {error}") from None
 
 
-def _read(data: memoryview) -> tuple[dict[str, Array], Texts]:
-    table, begin = _table(data)
-    texts = _texts(table)
-    entries = {name: _entry(name, of) for name, of in table.items() if name != METADATA}
+def _parse_safetensors(data: memoryview) -> tuple[dict[str, Array], Texts]:
+    table, begin = _read_table(data)
+    texts = _metadata_texts(table)
+    entries = {name: _parse_entry(name, of) for name, of in table.items() if name != METADATA}
     check_places([place for _, _, place in entries.values()], len(data) - begin, dense=True)
     arrays = {
         name: array_at(data, begin + place.start, kind, shape)
@@ -72,7 +72,7 @@ def _read(data: memoryview) -> tuple[dict[str, Array], Texts]:
     return arrays, texts
 
 
-def _table(data: memoryview) -> tuple[dict[str, Any], int]:
+def _read_table(data: memoryview) -> tuple[dict[str, Any], int]:
     """The table, and where the elements begin."""
     if len(data) < 8:
         raise ValueError(f"it has {len(data)} bytes, and the length of the table takes 8")
@@ -98,14 +98,14 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _texts(table: dict[str, Any]) -> Texts:
+def _metadata_texts(table: dict[str, Any]) -> Texts:
     texts = table.get(METADATA, {})
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise ValueError(f"{METADATA} does not map texts to texts")
     return texts
 
 
-def _entry(name: str, of: Any) -> tuple[DType, tuple[int, ...], Place]:
+def _parse_entry(name: str, of: Any) -> tuple[DType, tuple[int, ...], Place]:
     """The dtype and the shape of a tensor, and where it lies."""
     short = repr(name[:80])
     match of:

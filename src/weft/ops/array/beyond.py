@@ -213,17 +213,17 @@ def isclose(
 ) -> Tensor:  # fmt: skip
     """Whether `|x1 - x2| <= atol + rtol |x2|`, element by element; infinities are close to
     themselves, and NaN is with `equal_nan`."""
-    distance = elementwise.abs(elementwise.subtract(*_floats(x1, x2)))
+    distance = elementwise.abs(elementwise.subtract(*_as_floats(x1, x2)))
     far = elementwise.isinf(distance)
-    limit = elementwise.abs(_floats(x2, x1)[0]) * rtol + atol
+    limit = elementwise.abs(_as_floats(x2, x1)[0]) * rtol + atol
     near = logical_and(less_equal(distance, limit), elementwise.logical_not(far))
     close = logical_or(equal(x1, x2), near)
     if not equal_nan:
         return close
-    return logical_or(close, logical_and(*(elementwise.isnan(x) for x in _floats(x1, x2))))
+    return logical_or(close, logical_and(*(elementwise.isnan(x) for x in _as_floats(x1, x2))))
 
 
-def _floats(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+def _as_floats(x: Any, y: Any) -> tuple[Tensor, Tensor]:
     """Both as tensors with fractions."""
     pair = [as_tensor(v) if hasattr(v, "shape") else tensor(v) for v in (x, y)]
     return tuple(v.astype(as_float(v.dtype)) for v in pair)  # type: ignore[return-value]

@@ -143,7 +143,7 @@ def _leaf_types(items: Sequence[Any]) -> set[type]:
 def as_array(obj: Any) -> Array:
     """An array of numbers; a sentence where it is none."""
     try:
-        array = _read(obj)
+        array = _as_array(obj)
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise UserError(
             f"{a_type(obj)} is no array of numbers ({error}); lists must be rectangular"
@@ -158,7 +158,7 @@ def as_array(obj: Any) -> Array:
     return array
 
 
-def _read(obj: Any) -> Array:
+def _as_array(obj: Any) -> Array:
     """As NumPy reads it; a dtype that NumPy does not have may still come through DLPack."""
     try:
         return handed_in(obj)

@@ -58,7 +58,7 @@ def tensor(
 # -- from numbers --------------------------------------------------------------------------------
 
 
-def _dims(shape: Any) -> Shape:
+def _shape_from(shape: Any) -> Shape:
     return shape_of((shape,) if isinstance(shape, int) else shape)
 
 
@@ -74,29 +74,29 @@ def full(shape: Any, fill_value: Number, *, dtype: Any = None, device: str | Non
     """The same number everywhere."""
     if isinstance(fill_value, Tensor) and not fill_value.shape:
         value = as_tensor(fill_value) if dtype is None else fill_value.astype(dtype)
-        return given(taken(value).broadcast_to(_dims(shape)), value)
+        return given(taken(value).broadcast_to(_shape_from(shape)), value)
     if not is_number(fill_value):
         raise UserError(f"fill_value must be a number, not {type(fill_value).__name__}")
     wanted = DEFAULTS[number_type(fill_value)] if dtype is None else dtype_named(dtype)
-    return _fill_shape(_dims(shape), fill_value, wanted, device)
+    return _fill_shape(_shape_from(shape), fill_value, wanted, device)
 
 
 @public
 def zeros(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """Zeros."""
-    return _fill_shape(_dims(shape), 0, dtype_named(dtype or DEFAULT_FLOAT), device)
+    return _fill_shape(_shape_from(shape), 0, dtype_named(dtype or DEFAULT_FLOAT), device)
 
 
 @public
 def ones(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """Ones."""
-    return _fill_shape(_dims(shape), 1, dtype_named(dtype or DEFAULT_FLOAT), device)
+    return _fill_shape(_shape_from(shape), 1, dtype_named(dtype or DEFAULT_FLOAT), device)
 
 
 @public
 def empty(shape: Any, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """A tensor whose elements do not matter; they are zeros."""
-    return _fill_shape(_dims(shape), 0, dtype_named(dtype or DEFAULT_FLOAT), device)
+    return _fill_shape(_shape_from(shape), 0, dtype_named(dtype or DEFAULT_FLOAT), device)
 
 
 @tensor_method
@@ -154,7 +154,7 @@ def arange(
     wanted = natural if dtype is None else dtype_named(dtype)
     if len(numbers) < len(given_numbers):
         return _counted_open(first, last, step, wanted, device)
-    size = _steps(first, last, step)
+    size = _step_count(first, last, step)
     session = Session(home(device), user_line())
     if all(isinstance(n, int) for n in given_numbers) and wanted.is_integer:
         return session.export(_count_integers(session, int(first), int(step), size, wanted))
@@ -175,7 +175,7 @@ def _counted_open(first: Any, last: Any, step: Any, dtype: DType, device: str | 
     return session.export(session.iota(wide, (last,), 0).cast(dtype))
 
 
-def _steps(first: float, last: float, step: float) -> int:
+def _step_count(first: float, last: float, step: float) -> int:
     """How many numbers lie between two, a step apart."""
     try:
         if isinstance(first, int) and isinstance(last, int) and isinstance(step, int):
@@ -318,11 +318,12 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     sizes = [vector.shape[0] if vector.rank else 1 for vector in vectors]
     shape = tuple(sizes[axis] for axis in order)
     return [
-        given(_along(vector, order.index(i), shape), arrays[i]) for i, vector in enumerate(vectors)
+        given(_spread_vector(vector, order.index(i), shape), arrays[i])
+        for i, vector in enumerate(vectors)
     ]
 
 
-def _along(vector: Handle, axis: int, shape: Sequence[Any]) -> Handle:
+def _spread_vector(vector: Handle, axis: int, shape: Sequence[Any]) -> Handle:
     dims = [1] * len(shape)
     if vector.rank:
         dims[axis] = shape[axis]

@@ -10,7 +10,7 @@ from weft.ops.array.linear_algebra import matrix_product
 from weft.ops.array.matrices import (
     adjoint,
     diagonal_of,
-    identity,
+    identity_like,
     magnitude,
     matrices,
     solved,
@@ -61,10 +61,10 @@ def slogdet(x: Handle, /) -> SlogdetResult:
 @recorded
 def _det(x: Handle, /) -> Handle:
     value, dtype = matrices(x, square=True)
-    return _product(value).cast(dtype)
+    return _unscaled_determinant(value).cast(dtype)
 
 
-def _product(value: Handle) -> Handle:
+def _unscaled_determinant(value: Handle) -> Handle:
     permutation, _, upper = value.lu()
     pivots = diagonal_of(upper)
     product = pivots.reduce_prod(axes=[pivots.rank - 1])
@@ -87,11 +87,11 @@ def _parity(permutation: Handle, dtype: DType) -> Handle:
 
 
 def _pulled_back(x: Tensor, cotangent: Tensor) -> tuple[Tensor]:
-    found = _few(x) if x.shape[-1] <= _WRITTEN_OUT else _many(x)
+    found = _few(x) if x.shape[-1] <= _WRITTEN_OUT else _cofactors_of_large(x)
     return (cotangent.reshape((*cotangent.shape, 1, 1)).astype(found.dtype) * found,)
 
 
-def _many(x: Tensor) -> Tensor:
+def _cofactors_of_large(x: Tensor) -> Tensor:
     """The cofactors, conjugated: by the inverse, or by singular values where there is none."""
     singular = (_det(x) == 0).reshape((*x.shape[:-2], 1, 1))
     inverted = _by_inverse(where(singular, _distinct(x), x), _det(x))
@@ -130,7 +130,7 @@ def _distinct(x: Handle, /) -> Handle:
     kind, rank = value.dtype, value.rank
     real = real_dtype(kind)
     count = (value.session.iota(real, value.shape, rank - 1) + 1).cast(kind)
-    return (count * identity(value)).cast(x.dtype)
+    return (count * identity_like(value)).cast(x.dtype)
 
 
 @recorded
@@ -139,7 +139,7 @@ def _by_inverse(x: Handle, determinant: Handle, /) -> Handle:
     product = determinant.cast(value.dtype)
     product = product.conj() if value.dtype.is_complex else product
     scale = product.reshape((*product.shape, 1, 1)).broadcast_to(value.shape)
-    return scale * adjoint(solved(value, identity(value)))
+    return scale * adjoint(solved(value, identity_like(value)))
 
 
 @recorded
@@ -148,7 +148,7 @@ def _by_singular_values(x: Handle, /) -> Handle:
     singular values but one."""
     value, _ = matrices(x, square=True)
     u, s, vh = value.svd(full_matrices=True)
-    turn = _product(u) * _product(vh)
+    turn = _unscaled_determinant(u) * _unscaled_determinant(vh)
     turn = turn.conj() if value.dtype.is_complex else turn
     axis, ones = s.rank - 1, s.session.full(1, s.dtype, (*s.shape[:-1], 1))
     size = value.shape[-1] - 1

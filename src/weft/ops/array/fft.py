@@ -12,7 +12,7 @@ from weft.foundation.lines import user_line
 from weft.ops.array.conversion import home
 from weft.ops.array.data_types import dtype_named
 from weft.ops.array.manipulation import axes_of
-from weft.ops.array.movement import flipped, padded, permuted, rolled, unpermuted, window
+from weft.ops.array.movement import flipped, pad_axis_end, permuted, rolled, unpermuted, window
 from weft.ops.array.operands import known
 from weft.ops.calls import public
 from weft.ops.other_names import missing
@@ -33,7 +33,7 @@ _SWAPPED = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 # -- the transform itself ------------------------------------------------------------------------
 
 
-def _along(x: Handle, axis: int, sign: int, norm: str) -> Handle:
+def _transform_axis(x: Handle, axis: int, sign: int, norm: str) -> Handle:
     """A scaled transform along one axis; the factor is that of a sum with this norm."""
     last = [*(a for a in range(x.rank) if a != axis), axis]
     size = known(x.shape[axis], "the transformed axis")
@@ -80,10 +80,10 @@ def _fit_to_size(x: Handle, axis: int, size: int | None) -> Handle:
             f"a transform has at least one element, not {wanted}",
             "transform another axis, or pass n=",
         )
-    return window(x, axis, 0, wanted) if wanted <= old else padded(x, axis, wanted - old)
+    return window(x, axis, 0, wanted) if wanted <= old else pad_axis_end(x, axis, wanted - old)
 
 
-def _several(x: Handle, s: Any, axes: Any) -> list[tuple[int, int | None]]:
+def _axes_with_sizes(x: Handle, s: Any, axes: Any) -> list[tuple[int, int | None]]:
     """Axes with their sizes, for a transform over several."""
     if axes is None:
         count = x.rank if s is None else len(s)
@@ -101,19 +101,19 @@ def _several(x: Handle, s: Any, axes: Any) -> list[tuple[int, int | None]]:
 @recorded
 def fft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Handle:
     """The transform along an axis, cut or filled with zeros to `n` elements."""
-    return _one(x, n, axis, norm, -1)
+    return _transform_one(x, n, axis, norm, -1)
 
 
 @recorded
 def ifft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Handle:
     """The inverse transform along an axis."""
-    return _one(x, n, axis, norm, 1)
+    return _transform_one(x, n, axis, norm, 1)
 
 
-def _one(x: Handle, n: int | None, axis: int, norm: str, sign: int) -> Handle:
+def _transform_one(x: Handle, n: int | None, axis: int, norm: str, sign: int) -> Handle:
     _check_norm(norm)
     at = normalise_axis(axis, x.rank)
-    return _along(_fit_to_size(_complex(x), at, n), at, sign, norm)
+    return _transform_axis(_fit_to_size(_complex(x), at, n), at, sign, norm)
 
 
 @recorded
@@ -124,7 +124,7 @@ def rfft(x: Handle, /, *, n: int | None = None, axis: int = -1, norm: str = "bac
 
 
 def _real_forward(x: Handle, n: int | None, axis: int, norm: str) -> Handle:
-    whole = _along(_complex(_fit_to_size(x, axis, n)), axis, -1, norm)
+    whole = _transform_axis(_complex(_fit_to_size(x, axis, n)), axis, -1, norm)
     return window(whole, axis, 0, known(whole.shape[axis], "the axis") // 2 + 1)
 
 
@@ -144,7 +144,7 @@ def _real_backward(x: Handle, n: int | None, axis: int, norm: str) -> Handle:
     if mirrored:
         rest = flipped(window(half, axis, 1, mirrored), axis).conj()
         half = half.concat(rest, axis)
-    return _along(half, axis, 1, norm).real()
+    return _transform_axis(half, axis, 1, norm).real()
 
 
 @recorded
@@ -196,8 +196,8 @@ def ifftn(
 def _all_axes(x: Handle, s: Any, axes: Any, norm: str, sign: int) -> Handle:
     _check_norm(norm)
     value = _complex(x)
-    for at, size in _several(x, s, axes):
-        value = _along(_fit_to_size(value, at, size), at, sign, norm)
+    for at, size in _axes_with_sizes(x, s, axes):
+        value = _transform_axis(_fit_to_size(value, at, size), at, sign, norm)
     return value
 
 
@@ -212,10 +212,10 @@ def rfftn(
 ) -> Handle:
     """The transform of real elements over several axes: half of the last one."""
     _check_norm(norm)
-    *others, (last, size) = _several(x, s, axes)
+    *others, (last, size) = _axes_with_sizes(x, s, axes)
     value = _real_forward(_real(x), size, last, norm)
     for at, n in others:
-        value = _along(_fit_to_size(value, at, n), at, -1, norm)
+        value = _transform_axis(_fit_to_size(value, at, n), at, -1, norm)
     return value
 
 
@@ -231,9 +231,9 @@ def irfftn(
     """The inverse of `rfftn`."""
     _check_norm(norm)
     value = _complex(x)
-    *others, (last, size) = _several(x, s, axes)
+    *others, (last, size) = _axes_with_sizes(x, s, axes)
     for at, n in others:
-        value = _along(_fit_to_size(value, at, n), at, 1, norm)
+        value = _transform_axis(_fit_to_size(value, at, n), at, 1, norm)
     return _real_backward(value, size, last, norm)
 
 

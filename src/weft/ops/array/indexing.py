@@ -63,16 +63,18 @@ def getitem(self: Tensor, key: Any, /) -> Tensor:
     if written is None:
         x = taken(self)
         return given(selected(x, parsed(_with_handles(items, x), x.shape)), self)
-    window = _window(self, written)
+    window = _movable_window(self, written)
     if window is None:
-        found: Tensor = captured(_read, [self, *_places(items)], user_line(), written)
+        found: Tensor = captured(
+            _select_index, [self, *_index_tensors(items)], user_line(), written
+        )
     else:
-        operands = [self, _start(self, window), *_places(items)]
+        operands = [self, _window_start(self, window), *_index_tensors(items)]
         found = captured(_read_window, operands, user_line(), window.sizes, _as_written(window))
     return found
 
 
-def _window(x: Tensor, written: tuple[Any, ...]) -> Window | None:
+def _movable_window(x: Tensor, written: tuple[Any, ...]) -> Window | None:
     """The part of x that an index expression is about, where its place may be an operand: another
     place is then the same program. Inside a traced function places are known for good, and a slice
     that knows its place is computed better. None too where all of x is taken, or nothing."""
@@ -84,7 +86,7 @@ def _window(x: Tensor, written: tuple[Any, ...]) -> Window | None:
     return None if found.sizes == shape or 0 in found.sizes else found
 
 
-def _start(x: Tensor, window: Window) -> Tensor:
+def _window_start(x: Tensor, window: Window) -> Tensor:
     return Tensor(arena_for(x._node).constant(literal(list(window.start), SI64)))
 
 
@@ -112,7 +114,7 @@ def _write_index(items: tuple[Any, ...]) -> tuple[Any, ...] | None:
     return tuple(found)
 
 
-def _places(items: tuple[Any, ...]) -> list[Tensor]:
+def _index_tensors(items: tuple[Any, ...]) -> list[Tensor]:
     return [item for item in items if isinstance(item, Tensor)]
 
 
@@ -132,14 +134,14 @@ def _with_handles(items: tuple[Any, ...], x: Handle) -> list[Any]:
     ]
 
 
-def _read(x: Handle, *operands: Any) -> Handle:
+def _select_index(x: Handle, *operands: Any) -> Handle:
     *places, written = operands
     return selected(x, parsed(_rebuild_index(written, places), x.shape))
 
 
 def _read_window(x: Handle, start: Handle, *operands: Any) -> Handle:
     *places, sizes, written = operands
-    return _read(x.dynamic_slice(start, sizes=sizes), *places, written)
+    return _select_index(x.dynamic_slice(start, sizes=sizes), *places, written)
 
 
 def selected(x: Handle, selection: Selection) -> Handle:
@@ -194,17 +196,17 @@ def _gather_places(x: Handle, selection: Selection) -> Handle:
     if len(axes) == 1:
         return rows_at(x, positions[0], axes[0])
     sizes = [x.shape[axis] for axis in axes]
-    flat = permuted(x, [*axes, *others]).reshape((_product(sizes), *rest))
+    flat = permuted(x, [*axes, *others]).reshape((_element_count(sizes), *rest))
     place = _linear(positions, sizes)
     together = axes == list(range(axes[0], axes[-1] + 1))
     return moved(flat.take(place), range(place.rank), axes[0] if together else 0)
 
 
-def _product(sizes: list[Dim]) -> int:
-    return math.prod(size if isinstance(size, int) else _open(size) for size in sizes)
+def _element_count(sizes: list[Dim]) -> int:
+    return math.prod(size if isinstance(size, int) else _refuse_open_size(size) for size in sizes)
 
 
-def _open(size: Dim) -> int:
+def _refuse_open_size(size: Dim) -> int:
     raise SizeWanted(
         "DynamicDimensionMismatch",
         f"an axis of the open size {size} cannot be indexed together with others",
@@ -314,17 +316,19 @@ def take_along_axis(x: Handle, indices: Handle, /, axis: int = -1) -> Handle:
 def setitem(self: Tensor, key: Any, value: Any, /) -> None:
     """Give the elements that an index expression names new values, which broadcast to them."""
     items = key if isinstance(key, tuple) else (key,)
-    new, line = _value(self, value), user_line()
+    new, line = _value_as_tensor(self, value), user_line()
     mask = _whole_mask(items, self, new)
     written = _write_index(items)
     if mask is not None:
         self.become(captured(_replace_masked, [self, mask, new], line))
     elif written is not None:
-        window = _window(self, written)
+        window = _movable_window(self, written)
         if window is None:
-            self.become(captured(_assign_elements, [self, new, *_places(items)], line, written))
+            self.become(
+                captured(_assign_elements, [self, new, *_index_tensors(items)], line, written)
+            )
         else:
-            operands = [self, new, _start(self, window), *_places(items)]
+            operands = [self, new, _window_start(self, window), *_index_tensors(items)]
             rest = _as_written(window)
             self.become(captured(_assigned_window, operands, line, window.sizes, rest))
     else:
@@ -333,14 +337,14 @@ def setitem(self: Tensor, key: Any, value: Any, /) -> None:
         self.become(given(_replace_selection(x, selection, x.session.import_(new)), self, new))
 
 
-def _value(x: Tensor, value: Any) -> Tensor:
+def _value_as_tensor(x: Tensor, value: Any) -> Tensor:
     """The value assigned, as a tensor; its numbers fit the dtype of x."""
     arena = arena_for(x._node)
     kind = number_kind(value)
     if is_number(value) or (kind is not None and beside(x.dtype, kind) is x.dtype):
         return number_in(value, x.dtype, x._node)
     tensor = as_tensor(value, arena)
-    if tensor.dtype.kind is not x.dtype.kind and not _fits(tensor.dtype, x.dtype):
+    if tensor.dtype.kind is not x.dtype.kind and not _can_hold(tensor.dtype, x.dtype):
         raise SpecViolation(
             "DTypeMismatch",
             f"elements of {tensor.dtype} cannot be assigned to a tensor of {x.dtype}",
@@ -349,7 +353,7 @@ def _value(x: Tensor, value: Any) -> Tensor:
     return tensor
 
 
-def _fits(value: DType, target: DType) -> bool:
+def _can_hold(value: DType, target: DType) -> bool:
     if value.is_integer and target.is_integer:
         return True
     return promoted(value, target) is target

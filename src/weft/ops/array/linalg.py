@@ -27,7 +27,7 @@ from weft.ops.array.matrices import (
     adjoint,
     computed_in,
     diagonal_of,
-    identity,
+    identity_like,
     matrices,
     solved,
     turned,
@@ -151,7 +151,7 @@ def solve(x1: Handle, x2: Handle, /) -> Handle:
 def inv(x: Handle, /) -> Handle:
     """The inverse of each matrix; a singular one gives infinities or NaN."""
     value, dtype = matrices(x, square=True)
-    return solved(value, identity(value)).cast(dtype)
+    return solved(value, identity_like(value)).cast(dtype)
 
 
 @public
@@ -216,11 +216,11 @@ def matrix_power(x: Handle, n: int, /) -> Handle:
     check_matrices(x, square=True)
     if n < 0:
         value, dtype = matrices(x)
-        return _power(solved(value, identity(value)), -n).cast(dtype)
-    return _power(x, n)
+        return _matrix_power(solved(value, identity_like(value)), -n).cast(dtype)
+    return _matrix_power(x, n)
 
 
-def _power(x: Handle, n: int) -> Handle:
+def _matrix_power(x: Handle, n: int) -> Handle:
     result = None
     square = x
     while n:
@@ -228,7 +228,7 @@ def _power(x: Handle, n: int) -> Handle:
             result = square if result is None else matrix_product(result, square)
         n >>= 1
         square = matrix_product(square, square) if n else square
-    return identity(x) if result is None else result
+    return identity_like(x) if result is None else result
 
 
 @recorded

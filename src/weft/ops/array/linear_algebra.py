@@ -136,7 +136,7 @@ def _find_contracted(axes: Any, left: int, right: int) -> tuple[tuple[int, ...],
 def vecdot(x1: Handle, x2: Handle, /, *, axis: int = -1) -> Handle:
     """The sum of `conj(x1) * x2` along an axis, counted in each operand before they broadcast."""
     x, y = in_common_dtype(x1, x2)
-    x, y = _last(x, axis), _last(y, axis)
+    x, y = _move_to_end(x, axis), _move_to_end(y, axis)
     if x.shape[-1] != y.shape[-1]:
         raise SpecViolation(
             "ShapeMismatch",
@@ -153,7 +153,7 @@ def vecdot(x1: Handle, x2: Handle, /, *, axis: int = -1) -> Handle:
     return x.dot_general(y, contract=(along, along), batch=(axes, axes))
 
 
-def _last(x: Handle, axis: int) -> Handle:
+def _move_to_end(x: Handle, axis: int) -> Handle:
     """The axis moved to the end."""
     (at,) = normalise_axes((axis,), x.rank, "axis")
     if at == x.rank - 1:

@@ -18,7 +18,7 @@ from weft.ops.arithmetic import as_tensor, broadcast_shapes, broadcasts, listed
 from weft.ops.array.movement import flipped, permuted, rolled, rows_at, window
 from weft.ops.array.operands import known
 from weft.ops.array.parts import joined_data, stacked_parts
-from weft.ops.array.reading import read
+from weft.ops.array.reading import read_elements
 from weft.ops.calls import public
 from weft.ops.promotion import promoted
 from weft.ops.recipes import captured, recorded
@@ -37,10 +37,10 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
     """One axis, several, or None for all, counted from the front."""
     if axis is None:
         return tuple(range(rank))
-    return normalise_axes(_numbers(axis), rank, "axis")
+    return normalise_axes(_whole_numbers(axis), rank, "axis")
 
 
-def _numbers(value: Any) -> tuple[int, ...]:
+def _whole_numbers(value: Any) -> tuple[int, ...]:
     """One whole number or several."""
     items = tuple(value) if isinstance(value, tuple | list) else (value,)
     for item in items:
@@ -78,7 +78,7 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
 def reshape(x: Handle, /, shape: Sequence[Dim], *, copy: bool | None = None) -> Handle:
     """The elements in row-major order under another shape; one size may be -1 and is inferred."""
     dims = shape if isinstance(shape, tuple | list) else (shape,)
-    return x.reshape(dim if isinstance(dim, Symbol) else _numbers(dim)[0] for dim in dims)
+    return x.reshape(dim if isinstance(dim, Symbol) else _whole_numbers(dim)[0] for dim in dims)
 
 
 @tensor_method("reshape")
@@ -93,8 +93,8 @@ def _reshape_method(x: Tensor, /, *shape: Any, copy: bool | None = None) -> Tens
 @recorded
 def expand_dims(x: Handle, /, axis: int | Sequence[int] = 0) -> Handle:
     """`x` with axes of size 1 inserted; positions are those of the result."""
-    rank = x.rank + len(_numbers(axis))
-    places = normalise_axes(_numbers(axis), rank, "axis")
+    rank = x.rank + len(_whole_numbers(axis))
+    places = normalise_axes(_whole_numbers(axis), rank, "axis")
     sizes = iter(x.shape)
     return x.reshape([1 if a in places else next(sizes) for a in range(rank)])
 
@@ -122,7 +122,7 @@ def squeeze(x: Handle, /, axis: int | Sequence[int] | None = None) -> Handle:
 @recorded
 def permute_dims(x: Handle, /, axes: Sequence[int]) -> Handle:
     """Axis `i` of the result is axis `axes[i]` of `x`."""
-    perm = normalise_axes(_numbers(axes), x.rank, "axes")
+    perm = normalise_axes(_whole_numbers(axes), x.rank, "axes")
     if len(perm) != x.rank:
         raise OutOfRange(
             "InvalidAttributeValue",
@@ -169,12 +169,12 @@ def roll(
     """Elements moved along an axis; those that leave at its end come in at its start. Without an
     axis the flattened tensor is rolled."""
     if axis is None:
-        shifts = _numbers(shift)
+        shifts = _whole_numbers(shift)
         if len(shifts) != 1 or isinstance(shift, tuple | list):
             raise UserError("several shifts need as many axes")
         return rolled(x.reshape((-1,)), shifts[0], 0).reshape(x.shape)
-    axes = [normalise_axis(at, x.rank) for at in _numbers(axis)]
-    shifts = _numbers(shift) * (len(axes) if isinstance(shift, int) else 1)
+    axes = [normalise_axis(at, x.rank) for at in _whole_numbers(axis)]
+    shifts = _whole_numbers(shift) * (len(axes) if isinstance(shift, int) else 1)
     if len(shifts) != len(axes):
         raise UserError(f"{len(shifts)} shifts do not go with {len(axes)} axes")
     for by, at in zip(shifts, axes, strict=True):
@@ -189,7 +189,7 @@ def sliding_window(x: Handle, /, size: int, step: int = 1, *, axis: int = -1) ->
     windows, and a new last axis holds the elements of each."""
     at = normalise_axis(axis, x.rank)
     length = known(x.shape[at], f"axis {at}")
-    (wide,), (apart,) = _numbers(size), _numbers(step)
+    (wide,), (apart,) = _whole_numbers(size), _whole_numbers(step)
     if not 0 <= wide <= length or apart < 1:
         raise OutOfRange(
             "InvalidAttributeValue",
@@ -207,7 +207,7 @@ def sliding_window(x: Handle, /, size: int, step: int = 1, *, axis: int = -1) ->
 # -- joining and repeating -----------------------------------------------------------------------
 
 
-def _several(arrays: Any) -> list[Tensor]:
+def _check_tensors(arrays: Any) -> list[Tensor]:
     if isinstance(arrays, Tensor):
         raise UserError("a list of tensors is wanted here, not one tensor")
     values = [as_tensor(array) for array in arrays]
@@ -225,7 +225,7 @@ def _promote_handles(values: Sequence[Handle]) -> list[Handle]:
 @public
 def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
     """Tensors one after the other along an axis; flattened first where it is None."""
-    tensors = _several(arrays)
+    tensors = _check_tensors(arrays)
     joined: Tensor = captured(_concatenate_operands, tensors, user_line(), axis)
     copied = joined_data(tensors, lambda given: np.concatenate(given, axis))
     return joined if copied is None else copied
@@ -253,7 +253,7 @@ def _concatenate_operands(*operands: Any) -> Handle:
 @public
 def stack(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
     """Tensors of one shape along a new axis."""
-    tensors = _several(arrays)
+    tensors = _check_tensors(arrays)
     parts = stacked_parts(tensors, axis)
     if parts is not None:
         return parts
@@ -294,7 +294,7 @@ def unstack(x: Handle, /, axis: int = 0) -> tuple[Handle, ...]:
 def tile(x: Handle, repetitions: Sequence[int], /) -> Handle:
     """`x` repeated as a whole along each axis; the shorter of shape and repetitions gets leading
     ones."""
-    times = _numbers(repetitions)
+    times = _whole_numbers(repetitions)
     times = (1,) * (x.rank - len(times)) + times
     x = x.reshape((1,) * (len(times) - x.rank) + x.shape)
     for count in times:
@@ -318,28 +318,28 @@ def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tens
     counts = as_tensor(repeats)
     if counts.ndim > 1 or not counts.dtype.is_integer:
         raise UserError(f"repeats must be a number or a vector of integers, not {counts.type}")
-    each = read(counts, "the size of the result").reshape(-1)
+    each = read_elements(counts, "the size of the result").reshape(-1)
     if each.size == 1:
         repeated = captured(_repeat_elements, [value], user_line(), int(each[0]), axis)
         return repeated
     if (each < 0).any():
         raise OutOfRange("InvalidAttributeValue", "repeats has a negative number", _COUNTS)
     places = from_array(np.arange(each.size).repeat(each), value.arena)
-    repeated = captured(_rows, [value, places], user_line(), axis, each.size)
+    repeated = captured(_repeat_rows, [value, places], user_line(), axis, each.size)
     return repeated
 
 
 def _repeat_elements(x: Handle, times: int, axis: int | None) -> Handle:
     if times < 0:
         raise OutOfRange("InvalidAttributeValue", f"repeats is {times}", _COUNTS)
-    x, at = _along(x, axis)
+    x, at = _flat_or_axis(x, axis)
     front, size, back = x.shape[:at], known(x.shape[at], f"axis {at}"), x.shape[at + 1 :]
     spread = x.reshape((*front, size, 1, *back)).broadcast_to((*front, size, times, *back))
     return spread.reshape((*front, size * times, *back))
 
 
-def _rows(x: Handle, places: Handle, axis: int | None, count: int) -> Handle:
-    x, at = _along(x, axis)
+def _repeat_rows(x: Handle, places: Handle, axis: int | None, count: int) -> Handle:
+    x, at = _flat_or_axis(x, axis)
     if x.shape[at] != count:
         raise OutOfRange(
             "ShapeMismatch",
@@ -349,6 +349,6 @@ def _rows(x: Handle, places: Handle, axis: int | None, count: int) -> Handle:
     return rows_at(x, places, at)
 
 
-def _along(x: Handle, axis: int | None) -> tuple[Handle, int]:
+def _flat_or_axis(x: Handle, axis: int | None) -> tuple[Handle, int]:
     """The tensor and the axis meant; without one it is flattened."""
     return (x.reshape((-1,)), 0) if axis is None else (x, normalise_axis(axis, x.rank))

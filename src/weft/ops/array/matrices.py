@@ -6,7 +6,7 @@ from weft.foundation.dtypes import F32, DType
 from weft.ops.arithmetic import broadcast_shapes
 from weft.ops.array.creation import diagonal_mask
 from weft.ops.array.linear_algebra import check_matrices, stacked, transposed
-from weft.ops.array.movement import padded, window
+from weft.ops.array.movement import pad_axis_end, window
 from weft.ops.array.operands import known
 from weft.ops.promotion import as_float
 from weft.ops.session import Handle
@@ -47,7 +47,7 @@ def diagonal_of(x: Handle, offset: int = 0) -> Handle:
     x = window(x, x.rank - 1, column if size else 0, size)
     if size < 2:
         return x.reshape((*batch, size))
-    flat = padded(x.reshape((*batch, size * size)), len(batch), size)
+    flat = pad_axis_end(x.reshape((*batch, size * size)), len(batch), size)
     return window(flat.reshape((*batch, size, size + 1)), len(batch) + 1, 0, 1).reshape(
         (*batch, size)
     )
@@ -65,7 +65,7 @@ def solved(a: Handle, b: Handle) -> Handle:
     return stacked(upper, batch).triangular_solve(b, lower=False, unit_diagonal=False, **options)
 
 
-def identity(like: Handle) -> Handle:
+def identity_like(like: Handle) -> Handle:
     mask = diagonal_mask(like.session, like.shape[-2:], 0, "equal")
     return mask.cast(like.dtype).broadcast_to(like.shape)
 

@@ -74,13 +74,13 @@ def every(x: Handle, axis: int, step: int) -> Handle:
     if step == 1 or size <= 1:
         return x
     rows = -(-size // step)
-    x = padded(x, axis, rows * step - size)
+    x = pad_axis_end(x, axis, rows * step - size)
     shape: list[Dim] = [*x.shape[:axis], rows, step, *x.shape[axis + 1 :]]
     column = window(x.reshape(shape), axis + 1, 0, 1)
     return column.reshape([*x.shape[:axis], rows, *x.shape[axis + 1 :]])
 
 
-def padded(x: Handle, axis: int, high: int) -> Handle:
+def pad_axis_end(x: Handle, axis: int, high: int) -> Handle:
     """Zeros after the elements of an axis."""
     if high == 0:
         return x

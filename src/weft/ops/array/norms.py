@@ -57,11 +57,11 @@ def _norm(sizes: Handle, axes: Sequence[int], keepdims: bool, order: Any) -> Han
         return sizes.reduce_sum(axes, keepdims)
     if order == 2:
         return root((sizes * sizes).reduce_sum(axes, keepdims))
-    total = _power(sizes, float(order)).reduce_sum(axes, keepdims)
-    return _power(total, 1.0 / float(order))
+    total = _power_without_kink(sizes, float(order)).reduce_sum(axes, keepdims)
+    return _power_without_kink(total, 1.0 / float(order))
 
 
-def _power(x: Handle, exponent: float) -> Handle:
+def _power_without_kink(x: Handle, exponent: float) -> Handle:
     """`x` to a power, x not negative. Powers under 1 change infinitely fast at 0, where a norm has
     its kink: there the result is a constant, so that its gradient is 0 and not NaN."""
     if exponent >= 1:

@@ -75,7 +75,7 @@ def _counterpart(function: Callable[..., Any]) -> Callable[..., Any] | None:
     return _FUNCTIONS.get(name)
 
 
-def _takes(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> bool:
+def _takes_arguments(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether these are arguments of Weft's function, tensors and arrays for tensors."""
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
@@ -84,12 +84,12 @@ def _takes(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> b
     return function.__name__ not in _FLATTENS or bound.arguments.get("axis") is not None
 
 
-def _read(value: Any) -> Any:
+def _tensors_as_arrays(value: Any) -> Any:
     """Arrays in place of tensors, also inside lists."""
     if isinstance(value, Tensor):
         return np.asarray(value)
     if isinstance(value, list | tuple):
-        return type(value)(_read(item) for item in value)
+        return type(value)(_tensors_as_arrays(item) for item in value)
     return value
 
 
@@ -97,7 +97,10 @@ def _by_numpy(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -
     out = kwargs.get("out")
     if any(isinstance(o, Tensor) for o in (out if isinstance(out, tuple) else (out,))):
         raise UserError("a tensor cannot be the `out` of a NumPy function; assign the result to it")
-    return function(*_read(args), **{key: _read(value) for key, value in kwargs.items()})
+    return function(
+        *_tensors_as_arrays(args),
+        **{key: _tensors_as_arrays(value) for key, value in kwargs.items()},
+    )
 
 
 def _array_ufunc(self: Tensor, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +114,7 @@ def _array_ufunc(self: Tensor, ufunc: Any, method: str, *args: Any, **kwargs: An
 def _array_function(self: Tensor, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
     """Any other function of NumPy."""
     found = _counterpart(function)
-    if found is not None and _takes(found, args, kwargs):
+    if found is not None and _takes_arguments(found, args, kwargs):
         return found(*args, **kwargs)
     return _by_numpy(function, args, kwargs)
 

@@ -48,14 +48,14 @@ def joined_data(tensors: Sequence[Tensor], join: Join) -> Tensor | None:
     alike = len({node.tensor.dtype for node in nodes}) == 1
     if len(nodes) < _FEWEST or arena.tracing or not here or not alike:
         return None
-    arrays = [_data(node) for node in nodes]
+    arrays = [_array_of_node(node) for node in nodes]
     known = [array for array in arrays if array is not None]
     if len(known) < len(arrays):
         return None
     return from_array(join(known), arena, any(tensor.requires_grad for tensor in tensors))
 
 
-def _data(node: Node) -> NDArray[Any] | None:
+def _array_of_node(node: Node) -> NDArray[Any] | None:
     storage = node.storage
     if isinstance(storage, TensorLiteral):
         return storage.array
@@ -75,7 +75,7 @@ def stacked_parts(tensors: Sequence[Tensor], axis: int) -> Tensor | None:
     can read; None where they are not."""
     if len(tensors) < _FEWEST or len({id(tensor._node.type) for tensor in tensors}) > 1:
         return None
-    found = _parts(tensors)
+    found = _windows_of_tensors(tensors)
     if found is None:
         return None
     source, sizes = found[0].source, found[0].sizes
@@ -96,18 +96,18 @@ def stacked_parts(tensors: Sequence[Tensor], axis: int) -> Tensor | None:
     return made
 
 
-def _parts(tensors: Sequence[Tensor]) -> list[_Part] | None:
+def _windows_of_tensors(tensors: Sequence[Tensor]) -> list[_Part] | None:
     """The windows that the tensors are; None where one is none, or they are unlike one another."""
     found: list[_Part] = []
     for tensor in tensors:
-        part = _part(tensor._node)
+        part = _window_of_node(tensor._node)
         if part is None or (found and (part.source, part.sizes) != found[0][::2]):
             return None
         found.append(part)
     return found
 
 
-def _part(node: Node) -> _Part | None:
+def _window_of_node(node: Node) -> _Part | None:
     """The window that a node is, if it stands at a known place and nobody has computed it."""
     operands, form = node.operands, node.form
     while form is not None and isinstance(form.op, Reshape) and operands:

@@ -11,7 +11,7 @@ from weft.foundation.errors import SpecViolation
 from weft.ops.tensor import Tensor
 
 
-def read(x: Tensor, what: str) -> NDArray[Any]:
+def read_elements(x: Tensor, what: str) -> NDArray[Any]:
     """The elements, to find `what` out."""
     if x.is_traced:
         raise SpecViolation(

@@ -26,7 +26,7 @@ from weft.ops.arithmetic import (
 from weft.ops.array.data_types import result_type
 from weft.ops.array.manipulation import axes_of
 from weft.ops.array.operands import in_common_dtype, paired
-from weft.ops.array.reading import read
+from weft.ops.array.reading import read_elements
 from weft.ops.calls import public
 from weft.ops.graph.context import arena_for
 from weft.ops.promotion import beside
@@ -42,17 +42,17 @@ __all__ = ["argmax", "argmin", "count_nonzero", "nonzero", "searchsorted", "wher
 def argmax(x: Handle, /, axis: int | None = None, *, keepdims: bool = False) -> Handle:
     """The position of the largest element, the first of equals; NaN counts as largest. Without an
     axis, the position in the flattened tensor."""
-    return _extreme("arg_max", x, axis, keepdims)
+    return _extreme_position("arg_max", x, axis, keepdims)
 
 
 @tensor_method
 @recorded
 def argmin(x: Handle, /, axis: int | None = None, *, keepdims: bool = False) -> Handle:
     """The position of the smallest element, the first of equals; NaN is chosen before all."""
-    return _extreme("argmin", x, axis, keepdims)
+    return _extreme_position("argmin", x, axis, keepdims)
 
 
-def _extreme(name: str, x: Handle, axis: int | None, keepdims: bool) -> Handle:
+def _extreme_position(name: str, x: Handle, axis: int | None, keepdims: bool) -> Handle:
     rank, flat = x.rank, axis is None
     x = x.reshape((-1,)) if flat else x
     at = 0 if axis is None else normalise_axis(axis, rank)
@@ -91,7 +91,7 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
         raise SpecViolation(
             "RankMismatch", "x () has rank 0 and so no positions", "reshape it to (1,) first"
         )
-    places = np.nonzero(read(value, "the number of elements that are not zero"))
+    places = np.nonzero(read_elements(value, "the number of elements that are not zero"))
     return tuple(from_array(along, arena_for(value._node)) for along in places)
 
 
@@ -105,13 +105,13 @@ def searchsorted(
     if side not in ("left", "right"):
         raise UserError(f"side is {side!r}; it can be 'left' or 'right'")
     vector = as_tensor(x1)
-    values = _beside(vector, x2)
+    values = _number_in_dtype(vector, x2)
     operands = [vector, values, *([] if sorter is None else [as_tensor(sorter)])]
     found: Tensor = captured(_search_sorted, operands, user_line(), side)
     return found
 
 
-def _beside(x: Tensor, value: Any) -> Tensor:
+def _number_in_dtype(x: Tensor, value: Any) -> Tensor:
     """A number as a tensor, in the dtype it has beside `x`; any other tensor as it is."""
     kind = number_kind(value)
     return as_tensor(value) if kind is None else number_in(value, beside(x.dtype, kind), x._node)

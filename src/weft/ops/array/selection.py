@@ -25,7 +25,7 @@ from weft.foundation.dtypes import I1
 from weft.foundation.errors import OutOfRange, SizeWanted, SpecViolation, UserError, a_type
 from weft.ops.arithmetic import listed
 from weft.ops.array.conversion import as_array
-from weft.ops.array.reading import read
+from weft.ops.array.reading import read_elements
 from weft.ops.session import Handle
 from weft.ops.tensor import Tensor
 
@@ -105,7 +105,7 @@ def parsed(items: Sequence[Any], shape: Shape) -> Selection:
     the items as handles."""
     picks: list[Pick] = []
     axis = 0
-    for item in _complete([_item(item) for item in items], shape):
+    for item in _complete([_index_item(item) for item in items], shape):
         found = _pick_entry(item, shape, axis)
         axis += sum(not adds_axis(pick) for pick in found)
         picks += found
@@ -138,7 +138,7 @@ def windowed(items: Sequence[Any], shape: tuple[int, ...]) -> Window:
             continue
         span, left = Span(0, shape[axis]), item
         if isinstance(item, int):
-            span, left = Span(_position(item, shape[axis], axis, shape), 1), 0
+            span, left = Span(_position_from_front(item, shape[axis], axis, shape), 1), 0
         elif isinstance(item, slice):
             span = _span(item, shape[axis], axis)
             left = slice(None, None, span.step)
@@ -148,7 +148,7 @@ def windowed(items: Sequence[Any], shape: tuple[int, ...]) -> Window:
     return Window(tuple(start), tuple(sizes), tuple(rest))
 
 
-def _item(item: Any) -> Any:
+def _index_item(item: Any) -> Any:
     """An entry of an index expression: None, `...`, a slice, an int, a handle, an array, or a mask
     that is a tensor."""
     if item is None or item is Ellipsis or isinstance(item, slice | Handle):
@@ -215,7 +215,7 @@ def _pick_entry(item: Any, shape: Shape, axis: int) -> list[Pick]:
         return _from_mask(item, shape, axis)
     size = shape[axis]
     if isinstance(item, int):
-        return [Point(_position(item, size, axis, shape))]
+        return [Point(_position_from_front(item, size, axis, shape))]
     if isinstance(item, slice):
         return [_span(item, size, axis)]
     if isinstance(item, np.ndarray):
@@ -234,13 +234,13 @@ def _from_mask(mask: Any, shape: Shape, axis: int) -> list[Pick]:
                 "a mask has the sizes of the axes it stands for",
             )
     if isinstance(mask, Tensor):
-        mask = read(mask, "the number of elements that a mask selects")
+        mask = read_elements(mask, "the number of elements that a mask selects")
     if not dims:
         return [Places(np.zeros(int(mask), np.int64), added=True)]
     return [Places(places) for places in np.nonzero(mask)]
 
 
-def _position(at: int, size: Dim, axis: int, shape: Shape) -> int:
+def _position_from_front(at: int, size: Dim, axis: int, shape: Shape) -> int:
     """A position counted from the front. On a dynamic axis only the run knows the end."""
     if isinstance(size, int) and -size <= at < size:
         return at + size if at < 0 else at
@@ -263,7 +263,7 @@ def _check_positions(array: NDArray[Any], size: Dim, axis: int, shape: Shape) ->
     if not isinstance(size, int) or not wide.size:
         return wide
     for extreme in (int(wide.min()), int(wide.max())):
-        _position(extreme, size, axis, shape)
+        _position_from_front(extreme, size, axis, shape)
     return np.where(wide < 0, wide + size, wide)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from weft.ops.arithmetic import as_tensor
 from weft.ops.array.operands import given, taken
-from weft.ops.array.reading import read
+from weft.ops.array.reading import read_elements
 from weft.ops.calls import public
 from weft.ops.tensor import Tensor, from_array, tensor_method
 
@@ -48,8 +48,8 @@ class UniqueInverse(NamedTuple):
 def unique_all(x: Tensor, /) -> UniqueAll:
     """Distinct values with first positions, inverse and counts. This reads `x`."""
     value = as_tensor(x)
-    first, inverse, counts = _groups(value)
-    values = _values(value, first)
+    first, inverse, counts = _distinct_groups(value)
+    values = _take_positions(value, first)
     return UniqueAll(values, from_array(first), from_array(inverse), from_array(counts))
 
 
@@ -58,8 +58,8 @@ def unique_all(x: Tensor, /) -> UniqueAll:
 def unique_counts(x: Tensor, /) -> UniqueCounts:
     """Distinct values and how often each occurs. This reads `x`."""
     value = as_tensor(x)
-    first, _, counts = _groups(value)
-    return UniqueCounts(_values(value, first), from_array(counts))
+    first, _, counts = _distinct_groups(value)
+    return UniqueCounts(_take_positions(value, first), from_array(counts))
 
 
 @tensor_method
@@ -67,8 +67,8 @@ def unique_counts(x: Tensor, /) -> UniqueCounts:
 def unique_inverse(x: Tensor, /) -> UniqueInverse:
     """Distinct values and which of them each element is. This reads `x`."""
     value = as_tensor(x)
-    first, inverse, _ = _groups(value)
-    return UniqueInverse(_values(value, first), from_array(inverse))
+    first, inverse, _ = _distinct_groups(value)
+    return UniqueInverse(_take_positions(value, first), from_array(inverse))
 
 
 @tensor_method
@@ -76,19 +76,19 @@ def unique_inverse(x: Tensor, /) -> UniqueInverse:
 def unique_values(x: Tensor, /) -> Tensor:
     """Distinct values. This reads `x`."""
     value = as_tensor(x)
-    return _values(value, _groups(value)[0])
+    return _take_positions(value, _distinct_groups(value)[0])
 
 
-def _groups(x: Tensor) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+def _distinct_groups(x: Tensor) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Of the distinct values: first positions, the inverse in the shape of x, and counts."""
-    elements = read(x, "the number of distinct elements")
+    elements = read_elements(x, "the number of distinct elements")
     _, first, inverse, counts = np.unique(
         elements, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
     )
     return first, np.array(inverse.reshape(elements.shape)), counts
 
 
-def _values(x: Tensor, positions: NDArray[Any]) -> Tensor:
+def _take_positions(x: Tensor, positions: NDArray[Any]) -> Tensor:
     value = taken(x)
     places = value.session.import_(from_array(positions))
     return given(value.reshape((-1,)).take(places), x)

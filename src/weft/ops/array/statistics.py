@@ -108,11 +108,11 @@ def _axes_with_elements(x: Handle, axis: Any) -> tuple[int, ...]:
 @recorded
 def mean(x: Handle, /, axis: Axes = None, *, keepdims: bool = False) -> Handle:
     """The mean; integers are converted to the default float first."""
-    average = averaged(_wide(x), axes_of(axis, x.rank), bool(keepdims))
+    average = averaged(_as_wide_float(x), axes_of(axis, x.rank), bool(keepdims))
     return average.cast(as_float(x.dtype))
 
 
-def _wide(x: Handle) -> Handle:
+def _as_wide_float(x: Handle) -> Handle:
     """In a float dtype of 32 bits or more."""
     dtype = as_float(x.dtype)
     return x.cast(F32 if dtype.bits < F32.bits else dtype)
@@ -166,7 +166,7 @@ def _variance(x: Handle, axes: Sequence[int], correction: float, keepdims: bool)
             f"the spread of complex numbers ({x.dtype}) is not defined here",
             "take it of weft.real and weft.imag, and add",
         )
-    wide = _wide(x)
+    wide = _as_wide_float(x)
     distance = wide - averaged(wide, axes, True).broadcast_to(wide.shape)
     return averaged(distance * distance, axes, bool(keepdims), float(correction))
 

@@ -51,11 +51,11 @@ def diff(
     are joined on first."""
     parts = [part for part in (prepend, x, append) if part is not None]
     joined = concat(parts, axis=axis) if len(parts) > 1 else x
-    found: Tensor = captured(_differences, [as_tensor(joined)], user_line(), axis, n)
+    found: Tensor = captured(_differences_along, [as_tensor(joined)], user_line(), axis, n)
     return found
 
 
-def _differences(x: Handle, axis: int, n: int) -> Handle:
+def _differences_along(x: Handle, axis: int, n: int) -> Handle:
     if n < 0:
         raise OutOfRange("InvalidAttributeValue", f"n is {n}", "it must not be negative")
     at = normalise_axis(axis, x.rank)

@@ -28,7 +28,7 @@ def dynamic_slice(x: TensorLike, starts: Any, sizes: Sequence[int]) -> Tensor:
     wanted = tuple(sizes)
     if len(wanted) != values.ndim:
         raise UserError(f"there are {len(wanted)} sizes for the {values.ndim} axes of x")
-    window = taken(values).dynamic_slice(_start(values, starts), sizes=wanted)
+    window = taken(values).dynamic_slice(_start_vector(values, starts), sizes=wanted)
     return given(window, values)
 
 
@@ -50,14 +50,14 @@ def dynamic_update_slice(x: TensorLike, update: TensorLike, starts: Any) -> Tens
             "insert axes with None",
         )
     sizes = tuple(known(dim, "a size of update") for dim in new.shape)
-    start = _start(values, starts)
+    start = _start_vector(values, starts)
     made = taken(values).dynamic_update_slice(taken(new), start, sizes=sizes)
     return given(made, values, new)
 
 
-def _start(x: Tensor, starts: Any) -> Handle:
+def _start_vector(x: Tensor, starts: Any) -> Handle:
     """A start for each axis, as one vector."""
-    each = list(starts) if isinstance(starts, list | tuple) else _entries(starts)
+    each = list(starts) if isinstance(starts, list | tuple) else _list_entries(starts)
     if len(each) != x.ndim:
         raise UserError(f"there are {len(each)} starts for the {x.ndim} axes of x")
     scalars = [integer_scalar("a start", start) for start in each]
@@ -66,7 +66,7 @@ def _start(x: Tensor, starts: Any) -> Handle:
     return taken(where(vector < 0, vector + sizes, vector))
 
 
-def _entries(starts: Any) -> list[Any]:
+def _list_entries(starts: Any) -> list[Any]:
     vector = asarray(starts)
     return [vector] if not vector.ndim else list(vector)
 

@@ -138,12 +138,12 @@ def _endless(
 ) -> Iterator[Any]:
     first, skipped = divmod(start, each)
     for epoch in itertools.count(first) if epochs is None else range(first, epochs):
-        order = np.arange(taken.count) if key is None else _order(key, epoch, taken.count)
+        order = np.arange(taken.count) if key is None else _epoch_order(key, epoch, taken.count)
         for number in range(skipped if epoch == first else 0, each):
             yield taken.take(order[number * size : (number + 1) * size])
 
 
-def _order(key: Any, epoch: int, count: int) -> NDArray[Any]:
+def _epoch_order(key: Any, epoch: int, count: int) -> NDArray[Any]:
     return np.asarray(permutation(fold_in(key, epoch), count))
 
 

@@ -51,7 +51,7 @@ class _Shared:
         self.stop = threading.Event()
 
 
-def _work(source: Iterator[Any], shared: _Shared, arena: Arena | None) -> None:
+def _fill_queue(source: Iterator[Any], shared: _Shared, arena: Arena | None) -> None:
     try:
         while True:
             shared.room.acquire()
@@ -99,7 +99,7 @@ class Prefetched:
     def __init__(self, source: Iterator[Any], depth: int, arena: Arena | None) -> None:
         self._shared = _Shared(depth)
         self._thread = threading.Thread(
-            target=_work, args=(source, self._shared, arena), name="weft.data", daemon=True
+            target=_fill_queue, args=(source, self._shared, arena), name="weft.data", daemon=True
         )
         self._process = os.getpid()
         self._over = False

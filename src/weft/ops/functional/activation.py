@@ -355,7 +355,7 @@ def check_gated(x: Any, axis: Any) -> AxisChecked:
     return checked
 
 
-def _halves(x: Handle, axis: int) -> tuple[Handle, Handle]:
+def _split_in_half(x: Handle, axis: int) -> tuple[Handle, Handle]:
     size = x.shape[axis]
     assert isinstance(size, int)
     half = size // 2
@@ -364,7 +364,7 @@ def _halves(x: Handle, axis: int) -> tuple[Handle, Handle]:
 
 @rounded_once
 def capture_glu(s: Session, checked: AxisChecked, x: Handle) -> Handle:
-    value, gate = _halves(x, checked.axis)
+    value, gate = _split_in_half(x, checked.axis)
     return value * _sigmoid(gate)
 
 
@@ -377,7 +377,7 @@ def glu(x: Tensor, axis: int = -1) -> Tensor:
 
 @rounded_once
 def capture_swiglu(s: Session, checked: AxisChecked, x: Handle) -> Handle:
-    gate, value = _halves(x, checked.axis)
+    gate, value = _split_in_half(x, checked.axis)
     return library.silu(gate) * value
 
 

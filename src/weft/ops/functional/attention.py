@@ -68,7 +68,7 @@ def check_attention(
         ensure_same_backend("q", query, name, tensor)
     batch, heads, queries, depth = query.shape
     _agree(query, key, value, batch, depth)
-    groups = _groups(query, key)
+    groups = _heads_per_key(query, key)
     if mask is not None:
         _check_mask(ensure_tensor("mask", mask), (batch, heads, queries, key.shape[2]))
     if segments:
@@ -94,7 +94,7 @@ def _agree(query: Tensor, key: Tensor, value: Tensor, batch: Dim, depth: Dim) ->
         )
 
 
-def _groups(query: Tensor, key: Tensor) -> int:
+def _heads_per_key(query: Tensor, key: Tensor) -> int:
     heads = ensure_known("the number of heads", query.shape[1])
     shared = ensure_known("the number of key heads", key.shape[1])
     if shared == 0 or heads % shared:
@@ -350,20 +350,22 @@ def capture_streaming(
     out = s.full(0.0, wide, (*q.shape[:3], values.shape[3]))
     for start in range(0, columns, BLOCK):
         stop = min(start + BLOCK, columns)
-        scores = _block_scores(s, checked, q, _rows(keys, start, stop), added, start, columns)
+        scores = _block_scores(s, checked, q, _slice_rows(keys, start, stop), added, start, columns)
         if segments:
             of_keys = segments[-1]
             front = [0] * (of_keys.rank - 1), [*of_keys.shape[:-1]]
             block = of_keys.slice([*front[0], start], [*front[1], stop])  # type: ignore[list-item]
             seen = _same_segment(s, segments[0], block).broadcast_to(scores.shape)
             scores = s.select(seen, scores, s.full(-math.inf, wide, scores.shape))
-        best, total, out = _fold_block(s, scores, _rows(values, start, stop), best, total, out)
+        best, total, out = _fold_block(
+            s, scores, _slice_rows(values, start, stop), best, total, out
+        )
     one = s.full(1.0, wide, total.shape)
     divisor = s.select(total.compare("equal", 0.0), one, total)
     return s.cast(out / divisor.broadcast_to(out.shape), q.dtype)
 
 
-def _rows(x: Handle, start: int, stop: int) -> Handle:
+def _slice_rows(x: Handle, start: int, stop: int) -> Handle:
     limits = [*x.shape[:2], stop, x.shape[3]]
     return x.slice([0, 0, start, 0], limits)  # type: ignore[arg-type]
 
@@ -459,13 +461,13 @@ def check_cache(cache: Any, new: Any, position: Any, axis: Any) -> CacheChecked:
         )
     for dim in added.shape:
         ensure_known("an axis of new", dim)
-    where = ensure_tensor("position", _within(position, held, added, at))
+    where = ensure_tensor("position", _check_position(position, held, added, at))
     ensure_dtype("position", where, INDICES, "integers (si32 or si64)")
     ensure_rank("position", where, 0, "(one number)")
     return CacheChecked(at)
 
 
-def _within(position: Any, held: Tensor, added: Tensor, axis: int) -> Any:
+def _check_position(position: Any, held: Tensor, added: Tensor, axis: int) -> Any:
     """A position that is written out must leave room for what is new; one that is a tensor is
     clamped when the program runs."""
     if isinstance(position, Tensor) or not hasattr(position, "__index__"):

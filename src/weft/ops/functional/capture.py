@@ -21,7 +21,7 @@ def widened(x: Handle) -> Handle:
 def capture(emit: Callable[..., Handle], checked: Checked, *operands: TensorLike | None) -> Tensor:
     """The result of `emit(session, checked, *handles)` as a tensor. Arrays among the operands have
     been checked and become tensors here; an absent operand stays None."""
-    tensors = _tensors(operands)
+    tensors = _tensors_or_none(operands)
     session = Session.of(*tensors)
     handle = emit(session, checked, *_handles(session, tensors))
     return session.export(handle, requires_grad=_wants_grad(handle, tensors))
@@ -31,7 +31,7 @@ def capture_several(
     emit: Callable[..., tuple[Handle, ...]], checked: Checked, *operands: TensorLike | None
 ) -> tuple[Tensor, ...]:
     """The same for an op with several results."""
-    tensors = _tensors(operands)
+    tensors = _tensors_or_none(operands)
     session = Session.of(*tensors)
     handles = emit(session, checked, *_handles(session, tensors))
     return tuple(session.export(h, requires_grad=_wants_grad(h, tensors)) for h in handles)
@@ -49,7 +49,7 @@ def with_batch(rank: int, x: Any, run: Callable[[Tensor], Any]) -> Any:
     return tuple(squeeze(each, 0) for each in found)
 
 
-def _tensors(operands: tuple[TensorLike | None, ...]) -> list[Tensor | None]:
+def _tensors_or_none(operands: tuple[TensorLike | None, ...]) -> list[Tensor | None]:
     return [None if operand is None else as_tensor(operand) for operand in operands]
 
 

@@ -38,11 +38,11 @@ def ensure_tensor(name: str, value: Any) -> Tensor:
         return as_tensor(value)
     except UserError:
         raise UserError(
-            f"{name} must be a tensor, not {_kind(value)}; make one with weft.asarray"
+            f"{name} must be a tensor, not {_type_name(value)}; make one with weft.asarray"
         ) from None
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     """The type of a value; with its library where that has tensors of its own."""
     kind = type(value)
     return f"{kind.__module__}.{kind.__name__}" if kind.__name__ == "Tensor" else kind.__name__

@@ -53,8 +53,8 @@ def check_einsum(subscripts: Any, operands: Sequence[Any]) -> EinsumChecked:
     hidden = [t.ndim - len(p.replace("...", "")) for p, t in pairs if "..." in p]
     most = max(hidden, default=0)
     labels = [_labels(part, tensor, most) for part, tensor in pairs]
-    sizes = _sizes(labels, tensors)
-    result = _result(right if arrow else None, labels, most)
+    sizes = _label_sizes(labels, tensors)
+    result = _result_labels(right if arrow else None, labels, most)
     unknown = [label for label in result if label not in sizes]
     if unknown or len(set(result)) != len(result):
         raise wrong_value(
@@ -81,7 +81,7 @@ def _labels(part: str, tensor: Tensor, most: int) -> tuple[str, ...]:
     return (*before, *numbered, *after)
 
 
-def _sizes(labels: Sequence[Sequence[str]], tensors: Sequence[Tensor]) -> dict[str, Dim]:
+def _label_sizes(labels: Sequence[Sequence[str]], tensors: Sequence[Tensor]) -> dict[str, Dim]:
     found: dict[str, Dim] = {}
     for names, tensor in zip(labels, tensors, strict=True):
         for name, dim in zip(names, tensor.shape, strict=True):
@@ -97,7 +97,9 @@ def _sizes(labels: Sequence[Sequence[str]], tensors: Sequence[Tensor]) -> dict[s
     return found
 
 
-def _result(right: str | None, labels: Sequence[Sequence[str]], most: int) -> tuple[str, ...]:
+def _result_labels(
+    right: str | None, labels: Sequence[Sequence[str]], most: int
+) -> tuple[str, ...]:
     hidden = [str(i) for i in range(most)]
     if right is not None:
         before, dots, after = right.partition("...")
@@ -121,7 +123,7 @@ def capture_einsum(s: Session, checked: EinsumChecked, *operands: Handle) -> Han
         a, b = _cheapest([names for _, names in terms], checked.result, sizes)
         right, left = terms.pop(b), terms.pop(a)
         rest = {name for _, names in terms for name in names} | set(checked.result)
-        terms.append(_product(left, right, rest, sizes))
+        terms.append(_contract_pair(left, right, rest, sizes))
     return _arrange_labels(*terms[0], checked.result, sizes)
 
 
@@ -164,14 +166,17 @@ def _cheapest(
     return min(pairs, key=lambda pair: cost(*pair))
 
 
-def _product(
+def _contract_pair(
     left: tuple[Handle, tuple[str, ...]],
     right: tuple[Handle, tuple[str, ...]],
     kept: set[str],
     sizes: dict[str, Dim],
 ) -> tuple[Handle, tuple[str, ...]]:
     """One dot_general: labels of both are batch where they are still needed, and else summed."""
-    (x, xs), (y, ys) = _full(*left, right[1], sizes), _full(*right, left[1], sizes)
+    (x, xs), (y, ys) = (
+        _broadcast_ones(*left, right[1], sizes),
+        _broadcast_ones(*right, left[1], sizes),
+    )
     x, xs = _sum_labels_away(x, xs, kept | set(ys))
     y, ys = _sum_labels_away(y, ys, kept | set(xs))
     shared = [name for name in xs if name in ys]
@@ -186,7 +191,7 @@ def _product(
     return product, (*batch, *free)
 
 
-def _full(
+def _broadcast_ones(
     x: Handle, names: tuple[str, ...], other: tuple[str, ...], sizes: dict[str, Dim]
 ) -> tuple[Handle, tuple[str, ...]]:
     """Axes of size 1 that the other operand has longer are broadcast."""

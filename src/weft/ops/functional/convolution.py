@@ -117,7 +117,7 @@ def check_conv(
     layout: Any,
     spatial: int,
 ) -> ConvChecked:
-    data, window = _operands(x, weight, layout, spatial)
+    data, window = _check_operands(x, weight, layout, spatial)
     count = ensure_positive("groups", groups)
     channels = ensure_known("channels", data.shape[-1 if layout.endswith("C") else 1])
     outputs, inputs = (ensure_known("weight", dim) for dim in window.shape[:2])
@@ -150,7 +150,7 @@ def check_conv(
     return ConvChecked(steps, around, spread, count, layout)
 
 
-def _operands(x: Any, weight: Any, layout: Any, spatial: int) -> tuple[Tensor, Tensor]:
+def _check_operands(x: Any, weight: Any, layout: Any, spatial: int) -> tuple[Tensor, Tensor]:
     data, window = ensure_tensor("x", x), ensure_tensor("weight", weight)
     ensure_choice("layout", layout, LAYOUTS[spatial])
     ensure_rank("x", data, spatial + 2, f"({layout})")
@@ -213,7 +213,7 @@ def _patches_product(s: Session, checked: ConvChecked, x: Handle, window: Handle
     return product.transpose([*range(1, rank + 1), 0, rank + 1]).reshape((*places, outputs))
 
 
-def _inside(x: Handle, checked: ConvChecked) -> tuple[Handle, ConvChecked]:
+def _crop_negative_padding(x: Handle, checked: ConvChecked) -> tuple[Handle, ConvChecked]:
     """x without what padding under 0 cuts off, and the padding that is left."""
     if all(low >= 0 and high >= 0 for low, high in checked.padding):
         return x, checked
@@ -225,7 +225,7 @@ def _inside(x: Handle, checked: ConvChecked) -> tuple[Handle, ConvChecked]:
 def capture_conv(
     s: Session, checked: ConvChecked, x: Handle, weight: Handle, bias: Handle | None
 ) -> Handle:
-    x, checked = _inside(x, checked)
+    x, checked = _crop_negative_padding(x, checked)
     last = channels_to_last(x, checked)
     window = weight.transpose([*range(2, weight.rank), 1, 0])
     product = _patches_product(s, checked, last, window)
@@ -235,7 +235,7 @@ def capture_conv(
 def capture_whole_conv(
     s: Session, checked: ConvChecked, x: Handle, weight: Handle, bias: Handle | None
 ) -> Handle:
-    x, checked = _inside(x, checked)
+    x, checked = _crop_negative_padding(x, checked)
     window = weight.transpose([*range(2, weight.rank), 1, 0]) if checked.channels_last else weight
     lows, highs = zip(*checked.padding, strict=True)
     given = (x, window) if bias is None else (x, window, bias)
@@ -353,7 +353,7 @@ def check_transposed(
     layout: Any,
     spatial: int,
 ) -> ConvChecked:
-    data, window = _operands(x, weight, layout, spatial)
+    data, window = _check_operands(x, weight, layout, spatial)
     count = ensure_positive("groups", groups)
     channels = ensure_known("channels", data.shape[-1 if layout.endswith("C") else 1])
     inputs, outputs = (ensure_known("weight", dim) for dim in window.shape[:2])

@@ -30,7 +30,7 @@ from weft.ops.functional.registry import functional
 from weft.ops.tensor import Tensor
 
 
-def _floats(**given: Any) -> list[Tensor]:
+def _ensure_floats(**given: Any) -> list[Tensor]:
     """Tensors of one float dtype whose shapes broadcast."""
     found = [(name, ensure_tensor(name, value)) for name, value in given.items()]
     (first, lead), *rest = found
@@ -41,7 +41,7 @@ def _floats(**given: Any) -> list[Tensor]:
     return [tensor for _, tensor in found]
 
 
-def _number(name: str, value: Any, least: float = -math.inf) -> float:
+def _checked_number(name: str, value: Any, least: float = -math.inf) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
         raise wrong_value(name, value, f"it must be a number of at least {least:g}")
     return float(value)
@@ -70,11 +70,11 @@ def _open_hinge(x: Tensor) -> Tensor:
 @functional
 def cosine_similarity(x: Tensor, y: Tensor, axis: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along an axis; lengths count as `eps` at least."""
-    first, second = _floats(x=x, y=y)
+    first, second = _ensure_floats(x=x, y=y)
     shape = broadcast_shapes(first.shape, second.shape)
     first, second = broadcast_to(first, shape), broadcast_to(second, shape)
     at = ensure_axis_in_bounds("x", first, axis)
-    least = _number("eps", eps)
+    least = _checked_number("eps", eps)
     lengths = [maximum(vector_norm(v, axis=at, keepdims=True), least) for v in (first, second)]
     return sum_of((first / lengths[0]) * (second / lengths[1]), axis=at)
 
@@ -84,8 +84,8 @@ def pairwise_distance(
     x: Tensor, y: Tensor, p: float = 2.0, eps: float = 1e-6, *, keepdims: bool = False
 ) -> Tensor:
     """The norm of order p of `x - y + eps` along the last axis."""
-    first, second = _floats(x=x, y=y)
-    difference = first - second + _number("eps", eps)
+    first, second = _ensure_floats(x=x, y=y)
+    difference = first - second + _checked_number("eps", eps)
     return vector_norm(difference, axis=-1, keepdims=bool(keepdims), ord=p)
 
 
@@ -98,8 +98,10 @@ def margin_ranking_loss(
 ) -> Tensor:
     """`max(0, margin - target * (x1 - x2))`: x1 is to be the larger where the target is 1, and the
     smaller where it is -1."""
-    first, second, wanted = _floats(x1=x1, x2=x2, target=target)
-    return _reduce_losses(_hinge(_number("margin", margin) - wanted * (first - second)), reduction)
+    first, second, wanted = _ensure_floats(x1=x1, x2=x2, target=target)
+    return _reduce_losses(
+        _hinge(_checked_number("margin", margin) - wanted * (first - second)), reduction
+    )
 
 
 @functional
@@ -107,8 +109,8 @@ def hinge_embedding_loss(
     x: Tensor, target: Tensor, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
     """x where the target is 1, and `max(0, margin - x)` where it is -1."""
-    value, wanted = _floats(x=x, target=target)
-    apart = where(wanted != 1, _hinge(_number("margin", margin) - value), 0.0)
+    value, wanted = _ensure_floats(x=x, target=target)
+    apart = where(wanted != 1, _hinge(_checked_number("margin", margin) - value), 0.0)
     return _reduce_losses(apart + where(wanted != -1, value, 0.0), reduction)
 
 
@@ -117,12 +119,12 @@ def cosine_embedding_loss(
     x1: Tensor, x2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
     """`1 - cosine` where the target is 1, and `max(0, cosine - margin)` where it is -1."""
-    first, second = _floats(x1=x1, x2=x2)
+    first, second = _ensure_floats(x1=x1, x2=x2)
     wanted, tiny = ensure_tensor("target", target), 1e-12
     product = sum_of(first * second, axis=-1)
     squares = [sum_of(v * v, axis=-1) + tiny for v in (first, second)]
     cosine = product / sqrt(squares[0] * squares[1])
-    apart = _hinge(cosine - _number("margin", margin))
+    apart = _hinge(cosine - _checked_number("margin", margin))
     found = where(wanted == 1, 1.0 - cosine, where(wanted == -1, apart, 0.0))
     return _reduce_losses(found, reduction)
 
@@ -140,19 +142,19 @@ def triplet_margin_loss(
 ) -> Tensor:
     """`max(0, margin + distance to the positive - distance to the negative)`; with `swap` the
     negative's distance is that to the nearer of anchor and positive."""
-    _floats(anchor=anchor, positive=positive, negative=negative)
+    _ensure_floats(anchor=anchor, positive=positive, negative=negative)
     near = pairwise_distance(anchor, positive, p, eps)
     far = pairwise_distance(anchor, negative, p, eps)
     if swap:
         other = pairwise_distance(positive, negative, p, eps)
         far = where(other < far, other, far)
-    return _reduce_losses(_hinge(_number("margin", margin) + near - far), reduction)
+    return _reduce_losses(_hinge(_checked_number("margin", margin) + near - far), reduction)
 
 
 @functional
 def soft_margin_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     """`log(1 + exp(-target * x))` for targets 1 and -1."""
-    value, wanted = _floats(x=x, target=target)
+    value, wanted = _ensure_floats(x=x, target=target)
     return _reduce_losses(_softplus(-(wanted * value)), reduction)
 
 
@@ -162,7 +164,7 @@ def _softplus(x: Tensor) -> Tensor:
 
 def _class_scores(x: Any, target: Any, rank: int) -> tuple[Tensor, Tensor]:
     """Scores [N, C] or [C], and class numbers."""
-    (scores,) = _floats(x=x)
+    (scores,) = _ensure_floats(x=x)
     wanted = ensure_tensor("target", target)
     ensure_dtype("target", wanted, INDICES, "class numbers (si32 or si64)")
     if scores.ndim == 1:
@@ -199,7 +201,7 @@ def multi_margin_loss(
     if p not in (1, 2):
         raise wrong_value("p", p, "it can be 1 or 2")
     chosen = gather(scores, expand_dims(wanted, axis=1), axis=1)
-    costs = _open_hinge(_number("margin", margin) - chosen + scores)
+    costs = _open_hinge(_checked_number("margin", margin) - chosen + scores)
     costs = costs if p == 1 else costs * costs
     if weight is not None:
         costs = costs * expand_dims(ensure_tensor("weight", weight)[wanted], axis=1)
@@ -229,7 +231,7 @@ def multilabel_soft_margin_loss(
 ) -> Tensor:
     """The mean over the classes, along the last axis, of the binary cross entropy of the scores x,
     times a weight for each class."""
-    scores, wanted = _floats(x=x, target=target)
+    scores, wanted = _ensure_floats(x=x, target=target)
     costs = wanted * _softplus(-scores) + (1.0 - wanted) * _softplus(scores)
     costs = costs if weight is None else costs * ensure_tensor("weight", weight)
     return _reduce_losses(mean(costs, axis=-1), reduction)
@@ -250,8 +252,8 @@ def poisson_nll_loss(
     """`exp(x) - target * x` where x is the logarithm of a Poisson distribution's mean, or
     `x - target * log(x + eps)` where it is the mean; `full` adds Stirling's approximation of the
     target's factorial."""
-    value, wanted = _floats(x=x, target=target)
-    least = _number("eps", eps)
+    value, wanted = _ensure_floats(x=x, target=target)
+    least = _checked_number("eps", eps)
     found = exp(value) - wanted * value if log_input else value - wanted * log(value + least)
     if full:
         large = where(wanted > 1, wanted, 2.0)
@@ -271,11 +273,11 @@ def gaussian_nll_loss(
 ) -> Tensor:
     """`(log var + (x - target)² / var) / 2` for a normal distribution of mean x; a variance counts
     as `eps` at least, and `full` adds the constant."""
-    value, wanted = _floats(x=x, target=target)
-    (spread,) = _floats(var=var)
+    value, wanted = _ensure_floats(x=x, target=target)
+    (spread,) = _ensure_floats(var=var)
     if spread.ndim == value.ndim - 1 and spread.shape != value.shape:
         spread = expand_dims(spread, axis=-1)
-    kept = where(spread < _number("eps", eps), eps, spread)
+    kept = where(spread < _checked_number("eps", eps), eps, spread)
     difference = value - wanted
     found = (log(kept) + difference * difference / kept) * 0.5
     return _reduce_losses(found + 0.5 * math.log(2 * math.pi) if full else found, reduction)

@@ -134,14 +134,14 @@ def check_gather(x: Any, indices: Any, axis: Any) -> AlongChecked:
     return AlongChecked(at, tuple(block))
 
 
-def _block(x: Handle, checked: AlongChecked) -> Handle:
+def _slice_block(x: Handle, checked: AlongChecked) -> Handle:
     if checked.block is None:
         return x
     return x.session.emit("slice", x, starts=(0,) * x.rank, sizes=checked.block)
 
 
 def capture_gather(s: Session, checked: AlongChecked, x: Handle, indices: Handle) -> Handle:
-    return s.emit("gather", _block(x, checked), indices, axis=checked.axis)
+    return s.emit("gather", _slice_block(x, checked), indices, axis=checked.axis)
 
 
 @tensor_method
@@ -173,7 +173,7 @@ def capture_scatter(
     s: Session, checked: AlongChecked, x: Handle, indices: Handle, updates: Handle
 ) -> Handle:
     if checked.block is not None:
-        part = _scatter_along(s, checked, _block(x, checked), indices, updates)
+        part = _scatter_along(s, checked, _slice_block(x, checked), indices, updates)
         start = s.literal([0] * x.rank, SI64)
         return s.emit("dynamic_update_slice", x, part, start, sizes=checked.block)
     return _scatter_along(s, checked, x, indices, updates)

@@ -68,7 +68,7 @@ def _batch(a: Tensor, b: Tensor) -> Shape:
         ) from None
 
 
-def _common(s: Session, a: Handle, b: Handle) -> tuple[Handle, Handle]:
+def _cast_to_common(s: Session, a: Handle, b: Handle) -> tuple[Handle, Handle]:
     dtype = promoted(a.dtype, b.dtype)
     return s.cast(a, dtype), s.cast(b, dtype)
 
@@ -103,7 +103,7 @@ def matmul(lhs: Tensor, rhs: Tensor, /) -> Tensor:
 
 
 def capture_batched_matmul(s: Session, checked: MatmulChecked, a: Handle, b: Handle) -> Handle:
-    return _batched_product(checked, *_common(s, a, b))
+    return _batched_product(checked, *_cast_to_common(s, a, b))
 
 
 def _has_batch(lhs: Any, rhs: Any) -> bool:

@@ -65,7 +65,7 @@ def _limit(name: str, value: Any, least: float) -> float:
     return float(value)
 
 
-def reduced(x: Handle, reduction: str) -> Handle:
+def apply_reduction(x: Handle, reduction: str) -> Handle:
     """All elements as one number, or as they are."""
     axes = range(x.rank)
     if reduction == "none":
@@ -75,7 +75,7 @@ def reduced(x: Handle, reduction: str) -> Handle:
 
 def capture_mse(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
     difference = x - target
-    return reduced(difference * difference, checked.reduction)
+    return apply_reduction(difference * difference, checked.reduction)
 
 
 @functional
@@ -85,7 +85,7 @@ def mse_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def capture_l1(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
-    return reduced((x - target).abs(), checked.reduction)
+    return apply_reduction((x - target).abs(), checked.reduction)
 
 
 @functional
@@ -99,7 +99,9 @@ def capture_huber(s: Session, checked: PairChecked, x: Handle, target: Handle) -
     size = (x - target).abs()
     near = size * size * 0.5
     far = (size - 0.5 * delta) * delta
-    return reduced(s.select(size.compare("less_equal", delta), near, far), checked.reduction)
+    return apply_reduction(
+        s.select(size.compare("less_equal", delta), near, far), checked.reduction
+    )
 
 
 @functional
@@ -113,9 +115,11 @@ def capture_smooth_l1(s: Session, checked: PairChecked, x: Handle, target: Handl
     beta = checked.number
     size = (x - target).abs()
     if beta == 0:
-        return reduced(size, checked.reduction)
+        return apply_reduction(size, checked.reduction)
     near = size * size * (0.5 / beta)
-    return reduced(s.select(size.compare("less", beta), near, size - 0.5 * beta), checked.reduction)
+    return apply_reduction(
+        s.select(size.compare("less", beta), near, size - 0.5 * beta), checked.reduction
+    )
 
 
 @functional
@@ -126,7 +130,7 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: str = "mean", beta: flo
 
 
 def capture_bce(s: Session, checked: PairChecked, x: Handle, target: Handle) -> Handle:
-    return s.cast(reduced(_bce(s, widened(x), widened(target)), checked.reduction), x.dtype)
+    return s.cast(apply_reduction(_bce(s, widened(x), widened(target)), checked.reduction), x.dtype)
 
 
 def _bce(s: Session, x: Handle, target: Handle) -> Handle:
@@ -182,7 +186,7 @@ def _ensure_broadcasts(name: str, given: Any, x: Tensor) -> None:
 
 
 def capture_reduced(s: Session, checked: PairChecked, x: Handle) -> Handle:
-    return reduced(x, checked.reduction)
+    return apply_reduction(x, checked.reduction)
 
 
 def capture_bce_logits(
@@ -190,10 +194,10 @@ def capture_bce_logits(
 ) -> Handle:
     soft = s.emit("maximum", x, 0.0) + (-x.abs()).exp().log1p()
     if positive is None:
-        return reduced(soft - x * target, checked.reduction)
+        return apply_reduction(soft - x * target, checked.reduction)
     # soft is the cost of a 0, and soft - x that of a 1, of which there are more or fewer.
     share = target * positive.broadcast_to(x.shape)
-    return reduced((soft - x) * share + soft * (1.0 - target), checked.reduction)
+    return apply_reduction((soft - x) * share + soft * (1.0 - target), checked.reduction)
 
 
 @functional
@@ -219,8 +223,8 @@ def capture_kl(s: Session, checked: PairChecked, x: Handle, target: Handle) -> H
     term = target * (safe.log() - s.select(positive, x, s.full(0.0, x.dtype, x.shape)))
     terms = s.select(positive, term, s.full(0.0, x.dtype, x.shape))
     if checked.reduction == BATCH_MEAN:
-        return reduced(terms, "sum") / checked.number
-    return reduced(terms, checked.reduction)
+        return apply_reduction(terms, "sum") / checked.number
+    return apply_reduction(terms, checked.reduction)
 
 
 @functional
@@ -362,7 +366,7 @@ def _class_loss(
     zero = s.full(0.0, loss.dtype, loss.shape)
     loss = s.select(counted, loss, zero)
     if checked.reduction != "mean":
-        return reduced(loss, checked.reduction)
+        return apply_reduction(loss, checked.reduction)
     shares = counted.cast(loss.dtype) if share is None else s.select(counted, share, zero)
     axes = range(loss.rank)
     return loss.reduce_sum(axes) / shares.reduce_sum(axes)
@@ -410,7 +414,7 @@ def _share_loss(
     costs = logs * share
     if weight is not None:
         costs = costs * _by_class(weight, logs, checked.axis)
-    return reduced(-costs.reduce_sum([checked.axis]), checked.reduction)
+    return apply_reduction(-costs.reduce_sum([checked.axis]), checked.reduction)
 
 
 @functional

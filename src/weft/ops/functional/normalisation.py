@@ -286,7 +286,9 @@ def capture_batch_norm(
     """By statistics that are given."""
     wide = widened(x)
     centred = wide - _lay_parameter(mean, wide, checked.along)
-    return _by_factor(checked, centred, _scale(variance, wide, checked), weight, bias, x.dtype)
+    return _by_factor(
+        checked, centred, _inverse_deviation(variance, wide, checked), weight, bias, x.dtype
+    )
 
 
 def capture_batch_norm_by_batch(
@@ -297,11 +299,11 @@ def capture_batch_norm_by_batch(
     wide = widened(x)
     mean = wide.reduce_mean(checked.axes)
     centred = wide - _lay_parameter(mean, wide, checked.along)
-    scale = _scale((centred * centred).reduce_mean(checked.axes), wide, checked)
+    scale = _inverse_deviation((centred * centred).reduce_mean(checked.axes), wide, checked)
     return _by_factor(checked, centred, scale, weight, bias, x.dtype), mean, scale
 
 
-def _scale(variance: Handle, wide: Handle, checked: NormChecked) -> Handle:
+def _inverse_deviation(variance: Handle, wide: Handle, checked: NormChecked) -> Handle:
     return (variance.cast(wide.dtype) + checked.eps).rsqrt()
 
 

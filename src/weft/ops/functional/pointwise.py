@@ -20,7 +20,7 @@ from weft.ops.session import Handle, Session
 from weft.ops.tensor import Tensor, tensor_method
 
 
-def _number(name: str, value: Any, least: float | None = None) -> float:
+def _checked_number(name: str, value: Any, least: float | None = None) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong_value(name, value, "it must be a number")
     if least is not None and not value >= least:
@@ -40,7 +40,7 @@ def capture_celu(s: Session, checked: PointwiseChecked, x: Handle) -> Handle:
 @functional
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """x where it is positive, and `alpha * (exp(x / alpha) - 1)` elsewhere."""
-    if _number("alpha", alpha) == 0:
+    if _checked_number("alpha", alpha) == 0:
         raise wrong_value("alpha", alpha, "it must be a number other than 0")
     return capture(capture_celu, check_pointwise(x, alpha), ensure_tensor("x", x))
 
@@ -55,7 +55,7 @@ def capture_hardtanh(s: Session, checked: PointwiseChecked, x: Handle) -> Handle
 @functional
 def hardtanh(x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
     """x between the two bounds, and the nearer bound elsewhere; the gradient is 0 at the bounds."""
-    checked = check_pointwise(x, _number("low", low), _number("high", high, low))
+    checked = check_pointwise(x, _checked_number("low", low), _checked_number("high", high, low))
     return capture(capture_hardtanh, checked, ensure_tensor("x", x))
 
 
@@ -68,7 +68,9 @@ def capture_threshold(s: Session, checked: PointwiseChecked, x: Handle) -> Handl
 @functional
 def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
     """x where it is over the threshold, and a value elsewhere."""
-    checked = check_pointwise(x, _number("threshold", threshold), _number("value", value))
+    checked = check_pointwise(
+        x, _checked_number("threshold", threshold), _checked_number("value", value)
+    )
     return capture(capture_threshold, checked, ensure_tensor("x", x))
 
 
@@ -81,7 +83,7 @@ def capture_hardshrink(s: Session, checked: PointwiseChecked, x: Handle) -> Hand
 @functional
 def hardshrink(x: Tensor, width: float = 0.5) -> Tensor:
     """0 where `|x|` is at most `width`, and x elsewhere."""
-    checked = check_pointwise(x, _number("width", width))
+    checked = check_pointwise(x, _checked_number("width", width))
     return capture(capture_hardshrink, checked, ensure_tensor("x", x))
 
 
@@ -95,7 +97,7 @@ def capture_softshrink(s: Session, checked: PointwiseChecked, x: Handle) -> Hand
 @functional
 def softshrink(x: Tensor, width: float = 0.5) -> Tensor:
     """x moved towards 0 by `width`, and 0 where it would pass."""
-    checked = check_pointwise(x, _number("width", width, 0))
+    checked = check_pointwise(x, _checked_number("width", width, 0))
     return capture(capture_softshrink, checked, ensure_tensor("x", x))
 
 

@@ -97,11 +97,11 @@ def check_pool(
         for each in zip(extents, spans, step, around, strict=True)
     ]
     return PoolChecked(
-        _spread(size, axes, tensor.ndim, 1),
-        _spread(step, axes, tensor.ndim, 1),
-        _spread(around, axes, tensor.ndim, (0, 0)),
-        _spread(spread, axes, tensor.ndim, 1),
-        _spread(ends, axes, tensor.ndim, 0),
+        _values_by_axis(size, axes, tensor.ndim, 1),
+        _values_by_axis(step, axes, tensor.ndim, 1),
+        _values_by_axis(around, axes, tensor.ndim, (0, 0)),
+        _values_by_axis(spread, axes, tensor.ndim, 1),
+        _values_by_axis(ends, axes, tensor.ndim, 0),
         count_padding,
         tuple(axes),
     )
@@ -116,7 +116,7 @@ def _overhang(extent: int, span: int, step: int, padding: tuple[int, int]) -> in
     return max(0, (count - 1) * step + span - (extent + low + high))
 
 
-def _spread(values: Sequence[Any], axes: range, rank: int, other: Any) -> tuple[Any, ...]:
+def _values_by_axis(values: Sequence[Any], axes: range, rank: int, other: Any) -> tuple[Any, ...]:
     """Values for the spatial axes, and `other` for the rest."""
     found = dict(zip(axes, values, strict=True))
     return tuple(found.get(axis, other) for axis in range(rank))
@@ -153,7 +153,7 @@ def capture_avg_pool(s: Session, checked: PoolChecked, x: Handle) -> Handle:
     return s.cast(total / counts, x.dtype)
 
 
-def _places(checked: PoolChecked, shape: tuple[int, ...], axis: int) -> Any:
+def _window_places(checked: PoolChecked, shape: tuple[int, ...], axis: int) -> Any:
     """The positions on an axis that each window covers. One that is outside stands for the first
     of its window that is not: it is no larger, and comes no earlier."""
     size, step, spread = checked.window[axis], checked.stride[axis], checked.dilation[axis]
@@ -173,7 +173,7 @@ def capture_max_places(s: Session, checked: PoolChecked, x: Handle) -> tuple[Han
     axes = [axis for axis in range(x.rank) if axis in checked.spatial]
     windows, numbers = x, np.zeros((1,) * x.rank, np.int64)
     for axis in axes:
-        places = _places(checked, shape, axis)
+        places = _window_places(checked, shape, axis)
         lined = movement.rows_at(windows, s.literal(places, SI64), axis)
         windows = lined.transpose([*range(axis + 1), *range(axis + 2, lined.rank), axis + 1])
         numbers = (numbers * shape[axis])[..., None] + _lay_windows(places, axis, numbers.ndim)
@@ -353,7 +353,7 @@ def check_adaptive(x: Any, output: Any, layout: Any, spatial: int) -> AdaptiveCh
     return AdaptiveChecked(tuple(zip(axes, extents, sizes, strict=True)))
 
 
-def _parts(
+def _pool_parts(
     s: Session, checked: AdaptiveChecked, x: Handle, reduce: Callable[[Handle, int], Handle]
 ) -> Handle:
     """Axis by axis: part i of n goes from floor(i size / n) to ceil((i + 1) size / n)."""
@@ -372,11 +372,11 @@ def _parts(
 
 
 def capture_adaptive_max(s: Session, checked: AdaptiveChecked, x: Handle) -> Handle:
-    return _parts(s, checked, x, lambda part, axis: part.reduce_max([axis]))
+    return _pool_parts(s, checked, x, lambda part, axis: part.reduce_max([axis]))
 
 
 def capture_adaptive_avg(s: Session, checked: AdaptiveChecked, x: Handle) -> Handle:
-    return _parts(s, checked, x, lambda part, axis: part.reduce_mean([axis]))
+    return _pool_parts(s, checked, x, lambda part, axis: part.reduce_mean([axis]))
 
 
 def _adaptive(emit: Any, spatial: int, x: Tensor, output: Any, layout: str) -> Tensor:

@@ -66,7 +66,7 @@ def check_interpolate(
         new = per_axis("size", size, spatial)
         steps = [o / n for o, n in zip(old, new, strict=True)]
     else:
-        factors = _factors(scale_factor, spatial)
+        factors = _check_factors(scale_factor, spatial)
         new = tuple(math.floor(o * f) for o, f in zip(old, factors, strict=True))
         steps = [1.0 / f for f in factors]
     if 0 in old or 0 in new:
@@ -78,7 +78,7 @@ def check_interpolate(
     )
 
 
-def _factors(given: Any, count: int) -> list[float]:
+def _check_factors(given: Any, count: int) -> list[float]:
     factors = [given] * count if isinstance(given, int | float) else list(given)
     if len(factors) != count or any(not isinstance(f, int | float) or f <= 0 for f in factors):
         raise wrong_value("scale_factor", given, "give one number over 0, or one for each axis")

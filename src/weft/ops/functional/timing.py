@@ -25,7 +25,7 @@ def fastest(
     runs: Sequence[Callable[..., Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> int:
     """The position of the fastest, by the median of interleaved runs on random elements."""
-    arena = Arena(_home(args, kwargs).backend)
+    arena = Arena(_arena_of_arguments(args, kwargs).backend)
     with within(arena):
         own_args, own_kwargs = _random_like(args), _random_like(kwargs)
         for run in runs:
@@ -39,30 +39,34 @@ def fastest(
 
 
 def _seconds(run: Callable[..., Any], args: Any, kwargs: Any) -> float:
-    results = _tensors(run(*args, **kwargs))
+    results = _tensors_inside(run(*args, **kwargs))
     started = time.perf_counter()
     evaluate([tensor._node for tensor in results])
     return time.perf_counter() - started
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def _tensors_inside(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [t for item in value for t in _tensors(item)] if isinstance(value, tuple | list) else []
+    return (
+        [t for item in value for t in _tensors_inside(item)]
+        if isinstance(value, tuple | list)
+        else []
+    )
 
 
-def _home(args: Any, kwargs: Any) -> Arena:
+def _arena_of_arguments(args: Any, kwargs: Any) -> Arena:
     """The arena of the first tensor; of arrays and numbers alone, the one in force."""
-    tensors = _tensors([*args, *kwargs.values()])
+    tensors = _tensors_inside([*args, *kwargs.values()])
     return tensors[0].arena if tensors else current()
 
 
 def _random_like(value: Any) -> Any:
     """The same arguments with random tensors in place of the given ones."""
     if isinstance(value, Tensor):
-        return from_array(_random(value.dtype, _sizes(value.shape)))
+        return from_array(_random(value.dtype, _guess_sizes(value.shape)))
     if isinstance(value, dict):
         return {key: _random_like(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -70,7 +74,7 @@ def _random_like(value: Any) -> Any:
     return value
 
 
-def _sizes(shape: Shape) -> tuple[int, ...]:
+def _guess_sizes(shape: Shape) -> tuple[int, ...]:
     return tuple(dim if isinstance(dim, int) else _UNKNOWN_SIZE for dim in shape)
 
 

@@ -106,7 +106,7 @@ def max_unpool3d(
 # -- windows as columns --------------------------------------------------------------------------
 
 
-def _starts(size: int, window: int, stride: int, dilation: int, padding: int) -> Any:
+def _window_places(size: int, window: int, stride: int, dilation: int, padding: int) -> Any:
     """Where the elements of every window lie on a padded axis: [elements, windows]."""
     span = (window - 1) * dilation + 1
     if size + 2 * padding < span:
@@ -136,7 +136,7 @@ def unfold(
     def run(x: Tensor) -> Tensor:
         ensure_rank("x", x, 4, "(N, C, H, W)")
         sizes = [ensure_known("x", dim) for dim in x.shape[2:]]
-        places = [_starts(size, *form) for size, form in zip(sizes, forms, strict=True)]
+        places = [_window_places(size, *form) for size, form in zip(sizes, forms, strict=True)]
         widths = [(0, 0), (0, 0), *((form[3],) * 2 for form in forms)]
         rows, columns = (tuple(map(tuple, each.tolist())) for each in places)
         return _columns(pad(x, widths), rows, columns)
@@ -172,7 +172,7 @@ def fold(
 
     def run(x: Tensor) -> Tensor:
         ensure_rank("x", x, 3, "(N, C times the elements of a window, windows)")
-        places = [_starts(size, *form) for size, form in zip(sizes, forms, strict=True)]
+        places = [_window_places(size, *form) for size, form in zip(sizes, forms, strict=True)]
         elements = places[0].shape[0] * places[1].shape[0]
         windows = places[0].shape[1] * places[1].shape[1]
         channels = ensure_known("x", x.shape[1])

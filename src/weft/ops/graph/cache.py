@@ -159,12 +159,12 @@ class ProgramCache:
         return len(self._entries)
 
 
-def _size() -> int:
+def _cache_size() -> int:
     text = os.environ.get("WEFT_PROGRAM_CACHE", "512")
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise UserError(f"WEFT_PROGRAM_CACHE is {text!r}; it must be a whole number over 0")
     return int(text)
 
 
-PROGRAMS = ProgramCache(_size())
+PROGRAMS = ProgramCache(_cache_size())
 """The cache of the process."""

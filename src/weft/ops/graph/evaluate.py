@@ -137,10 +137,10 @@ def evaluate(roots: Sequence[Node], alone: bool = False) -> None:
 def compute_users(nodes: Sequence[Node]) -> None:
     """Compute what the user holds of what waits for these nodes, whose memory goes. Whatever goes
     wrong is told to whoever reads it."""
-    found = dict.fromkeys(user for node in nodes if node.users for user in _pending(node))
+    found = dict.fromkeys(user for node in nodes if node.users for user in _pending_users(node))
     held = []
     for node in (order := list(found)):  # which grows meanwhile
-        more = _pending(node)
+        more = _pending_users(node)
         if isinstance(node.type, TensorType) and (node.is_owned or not more):
             held.append(node)
         order += [user for user in more if user not in found]
@@ -149,7 +149,7 @@ def compute_users(nodes: Sequence[Node]) -> None:
         evaluate(held)
 
 
-def _pending(node: Node) -> list[Node]:
+def _pending_users(node: Node) -> list[Node]:
     return [user for user in node.waiting(()) if user.storage is None]
 
 

@@ -62,7 +62,7 @@ def plain_form(name: str, *types: ValueType) -> Form:
 def form(name: str, types: tuple[ValueType, ...], attrs: Mapping[str, Any]) -> Form:
     """The form of an op with its attributes; it is looked up where they have hashes, as tuples do
     and lists do not."""
-    key = (name, *map(id, types), *[_distinct(item) for item in attrs.items()])
+    key = (name, *map(id, types), *[_attribute_key(item) for item in attrs.items()])
     try:
         found = _FORMS.get(key)
     except TypeError:
@@ -110,7 +110,7 @@ def element_form(kind: ValueType, index: int) -> Form:
     return found
 
 
-def _distinct(item: tuple[str, Any]) -> Any:
+def _attribute_key(item: tuple[str, Any]) -> Any:
     """An attribute as part of a key: 0.0 and -0.0, 1 and True are different attributes."""
     value = item[1]
     kind = type(value)

@@ -29,16 +29,16 @@ def all_reduce(tree: Any, op: str = "sum", *, over: Over) -> Any:
 
     def one(s: Session, x: Handle, groups: dict[str, Any]) -> Handle:
         if op == "mean":
-            return _mean(s, "all_reduce", x, groups)
+            return _mean_over_ranks(s, "all_reduce", x, groups)
         return s.emit("all_reduce", x, **groups, fn=op)
 
-    return _each(tree, found, over, one)
+    return _exchange_leaves(tree, found, over, one)
 
 
 @public
 def all_gather(tree: Any, axis: int = 0, *, over: Over) -> Any:
     """The tensors of all ranks along some axes of the mesh, side by side along `axis`."""
-    return _each(
+    return _exchange_leaves(
         tree,
         mesh_in_force(),
         over,
@@ -53,17 +53,17 @@ def reduce_scatter(tree: Any, op: str = "sum", axis: int = 0, *, over: Over) -> 
 
     def one(s: Session, x: Handle, groups: dict[str, Any]) -> Handle:
         if op == "mean":
-            return _mean(s, "reduce_scatter", x, groups, axis=axis)
+            return _mean_over_ranks(s, "reduce_scatter", x, groups, axis=axis)
         return s.emit("reduce_scatter", x, **groups, axis=axis, fn=op)
 
-    return _each(tree, mesh_in_force(), over, one)
+    return _exchange_leaves(tree, mesh_in_force(), over, one)
 
 
 @public
 def all_to_all(tree: Any, split: int, concat: int, *, over: Over) -> Any:
     """Cut along `split` into a part for each rank, and the parts that came laid side by side along
     `concat`."""
-    return _each(
+    return _exchange_leaves(
         tree,
         mesh_in_force(),
         over,
@@ -80,7 +80,7 @@ def collective_permute(tree: Any, pairs: Sequence[tuple[int, int]], *, over: Ove
             f"pairs is {brief(pairs)}; write for each tensor who sends it to whom: [(0, 1)]"
         )
     sources, targets = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
-    return _each(
+    return _exchange_leaves(
         tree,
         mesh_in_force(),
         over,
@@ -93,7 +93,7 @@ def collective_permute(tree: Any, pairs: Sequence[tuple[int, int]], *, over: Ove
 @public
 def collective_broadcast(tree: Any, *, over: Over) -> Any:
     """The tensor of the first rank along the axes, on each of them."""
-    return _each(
+    return _exchange_leaves(
         tree,
         mesh_in_force(),
         over,
@@ -110,7 +110,7 @@ def rank(over: Over | None = None) -> Tensor:
     return session.export(session.emit("mesh_rank", numbers=numbers))
 
 
-def _each(
+def _exchange_leaves(
     tree: Any, found: Mesh, over: Over, one: Callable[[Session, Handle, dict[str, Any]], Handle]
 ) -> Any:
     """Every leaf of a container through an exchange."""
@@ -124,7 +124,9 @@ def _each(
     return unflatten(structure, made)
 
 
-def _mean(s: Session, reduce: str, x: Handle, groups: dict[str, Any], **attrs: int) -> Handle:
+def _mean_over_ranks(
+    s: Session, reduce: str, x: Handle, groups: dict[str, Any], **attrs: int
+) -> Handle:
     """The sum over the ranks, divided. The sum of f16 may be too large for it where the mean is
     not: there the parts are divided."""
     count = float(groups["size"])

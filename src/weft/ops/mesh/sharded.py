@@ -87,11 +87,11 @@ def shard(tree: Any, mesh: Mesh, split: Split) -> Any:
     check_mesh("shard", mesh)
     leaves, structure = flatten(tree)
     names = leaf_names(structure, "tree")
-    made = [_split(leaf, mesh, split, name) for leaf, name in zip(leaves, names, strict=True)]
+    made = [_shard_leaf(leaf, mesh, split, name) for leaf, name in zip(leaves, names, strict=True)]
     return unflatten(structure, made)
 
 
-def _split(leaf: Any, mesh: Mesh, split: Split, name: str) -> Sharded:
+def _shard_leaf(leaf: Any, mesh: Mesh, split: Split, name: str) -> Sharded:
     tensor = asarray(leaf)
     shape = tensor.type.static_shape
     found = mesh.checked(split, shape, name)

@@ -121,7 +121,7 @@ class _Given:
     ) -> None:
         self.mesh, self.dressed = mesh, dressed
         leaves, self.structure = flatten((args, kwargs), is_sharded)
-        self.leaves = [_plain(leaf) for leaf in leaves]
+        self.leaves = [_leaf_value(leaf) for leaf in leaves]
         names = Parameters(function, "").leaf_names(self.structure)
         used: set[str] = set()
         self.kinds = [
@@ -198,7 +198,7 @@ def bare(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, Sharded) else leaf
 
 
-def _plain(leaf: Any) -> Any:
+def _leaf_value(leaf: Any) -> Any:
     found = arguments_of((bare(leaf),), {}).leaves[0]
     value = found if isinstance(found, Tensor) else found.value
     return Sharded(value, leaf.mesh, leaf.split) if isinstance(leaf, Sharded) else value
@@ -226,7 +226,7 @@ def _call_on_rank(
     watched = Watched(given)
     result = function(*given[0], **given[1])
     leaves, structure = flatten(result, is_sharded)
-    leaves = [_result(mesh, leaf) if is_sharded(leaf) else leaf for leaf in leaves]
+    leaves = [_count_axes_from_front(mesh, leaf) if is_sharded(leaf) else leaf for leaf in leaves]
     tensors = [(leaf, x) for leaf in leaves if isinstance(x := bare(leaf), Tensor)]
     state = watched.changes()
     classes = classes_of_nodes([*(tensor._node for _, tensor in tensors), *state.values()])
@@ -254,7 +254,7 @@ def _call_on_rank(
     return unflatten(structure, leaves), state
 
 
-def _result(mesh: Mesh, part: Sharded) -> Sharded:
+def _count_axes_from_front(mesh: Mesh, part: Sharded) -> Sharded:
     """A part that a function returns, with axes counted from the front."""
     if part.mesh != mesh:
         raise UserError(f"a result is split over {part.mesh}, and this is {mesh}")
@@ -279,7 +279,7 @@ def _simulate_ranks(
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             given = _Given(mesh, splits, function, args, kwargs, dressed)
-            key = given.structure, tuple(map(_key, given.leaves)), tuple(map(str, given.kinds))
+            key = given.structure, tuple(map(_leaf_key, given.leaves)), tuple(map(str, given.kinds))
             found = known.get(key)
             if found is None:
                 found = _Program(mesh, function, given)
@@ -297,7 +297,7 @@ def _simulate_ranks(
     return call
 
 
-def _key(leaf: Any) -> Any:
+def _leaf_key(leaf: Any) -> Any:
     value = bare(leaf)
     return value.type if isinstance(value, Tensor) else (type(value), repr(value))
 

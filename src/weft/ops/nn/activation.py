@@ -32,7 +32,7 @@ from weft.ops.functional.pointwise import celu, hardtanh, softsign
 from weft.ops.nn.applied import Applied
 from weft.ops.nn.initialise import constant
 from weft.ops.nn.module import Module
-from weft.ops.nn.settings import whole
+from weft.ops.nn.settings import is_positive_whole
 from weft.ops.tensor import Tensor
 
 
@@ -169,7 +169,7 @@ class PReLU(Module):
     def __init__(
         self, channels: int = 1, value: float = 0.25, *, dtype: DType | str = "f32"
     ) -> None:
-        if not whole(channels):
+        if not is_positive_whole(channels):
             raise UserError(f"[PReLU] channels is {channels!r}; it must be a whole number over 0")
         self.weight = constant((channels,), value, dtype)
 

@@ -69,9 +69,9 @@ class MultiHeadAttention(Module):
     ) -> Any:
         """The result [B, S, features]; with a cache a pair of it and the new cache."""
         x = _of_three_axes(x)
-        q = _split(self.query(x), self.heads)
-        k = _split(self.key(x), self.key_heads)
-        v = _split(self.value(x), self.key_heads)
+        q = _split_heads(self.query(x), self.heads)
+        k = _split_heads(self.key(x), self.key_heads)
+        v = _split_heads(self.value(x), self.key_heads)
         if cache is not None:
             if not isinstance(cache, list | tuple) or len(cache) != 2:
                 raise UserError(
@@ -96,7 +96,7 @@ def _of_three_axes(x: Any) -> Tensor:
     return value
 
 
-def _split(x: Tensor, heads: int) -> Tensor:
+def _split_heads(x: Tensor, heads: int) -> Tensor:
     """[B, S, heads * size] as [B, heads, S, size]."""
     batch, length, features = x.shape
     assert isinstance(features, int)

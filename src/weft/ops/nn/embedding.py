@@ -12,7 +12,7 @@ from weft.ops.array.searching import where
 from weft.ops.calls import public
 from weft.ops.differentiate import stop_gradient
 from weft.ops.functional.embedding import embedding
-from weft.ops.nn.initialise import normal
+from weft.ops.nn.initialise import normal_parameter
 from weft.ops.nn.module import Module
 from weft.ops.tensor import Tensor, from_array
 
@@ -31,7 +31,7 @@ class Embedding(Module):
         deviation: float = 1.0,
         dtype: DType | str = "f32",
     ) -> None:
-        self.weight = normal((count, size), deviation, dtype)
+        self.weight = normal_parameter((count, size), deviation, dtype)
         self.padding_idx = padding_idx
         if padding_idx is not None:
             if type(padding_idx) is not int or not -count <= padding_idx < count:

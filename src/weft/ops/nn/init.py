@@ -53,7 +53,7 @@ def _parameter(values: Tensor) -> Tensor:
     return Tensor(values._node, requires_grad=True)
 
 
-def _shape(shape: Any) -> tuple[int, ...]:
+def _known_shape(shape: Any) -> tuple[int, ...]:
     return tuple(known(dim, "a size of a parameter") for dim in sizes("shape", shape))
 
 
@@ -78,31 +78,31 @@ def _fans(shape: tuple[int, ...], inputs: int | None, outputs: int | None) -> tu
 @public
 def zeros(shape: Any, dtype: Any = None) -> Tensor:
     """Zeros."""
-    return _parameter(creation.zeros(_shape(shape), dtype=float_dtype(dtype)))
+    return _parameter(creation.zeros(_known_shape(shape), dtype=float_dtype(dtype)))
 
 
 @public
 def ones(shape: Any, dtype: Any = None) -> Tensor:
     """Ones."""
-    return _parameter(creation.ones(_shape(shape), dtype=float_dtype(dtype)))
+    return _parameter(creation.ones(_known_shape(shape), dtype=float_dtype(dtype)))
 
 
 @public
 def constant(shape: Any, value: float, dtype: Any = None) -> Tensor:
     """The same number everywhere."""
-    return _parameter(creation.full(_shape(shape), value, dtype=float_dtype(dtype)))
+    return _parameter(creation.full(_known_shape(shape), value, dtype=float_dtype(dtype)))
 
 
 @public
 def uniform(key: Tensor, shape: Any, bound: float = 0.01, dtype: Any = None) -> Tensor:
     """Uniform in [-bound, bound)."""
-    return _parameter(drawn_uniform(key, _shape(shape), dtype, -bound, bound))
+    return _parameter(drawn_uniform(key, _known_shape(shape), dtype, -bound, bound))
 
 
 @public
 def normal(key: Tensor, shape: Any, deviation: float = 0.01, dtype: Any = None) -> Tensor:
     """Normal around 0."""
-    return _parameter(continuous.normal(key, _shape(shape), dtype) * deviation)
+    return _parameter(continuous.normal(key, _known_shape(shape), dtype) * deviation)
 
 
 @public
@@ -116,7 +116,7 @@ def truncated_normal(
     upper: float = 2.0,
 ) -> Tensor:
     """Normal around 0, cut at `lower` and `upper` deviations."""
-    drawn = continuous.truncated_normal(key, lower, upper, _shape(shape), dtype)
+    drawn = continuous.truncated_normal(key, lower, upper, _known_shape(shape), dtype)
     return _parameter(drawn * deviation)
 
 
@@ -134,7 +134,7 @@ def xavier_uniform(
     outputs: int | None = None,
 ) -> Tensor:
     """Uniform with the variance `gain^2 * 2 / (inputs + outputs)`, after Glorot and Bengio."""
-    dims = _shape(shape)
+    dims = _known_shape(shape)
     bound = gain * math.sqrt(6.0 / sum(_fans(dims, inputs, outputs)))
     return uniform(key, dims, bound, dtype)
 
@@ -150,7 +150,7 @@ def xavier_normal(
     outputs: int | None = None,
 ) -> Tensor:
     """Normal with the variance `gain^2 * 2 / (inputs + outputs)`, after Glorot and Bengio."""
-    dims = _shape(shape)
+    dims = _known_shape(shape)
     deviation = gain * math.sqrt(2.0 / sum(_fans(dims, inputs, outputs)))
     return normal(key, dims, deviation, dtype)
 
@@ -166,7 +166,7 @@ def kaiming_uniform(
 ) -> Tensor:
     """Uniform with the variance `gain^2 / inputs`, after He et al.; the usual gain is that of
     relu."""
-    dims = _shape(shape)
+    dims = _known_shape(shape)
     bound = gain * math.sqrt(3.0 / _fans(dims, inputs, 1 if inputs else None)[0])
     return uniform(key, dims, bound, dtype)
 
@@ -182,7 +182,7 @@ def kaiming_normal(
 ) -> Tensor:
     """Normal with the variance `gain^2 / inputs`, after He et al.; the usual gain is that of
     relu."""
-    dims = _shape(shape)
+    dims = _known_shape(shape)
     deviation = gain / math.sqrt(_fans(dims, inputs, 1 if inputs else None)[0])
     return normal(key, dims, deviation, dtype)
 
@@ -191,7 +191,7 @@ def kaiming_normal(
 def orthogonal(key: Tensor, shape: Any, dtype: Any = None, *, gain: float = 1.0) -> Tensor:
     """A matrix whose rows are orthonormal, times the gain; where it has more rows than columns, its
     columns are. Axes after the first count as one."""
-    dims = _shape(shape)
+    dims = _known_shape(shape)
     if len(dims) < 2:
         raise UserError(f"a parameter of shape {dims} has no rows and columns")
     wanted = float_dtype(dtype)

@@ -45,17 +45,17 @@ def _without_values() -> Iterator[None]:
         _unfilled.reset(token)
 
 
-def uniform(shape: Sequence[int], bound: float, dtype: DType | str = "f32") -> Tensor:
+def uniform_parameter(shape: Sequence[int], bound: float, dtype: DType | str = "f32") -> Tensor:
     """Uniform in [-bound, bound)."""
-    sizes = _sizes(shape)
+    sizes = _checked_shape(shape)
     if _unfilled.get():
         return _parameter(np.zeros(sizes, as_dtype(dtype).numpy), dtype)
     return _parameter(default.generator().uniform(-bound, bound, sizes), dtype)
 
 
-def normal(shape: Sequence[int], deviation: float, dtype: DType | str = "f32") -> Tensor:
+def normal_parameter(shape: Sequence[int], deviation: float, dtype: DType | str = "f32") -> Tensor:
     """Normal around 0."""
-    sizes = _sizes(shape)
+    sizes = _checked_shape(shape)
     if _unfilled.get():
         return _parameter(np.zeros(sizes, as_dtype(dtype).numpy), dtype)
     return _parameter(default.generator().standard_normal(sizes) * deviation, dtype)
@@ -63,18 +63,18 @@ def normal(shape: Sequence[int], deviation: float, dtype: DType | str = "f32") -
 
 def kaiming(shape: Sequence[int], inputs: int, dtype: DType | str = "f32") -> Tensor:
     """Uniform with the bound 1/sqrt(inputs), as layers of `inputs` inputs want it."""
-    sizes = _sizes(shape)
+    sizes = _checked_shape(shape)
     if not isinstance(inputs, int):
         raise UserError(f"the number of inputs is a whole number, not {brief(inputs)}")
-    return uniform(sizes, 1.0 / math.sqrt(max(inputs, 1)), dtype)
+    return uniform_parameter(sizes, 1.0 / math.sqrt(max(inputs, 1)), dtype)
 
 
 def constant(shape: Sequence[int], value: float, dtype: DType | str = "f32") -> Tensor:
     """The same number everywhere."""
-    return _parameter(np.full(_sizes(shape), value), dtype)
+    return _parameter(np.full(_checked_shape(shape), value), dtype)
 
 
-def _sizes(shape: Sequence[int]) -> tuple[int, ...]:
+def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """A shape whose sizes are whole numbers, and which limits allow."""
     for size in shape:
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:

@@ -37,7 +37,7 @@ def told_by_layer(call: F) -> F:
     def told(self: Any, *args: Any, **kwargs: Any) -> Any:
         around, path = LAYER.module, LAYER.path
         LAYER.module = self
-        LAYER.path = "" if around is None else path + _way(around, self)
+        LAYER.path = "" if around is None else path + _path_to_child(around, self)
         try:
             return call(self, *args, **kwargs)
         except (SpecViolation, UserError) as error:
@@ -51,7 +51,7 @@ def told_by_layer(call: F) -> F:
 def _seen_from(module: object, error: SpecViolation | UserError) -> SpecViolation | UserError:
     found = getattr(error, "inside", None)
     inside = found if isinstance(found, _Inside) else _Inside(error, module, "")
-    path = _way(module, inside.module) + inside.path
+    path = _path_to_child(module, inside.module) + inside.path
     made = _name_error(inside.error, path.removeprefix(".")) if path else error
     made.inside = _Inside(inside.error, module, path)  # type: ignore[union-attr]
     return made
@@ -64,20 +64,26 @@ def _name_error(error: SpecViolation | UserError, path: str) -> SpecViolation | 
     return type(error)(error.why + where, error.code, error.where)
 
 
-def _way(module: object, child: object) -> str:
+def _path_to_child(module: object, child: object) -> str:
     """What a module calls one that it holds; its class where it does not hold it."""
     if module is child:
         return ""
     ways = (
-        f".{name}{way}" for name, held in attributes(module).items() for way in _ways(held, child)
+        f".{name}{way}"
+        for name, held in attributes(module).items()
+        for way in _paths_to_child(held, child)
     )
     return next(ways, f".{type(child).__name__}")
 
 
-def _ways(held: object, child: object) -> Iterator[str]:
+def _paths_to_child(held: object, child: object) -> Iterator[str]:
     if held is child:
         yield ""
     elif isinstance(held, list | tuple):
-        yield from (f"[{at}]{way}" for at, each in enumerate(held) for way in _ways(each, child))
+        yield from (
+            f"[{at}]{way}" for at, each in enumerate(held) for way in _paths_to_child(each, child)
+        )
     elif isinstance(held, dict):
-        yield from (f"[{key!r}]{way}" for key, each in held.items() for way in _ways(each, child))
+        yield from (
+            f"[{key!r}]{way}" for key, each in held.items() for way in _paths_to_child(each, child)
+        )

@@ -66,7 +66,7 @@ class Module(Holder):
             call = vars(cls)["__call__"]
             own = told(call) if cls.__module__.startswith("weft.") else call
             cls.__call__ = told_by_layer(own)  # type: ignore[method-assign]
-        register_pytree(cls, _take_apart, partial(_put_together, cls), _names)
+        register_pytree(cls, _take_apart, partial(_put_together, cls), _attribute_names)
         let_wait(cls, partial(_later, cls))
 
     @told
@@ -147,7 +147,7 @@ def learnt(structure: Structure) -> list[bool]:
     names: Sequence[str] = ()
     buffers: tuple[str, ...] = ()
     if issubclass(structure.kind, Module):
-        names, buffers = _names(structure.rest, 0), structure.kind.buffers
+        names, buffers = _attribute_names(structure.rest, 0), structure.kind.buffers
     found = []
     for index, child in enumerate(structure.children):
         held = bool(buffers) and names[index].lstrip(".") in buffers
@@ -247,5 +247,5 @@ def _later(cls: type[Module], rest: Any) -> Later | None:
     return None
 
 
-def _names(rest: Any, count: int) -> list[str]:
+def _attribute_names(rest: Any, count: int) -> list[str]:
     return [f".{name}" for name in rest[0]]

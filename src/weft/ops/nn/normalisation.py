@@ -28,12 +28,12 @@ from weft.ops.functional.normalisation import (
 )
 from weft.ops.nn.initialise import constant
 from weft.ops.nn.module import Module
-from weft.ops.nn.settings import whole
+from weft.ops.nn.settings import is_positive_whole
 from weft.ops.nn.training import is_training
 from weft.ops.tensor import Tensor, from_array
 
 
-def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
+def _shape_tuple(shape: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(shape) if isinstance(shape, Sequence) else (shape,)
 
 
@@ -44,7 +44,7 @@ class LayerNorm(Module):
     def __init__(
         self, shape: int | Sequence[int], eps: float = 1e-5, *, dtype: DType | str = "f32"
     ) -> None:
-        self.shape = _sizes(shape)
+        self.shape = _shape_tuple(shape)
         self.eps = eps
         self.weight = constant(self.shape, 1.0, dtype)
         self.bias = constant(self.shape, 0.0, dtype)
@@ -60,7 +60,7 @@ class RMSNorm(Module):
     def __init__(
         self, shape: int | Sequence[int], eps: float = 1e-6, *, dtype: DType | str = "f32"
     ) -> None:
-        self.shape = _sizes(shape)
+        self.shape = _shape_tuple(shape)
         self.eps = eps
         self.weight = constant(self.shape, 1.0, dtype)
 
@@ -178,7 +178,7 @@ class SpectralNorm(Module):
                 f"[SpectralNorm] {name} of {a_type(layer)} is no tensor of two axes or more; name "
                 "the weight of the layer"
             )
-        if not whole(steps):
+        if not is_positive_whole(steps):
             raise UserError(f"[SpectralNorm] steps is {steps!r}; it must be a whole number over 0")
         self.layer, self.name, self.steps = layer, name, steps
         self.axis, self.eps = axis, eps

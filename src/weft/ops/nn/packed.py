@@ -57,8 +57,8 @@ class Packed:
 
     def unpack(self, dtype: DType | str = F32) -> Tensor:
         """The weight as a tensor of floats, computed in f32."""
-        wanted, groups = _float(dtype), math.prod(self.scales.type.static_shape)
-        whole = _whole(reshape(self.codes, (groups, -1)))
+        wanted, groups = _check_float_dtype(dtype), math.prod(self.scales.type.static_shape)
+        whole = _unpack_codes(reshape(self.codes, (groups, -1)))
         steps = subtract(whole, self.zero) if self.zero else whole
         session = Session.of(steps)
         handles = [session.import_(x) for x in (steps, reshape(self.scales, (groups,)))]
@@ -69,7 +69,7 @@ class Packed:
         return made
 
 
-def _whole(rows: Tensor) -> Tensor:
+def _unpack_codes(rows: Tensor) -> Tensor:
     """Codes one by one, in si8."""
     if rows.dtype is SI8:
         return rows
@@ -78,7 +78,7 @@ def _whole(rows: Tensor) -> Tensor:
     return found
 
 
-def _float(dtype: DType | str) -> DType:
+def _check_float_dtype(dtype: DType | str) -> DType:
     wanted = as_dtype(dtype)
     if wanted.kind is not Kind.FLOAT:
         raise UserError(f"weights of few bits become floats, not {wanted}")

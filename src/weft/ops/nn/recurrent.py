@@ -21,10 +21,10 @@ from weft.ops.control_flow import scan
 from weft.ops.functional.activation import relu, sigmoid
 from weft.ops.functional.linear import linear
 from weft.ops.nn.dropout import Dropout
-from weft.ops.nn.initialise import uniform
+from weft.ops.nn.initialise import uniform_parameter
 from weft.ops.nn.keys import Key, fold_in
 from weft.ops.nn.module import Module
-from weft.ops.nn.settings import whole
+from weft.ops.nn.settings import is_positive_whole
 from weft.ops.tensor import Tensor
 
 
@@ -52,7 +52,7 @@ class Recurrent(Module):
     ) -> None:
         name = type(self).__name__
         for what, value in (("inputs", inputs), ("hidden", hidden), ("layers", layers)):
-            if not whole(value):
+            if not is_positive_whole(value):
                 raise UserError(f"[{name}] {what} is {value!r}; it must be a whole number over 0")
         self.inputs, self.hidden, self.layers = inputs, hidden, layers
         self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
@@ -66,7 +66,7 @@ class Recurrent(Module):
                     ("bias_hh", ()),
                 ]  # fmt: skip
                 for part, shape in parts[: 4 if bias else 2]:
-                    made = uniform((self.gates * hidden, *shape), bound, dtype)
+                    made = uniform_parameter((self.gates * hidden, *shape), bound, dtype)
                     setattr(self, f"{part}_l{layer}{end}", made)
 
     @property

@@ -7,14 +7,14 @@ from typing import Any
 from weft.foundation.errors import UserError, a_type
 
 
-def whole(value: Any) -> bool:
+def is_positive_whole(value: Any) -> bool:
     """Whether it is a whole number over 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def divides(part: Any, total: Any) -> bool:
     """Whether both are whole numbers over 0, and the first divides the second."""
-    return whole(part) and whole(total) and total % part == 0
+    return is_positive_whole(part) and is_positive_whole(total) and total % part == 0
 
 
 def check_callable(owner: str, name: str, value: Any, more: str = "") -> None:

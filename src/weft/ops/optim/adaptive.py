@@ -140,8 +140,8 @@ class Adafactor(ByParameter):
             whole = mean(rows, axis=-2, keepdims=True)
             spread = rows * columns / maximum(whole, tiny)
         way = gradient / sqrt(maximum(spread, tiny * tiny))
-        shortened = way / maximum(_length(way) / self.clip, 1.0)
-        scaled = shortened * maximum(_length(param), self.least)
+        shortened = way / maximum(_root_mean_square(way) / self.clip, 1.0)
+        scaled = shortened * maximum(_root_mean_square(param), self.least)
         return scaled + param * self.weight_decay if self.weight_decay else scaled, {"square": kept}
 
 
@@ -150,6 +150,6 @@ def _bound_by_root(step: Any, after: Schedule) -> Any:
     return minimum(after(at), 1.0 / sqrt(at + 1.0))
 
 
-def _length(x: Tensor) -> Tensor:
+def _root_mean_square(x: Tensor) -> Tensor:
     """The root of the mean square of a parameter."""
     return sqrt(mean(x * x))

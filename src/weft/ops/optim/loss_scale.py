@@ -65,13 +65,13 @@ class LossScale:
     @public
     def scaled(self, loss: Tensor, state: State) -> Tensor:
         """The loss whose gradient is to be taken, in f32."""
-        _check("scaled", state)
+        _check_state("scaled", state)
         return loss.astype("f32") * state["scale"]
 
     @public
     def unscaled(self, gradients: P, state: State) -> tuple[P, Tensor]:
         """The gradients of the loss itself, and whether all of them are finite."""
-        _check("unscaled", state)
+        _check_state("unscaled", state)
         factor = 1.0 / state["scale"]
         finite: Tensor = isfinite(factor)
         for leaf in flatten(gradients)[0]:
@@ -98,7 +98,7 @@ class LossScale:
     ) -> tuple[P, dict[str, Any], State]:
         """One step of the optimiser by gradients of the scaled loss, or none where they are not
         finite: parameters, the optimiser's state, and the scale after it."""
-        _check("update", scale)
+        _check_state("update", scale)
         slopes, finite = self.unscaled(gradients, scale)
         moved = optimiser.update(slopes, state, params)
 
@@ -109,7 +109,7 @@ class LossScale:
         return params, state, self.after(finite, scale)
 
 
-def _check(name: str, state: Any) -> None:
+def _check_state(name: str, state: Any) -> None:
     """Say so where a state is not one that `init` or `update` made."""
     if not isinstance(state, dict) or not {"scale", "good"} <= state.keys():
         found = ", ".join(map(str, state)) if isinstance(state, dict) else type(state).__name__

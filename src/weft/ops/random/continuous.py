@@ -101,13 +101,13 @@ def truncated_normal(
     bounds = broadcast_shapes(asarray(lower).shape, asarray(upper).shape)
     dims = bounds if shape is None else sizes("shape", shape)
     low, high = (fitting(bound, dims).astype(F64) for bound in (lower, upper))
-    drawn = _between(low, high, open_uniform(checked_key(key), dims, F64))
+    drawn = _normal_between(low, high, open_uniform(checked_key(key), dims, F64))
     found = minimum(maximum(drawn, low), high).astype(wanted)
     # Rounding to the dtype must not lead out of the bounds again.
     return minimum(maximum(found, low.astype(wanted)), high.astype(wanted))
 
 
-def _between(low: Tensor, high: Tensor, unit: Tensor) -> Tensor:
+def _normal_between(low: Tensor, high: Tensor, unit: Tensor) -> Tensor:
     """The normal number that has a share `unit` of those between the bounds below it. The shares
     are sums of small numbers in the tails, and a difference from a half in between."""
     start, end = (clip(bound, -_FAR, _FAR) for bound in (low, high))

@@ -67,17 +67,17 @@ def _next_key() -> Tensor:
         return from_words(_default.seed, _default.drawn)
 
 
-def _shape(shape: tuple[Any, ...]) -> Any:
+def _shape_from_arguments(shape: tuple[Any, ...]) -> Any:
     return shape[0] if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape
 
 
 @public
 def rand(*shape: Any, dtype: Any = None) -> Tensor:
     """Floats in [0, 1), equally likely, of the seed in force: `rand(2, 3)` or `rand((2, 3))`."""
-    return uniform(_next_key(), _shape(shape), dtype)
+    return uniform(_next_key(), _shape_from_arguments(shape), dtype)
 
 
 @public
 def randn(*shape: Any, dtype: Any = None) -> Tensor:
     """Standard normal floats of the seed in force: `randn(2, 3)` or `randn((2, 3))`."""
-    return normal(_next_key(), _shape(shape), dtype)
+    return normal(_next_key(), _shape_from_arguments(shape), dtype)

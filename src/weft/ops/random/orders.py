@@ -30,14 +30,14 @@ def permutation(key: Tensor, x: Any, axis: int = 0, *, independent: bool = False
     `independent` every row along the axis gets an order of its own."""
     state = checked_key(key)
     if isinstance(x, int) and not isinstance(x, bool):
-        return _order(state, sizes("x", x))
+        return _random_order(state, sizes("x", x))
     values = as_tensor(x)
     if not values.ndim:
         raise UserError(f"x is {values.type}, which has no axis; give a number or a tensor")
     at = normalise_axis(axis, values.ndim)
     if independent:
         return take_along_axis(values, argsort(wide_bits(state, values.shape), at), at)
-    return take(values, _order(state, (values.shape[at],)), at)
+    return take(values, _random_order(state, (values.shape[at],)), at)
 
 
 @public
@@ -46,7 +46,7 @@ def shuffle(key: Tensor, x: TensorLike, axis: int = 0) -> Tensor:
     return permutation(key, as_tensor(x), axis)
 
 
-def _order(key: Tensor, shape: Shape) -> Tensor:
+def _random_order(key: Tensor, shape: Shape) -> Tensor:
     """The numbers below a size in random order: the places that sort random bits. Two of n numbers
     have the same bits with probability n^2 / 2^65."""
     return argsort(wide_bits(key, shape), 0)
@@ -73,7 +73,7 @@ def choice(
     elif replace:
         places = randint(state, dims, 0, size) if size else arange(0).reshape(dims)
     else:
-        places = _order(state, (size,))[:count].reshape(dims)
+        places = _random_order(state, (size,))[:count].reshape(dims)
     return places if whole else take(values, places, at)
 
 

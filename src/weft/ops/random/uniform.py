@@ -104,7 +104,7 @@ def randint(key: Tensor, shape: Any, low: Any, high: Any, dtype: Any = None) -> 
     if isinstance(low, int) and isinstance(high, int):
         return _between_numbers(state, dims, low, high, wanted)
     wide = UI64 if wanted is UI64 else SI64
-    first, last = (_bound(bound, dims, wide) for bound in (low, high))
+    first, last = (_bound_tensor(bound, dims, wide) for bound in (low, high))
     if wanted.bits <= 32:
         first = clip(first, wanted.lowest, wanted.highest)
         last = clip(last, wanted.lowest, wanted.highest + 1)
@@ -132,7 +132,7 @@ def _between_numbers(key: Tensor, dims: Shape, low: int, high: int, dtype: DType
     return (_to_signed(found) + low).astype(dtype)
 
 
-def _bound(bound: Any, dims: Shape, dtype: DType) -> Tensor:
+def _bound_tensor(bound: Any, dims: Shape, dtype: DType) -> Tensor:
     given = fitting(bound, dims)
     if not given.dtype.is_integer or given.dtype is I1:
         raise UserError(f"a bound is {given.type}; bounds are whole numbers or integer tensors")

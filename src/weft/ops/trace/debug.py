@@ -66,7 +66,7 @@ def inspect(compiled: Prepared, inputs: Sequence[Any], seed: int, number: int) -
     for instruction in body:
         line = program.locations.get((program.main.label, instruction.id), "")
         found = [
-            _facts(instruction, next(kept), compiled.backend, next(results), line)
+            _tensor_facts(instruction, next(kept), compiled.backend, next(results), line)
             for _ in leaves(instruction.output)
         ]
         facts += found
@@ -108,22 +108,22 @@ def _poisoned_inputs(compiled: Prepared, inputs: Sequence[Any]) -> set[int]:
 
 
 def _nan_count(array: Any) -> int:
-    wide = _wide(array)
+    wide = _as_double(array)
     return int(np.isnan(wide).sum())
 
 
-def _wide(array: Any) -> Any:
+def _as_double(array: Any) -> Any:
     """Elements as 64-bit numbers that NumPy can average; complex ones by their absolute value."""
     if array.dtype.kind == "c":
         return np.abs(array)
     return np.asarray(array).astype(np.float64)
 
 
-def _facts(
+def _tensor_facts(
     instruction: Instruction, kind: TensorType, backend: Any, storage: Any, line: str
 ) -> TensorFacts:
     with np.errstate(all="ignore"):
-        wide = _wide(backend.read_storage(storage, kind)).reshape(-1)
+        wide = _as_double(backend.read_storage(storage, kind)).reshape(-1)
         nan = int(np.isnan(wide).sum())
         known = wide[~np.isnan(wide)]
         low, high, mean = (

@@ -141,7 +141,7 @@ class Profile:
             groups.setdefault(KEYS[by](span), []).append(span)
         total = sum(span.seconds for span in self.spans) or 1.0
         ranked = sorted(groups.values(), key=lambda spans: -sum(s.seconds for s in spans))
-        rows = [_row(spans, total, by) for spans in ranked[:most]]
+        rows = [_table_row(spans, total, by) for spans in ranked[:most]]
         left = len(ranked) - len(rows)
         return _write_rows(rows) + (f"\n... and {left} more" if left > 0 else "")
 
@@ -207,7 +207,7 @@ def _event(span: Span, process: int, track: int) -> dict[str, Any]:
     }
 
 
-def _row(spans: Sequence[Span], total: float, by: str) -> tuple[str, ...]:
+def _table_row(spans: Sequence[Span], total: float, by: str) -> tuple[str, ...]:
     seconds = sum(span.seconds for span in spans)
     first = max(spans, key=lambda span: span.seconds)
     names = list(dict.fromkeys(span.name for span in spans))

@@ -43,7 +43,7 @@ from weft.ptir.passes.residuals import (
     Division,
     Forward,
     byte_count,
-    divide,
+    divide_forward,
     in_time,
     with_parts,
 )
@@ -82,7 +82,7 @@ class Halves:
         results = map(self.joint.tape.operand, self.joint.results)
         returned = [o.id for o in results if not isinstance(o, TensorLiteral)]
         marked = with_parts(forward, self.joint.parts, returned, flow.calculus.prices)
-        found = divide(marked, wanted, flow.calculus.prices)
+        found = divide_forward(marked, wanted, flow.calculus.prices)
         if found is None:
             raise Unimplemented(
                 f"the way back through {flow.op.mnemonic}",
@@ -165,13 +165,13 @@ def _take_marked(items: Iterable[Item], flags: Iterable[bool]) -> list[Item]:
     return [item for item, marked in zip(items, flags, strict=False) if marked]
 
 
-def _spread(terms: Sequence[Term], flags: Sequence[bool]) -> list[Term | None]:
+def _terms_by_flags(terms: Sequence[Term], flags: Sequence[bool]) -> list[Term | None]:
     """Terms at the places that the flags mark, and nothing at the others."""
     remaining = iter(terms)
     return [next(remaining) if marked else None for marked in flags]
 
 
-def _results(
+def _append_flow(
     tape: Tape, op: Op, operands: Sequence[Term], value_id: int | None = None
 ) -> list[Term]:
     """The results of a control-flow op, each on its own."""
@@ -189,7 +189,7 @@ def _cond(flow: ControlFlow) -> tuple[list[Term], WayBack]:
     branches = [_branch(flow, shop.regions[region_id], wanted) for region_id in flow.op.regions]
     forward = [_forward_branch(flow, branches, index) for index in (0, 1)]
     op = Cond(*(region.id for region in forward))
-    results = _results(flow.tape, op, flow.operands, flow.value_id)
+    results = _append_flow(flow.tape, op, flow.operands, flow.value_id)
     count = len(results) - sum(len(branch.kept) for branch in branches)
     likes, kept = _take_marked(results[:count], flow.seeded), results[count:]
     backward = [_backward_branch(flow, branches, index, wanted) for index in (0, 1)]
@@ -197,8 +197,8 @@ def _cond(flow: ControlFlow) -> tuple[list[Term], WayBack]:
     def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
         seeds = _fill_with_zeros(_take_marked(cotangents, flow.seeded), likes)
         op = Cond(*(region.id for region in backward))
-        found = _results(flow.tape, op, [predicate, *arguments, *kept, *seeds])
-        return [None, *_spread(found, wanted)]
+        found = _append_flow(flow.tape, op, [predicate, *arguments, *kept, *seeds])
+        return [None, *_terms_by_flags(found, wanted)]
 
     return results, way_back
 
@@ -319,7 +319,7 @@ class _ScanGradient:
         region = self.shop.add_region(tape, self.half.replay_forward(tape, self.stacked))
         outputs = self.op.scan_output_count + len(self.stacked)
         op = replace(self.op, body_region=region.id, scan_output_count=outputs)
-        results = _results(self.flow.tape, op, self.flow.operands, self.flow.value_id)
+        results = _append_flow(self.flow.tape, op, self.flow.operands, self.flow.value_id)
         primal, stacks = results[: len(self.body.results)], results[len(self.body.results) :]
         backward = self._backward_body()
 
@@ -365,10 +365,10 @@ class _ScanGradient:
         region = self.shop.add_region(body.tape, body.results)
         count = carried + len(constants)
         op = Scan(region.id, count, len(body.results) - count)
-        found = _results(self.flow.tape, op, [*ends[:carried], *constants, *reversed_])
+        found = _append_flow(self.flow.tape, op, [*ends[:carried], *constants, *reversed_])
         returned = [term.flipped(0) for term in found[count:]]
         totals = body.totals(self.flow.tape, found[:carried], scanned, returned)
-        return _spread([*totals, *returned[: len(body.slices)]], active)
+        return _terms_by_flags([*totals, *returned[: len(body.slices)]], active)
 
 
 class _BackwardBody:

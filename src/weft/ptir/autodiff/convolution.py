@@ -63,14 +63,14 @@ def convolution(instruction: Instruction, made: Definitions) -> Convolution | No
     patches = definition(rows.operands[0], made) if grouped else rows
     if patches is None or not isinstance(patches.op, ExtractPatches):
         return None
-    sizes, cut = _shape(patches), _shape(rows)
-    known = [*sizes[1:], *_shape(instruction)[1:]]
+    sizes, cut = _output_shape(patches), _output_shape(rows)
+    known = [*sizes[1:], *_output_shape(instruction)[1:]]
     if not all(isinstance(dim, int) for dim in known) or not _is_product(op, sizes, cut, grouped):
         return None
     return Convolution(op, patches.op, patches.operands[0], instruction.operands[1], grouped)
 
 
-def _shape(instruction: Instruction) -> Shape:
+def _output_shape(instruction: Instruction) -> Shape:
     kind = instruction.output
     return kind.shape if isinstance(kind, TensorType) else ()
 

@@ -33,7 +33,7 @@ class Dependence:
         types: dict[int, ValueType] = {}
         for value_id, kind, bits in zip(body.parameter_ids, body.parameters, sources, strict=True):
             types[value_id] = kind
-            _note(found, value_id, kind, [bits] * len(slots_of(value_id, kind)))
+            _note_influences(found, value_id, kind, [bits] * len(slots_of(value_id, kind)))
         for instruction in body.body:
             operands = [
                 _union(found[slot] for slot in read_slots(operand, types))
@@ -41,7 +41,7 @@ class Dependence:
             ]
             types[instruction.id] = instruction.output
             results = self.results(instruction.op, operands, instruction.output)
-            _note(found, instruction.id, instruction.output, results)
+            _note_influences(found, instruction.id, instruction.output, results)
         return found
 
     def results(self, op: Op, operands: Sequence[Bits], output: ValueType) -> list[Bits]:
@@ -126,7 +126,7 @@ class Dependence:
         return found
 
 
-def _note(
+def _note_influences(
     found: dict[Slot, Bits], value_id: int, kind: ValueType, influences: Sequence[Bits]
 ) -> None:
     for (slot, part), bits in zip(slots_of(value_id, kind), influences, strict=True):

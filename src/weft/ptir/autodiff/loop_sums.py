@@ -46,7 +46,7 @@ class StepSum:
         if isinstance(op, DotGeneral):
             found = tape.append(_all_steps(op), terms)
         else:
-            total = replace(op, axes=(0, *_behind(op.axes)), keepdims=False)
+            total = replace(op, axes=(0, *_axes_behind_one(op.axes)), keepdims=False)
             found = tape.append(total, terms).reshape(self.shape)
         for move in self.moves:
             found = tape.append(move, [found])
@@ -57,14 +57,14 @@ def _all_steps(op: DotGeneral) -> DotGeneral:
     """The product of operands with a leading axis of steps, which is summed over too."""
     return replace(
         op,
-        batch_lhs=_behind(op.batch_lhs),
-        batch_rhs=_behind(op.batch_rhs),
-        contract_lhs=(0, *_behind(op.contract_lhs)),
-        contract_rhs=(0, *_behind(op.contract_rhs)),
+        batch_lhs=_axes_behind_one(op.batch_lhs),
+        batch_rhs=_axes_behind_one(op.batch_rhs),
+        contract_lhs=(0, *_axes_behind_one(op.contract_lhs)),
+        contract_rhs=(0, *_axes_behind_one(op.contract_rhs)),
     )
 
 
-def _behind(axes: Sequence[int]) -> tuple[int, ...]:
+def _axes_behind_one(axes: Sequence[int]) -> tuple[int, ...]:
     """The axes, behind one more."""
     return tuple(axis + 1 for axis in axes)
 

@@ -42,17 +42,20 @@ def window(instruction: Instruction, made: Definitions) -> Window | None:
     if not isinstance(instruction.op, Take):
         return None
     positions = instruction.operands[1]
-    count = _count(positions, made)
+    count = _iota_length(positions, made)
     if count is not None:
         return Window(0, count)
     addition = definition(positions, made)
     if addition is None or addition.op != ElementwiseBinary(BinaryFn.ADD):
         return None
-    count, start = _count(addition.operands[0], made), known_number(addition.operands[1], made)
+    count, start = (
+        _iota_length(addition.operands[0], made),
+        known_number(addition.operands[1], made),
+    )
     return None if count is None or start is None else Window(int(start), count)
 
 
-def _count(positions: Operand, made: Definitions) -> int | None:
+def _iota_length(positions: Operand, made: Definitions) -> int | None:
     """How many there are of 0, 1, 2, ..."""
     match definition(positions, made):
         case Instruction(op=Iota(shape=(int(size),))):

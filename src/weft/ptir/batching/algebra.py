@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import F32, F64
-from weft.ptir.batching.rules import Batching, attributes, batches, elementwise
+from weft.ptir.batching.rules import Batching, batches, elementwise, op_as
 from weft.ptir.batching.shapes import changed
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.linear_algebra import Cholesky, Eigh, Lu, Qr, Svd, TriangularSolve
@@ -18,7 +18,7 @@ from weft.ptir.types import Symbol, multiply_dims
 @batches(DotGeneral)
 def dot_general(b: Batching) -> Term:
     """A further batch axis where both operands have it; else a further row or column."""
-    op = attributes(b, DotGeneral)
+    op = op_as(b, DotGeneral)
     lhs, rhs = (int(flag) for flag in b.batched)
     both = (0,) if lhs and rhs else ()
     wider = changed(
@@ -46,7 +46,7 @@ batches(TriangularSolve)(elementwise)
 
 @batches(LayerNorm)
 def layer_norm(b: Batching) -> Term:
-    op = attributes(b, LayerNorm)
+    op = op_as(b, LayerNorm)
     axis = normalise_axis(op.feature_axis, len(b.shape(0)))
     wider = changed(op, feature_axis=axis + 1)
     x = b.spread(0)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.foundation.dtypes import SI64
-from weft.ptir.batching.rules import Batching, attributes, batches
+from weft.ptir.batching.rules import Batching, batches, op_as
 from weft.ptir.batching.shapes import moved_axis
 from weft.ptir.ops.indexing import (
     DynamicSlice,
@@ -44,7 +44,7 @@ def take(b: Batching) -> Term:
 @batches(ScatterAdd)
 def scatter_add(b: Batching) -> Term:
     """The number of the value in the batch becomes a further component of each index."""
-    op = attributes(b, ScatterAdd)
+    op = op_as(b, ScatterAdd)
     x, indices, updates = b.all_spread
     own = b.shape(1)
     along = len(own) if op.index_vector_dim is None else op.index_vector_dim
@@ -64,21 +64,21 @@ def scatter_add(b: Batching) -> Term:
 
 @batches(DynamicSlice)
 def dynamic_slice(b: Batching) -> Term:
-    op = attributes(b, DynamicSlice)
+    op = op_as(b, DynamicSlice)
     x, start = b.spread(0), b.operands[1]
     if not b.batched[1]:
         sizes = [known_size(b.size), *op.sizes]
         return x.dynamic_slice(_with_batch(start), sizes=sizes)
     for axis, size in enumerate(op.sizes):
         if x.shape[axis + 1] != size:
-            positions = x.counting((b.size, size), 1) + _first(start, axis, x, size)
+            positions = x.counting((b.size, size), 1) + _window_begin(start, axis, x, size)
             x = _gather_elements(x, positions, axis + 1)
     return x
 
 
 @batches(DynamicUpdateSlice)
 def dynamic_update_slice(b: Batching) -> Term:
-    op = attributes(b, DynamicUpdateSlice)
+    op = op_as(b, DynamicUpdateSlice)
     x, update, start = b.spread(0), b.spread(1), b.operands[2]
     if not b.batched[2]:
         sizes = [known_size(b.size), *op.sizes]
@@ -88,7 +88,7 @@ def dynamic_update_slice(b: Batching) -> Term:
         extent = x.shape[axis + 1]
         if extent == size:
             continue
-        begin = _first(start, axis, x, size, extent)
+        begin = _window_begin(start, axis, x, size, extent)
         offset = x.counting((b.size, extent), 1) - begin
         last = offset.like(size - 1)
         update = _gather_elements(update, offset.maximum(offset.like(0)).minimum(last), axis + 1)
@@ -103,7 +103,7 @@ def _with_batch(start: Term) -> Term:
     return start.full(0, [1]).concat(start, axis=0)
 
 
-def _first(start: Term, axis: int, x: Term, size: int, columns: Dim | None = None) -> Term:
+def _window_begin(start: Term, axis: int, x: Term, size: int, columns: Dim | None = None) -> Term:
     """Where the window of each value begins along an axis, moved into range as the op does, and
     repeated over `columns`."""
     batch = start.shape[0]
@@ -129,7 +129,7 @@ def _lay_along(columns: Term, axis: int, dims: Sequence[Dim]) -> Term:
 
 @batches(SegmentReduce)
 def segment_reduce(b: Batching) -> Term:
-    op = attributes(b, SegmentReduce)
+    op = op_as(b, SegmentReduce)
     data, ids = b.operands
     if not b.batched[1]:
         return b.tape.append(op, [data.move_axis(0, 1), ids]).move_axis(1, 0)

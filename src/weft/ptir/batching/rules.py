@@ -82,7 +82,7 @@ def rule_of(op: Op) -> Rule | None:
     return elementwise if found is None and op.elementwise else found
 
 
-def attributes(b: Batching, kind: type[SomeOp]) -> SomeOp:
+def op_as(b: Batching, kind: type[SomeOp]) -> SomeOp:
     """The op as what its rule takes it for."""
     if not isinstance(b.op, kind):
         raise InternalError(f"{b.op.mnemonic} has the batching rule of {kind.__name__}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import SI64
-from weft.ptir.batching.rules import Batching, attributes, batches
+from weft.ptir.batching.rules import Batching, batches, op_as
 from weft.ptir.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Tile, Transpose
 from weft.ptir.ops.ordering import Argsort, Searchsorted, Side, Sort, TopK
 from weft.ptir.ops.reduction import (
@@ -40,7 +40,7 @@ def reshape(b: Batching) -> Term:
 
 @batches(Transpose)
 def transpose(b: Batching) -> Term:
-    perm = attributes(b, Transpose).perm
+    perm = op_as(b, Transpose).perm
     return b.operands[0].transpose([0, *(axis + 1 for axis in perm)])
 
 
@@ -55,7 +55,7 @@ def broadcast_to(b: Batching) -> Term:
 
 @batches(Slice)
 def slice_(b: Batching) -> Term:
-    op = attributes(b, Slice)
+    op = op_as(b, Slice)
     if isinstance(b.size, Symbol):
         raise unknown_size(b.size)
     return b.operands[0].slice([0, *op.starts], [b.size, *op.sizes])
@@ -63,21 +63,21 @@ def slice_(b: Batching) -> Term:
 
 @batches(Concat)
 def concat(b: Batching) -> Term:
-    op = attributes(b, Concat)
+    op = op_as(b, Concat)
     axis = normalise_axis(op.axis, len(b.shape(0)))
     return b.emit(Concat(axis + 1), *b.all_spread)
 
 
 @batches(Pad)
 def pad(b: Batching) -> Term:
-    op = attributes(b, Pad)
+    op = op_as(b, Pad)
     wider = Pad((0, *op.low), (0, *op.high), (0, *op.interior), op.pad_value)
     return b.emit(wider, b.operands[0])
 
 
 @batches(Tile)
 def tile(b: Batching) -> Term:
-    return b.emit(Tile((1, *attributes(b, Tile).repeats)), b.operands[0])
+    return b.emit(Tile((1, *op_as(b, Tile).repeats)), b.operands[0])
 
 
 @batches(Reduce, ReduceProd, ReduceAny, ReduceAll)
@@ -108,7 +108,7 @@ def searchsorted(b: Batching) -> Term:
     comes after every number."""
     if not b.batched[0]:
         return b.emit(b.op, *b.operands)
-    op = attributes(b, Searchsorted)
+    op = op_as(b, Searchsorted)
     table, values = b.all_spread
     dims = (*values.shape, table.shape[1])
     ones = [1] * (values.rank - 1)
@@ -138,7 +138,7 @@ def extract_patches(b: Batching) -> Term:
 
 @batches(ReduceWindow)
 def reduce_window(b: Batching) -> Term:
-    op = attributes(b, ReduceWindow)
+    op = op_as(b, ReduceWindow)
     wider = changed(
         op,
         window_dims=(1, *op.window_dims),

@@ -80,7 +80,7 @@ class Spread:
         flags = operands
         while True:
             found = self.region(op.body_region, flags)
-            grown = _either(flags[: op.carry_count], found[: op.carry_count])
+            grown = _either_flag(flags[: op.carry_count], found[: op.carry_count])
             if grown == flags[: op.carry_count]:
                 return grown + found[op.carry_count :]
             flags = grown + flags[op.carry_count :]
@@ -89,8 +89,8 @@ class Spread:
         """Of the carries, after any number of steps: all of them where the number differs."""
         flags = operands
         while True:
-            seen = _either(flags, self.region(op.cond_region, flags)[1:])
-            grown = _either(seen, self.region(op.body_region, seen))
+            seen = _either_flag(flags, self.region(op.cond_region, flags)[1:])
+            grown = _either_flag(seen, self.region(op.body_region, seen))
             if grown == flags:
                 return tuple(flag or self.predicate(op, grown) for flag in grown)
             flags = grown
@@ -100,5 +100,5 @@ class Spread:
         return self.region(op.cond_region, flags)[0]
 
 
-def _either(left: Sequence[bool], right: Sequence[bool]) -> Flags:
+def _either_flag(left: Sequence[bool], right: Sequence[bool]) -> Flags:
     return tuple(a or b for a, b in zip(left, right, strict=True))

@@ -106,7 +106,7 @@ class BodyBuilder:
         for value in values:
             if value.builder is not self and not isinstance(value.operand, TensorLiteral):
                 raise UserError(
-                    f"{value!r} belongs to {_other(value, self)}, not to {self.label}; "
+                    f"{value!r} belongs to {_foreign_label(value, self)}, not to {self.label}; "
                     "a region sees only its own parameters, pass the value as an argument"
                 )
         scope = BodyScope(self._shared.regions, self._bound)
@@ -352,7 +352,9 @@ class BodyBuilder:
         if not isinstance(value, Value):
             raise UserError(f"a result must be a value of the builder, not {value!r}")
         if value.builder is not self and not isinstance(value.operand, TensorLiteral):
-            raise UserError(f"{value!r} belongs to {_other(value, self)}, not to {self.label}")
+            raise UserError(
+                f"{value!r} belongs to {_foreign_label(value, self)}, not to {self.label}"
+            )
         if isinstance(value.operand, TensorLiteral):
             value = self.append(Constant(value.operand), [])
         elif isinstance(value.operand, ElementRef):
@@ -396,7 +398,7 @@ def _for_types(usual: Any, types: Sequence[ValueType]) -> Any:
     return (usual.value,) * (rank - usual.besides)
 
 
-def _other(value: Value, builder: BodyBuilder) -> str:
+def _foreign_label(value: Value, builder: BodyBuilder) -> str:
     """Where a foreign value comes from."""
     label = value.builder.label
     return label if label != builder.label else f"another builder's {label}"

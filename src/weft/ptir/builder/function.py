@@ -31,14 +31,14 @@ class _Wish:
 
     def hint(self, number: int, uses: Counter[int]) -> HintRegion:
         """The hint, given how often each value of the function is used."""
-        own = _uses(self.body)
+        own = _count_uses(self.body)
         inside = [instruction.id for instruction in self.body]
         inputs = tuple(sorted(own.keys() - inside))
         exports = tuple(value for value in inside if uses[value] > own[value])
         return HintRegion(number, self.kind, self.policy, inputs, exports, self.body, self.attrs)
 
 
-def _uses(body: Iterable[Instruction]) -> Counter[int]:
+def _count_uses(body: Iterable[Instruction]) -> Counter[int]:
     return Counter(use for instruction in body for use in instruction.uses)
 
 
@@ -93,7 +93,7 @@ class Builder(BodyBuilder):
         self._wishes.append(_Wish(kind, policy, attrs, body))
 
     def _hints(self, results: tuple[int, ...]) -> tuple[HintRegion, ...]:
-        uses = _uses(self._body)
+        uses = _count_uses(self._body)
         uses.update(results)
         return tuple(wish.hint(number, uses) for number, wish in enumerate(self._wishes))
 

@@ -49,19 +49,19 @@ def encode(program: Program) -> str:
     program = to_wire(program)
     lines = [f"program @{program.entry} (spec_version = {SPEC_VERSION}) {{"]
     for function in program.functions:
-        lines += _function(function)
+        lines += _function_lines(function)
     for region in program.regions:
         lines += _region(region)
     return "\n".join([*lines, "}", ""])
 
 
-def _function(function: Function) -> list[str]:
+def _function_lines(function: Function) -> list[str]:
     ids = function.parameter_ids
     lines = [f"  func @{function.name} {{"]
     if function.parameters:
         lines.append("    params:")
         lines += [
-            f"      %{i} : {_type(t)}" for i, t in zip(ids, function.parameters, strict=False)
+            f"      %{i} : {_type_text(t)}" for i, t in zip(ids, function.parameters, strict=False)
         ]
     lines.append("    body:")
     lines += [f"      {_instruction(i)}" for i in function.body]
@@ -71,7 +71,7 @@ def _function(function: Function) -> list[str]:
             lines += _hint(hint)
     lines.append("    results:")
     results = zip(function.result_ids, function.results, strict=False)
-    lines += [f"      %{i} : {_type(t)}" for i, t in results]
+    lines += [f"      %{i} : {_type_text(t)}" for i, t in results]
     return [*lines, "  }"]
 
 
@@ -93,11 +93,11 @@ def _region(region: Region) -> list[str]:
     return [
         f"  region ^r{region.id} {{",
         "    params:",
-        *(f"      %arg{i} : {_type(t)}" for i, t in enumerate(region.parameters)),
+        *(f"      %arg{i} : {_type_text(t)}" for i, t in enumerate(region.parameters)),
         "    body:",
         *(f"      {_instruction(i)}" for i in region.body),
         "    results:",
-        *(f"      %res{i} : {_type(t)}" for i, t in enumerate(region.results)),
+        *(f"      %res{i} : {_type_text(t)}" for i, t in enumerate(region.results)),
         "  }",
     ]
 
@@ -107,12 +107,14 @@ def _refs(ids: Iterable[int]) -> str:
 
 
 def _instruction(instruction: Instruction) -> str:
-    operands = ", ".join(_operand(o) for o in instruction.operands)
+    operands = ", ".join(_operand_text(o) for o in instruction.operands)
     call = f"({operands})" if instruction.operands else ""
-    return f"%{instruction.id} = {_op(instruction.op)}{call} -> {_type(instruction.output)}"
+    return (
+        f"%{instruction.id} = {_op_text(instruction.op)}{call} -> {_type_text(instruction.output)}"
+    )
 
 
-def _op(op: Op) -> str:
+def _op_text(op: Op) -> str:
     fields = [(name, _debug(kind, getattr(op, name))) for name, kind in op.schema().items()]
     if not fields:
         return op.wire_name
@@ -124,25 +126,29 @@ def _op(op: Op) -> str:
     )
 
 
-def _operand(operand: Operand) -> str:
+def _operand_text(operand: Operand) -> str:
     if isinstance(operand, Ref | ElementRef):
         return str(operand)
-    return f"literal(dtype={operand.type.dtype.wire}, shape={_dims(operand.type.shape)})"
+    return f"literal(dtype={operand.type.dtype.wire}, shape={_dims_text(operand.type.shape)})"
 
 
-def _type(kind: ValueType) -> str:
+def _type_text(kind: ValueType) -> str:
     if isinstance(kind, TensorType):
-        return f"tensor<{kind.dtype.wire} x {_dims(kind.shape)}>"
-    return f"tuple<{', '.join(_type(element) for element in kind.elements)}>"
+        return f"tensor<{kind.dtype.wire} x {_dims_text(kind.shape)}>"
+    return f"tuple<{', '.join(_type_text(element) for element in kind.elements)}>"
 
 
-def _dims(shape: Shape) -> str:
+def _dims_text(shape: Shape) -> str:
     return "x".join(map(str, shape)) if shape else "[]"
 
 
 def _attr(attr: Attr) -> str:
     value = attr.value
-    shown = _list(_plain(v) for v in value) if isinstance(value, tuple) else _plain(value)
+    shown = (
+        _list_text(_scalar_text(v) for v in value)
+        if isinstance(value, tuple)
+        else _scalar_text(value)
+    )
     return f"{attr.kind.value}({shown})"
 
 
@@ -150,11 +156,11 @@ def _attrs(attrs: AttrMap) -> str:
     return "{" + ", ".join(f"{_string(name)}: {_attr(attr)}" for name, attr in attrs) + "}"
 
 
-def _list(items: Iterable[str]) -> str:
+def _list_text(items: Iterable[str]) -> str:
     return "[" + ", ".join(items) + "]"
 
 
-def _plain(value: Any) -> str:
+def _scalar_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -183,19 +189,19 @@ def debug_float(value: float) -> str:
     return f"{'-' * sign}{first}{'.' * bool(rest)}{rest}e{scale}"
 
 
-def _dim(dim: Dim) -> str:
+def _dim_text(dim: Dim) -> str:
     return f"Dynamic({_string(dim.name)})" if isinstance(dim, Symbol) else f"Static({dim})"
 
 
-def _shape(shape: Shape) -> str:
-    return "Shape { dims: " + _list(_dim(dim) for dim in shape) + " }"
+def _shape_text(shape: Shape) -> str:
+    return "Shape { dims: " + _list_text(_dim_text(dim) for dim in shape) + " }"
 
 
-def _scalar(scalar: ScalarLiteral) -> str:
+def _literal_text(scalar: ScalarLiteral) -> str:
     if isinstance(scalar.value, complex):
         parts = (debug_float(scalar.value.real), debug_float(scalar.value.imag))
         return f"Complex {{ re: {parts[0]}, im: {parts[1]} }}"
-    return f"{scalar.tag}({_plain(scalar.value)})"
+    return f"{scalar.tag}({_scalar_text(scalar.value)})"
 
 
 def _debug(kind: SchemaKind, value: Any) -> str:
@@ -203,7 +209,7 @@ def _debug(kind: SchemaKind, value: Any) -> str:
         case Maybe():
             return "None" if value is None else f"Some({_debug(kind.inner, value)})"
         case ListOf():
-            return _list(_debug(kind.inner, item) for item in value)
+            return _list_text(_debug(kind.inner, item) for item in value)
         case Pair():
             return f"({_debug(kind.inner, value[0])}, {_debug(kind.inner, value[1])})"
         case Choice():
@@ -213,18 +219,18 @@ def _debug(kind: SchemaKind, value: Any) -> str:
         case RegionId():
             return f"RegionId({value})"
         case Dimension():
-            return _dim(value)
+            return _dim_text(value)
         case ShapeOf():
-            return _shape(value)
+            return _shape_text(value)
         case NewDimension():
-            return "Infer" if value is INFER else f"Explicit({_dim(value)})"
+            return "Infer" if value is INFER else f"Explicit({_dim_text(value)})"
         case ScalarOf():
-            return _scalar(value)
+            return _literal_text(value)
         case LiteralOf():
-            fields = f"dtype: {value.type.dtype.wire}, shape: {_shape(value.type.shape)}"
+            fields = f"dtype: {value.type.dtype.wire}, shape: {_shape_text(value.type.shape)}"
             spec = f"TensorSpec {{ {fields} }}"
-            return f"TensorLiteral {{ spec: {spec}, bytes: {_list(map(str, value.data))} }}"
+            return f"TensorLiteral {{ spec: {spec}, bytes: {_list_text(map(str, value.data))} }}"
         case Attributes():
             return _attrs(value)
         case _:
-            return _plain(value)
+            return _scalar_text(value)

@@ -80,7 +80,9 @@ def decode(text: str) -> Program:
         long = _LONG_NUMBER.search(text) if "digits" in str(error) else None
         if long is not None:
             digits = long.end() - long.start()
-            raise _bad(f"character {long.start()}", f"a number has {digits:,} digits") from None
+            raise _bad_json(
+                f"character {long.start()}", f"a number has {digits:,} digits"
+            ) from None
         raise SpecViolation("MalformedJson", f"this is not JSON: {error}") from None
     return from_wire(_program_in(data))
 
@@ -101,7 +103,7 @@ def _quote_text(text: str) -> str:
     return repr(clipped(text, 40))
 
 
-def _bad(path: str, why: str, code: str = "MalformedJson") -> SpecViolation:
+def _bad_json(path: str, why: str, code: str = "MalformedJson") -> SpecViolation:
     return SpecViolation(code, why, where=path or "the top level")
 
 
@@ -119,10 +121,10 @@ def _object(
     value: Json, path: str, fields: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> Json:
     if not isinstance(value, dict):
-        raise _bad(path, f"expected an object but found {_describe(value)}")
+        raise _bad_json(path, f"expected an object but found {_describe(value)}")
     for name in fields:
         if name not in value:
-            raise _bad(path, f"the field {name!r} is missing")
+            raise _bad_json(path, f"the field {name!r} is missing")
     if len(value) > len(fields):
         unknown = [name for name in value if name not in fields and name not in optional]
     else:
@@ -135,17 +137,17 @@ def _object(
     return value
 
 
-def _list(value: Json, path: str, item: Callable[[Json, str], Item]) -> tuple[Item, ...]:
+def _parse_list(value: Json, path: str, item: Callable[[Json, str], Item]) -> tuple[Item, ...]:
     if not isinstance(value, list):
-        raise _bad(path, f"expected a list but found {_describe(value)}")
+        raise _bad_json(path, f"expected a list but found {_describe(value)}")
     return tuple(item(v, f"{path}[{i}]") for i, v in enumerate(value))
 
 
 def _integer(value: Json, path: str, low: int = 0, high: int = USIZE_MAX) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _bad(path, f"expected a whole number but found {_describe(value)}")
+        raise _bad_json(path, f"expected a whole number but found {_describe(value)}")
     if not low <= value <= high:
-        raise _bad(path, f"{_describe(value)} is not between {low} and {high}")
+        raise _bad_json(path, f"{_describe(value)} is not between {low} and {high}")
     return value
 
 
@@ -155,32 +157,32 @@ def _u32(value: Json, path: str) -> int:
 
 def _string(value: Json, path: str) -> str:
     if not isinstance(value, str):
-        raise _bad(path, f"expected a string but found {_describe(value)}")
+        raise _bad_json(path, f"expected a string but found {_describe(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _bad(path, "the string has a lone surrogate and is not text") from None
+        raise _bad_json(path, "the string has a lone surrogate and is not text") from None
     return value
 
 
-def _float(value: Json, path: str) -> float:
+def _parse_float(value: Json, path: str) -> float:
     special = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
     if isinstance(value, str) and value in special:
         return special[value]
     if value is None:
-        raise _bad(
+        raise _bad_json(
             path,
             "null stands where a number is needed; some writers put null for a number that is not "
             'finite, write "NaN", "Infinity" or "-Infinity"',
         )
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _bad(path, f"expected a number but found {_describe(value)}")
+        raise _bad_json(path, f"expected a number but found {_describe(value)}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if math.isinf(number):
-        raise _bad(path, "the number is too large for 64-bit floats")
+        raise _bad_json(path, "the number is too large for 64-bit floats")
     return number
 
 
@@ -191,7 +193,7 @@ def _variant(value: Json, path: str) -> tuple[str, Json]:
         return tag, content
     if isinstance(value, str):
         return value, None
-    raise _bad(path, f"expected one tagged variant but found {_describe(value)}")
+    raise _bad_json(path, f"expected one tagged variant but found {_describe(value)}")
 
 
 def _enum(value: Json, path: str, enum: type[WireEnum]) -> Any:
@@ -200,7 +202,7 @@ def _enum(value: Json, path: str, enum: type[WireEnum]) -> Any:
         return found
     names = ", ".join(str(member.value) for member in enum)
     shown = _quote_text(value) if isinstance(value, str) else _describe(value)
-    raise _bad(path, f"{shown} is not one of {names}")
+    raise _bad_json(path, f"{shown} is not one of {names}")
 
 
 @cache
@@ -215,7 +217,7 @@ _OPTIONAL = ("spec_version", "regions")
 def _program_in(data: Json) -> Program:
     if isinstance(data, dict) and data and data.keys().isdisjoint(_FIELDS + _OPTIONAL):
         found = ", ".join(_quote_text(name) for name in list(data)[:4])
-        raise _bad(
+        raise _bad_json(
             "", f"this JSON is no program, which has 'entry' and 'functions': it has {found}"
         )
     data = _object(data, "", _FIELDS, _OPTIONAL)
@@ -227,8 +229,8 @@ def _program_in(data: Json) -> Program:
         )
     return Program(
         _string(data["entry"], "entry"),
-        _list(data["functions"], "functions", _function_in),
-        _list(data.get("regions", []), "regions", _region_in),
+        _parse_list(data["functions"], "functions", _function_in),
+        _parse_list(data.get("regions", []), "regions", _region_in),
     )
 
 
@@ -237,22 +239,22 @@ def _function_in(data: Json, path: str) -> Function:
     data = _object(data, path, fields, ("hints",))
     return Function(
         _string(data["name"], f"{path}.name"),
-        _list(data["parameters"], f"{path}.parameters", _type_in),
-        _list(data["parameter_ids"], f"{path}.parameter_ids", _u32),
-        _list(data["results"], f"{path}.results", _type_in),
-        _list(data["body"], f"{path}.body", _instruction_in),
-        _list(data.get("hints", []), f"{path}.hints", _hint_in),
-        _list(data["result_ids"], f"{path}.result_ids", _u32),
+        _parse_list(data["parameters"], f"{path}.parameters", _type_in),
+        _parse_list(data["parameter_ids"], f"{path}.parameter_ids", _u32),
+        _parse_list(data["results"], f"{path}.results", _type_in),
+        _parse_list(data["body"], f"{path}.body", _instruction_in),
+        _parse_list(data.get("hints", []), f"{path}.hints", _hint_in),
+        _parse_list(data["result_ids"], f"{path}.result_ids", _u32),
     )
 
 
 def _region_in(data: Json, path: str) -> Region:
     data = _object(data, path, ("id", "parameters", "body", "results"))
-    body = _list(data["body"], f"{path}.body", _instruction_in)
-    results = _list(data["results"], f"{path}.results", _type_in)
+    body = _parse_list(data["body"], f"{path}.body", _instruction_in)
+    results = _parse_list(data["results"], f"{path}.results", _type_in)
     return Region(
         _integer(data["id"], f"{path}.id"),
-        _list(data["parameters"], f"{path}.parameters", _type_in),
+        _parse_list(data["parameters"], f"{path}.parameters", _type_in),
         body,
         results,
         last_ids(body, len(results)),
@@ -266,9 +268,9 @@ def _hint_in(data: Json, path: str) -> HintRegion:
         _u32(data["id"], f"{path}.id"),
         _enum(data["kind"], f"{path}.kind", HintKind),
         _enum(data["policy"], f"{path}.policy", HintPolicy),
-        _list(data["inputs"], f"{path}.inputs", _u32),
-        _list(data["exports"], f"{path}.exports", _u32),
-        _list(data["body"], f"{path}.body", _instruction_in),
+        _parse_list(data["inputs"], f"{path}.inputs", _u32),
+        _parse_list(data["exports"], f"{path}.exports", _u32),
+        _parse_list(data["body"], f"{path}.body", _instruction_in),
         _attrs_in(data.get("attrs", {}), f"{path}.attrs"),
     )
 
@@ -278,7 +280,7 @@ def _instruction_in(data: Json, path: str) -> Instruction:
     return Instruction(
         _u32(data["id"], f"{path}.id"),
         _op_in(data["op"], f"{path}.op"),
-        _list(data["operands"], f"{path}.operands", _operand_in),
+        _parse_list(data["operands"], f"{path}.operands", _operand_in),
         _type_in(data["output"], f"{path}.output"),
     )
 
@@ -287,12 +289,12 @@ def _op_in(data: Json, path: str) -> Op:
     tag, content = _variant(data, path)
     cls = BY_WIRE_NAME.get(tag)
     if cls is None:
-        raise _bad(path, f"there is no op {_quote_text(tag)}", "UnknownOp")
+        raise _bad_json(path, f"there is no op {_quote_text(tag)}", "UnknownOp")
     schema = cls.schema()
     path = f"{path}.{tag}"
     if not schema:
         if content is not None:
-            raise _bad(path, f"{tag} takes no attributes")
+            raise _bad_json(path, f"{tag} takes no attributes")
         return cls()
     if cls.newtype:
         ((name, kind),) = schema.items()
@@ -330,18 +332,18 @@ def _operand_in(data: Json, path: str) -> Operand:
         )
     if tag == "Literal":
         return _literal_in(content, f"{path}.Literal")
-    raise _bad(path, f"{_quote_text(tag)} is not a kind of operand")
+    raise _bad_json(path, f"{_quote_text(tag)} is not a kind of operand")
 
 
 def _type_in(data: Json, path: str, depth: int = 0) -> ValueType:
     if depth > limits.Limits.nesting:
-        raise _bad(path[:80], "a tuple type nests too deep", "NestingTooDeep")
+        raise _bad_json(path[:80], "a tuple type nests too deep", "NestingTooDeep")
     tag, content = _variant(data, path)
     if tag == "Tensor":
         return _spec_in(content, path)
     if tag == "Tuple":
-        return TupleType(_list(content, path, lambda v, p: _type_in(v, p, depth + 1)))
-    raise _bad(path, f"{_quote_text(tag)} is not a kind of type")
+        return TupleType(_parse_list(content, path, lambda v, p: _type_in(v, p, depth + 1)))
+    raise _bad_json(path, f"{_quote_text(tag)} is not a kind of type")
 
 
 def _spec_in(data: Json, path: str) -> TensorType:
@@ -352,37 +354,39 @@ def _spec_in(data: Json, path: str) -> TensorType:
 def _dtype_in(data: Json, path: str) -> DType:
     if not isinstance(data, str) or data not in BY_WIRE:
         shown = _quote_text(data) if isinstance(data, str) else _describe(data)
-        raise _bad(path, f"{shown} is not a dtype")
+        raise _bad_json(path, f"{shown} is not a dtype")
     return BY_WIRE[data]
 
 
 def _shape_in(data: Json, path: str) -> Shape:
     data = _object(data, f"{path}.shape", ("dims",))
-    return _list(data["dims"], f"{path}.shape.dims", _dim_in)
+    return _parse_list(data["dims"], f"{path}.shape.dims", _dim_in)
 
 
 def _dim_in(data: Json, path: str) -> Dim:
     tag, content = _variant(data, path)
     if tag == "Static":
         if isinstance(content, int) and content < 0:
-            raise _bad(path, f"dimension {_describe(content)} is negative", "NegativeDimension")
+            raise _bad_json(
+                path, f"dimension {_describe(content)} is negative", "NegativeDimension"
+            )
         return _integer(content, path)
     if tag == "Dynamic":
         return Symbol(_string(content, path))
-    raise _bad(path, f"{_quote_text(tag)} is not a kind of dimension")
+    raise _bad_json(path, f"{_quote_text(tag)} is not a kind of dimension")
 
 
 def _literal_in(data: Json, path: str) -> TensorLiteral:
     data = _object(data, path, ("spec", "bytes"))
     raw = data["bytes"]
     if not isinstance(raw, list):
-        raise _bad(f"{path}.bytes", f"expected a list but found {_describe(raw)}")
+        raise _bad_json(f"{path}.bytes", f"expected a list but found {_describe(raw)}")
     try:
         payload = bytes(raw)
     except (TypeError, ValueError):
-        raise _bad(f"{path}.bytes", "expected numbers from 0 to 255") from None
+        raise _bad_json(f"{path}.bytes", "expected numbers from 0 to 255") from None
     if bool in set(map(type, raw)):
-        raise _bad(f"{path}.bytes", "expected numbers from 0 to 255 but found a boolean")
+        raise _bad_json(f"{path}.bytes", "expected numbers from 0 to 255 but found a boolean")
     return TensorLiteral(_spec_in(data["spec"], f"{path}.spec"), payload)
 
 
@@ -392,24 +396,27 @@ def _scalar_in(data: Json, path: str) -> ScalarLiteral:
     match tag:
         case ScalarTag.I1:
             if not isinstance(content, bool):
-                raise _bad(path, f"expected true or false but found {_describe(content)}")
+                raise _bad_json(path, f"expected true or false but found {_describe(content)}")
             return ScalarLiteral(tag, content)
         case ScalarTag.SIGNED:
             return ScalarLiteral(tag, _integer(content, path, ISIZE_MIN, ISIZE_MAX))
         case ScalarTag.UNSIGNED:
             return ScalarLiteral(tag, _integer(content, path))
         case ScalarTag.FLOAT:
-            return ScalarLiteral(tag, _float(content, path))
+            return ScalarLiteral(tag, _parse_float(content, path))
         case ScalarTag.COMPLEX:
             content = _object(content, path, ("re", "im"))
-            parts = (_float(content["re"], f"{path}.re"), _float(content["im"], f"{path}.im"))
+            parts = (
+                _parse_float(content["re"], f"{path}.re"),
+                _parse_float(content["im"], f"{path}.im"),
+            )
             return ScalarLiteral(tag, complex(*parts))
-    raise _bad(path, f"{_quote_text(tag)} is not a kind of scalar")
+    raise _bad_json(path, f"{_quote_text(tag)} is not a kind of scalar")
 
 
 def _attrs_in(data: Json, path: str) -> AttrMap:
     if not isinstance(data, dict):
-        raise _bad(path, f"expected an object but found {_describe(data)}")
+        raise _bad_json(path, f"expected an object but found {_describe(data)}")
     return tuple(
         (_string(name, path), _attr_in(data[name], f"{path}.{clipped(name, 40)}"))
         for name in sorted(data)
@@ -422,7 +429,7 @@ def _attr_in(data: Json, path: str) -> Attr:
     name, value = kind.value, data["value"]
     item = _ATTR_ITEMS[name.removesuffix("Array")]
     if name.endswith("Array"):
-        return Attr(kind, _list(value, f"{path}.value", item))
+        return Attr(kind, _parse_list(value, f"{path}.value", item))
     return Attr(kind, item(value, f"{path}.value"))
 
 
@@ -432,13 +439,13 @@ def _read_signed(value: Json, path: str) -> int:
 
 def _bool(value: Json, path: str) -> bool:
     if not isinstance(value, bool):
-        raise _bad(path, f"expected true or false but found {_describe(value)}")
+        raise _bad_json(path, f"expected true or false but found {_describe(value)}")
     return value
 
 
 _ATTR_ITEMS: dict[str, Callable[[Json, str], Any]] = {
     "I64": _read_signed,
-    "F64": _float,
+    "F64": _parse_float,
     "Bool": _bool,
     "String": _string,
 }
@@ -449,11 +456,11 @@ def _value_in(kind: SchemaKind, data: Json, path: str) -> Any:
         case Maybe():
             return None if data is None else _value_in(kind.inner, data, path)
         case ListOf():
-            return _list(data, path, lambda v, p: _value_in(kind.inner, v, p))
+            return _parse_list(data, path, lambda v, p: _value_in(kind.inner, v, p))
         case Pair():
-            pair = _list(data, path, lambda v, p: _value_in(kind.inner, v, p))
+            pair = _parse_list(data, path, lambda v, p: _value_in(kind.inner, v, p))
             if len(pair) != 2:
-                raise _bad(path, f"expected a pair but found {len(pair)} values")
+                raise _bad_json(path, f"expected a pair but found {len(pair)} values")
             return pair
         case Usize():
             return _integer(data, path)
@@ -462,7 +469,7 @@ def _value_in(kind: SchemaKind, data: Json, path: str) -> Any:
         case Bool():
             return _bool(data, path)
         case Float():
-            return _float(data, path)
+            return _parse_float(data, path)
         case String():
             return _string(data, path)
         case Choice():
@@ -472,13 +479,13 @@ def _value_in(kind: SchemaKind, data: Json, path: str) -> Any:
         case Dimension():
             return _dim_in(data, path)
         case ShapeOf():
-            return _list(_object(data, path, ("dims",))["dims"], f"{path}.dims", _dim_in)
+            return _parse_list(_object(data, path, ("dims",))["dims"], f"{path}.dims", _dim_in)
         case NewDimension():
             tag, content = _variant(data, path)
             if tag == "Infer":
                 return INFER
             if tag != "Explicit":
-                raise _bad(path, f"{_quote_text(tag)} is not a kind of new dimension")
+                raise _bad_json(path, f"{_quote_text(tag)} is not a kind of new dimension")
             return _dim_in(content, path)
         case ScalarOf():
             return _scalar_in(data, path)

@@ -82,7 +82,7 @@ class Callback(Op):
         return cls(named.name, effect, tuple(map(str, results)))
 
     def infer(self, *types: TensorType) -> ValueType:
-        own = tuple(map(_type, self.results))
+        own = tuple(map(_parse_type, self.results))
         if not self.effect:
             if not own:
                 raise invalid_attribute("a callback without an effect has results")
@@ -124,7 +124,7 @@ class Callback(Op):
         )
 
 
-def _type(text: str) -> TensorType:
+def _parse_type(text: str) -> TensorType:
     found = _TYPE.fullmatch(text)
     if found is None:
         raise invalid_attribute(f"{text!r} is no type of a result, such as f32[2, 3]")

@@ -18,7 +18,7 @@ import numpy as np
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import ANY, BOOL, NUMBERS, ORDERED, SI64, DType
 from weft.foundation.errors import Unimplemented
-from weft.foundation.partitions import Classes, Groups, classes_of, one_of_each, split
+from weft.foundation.partitions import Classes, Groups, classes_of, one_of_each, split_classes
 from weft.foundation.ranks import Begun, Exchange, Meeting, World, world_of
 from weft.ptir.op import Array, EvalContext, Op, Scope, extension_op, op_base
 from weft.ptir.rules import invalid_attribute, length_is
@@ -110,7 +110,7 @@ class Collective(OfRanks):
 
     def given_classes(self, operand: Classes) -> Classes:
         """Members of a group count one by one, also where they hold the same."""
-        return split([operand, classes_of(self.places)])
+        return split_classes([operand, classes_of(self.places)])
 
     def in_groups(self, operand: Classes) -> Classes:
         """The classes of what all members of a group know: their values, in order."""
@@ -120,7 +120,7 @@ class Collective(OfRanks):
 
     def part_classes(self, operand: Classes) -> Classes:
         """The classes of what each member makes for itself of that."""
-        return split([self.in_groups(operand), classes_of(self.places)])
+        return split_classes([self.in_groups(operand), classes_of(self.places)])
 
     def world(self) -> World:
         return world_of(self.rank_count, self.mnemonic)
@@ -584,7 +584,7 @@ class MarkVarying(Claim):
     a program are the same on all ranks unless they are marked."""
 
     def result_classes(self, operands: Sequence[Classes]) -> Classes:
-        return split([operands[0], classes_of(self.classes)])
+        return split_classes([operands[0], classes_of(self.classes)])
 
 
 @extension_op("assert_same")

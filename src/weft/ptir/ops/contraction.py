@@ -97,8 +97,8 @@ class DotGeneral(Op):
         # Contracting in the axis order of lhs keeps lhs, and often rhs, a view when axes merge.
         pairs = sorted(zip(self.contract_lhs, self.contract_rhs, strict=True))
         left, right = tuple(a for a, _ in pairs), tuple(b for _, b in pairs)
-        free_lhs = _others(lhs_rank, self.batch_lhs + left)
-        free_rhs = _others(rhs_rank, self.batch_rhs + right)
+        free_lhs = _free_axes(lhs_rank, self.batch_lhs + left)
+        free_rhs = _free_axes(rhs_rank, self.batch_rhs + right)
         return _Sides(self.batch_lhs, free_lhs, left), _Sides(self.batch_rhs, free_rhs, right)
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
@@ -159,7 +159,7 @@ def wider(operand: DType, result: DType) -> DType:
     return max(operand, result, key=lambda dtype: dtype.bits)
 
 
-def _others(rank: int, taken: Sequence[int]) -> tuple[int, ...]:
+def _free_axes(rank: int, taken: Sequence[int]) -> tuple[int, ...]:
     return tuple(axis for axis in range(rank) if axis not in taken)
 
 
@@ -201,7 +201,7 @@ def _for_blas(matrices: Array) -> Array:
 def _integer_product(lhs: Array, rhs: Array, accum: DType) -> Array:
     """An exact integer product, wrapped to `accum`: by float BLAS where no sum can be inexact."""
     depth = lhs.shape[-1]
-    bound = depth * _largest(lhs) * _largest(rhs)
+    bound = depth * _magnitude_bound(lhs) * _magnitude_bound(rhs)
     for carrier, exact in ((np.float32, 1 << 24), (np.float64, 1 << 53)):
         if bound < exact:
             product = np.matmul(_for_blas(lhs.astype(carrier)), _for_blas(rhs.astype(carrier)))
@@ -211,7 +211,7 @@ def _integer_product(lhs: Array, rhs: Array, accum: DType) -> Array:
     return numeric.narrow(np.asarray(product), accum)
 
 
-def _largest(array: Array) -> int:
+def _magnitude_bound(array: Array) -> int:
     """An upper bound of the magnitudes in an integer array, tight where the dtype is wide."""
     dtype = as_dtype(array.dtype)
     if dtype.bits <= 8:

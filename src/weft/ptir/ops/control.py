@@ -41,13 +41,15 @@ def pack(values: Sequence[Value]) -> Value:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def _show(types: Sequence[ValueType]) -> str:
+def _types_text(types: Sequence[ValueType]) -> str:
     return f"({listed(types)})"
 
 
 def _match(found: Sequence[ValueType], wanted: Sequence[ValueType], what: str) -> None:
     if tuple(found) != tuple(wanted):
-        raise violation("RegionSignatureMismatch", f"{what} {_show(found)}, not {_show(wanted)}")
+        raise violation(
+            "RegionSignatureMismatch", f"{what} {_types_text(found)}, not {_types_text(wanted)}"
+        )
 
 
 @core_op(tag=24)
@@ -186,7 +188,7 @@ class Scan(Op):
     def run_regions(self, ctx: EvalContext, *args: Value) -> RegionRun:
         carries = args[: self.carry_count]
         inputs = [_array(value) for value in args[self.carry_count :]]
-        outputs = [_empty(kind) for kind in self._stacked(ctx.output)]
+        outputs = [_empty_array(kind) for kind in self._stacked(ctx.output)]
         for step in range(len(inputs[0])):
             slices = tuple(np.asarray(x[step]) for x in inputs)
             results = yield RegionCall(self.body_region, (*carries, *slices))
@@ -207,5 +209,5 @@ def _array(value: Value) -> Array:
     return value
 
 
-def _empty(kind: TensorType) -> Array:
+def _empty_array(kind: TensorType) -> Array:
     return np.empty(kind.static_shape, kind.dtype.numpy)

@@ -188,7 +188,7 @@ class Qr(Factorisation):
 
     def vjp(self, at: Pullback) -> Cotangents:
         """Defined for full rank; not for a completed `q`, whose last columns are arbitrary."""
-        (x,), (q, r) = at.operands, _factors(at.result)
+        (x,), (q, r) = at.operands, _result_factors(at.result)
         m, n = x.shape[-2:]
         if self.mode is QrMode.COMPLETE and not _at_most(m, n):
             raise Unimplemented(
@@ -199,9 +199,9 @@ class Qr(Factorisation):
         if not _at_most(m, n) or m == n:
             return (_qr_vjp(q, r, by_q, by_r),)
         # The columns beyond the square part are q times what r has there.
-        square, rest = _columns(r, 0, m), _columns(by_r, m, n)
-        by_q = by_q + _columns(x, m, n) @ rest.adjoint()
-        first = _qr_vjp(q, square, by_q, _columns(by_r, 0, m))
+        square, rest = _slice_columns(r, 0, m), _slice_columns(by_r, m, n)
+        by_q = by_q + _slice_columns(x, m, n) @ rest.adjoint()
+        first = _qr_vjp(q, square, by_q, _slice_columns(by_r, 0, m))
         return (first.concat(q @ rest, axis=x.rank - 1),)
 
 
@@ -224,7 +224,7 @@ class Eigh(Factorisation):
     def vjp(self, at: Pullback) -> Cotangents:
         """Only the lower triangle gets anything. Through the vectors it is not defined where values
         coincide; complex vectors must be used in a way that their phases do not matter."""
-        (x,), (w, v) = at.operands, _factors(at.result)
+        (x,), (w, v) = at.operands, _result_factors(at.result)
         by_w, by_v = at.cotangents
         inner = x.like(0)
         if by_w is not None:
@@ -259,7 +259,7 @@ class Svd(Factorisation):
     def vjp(self, at: Pullback) -> Cotangents:
         """Through the vectors it is not defined where values coincide or vanish, nor for completed
         ones; complex vectors must be used in a way that their common phase does not matter."""
-        (x,), (u, s, vh) = at.operands, _factors(at.result)
+        (x,), (u, s, vh) = at.operands, _result_factors(at.result)
         by_u, by_s, by_vh = at.cotangents
         m, n = x.shape[-2:]
         if self.full_matrices and m != n:
@@ -268,7 +268,7 @@ class Svd(Factorisation):
                     "the gradient of svd",
                     "completed singular vectors are arbitrary; use full_matrices=false",
                 )
-            u, s, vh = _factors(x.svd(full_matrices=False))
+            u, s, vh = _result_factors(x.svd(full_matrices=False))
         return (_svd_vjp(_Svd(u, s.cast(x.dtype), vh), by_u, by_s, by_vh),)
 
 
@@ -313,20 +313,20 @@ class Lu(Factorisation):
 
     def vjp(self, at: Pullback) -> Cotangents:
         """Defined where no pivot is zero; the permutation counts as constant."""
-        (x,), (order, lower, upper) = at.operands, _factors(at.result)
+        (x,), (order, lower, upper) = at.operands, _result_factors(at.result)
         _, by_l, by_u = at.of_elements
         m, n = x.shape[-2:]
         if m == n:
             found = _lu_vjp(lower, upper, lower.adjoint() @ by_l, by_u @ upper.adjoint())
         elif _at_most(m, n):
-            square, rest = _columns(upper, 0, m), _columns(by_u, m, n)
-            left = lower.adjoint() @ by_l - rest @ _columns(upper, m, n).adjoint()
-            first = _lu_vjp(lower, square, left, _columns(by_u, 0, m) @ square.adjoint())
+            square, rest = _slice_columns(upper, 0, m), _slice_columns(by_u, m, n)
+            left = lower.adjoint() @ by_l - rest @ _slice_columns(upper, m, n).adjoint()
+            first = _lu_vjp(lower, square, left, _slice_columns(by_u, 0, m) @ square.adjoint())
             found = first.concat(_solve(lower, rest, lower=True, unit=True), axis=x.rank - 1)
         else:
-            square, rest = _rows(lower, 0, n), _rows(by_l, n, m)
-            right = by_u @ upper.adjoint() - _rows(lower, n, m).adjoint() @ rest
-            first = _lu_vjp(square, upper, square.adjoint() @ _rows(by_l, 0, n), right)
+            square, rest = _slice_rows(lower, 0, n), _slice_rows(by_l, n, m)
+            right = by_u @ upper.adjoint() - _slice_rows(lower, n, m).adjoint() @ rest
+            first = _lu_vjp(square, upper, square.adjoint() @ _slice_rows(by_l, 0, n), right)
             found = first.concat(_divide(rest, upper), axis=x.rank - 2)
         rows = order.reshape([*order.shape, 1]).broadcast_to(x.shape)
         return (x.like(0).scatter_reduce(rows, found, axis=x.rank - 2, reduce="add"),)
@@ -397,7 +397,7 @@ class TriangularSolve(Op):
 # -- gradients -----------------------------------------------------------------------------------
 
 
-def _factors(result: Term) -> list[Term]:
+def _result_factors(result: Term) -> list[Term]:
     """The factors that an op returns."""
     return [result[index] for index, _ in enumerate(leaves(result.type))]
 
@@ -409,15 +409,15 @@ def _at_most(m: Dim, n: Dim) -> bool:
     return m == n or (isinstance(m, int) and isinstance(n, int) and m < n)
 
 
-def _columns(x: Term, start: Dim, stop: Dim) -> Term:
-    return x.part(x.rank - 1, *_window(start, stop))
+def _slice_columns(x: Term, start: Dim, stop: Dim) -> Term:
+    return x.part(x.rank - 1, *_start_and_size(start, stop))
 
 
-def _rows(x: Term, start: Dim, stop: Dim) -> Term:
-    return x.part(x.rank - 2, *_window(start, stop))
+def _slice_rows(x: Term, start: Dim, stop: Dim) -> Term:
+    return x.part(x.rank - 2, *_start_and_size(start, stop))
 
 
-def _window(start: Dim, stop: Dim) -> tuple[int, int]:
+def _start_and_size(start: Dim, stop: Dim) -> tuple[int, int]:
     if isinstance(start, Symbol) or isinstance(stop, Symbol):
         raise unknown_size(stop if isinstance(stop, Symbol) else Symbol(str(start)))
     return start, stop - start

@@ -121,7 +121,7 @@ def _element_count(source: Shape, new_shape: Sequence[Dim | Infer]) -> SpecViola
     )
 
 
-def _split(dims: Iterable[Dim]) -> tuple[int, Counter[Symbol]]:
+def _product_and_symbols(dims: Iterable[Dim]) -> tuple[int, Counter[Symbol]]:
     """The product of the numbers among dims, and the symbols."""
     found = list(dims)
     product = math.prod(d for d in found if isinstance(d, int))
@@ -130,7 +130,10 @@ def _split(dims: Iterable[Dim]) -> tuple[int, Counter[Symbol]]:
 
 def _counts_differ(source: Shape, target: Shape) -> bool:
     """Whether two shapes cannot have equally many elements, whatever the sizes of their symbols."""
-    (size, symbols), (new_size, new_symbols) = _split(source), _split(target)
+    (size, symbols), (new_size, new_symbols) = (
+        _product_and_symbols(source),
+        _product_and_symbols(target),
+    )
     symbols, new_symbols = symbols - new_symbols, new_symbols - symbols
     if symbols and new_symbols:
         return False
@@ -141,8 +144,8 @@ def _counts_differ(source: Shape, target: Shape) -> bool:
 
 
 def _inferred_dim(source: Shape, known: Shape, new_shape: Sequence[Dim | Infer]) -> Dim:
-    size, symbols = _split((Counter(source) - Counter(known)).elements())
-    divisor, new_symbols = _split((Counter(known) - Counter(source)).elements())
+    size, symbols = _product_and_symbols((Counter(source) - Counter(known)).elements())
+    divisor, new_symbols = _product_and_symbols((Counter(known) - Counter(source)).elements())
     if new_symbols:
         return UNKNOWN
     if divisor and size % divisor == 0:

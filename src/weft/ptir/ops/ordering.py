@@ -17,7 +17,7 @@ from weft.ptir.term import Cotangents, Pullback
 from weft.ptir.types import Dim, TensorType, TupleType, add_dims
 
 
-def _positions(x: Array, axis: int, descending: bool) -> Array:
+def _sorted_positions(x: Array, axis: int, descending: bool) -> Array:
     """The positions along `axis` in sorted order; equal elements keep their order either way."""
     keys = as_middle(numeric.widen(x, as_dtype(x.dtype)), axis)
     return stable_order(keys, descending).reshape(x.shape)
@@ -55,7 +55,7 @@ class TopK(Op):
         (x,) = args
         axis = normalise_axis(self.axis, x.ndim)
         self._check_extent(axis, x.shape[axis])
-        order = _positions(x, axis, self.largest)[(slice(None),) * axis + (slice(self.k),)]
+        order = _sorted_positions(x, axis, self.largest)[(slice(None),) * axis + (slice(self.k),)]
         return take_along(x, order, axis), order.astype(self.indices_dtype.numpy)
 
     def vjp(self, at: Pullback) -> Cotangents:
@@ -84,7 +84,7 @@ class Sort(Op):
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
         axis = normalise_axis(self.axis, x.ndim)
-        return take_along(x, _positions(x, axis, self.descending), axis)
+        return take_along(x, _sorted_positions(x, axis, self.descending), axis)
 
     def vjp(self, at: Pullback) -> Cotangents:
         """Each value hands its cotangent to the element that it was; equal ones keep their
@@ -115,7 +115,7 @@ class Argsort(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
-        order = _positions(x, normalise_axis(self.axis, x.ndim), self.descending)
+        order = _sorted_positions(x, normalise_axis(self.axis, x.ndim), self.descending)
         return order.astype(self.output_dtype.numpy)
 
 

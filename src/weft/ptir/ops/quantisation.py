@@ -70,7 +70,7 @@ class Quantize(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         x, *parameters = args
-        scale, *rest = (_along(a, x.ndim, self.axis) for a in parameters)
+        scale, *rest = (_shape_for_broadcast(a, x.ndim, self.axis) for a in parameters)
         quotient = numeric.compute(np.divide, as_dtype(x.dtype), x, scale)
         zero_point = _real(rest[0]) if rest else None
         return _round_to_steps(_real(quotient), zero_point, self.output_dtype)
@@ -106,7 +106,7 @@ class Dequantize(Op):
         x, scale, *rest = args
         output = self.output_dtype or as_dtype(scale.dtype)
         wide = F64 if F64 in (output, as_dtype(scale.dtype)) else F32
-        scale, *rest = (_along(a, x.ndim, self.axis) for a in (scale, *rest))
+        scale, *rest = (_shape_for_broadcast(a, x.ndim, self.axis) for a in (scale, *rest))
         real = _dequantise(x, scale.astype(wide.numpy), rest[0] if rest else None)
         return numeric.cast(real, wide, output)
 
@@ -163,7 +163,9 @@ class Requantize(Op):
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         q, *parameters = args
-        in_scale, in_zero, out_scale, out_zero = (_along(a, q.ndim, self.axis) for a in parameters)
+        in_scale, in_zero, out_scale, out_zero = (
+            _shape_for_broadcast(a, q.ndim, self.axis) for a in parameters
+        )
         real = _dequantise(q, _real(in_scale), in_zero)
         return _round_to_steps(real / _real(out_scale), _real(out_zero), self.output_dtype)
 
@@ -185,7 +187,7 @@ def _check_zero_point(
     same_shape(zero_point, scale, f"{name} and {scale_name}")
 
 
-def _along(parameter: Array, rank: int, axis: int | None) -> Array:
+def _shape_for_broadcast(parameter: Array, rank: int, axis: int | None) -> Array:
     """A rank-1 parameter as an array that broadcasts along `axis`; rank 0 broadcasts as it is."""
     if axis is None or parameter.ndim == 0:
         return parameter

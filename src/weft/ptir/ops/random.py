@@ -99,7 +99,7 @@ class RngUniform(_Draw):
     row-major order, and every backend makes the same bits."""
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
-        return self.draw(ctx, philox.uniform)
+        return self.draw(ctx, philox.uniform_values)
 
 
 @core_op(tag=30)
@@ -109,7 +109,7 @@ class RngNormal(_Draw):
     this dtype would give; computed in f64 and rounded once. Backends agree to 4 ulp."""
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
-        return self.draw(ctx, philox.normal)
+        return self.draw(ctx, philox.normal_values)
 
 
 @extension_op("rng_state")
@@ -177,7 +177,7 @@ class PhiloxUniform(_Philox):
     the same bits."""
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
-        return self.sample(ctx, args[0], philox.uniform)
+        return self.sample(ctx, args[0], philox.uniform_values)
 
 
 @extension_op("philox_normal")
@@ -186,4 +186,4 @@ class PhiloxNormal(_Philox):
     uniforms of `philox_uniform`. Backends agree to 4 ulp."""
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
-        return self.sample(ctx, args[0], philox.normal)
+        return self.sample(ctx, args[0], philox.normal_values)

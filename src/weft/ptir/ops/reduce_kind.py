@@ -40,7 +40,7 @@ def ufunc(kind: ReduceKind) -> Any:
     return _UFUNCS[kind]
 
 
-def identity(kind: ReduceKind, dtype: DType) -> Array:
+def reduce_identity(kind: ReduceKind, dtype: DType) -> Array:
     """What an empty reduction over `dtype` gives, as a rank-0 array of `dtype`.
 
     The identity belongs to the operand's dtype even where the accumulator is wider: fp8_e4m3 has no

@@ -13,7 +13,7 @@ from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dtypes import BOOL, I1, INDICES, NUMBERS, ORDERED, SI64, DType, as_dtype
 from weft.foundation.functions import fold, rounds_each_step, running
 from weft.ptir.op import Array, EvalContext, Op, core_op, extension_op, op_base
-from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, identity, ufunc
+from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, reduce_identity, ufunc
 from weft.ptir.rules import accumulator, index_range, rank_at_least, rank_is, same_dim, violation
 from weft.ptir.schema import (
     OPTIONAL_DTYPE,
@@ -108,7 +108,7 @@ class Reduce(Op):
         (x,) = args
         dtype = as_dtype(x.dtype)
         accum = self.accum_dtype or numeric.accumulator_dtype(dtype)
-        total = fold(ufunc(self.kind), x, self.axes, accum, identity(self.kind, dtype))
+        total = fold(ufunc(self.kind), x, self.axes, accum, reduce_identity(self.kind, dtype))
         return numeric.cast(total, accum, self.out_dtype or dtype).reshape(ctx.shape)
 
     def vjp(self, at: Pullback) -> Cotangents:
@@ -320,12 +320,12 @@ class SegmentReduce(Op):
         self._check_ids(ids)
         dtype, kind = as_dtype(data.dtype), _SEGMENT_KINDS[self.kind]
         accum = self.accum_dtype or numeric.accumulator_dtype(dtype)
-        start = identity(kind, dtype).astype(accum.numpy)
+        start = reduce_identity(kind, dtype).astype(accum.numpy)
         result = np.full(ctx.shape, start, accum.numpy)
         if rounds_each_step(ufunc(kind), accum):
             np.add.at(result, ids, data.astype(accum.numpy))
         elif ids.size:
-            present, totals = _runs(ufunc(kind), data, ids, accum)
+            present, totals = _combine_runs(ufunc(kind), data, ids, accum)
             result[present] = totals
         return numeric.cast(result, accum, dtype)
 
@@ -355,7 +355,7 @@ class SegmentReduce(Op):
         return chosen * (g / count.maximum(1.0)).take(ids), None
 
 
-def _runs(function: Any, data: Array, ids: Array, accum: DType) -> tuple[Array, Array]:
+def _combine_runs(function: Any, data: Array, ids: Array, accum: DType) -> tuple[Array, Array]:
     """The ids that occur, ascending, and the rows of each combined."""
     if np.any(ids[1:] < ids[:-1]):
         order = np.argsort(ids, kind="stable")

@@ -18,26 +18,26 @@ from weft.foundation.errors import Unimplemented
 from weft.ptir.literal import ScalarLiteral, scalar_literal
 from weft.ptir.op import Array, EvalContext, Op, core_op
 from weft.ptir.ops.movement import check_pad_value, padded
-from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, identity, ufunc
+from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind, reduce_identity, ufunc
 from weft.ptir.rules import accumulator, all_positive, invalid_attribute, length_is, rank_at_least
 from weft.ptir.schema import OPTIONAL_DTYPE, PADDING, USIZES, Choice, PerAxis, ScalarOf, attr
 from weft.ptir.term import Cotangents, Pullback, Term, unknown_size
 from weft.ptir.types import UNKNOWN, Dim, Symbol, TensorType, multiply_dims
 
 
-def _spread(extent: int, step: int) -> int:
+def _dilated_extent(extent: int, step: int) -> int:
     """How many places `extent` elements take that lie `step` apart."""
     return (extent - 1) * step + 1 if extent else 0
 
 
-def _positions(
+def _window_count(
     dim: Dim, span: int, stride: int, padding: tuple[int, int], *, axis: int, base: int = 1
 ) -> Dim:
     """How many windows of `span` places there are along an axis of size `dim`."""
     around = sum(padding)
     if isinstance(dim, Symbol):
         return dim if (around, stride, base) == (span - 1, 1, 1) else UNKNOWN
-    places = _spread(dim, base) + around
+    places = _dilated_extent(dim, base) + around
     if places == 0:
         return 0
     if span > places:
@@ -64,7 +64,7 @@ _MOST_PIECES = 1024
 """How many instructions the gradient of a window may have along one axis."""
 
 
-def _size(x: Term, axis: int) -> int:
+def _known_extent(x: Term, axis: int) -> int:
     """The extent of an axis in numbers."""
     dim = x.shape[axis]
     if isinstance(dim, Symbol):
@@ -103,8 +103,8 @@ class ExtractPatches(Op):
         return x.with_shape((x.shape[0], *places, multiply_dims(*self.window, x.shape[-1])))
 
     def _positions(self, axis: int, dim: Dim) -> Dim:
-        span = _spread(self.window[axis], self.dilation[axis])
-        return _positions(dim, span, self.strides[axis], self.padding[axis], axis=axis + 1)
+        span = _dilated_extent(self.window[axis], self.dilation[axis])
+        return _window_count(dim, span, self.strides[axis], self.padding[axis], axis=axis + 1)
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
@@ -145,7 +145,7 @@ class ExtractPatches(Op):
         dims = [*g.shape[:inner], *g.shape[inner + 1 :]]
         if (self.window[axis], stride, low, high) == (1, 1, 0, 0):
             return g.reshape(dims)
-        count, size = _size(g, at), _size(x, at)
+        count, size = _known_extent(g, at), _known_extent(x, at)
         board = low + size + high
         dims[at] = board
         total = g.full(0, dims)
@@ -154,7 +154,7 @@ class ExtractPatches(Op):
             piece = piece.reshape([*g.shape[:inner], *g.shape[inner + 1 :]])
             before, after, between = ([0] * piece.rank for _ in range(3))
             before[at], between[at] = offset * step, stride - 1
-            after[at] = board - offset * step - _spread(count, stride)
+            after[at] = board - offset * step - _dilated_extent(count, stride)
             piece = piece.pad(before, after, between)
             total = piece if offset == 0 else total + piece
         return total.part(at, low, size)
@@ -211,9 +211,11 @@ class ReduceWindow(Op):
         return x.with_shape(self._positions(axis, dim) for axis, dim in enumerate(x.shape))
 
     def _positions(self, axis: int, dim: Dim) -> Dim:
-        span = _spread(self.window_dims[axis], self.window_dilation[axis])
+        span = _dilated_extent(self.window_dims[axis], self.window_dilation[axis])
         base = self.base_dilation[axis]
-        return _positions(dim, span, self.strides[axis], self.padding[axis], axis=axis, base=base)
+        return _window_count(
+            dim, span, self.strides[axis], self.padding[axis], axis=axis, base=base
+        )
 
     def evaluate(self, ctx: EvalContext, *args: Array) -> Array:
         (x,) = args
@@ -223,7 +225,7 @@ class ReduceWindow(Op):
         accum = self.accum_dtype or numeric.accumulator_dtype(dtype)
         work = accum if self._rounds_each_step(accum) else numeric.compute_dtype(accum)
         total = numeric.cast(x, dtype, accum).astype(work.numpy, copy=False)
-        fill = numeric.cast(identity(self.reduce, dtype), dtype, accum).astype(work.numpy)
+        fill = numeric.cast(reduce_identity(self.reduce, dtype), dtype, accum).astype(work.numpy)
         # A rectangular window is reduced one axis after the other: sizes add up, not multiply.
         for axis in range(x.ndim):
             total = self._reduce_axis(total, axis, fill)
@@ -238,7 +240,7 @@ class ReduceWindow(Op):
         if (self.window_dims[axis], self.strides[axis], low, high, base) == (1, 1, 0, 0, 1):
             return total
         flat = total.reshape(math.prod(before), extent, math.prod(after))
-        places = low + _spread(extent, base) + high
+        places = low + _dilated_extent(extent, base) + high
         shape = (flat.shape[0], places, flat.shape[2])
         result = self._slide(_board(flat, (0, low, 0), shape, (1, base, 1), fill), axis)
         return result.reshape(*before, result.shape[1], *after)
@@ -246,7 +248,7 @@ class ReduceWindow(Op):
     def _slide(self, board: Array, axis: int) -> Array:
         """Every window along the middle axis reduced to one element."""
         stride, step = self.strides[axis], self.window_dilation[axis]
-        span = _spread(self.window_dims[axis], step)
+        span = _dilated_extent(self.window_dims[axis], step)
         if self._rounds_each_step(as_dtype(board.dtype)):
             # `ufunc.reduce` would keep partial sums of a narrow float in f32.
             starts = board.shape[1] - span + 1
@@ -274,29 +276,29 @@ class ReduceWindow(Op):
         )  # fmt: skip
         for axis, (low, high) in enumerate(self.padding):
             if low or high:
-                spread = _spread(_size(x, axis), self.base_dilation[axis])
+                spread = _dilated_extent(_known_extent(x, axis), self.base_dilation[axis])
                 board = board.part(axis, low, spread)
         return self._undilated(board, x)
 
     def _around(self, axis: int, x: Term, g: Term) -> tuple[int, int]:
         """The padding with which windows over `g` begin at each place of the padded operand."""
         low, high = self.padding[axis]
-        span = _spread(self.window_dims[axis], self.window_dilation[axis])
+        span = _dilated_extent(self.window_dims[axis], self.window_dilation[axis])
         base, stride = self.base_dilation[axis], self.strides[axis]
         if (span, base, stride, low, high) == (1, 1, 1, 0, 0):
             return 0, 0
-        board = low + _spread(_size(x, axis), base) + high
-        return span - 1, board - _spread(_size(g, axis), stride)
+        board = low + _dilated_extent(_known_extent(x, axis), base) + high
+        return span - 1, board - _dilated_extent(_known_extent(g, axis), stride)
 
     def _undilated(self, board: Term, x: Term) -> Term:
         for axis, base in enumerate(self.base_dilation):
             if base != 1:
-                board = board.every(axis, base, _size(x, axis))
+                board = board.every(axis, base, _known_extent(x, axis))
         return board
 
     def _to_first(self, g: Term, x: Term) -> Term:
         """Each cotangent put back at the first position of the extreme element in its window."""
-        worst = float(identity(self.reduce, x.dtype))
+        worst = float(reduce_identity(self.reduce, x.dtype))
         none = [0] * x.rank
         board = x.pad(none, none, [base - 1 for base in self.base_dilation], worst)
         pad_value = scalar_literal(worst, x.dtype)

@@ -6,24 +6,24 @@ from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
 from weft.ptir.ops.indexing import Gather, ScatterAdd, ScatterReduce, Take
-from weft.ptir.padding.rules import Padding, attributes, neutral, pads
+from weft.ptir.padding.rules import Padding, neutral, op_as, pads
 from weft.ptir.term import Term
 from weft.ptir.types import Symbol
 
 
 @pads(Take)
 def take(p: Padding) -> Term:
-    return p.replay(p.operands[0], _positions(p, 0))
+    return p.replay(p.operands[0], _masked_indices(p, 0))
 
 
 @pads(Gather)
 def gather(p: Padding) -> Term:
-    axis = normalise_axis(attributes(p, Gather).axis, p.operands[0].rank)
+    axis = normalise_axis(op_as(p, Gather).axis, p.operands[0].rank)
     _require_aligned(p, axis, 1)
-    return p.replay(p.operands[0], _positions(p, axis))
+    return p.replay(p.operands[0], _masked_indices(p, axis))
 
 
-def _positions(p: Padding, axis: int) -> Term:
+def _masked_indices(p: Padding, axis: int) -> Term:
     """The indices into an axis: real ones that are out of range stay so."""
     found, extent = p.masked(1, 0), p.operands[0].shape[axis]
     if not isinstance(extent, Symbol) or not p.is_padded(extent):
@@ -35,7 +35,7 @@ def _positions(p: Padding, axis: int) -> Term:
 @pads(ScatterReduce)
 def scatter_reduce(p: Padding) -> Term:
     """A padded axis passes through: what is without meaning is written beside the real elements."""
-    axis = normalise_axis(attributes(p, ScatterReduce).axis, p.operands[0].rank)
+    axis = normalise_axis(op_as(p, ScatterReduce).axis, p.operands[0].rank)
     _require_aligned(p, axis, 2)
     p.require_whole(0, [axis], "writes at positions along")
     for index in (1, 2):
@@ -57,7 +57,7 @@ def scatter_add(p: Padding) -> Term:
 
 def _find_covered_axes(p: Padding) -> dict[int, int]:
     """The axes of the updates that run along a whole axis of x, always from its start."""
-    op, (x, _, updates) = attributes(p, ScatterAdd), p.operands
+    op, (x, _, updates) = op_as(p, ScatterAdd), p.operands
     pairs = zip(op.update_window_dims, op.window_axes(x.rank), strict=True)
     indexed = op.scatter_dims_to_operand_dims
     return {a: d for a, d in pairs if d not in indexed and updates.shape[a] == x.shape[d]}

@@ -14,7 +14,7 @@ from weft.ptir.ops.random import (
 )
 from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.ops.tuples import MakeTuple
-from weft.ptir.padding.rules import Padding, attributes, pads
+from weft.ptir.padding.rules import Padding, op_as, pads
 from weft.ptir.term import Term
 from weft.ptir.types import Dim
 
@@ -59,7 +59,7 @@ def _find_changed_dims(old: tuple[Dim, ...], new: tuple[Dim, ...]) -> tuple[list
 def concat(p: Padding) -> Term:
     """Along the joined axis only the last operand may be padded: nothing comes behind it."""
     shapes = [term.shape for term in p.operands]
-    joined = normalise_axis(attributes(p, Concat).axis, len(shapes[0]))
+    joined = normalise_axis(op_as(p, Concat).axis, len(shapes[0]))
     for axis, dims in enumerate(zip(*shapes, strict=True)):
         if axis != joined:
             p.require_same(*dims)
@@ -71,14 +71,14 @@ def concat(p: Padding) -> Term:
 @pads(Pad)
 def pad(p: Padding) -> Term:
     """What is without meaning becomes padding, so that all that follows the real elements is."""
-    op = attributes(p, Pad)
+    op = op_as(p, Pad)
     axes = [a for a in p.axes(0) if op.high[a] or op.interior[a]]
     return p.replay(p.masked(0, op.pad_value.fill(p.operands[0].dtype), axes))
 
 
 @pads(Tile)
 def tile(p: Padding) -> Term:
-    repeats = attributes(p, Tile).repeats
+    repeats = op_as(p, Tile).repeats
     p.require_whole(0, [a for a, count in enumerate(repeats) if count != 1], "repeats")
     return p.replay()
 

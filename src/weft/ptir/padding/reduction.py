@@ -10,7 +10,7 @@ from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dtypes import DType
 from weft.ptir.op import Op
 from weft.ptir.ops.contraction import DotGeneral
-from weft.ptir.ops.reduce_kind import ReduceKind, identity
+from weft.ptir.ops.reduce_kind import ReduceKind, reduce_identity
 from weft.ptir.ops.reduction import (
     ArgMax,
     ArgMin,
@@ -23,16 +23,16 @@ from weft.ptir.ops.reduction import (
     ReduceAny,
     ReduceProd,
 )
-from weft.ptir.padding.rules import Padding, attributes, neutral, pads
+from weft.ptir.padding.rules import Padding, neutral, op_as, pads
 from weft.ptir.term import Term
 
 
 def _lowest(dtype: DType) -> Any:
-    return identity(ReduceKind.MAX, dtype)
+    return reduce_identity(ReduceKind.MAX, dtype)
 
 
 def _highest(dtype: DType) -> Any:
-    return identity(ReduceKind.MIN, dtype)
+    return reduce_identity(ReduceKind.MIN, dtype)
 
 
 _UNNOTICED: Mapping[type[Op], Callable[[DType], Any]] = {
@@ -56,7 +56,7 @@ _KINDS: Mapping[ReduceKind, Callable[[DType], Any]] = {
 
 @pads(Reduce)
 def reduce(p: Padding) -> Term:
-    op = attributes(p, Reduce)
+    op = op_as(p, Reduce)
     return _replay_masked(p, op.axes, _KINDS[op.kind](p.operands[0].dtype))
 
 
@@ -90,7 +90,7 @@ def _replay_masked(p: Padding, axes: Any, value: Any) -> Term:
 def dot_general(p: Padding) -> Term:
     """Both sides are masked along contracted axes: zero times what is without meaning may be
     NaN."""
-    op = attributes(p, DotGeneral)
+    op = op_as(p, DotGeneral)
     lhs, rhs = (term.shape for term in p.operands)
     pairs = [
         *zip(op.batch_lhs, op.batch_rhs, strict=True),

@@ -134,7 +134,7 @@ def rule_of(op: Op) -> Rule:
     return elementwise if op.elementwise else unknown
 
 
-def attributes(p: Padding, kind: type[SomeOp]) -> SomeOp:
+def op_as(p: Padding, kind: type[SomeOp]) -> SomeOp:
     """The op as what its rule takes it for."""
     if not isinstance(p.op, kind):
         raise InternalError(f"{p.op.mnemonic} has the padding rule of {kind.__name__}")

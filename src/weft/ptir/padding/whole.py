@@ -11,7 +11,7 @@ from weft.ptir.ops.normalisation import LayerNorm
 from weft.ptir.ops.ordering import Argsort, Searchsorted, Sort, TopK
 from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
 from weft.ptir.ops.window import ExtractPatches, ReduceWindow
-from weft.ptir.padding.rules import Padding, aligned, attributes, elementwise, pads
+from weft.ptir.padding.rules import Padding, aligned, elementwise, op_as, pads
 from weft.ptir.term import Term
 
 
@@ -30,14 +30,14 @@ def searchsorted(p: Padding) -> Term:
 
 @pads(LayerNorm)
 def layer_norm(p: Padding) -> Term:
-    axis = normalise_axis(attributes(p, LayerNorm).feature_axis, p.operands[0].rank)
+    axis = normalise_axis(op_as(p, LayerNorm).feature_axis, p.operands[0].rank)
     p.require_whole(0, [axis], "normalises over")
     return p.replay()
 
 
 @pads(ReduceWindow)
 def reduce_window(p: Padding) -> Term:
-    op = attributes(p, ReduceWindow)
+    op = op_as(p, ReduceWindow)
     steps = zip(op.window_dims, op.strides, op.base_dilation, strict=True)
     moving = {axis for axis, step in enumerate(steps) if step != (1, 1, 1)}
     moving |= {axis for axis, around in enumerate(op.padding) if any(around)}
@@ -60,7 +60,7 @@ def quantise(p: Padding) -> Term:
 
 @pads(ElementwiseBinary)
 def binary(p: Padding) -> Term:
-    divides = attributes(p, ElementwiseBinary).fn is BinaryFn.DIV
+    divides = op_as(p, ElementwiseBinary).fn is BinaryFn.DIV
     return rejecting(p) if divides else elementwise(p)
 
 

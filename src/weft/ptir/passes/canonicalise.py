@@ -42,14 +42,14 @@ def _inner(match: Match, kind: type[SomeOp]) -> tuple[SomeOp, Operand] | None:
     return definition.op, definition.operands[0]
 
 
-def _attributes(match: Match, kind: type[SomeOp]) -> SomeOp:
+def _op_as(match: Match, kind: type[SomeOp]) -> SomeOp:
     """The op of the match, as the class that the rule was written for."""
     if not isinstance(match.op, kind):
         raise TypeError(f"{match.op.mnemonic} is not {kind.__name__}")
     return match.op
 
 
-def _same(match: Match) -> Replacement | None:
+def _drop_if_same_type(match: Match) -> Replacement | None:
     """The operand, where it has the type of the result."""
     return match.operands[0] if match.type(match.operands[0]) == match.output else None
 
@@ -104,7 +104,7 @@ def _cast_of_cast(match: Match) -> Replacement | None:
     if inner is None:
         return None
     middle, x = inner
-    op = _attributes(match, Cast)
+    op = _op_as(match, Cast)
     fits = composes(match.tensor(x).dtype, middle.dtype, op.dtype)
     return New(op, (x,)) if fits else None
 
@@ -112,20 +112,20 @@ def _cast_of_cast(match: Match) -> Replacement | None:
 # -- movement ------------------------------------------------------------------------------------
 
 
-def _shape(match: Match) -> Shape:
+def _output_shape(match: Match) -> Shape:
     return match.output.shape if isinstance(match.output, TensorType) else ()
 
 
 def _reshape_of_reshape(match: Match) -> Replacement | None:
     inner = _inner(match, Reshape)
     # A dim that this very instruction binds is computed from its operand: leave that one alone.
-    if inner is None or not match.is_bound(_shape(match)):
+    if inner is None or not match.is_bound(_output_shape(match)):
         return None
-    return New(Reshape(_shape(match)), (inner[1],))
+    return New(Reshape(_output_shape(match)), (inner[1],))
 
 
 def _transpose_identity(match: Match) -> Replacement | None:
-    perm = _attributes(match, Transpose).perm
+    perm = _op_as(match, Transpose).perm
     return match.operands[0] if perm == tuple(range(len(perm))) else None
 
 
@@ -133,7 +133,7 @@ def _transpose_of_transpose(match: Match) -> Replacement | None:
     inner = _inner(match, Transpose)
     if inner is None:
         return None
-    perm = _attributes(match, Transpose).perm
+    perm = _op_as(match, Transpose).perm
     return New(Transpose(tuple(inner[0].perm[axis] for axis in perm)), (inner[1],))
 
 
@@ -141,7 +141,7 @@ def _slice_of_slice(match: Match) -> Replacement | None:
     inner = _inner(match, Slice)
     if inner is None:
         return None
-    op = _attributes(match, Slice)
+    op = _op_as(match, Slice)
     starts = tuple(a + b for a, b in zip(inner[0].starts, op.starts, strict=True))
     return New(Slice(starts, op.sizes), (inner[1],))
 
@@ -156,18 +156,18 @@ def _concat_one(match: Match) -> Replacement | None:
 
 
 def _concat_empty(match: Match) -> Replacement | None:
-    axis = _attributes(match, Concat).axis
+    axis = _op_as(match, Concat).axis
     kept = tuple(x for x in match.operands if match.tensor(x).shape[axis] != 0)
     return New(match.op, kept) if 0 < len(kept) < len(match.operands) else None
 
 
 def _pad_nothing(match: Match) -> Replacement | None:
-    op = _attributes(match, Pad)
+    op = _op_as(match, Pad)
     return None if any((*op.low, *op.high, *op.interior)) else match.operands[0]
 
 
 def _tile_once(match: Match) -> Replacement | None:
-    return match.operands[0] if set(_attributes(match, Tile).repeats) <= {1} else None
+    return match.operands[0] if set(_op_as(match, Tile).repeats) <= {1} else None
 
 
 # -- dynamic slices ------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def _clamped_start(
 
 def _dynamic_slice_constant(match: Match) -> Replacement | None:
     x, start = match.operands
-    sizes = _attributes(match, DynamicSlice).sizes
+    sizes = _op_as(match, DynamicSlice).sizes
     at = _clamped_start(match, x, start, sizes)
     return None if at is None else New(Slice(at, sizes), (x,))
 
@@ -202,7 +202,7 @@ def _dynamic_update_all(match: Match) -> Replacement | None:
 
 def _dynamic_update_clamp(match: Match) -> Replacement | None:
     x, update, start = match.operands
-    at = _clamped_start(match, x, start, _attributes(match, DynamicUpdateSlice).sizes)
+    at = _clamped_start(match, x, start, _op_as(match, DynamicUpdateSlice).sizes)
     found = match.literal(start)
     if at is None or found is None or list(at) == found.array.tolist():
         return None
@@ -305,7 +305,7 @@ def _stop_gradient_twice(match: Match) -> Replacement | None:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("cast-same", "cast(x: t, t)", "x", ("cast",), _same),
+    Rule("cast-same", "cast(x: t, t)", "x", ("cast",), _drop_if_same_type),
     Rule(
         "cast-of-cast",
         "cast(cast(x, t), u), where t holds every x or saturates no more than u",
@@ -313,7 +313,7 @@ RULES: tuple[Rule, ...] = (
         ("cast",),
         _cast_of_cast,
     ),
-    Rule("reshape-same", "reshape(x: t[s], s)", "x", ("reshape",), _same),
+    Rule("reshape-same", "reshape(x: t[s], s)", "x", ("reshape",), _drop_if_same_type),
     Rule(
         "reshape-of-reshape",
         "reshape(reshape(x, r), s)",
@@ -329,7 +329,7 @@ RULES: tuple[Rule, ...] = (
         ("transpose",),
         _transpose_of_transpose,
     ),
-    Rule("slice-all", "slice(x: t[s], 0, s)", "x", ("slice",), _same),
+    Rule("slice-all", "slice(x: t[s], 0, s)", "x", ("slice",), _drop_if_same_type),
     Rule(
         "slice-of-slice",
         "slice(slice(x, a, m), b, n)",
@@ -337,7 +337,7 @@ RULES: tuple[Rule, ...] = (
         ("slice",),
         _slice_of_slice,
     ),
-    Rule("broadcast-same", "broadcast_to(x: t[s], s)", "x", ("broadcast_to",), _same),
+    Rule("broadcast-same", "broadcast_to(x: t[s], s)", "x", ("broadcast_to",), _drop_if_same_type),
     Rule(
         "broadcast-of-broadcast",
         "broadcast_to(broadcast_to(x, r), s)",
@@ -349,7 +349,13 @@ RULES: tuple[Rule, ...] = (
     Rule("concat-empty", "concat(x, empty, y)", "concat(x, y)", ("concat",), _concat_empty),
     Rule("pad-nothing", "pad(x, 0, 0, 0)", "x", ("pad",), _pad_nothing),
     Rule("tile-once", "tile(x, 1)", "x", ("tile",), _tile_once),
-    Rule("dynamic-slice-all", "dynamic_slice(x: t[s], i, s)", "x", ("dynamic_slice",), _same),
+    Rule(
+        "dynamic-slice-all",
+        "dynamic_slice(x: t[s], i, s)",
+        "x",
+        ("dynamic_slice",),
+        _drop_if_same_type,
+    ),
     Rule(
         "dynamic-slice-constant",
         "dynamic_slice(x, c, n)",

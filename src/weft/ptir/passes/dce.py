@@ -60,14 +60,14 @@ def _binders(body: Body) -> dict[int, set[Symbol]]:
     seen = {symbol for kind in body.parameters for symbol in symbols_of(kind)}
     found: dict[int, set[Symbol]] = {}
     for instruction in body.body:
-        fresh = _fresh(instruction, seen)
+        fresh = _new_symbols(instruction, seen)
         if fresh:
             found[instruction.id] = fresh
             seen |= fresh
     return found
 
 
-def _fresh(instruction: Instruction, seen: set[Symbol]) -> set[Symbol]:
+def _new_symbols(instruction: Instruction, seen: set[Symbol]) -> set[Symbol]:
     return {symbol for symbol in symbols_of(instruction.output) if symbol not in seen}
 
 

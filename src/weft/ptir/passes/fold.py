@@ -78,7 +78,7 @@ def _fold_constants(match: Match, max_elements: int) -> Replacement | None:
         return None
     known = []
     for operand in match.operands:
-        array = _elements(match, operand, max_elements)
+        array = _constant_elements(match, operand, max_elements)
         if array is None:
             return None
         known.append(array)
@@ -86,7 +86,7 @@ def _fold_constants(match: Match, max_elements: int) -> Replacement | None:
     return None if result is None else constant(result)
 
 
-def _elements(match: Match, operand: Operand, max_elements: int) -> NDArray[Any] | None:
+def _constant_elements(match: Match, operand: Operand, max_elements: int) -> NDArray[Any] | None:
     """The elements of a constant operand; of a broadcast one a view, where it is not too large."""
     found = match.literal(operand)
     if found is not None:

@@ -31,7 +31,7 @@ from weft.ptir.passes.residuals import (
     Forward,
     Prices,
     byte_count,
-    divide,
+    divide_forward,
     in_time,
     with_parts,
 )
@@ -113,7 +113,7 @@ class _Border:
             at_hand=self.at_hand,
         )
         marked = with_parts(forward, parts, self.function.result_ids, prices)
-        found = divide(marked, self.wanted, prices)
+        found = divide_forward(marked, self.wanted, prices)
         return Division([], []) if found is None else found
 
 
@@ -219,7 +219,7 @@ class _Rewrite:
         while stack and len(seen) < _FARTHEST:
             for reader in self.readers.get(stack.pop(0), ()):
                 met = [self.so_far[i] for i in reader.uses if i in self.so_far]
-                newest = max([*met, *([newest] if newest else [])], key=_when, default=None)
+                newest = max([*met, *([newest] if newest else [])], key=_time_met, default=None)
                 if not met and reader.id not in seen:
                     seen.add(reader.id)
                     stack.append(reader.id)
@@ -241,7 +241,7 @@ class _Rewrite:
         return Ref(self.barriers[slot])
 
 
-def _when(met: tuple[int, Operand]) -> int:
+def _time_met(met: tuple[int, Operand]) -> int:
     return met[0]
 
 

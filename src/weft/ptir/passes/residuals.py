@@ -115,7 +115,7 @@ class Forward:
     """Instructions that are never run again."""
 
 
-def divide(forward: Forward, wanted: Iterable[Slot], prices: Prices) -> Division | None:
+def divide_forward(forward: Forward, wanted: Iterable[Slot], prices: Prices) -> Division | None:
     """The cheapest way to have `wanted` in the backward part; None where there is no way."""
     return _Division(forward, set(wanted), prices).found()
 

@@ -12,7 +12,7 @@ from weft.ptir.ops.indexing import (
     Take,
 )
 from weft.ptir.splitting.parts import Axes, Layout, Part
-from weft.ptir.splitting.rules import NotSplit, Splitting, attributes, splits
+from weft.ptir.splitting.rules import NotSplit, Splitting, op_as, splits
 from weft.ptir.splitting.shapes import extent, untouched
 from weft.ptir.term import Term
 
@@ -28,7 +28,7 @@ def take(s: Splitting) -> Part:
 @splits(Gather)
 def gather(s: Splitting) -> Part:
     x, indices = s.settled(0), s.settled(1)
-    axis = normalise_axis(attributes(s, Gather).axis, x.term.rank)
+    axis = normalise_axis(op_as(s, Gather).axis, x.term.rank)
     untouched(x.layout, [axis], "x")
     layout = s.fitting(x.layout, indices.layout)
     read = _whole_along(layout, axis)
@@ -42,7 +42,7 @@ def _whole_along(layout: Layout, axis: int) -> Layout:
 @splits(ScatterReduce)
 def scatter_reduce(s: Splitting) -> Part:
     parts = [s.settled(index) for index in range(3)]
-    axis = normalise_axis(attributes(s, ScatterReduce).axis, s.output.rank)
+    axis = normalise_axis(op_as(s, ScatterReduce).axis, s.output.rank)
     layout = untouched(s.fitting(*(part.layout for part in parts)), [axis], "x")
     return s.emit(s.op, [s.own(part, layout) for part in parts], layout)
 
@@ -51,7 +51,7 @@ def scatter_reduce(s: Splitting) -> Part:
 def scatter_add(s: Splitting) -> Part:
     """Updates that are split are added by the rank that has them, and the sum over ranks is
     pending; `x` is counted by the first of them."""
-    op = attributes(s, ScatterAdd)
+    op = op_as(s, ScatterAdd)
     x, indices, updates = (s.settled(index) for index in range(3))
     inserted = {*op.inserted_window_dims, *op.scatter_dims_to_operand_dims}
     window = [d for d in range(x.term.rank) if d not in inserted]
@@ -86,17 +86,17 @@ def _first_rank(s: Splitting, x: Term, axes: Axes) -> Term:
 
 @splits(DynamicSlice)
 def dynamic_slice(s: Splitting) -> Part:
-    op, x = attributes(s, DynamicSlice), s.settled(0)
-    return _window(s, x, [x], op.sizes)
+    op, x = op_as(s, DynamicSlice), s.settled(0)
+    return _split_window(s, x, [x], op.sizes)
 
 
 @splits(DynamicUpdateSlice)
 def dynamic_update_slice(s: Splitting) -> Part:
-    op, x, update = attributes(s, DynamicUpdateSlice), s.settled(0), s.settled(1)
-    return _window(s, x, [x, update], op.sizes)
+    op, x, update = op_as(s, DynamicUpdateSlice), s.settled(0), s.settled(1)
+    return _split_window(s, x, [x, update], op.sizes)
 
 
-def _window(s: Splitting, x: Part, given: list[Part], sizes: tuple[int, ...]) -> Part:
+def _split_window(s: Splitting, x: Part, given: list[Part], sizes: tuple[int, ...]) -> Part:
     """A window that begins anywhere, along axes that are not split."""
     start = s.settled(len(given))
     untouched(start.layout, [0], "start")

@@ -57,7 +57,7 @@ def layout_of(mesh: Mesh, split: Split, rank: int) -> Layout:
     return tuple(tuple(n for n in names if mesh.shape[n] > 1) for names in found)
 
 
-def shown(layout: Layout) -> str:
+def layout_text(layout: Layout) -> str:
     """`{0: 'data'}`, as users write it."""
     axes = ((d, names[0] if len(names) == 1 else names) for d, names in enumerate(layout) if names)
     return "{" + ", ".join(f"{d}: {names!r}" for d, names in axes) + "}"

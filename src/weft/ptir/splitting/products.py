@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.splitting.parts import Layout, Part
-from weft.ptir.splitting.rules import Splitting, attributes, splits
+from weft.ptir.splitting.rules import Splitting, op_as, splits
 
 
 @splits(DotGeneral)
 def dot_general(s: Splitting) -> Part:
     """Rows and columns stay split. Axes that both operands have are split in the same way, and the
     sum over one that is split is pending."""
-    op = attributes(s, DotGeneral)
+    op = op_as(s, DotGeneral)
     lhs, rhs = s.settled(0), s.settled(1)
     left, right = list(lhs.layout), list(rhs.layout)
     both = (*zip(op.batch_lhs, op.batch_rhs, strict=True),

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 from weft.foundation.errors import InternalError, UserError
 from weft.ptir.op import Op
 from weft.ptir.ops.elementwise import BinaryFn, ElementwiseBinary, ElementwiseUnary, UnaryFn
-from weft.ptir.splitting.parts import Axes, Exchanges, Layout, Part, shown
+from weft.ptir.splitting.parts import Axes, Exchanges, Layout, Part, layout_text
 from weft.ptir.term import Term
 from weft.ptir.types import TensorType
 
@@ -45,7 +45,9 @@ class Splitting:
         missing: dict[int, Axes] = {}
         for d, (have, want) in enumerate(zip(part.layout, layout, strict=True)):
             if have and have != want:
-                raise NotSplit(f"an operand is split {shown(part.layout)}, not {shown(layout)}")
+                raise NotSplit(
+                    f"an operand is split {layout_text(part.layout)}, not {layout_text(layout)}"
+                )
             if want and not have:
                 missing[d] = want
         return self.at.cut(part.term, missing)
@@ -68,7 +70,7 @@ class Splitting:
         return layout
 
     def apart(self, *layouts: Layout) -> NotSplit:
-        said = " and ".join(dict.fromkeys(map(shown, layouts)))
+        said = " and ".join(dict.fromkeys(map(layout_text, layouts)))
         return NotSplit(f"its operands are split {said}, which do not fit together")
 
     def part(self, term: Term, layout: Layout, pending: Axes = (), line: str = "") -> Part:
@@ -103,7 +105,7 @@ def rule_of(op: Op) -> Rule | None:
     return elementwise if found is None and op.elementwise else found
 
 
-def attributes(s: Splitting, kind: type[SomeOp]) -> SomeOp:
+def op_as(s: Splitting, kind: type[SomeOp]) -> SomeOp:
     """The op as what its rule takes it for."""
     if not isinstance(s.op, kind):
         raise InternalError(f"{s.op.mnemonic} has the splitting rule of {kind.__name__}")

@@ -28,7 +28,7 @@ from weft.ptir.ops.reduction import (
 from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.ops.window import ExtractPatches, ReduceWindow
 from weft.ptir.splitting.parts import Axes, Layout, Part, layout_of
-from weft.ptir.splitting.rules import WAITING, NotSplit, Splitting, attributes, splits
+from weft.ptir.splitting.rules import WAITING, NotSplit, Splitting, op_as, splits
 
 WAITING.update((Reshape, Transpose, Reduce, Reshard))
 
@@ -70,7 +70,7 @@ def _same_begin(s: Splitting, old: Sequence[int], new: Sequence[int], d: int, ax
 
 @splits(Transpose)
 def transpose(s: Splitting) -> Part:
-    (x,), perm = s.operands, attributes(s, Transpose).perm
+    (x,), perm = s.operands, op_as(s, Transpose).perm
     layout = tuple(x.layout[d] for d in perm)
     return s.part(x.term.transpose(perm), layout, x.pending, x.line)
 
@@ -85,7 +85,7 @@ def broadcast_to(s: Splitting) -> Part:
 @splits(Reshard)
 def reshard(s: Splitting) -> Part:
     """What the user asks for, with the exchanges that it takes."""
-    named = {d: text.split(",") for d, text in enumerate(attributes(s, Reshard).axes) if text}
+    named = {d: text.split(",") for d, text in enumerate(op_as(s, Reshard).axes) if text}
     split = s.at.mesh.checked(named, s.output.static_shape, "x")
     found = s.at.resharded(s.operands[0], layout_of(s.at.mesh, split, s.output.rank))
     return s.part(found.term, found.layout)
@@ -93,7 +93,7 @@ def reshard(s: Splitting) -> Part:
 
 @splits(Slice)
 def slice_(s: Splitting) -> Part:
-    op, x = attributes(s, Slice), s.settled(0)
+    op, x = op_as(s, Slice), s.settled(0)
     changed = [d for d, n in enumerate(op.sizes) if n != extent(s, x, d)]
     untouched(x.layout, changed, "x")
     return s.part(x.term.slice(op.starts, s.at.local(op.sizes, x.layout)), x.layout)
@@ -106,7 +106,7 @@ def extent(s: Splitting, x: Part, d: int) -> int:
 
 @splits(Concat)
 def concat(s: Splitting) -> Part:
-    axis = normalise_axis(attributes(s, Concat).axis, s.output.rank)
+    axis = normalise_axis(op_as(s, Concat).axis, s.output.rank)
     parts = [s.settled(index) for index in range(len(s.operands))]
     layout = untouched(s.fitting(*(part.layout for part in parts)), [axis], "x")
     return s.emit(s.op, [s.own(part, layout) for part in parts], layout)
@@ -114,7 +114,7 @@ def concat(s: Splitting) -> Part:
 
 @splits(Pad)
 def pad(s: Splitting) -> Part:
-    op, x = attributes(s, Pad), s.settled(0)
+    op, x = op_as(s, Pad), s.settled(0)
     around = zip(op.low, op.high, op.interior, strict=True)
     return s.emit(op, [x.term], untouched(x.layout, _list_marked(map(any, around)), "x"))
 
@@ -125,7 +125,7 @@ def _list_marked(flags: Iterable[bool]) -> list[int]:
 
 @splits(Tile)
 def tile(s: Splitting) -> Part:
-    op, x = attributes(s, Tile), s.settled(0)
+    op, x = op_as(s, Tile), s.settled(0)
     return s.emit(op, [x.term], untouched(x.layout, _list_marked(n != 1 for n in op.repeats), "x"))
 
 
@@ -176,7 +176,7 @@ def extract_patches(s: Splitting) -> Part:
 
 @splits(ReduceWindow)
 def reduce_window(s: Splitting) -> Part:
-    op, x = attributes(s, ReduceWindow), s.settled(0)
+    op, x = op_as(s, ReduceWindow), s.settled(0)
     each = zip(op.window_dims, op.strides, op.padding, op.base_dilation, strict=True)
     changed = _list_marked(one != (1, 1, (0, 0), 1) for one in each)
     return s.emit(op, [x.term], untouched(x.layout, changed, "x"))

@@ -22,14 +22,14 @@ def to_decimals(literal: TensorLiteral) -> str:
     if len(literal.data) > SHORT_LITERAL * literal.type.dtype.storage_bytes:
         return ""
     try:
-        texts = [_element(value, literal.type.dtype) for value in literal.array.reshape(-1)]
+        texts = [_element_text(value, literal.type.dtype) for value in literal.array.reshape(-1)]
         same = from_decimals(texts, literal.type)
     except (SpecViolation, UserError, ValueError, OverflowError):
         return ""
     return commas(texts) if same.data == literal.data else ""
 
 
-def _element(value: Any, dtype: DType) -> str:
+def _element_text(value: Any, dtype: DType) -> str:
     if dtype is I1:
         return "true" if value else "false"
     if dtype.is_integer:
@@ -59,11 +59,11 @@ def from_decimals(texts: list[str], kind: TensorType) -> TensorLiteral:
         if any(math.isnan(v) for v in values):
             raise ValueError("NaN has many bit patterns; it is written in hex")
     with np.errstate(all="ignore"):
-        array = np.array(values, dtype=_wide(dtype)).reshape(kind.static_shape)
+        array = np.array(values, dtype=_numpy_dtype(dtype)).reshape(kind.static_shape)
         return from_array(array.astype(dtype.numpy))
 
 
-def _wide(dtype: DType) -> Any:
+def _numpy_dtype(dtype: DType) -> Any:
     if dtype.is_integer or dtype is I1:
         return dtype.numpy
     return np.complex128 if dtype.is_complex else np.float64

@@ -52,7 +52,7 @@ def print_program(program: Program) -> str:
             f"func @{label(function.name)}({parameters}) -> {_types(function.results)} {{",
         ]
         lines += [f"  {print_instruction(i)}" for i in function.body]
-        lines.append(f"  return {_ids(function.result_ids)}".rstrip())
+        lines.append(f"  return {_ids_text(function.result_ids)}".rstrip())
         for hint in function.hints:
             lines += _hint(hint)
         lines.append("}")
@@ -62,7 +62,7 @@ def print_program(program: Program) -> str:
             f"region ^{region.id}{_types(region.parameters)} -> {_types(region.results)} {{",
         ]
         lines += [f"  {print_instruction(i)}" for i in region.body]
-        lines += [f"  return {_ids(region.result_ids)}".rstrip(), "}"]
+        lines += [f"  return {_ids_text(region.result_ids)}".rstrip(), "}"]
     return "\n".join(lines) + "\n"
 
 
@@ -70,7 +70,7 @@ def _hint(hint: HintRegion) -> list[str]:
     head = f"hint {hint.id} {hint.kind} {hint.policy}"
     attrs = f" {_print(Attributes(), hint.attrs)}" if hint.attrs else ""
     return [
-        f"  {head} inputs({_ids(hint.inputs)}) exports({_ids(hint.exports)}){attrs} [",
+        f"  {head} inputs({_ids_text(hint.inputs)}) exports({_ids_text(hint.exports)}){attrs} [",
         *(f"    {print_instruction(i)}" for i in hint.body),
         "  ]",
     ]
@@ -79,7 +79,7 @@ def _hint(hint: HintRegion) -> list[str]:
 def print_instruction(instruction: Instruction) -> str:
     """One instruction on one line."""
     op = instruction.op
-    operands = commas(_operand(o) for o in instruction.operands)
+    operands = commas(_operand_text(o) for o in instruction.operands)
     attributes = print_attributes(op)
     middle = f" {{{attributes}}}" if attributes else ""
     kind = print_type(instruction.output)
@@ -106,26 +106,26 @@ def print_op(op: Op) -> str:
 def print_type(kind: ValueType) -> str:
     if isinstance(kind, TupleType):
         return _types(kind.elements)
-    return f"{kind.dtype}{_shape(kind.shape)}"
+    return f"{kind.dtype}{_shape_text(kind.shape)}"
 
 
 def _types(kinds: Iterable[ValueType]) -> str:
     return f"({commas(map(print_type, kinds))})"
 
 
-def _ids(ids: Iterable[int]) -> str:
+def _ids_text(ids: Iterable[int]) -> str:
     return commas(f"%{i}" for i in ids)
 
 
-def _dim(dim: Dim) -> str:
+def _dim_text(dim: Dim) -> str:
     return f"?{label(dim.name)}" if isinstance(dim, Symbol) else str(dim)
 
 
-def _shape(shape: Shape) -> str:
-    return f"[{commas(map(_dim, shape))}]"
+def _shape_text(shape: Shape) -> str:
+    return f"[{commas(map(_dim_text, shape))}]"
 
 
-def _operand(operand: Operand) -> str:
+def _operand_text(operand: Operand) -> str:
     return print_literal(operand) if isinstance(operand, TensorLiteral) else str(operand)
 
 
@@ -151,13 +151,13 @@ def _print(kind: SchemaKind, value: Any) -> str:
         case Number():
             return str(value).lower() if isinstance(value, bool) else repr(value)
         case Dimension():
-            return _dim(value)
+            return _dim_text(value)
         case ShapeOf():
-            return _shape(value)
+            return _shape_text(value)
         case NewDimension():
-            return "infer" if value is INFER else _dim(value)
+            return "infer" if value is INFER else _dim_text(value)
         case ScalarOf():
-            return _scalar(value)
+            return _scalar_text(value)
         case LiteralOf():
             return print_literal(value)
         case Attributes():
@@ -166,7 +166,7 @@ def _print(kind: SchemaKind, value: Any) -> str:
             return str(value)
 
 
-def _scalar(scalar: ScalarLiteral) -> str:
+def _scalar_text(scalar: ScalarLiteral) -> str:
     value = scalar.value
     if isinstance(value, complex):
         return f"complex ({value.real!r}, {value.imag!r})"

@@ -135,7 +135,7 @@ def _trials(kernel: Kernel, roles: Roles, tensors: Mapping[str, Tensor]) -> Iter
         if board is None or kernel.sizes[board.channels] < FEWEST:
             continue
         images = list(_images(kernel, board, tensors))
-        beside = _other(kernel, roles, other, board, f"{kernel.name}_{other}")
+        beside = _copy_other_side(kernel, roles, other, board, f"{kernel.name}_{other}")
         both = ((image, beside) for image in images)
         for chosen in ((beside,), *((image,) for image in images), *both):
             made = kernel
@@ -260,7 +260,7 @@ def find_board(
         return None
     outer = roles.m if side == "lhs" else roles.n
     exprs = [*read.index, *(guard.expr for guard in read.guards)]
-    pairs = _pairs(exprs, outer, roles.k)
+    pairs = _find_pairs(exprs, outer, roles.k)
     paired = {name for pair in pairs for name in (pair.place, pair.tap)}
     rest = [name for name in (*outer, *roles.k) if name not in paired and sizes[name] > 1]
     address = linear(read.index, row_major(tensors[read.tensor].shape))
@@ -285,7 +285,7 @@ def _turn_pair(pair: Pair) -> Pair:
     return Pair(pair.tap, pair.place, pair.dilation, pair.step)
 
 
-def _pairs(exprs: Sequence[Expr], outer: Sequence[str], summed: Sequence[str]) -> list[Pair]:
+def _find_pairs(exprs: Sequence[Expr], outer: Sequence[str], summed: Sequence[str]) -> list[Pair]:
     """Axes of rows or columns and summed ones that stand in one sum."""
     found: dict[tuple[str, str], Pair] = {}
     for expr in _sums(exprs):
@@ -318,7 +318,7 @@ def _is_right(board: Board, exprs: Sequence[Expr]) -> bool:
     )
 
 
-def _other(kernel: Kernel, roles: Roles, side: str, board: Board, name: str) -> Copy:
+def _copy_other_side(kernel: Kernel, roles: Roles, side: str, board: Board, name: str) -> Copy:
     """The operand that an image meets: filters with their channels last, or what places are summed
     with, one after the other, with its rows or columns last."""
     let = kernel.let(getattr(roles, side))

@@ -23,7 +23,7 @@ def with_known_choices(kernel: Kernel) -> Kernel:
     chosen: dict[str, str] = {}
     for let in kernel.body:
         if isinstance(let.expr, Select) and not let.axes:
-            truth = _truth(lets, let.expr.pred)
+            truth = _known_truth(lets, let.expr.pred)
             if truth is not None:
                 side = let.expr.x if truth else let.expr.y
                 chosen[let.name] = chosen.get(side, side)
@@ -45,17 +45,17 @@ def _with(let: Let, chosen: Mapping[str, str]) -> Let:
             return replace(let, expr=renamed(expr, chosen))
 
 
-def _truth(lets: Mapping[str, Let], name: str) -> bool | None:
+def _known_truth(lets: Mapping[str, Let], name: str) -> bool | None:
     expr = lets[name].expr
     if not isinstance(expr, Binary) or expr.fn not in COMPARISONS:
         return None
-    sides = (_number(lets[expr.lhs]), _number(lets[expr.rhs]))
+    sides = (_known_integer(lets[expr.lhs]), _known_integer(lets[expr.rhs]))
     if sides[0] is None or sides[1] is None:
         return None
     return bool(COMPARISONS[expr.fn](sides[0], sides[1]))
 
 
-def _number(let: Let) -> int | None:
+def _known_integer(let: Let) -> int | None:
     match let.expr:
         case AxisIndex(expr=expr) if expr.is_constant:
             return expr.constant

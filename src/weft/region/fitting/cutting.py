@@ -71,7 +71,7 @@ def reductions(kernel: Kernel) -> list[Let]:
     return [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
 
 
-def reduced(kernel: Kernel) -> list[KernelAxis]:
+def removed_axes(kernel: Kernel) -> list[KernelAxis]:
     """The axes that they remove, in order."""
     return [axis for axis in kernel.axes if axis.name in kernel.reduced]
 
@@ -94,7 +94,7 @@ class _Cutting:
 
     def __init__(self, kernel: Kernel, cut: Cut) -> None:
         self.kernel, self.cut = kernel, cut
-        self.reduced = reduced(kernel)
+        self.reduced = removed_axes(kernel)
         self.part = free_name("part", kernel.sizes)
         self.sums = reductions(kernel)
         self.totals = list(_totals(self.sums))
@@ -270,8 +270,8 @@ class _Over:
         points = math.prod(found.size for found in rest)
         self.axis = KernelAxis(cutting.part, self.count + points)
         number = axis(cutting.part)
-        self.place_of_part = _digits(number, cutting.parts)
-        self.places = _digits(number - self.count, rest)
+        self.place_of_part = _place_by_axis(number, cutting.parts)
+        self.places = _place_by_axis(number - self.count, rest)
         self.places[cut.axis] += cut.count * cutting.sizes[cut.axis]
         self.is_part = Guard(number, self.count)
         self.is_left = Guard(number - self.count, points)
@@ -380,7 +380,7 @@ def renamed(expr: ValueExpr, names: Mapping[str, str]) -> ValueExpr:
             return expr
 
 
-def _digits(number: Expr, axes: Sequence[KernelAxis]) -> dict[str, Expr]:
+def _place_by_axis(number: Expr, axes: Sequence[KernelAxis]) -> dict[str, Expr]:
     """The place along each axis of the point with a number, the last axis changing fastest."""
     found: dict[str, Expr] = {}
     for place, digit in reversed(list(enumerate(axes))):

@@ -59,8 +59,8 @@ def with_elements_behind(module: Module, target: Target) -> Module:
         if value is None:
             continue
         (old,) = product.outputs
-        first, second = _apart(whole, value, old.tensor)
-        tensors = {**module.tensors, old.tensor: _tensor(whole, value, old.tensor)}
+        first, second = _split_kernel(whole, value, old.tensor)
+        tensors = {**module.tensors, old.tensor: _tensor_for_value(whole, value, old.tensor)}
         if not _pays(module.tensors, (product, rows), tensors, (first, second), target):
             continue
         made = (replace(first, name=product.name), replace(second, name=rows.name))
@@ -111,7 +111,7 @@ def _last_element(kernel: Kernel, product: Kernel, module: Module) -> str | None
     dtype = module.tensors[product.outputs[0].tensor].dtype
     stored = {output.value for output in kernel.outputs}
     found = None
-    for let in _passed(kernel, roles.contraction):
+    for let in _values_all_pass(kernel, roles.contraction):
         if {*let.axes} != whole or let.dtype is not dtype or let.name in stored:
             continue
         own = needed([let.name], kernel, [roles.contraction]) - {roles.contraction}
@@ -133,7 +133,7 @@ def _in_lines(let: Let, module: Module) -> bool:
     return bool(shape) and shape[-1] * let.dtype.storage_bytes % _LINE == 0
 
 
-def _passed(kernel: Kernel, start: str) -> Iterator[Let]:
+def _values_all_pass(kernel: Kernel, start: str) -> Iterator[Let]:
     """The values by way of each of which alone everything is made of the first, in order."""
     ends, made = {output.value for output in kernel.outputs}, computed_from(kernel, {start})
     for middle in (let for let in kernel.body if let.name in made):
@@ -145,7 +145,7 @@ def _passed(kernel: Kernel, start: str) -> Iterator[Let]:
             yield middle
 
 
-def _apart(kernel: Kernel, value: str, tensor: str) -> tuple[Kernel, Kernel]:
+def _split_kernel(kernel: Kernel, value: str, tensor: str) -> tuple[Kernel, Kernel]:
     """The product up to a value, which it stores in a tensor, and the rows of what is stored."""
     let = kernel.let(value)
     index = tuple(map(axis, let.axes))
@@ -159,6 +159,6 @@ def _apart(kernel: Kernel, value: str, tensor: str) -> tuple[Kernel, Kernel]:
     return first, live(replace(rows, body=body))
 
 
-def _tensor(kernel: Kernel, value: str, name: str) -> Tensor:
+def _tensor_for_value(kernel: Kernel, value: str, name: str) -> Tensor:
     let = kernel.let(value)
     return Tensor(name, let.dtype, tuple(kernel.sizes[a] for a in let.axes), "internal")

@@ -62,7 +62,7 @@ def with_folded_windows(
         fold = _fold(board)
         if fold.own * fold.steps < FEWEST:
             continue
-        image = _image(fold, f"{kernel.name}_image")
+        image = _copy_image(fold, f"{kernel.name}_image")
         filters = _filters(kernel, roles, other, fold)
         made = _fold_taps(kernel, roles, fold, (image, filters))
         more = (image.tensor, filters.tensor)
@@ -88,7 +88,7 @@ def with_patches(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         reads = [let for let in kernel.body if isinstance(let.expr, Read)]
         if any(set(let.axes) & set(moved) for let in reads if let.name != board.let.name):
             continue
-        patches = _patches(board, moved, f"{kernel.name}_patches")
+        patches = _copy_patches(board, moved, f"{kernel.name}_patches")
         if patches.tensor.bytes > _MOST_BYTES:
             continue
         product = _of_patches(kernel, roles, board, moved, patches)
@@ -124,7 +124,7 @@ def _stored_as_a_matrix(product: Kernel, tensors: Mapping[str, Tensor]) -> Made 
     return (first, replace(last, labels=product.labels)), (matrix,)
 
 
-def _patches(board: Board, moved: Mapping[str, Expr], name: str) -> Copy:
+def _copy_patches(board: Board, moved: Mapping[str, Expr], name: str) -> Copy:
     size = math.prod(board.sizes[found] for found in moved)
     sizes = {found: board.sizes[found] for found in board.apart}
     sizes |= {pair.place: board.sizes[pair.place] for pair in board.pairs}
@@ -259,7 +259,7 @@ def _pad_to_line(size: int) -> int:
     return -(-size // LINE) * LINE
 
 
-def _image(fold: Fold, name: str) -> Copy:
+def _copy_image(fold: Fold, name: str) -> Copy:
     board, stepped = fold.board, fold.stepped
     kept = [pair for pair in board.pairs if pair not in fold.whole]
     moved: dict[str, Expr] = {n: e for pair in kept for n, e in pair.on_board.items()}

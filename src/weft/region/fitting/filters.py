@@ -129,24 +129,24 @@ def _place_weights(
     weights = depth * kernel.sizes[found.axis]
     if results > _MANY or weights < _FEWEST or depth < _LEAST_DEPTH:
         return None
-    windows = _windows(kernel, other, others)
+    windows = _axes_of_taps(kernel, other, others)
     summed = (*(n for n in roles.k if n not in windows), *(n for n in roles.k if n in windows))
     image = _flat_image(kernel, windows)
     if kernel.pattern is Pattern.CONV and image >= _LANES:
         if not _runs_along(kernel, tensors, other, others[-1]):
             return None
-        return kernel, _rows(image), summed
+        return kernel, _panel_rows(image), summed
     if found.side == "A" and results >= _LANES:
-        return kernel, _rows(results), summed
+        return kernel, _panel_rows(results), summed
     if results > _MANY_ROWS or (results <= _FEW_ROWS and _lies_well(kernel, tensors, found)):
         return None
     if found.side == "A":
         turned = replace(roles, m=roles.n, n=roles.m, lhs=roles.rhs, rhs=roles.lhs)
         kernel = replace(kernel, roles=turned)
-    return kernel, _columns(results, kernel.sizes[found.axis]), summed
+    return kernel, _panel_columns(results, kernel.sizes[found.axis]), summed
 
 
-def _columns(rows: int, columns: int) -> int:
+def _panel_columns(rows: int, columns: int) -> int:
     """Columns of the panels next to so many rows."""
     if rows <= _FEWEST_ROWS:
         return _COLUMNS_OF_FEW
@@ -162,7 +162,7 @@ def _lies_well(kernel: Kernel, tensors: Mapping[str, Tensor], found: _Filter) ->
     return any(coefficient(address, name) == 1 for name in (kernel.roles.k[-1], found.axis))
 
 
-def _rows(results: int) -> int:
+def _panel_rows(results: int) -> int:
     """Rows of the panels whose tiles cover so many results with the least to spare; where one tile
     does, so that panels are read once, the tallest."""
     vectors = -(-results // _LANES)
@@ -176,7 +176,7 @@ def _rows(results: int) -> int:
     return min(_TILES, key=covered)[0]
 
 
-def _windows(kernel: Kernel, other: str, others: tuple[str, ...]) -> dict[str, str]:
+def _axes_of_taps(kernel: Kernel, other: str, others: tuple[str, ...]) -> dict[str, str]:
     """The taps of windows, and the axis of the results that each goes along with."""
     read = kernel.let(other).expr
     assert kernel.roles is not None

@@ -166,7 +166,7 @@ class _Hulls:
         outer = [KernelAxis(f"b{n}", kernel.sizes[found]) for n, found in enumerate(batch)]
         places = {found: axis(f"b{n}") for n, found in enumerate(batch)}
         places[whole] = axis("t") * tile + axis("r")
-        body = list(_numbers(kernel, name, places, [a.name for a in outer], size))
+        body = list(_lets_at_places(kernel, name, places, [a.name for a in outer], size))
         dtype, rows = body[-1].dtype, (*(a.name for a in outer), "t")
         limit = _LIMITS[dtype]
         value = body[-1].name
@@ -215,7 +215,7 @@ class _Hulls:
         key = (axes, tuple(body))
         if key in self.made:
             return self.made[key]
-        stem = _free("hull", {*self.module.tensors, *self.tensors})
+        stem = _free_stem("hull", {*self.module.tensors, *self.tensors})
         index = tuple(axis(found.name) for found in axes if not found.reduce)
         tensors = [Tensor(f"{stem}_{name.replace('_', '')}", dtype, shape) for name in results]
         pairs = zip(tensors, results, strict=True)
@@ -246,7 +246,7 @@ def _compares(kernel: Kernel, let: Let, grid: _Grid) -> bool:
     return plain and reads and all(side.dtype in INDICES for side in sides)
 
 
-def _numbers(
+def _lets_at_places(
     kernel: Kernel, name: str, places: Mapping[str, Expr], outer: Sequence[str], size: int
 ) -> Iterator[Let]:
     """The Lets of a value at other places, the value last, after `there`: whether it is there."""
@@ -334,7 +334,7 @@ def _condition_by_hull(
     return lets
 
 
-def _free(stem: str, taken: set[str]) -> str:
+def _free_stem(stem: str, taken: set[str]) -> str:
     """A stem that no name begins with."""
     known = {name.partition("_")[0] for name in taken}
     return next(f"{stem}{n}" for n in range(len(taken) + 1) if f"{stem}{n}" not in known)

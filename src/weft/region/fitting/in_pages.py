@@ -84,7 +84,7 @@ class _Rewriting:
             return None
         output = next(found for found in maker.outputs if found.tensor == read.tensor)
         gathered = maker.let(output.value).expr
-        renamed = _meeting(output.index, read.index)
+        renamed = _match_axes(output.index, read.index)
         if renamed is None or not isinstance(gathered, Read):
             return None
         places = {name: axis(new) for name, new in renamed.items()}
@@ -130,7 +130,7 @@ class _Rewriting:
     ) -> tuple[str, list[Let]]:
         """The Let of a page's number, and what it takes to have it."""
         value = maker.let(place.value)
-        meaning = _meaning(maker, value, places)
+        meaning = _value_meaning(maker, value, places)
         if meaning in self.lets:
             self.tables.setdefault(maker.name, None)
             return self.lets[meaning], []
@@ -167,20 +167,20 @@ class _Rewriting:
         return replace(self.module, kernels=tuple(kernels), tensors=tensors)
 
 
-def _meaning(kernel: Kernel, let: Let, places: Mapping[str, Expr]) -> object:
+def _value_meaning(kernel: Kernel, let: Let, places: Mapping[str, Expr]) -> object:
     """What a value is, whatever it is called: equal for values that are made alike. The axes of
     its kernel have other names."""
     match let.expr:
         case Read(tensor=tensor, index=index, guards=(), places=()):
             return tensor, tuple(substitute(expr, places) for expr in index)
         case Check(x=x, rule=rule, size=size, code=code):
-            return rule, size, code, _meaning(kernel, kernel.let(x), places)
+            return rule, size, code, _value_meaning(kernel, kernel.let(x), places)
         case Cast(x=x):
-            return let.dtype, _meaning(kernel, kernel.let(x), places)
+            return let.dtype, _value_meaning(kernel, kernel.let(x), places)
     return kernel.name, let.name
 
 
-def _meeting(there: tuple[Expr, ...], here: tuple[Expr, ...]) -> dict[str, str] | None:
+def _match_axes(there: tuple[Expr, ...], here: tuple[Expr, ...]) -> dict[str, str] | None:
     """The axes of what was stored by the names of those that read it; None where elements do not
     meet one to one."""
     found: dict[str, str] = {}

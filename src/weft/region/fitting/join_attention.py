@@ -60,7 +60,7 @@ def join_attention(module: Module, target: Target) -> Module:
     for chain in module.chains:
         if chain.kind == "attention" and len(chain.kernels) > 2:
             apart = _with_one_result(module, chain) if target.kind is Kind.GPU else module
-            joined = _joined(apart, chain, target)
+            joined = _join_chain(apart, chain, target)
             module = module if joined is apart else joined
     return module
 
@@ -71,14 +71,14 @@ def _with_one_result(module: Module, chain: Chain) -> Module:
     last = next((k for k in module.kernels if k.name == chain.kernels[-1]), None)
     if last is None or len(last.outputs) < 2 or last.params or any(o.base for o in last.outputs):
         return module
-    for chosen in (*last.outputs, *_common(last)):
-        rest = _made_of(last, chosen)
+    for chosen in (*last.outputs, *_outputs_for_all(last)):
+        rest = _map_of_others(last, chosen)
         if rest is not None:
-            return _apart(module, last, live(replace(last, outputs=(chosen,))), rest)
+            return _replace_by_two(module, last, live(replace(last, outputs=(chosen,))), rest)
     return module
 
 
-def _common(kernel: Kernel) -> Iterator[Output]:
+def _outputs_for_all(kernel: Kernel) -> Iterator[Output]:
     """Values that could be stored in the place of all results, the last of them first, narrow ones
     before others."""
     lets = [let for let in reversed(kernel.body) if let.dtype in _RESULTS]
@@ -87,7 +87,7 @@ def _common(kernel: Kernel) -> Iterator[Output]:
             yield Output(f"{kernel.name}_{let.name}", let.name, tuple(map(axis, let.axes)))
 
 
-def _apart(module: Module, whole: Kernel, own: Kernel, rest: Kernel) -> Module:
+def _replace_by_two(module: Module, whole: Kernel, own: Kernel, rest: Kernel) -> Module:
     """The module with two kernels in the place of one."""
     tensors, (chosen,) = dict(module.tensors), own.outputs
     if chosen.tensor not in tensors:
@@ -99,7 +99,7 @@ def _apart(module: Module, whole: Kernel, own: Kernel, rest: Kernel) -> Module:
     return replace(module, kernels=tuple(kernels), tensors=tensors, origin=origin)
 
 
-def _made_of(kernel: Kernel, chosen: Output) -> Kernel | None:
+def _map_of_others(kernel: Kernel, chosen: Output) -> Kernel | None:
     """The map of other results from one that is stored; None where they need more of what the
     kernel sums up."""
     stored = kernel.let(chosen.value)
@@ -117,7 +117,7 @@ def _made_of(kernel: Kernel, chosen: Output) -> Kernel | None:
     )
 
 
-def _joined(module: Module, chain: Chain, target: Target) -> Module:
+def _join_chain(module: Module, chain: Chain, target: Target) -> Module:
     by_name = {kernel.name: kernel for kernel in module.kernels}
     if not set(chain.kernels) <= set(by_name):
         return module
@@ -152,15 +152,15 @@ def _with_stored_sides(module: Module, kernel: Kernel, last: str) -> tuple[Modul
     found = find_attention(kernel)
     if found is None or is_of_few(kernel, found):
         return module, kernel
-    dtype = _narrow(kernel, weight_side(kernel, found)).dtype
+    dtype = _before_widening(kernel, weight_side(kernel, found)).dtype
     columns = (found.depth, found.depth, found.value)
     sides = (*score_sides(kernel, found), value_side(kernel, found))
     for side, inner in zip(sides, columns, strict=True):
-        let = _narrow(kernel, side)
+        let = _before_widening(kernel, side)
         if isinstance(let.expr, Read) or dtype not in (BF16, F16):
             continue
         axes = (*(name for name in let.axes if name not in inner), *inner)
-        made = _stored(kernel, let, dtype, axes, f"{last}_{let.name}")
+        made = _store_narrow(kernel, let, dtype, axes, f"{last}_{let.name}")
         if made is None:
             continue
         own, kernel = made
@@ -177,7 +177,7 @@ def _with_stored_sides(module: Module, kernel: Kernel, last: str) -> tuple[Modul
     return module, kernel
 
 
-def _stored(
+def _store_narrow(
     kernel: Kernel, let: Let, dtype: DType, axes: Sequence[str], tensor: str
 ) -> tuple[Kernel, Kernel] | None:
     """A map that stores a value with 16 bits, and the kernel reading it from there; None where it
@@ -202,7 +202,7 @@ def _stored(
     return live(own), live(replace(kernel, body=tuple(body)))
 
 
-def _narrow(kernel: Kernel, name: str) -> Let:
+def _before_widening(kernel: Kernel, name: str) -> Let:
     """A value, or what it was with 16 bits before it was converted."""
     found = let = kernel.let(name)
     while isinstance(let.expr, Cast):

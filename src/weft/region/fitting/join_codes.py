@@ -45,7 +45,7 @@ from weft.region.ir import (
     ValueExpr,
     operands,
 )
-from weft.region.writing.axes import split
+from weft.region.writing.axes import split_axis
 from weft.target.target import Target
 
 MOST_ROWS: Final = 64
@@ -68,7 +68,7 @@ def join_codes(module: Module, target: Target) -> Module:
         if apart is not None:
             module = apart
     for maker in module.kernels:
-        found = _joined(module, maker)
+        found = _join_maker(module, maker)
         module = module if found is None else found
     return module
 
@@ -110,10 +110,12 @@ def _with_sums_apart(module: Module, kernel: Kernel) -> Module | None:
     ]
     origin = module.origin | {part.name: module.origin.get(kernel.name, ()) for part in parts}
     apart = replace(module, kernels=tuple(kernels), tensors=tensors, origin=origin)
-    return apart if all(_joined(apart, maker) is not None for maker in makers.values()) else None
+    return (
+        apart if all(_join_maker(apart, maker) is not None for maker in makers.values()) else None
+    )
 
 
-def _joined(module: Module, maker: Kernel) -> Module | None:
+def _join_maker(module: Module, maker: Kernel) -> Module | None:
     """The module without a kernel that makes weights; None where it does not, or somebody needs
     them in memory."""
     if not _makes_weights(module, maker):
@@ -183,7 +185,7 @@ def _with_weights(
         read = kernel.let(reads[0].name).expr
         assert isinstance(read, Read)
         kernel = _cut_alike(kernel, read.index[number], there, maker.sizes)
-    made = _inlined(kernel, kernel.let(reads[0].name), maker, output)
+    made = _inline_maker(kernel, kernel.let(reads[0].name), maker, output)
     if made is None:
         return None
     made = live(_by_halves(made))
@@ -206,10 +208,10 @@ def _cut_alike(kernel: Kernel, here: Expr, there: Expr, sizes: Mapping[str, int]
     whole = kernel.sizes[single.name] == math.prod(extents)
     if not whole or digits != [factor for factor, _ in terms]:
         return kernel
-    return split(kernel, single.name, extents)
+    return split_axis(kernel, single.name, extents)
 
 
-def _inlined(kernel: Kernel, read: Let, maker: Kernel, output: Output) -> Kernel | None:
+def _inline_maker(kernel: Kernel, read: Let, maker: Kernel, output: Output) -> Kernel | None:
     """The kernel with what another one computes in the place of a read of it."""
     assert isinstance(read.expr, Read)
     assert kernel.roles is not None
@@ -217,7 +219,7 @@ def _inlined(kernel: Kernel, read: Let, maker: Kernel, output: Output) -> Kernel
         return None
     moved: dict[str, Expr] = {}
     for there, here in zip(output.index, read.expr.index, strict=True):
-        pairs = _meeting(there, here)
+        pairs = _match_axes(there, here)
         if pairs is None or any(moved.setdefault(name, to) is not to for name, to in pairs):
             return None
     moved |= {found.name: constant(0) for found in maker.axes if found.size == 1}
@@ -228,7 +230,7 @@ def _inlined(kernel: Kernel, read: Let, maker: Kernel, output: Output) -> Kernel
     value = inlining.names[output.value]
     body: list[Let] = []
     for let in kernel.body:
-        body += lets if let.name == read.name else [_renamed(let, read.name, value)]
+        body += lets if let.name == read.name else [_rename_operand(let, read.name, value)]
     lhs, rhs = (value if n == read.name else n for n in (kernel.roles.lhs, kernel.roles.rhs))
     labels = {**kernel.labels}
     labels |= {inlining.names[name]: label for name, label in maker.labels.items()}
@@ -236,7 +238,7 @@ def _inlined(kernel: Kernel, read: Let, maker: Kernel, output: Output) -> Kernel
     return replace(kernel, body=tuple(body), roles=roles, labels=labels)
 
 
-def _meeting(there: Expr, here: Expr) -> list[tuple[str, Expr]] | None:
+def _match_axes(there: Expr, here: Expr) -> list[tuple[str, Expr]] | None:
     """What stands for each axis of a stored number in the one that is read; None where these are
     made otherwise."""
     if there.is_constant:
@@ -248,7 +250,7 @@ def _meeting(there: Expr, here: Expr) -> list[tuple[str, Expr]] | None:
     return None if pairs is None else [(new, axis(old)) for old, new in pairs]
 
 
-def _renamed(let: Let, old: str, new: str) -> Let:
+def _rename_operand(let: Let, old: str, new: str) -> Let:
     """A Let that has another operand."""
     if old not in operands(let):
         return let
@@ -320,12 +322,12 @@ def _by_halves(kernel: Kernel) -> Kernel:
     for name in kernel.roles.k:
         step = _grain(kernel, name)
         if 1 < step < kernel.sizes[name]:
-            kernel = split(kernel, name, [kernel.sizes[name] // step, step])
+            kernel = split_axis(kernel, name, [kernel.sizes[name] // step, step])
             kernel = _in_parts(kernel, f"{name}_0", f"{name}_1", step)
-    return _pinned(kernel)
+    return _pin_reads(kernel)
 
 
-def _reads(kernel: Kernel) -> list[tuple[Let, Read]]:
+def _weight_reads(kernel: Kernel) -> list[tuple[Let, Read]]:
     """What weights are read from."""
     assert kernel.roles is not None
     sides = (kernel.roles.lhs, kernel.roles.rhs)
@@ -337,7 +339,7 @@ def _grain(kernel: Kernel, name: str) -> int:
     """The length of parts of an axis, of which each is read whole or not at all; 0 where nothing
     is."""
     found = 0
-    for _, read in _reads(kernel):
+    for _, read in _weight_reads(kernel):
         for guard in kernel.open_guards(read):
             if name not in axes_of(guard.expr):
                 continue
@@ -370,7 +372,7 @@ def _in_parts(kernel: Kernel, outer: str, inner: str, step: int) -> Kernel:
             )  # fmt: skip
             body.append(replace(let, expr=replace(expr, guards=guards)))
             continue
-        compared = _compared(expr, known) if isinstance(expr, Binary) else None
+        compared = _place_and_bound(expr, known) if isinstance(expr, Binary) else None
         number = part(compared[0]) if compared is not None else None
         if compared is None or number is None or compared[1] % step or not isinstance(expr, Binary):
             body.append(let)
@@ -385,7 +387,7 @@ def _in_parts(kernel: Kernel, outer: str, inner: str, step: int) -> Kernel:
     return replace(kernel, body=tuple(body))
 
 
-def _compared(expr: Binary, known: Mapping[str, Let]) -> tuple[Expr, int] | None:
+def _place_and_bound(expr: Binary, known: Mapping[str, Let]) -> tuple[Expr, int] | None:
     """A place and the bound that it is compared with."""
     if expr.fn not in _ORDERED:
         return None
@@ -395,7 +397,7 @@ def _compared(expr: Binary, known: Mapping[str, Let]) -> tuple[Expr, int] | None
     return (place.expr, bound.value) if type(bound.value) is int else None
 
 
-def _pinned(kernel: Kernel) -> Kernel:
+def _pin_reads(kernel: Kernel) -> Kernel:
     """The kernel with reads that are there for one point of an axis alone as reads at that
     point."""
     body: list[Let] = []

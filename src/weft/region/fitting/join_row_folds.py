@@ -217,10 +217,10 @@ def _affine(index: Sequence[Expr]) -> bool:
 
 def _pays(module: Module, rows: Kernel, kernel: Kernel, target: Target) -> bool:
     """Whether the kernel takes less time than a product and the kernel of its rows."""
-    problem = _problem(kernel, module.tensors)
+    problem = _warpgroup_problem(kernel, module.tensors)
     if problem is None:
         return False
-    found = _contraction(problem)
+    found = _contraction_of(problem)
     suiting = [form for form in FORMS if found.suits(form)]
     holding = [form for form in suiting if holds_rows(form, problem.n)]
     if not holding:
@@ -236,7 +236,7 @@ def _pays(module: Module, rows: Kernel, kernel: Kernel, target: Target) -> bool:
     return min(map(together, holding)) / CYCLES_A_SECOND < apart
 
 
-def _contraction(problem: Problem) -> Contraction:
+def _contraction_of(problem: Problem) -> Contraction:
     depth = -(-problem.k * problem.dtype.storage_bytes // 2)
     first, second = problem.grains
     return Contraction(
@@ -258,7 +258,7 @@ def _parts_that_pay(
         if parts is None or any(t.name in module.tensors for t in parts.between):
             continue
         tensors = {**module.tensors, **{tensor.name: tensor for tensor in parts.between}}
-        problem = _problem(parts.product, tensors)
+        problem = _warpgroup_problem(parts.product, tensors)
         if problem is None:
             continue
         seconds = _seconds_of_parts(parts.product, problem, target)
@@ -282,7 +282,7 @@ def product_seconds(
     problem, atom = find_problem(product, tensors), usual_atom(product, "sm90")
     if problem is None or atom is None or not problem.aligned or problem.image is not None:
         return None
-    found = _contraction(problem)
+    found = _contraction_of(problem)
     forms = (form for form in FORMS if found.suits(form))
     return min(cycles(form, found, target, light=light) for form in forms) / CYCLES_A_SECOND
 
@@ -290,7 +290,7 @@ def product_seconds(
 def _seconds_of_parts(kernel: Kernel, problem: Problem, target: Target) -> float:
     """The time of a product that stores numbers of parts of its rows alone. Where groups of warps
     take tiles in turn, one makes them while the other multiplies."""
-    found, each = _contraction(problem), _operations(kernel)
+    found, each = _contraction_of(problem), _operations(kernel)
     width = part_width(kernel)
 
     def time(form: Form) -> float:
@@ -319,7 +319,7 @@ def _operations(kernel: Kernel) -> int:
     return done
 
 
-def _problem(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
+def _warpgroup_problem(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | None:
     """What the matrix units of warpgroups are asked for; None where they cannot hold rows."""
     atom, roles = usual_atom(kernel, "sm90"), kernel.roles
     if atom is None or atom.in_parts or roles is None:

@@ -44,7 +44,7 @@ from weft.region.ir import (
     Tensor,
     Unary,
 )
-from weft.region.writing.axes import split
+from weft.region.writing.axes import split_axis
 
 _POWERS: Final = ("exp", "exp2")
 _LARGEST: Final = 3.4028234663852886e38
@@ -74,7 +74,7 @@ def row_parts(kernel: Kernel, width: int, stem: str) -> RowParts | None:
     if made or not folds:
         return None
     count = kernel.sizes[roles.n[0]] // width
-    return _Parts(split(kernel, roles.n[0], (count, width)), stem).found()
+    return _Parts(split_axis(kernel, roles.n[0], (count, width)), stem).found()
 
 
 def unchecked(let: Let) -> Let:

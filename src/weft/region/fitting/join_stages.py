@@ -34,7 +34,7 @@ from weft.region.ir import (
     Words,
 )
 from weft.region.structure import buffers
-from weft.region.writing.axes import simplified, split
+from weft.region.writing.axes import simplified, split_axis
 from weft.target.target import Kind, Target
 
 T = TypeVar("T")
@@ -86,21 +86,21 @@ def _with_reason(module: Module, maker: Kernel, why: str) -> Module:
 
 def _makers(module: Module, reader: Kernel) -> Sequence[Kernel]:
     """The kernels that nobody but one reads, the last first."""
-    if not _is_plain(reader):
+    if not _is_pointwise(reader):
         return []
     return [
         kernel
         for kernel in reversed(module.kernels)
         if kernel.name != reader.name
         and kernel.outputs[0].tensor in reader.inputs
-        and _is_plain(kernel)
-        and _stores_axes(_spread(kernel, module.tensors), module.tensors)
+        and _is_pointwise(kernel)
+        and _stores_axes(_axes_of_result(kernel, module.tensors), module.tensors)
         and all(_is_private(module, output.tensor, reader) for output in kernel.outputs)
         and not _is_overwritten(module, kernel, reader)
     ]
 
 
-def _is_plain(kernel: Kernel) -> bool:
+def _is_pointwise(kernel: Kernel) -> bool:
     """Whether a kernel computes every point by itself or from a window, from places that are known,
     and reports nothing."""
     if kernel.pattern not in (Pattern.MAP, Pattern.ROW, Pattern.STAGED) or kernel.params:
@@ -135,7 +135,7 @@ def _long(along: Sequence[T], shape: Sequence[int]) -> tuple[T, ...]:
     return tuple(found for found, size in zip(along, shape, strict=True) if size != 1)
 
 
-def _spread(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
+def _axes_of_result(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
     """The kernel with an axis for each axis of its first result, where one goes through several."""
     left = [size for size in tensors[kernel.outputs[0].tensor].shape if size != 1]
     made = kernel
@@ -145,7 +145,7 @@ def _spread(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
             sizes.append(left.pop(0))
         if prod(sizes) != found.size:
             return kernel
-        made = split(made, found.name, sizes) if len(sizes) > 1 else made
+        made = split_axis(made, found.name, sizes) if len(sizes) > 1 else made
     return simplified(made) if not left else kernel
 
 
@@ -169,7 +169,9 @@ def _join_kernels(
     module: Module, maker: Kernel, reader: Kernel, target: Target, most: int
 ) -> Kernel | str:
     """One kernel in the place of two, or why there is none."""
-    kernel = _with_maker(module, *(_spread(part, module.tensors) for part in (maker, reader)))
+    kernel = _with_maker(
+        module, *(_axes_of_result(part, module.tensors) for part in (maker, reader))
+    )
     if len(kernel.stages) > most:
         return f"{reader.name} would have more than {most} stages"
     form = find_staged(kernel)
@@ -199,13 +201,15 @@ def _with_maker(module: Module, maker: Kernel, reader: Kernel) -> Kernel:
         used = {name for let in body for name in let.axes}
         axes = tuple(a for a in maker.axes if not a.reduce or a.name in used)
         made.append(Stage(local, axes, body, output.value))
-    inner = (replace(stage, body=_reading(stage.body, shapes)) for stage in reader.stages)
+    inner = (replace(stage, body=_read_as_locals(stage.body, shapes)) for stage in reader.stages)
     stages = (*maker.stages, *made, *inner)
-    body = _reading(reader.body, shapes)
+    body = _read_as_locals(reader.body, shapes)
     return replace(reader, pattern=Pattern.STAGED, body=body, stages=stages, form=None)
 
 
-def _reading(body: tuple[Let, ...], shapes: Mapping[str, tuple[int, ...]]) -> tuple[Let, ...]:
+def _read_as_locals(
+    body: tuple[Let, ...], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[Let, ...]:
     """Lets that read tensors of these shapes as locals, which have no axes of one element."""
     found = []
     for let in body:

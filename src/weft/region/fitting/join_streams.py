@@ -81,7 +81,7 @@ class _Streams:
         groups: list[list[Kernel]] = []
         for result in results:
             for group in groups:
-                apart = not any(_writes(other) & set(_read(result)) for other in group)
+                apart = not any(_writes(other) & set(_tensors_read(result)) for other in group)
                 if apart and self.stream(makers, [*group, result], wide) is not None:
                     group.append(result)
                     break
@@ -105,7 +105,7 @@ class _Streams:
             for output in kernel.outputs:
                 part = live(replace(kernel, outputs=(output,)))
                 made = output.tensor
-                readers = {k.name for k in self.module.kernels if made in _read(k)}
+                readers = {k.name for k in self.module.kernels if made in _tensors_read(k)}
                 few = all(math.prod(tensors[name].shape) <= _STATE for name in part.inputs)
                 if readers and readers <= names and few and tensors[made].role == "internal":
                     found.append(part)
@@ -124,7 +124,7 @@ class _Streams:
         self, makers: Sequence[Kernel], results: Sequence[Kernel], wide: frozenset[str]
     ) -> Kernel | None:
         """The kernel of some results; None where there is none."""
-        chosen = _behind(makers, results, wide)
+        chosen = _makers_of_results(makers, results, wide)
         kernel = merged([*chosen, *results], wide, Pattern.STREAM)
         if kernel is None:
             return None
@@ -140,7 +140,7 @@ class _Streams:
         if found is None:
             return kernel
         body: list[Let] = []
-        stored = _narrow(kernel, found)
+        stored = _values_of_one_axis(kernel, found)
         for let in kernel.body:
             if let.name in stored:
                 tensor = self.map_of(kernel, let)
@@ -180,7 +180,11 @@ class _Streams:
         """The module with streams in the place of results, and without what nobody reads now."""
         kernels, origin = list(self.module.kernels), dict(self.module.origin)
         for group, stream in zip(groups, streams, strict=True):
-            place = None if stream is None else _place(kernels, group, stream, set(self.tensors))
+            place = (
+                None
+                if stream is None
+                else _stream_position(kernels, group, stream, set(self.tensors))
+            )
             if stream is None or place is None:
                 return self.module
             names = [k.name for k in group]
@@ -206,7 +210,7 @@ def _writes(kernel: Kernel) -> set[str]:
     return {output.tensor for output in kernel.outputs}
 
 
-def _behind(
+def _makers_of_results(
     makers: Sequence[Kernel], results: Sequence[Kernel], wide: frozenset[str]
 ) -> list[Kernel]:
     """The makers of what results are made of, each with nothing but that."""
@@ -250,7 +254,7 @@ def _is_number(let: Let, number: float) -> bool:
     return isinstance(let.expr, Const) and let.expr.value == number
 
 
-def _narrow(kernel: Kernel, found: StreamAxes) -> set[str]:
+def _values_of_one_axis(kernel: Kernel, found: StreamAxes) -> set[str]:
     """Values of rows or of columns alone that are computed of what is read, and that values of
     both are made of."""
     both = {found.row, found.column}
@@ -271,7 +275,7 @@ def _narrow(kernel: Kernel, found: StreamAxes) -> set[str]:
     return narrow
 
 
-def _place(
+def _stream_position(
     kernels: Sequence[Kernel], group: Sequence[Kernel], stream: Kernel, ready: set[str]
 ) -> int | None:
     """Where a stream can stand: in the place of one of its results, after everything that it reads
@@ -299,7 +303,7 @@ def _without_unread(
     """The module with these kernels, but without parts whose results nobody reads any more."""
     left = list(kernels)
     while True:
-        read = {name for kernel in left for name in _read(kernel)}
+        read = {name for kernel in left for name in _tensors_read(kernel)}
         members = [kernel for kernel in left if kernel.name in parts]
         idle = [k for k in members if all(_unread(tensors[n], read) for n in _writes(k))]
         if not idle:
@@ -324,7 +328,7 @@ def _of_read(kernel: Kernel, tensors: Mapping[str, Tensor], read: set[str]) -> K
     return live(replace(kernel, outputs=kept))
 
 
-def _read(kernel: Kernel) -> Iterator[str]:
+def _tensors_read(kernel: Kernel) -> Iterator[str]:
     yield from kernel.inputs
     yield from (output.base for output in kernel.outputs if output.base is not None)
 

@@ -115,7 +115,7 @@ def _go_together(
         if isinstance(let.expr, Reduce | Fold) and len(names & {*let.expr.axes}) == 1:
             return False
     return all(
-        _is_plain(address, names)
+        _is_outside_divisions(address, names)
         and coefficient(address, outer.name) == inner.size * coefficient(address, inner.name)
         for address in _addresses(kernel, tensors, names)
     )
@@ -126,7 +126,7 @@ def _is_of_short_row(let: Let, outer: KernelAxis, inner: KernelAxis) -> bool:
     return outer.name in let.axes and inner.size <= _SHORT and isinstance(let.expr, Read)
 
 
-def _is_plain(address: Expr, names: set[str]) -> bool:
+def _is_outside_divisions(address: Expr, names: set[str]) -> bool:
     """Whether axes of these names stand in an address by themselves, not inside a division."""
     divided = [term for term, _ in address.terms if not isinstance(term, Axis)]
     return not any(names & axes_of(Expr(0, ((term, 1),))) for term in divided)

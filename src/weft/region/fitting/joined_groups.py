@@ -57,7 +57,7 @@ def with_joined_groups(
     """The products of joined groups and what keeps those within a group; None where groups are no
     filters' gradient, have enough channels or cannot be joined."""
     roles = kernel.roles
-    if roles is None or not target.has("wgmma") or not _is_plain(kernel, roles):
+    if roles is None or not target.has("wgmma") or not _is_worthwhile(kernel, roles):
         return None
     for side, across in (("lhs", roles.n), ("rhs", roles.m)):
         board = find_board(kernel, roles, side, tensors)
@@ -140,7 +140,7 @@ def _pad_channels(
     return replace(copy, read=replace(let, expr=replace(let.expr, tensor=copy.tensor.name)))
 
 
-def _is_plain(kernel: Kernel, roles: Roles) -> bool:
+def _is_worthwhile(kernel: Kernel, roles: Roles) -> bool:
     """A sum of products of what is read, over so many of them that it pays."""
     if kernel.pattern is not Pattern.CONV or kernel.params or kernel.stages:
         return False

@@ -26,7 +26,7 @@ from weft.region.ir import (
     Read,
 )
 from weft.region.structure import Names, buffers
-from weft.region.writing.axes import split
+from weft.region.writing.axes import split_axis
 
 Renaming: TypeAlias = dict[str, str]
 """The axes of a part as those of the whole."""
@@ -45,7 +45,9 @@ def _renamings(parts: Sequence[Kernel], handed: frozenset[str]) -> list[Renaming
         reads = [let.expr for let in part.body if isinstance(let.expr, Read)]
         same: Renaming = {}
         for read in reads:
-            if read.tensor in handed and not _meet(read, stored.get(read.tensor), renaming, same):
+            if read.tensor in handed and not _reads_same_place(
+                read, stored.get(read.tensor), renaming, same
+            ):
                 return None
         for axis in part.axes:
             renaming.setdefault(axis.name, f"{axis.name}{number}")
@@ -62,7 +64,7 @@ def _renamings(parts: Sequence[Kernel], handed: frozenset[str]) -> list[Renaming
     return found
 
 
-def _meet(read: Read, stored: Index | None, renaming: Renaming, same: Renaming) -> bool:
+def _reads_same_place(read: Read, stored: Index | None, renaming: Renaming, same: Renaming) -> bool:
     """Whether a read is of the element at the same place; its axes join the renaming, and `same`
     says which axes of what was stored turn out to be others."""
     if stored is None or read.guards or read.places:
@@ -126,7 +128,7 @@ def _cut_part(part: Kernel, here: Expr, there: Expr, sizes: Mapping[str, int]) -
     whole = part.sizes[single.name] == math.prod(extents) and there.constant == 0
     if not whole or digits != [factor for factor, _ in terms]:
         return part
-    return split(part, single.name, extents)
+    return split_axis(part, single.name, extents)
 
 
 def _axes_of_whole(

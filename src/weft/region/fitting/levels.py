@@ -22,7 +22,7 @@ from typing import Final
 
 from weft.foundation.index_expr import axis
 from weft.region.cost import share_inside
-from weft.region.fitting.cutting import needed, reduced
+from weft.region.fitting.cutting import needed, removed_axes
 from weft.region.forms.columns import short_strips, side_by_side
 from weft.region.ir import (
     Check,
@@ -74,7 +74,7 @@ def one_level_each(
     if last == 1:
         return (kernel,), ()
     before = [let for let in _handed_on(kernel, levels) if levels[let.name] < last]
-    tensors = {let.name: _tensor(kernel, let) for let in before}
+    tensors = {let.name: _tensor_for_value(kernel, let) for let in before}
     made, done = [], set[Output]()
     for level in range(1, last):
         outputs = tuple(
@@ -113,7 +113,7 @@ def _is_of(let: Let, level: int, kernel: Kernel, levels: Mapping[str, int]) -> b
 
 def _few_and_long(kernel: Kernel, target: Target) -> bool:
     """Whether rows are longer than a cluster keeps, and too few for all units."""
-    length = math.prod(found.size for found in reduced(kernel))
+    length = math.prod(found.size for found in removed_axes(kernel))
     rows = math.prod(kernel.sizes.values()) // max(1, length)
     return length > _KEPT and 0 < rows <= _ROWS_OF_UNIT * target.limits.units
 
@@ -121,7 +121,7 @@ def _few_and_long(kernel: Kernel, target: Target) -> bool:
 def _long_columns(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
     """Whether so many rows lie side by side that a line of memory is of as many of them, and they
     are long."""
-    gone = {found.name for found in reduced(kernel)}
+    gone = {found.name for found in removed_axes(kernel)}
     if math.prod(kernel.sizes[name] for name in gone) < _LONG_COLUMN:
         return False
     strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
@@ -131,7 +131,7 @@ def _long_columns(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
 def _long_strips(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> bool:
     """Whether rows are strips of lines, and so long that it takes less time to go through whole
     lines of them in more kernels."""
-    gone = {found.name for found in reduced(kernel)}
+    gone = {found.name for found in removed_axes(kernel)}
     if not short_strips(kernel, gone, tensors):
         return False
     length = math.prod(kernel.sizes[name] for name in gone)
@@ -160,10 +160,10 @@ def _can_be_apart(kernel: Kernel) -> bool:
 def _stores_rows(kernel: Kernel) -> bool:
     """Whether some result lives over whole rows."""
     stored = {name for output in kernel.outputs for name in kernel.let(output.value).axes}
-    return any(found.name in stored for found in reduced(kernel))
+    return any(found.name in stored for found in removed_axes(kernel))
 
 
-def _tensor(kernel: Kernel, let: Let) -> Tensor:
+def _tensor_for_value(kernel: Kernel, let: Let) -> Tensor:
     shape = tuple(kernel.sizes[name] for name in let.axes)
     return Tensor(f"{kernel.name}_{let.name}_whole", let.dtype, shape)
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16, F32
-from weft.region.fitting.cutting import Cut, cut_kernel, needed, reduced, reductions
+from weft.region.fitting.cutting import Cut, cut_kernel, needed, reductions, removed_axes
 from weft.region.fitting.joined_axes import with_joined_axes, with_joined_strips
 from weft.region.fitting.levels import one_level_each
 from weft.region.form import Problem
@@ -167,7 +167,7 @@ def _looks_up(kernel: Kernel) -> bool:
 
 
 def _row_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> Cut | None:
-    gone = reduced(kernel)
+    gone = removed_axes(kernel)
     length = math.prod(axis.size for axis in gone)
     rows = math.prod(kernel.sizes.values()) // max(1, length)
     together, width = _rows_of_a_block(kernel, tensors, {axis.name for axis in gone})
@@ -199,7 +199,7 @@ def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:
     columns = summed_columns(kernel, strides)
     if columns is None or pieces_of_columns(kernel, columns) >= _LEAST_PARTS:
         return None
-    size, gone = matrix_bytes(kernel, columns), reduced(kernel)
+    size, gone = matrix_bytes(kernel, columns), removed_axes(kernel)
     rows = math.prod(axis.size for axis in gone)
     wanted = min(size / _STREAM_PART_BYTES, _MOST_PARTS, rows / _LEAST_ROWS)
     if size < _STREAM_BYTES or wanted < _LEAST_PARTS:
@@ -210,7 +210,7 @@ def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:
 
 def _long_row_cut(kernel: Kernel) -> Cut | None:
     """Parts for the threads of a CPU, where large rows are fewer than these may be."""
-    gone = reduced(kernel)
+    gone = removed_axes(kernel)
     names = {axis.name for axis in gone}
     length = math.prod(axis.size for axis in gone)
     rows = math.prod(kernel.sizes.values()) // max(1, length)
@@ -339,7 +339,7 @@ def _outer_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) ->
     if not target.has("wgmma"):
         return _filling_cut(problem, cuts, target)
     forms = [form for form in WINDOW_FORMS if _holds_taps(form, problem)]
-    parts = split_of(_contraction(problem), target, [*cuts], forms)
+    parts = split_of(_contraction_of(problem), target, [*cuts], forms)
     return cuts.get(parts)
 
 
@@ -380,7 +380,7 @@ def _holds_taps(form: Form, problem: Problem) -> bool:
     return extent % PANEL == 0 or PANEL % extent == 0
 
 
-def _contraction(problem: Problem) -> Contraction:
+def _contraction_of(problem: Problem) -> Contraction:
     """A contraction of 16-bit elements that takes as long as a problem, all of its sums whole."""
     first, second = problem.grains
     a = Operand(problem.layouts[0] == "row", first)

@@ -26,7 +26,7 @@ _WORTH: Final = 1 << 12
 
 def with_near_gathers(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
     """The kernel, the axes last that pick from the last dimensions of what it reads."""
-    last = _picking(kernel, tensors)
+    last = _axes_that_pick(kernel, tensors)
     names = list(kernel.sizes)
     if not last or names[-len(last) :] == last:
         return kernel
@@ -38,7 +38,7 @@ def with_near_gathers(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
     return replace(kernel, axes=axes, body=body)
 
 
-def _picking(kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[str]:
+def _axes_that_pick(kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[str]:
     """The axes that pick, in the order of the dimensions; none where the order does not matter."""
     if kernel.pattern is not Pattern.MAP or kernel.opaque is not None or kernel.stages:
         return []

@@ -48,23 +48,23 @@ def with_one_row(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         return kernel
     if len(kernel.outputs) > 1 or math.prod(kernel.sizes.values()) < _WORTH:
         return kernel
-    found = _factors(kernel)
+    found = _sum_and_factors(kernel)
     if found is None or not all(_is_taken(side, found[0], tensors) for side in found[1:]):
         return kernel
-    made = _contraction(kernel, tensors, *found)
+    made = _with_one_row(kernel, tensors, *found)
     atom = usual_atom(made, "sm90") if made is not None else None
     return made if made is not None and atom is not None and atom.word == 1 else kernel
 
 
 def as_one_row(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel | None:
     """A sum of products as a contraction of one row; None where it is none."""
-    found = _factors(kernel) if len(kernel.outputs) == 1 and not kernel.params else None
+    found = _sum_and_factors(kernel) if len(kernel.outputs) == 1 and not kernel.params else None
     if found is None or not isinstance(found[1].expr, Read):
         return None
-    return _contraction(kernel, tensors, *found)
+    return _with_one_row(kernel, tensors, *found)
 
 
-def _factors(kernel: Kernel) -> tuple[Let, Let, Let] | None:
+def _sum_and_factors(kernel: Kernel) -> tuple[Let, Let, Let] | None:
     """The sum, what it reads along nothing else, and what it reads along all other axes."""
     sums = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
     total = sums[0]
@@ -96,11 +96,11 @@ def _is_taken(side: Let, total: Let, tensors: Mapping[str, Tensor]) -> bool:
     return is_aligned(address, 1) and coefficient(address, total.expr.axes[-1]) == 1
 
 
-def _contraction(
+def _with_one_row(
     kernel: Kernel, tensors: Mapping[str, Tensor], total: Let, row: Let, columns: Let
 ) -> Kernel | None:
     """The kernel with an axis of one row; None where a tensor has no place for it."""
-    name = next(free for free in _names() if free not in kernel.sizes)
+    name = next(free for free in _axis_names() if free not in kernel.sizes)
     read, output = row.expr, kernel.outputs[0]
     assert isinstance(read, Read)
     assert isinstance(total.expr, Reduce)
@@ -114,13 +114,13 @@ def _contraction(
         kernel,
         pattern=Pattern.MATMUL,
         axes=(KernelAxis(name, 1, reduce=False), *kernel.axes),
-        body=tuple(_over(body, row.name, name)),
+        body=tuple(_lets_over_axis(body, row.name, name)),
         outputs=(_defer_output(replace(output, index=stored), total),),
         roles=Roles((), (name,), total.axes, total.expr.axes, total.name, row.name, columns.name),
     )
 
 
-def _over(body: list[Let], first: str, name: str) -> Iterator[Let]:
+def _lets_over_axis(body: list[Let], first: str, name: str) -> Iterator[Let]:
     """The Lets, those that depend on the first one over another axis."""
     over = {first}
     for let in body:
@@ -137,7 +137,7 @@ def _defer_output(output: Output, total: Let) -> Output:
     return replace(output, materialize=Materialize.DEFERRED)
 
 
-def _names() -> Iterator[str]:
+def _axis_names() -> Iterator[str]:
     return (f"m{number or ''}" for number in count())
 
 

@@ -103,7 +103,7 @@ def find_phases(kernel: Kernel) -> tuple[Let, tuple[Pair, ...]] | None:
             continue
         if not isinstance(weights.expr, Read) or weights.expr.places or weights.expr.guards:
             continue
-        pairs = tuple(_pairs(kernel, read, outer))
+        pairs = tuple(_find_pairs(kernel, read, outer))
         written = all(
             {p.place for p in pairs} <= {*kernel.let(o.value).axes} for o in kernel.outputs
         )
@@ -112,7 +112,7 @@ def find_phases(kernel: Kernel) -> tuple[Let, tuple[Pair, ...]] | None:
     return None
 
 
-def _pairs(kernel: Kernel, read: Read, outer: Sequence[str]) -> Iterator[Pair]:
+def _find_pairs(kernel: Kernel, read: Read, outer: Sequence[str]) -> Iterator[Pair]:
     """The pairs of a read, in the order of places; each axis is in one at most."""
     assert kernel.roles is not None
     seen: set[str] = set()
@@ -124,13 +124,13 @@ def _pairs(kernel: Kernel, read: Read, outer: Sequence[str]) -> Iterator[Pair]:
             taps = [name for name in names if name in kernel.roles.k]
             if place not in names or len(taps) > 1 or {place, *taps} & seen:
                 continue
-            pair = _pair(kernel, read, place, next(iter(taps), ""), term.divisor)
+            pair = _find_pair(kernel, read, place, next(iter(taps), ""), term.divisor)
             if pair is not None:
                 seen |= {place, *taps}
                 yield pair
 
 
-def _pair(kernel: Kernel, read: Read, place: str, tap: str, step: int) -> Pair | None:
+def _find_pair(kernel: Kernel, read: Read, place: str, tap: str, step: int) -> Pair | None:
     """The pair, if the taps that a remainder of the place meets have one remainder at most."""
     if kernel.sizes[place] < step:
         return None

@@ -59,7 +59,7 @@ def with_phases_at_once(
     read = weights.expr
     assert isinstance(read, Read)
     address = linear(read.index, row_major(tensors[read.tensor].shape))
-    steps = [_step(kernel, pair, address) for pair in pairs]
+    steps = [_pair_step(kernel, pair, address) for pair in pairs]
     known = tuple(step for step in steps if step is not None)
     if len(known) < len(steps) or roles.lhs == weights.name or _counts(kernel, roles):
         return None
@@ -106,7 +106,7 @@ class _Step:
         }
 
 
-def _step(kernel: Kernel, pair: Pair, address: Expr) -> _Step | None:
+def _pair_step(kernel: Kernel, pair: Pair, address: Expr) -> _Step | None:
     """The phases of a pair; None where places of a phase are no steps of one kind, or some phase
     has no tap. Where all phases have one, they are in the order of the weights in memory."""
     sizes, step = kernel.sizes, pair.step
@@ -162,7 +162,7 @@ def _together(taken: Phases, steps: tuple[_Step, ...]) -> Kernel:
             summed = tuple(name for name in found.expr.axes if name not in alone)
             found = replace(found, expr=replace(found.expr, axes=summed))
         body.append(found)
-    met = _used_axes(body[_place(body, kernel.roles.lhs)])
+    met = _used_axes(body[_let_position(body, kernel.roles.lhs)])
     # An image that does not depend on the phase is multiplied with the filters of all of them.
     batch = tuple(step.phase for step in steps if step.phase in met)
     columns = tuple(step.phase for step in steps if step.phase not in met)
@@ -176,7 +176,7 @@ def _together(taken: Phases, steps: tuple[_Step, ...]) -> Kernel:
     return replace(made, body=lets, roles=roles, outputs=taken.placed_outputs(made, places))
 
 
-def _place(body: Sequence[Let], name: str) -> int:
+def _let_position(body: Sequence[Let], name: str) -> int:
     return next(number for number, let in enumerate(body) if let.name == name)
 
 

@@ -56,7 +56,7 @@ def _mixed_then_divided(
     which are the last of them."""
     match let.expr:
         case Binary(fn="div", lhs=lhs, rhs=rhs):
-            pairs = [(lhs, _source(lets, rhs).name == total.name)]
+            pairs = [(lhs, _skip_casts(lets, rhs).name == total.name)]
         case Binary(fn="mul", lhs=lhs, rhs=rhs):
             pairs = [(lhs, _inverts(lets, rhs, total)), (rhs, _inverts(lets, lhs, total))]
         case _:
@@ -70,14 +70,14 @@ def _mixed_then_divided(
 
 def _inverts(lets: Mapping[str, Let], name: str, total: Let) -> bool:
     """Whether a value is 1 over a sum."""
-    expr = _source(lets, name).expr
+    expr = _skip_casts(lets, name).expr
     if not isinstance(expr, Binary) or expr.fn != "div":
         return False
     one = lets[expr.lhs].expr
-    return _source(lets, expr.rhs).name == total.name and one == Const(1.0)
+    return _skip_casts(lets, expr.rhs).name == total.name and one == Const(1.0)
 
 
-def _source(lets: Mapping[str, Let], name: str) -> Let:
+def _skip_casts(lets: Mapping[str, Let], name: str) -> Let:
     """What a value was before it was converted."""
     let = lets[name]
     while isinstance(let.expr, Cast) and _keeps_range(lets, let):
@@ -143,7 +143,7 @@ class _Divided:
             names = whole | ({self.power: share.name} if let.name in weights else {})
             body.append(replace(let, expr=_rename_value(let, names)))
         outputs = tuple(_rename_output(output, whole) for output in self.kernel.outputs)
-        return live(replace(self.kernel, body=_in_order(body), outputs=outputs))
+        return live(replace(self.kernel, body=_order_lets(body), outputs=outputs))
 
     def weights(self) -> tuple[str, ...]:
         """The Lets from the product with values to the powers, but for these."""
@@ -154,11 +154,11 @@ class _Divided:
         power = self.lets[self.power]
         for name in (product.expr.lhs, product.expr.rhs):
             if share_of(self.lets, name, power.expr, self.power) == self.power:
-                return (product.name, *_between(self.lets, name, self.power))
+                return (product.name, *_lets_between(self.lets, name, self.power))
         return ()
 
 
-def _between(lets: Mapping[str, Let], name: str, goal: str) -> Iterator[str]:
+def _lets_between(lets: Mapping[str, Let], name: str, goal: str) -> Iterator[str]:
     """The Lets from a value to another one that it is made of, the last one left out."""
     while name != goal:
         yield name
@@ -175,7 +175,7 @@ def _rename_output(output: Output, names: Mapping[str, str]) -> Output:
     return replace(output, value=names.get(output.value, output.value))
 
 
-def _in_order(body: list[Let]) -> tuple[Let, ...]:
+def _order_lets(body: list[Let]) -> tuple[Let, ...]:
     """Lets after what they are made of, otherwise in their order."""
     lets, done = {let.name: let for let in body}, dict[str, Let]()
     stack = [let.name for let in reversed(body)]

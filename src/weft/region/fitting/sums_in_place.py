@@ -48,7 +48,7 @@ def _pick_parts(total: Kernel, kernel: Kernel, between: Mapping[str, Tensor]) ->
     plain = [expr.single_axis for expr in output.index]
     if output.value != last.name or output.base or None in plain or summed.fn != "sum":
         return None
-    reads = [let for let in kernel.body if _reads(let, output.tensor)]
+    reads = [let for let in kernel.body if _reads_tensor(let, output.tensor)]
     if kernel.pattern is not Pattern.MAP or kernel.params or len(reads) != 1:
         return None
     if output.tensor not in between:
@@ -77,5 +77,5 @@ def _pick_parts(total: Kernel, kernel: Kernel, between: Mapping[str, Tensor]) ->
     return replace(kernel, pattern=Pattern.ROW, axes=(*kernel.axes, *gone), body=body)
 
 
-def _reads(let: Let, tensor: str) -> bool:
+def _reads_tensor(let: Let, tensor: str) -> bool:
     return isinstance(let.expr, Read) and let.expr.tensor == tensor

@@ -54,7 +54,7 @@ def _read_known(kernel: Kernel, let: Let, constants: Constants) -> Let:
     read = let.expr
     if not isinstance(read, Read):
         return let
-    found = {p.param: _places(kernel, p.value, p.size, constants) for p in read.places}
+    found = {p.param: _constant_place(kernel, p.value, p.size, constants) for p in read.places}
     known = {name: expr for name, expr in found.items() if expr is not None}
     if not known:
         return let
@@ -63,7 +63,7 @@ def _read_known(kernel: Kernel, let: Let, constants: Constants) -> Let:
     return replace(let, expr=replace(read, index=index, places=left))
 
 
-def _places(kernel: Kernel, value: str, size: int, constants: Constants) -> Expr | None:
+def _constant_place(kernel: Kernel, value: str, size: int, constants: Constants) -> Expr | None:
     """The expression of a value that is read from a constant; None where there is none."""
     let = kernel.let(value)
     if isinstance(let.expr, Check):
@@ -135,7 +135,7 @@ def _in_place(kernel: Kernel, name: str, copy: Kernel) -> Kernel | None:
         return None
     moved: dict[str, Expr] = {n: constant(0) for n, size in copy.sizes.items() if size == 1}
     for stored, read in zip(copy.outputs[0].index, let.expr.index, strict=True):
-        found = _digits(stored, copy.sizes, read, kernel.sizes)
+        found = _axes_by_weight(stored, copy.sizes, read, kernel.sizes)
         if found is None:
             return None
         moved |= found
@@ -146,7 +146,7 @@ def _in_place(kernel: Kernel, name: str, copy: Kernel) -> Kernel | None:
     return replace(kernel, body=tuple(direct if x.name == name else x for x in kernel.body))
 
 
-def _digits(
+def _axes_by_weight(
     stored: Expr, own: Mapping[str, int], read: Expr, sizes: Mapping[str, int]
 ) -> dict[str, Expr] | None:
     """The axes of a stored index by those of one that is read: digits of the same weight."""

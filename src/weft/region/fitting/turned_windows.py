@@ -68,7 +68,7 @@ class Turned(NamedTuple):
 
 def with_turned_windows(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Turned | None:
     """The two kernels in the place of one; None where operands lie like results."""
-    crossing = _crossing(kernel, tensors)
+    crossing = _find_crossing(kernel, tensors)
     if crossing is None:
         return None
     (output,) = kernel.outputs
@@ -156,7 +156,7 @@ def _joined(total: Let, names: Sequence[str], taken: set[str]) -> Iterator[Let]:
         left = made
 
 
-def _crossing(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Crossing | None:
+def _find_crossing(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Crossing | None:
     """The axis that results lie along, and the one that all operands do."""
     if kernel.pattern is not Pattern.ROW or len(kernel.outputs) != 1 or kernel.params:
         return None

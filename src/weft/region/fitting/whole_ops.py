@@ -86,9 +86,9 @@ def whole_in_parts(
         case OuterRows():
             return with_spans(kernel, call, call.op)
         case Order() if goes_by_digits(call.op):
-            return _order(kernel, call, call.op, tensors[call.inputs[0]].dtype)
+            return _split_order(kernel, call, call.op, tensors[call.inputs[0]].dtype)
         case Running() if _goes_in_parts(call.op):
-            return _running(kernel, call, call.op, tensors[call.inputs[0]].dtype)
+            return _split_running(kernel, call, call.op, tensors[call.inputs[0]].dtype)
         case Scatter() if is_worth_sorting(call.op, tensors[call.inputs[0]]):
             here = (kernel,) if together is None else together
             return _scatter(kernel, call, call.op, here, is_onto_zeros=call.inputs[0] in zeros)
@@ -147,7 +147,7 @@ class _Sort:
         return [(low, min(bits, self.key_bits - low)) for low in range(0, self.key_bits, bits)]
 
 
-def _order(kernel: Kernel, call: OpaqueCall, op: Order, dtype: DType) -> Parts:
+def _split_order(kernel: Kernel, call: OpaqueCall, op: Order, dtype: DType) -> Parts:
     # What a CPU would sort in, a GPU does not need.
     (result,) = (o for o, n in zip(kernel.outputs, call.results, strict=True) if n == 0)
     sort = _Sort(op.outer, op.length, dtype.bits, op.descending, op.count)
@@ -248,7 +248,7 @@ def _goes_in_parts(op: Running) -> bool:
     return op.length > _LONG_COLUMN and 0 < op.outer * op.width <= _FEW_COLUMNS
 
 
-def _running(kernel: Kernel, call: OpaqueCall, op: Running, dtype: DType) -> Parts:
+def _split_running(kernel: Kernel, call: OpaqueCall, op: Running, dtype: DType) -> Parts:
     chunk, columns = _CHUNK, op.outer * op.width
     while columns * -(-op.length // chunk) > _MOST_PARTS:
         chunk *= 2

@@ -41,7 +41,7 @@ def find_attention(kernel: Kernel) -> AttentionParts | None:
     for pair in ((scores, "sum"), (top, "max"), (total, "sum"), (mixed, "sum")):
         if not isinstance(pair[0].expr, Reduce) or pair[0].expr.fn != pair[1]:
             return None
-    axes = _axes(scores, top, mixed)
+    axes = _attention_axes(scores, top, mixed)
     if axes is None or scores.dtype not in (F32, F64) or len({r.dtype for r in reductions}) > 1:
         return None
     x = top.expr.value if isinstance(top.expr, Reduce) else ""
@@ -56,7 +56,7 @@ def find_attention(kernel: Kernel) -> AttentionParts | None:
 _Axes: TypeAlias = tuple[tuple[str, ...], str, str, tuple[str, ...], tuple[str, ...]]
 
 
-def _axes(scores: Let, top: Let, mixed: Let) -> _Axes | None:
+def _attention_axes(scores: Let, top: Let, mixed: Let) -> _Axes | None:
     """Batch, query, key, depth and value axes; one query axis and one key axis."""
     depth = scores.expr.axes if isinstance(scores.expr, Reduce) else ()
     keys = top.expr.axes if isinstance(top.expr, Reduce) else ()

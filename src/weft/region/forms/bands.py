@@ -109,7 +109,7 @@ def _peel(lets: Mapping[str, Let], found: Logits) -> Peeled:
         if hidden is None:
             break
         value, band = hidden[0], band & hidden[1]
-    scale = _scale(lets, value, found.scores)
+    scale = _scale_of_scores(lets, value, found.scores)
     return Peeled(found.scores, scale, band) if scale is not None else Peeled(value, 1.0, band)
 
 
@@ -159,7 +159,7 @@ def _mask(lets: Mapping[str, Let], name: str, found: Logits) -> Band | None:
     return None if inside is None else inside & hidden[1]
 
 
-def _scale(lets: Mapping[str, Let], name: str, scores: str) -> float | None:
+def _scale_of_scores(lets: Mapping[str, Let], name: str, scores: str) -> float | None:
     """The positive c for which a value is the scores times c."""
     if name == scores:
         return 1.0
@@ -191,7 +191,7 @@ def _band(lets: Mapping[str, Let], pred: str, found: Logits) -> Band | None:
     if not isinstance(expr, Binary) or expr.fn not in ("le", "lt", "ge", "gt"):
         return None
     names = (expr.lhs, expr.rhs) if expr.fn in ("le", "lt") else (expr.rhs, expr.lhs)
-    small, large = (_index(lets, name) for name in names)
+    small, large = (_index_of_axes(lets, name) for name in names)
     if small is None or large is None:
         return _end(lets, *names, found, inclusive=expr.fn in ("le", "ge"))
     strict = int(expr.fn in ("lt", "gt"))
@@ -207,13 +207,13 @@ def _hull(lets: Mapping[str, Let], expr: Binary, found: Logits) -> Band | None:
     rest = lets[expr.rhs].expr
     if not isinstance(rest, Binary) or rest.fn != "and":
         return None
-    ranges = [_range(lets, name, found) for name in (rest.lhs, expr.lhs)]
+    ranges = [_range_of_keys(lets, name, found) for name in (rest.lhs, expr.lhs)]
     if ranges[0] is None or ranges[1] is None:
         return None
     return Band(hulls=(Hull(*ranges[0], *ranges[1], rest.rhs),))
 
 
-def _range(lets: Mapping[str, Let], name: str, found: Logits) -> tuple[str, str] | None:
+def _range_of_keys(lets: Mapping[str, Let], name: str, found: Logits) -> tuple[str, str] | None:
     """The numbers of a tile of queries between which a condition has keys."""
     both = lets[name].expr
     if not isinstance(both, Binary) or both.fn != "and":
@@ -265,7 +265,7 @@ def _before_widening(lets: Mapping[str, Let], name: str) -> Let | None:
     return let
 
 
-def _index(lets: Mapping[str, Let], name: str) -> Expr | None:
+def _index_of_axes(lets: Mapping[str, Let], name: str) -> Expr | None:
     """An integer that is an expression of axes."""
     match lets[name].expr:
         case AxisIndex(expr=expr):
@@ -273,7 +273,7 @@ def _index(lets: Mapping[str, Let], name: str) -> Expr | None:
         case Const(value=value) if isinstance(value, int):
             return constant(value)
         case Binary(fn="add" | "sub" as fn, lhs=lhs, rhs=rhs):
-            sides = (_index(lets, lhs), _index(lets, rhs))
+            sides = (_index_of_axes(lets, lhs), _index_of_axes(lets, rhs))
             if sides[0] is None or sides[1] is None:
                 return None
             return sides[0] + sides[1] if fn == "add" else sides[0] - sides[1]

@@ -37,9 +37,9 @@ def find_chance(lets: Mapping[str, Let], name: str) -> Chance | None:
     if not isinstance(expr, Binary) or expr.fn not in _TURNED:
         return None
     fn, x, y = expr.fn, expr.lhs, expr.rhs
-    if _number(lets, x) is not None:
+    if _known_number(lets, x) is not None:
         fn, x, y = _TURNED[fn], y, x
-    bound, found = _number(lets, y), _find_scaled(lets, x)
+    bound, found = _known_number(lets, y), _find_scaled(lets, x)
     if bound is None or found is None or not math.isfinite(bound):
         return None
     words, shift, scale = found
@@ -79,7 +79,7 @@ def _find_scaled(lets: Mapping[str, Let], name: str) -> tuple[str, int, float] |
         return None
     lhs, rhs = product.expr.lhs, product.expr.rhs
     for x, y in ((lhs, rhs), (rhs, lhs)):
-        scale, cast = _number(lets, y), lets[x]
+        scale, cast = _known_number(lets, y), lets[x]
         if scale is None or not isinstance(cast.expr, Cast) or cast.dtype is not F32:
             continue
         found = _find_shifted(lets, cast.expr.x)
@@ -94,13 +94,13 @@ def _find_shifted(lets: Mapping[str, Let], name: str) -> tuple[str, int] | None:
     let = lets[name]
     if not isinstance(let.expr, Binary) or let.expr.fn != "shift_right" or let.dtype is not UI32:
         return None
-    shift = _number(lets, let.expr.rhs)
+    shift = _known_number(lets, let.expr.rhs)
     if not isinstance(lets[let.expr.lhs].expr, Words) or shift is None:
         return None
     return (let.expr.lhs, int(shift)) if _WORD - F32.precision <= shift < _WORD else None
 
 
-def _number(lets: Mapping[str, Let], name: str) -> float | int | None:
+def _known_number(lets: Mapping[str, Let], name: str) -> float | int | None:
     expr = lets[name].expr
     if not isinstance(expr, Const) or not isinstance(expr.value, int | float):
         return None

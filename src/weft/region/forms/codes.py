@@ -97,7 +97,7 @@ def find_codes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Codes | None:
     rows, columns = (roles.n, roles.m) if is_lhs else (roles.m, roles.n)
     address = linear(read.index, row_major(tensors[read.tensor].shape))
     names = (weight, other.name, roles.batch, rows, columns)
-    return next(_ways(kernel, tensors, names, address), None)
+    return next(_ways_to_take_runs(kernel, tensors, names, address), None)
 
 
 def _is_one_product(kernel: Kernel, roles: Roles) -> bool:
@@ -119,7 +119,7 @@ def made_of(kernel: Kernel, name: str) -> list[Let]:
     return list(found.values())
 
 
-def _ways(
+def _ways_to_take_runs(
     kernel: Kernel,
     tensors: Mapping[str, Tensor],
     names: tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]],
@@ -135,13 +135,13 @@ def _ways(
     reads = [let for let in lets if isinstance(let.expr, Read)]
     if any(not {*let.axes} <= allowed for let in lets) or not _is_affine(address):
         return
-    places = {let.name: _address(let, tensors) for let in reads}
+    places = {let.name: _address_of_let(let, tensors) for let in reads}
     if any(isinstance(r.expr, Read) and r.expr.places for r in reads):
         return
     if not all(_is_affine(place) for place in places.values()):
         return
     k = [name for name in kernel.roles.k if kernel.sizes[name] > 1]
-    run = _run(kernel, k, places.values())
+    run = _run_axis(kernel, k, places.values())
     if run is None:
         return
     along = [let for let in reads if run in axes_of(places[let.name])]
@@ -166,7 +166,7 @@ def _ways(
                 yield found
 
 
-def _address(let: Let, tensors: Mapping[str, Tensor]) -> Expr:
+def _address_of_let(let: Let, tensors: Mapping[str, Tensor]) -> Expr:
     assert isinstance(let.expr, Read)
     return linear(let.expr.index, row_major(tensors[let.expr.tensor].shape))
 
@@ -175,7 +175,7 @@ def _is_affine(address: Expr) -> bool:
     return all(isinstance(term, Axis) for term, _ in address.terms)
 
 
-def _run(kernel: Kernel, k: Sequence[str], places: Iterable[Expr]) -> str | None:
+def _run_axis(kernel: Kernel, k: Sequence[str], places: Iterable[Expr]) -> str | None:
     """The axis along which neighbouring codes are neighbours in memory: that of the read that has
     most elements."""
 
@@ -206,7 +206,7 @@ def _order_numbers(
     step = {name: coefficient(address, name) for name in (*inner, run)}
     spans = [range(kernel.sizes[name]) for name in inner]
     points = sorted(
-        (_place(inner, place, step) + step[run] * code, place, code)
+        (_offset_of_place(inner, place, step) + step[run] * code, place, code)
         for place in product(*spans)
         for code in range(count)
     )
@@ -226,7 +226,7 @@ def _order_numbers(
     return found if found.runs(kernel.sizes) % LANES == 0 else None
 
 
-def _place(names: Sequence[str], place: Sequence[int], step: Mapping[str, int]) -> int:
+def _offset_of_place(names: Sequence[str], place: Sequence[int], step: Mapping[str, int]) -> int:
     return sum(step[name] * at for name, at in zip(names, place, strict=True))
 
 

@@ -170,7 +170,7 @@ def find_groups(kernel: Kernel, problem: Problem | None) -> Groups | None:
         tuple(axis.dilation or 1 for axis in moved),
     )
     whole = found.images * math.prod(found.places) == rows
-    return found if whole and _fits(found) else None
+    return found if whole and _fits_template(found) else None
 
 
 def _stores_sums(kernel: Kernel) -> bool:
@@ -179,7 +179,7 @@ def _stores_sums(kernel: Kernel) -> bool:
     return all({*kernel.let(output.value).axes} == sums for output in kernel.outputs)
 
 
-def _fits(found: Groups) -> bool:
+def _fits_template(found: Groups) -> bool:
     if not 1 < found.channels <= _MOST_CHANNELS or found.turns > _MOST_STEPS:
         return False
     if found.groups < 2 or found.columns // found.warp_columns > MOST_WARPS:

@@ -53,7 +53,7 @@ class OverlappingRows:
 
     def moves_along_columns(self) -> bool:
         """Whether windows move along the columns too."""
-        every = [steps_of(expr) for let in self.streams for expr in _index(let)]
+        every = [steps_of(expr) for let in self.streams for expr in _index_of_read(let)]
         return any(self.columns in steps and set(self.reduced) & {*steps} for steps in every)
 
 
@@ -69,13 +69,13 @@ def overlapping_rows(kernel: Kernel) -> OverlappingRows | None:
     ordered = tuple(axis.name for axis in kernel.axes if axis.name in reduced)
     for columns in reversed(kept):
         others = [name for name in kept if name != columns]
-        found = _along(kernel, (*others, columns), ordered)
+        found = _rows_side_by_side(kernel, (*others, columns), ordered)
         if found is not None:
             return found
     return None
 
 
-def _along(
+def _rows_side_by_side(
     kernel: Kernel, kept: tuple[str, ...], reduced: tuple[str, ...]
 ) -> OverlappingRows | None:
     """Rows side by side along the last of the kept axes; None where they do not lie so, or do not
@@ -87,38 +87,42 @@ def _along(
     side_by_side = [let for let in streams if kept[-1] in let.axes]
     if not side_by_side or not all(_is_along(kernel, let, kept[-1]) for let in side_by_side):
         return None
-    pairs = _pairs(kernel, streams, kept, reduced)
+    pairs = _overlap_pairs(kernel, streams, kept, reduced)
     return OverlappingRows(kept, reduced, pairs, tuple(streams), tuple(shared)) if pairs else None
 
 
 def _is_along(kernel: Kernel, let: Let, columns: str) -> bool:
     """Whether neighbours along the columns are neighbours in memory. Where windows move along them,
     these are the shorter of the two."""
-    *others, last = _index(let)
+    *others, last = _index_of_read(let)
     if is_gather(let) or coefficient(last, columns) != 1:
         return False
     longer = any(kernel.sizes[name] > kernel.sizes[columns] for name in steps_of(last))
     return not longer and not any(columns in steps_of(other) for other in others)
 
 
-def _index(let: Let) -> Sequence[Expr]:
+def _index_of_read(let: Let) -> Sequence[Expr]:
     assert isinstance(let.expr, Read)
     return let.expr.index or (Expr(0, ()),)
 
 
-def _pairs(
+def _overlap_pairs(
     kernel: Kernel, streams: Sequence[Let], kept: Sequence[str], reduced: Sequence[str]
 ) -> tuple[Overlap, ...]:
     found: dict[str, Overlap] = {}
-    for steps in [steps_of(expr) for let in streams if not is_gather(let) for expr in _index(let)]:
+    for steps in [
+        steps_of(expr) for let in streams if not is_gather(let) for expr in _index_of_read(let)
+    ]:
         for name in kept[:-1]:
             for other in reduced:
-                if {name, other} <= {*steps} and _meet(kernel, steps, Overlap(name, other)):
+                if {name, other} <= {*steps} and _windows_overlap(
+                    kernel, steps, Overlap(name, other)
+                ):
                     found.setdefault(other, Overlap(name, other))
     return tuple(sorted(found.values(), key=lambda pair: -kept.index(pair.kept)))
 
 
-def _meet(kernel: Kernel, steps: Mapping[str, int], pair: Overlap) -> bool:
+def _windows_overlap(kernel: Kernel, steps: Mapping[str, int], pair: Overlap) -> bool:
     """Whether the windows of neighbours have places in common."""
     sizes = kernel.sizes
     if min(sizes[pair.kept], sizes[pair.reduced]) < 2:

@@ -47,7 +47,7 @@ def find_pages(kernel: Kernel, let: Let, key: str) -> Paged | None:
     table = kernel.let(read.places[0].value).expr
     if not isinstance(table, Read) or table.places or kernel.open_guards(table):
         return None
-    sizes = {size for expr in read.index for size in _sizes(expr, key)}
+    sizes = {size for expr in read.index for size in _page_sizes(expr, key)}
     if len(sizes) != 1:
         return None
     (size,) = sizes
@@ -72,7 +72,7 @@ def find_pages(kernel: Kernel, let: Let, key: str) -> Paged | None:
     return Paged(read.places[0].value, size, dims[0], tuple(found), whole)
 
 
-def _sizes(expr: Expr, key: str) -> set[int]:
+def _page_sizes(expr: Expr, key: str) -> set[int]:
     """What the axis of keys is divided by."""
     divided = [term for term, _ in expr.terms if isinstance(term, FloorDiv)]
     return {term.divisor for term in divided if term.value is axis(key)}

@@ -32,7 +32,7 @@ def find_problem(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Problem | Non
     plain = _matrices(kernel, roles, strides)
     if plain is not None and _is_one_matrix(kernel, roles, plain):
         return plain
-    return _windows(kernel, roles, strides, tensors) or plain
+    return _image_problem(kernel, roles, strides, tensors) or plain
 
 
 def _is_one_matrix(kernel: Kernel, roles: Roles, problem: Problem) -> bool:
@@ -45,13 +45,15 @@ def _is_one_matrix(kernel: Kernel, roles: Roles, problem: Problem) -> bool:
 def _matrices(kernel: Kernel, roles: Roles, strides: Strides) -> Problem | None:
     """The problem of two operands that are read as they lie."""
     sides = [kernel.let(roles.lhs), kernel.let(roles.rhs)]
-    found = [address for let in sides if (address := _address(kernel, let, strides)) is not None]
+    found = [
+        address for let in sides if (address := _address_of_side(kernel, let, strides)) is not None
+    ]
     if len(found) < len(sides):
         return None
-    return _problem(kernel, roles, strides, found, (found[:1], found[1:], found), None)
+    return _make_problem(kernel, roles, strides, found, (found[:1], found[1:], found), None)
 
 
-def _windows(
+def _image_problem(
     kernel: Kernel, roles: Roles, strides: Strides, tensors: Mapping[str, Tensor]
 ) -> Problem | None:
     """The problem of an image and a matrix."""
@@ -63,7 +65,7 @@ def _windows(
     read, filters = sides[number].expr, sides[1 - number].expr
     if not isinstance(read, Read) or not isinstance(filters, Read):
         return None
-    if not {*kernel.open_guards(filters)} <= _ends(kernel, read, image):
+    if not {*kernel.open_guards(filters)} <= _phase_guards(kernel, read, image):
         return None
     other = linear(filters.index, strides[filters.tensor])
     own = linear(read.index, strides[read.tensor])
@@ -72,7 +74,7 @@ def _windows(
     # that are summed over are met one by one, in any order.
     runs: list[list[Expr]] = [[], [], [] if image.is_summed else [other]]
     runs[1 - number] = [other]
-    problem = _problem(kernel, roles, strides, found, runs, image)
+    problem = _make_problem(kernel, roles, strides, found, runs, image)
     if any(axis.phase is not None for axis in image.moved):
         problem = replace(problem, k=_mean_depth(kernel, image))
     whole = kernel.sizes[image.channels] * problem.dtype.storage_bytes % ROW == 0
@@ -82,7 +84,7 @@ def _windows(
     return problem if image.is_summed else _of_filters(kernel, roles, image, problem)
 
 
-def _ends(kernel: Kernel, read: Read, image: Image) -> set[Guard]:
+def _phase_guards(kernel: Kernel, read: Read, image: Image) -> set[Guard]:
     """The guards that end the windows of some phases of an image before others."""
     pairs = [{axis.tap, axis.phase.axis} for axis in image.moved if axis.phase is not None]
     return {guard for guard in kernel.open_guards(read) if axes_of(guard.expr) in pairs}
@@ -136,7 +138,7 @@ def image_of(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Image | None:
     return None
 
 
-def _problem(
+def _make_problem(
     kernel: Kernel,
     roles: Roles,
     strides: Strides,
@@ -146,9 +148,9 @@ def _problem(
 ) -> Problem:
     """`runs` are the addresses along which rows, columns and contracted axes must act as one."""
     along = image is None or (image.is_summed and image.side == "lhs")
-    axes, scattered = _axes(kernel, roles, strides, runs, along=along)
+    axes, scattered = _matrix_axes(kernel, roles, strides, runs, along=along)
     sides, sizes = [kernel.let(roles.lhs), kernel.let(roles.rhs)], kernel.sizes
-    batch, m, n, k = (math.prod(sizes[a] for a in names) for names in _groups(axes, roles))
+    batch, m, n, k = (math.prod(sizes[a] for a in names) for names in _axis_groups(axes, roles))
     contiguous = [_runs_along(address, roles.k, sizes) for address in found]
     if image is not None:
         contiguous[("lhs", "rhs").index(image.side)] = image.is_summed
@@ -160,11 +162,11 @@ def _problem(
     return Problem(batch, m, n, k, sides[0].dtype, layouts, aligned, grains, axes, image, scattered)
 
 
-def _groups(axes: MatrixAxes, roles: Roles) -> tuple[tuple[str, ...], ...]:
+def _axis_groups(axes: MatrixAxes, roles: Roles) -> tuple[tuple[str, ...], ...]:
     return axes.batch, axes.m, axes.n, roles.k
 
 
-def _axes(
+def _matrix_axes(
     kernel: Kernel,
     roles: Roles,
     strides: Strides,
@@ -176,10 +178,10 @@ def _axes(
     whether rows, which go `along` the places of an image, act as one in the operands only."""
     sizes = kernel.sizes
     order = {axis.name: number for number, axis in enumerate(kernel.axes)}
-    others = _beside(kernel, roles, strides)
+    others = _other_addresses(kernel, roles, strides)
     m, n, k = (sorted(names, key=order.__getitem__) for names in (roles.m, roles.n, roles.k))
     outer_m, rows = longest_run(m, [*runs[0], *others], sizes)
-    beside = _beside(kernel, roles, strides, numbers=False)
+    beside = _other_addresses(kernel, roles, strides, numbers=False)
     outer_n, columns = longest_run(n, [*runs[1], *beside], sizes)
     scattered = any(sizes[name] > 1 for name in outer_m) and along and _scatters(kernel, strides)
     if scattered:
@@ -205,7 +207,9 @@ def _scatters(kernel: Kernel, strides: Strides) -> bool:
     return not beside and all(coefficient(address, last) == 1 for address in found)
 
 
-def _beside(kernel: Kernel, roles: Roles, strides: Strides, *, numbers: bool = True) -> list[Expr]:
+def _other_addresses(
+    kernel: Kernel, roles: Roles, strides: Strides, *, numbers: bool = True
+) -> list[Expr]:
     """The addresses and numbers of everything but the operands, and but for results that are
     `numbers` of parts of rows, which have none of their columns."""
     beside = [
@@ -224,7 +228,7 @@ def _beside(kernel: Kernel, roles: Roles, strides: Strides, *, numbers: bool = T
     return found + [e.expr for e in beside if isinstance(e, AxisIndex)]
 
 
-def _address(kernel: Kernel, let: Let, strides: Strides) -> Expr | None:
+def _address_of_side(kernel: Kernel, let: Let, strides: Strides) -> Expr | None:
     if not isinstance(let.expr, Read) or kernel.open_guards(let.expr):
         return None
     return linear(let.expr.index, strides[let.expr.tensor])

@@ -21,12 +21,12 @@ def longest_run(
     one)."""
     for first in range(len(group)):
         run = group[first:]
-        if all(_runs(run, expr, sizes) for expr in exprs):
+        if all(_is_run(run, expr, sizes) for expr in exprs):
             return tuple(group[:first]), tuple(run)
     return tuple(group), ()
 
 
-def _runs(run: Sequence[str], expr: Expr, sizes: Mapping[str, int]) -> bool:
+def _is_run(run: Sequence[str], expr: Expr, sizes: Mapping[str, int]) -> bool:
     present = [name for name in run if sizes[name] != 1]
     strides = [coefficient(expr, name) for name in present]
     return all(

@@ -198,7 +198,7 @@ def _slide(kernel: Kernel, copies: int) -> Slide | str:
     form = find_staged(kernel)
     if isinstance(form, str):
         return form
-    columns = list(_columns(kernel, form))
+    columns = list(_column_axes(kernel, form))
     if not all(columns):
         return "rows of it have several axes"
     if max(ring.depth for ring in form.rings) > MOST_ROWS:
@@ -216,14 +216,14 @@ def _slide(kernel: Kernel, copies: int) -> Slide | str:
                 inside = [found.name for found in kernel.stages[stage].outer]
                 expr = let.expr.index[inside.index(columns[stage])]
                 row = let.expr.index[inside.index(form.rings[stage].axis)]
-                reach = _reach(part, columns[number], expr)
+                reach = _columns_reached(part, columns[number], expr)
                 if reach is None:
                     return f"{part.name} reads {let.expr.tensor} along other columns than its own"
                 edges.append(Edge(number, stage, *reach, row))
     return Slide(kernel, copies, form, tuple(columns), tuple(edges))
 
 
-def _columns(kernel: Kernel, form: Staged) -> Iterator[str]:
+def _column_axes(kernel: Kernel, form: Staged) -> Iterator[str]:
     """The axis inside of the rows of each part; nothing where there are several."""
     for stage, ring in zip(kernel.stages, form.rings, strict=True):
         outside = {ring.axis, *ring.batch}
@@ -234,7 +234,7 @@ def _columns(kernel: Kernel, form: Staged) -> Iterator[str]:
     yield inside[0] if len(inside) == 1 else ""
 
 
-def _reach(part: Kernel, column: str, expr: Expr) -> tuple[int, int] | None:
+def _columns_reached(part: Kernel, column: str, expr: Expr) -> tuple[int, int] | None:
     """How far along a row a part reads from its own column; None where it does not move with it."""
     windows = {found.name for found in part.axes if found.reduce}
     names = {term.name if isinstance(term, Axis) else "" for term, _ in expr.terms}

@@ -123,9 +123,9 @@ def integer_range(
             low, high = integer_range(kernel, x, places)
             found = (max(low, whole[0]), min(high, whole[1]))
         case Select(pred=pred, x=x, y=y):
-            holds = _holds(kernel, pred, places or {})
+            holds = _known_comparison(kernel, pred, places or {})
             ends = [integer_range(kernel, side, places) for side in (x, y)]
-            found = _both(*ends) if holds is None else ends[0 if holds else 1]
+            found = _join_ranges(*ends) if holds is None else ends[0 if holds else 1]
         case Binary(fn=fn, lhs=lhs, rhs=rhs):
             ends = [integer_range(kernel, side, places) for side in (lhs, rhs)]
             found = _combine_ranges(fn, ends[0], ends[1], whole)
@@ -134,7 +134,7 @@ def integer_range(
     return found if whole[0] <= found[0] <= found[1] <= whole[1] else whole
 
 
-def _both(x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int]:
+def _join_ranges(x: tuple[int, int], y: tuple[int, int]) -> tuple[int, int]:
     return min(x[0], y[0]), max(x[1], y[1])
 
 
@@ -175,7 +175,7 @@ def find_field(kernel: Kernel, name: str, places: Mapping[str, int]) -> Field | 
                 mask = int(let.dtype.highest) >> shift if mask < 0 else mask
                 return Field(name, shift, mask)
             case Select(pred=pred, x=x, y=y):
-                holds = _holds(kernel, pred, places)
+                holds = _known_comparison(kernel, pred, places)
                 if holds is None:
                     return None
                 name = x if holds else y
@@ -196,7 +196,7 @@ def find_field(kernel: Kernel, name: str, places: Mapping[str, int]) -> Field | 
                 return None
 
 
-def _holds(kernel: Kernel, name: str, places: Mapping[str, int]) -> bool | None:
+def _known_comparison(kernel: Kernel, name: str, places: Mapping[str, int]) -> bool | None:
     """Whether a comparison holds at these places of some axes; None where that is not known."""
     compared = kernel.let(name).expr
     if not isinstance(compared, Binary) or compared.fn not in _COMPARISONS:

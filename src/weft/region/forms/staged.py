@@ -48,7 +48,7 @@ def find_staged(kernel: Kernel) -> Staged | str:
             why = f"rows have fewer than {SHORTEST} elements"
             continue
         names = [found.name for found in outer]
-        found = _along(kernel, names[place], tuple(names[:place]))
+        found = _stages_along(kernel, names[place], tuple(names[:place]))
         if isinstance(found, Staged):
             return found
         why = found
@@ -96,19 +96,19 @@ class _Reads:
     oldest: list[int] = field(default_factory=list)
 
 
-def _along(kernel: Kernel, slide: str, batch: tuple[str, ...]) -> Staged | str:
+def _stages_along(kernel: Kernel, slide: str, batch: tuple[str, ...]) -> Staged | str:
     """How all stages move with an axis of the results."""
     if not kernel.stages:
         return "there are none"
     found = {stage.name: _Reads() for stage in kernel.stages}
     locals_of = {stage.name: _local(stage) for stage in kernel.stages}
-    why = _look(kernel.parts[-1], _Reads(batch, slide, [0], [0]), locals_of, found)
+    why = _note_reads(kernel.parts[-1], _Reads(batch, slide, [0], [0]), locals_of, found)
     for stage in reversed(kernel.stages):
         here = found[stage.name]
         if why is None and not here.lows:
             why = f"nobody reads {stage.name}"
         if why is None:
-            why = _look(stage.kernel, here, locals_of, found)
+            why = _note_reads(stage.kernel, here, locals_of, found)
     if why is not None:
         return why
     rings = tuple(_ring(stage.name, found[stage.name]) for stage in kernel.stages)
@@ -139,7 +139,7 @@ def _local(stage: Stage) -> Statement:
     return statement(stage.kernel, stage.local.dtype.storage_bytes)
 
 
-def _look(
+def _note_reads(
     reader: Kernel, at: _Reads, locals_of: Mapping[str, Statement], found: dict[str, _Reads]
 ) -> str | None:
     """Note what one part reads of the locals; why that does not slide, where it does not."""
@@ -150,7 +150,7 @@ def _look(
         allowed = can_compute_at(locals_of[name], known, tile)
         if not allowed.ok:
             return allowed.why
-        place = _place(allowed.spans, at)
+        place = _local_span(allowed.spans, at)
         if isinstance(place, str):
             return f"{reader.name} reads {name} {place}"
         batch, own, span = place
@@ -164,7 +164,7 @@ def _look(
     return None
 
 
-def _place(spans: Mapping[str, Span], at: _Reads) -> tuple[tuple[str, ...], str, Span] | str:
+def _local_span(spans: Mapping[str, Span], at: _Reads) -> tuple[tuple[str, ...], str, Span] | str:
     """The batch and the axis along which a local is read, and its rows for one of the reader's."""
     slides: list[tuple[str, Span]] = []
     batch: dict[str, str] = {}

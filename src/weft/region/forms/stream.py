@@ -49,7 +49,7 @@ def find_stream(kernel: Kernel) -> StreamParts | None:
     batch, row, group, column = axes
     if not all(_multiplies(kernel, let, axes) for let in products):
         return None
-    power = _power(lets, products, {row, column})
+    power = _find_exponential(lets, products, {row, column})
     if power is None:
         return None
     scores, x, shift, name = power
@@ -65,7 +65,9 @@ def _sums(kernel: Kernel) -> tuple[list[Let], list[Let]]:
     products = [
         let
         for let in sums
-        if any(other is not let and leads_to(lets, _value(other), let.name) for other in sums)
+        if any(
+            other is not let and leads_to(lets, _value_of_reduce(other), let.name) for other in sums
+        )
     ]
     return products, [let for let in sums if let not in products]
 
@@ -74,7 +76,7 @@ def _fn(let: Let) -> str:
     return let.expr.fn if isinstance(let.expr, Reduce) else ""
 
 
-def _value(let: Let) -> str:
+def _value_of_reduce(let: Let) -> str:
     return let.expr.value if isinstance(let.expr, Reduce) else ""
 
 
@@ -84,7 +86,7 @@ def _axes_summed(let: Let) -> tuple[str, ...]:
 
 def factors(kernel: Kernel, name: str) -> tuple[str, str] | None:
     """The two values whose product a sum adds up."""
-    made = kernel.let(_value(kernel.let(name))).expr
+    made = kernel.let(_value_of_reduce(kernel.let(name))).expr
     return (made.lhs, made.rhs) if isinstance(made, Binary) and made.fn == "mul" else None
 
 
@@ -100,11 +102,11 @@ class StreamAxes(NamedTuple):
 def stream_axes(kernel: Kernel) -> StreamAxes | None:
     """The axes of rows and columns, the same ones for all results."""
     _, results = _sums(kernel)
-    found = {_axes(kernel, let) for let in results if _fn(let) == "sum" and let.dtype is F32}
+    found = {_stream_axes(kernel, let) for let in results if _fn(let) == "sum" and let.dtype is F32}
     return found.pop() if len(found) == 1 else None
 
 
-def _axes(kernel: Kernel, result: Let) -> StreamAxes | None:
+def _stream_axes(kernel: Kernel, result: Let) -> StreamAxes | None:
     pair = factors(kernel, result.name)
     names = () if pair is None else pair
     read = [name for name in names if isinstance(source(kernel, name).expr, Read)]
@@ -131,7 +133,7 @@ def _multiplies(kernel: Kernel, let: Let, axes: StreamAxes) -> bool:
     return {axes.row} in lives and {axes.column} in lives
 
 
-def _power(
+def _find_exponential(
     lets: Mapping[str, Let], products: Sequence[Let], wide: set[str]
 ) -> tuple[str, str, str, str] | None:
     """The product, x and shift of exp(x - shift), and its name."""

@@ -21,7 +21,7 @@ def find_windows(kernel: Kernel) -> Windows | str:
     roles = kernel.roles
     if kernel.pattern is not Pattern.CONV or roles is None or roles.batch:
         return NO_CONVOLUTION
-    image, weight = (_plain_read(kernel, name) for name in _factors(kernel))
+    image, weight = (_plain_read(kernel, name) for name in _factor_reads(kernel))
     if image is None or weight is None:
         return "its operands are computed on the way"
     if not kernel.let(roles.contraction).dtype.is_float:
@@ -39,7 +39,7 @@ def find_windows(kernel: Kernel) -> Windows | str:
     return Windows(rows, columns, down, across, channels, images)
 
 
-def _factors(kernel: Kernel) -> tuple[str, str]:
+def _factor_reads(kernel: Kernel) -> tuple[str, str]:
     """The reads of image and window; the image is the side with the rows."""
     assert kernel.roles is not None
     made = kernel.let(kernel.roles.contraction).expr

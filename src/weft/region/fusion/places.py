@@ -25,7 +25,7 @@ def places_of(
 ) -> dict[str, set[Index]]:
     """The places of every block that a kernel with this root inlines. `order` numbers every block
     after what it reads."""
-    found: dict[str, set[Index]] = {root: {_own(blocks[root])}}
+    found: dict[str, set[Index]] = {root: {_own_index(blocks[root])}}
     for name in sorted({root, *inside}, key=order.__getitem__, reverse=True):
         block = blocks[name]
         for place in found.get(name, ()):
@@ -59,7 +59,7 @@ def meet(
     return bool(allowed.halo.per_axis)
 
 
-def _own(block: PolyBlock) -> Index:
+def _own_index(block: PolyBlock) -> Index:
     return tuple(axis(found.name) for found in block.axes if not found.reduce)
 
 

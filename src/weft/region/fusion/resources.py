@@ -62,7 +62,7 @@ def stop_reason(
         limit, rows = _row_limit(after, target), longest_row(after, tensors)
         if rows > limit >= longest_row(before, tensors):
             return f"its rows would take {rows:,} bytes of on-chip memory, over {limit:,.0f}"
-    if _blocks(after, target) <= 1 < _blocks(before, target):
+    if _blocks_per_unit(after, target) <= 1 < _blocks_per_unit(before, target):
         return f"{live_values(after)} live values would leave one block per unit"
     across = weighed and multiplies_numbers(after, target)
     if not (in_stages or across):
@@ -122,7 +122,7 @@ def _contracts_and_gathers(kernel: Kernel) -> bool:
     return kernel.roles is not None and gathers
 
 
-def _blocks(kernel: Kernel, target: Target) -> int:
+def _blocks_per_unit(kernel: Kernel, target: Target) -> int:
     registers = roofline.registers_per_thread(0, 4 * live_values(kernel))
     return roofline.blocks_per_unit(target.limits, 0, registers, _THREADS)
 

@@ -121,7 +121,7 @@ def on_tensors(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
     """The same kernel on other tensors."""
     return replace(
         kernel,
-        body=tuple(_let(let, names) for let in kernel.body),
+        body=tuple(_rename_tensors(let, names) for let in kernel.body),
         outputs=tuple(
             replace(o, tensor=names[o.tensor], base=None if o.base is None else names[o.base])
             for o in kernel.outputs
@@ -130,12 +130,14 @@ def on_tensors(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
     )
 
 
-def _let(let: Let, names: Mapping[str, str]) -> Let:
+def _rename_tensors(let: Let, names: Mapping[str, str]) -> Let:
     match let.expr:
         case Read(tensor=tensor):
             return replace(let, expr=replace(let.expr, tensor=names[tensor]))
         case Fold(step=step, combine=combine):
-            bodies = [tuple(_let(inner, names) for inner in body) for body in (step, combine)]
+            bodies = [
+                tuple(_rename_tensors(inner, names) for inner in body) for body in (step, combine)
+            ]
             return replace(let, expr=replace(let.expr, step=bodies[0], combine=bodies[1]))
         case _:
             return let

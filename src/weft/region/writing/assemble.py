@@ -48,10 +48,10 @@ def drafted(emitter: Emitter) -> Kernel:
     if any(found.contraction for found in emitter.reductions) and any(o.base for o in outputs):
         raise Stop("a contraction is not stored into a window of another tensor")
     axes = tuple(KernelAxis(n, size, n not in stored) for n, size in emitter.sizes.items())
-    roles = _roles(view, emitter)
+    roles = _find_roles(view, emitter)
     return Kernel(
         "",
-        _pattern(view, emitter, roles),
+        _find_pattern(view, emitter, roles),
         axes,
         tuple(emitter.body.lets),
         tuple(_materialize(output, roles) for output in outputs),
@@ -98,7 +98,7 @@ def _single_axes(rows: tuple[Expr, ...]) -> tuple[str, ...] | None:
     return tuple(names) if distinct else None
 
 
-def _pattern(view: View, emitter: Emitter, roles: Roles | None) -> Pattern:
+def _find_pattern(view: View, emitter: Emitter, roles: Roles | None) -> Pattern:
     if roles is not None:
         (product,) = emitter.reductions
         attrs = view.blocks[product.block].attrs
@@ -109,7 +109,7 @@ def _pattern(view: View, emitter: Emitter, roles: Roles | None) -> Pattern:
 # -- contractions --------------------------------------------------------------------------------
 
 
-def _roles(view: View, emitter: Emitter) -> Roles | None:
+def _find_roles(view: View, emitter: Emitter) -> Roles | None:
     """The roles of the axes, where the kernel is a contraction with rows and columns."""
     if len(emitter.reductions) != 1 or not emitter.reductions[0].contraction:
         return None
@@ -122,7 +122,7 @@ def _roles(view: View, emitter: Emitter) -> Roles | None:
         return None
     where = dict(zip((a.name for a in block.out_axes), _single_axes(found.rows) or (), strict=True))
     batch, rows, columns = (
-        _in_order(emitter, [where[name] for name in names])
+        _order_axes(emitter, [where[name] for name in names])
         for names in (attrs.batch_idx, attrs.lhs_idx, attrs.rhs_idx)
     )
     if not rows or not columns:
@@ -134,7 +134,7 @@ def _roles(view: View, emitter: Emitter) -> Roles | None:
     return Roles(batch, rows, columns, found.axes, found.let, lhs, rhs)
 
 
-def _in_order(emitter: Emitter, names: Sequence[str]) -> tuple[str, ...]:
+def _order_axes(emitter: Emitter, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in emitter.sizes if name in names)
 
 

@@ -54,7 +54,7 @@ def rename_axes(kernel: Kernel, names: Mapping[str, str]) -> Kernel:
     )
 
 
-def split(kernel: Kernel, name: str, sizes: Sequence[int]) -> Kernel:
+def split_axis(kernel: Kernel, name: str, sizes: Sequence[int]) -> Kernel:
     """The kernel with several axes, the outermost first, in the place of one without roles."""
     parts = tuple(f"{name}_{number}" for number, _ in enumerate(sizes))
     whole = constant(0)

@@ -46,7 +46,7 @@ class Body:
         """The Let of this expression: the existing one, or a new one."""
         held = set(axes)
         ordered = tuple([name for name in self.axes if name in held]) if held else ()
-        key = (dtype, ordered, expr, _distinct(expr))
+        key = (dtype, ordered, expr, _expression_key(expr))
         return self._names.get(key) or self._add(key, dtype, ordered, expr)
 
     def _add(self, key: object, dtype: DType, ordered: tuple[str, ...], expr: ValueExpr) -> str:
@@ -148,7 +148,7 @@ class Body:
         return self.let(accum, kept, Reduce(fn, tuple(axes), x))
 
 
-def _distinct(expr: ValueExpr) -> str | None:
+def _expression_key(expr: ValueExpr) -> str | None:
     """What tells expressions apart that are equal in Python: 0.0 and -0.0, 1 and True."""
     match expr:
         case Const(value=value):

@@ -113,18 +113,18 @@ class _Images:
     def spread(self) -> None:
         """From convolutions to all that their images are read by or made of."""
         for block in self.scop.blocks:
-            image = _image(self.scop, block)
+            image = _image_access(self.scop, block)
             if image is not None:
-                self._note(block, _made_of(block, image))
+                self._note(block, _result_channels(block, image))
                 self._note_read(block, image, _summed_channels(self.scop, block, image))
         while self.waiting:
             block = self.scop.by_name[self.waiting.pop()]
             places = self.channels[block.name]
             for reader, access in self.readers.get(block.name, ()):
-                self._note(reader, _across(self.scop, reader, access, places))
+                self._note(reader, _channels_of_reader(self.scop, reader, access, places))
             names = {block.out_axes[place].name for place in places}
             for access in block.accesses:
-                self._note_read(block, access, _behind(self.scop, block, access, names))
+                self._note_read(block, access, _operand_channels(self.scop, block, access, names))
 
     def _note(self, block: PolyBlock, names: Collection[str]) -> None:
         places = frozenset(n for n, axis in enumerate(block.out_axes) if axis.name in names)
@@ -132,7 +132,11 @@ class _Images:
             self._note_places(block.name, places)
 
     def _note_read(self, reader: PolyBlock, access: Access, names: Collection[str]) -> None:
-        found = [same for same in _same(self.scop, reader, access) if same.names <= {*names}]
+        found = [
+            same
+            for same in _axes_read_unchanged(self.scop, reader, access)
+            if same.names <= {*names}
+        ]
         if {*names} == {name for same in found for name in same.names}:
             self._note_places(access.tensor, frozenset(n for same in found for n in same.places))
 
@@ -151,7 +155,7 @@ class _Images:
         places = self.channels[name]
         others = [n for n in range(len(self.scop.by_name[name].shape)) if n not in places]
         for reader, access in self.readers.get(name, ()):
-            if access is _image(self.scop, reader):
+            if access is _image_access(self.scop, reader):
                 order = [axis.name for axis in reader.out_axes]
                 own = [[order.index(a) for a in axes_of(e) if a in order] for e in access.map]
                 if all(len(own[n]) == 1 for n in others):
@@ -181,7 +185,7 @@ def _fixed_blocks(scop: Scop) -> set[str]:
     return found
 
 
-def _image(scop: Scop, block: PolyBlock) -> Access | None:
+def _image_access(scop: Scop, block: PolyBlock) -> Access | None:
     """What a convolution on matrix units reads by windows; of gradients of filters, whose places
     are summed over, nothing."""
     sizes = {axis.name: axis.size for axis in block.axes}
@@ -191,7 +195,9 @@ def _image(scop: Scop, block: PolyBlock) -> Access | None:
         return None
     summed = set(block.attrs.reduce_idx)
     for access in block.accesses:
-        plain = {place for same in _same(scop, block, access) for place in same.places}
+        plain = {
+            place for same in _axes_read_unchanged(scop, block, access) for place in same.places
+        }
         windows = [axes_of(expr) for n, expr in enumerate(access.map) if n not in plain]
         taps = {name for names in windows for name in names & summed}
         places = {name for names in windows for name in names - summed}
@@ -217,7 +223,7 @@ class _Same:
     places: tuple[int, ...]
 
 
-def _same(scop: Scop, reader: PolyBlock, access: Access) -> list[_Same]:
+def _axes_read_unchanged(scop: Scop, reader: PolyBlock, access: Access) -> list[_Same]:
     """What a block reads as it is: one axis by one, one axis by the digits of it that a tensor has
     as axes; and, but for contractions, whose windows look alike, several axes as one, or a part."""
     held, found = scop.by_name.get(access.tensor), list[_Same]()
@@ -256,11 +262,11 @@ def _summed_channels(scop: Scop, block: PolyBlock, access: Access) -> set[str]:
     """The channels of an image that a contraction reads: of its plain axes those that it sums over,
     and those that the other operand has as well."""
     assert block.attrs is not None
-    names = {name for same in _same(scop, block, access) for name in same.names}
+    names = {name for same in _axes_read_unchanged(scop, block, access) for name in same.names}
     return names & {*block.attrs.reduce_idx, *block.attrs.batch_idx}
 
 
-def _made_of(block: PolyBlock, image: Access) -> set[str]:
+def _result_channels(block: PolyBlock, image: Access) -> set[str]:
     """The channels of a contraction's result: what only the other operand has, or both have."""
     assert block.attrs is not None
     sides = (block.attrs.lhs_idx, block.attrs.rhs_idx)
@@ -268,22 +274,32 @@ def _made_of(block: PolyBlock, image: Access) -> set[str]:
     return {*other, *block.attrs.batch_idx}
 
 
-def _across(scop: Scop, reader: PolyBlock, access: Access, places: Collection[int]) -> set[str]:
+def _channels_of_reader(
+    scop: Scop, reader: PolyBlock, access: Access, places: Collection[int]
+) -> set[str]:
     """The channels of a block that reads an image."""
-    found = [same for same in _same(scop, reader, access) if {*same.places} <= {*places}]
+    found = [
+        same for same in _axes_read_unchanged(scop, reader, access) if {*same.places} <= {*places}
+    ]
     names = {name for same in found for name in same.names}
     if {*places} != {place for same in found for place in same.places}:
         return set()
     if reader.attrs is None:
         return names if names <= {axis.name for axis in reader.out_axes} else set()
-    return _made_of(reader, access) if names == _summed_channels(scop, reader, access) else set()
+    return (
+        _result_channels(reader, access)
+        if names == _summed_channels(scop, reader, access)
+        else set()
+    )
 
 
-def _behind(scop: Scop, block: PolyBlock, access: Access, names: set[str]) -> set[str]:
+def _operand_channels(scop: Scop, block: PolyBlock, access: Access, names: set[str]) -> set[str]:
     """The channels of what a block with channels reads."""
     if block.attrs is None:
         return names
-    return _summed_channels(scop, block, access) if names == _made_of(block, access) else set()
+    return (
+        _summed_channels(scop, block, access) if names == _result_channels(block, access) else set()
+    )
 
 
 def _summed_places(scop: Scop, block: PolyBlock, access: Access) -> set[int]:
@@ -291,7 +307,7 @@ def _summed_places(scop: Scop, block: PolyBlock, access: Access) -> set[int]:
     if block.attrs is None:
         return set()
     summed = {*block.attrs.reduce_idx}
-    found = _same(scop, block, access)
+    found = _axes_read_unchanged(scop, block, access)
     return {place for same in found if same.names <= summed for place in same.places}
 
 
@@ -303,7 +319,7 @@ def _turn_axes(scop: Scop, orders: Mapping[str, tuple[int, ...]]) -> Scop:
 
     def read(access: Access) -> Access:
         order = orders.get(access.tensor)
-        return access if order is None else replace(access, map=_in_order(access.map, order))
+        return access if order is None else replace(access, map=_reorder(access.map, order))
 
     def turned(block: PolyBlock) -> PolyBlock:
         block = replace(block, accesses=tuple(map(read, block.accesses)))
@@ -333,7 +349,7 @@ def _joined_shape(block: PolyBlock, order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _with_order(block: PolyBlock, order: tuple[int, ...]) -> PolyBlock:
-    own = _in_order(block.out_axes, order)
+    own = _reorder(block.out_axes, order)
     kept = iter(own)
     axes = tuple(axis if axis.reduce else next(kept) for axis in block.axes)
     attrs = block.attrs
@@ -342,5 +358,5 @@ def _with_order(block: PolyBlock, order: tuple[int, ...]) -> PolyBlock:
     return replace(block, axes=axes, attrs=attrs)
 
 
-def _in_order(values: tuple[_T, ...], order: tuple[int, ...]) -> tuple[_T, ...]:
+def _reorder(values: tuple[_T, ...], order: tuple[int, ...]) -> tuple[_T, ...]:
     return tuple(values[place] for place in order)

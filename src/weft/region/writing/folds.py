@@ -94,7 +94,7 @@ def in_one_pass(kernel: Kernel, tensors: Mapping[str, Tensor], limit: int) -> Ke
             x, top = pair
             scratch = Body([found.name for found in kernel.axes], prefix=f"{total.name}_")
             scratch.known = {let.name: (let.dtype, let.axes) for let in kernel.body}
-            online_softmax(scratch, x, _axes(top))
+            online_softmax(scratch, x, _axes_of_reduce(top))
             fold_top, fold_total = (made.expr for made in scratch.lets)
             changed = {top.name: fold_top, total.name: fold_total}
             body = [replace(let, expr=changed.get(let.name, let.expr)) for let in body]
@@ -114,7 +114,7 @@ def _statistics(total: Let, lets: Mapping[str, Let]) -> tuple[str, Let] | None:
     return (shifted.lhs, top) if same and top.dtype is total.dtype else None
 
 
-def _axes(let: Let) -> tuple[str, ...]:
+def _axes_of_reduce(let: Let) -> tuple[str, ...]:
     return let.expr.axes if isinstance(let.expr, Reduce) else ()
 
 
@@ -228,7 +228,7 @@ def with_moments(kernel: Kernel) -> Kernel:
         x, total = pair
         scratch = Body([axis.name for axis in kernel.axes], prefix=f"{total.name}_")
         scratch.known = {let.name: (let.dtype, let.axes) for let in body}
-        axes = _axes(total)
+        axes = _axes_of_reduce(total)
         made = moments(scratch, x, axes, math.prod(kernel.sizes[name] for name in axes))
         exprs = {let.name: let.expr for let in scratch.lets}
         changed = dict(zip((total.name, found.name), (exprs[name] for name in made), strict=True))

@@ -65,13 +65,13 @@ def contraction_layouts(
             continue
         for access in block.accesses:
             if access.tensor in blocks and access.tensor not in fixed:
-                layout = _layout(block, access)
+                layout = _find_layout(block, access)
                 if layout is not None:
                     found.setdefault(access.tensor, layout)
     return found
 
 
-def _layout(block: PolyBlock, access: Access) -> Layout | None:
+def _find_layout(block: PolyBlock, access: Access) -> Layout | None:
     axes = [expr.single_axis for expr in access.map]
     if None in axes or access.guards:
         return None

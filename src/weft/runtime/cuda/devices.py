@@ -42,13 +42,13 @@ def find_gpus(driver: Any = None) -> Gpus:
         raise BackendUnavailable("the CUDA driver is there, but sees no GPU")
     try:
         version = int(call(driver, "cuDriverGetVersion"))
-        devices = tuple(_facts(driver, number) for number in range(count))
+        devices = tuple(_gpu_facts(driver, number) for number in range(count))
     except ExecutionError as error:
         raise BackendUnavailable(str(error)) from None
     return Gpus(devices, f"{version // 1000}.{version % 1000 // 10}")
 
 
-def _facts(driver: Any, number: int) -> GpuFacts:
+def _gpu_facts(driver: Any, number: int) -> GpuFacts:
     handle = call(driver, "cuDeviceGet", number)
     attributes = driver.CUdevice_attribute
     major, minor, units = (

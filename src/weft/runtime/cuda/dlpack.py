@@ -77,14 +77,14 @@ def _forget(address: int) -> None:
     _EXPORTED.pop(address, None)
 
 
-def _unused(capsule: int) -> None:
+def _drop_unused(capsule: int) -> None:
     """A capsule that nobody consumed is gone, and so is its tensor."""
     if _raw_valid(capsule, _NAME):
         _EXPORTED.pop(_raw_pointer(capsule, _NAME), None)
 
 
 _DONE = _Deleter(_forget)
-_END = _CapsuleEnd(_unused)
+_END = _CapsuleEnd(_drop_unused)
 
 
 def exported(owner: object, address: int, dtype: str, shape: Sequence[int]) -> Any:

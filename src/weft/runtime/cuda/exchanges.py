@@ -144,7 +144,7 @@ class Nccl:
         mine = np.frombuffer(bytes(nccl.get_unique_id()), np.uint8)
         said = self.world.broadcast(Meeting("the id of a communicator", members), mine)
         shared = nccl.UniqueId.from_buffer(bytearray(said.tobytes()))
-        with _told(nccl):
+        with _translate_errors(nccl):
             comm = nccl.comm_init_rank(len(members), shared, place)
         # The first exchange takes memory and makes connections, which no recording allows.
         word = self.gpu.pool.take(4, "exchanges")
@@ -163,7 +163,7 @@ class Nccl:
         names = _LOGICAL if dtype == "i1" else _FUNCTIONS
         op = getattr(nccl.RedOp, names[exchange.fn]) if exchange.fn else 0
         self._last = exchange.meeting
-        with _told(nccl), self._together():
+        with _translate_errors(nccl), self._together():
             for p in pieces:
                 match exchange.kind:
                     case "all_reduce":
@@ -226,7 +226,7 @@ _IN_PROGRESS: Final = 7
 
 
 @contextmanager
-def _told(nccl: Any) -> Iterator[None]:
+def _translate_errors(nccl: Any) -> Iterator[None]:
     """NCCL's errors as a sentence."""
     try:
         yield

@@ -174,7 +174,7 @@ _GPUS: weakref.WeakKeyDictionary[Any, Gpu] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
-def _number(bindings: Any) -> int:
+def _device_number(bindings: Any) -> int:
     """Which GPU is this process's: the first, or that of its place among the ranks of a machine,
     which launchers tell. A launcher that shows each rank one GPU has chosen already."""
     place = next((found for name in _PLACES if (found := os.environ.get(name, ""))), "")
@@ -187,7 +187,7 @@ def open_gpu() -> Gpu:
     with _LOCK:
         found = _GPUS.get(bindings)
         if found is None:
-            device = open_device(_number(bindings), bindings)
+            device = open_device(_device_number(bindings), bindings)
             try:
                 found = _GPUS[bindings] = Gpu(device)
             finally:

@@ -113,7 +113,7 @@ class Place:
     edges: Any
 
 
-def place_of(stream: Stream) -> Place:
+def recording_place(stream: Stream) -> Place:
     """Where the recording of a stream stands."""
     answer = call(stream.device.driver, "cuStreamGetCaptureInfo", stream.handle)
     _status, _identity, graph, nodes, edges, _count = answer
@@ -122,14 +122,14 @@ def place_of(stream: Stream) -> Place:
 
 def condition(stream: Stream) -> Any:
     """A value for a branch or loop of what the stream records to look at."""
-    graph, device = place_of(stream).graph, stream.device
+    graph, device = recording_place(stream).graph, stream.device
     return call(device.driver, "cuGraphConditionalHandleCreate", graph, device.context, 0, 0)
 
 
 def branch(stream: Stream, value: Any, *, loops: bool) -> list[Any]:
     """A node that looks at a value; its bodies: what is done while the value holds, or what is done
     if it holds and what if it does not."""
-    driver, place = stream.device.driver, place_of(stream)
+    driver, place = stream.device.driver, recording_place(stream)
     kinds = driver.CUgraphConditionalNodeType
     wanted = driver.CUgraphNodeParams()
     wanted.type = driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL

@@ -132,7 +132,7 @@ class LoadedKernel:
 
     def _prepare(self, addresses: tuple[int, ...]) -> Prepared:
         maps = [
-            encode(self.device.driver, found, addresses[found.buffer])
+            encode_map(self.device.driver, found, addresses[found.buffer])
             for found in self.code.tensor_maps
         ]
         own = (self.workspace.address,) if self.workspace is not None else ()
@@ -147,7 +147,7 @@ class LoadedKernel:
             self.workspace.free()
 
 
-def load(device: Device, code: KernelCode, workspace: Memory | None = None) -> LoadedKernel:
+def load_kernel(device: Device, code: KernelCode, workspace: Memory | None = None) -> LoadedKernel:
     """Load a kernel's machine code and make room for its shared memory. A workspace that is given
     holds zeros when the first launch begins; the kernel gives it back."""
     driver = device.driver
@@ -219,7 +219,7 @@ def _too_large(kernel: LoadedKernel) -> str:
     )
 
 
-def encode(driver: Any, found: TensorMap, address: int) -> Any:
+def encode_map(driver: Any, found: TensorMap, address: int) -> Any:
     """A tensor map as the 128 bytes that a kernel takes."""
     start = address + found.offset
     if start % 16:

@@ -347,13 +347,13 @@ def state_tensor(dtype: str, shape: tuple[int, ...]) -> Array:
     with gpu.lock:
         memory = gpu.device.managed(count)
     raw: Any = (ctypes.c_uint8 * max(1, count)).from_address(memory.address)
-    release = weakref.finalize(raw, _free, memory)
+    release = weakref.finalize(raw, _free_memory, memory)
     release.atexit = False
     held: Array = np.ctypeslib.as_array(raw)[:count]
     held[...] = 0
     return np.asarray(held.view(found.numpy).reshape(shape))
 
 
-def _free(memory: Memory) -> None:
+def _free_memory(memory: Memory) -> None:
     with contextlib.suppress(ExecutionError):
         memory.free()

@@ -41,7 +41,7 @@ from weft.runtime.cuda.exchanges import Nccl, Piece, transport
 from weft.runtime.cuda.flow import Turns, load_turns
 from weft.runtime.cuda.gpu import Gpu
 from weft.runtime.cuda.graphs import can_turn
-from weft.runtime.cuda.kernels import LoadedKernel, load
+from weft.runtime.cuda.kernels import LoadedKernel, load_kernel
 from weft.runtime.cuda.memory import Block
 from weft.runtime.cuda.sections import Section, is_straight, sections
 
@@ -71,10 +71,10 @@ class Resident:
             self._between.agree(list(exchanges.values()))
         self.external: dict[tuple[str, int], int] = {}
         """Where the inputs and outputs of the run are."""
-        self.sizes = _sizes(artifact)
+        self.sizes = _memory_sizes(artifact)
         self._returns: list[Callable[[], None]] = []
         """How to give back what is taken, from the first piece on: there may be no room for all."""
-        self._release = weakref.finalize(self, _give_up, self._returns)
+        self._release = weakref.finalize(self, _release_all, self._returns)
         self._release.atexit = False
         self.fixed: dict[tuple[str, int], Memory] = {}
         self.kept: dict[int, Memory] = {}
@@ -117,7 +117,7 @@ class Resident:
         if code.workspace_bytes:
             workspace = self._take(code.workspace_bytes, "partial sums")
             self.gpu.stream.fill(workspace.address, code.workspace_bytes)
-        kernel = load(self.gpu.device, code, workspace)
+        kernel = load_kernel(self.gpu.device, code, workspace)
         self._returns.append(kernel.unload)
         return kernel
 
@@ -323,7 +323,7 @@ def memory_of(slot: BufferSlot) -> tuple[str, int]:
     return (slot.space, 0 if slot.space == "arena" else slot.number)
 
 
-def _sizes(artifact: Artifact) -> dict[tuple[str, int], int]:
+def _memory_sizes(artifact: Artifact) -> dict[tuple[str, int], int]:
     """The bytes of every piece of memory that a program touches."""
     found: dict[tuple[str, int], int] = {}
     for slot in artifact.buffers:
@@ -332,7 +332,7 @@ def _sizes(artifact: Artifact) -> dict[tuple[str, int], int]:
     return found
 
 
-def _give_up(returns: Iterable[Callable[[], None]]) -> None:
+def _release_all(returns: Iterable[Callable[[], None]]) -> None:
     for give_back in returns:
         with contextlib.suppress(ExecutionError):
             give_back()

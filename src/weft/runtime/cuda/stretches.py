@@ -34,9 +34,9 @@ from weft.runtime.cuda.graphs import (
     Graph,
     branch,
     condition,
-    place_of,
     recording,
     recording_into,
+    recording_place,
 )
 from weft.runtime.cuda.resident import EXTERNAL, Resident, memory_of
 from weft.runtime.cuda.sections import Branch, Loop, Part, Section
@@ -91,7 +91,7 @@ class Stretches:
         self.shorter: dict[int, Stretch] = {}
         """The same without steps that make what is kept."""
         self._graphs = [stretch.graphs for stretch in found]
-        self._release = weakref.finalize(self, _give_up, self._graphs)
+        self._release = weakref.finalize(self, _close_graphs, self._graphs)
         self._release.atexit = False
 
     def at(self, step: int, *, kept: bool = False) -> Stretch | None:
@@ -103,7 +103,7 @@ class Stretches:
         make them."""
         # Graphs with the old addresses may still be running.
         self.resident.gpu.stream.synchronize()
-        _give_up(self._graphs)
+        _close_graphs(self._graphs)
         for stretch in self.by_step.values():
             stretch.graphs.clear()
             stretch.last = None
@@ -186,7 +186,7 @@ class Stretches:
                     if number in resident.exchanges:
                         untold |= places
                     elif places:
-                        (nodes[number],) = place_of(stream).nodes
+                        (nodes[number],) = recording_place(stream).nodes
         return _Recorded(graph, key, nodes, untold)
 
     def _put(self, parts: Sequence[Part], stream: Stream, turns: Turns, depth: int) -> None:
@@ -249,7 +249,7 @@ def _external(artifact: Artifact, step: Step) -> Iterator[Place]:
             yield place
 
 
-def _give_up(graphs: Sequence[Mapping[tuple[int, ...], _Recorded]]) -> None:
+def _close_graphs(graphs: Sequence[Mapping[tuple[int, ...], _Recorded]]) -> None:
     for kept in graphs:
         for found in kept.values():
             with contextlib.suppress(ExecutionError):

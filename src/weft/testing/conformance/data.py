@@ -14,7 +14,7 @@ from weft.testing.conformance.oracles.rounding import (
     from_whole,
     largest,
     nearest,
-    part,
+    part_dtype,
     rounded,
     smallest,
 )
@@ -60,7 +60,7 @@ def counts(dtype: DType, shape: Shape, *key: object, most: int = 4) -> Array:
 def joined(dtype: DType, real: Any, imag: Any) -> Array:
     """Complex numbers from their parts, which are taken as they are."""
     result = np.empty(np.shape(real), dtype.numpy)
-    result.real, result.imag = nearest(real, part(dtype)), nearest(imag, part(dtype))
+    result.real, result.imag = nearest(real, part_dtype(dtype)), nearest(imag, part_dtype(dtype))
     return result
 
 
@@ -73,7 +73,7 @@ def special(dtype: DType) -> Array:
         low, high = int(dtype.lowest), int(dtype.highest)
         near = [v for v in (-2, -1, 0, 1, 2, 3) if low <= v]
         return from_whole(np.array([low, low + 1, *near, high // 2, high - 1, high], object), dtype)
-    floats = _special_floats(part(dtype))
+    floats = _special_floats(part_dtype(dtype))
     if dtype.is_complex:
         real, imag = np.meshgrid(floats[:12], floats[:12])
         return joined(dtype, real.reshape(-1), imag.reshape(-1))

@@ -72,11 +72,11 @@ def _wrong_types(kinds: Sequence[tuple[DType, tuple[int, ...]]], got: Sequence[A
         if not isinstance(result, np.ndarray):
             return f"result {position} is of type {type(result).__name__}, not an array"
         if result.dtype != dtype.numpy or result.shape != shape:
-            return f"result {position} is {_type(result)}, not {dtype}{list(shape)}"
+            return f"result {position} is {_type_text(result)}, not {dtype}{list(shape)}"
     return ""
 
 
-def _type(array: Array) -> str:
+def _type_text(array: Array) -> str:
     try:
         return f"{as_dtype(array.dtype)}{list(array.shape)}"
     except UserError:
@@ -89,7 +89,9 @@ def _compare(want: Wanted, got: Array, inputs: Sequence[Array]) -> Problem | Non
     if not len(wrong):
         return None
     operands = inputs if all(x.shape == got.shape for x in inputs) else ()
-    elements = tuple(_element(want, got, tuple(index), operands) for index in wrong[:SHOWN])
+    elements = tuple(
+        _describe_element(want, got, tuple(index), operands) for index in wrong[:SHOWN]
+    )
     first = elements[0]
     amount = "the element is" if got.size == 1 else f"{len(wrong)} of {got.size} elements are"
     reason = (
@@ -98,7 +100,7 @@ def _compare(want: Wanted, got: Array, inputs: Sequence[Array]) -> Problem | Non
     return Problem(reason, elements)
 
 
-def _element(
+def _describe_element(
     want: Wanted, got: Array, index: tuple[Any, ...], operands: Sequence[Array]
 ) -> WrongElement:
     place = [int(i) for i in index]
@@ -139,11 +141,11 @@ def show(value: Any) -> str:
     if dtype.is_integer:
         return str(int(value))
     if dtype.is_complex:
-        return f"({_digits(value.real)}, {_digits(value.imag)})"
-    return _digits(value)
+        return f"({_number_text(value.real)}, {_number_text(value.imag)})"
+    return _number_text(value)
 
 
-def _digits(value: Any) -> str:
+def _number_text(value: Any) -> str:
     if value.dtype.kind == "V" or value.dtype.itemsize < 4:
         return repr(float(value))
     return str(value)
@@ -154,4 +156,8 @@ def listing(array: Array) -> str:
     flat = array.reshape(-1)
     elements = ", ".join(show(value) for value in flat[:LISTED])
     more = f", ... ({flat.size - LISTED} more)" if flat.size > LISTED else ""
-    return f"{_type(array)}: {elements}{more}" if flat.size else f"{_type(array)}: no elements"
+    return (
+        f"{_type_text(array)}: {elements}{more}"
+        if flat.size
+        else f"{_type_text(array)}: no elements"
+    )

@@ -152,11 +152,11 @@ def as_lists(matrix: Matrix) -> Iterator[tuple[str, Columns]]:
     """The families that are lists: each row with its mark and how many cases it has."""
     for family, rows in matrix.families():
         if family in LISTS:
-            items = [_item(row, merged(cells.values())) for row, cells in rows.items()]
+            items = [_cell_text(row, merged(cells.values())) for row, cells in rows.items()]
             yield family, Columns(items, padding=(0, 2), column_first=True)
 
 
-def _item(row: str, cell: Cell) -> Text:
+def _cell_text(row: str, cell: Cell) -> Text:
     count = cell.passed + cell.failed + cell.unimplemented
     return Text.assemble((cell.state.symbol, cell.state.colour), f" {row} ", (str(count), "dim"))
 

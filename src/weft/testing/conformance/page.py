@@ -117,9 +117,9 @@ def page(backend: str, results: Sequence[Result], note: str = "") -> str:
     matrix = Matrix.of(results)
     first = _first_failures(results)
     parts = [
-        _head(backend, results, matrix, note),
+        _page_head(backend, results, matrix, note),
         _matrix(matrix, first),
-        *(_list(family, rows, first) for family, rows in matrix.families() if family in LISTS),
+        *(_chip_list(family, rows, first) for family, rows in matrix.families() if family in LISTS),
         _failures([r for r in results if r.outcome is Outcome.FAIL]),
         _list_unimplemented([r for r in results if r.outcome is Outcome.UNIMPLEMENTED]),
     ]
@@ -150,7 +150,7 @@ def _anchor(case: str) -> str:
 # -- the summary ---------------------------------------------------------------------------------
 
 
-def _head(backend: str, results: Sequence[Result], matrix: Matrix, note: str) -> str:
+def _page_head(backend: str, results: Sequence[Result], matrix: Matrix, note: str) -> str:
     total = matrix.total
     plain = total.passed - total.decomposed
     tiles = [
@@ -188,12 +188,14 @@ def _head(backend: str, results: Sequence[Result], matrix: Matrix, note: str) ->
 def _legend(matrix: Matrix) -> str:
     shown = shown_states(matrix)
     items = "".join(
-        f"<div>{_mark(state, '')}{escape(state.meaning)}</div>" for state in State if state in shown
+        f"<div>{_mark_html(state, '')}{escape(state.meaning)}</div>"
+        for state in State
+        if state in shown
     )
     return f'<div class="legend">{items}</div>'
 
 
-def _mark(state: State, title: str, link: str | None = None) -> str:
+def _mark_html(state: State, title: str, link: str | None = None) -> str:
     name = state.name.lower()
     hint = f' title="{escape(title)}"' if title else ""
     if link:
@@ -239,17 +241,17 @@ def _cell(matrix: Matrix, family: str, row: str, column: str, first: Anchors) ->
     state = matrix.state(family, row, column)
     cell = matrix.rows[family, row].get(column)
     counts = state.meaning if cell is None else cell.summary
-    return _mark(state, f"{row} {column}: {counts}", first.get((family, row, column)))
+    return _mark_html(state, f"{row} {column}: {counts}", first.get((family, row, column)))
 
 
-def _list(family: str, rows: Rows, first: Anchors) -> str:
+def _chip_list(family: str, rows: Rows, first: Anchors) -> str:
     chips = []
     for row, cells in rows.items():
         cell = merged(cells.values())
         link = first.get((family, row, "any"))
         tag = f'a href="#{escape(link)}"' if link else "span"
         end = "a" if link else "span"
-        mark = _mark(cell.state, cell.summary)
+        mark = _mark_html(cell.state, cell.summary)
         count = cell.passed + cell.failed + cell.unimplemented
         chips.append(
             f'<{tag} class="chip">{mark}{escape(row)} <span class="soft">{count}</span></{end}>'
@@ -284,7 +286,7 @@ def _show_failed(result: Result) -> str:
 def _detail(failure: Failure) -> str:
     parts = []
     if failure.elements:
-        parts.append(f"<h4>Wrong elements</h4>{_elements(failure)}")
+        parts.append(f"<h4>Wrong elements</h4>{_elements_table(failure)}")
     if failure.program:
         parts.append(f"<h4>Program</h4><pre>{escape(failure.program)}</pre>")
     for name, lines in (
@@ -297,7 +299,7 @@ def _detail(failure: Failure) -> str:
     return "".join(parts)
 
 
-def _elements(failure: Failure) -> str:
+def _elements_table(failure: Failure) -> str:
     names = ["index", "operands", "expected", "got", "off by"]
     rows = [(e.index, e.operands, e.expected, e.got, e.difference) for e in failure.elements]
     kept = [i for i in range(len(names)) if any(row[i] for row in rows)]

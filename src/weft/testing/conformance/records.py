@@ -14,7 +14,7 @@ from weft.testing.conformance.judge import WrongElement
 from weft.testing.conformance.run import Failure, Outcome, Result
 
 
-def encode(result: Result) -> dict[str, Any]:
+def encode_result(result: Result) -> dict[str, Any]:
     """A result as plain data; what is empty is left out."""
     return {
         key: value for key, value in dataclasses.asdict(result).items() if value not in ((), "")
@@ -61,7 +61,7 @@ class Journal:
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror or error}") from None
         for number, line in enumerate(lines):
-            record = _record(line)
+            record = _parse_record(line)
             if record is not None:
                 if record["backend"] == self.backend:
                     result = self._result(record, number)
@@ -88,7 +88,7 @@ class Journal:
 
     def add(self, result: Result) -> None:
         """Write a result down at once."""
-        line = json.dumps({"backend": self.backend, **encode(result)}, ensure_ascii=False)
+        line = json.dumps({"backend": self.backend, **encode_result(result)}, ensure_ascii=False)
         self._file.write(line + "\n")
         self._file.flush()
         self.done[result.id] = result
@@ -97,7 +97,7 @@ class Journal:
         self._file.close()
 
 
-def _record(line: str) -> dict[str, Any] | None:
+def _parse_record(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
     except ValueError:
@@ -108,7 +108,7 @@ def _record(line: str) -> dict[str, Any] | None:
 
 def write_json(path: Path, backend: str, results: Iterable[Result]) -> None:
     """The whole of a run as one JSON document."""
-    encoded = [encode(result) for result in results]
+    encoded = [encode_result(result) for result in results]
     counts = {outcome.value: 0 for outcome in Outcome}
     for result in encoded:
         counts[result["outcome"]] += 1

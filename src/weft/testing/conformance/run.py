@@ -161,14 +161,14 @@ def _outcome(blank: Result, trial: Trial, attempt: _Attempt) -> Result:
         if isinstance(expected, Refused) or getattr(expected, "or_refused", False):
             return blank
         return replace(blank, outcome=Outcome.UNIMPLEMENTED, reason=str(error))
-    problem = _problem(trial, attempt)
+    problem = _trial_problem(trial, attempt)
     if problem is None:
         return replace(blank, computed=isinstance(expected, Values | Holds))
     failure = _failure(trial, attempt, problem)
     return replace(blank, outcome=Outcome.FAIL, reason=problem.reason, failure=failure)
 
 
-def _problem(trial: Trial, attempt: _Attempt) -> Problem | None:
+def _trial_problem(trial: Trial, attempt: _Attempt) -> Problem | None:
     expected, error = trial.expected, attempt.error
     if attempt.wrote:
         return Problem("the backend wrote to its inputs")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import DType
-from weft.testing.conformance.oracles.rounding import part, precision, rounded, smallest
+from weft.testing.conformance.oracles.rounding import part_dtype, precision, rounded, smallest
 
 Array: TypeAlias = NDArray[Any]
 
@@ -57,7 +57,7 @@ class Ulps:
 
     def accepts(self, got: Array, exact: Array, dtype: DType) -> Array:
         """Which elements pass."""
-        passed = _near(got, exact, self.count * ulp(exact, dtype), dtype)
+        passed = _is_within_bound(got, exact, self.count * ulp(exact, dtype), dtype)
         if self.zeros and dtype.is_float:
             passed &= (got != 0) | (exact != 0) | (np.signbit(got) == np.signbit(exact))
         return passed
@@ -85,7 +85,7 @@ class PerTensor:
         if precision(dtype) < precision(self.accum):
             both = math.sqrt(2) if dtype.is_complex else 1.0
             bound = bound + both * _ROUNDING * ulp(exact, dtype)
-        return _near(got, exact, np.broadcast_to(bound, size.shape), dtype)
+        return _is_within_bound(got, exact, np.broadcast_to(bound, size.shape), dtype)
 
 
 Rule: TypeAlias = Exact | Ulps | PerTensor
@@ -101,7 +101,7 @@ def ulp(exact: Array, dtype: DType) -> Array:
     return np.where(finite, np.maximum(spacing, smallest(dtype)), 0.0)
 
 
-def _near(got: Array, exact: Array, bound: Array, dtype: DType) -> Array:
+def _is_within_bound(got: Array, exact: Array, bound: Array, dtype: DType) -> Array:
     """Elements within the bound, or equal to what an end of the interval rounds to: that admits
     overflow where it is near."""
     with np.errstate(all="ignore"):
@@ -116,10 +116,10 @@ def _near(got: Array, exact: Array, bound: Array, dtype: DType) -> Array:
 
 def _near_complex(got: Array, exact: Array, bound: Array, dtype: DType) -> Array:
     close = np.abs(got.astype(exact.dtype) - exact) <= bound
-    parts = part(dtype)
+    parts = part_dtype(dtype)
     ends = [
-        _near(np.real(got), np.real(exact), bound, parts),
-        _near(np.imag(got), np.imag(exact), bound, parts),
+        _is_within_bound(np.real(got), np.real(exact), bound, parts),
+        _is_within_bound(np.imag(got), np.imag(exact), bound, parts),
     ]
     finite = np.isfinite(rounded(exact, dtype))
     return np.asarray(np.where(finite, close, ends[0] & ends[1]))

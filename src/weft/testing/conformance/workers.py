@@ -20,7 +20,7 @@ from typing import Any, Final
 from weft.driver.backends import Backend, get_backend
 from weft.foundation.errors import BackendUnavailable
 from weft.testing.conformance.case import Case
-from weft.testing.conformance.records import decode, encode
+from weft.testing.conformance.records import decode, encode_result
 from weft.testing.conformance.run import (
     Outcome,
     Result,
@@ -62,14 +62,14 @@ def run_shared(
             if end is not None and time.monotonic() > end:
                 todo.clear()
             while todo and len(busy) < jobs:
-                busy.append(_start(todo.popleft(), backend, prepare))
+                busy.append(_start_worker(todo.popleft(), backend, prepare))
             ready = set(wait([worker.pipe for worker in busy], timeout=1.0))
             for worker in list(busy):
                 if worker.pipe in ready or time.monotonic() - worker.started > PATIENCE:
-                    result = _result(worker)
+                    result = _worker_result(worker)
                     busy.remove(worker)
                     if worker.process.is_alive() and todo and _is_sound(result):
-                        busy.append(_hand(worker, todo.popleft()))
+                        busy.append(_hand_case(worker, todo.popleft()))
                     else:
                         _stop(worker)
                     yield result
@@ -78,20 +78,20 @@ def run_shared(
             _stop(worker)
 
 
-def _start(case: Case, backend: str, prepare: str | None) -> _Worker:
+def _start_worker(case: Case, backend: str, prepare: str | None) -> _Worker:
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_serve, args=(theirs, backend, prepare), daemon=True)
     process.start()
     theirs.close()
-    return _hand(_Worker(process, ours, case, 0.0), case)
+    return _hand_case(_Worker(process, ours, case, 0.0), case)
 
 
-def _hand(worker: _Worker, case: Case) -> _Worker:
+def _hand_case(worker: _Worker, case: Case) -> _Worker:
     worker.pipe.send_bytes(case.id.encode())
     return replace(worker, case=case, started=time.monotonic())
 
 
-def _result(worker: _Worker) -> Result:
+def _worker_result(worker: _Worker) -> Result:
     """What a worker has to say of its case, or what its silence means."""
     blank = replace(blank_result(worker.case), outcome=Outcome.FAIL)
     if not worker.pipe.poll():
@@ -135,6 +135,8 @@ def _serve(pipe: Connection, backend: str, prepare: str | None) -> None:
 
 def _run_and_tell(case: Case, backend: Backend, prepare: str | None) -> dict[str, Any]:
     try:
-        return encode(prepare_case(case, backend, prepare) if prepare else run_case(case, backend))
+        return encode_result(
+            prepare_case(case, backend, prepare) if prepare else run_case(case, backend)
+        )
     except BackendUnavailable as error:
         return {_UNAVAILABLE: str(error)}

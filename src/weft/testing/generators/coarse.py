@@ -37,7 +37,7 @@ from weft.foundation.numeric import wide_dtype
 from weft.ptir.ops.random import SAMPLED, STATE
 from weft.ptir.types import Shape
 from weft.testing.draft import Item
-from weft.testing.facts import EXACT, Facts, anywhere, default_accumulator, join, total, within
+from weft.testing.facts import EXACT, Facts, anywhere, default_accumulator, join, sum_facts, within
 from weft.testing.generator import Generator, Skip
 from weft.testing.generators.reduction import along, summand_bound
 from weft.testing.generators.registry import generates
@@ -55,7 +55,7 @@ def softmaxes(g: Generator) -> None:
         g.emit(softmax.ByteirLogSoftmax(axis), x, facts=Facts(low, 0.5, None))
 
 
-def _axes(g: Generator, x: Item) -> tuple[int, ...]:
+def _draw_axes(g: Generator, x: Item) -> tuple[int, ...]:
     chosen = g.choices.subset(range(x.rank), 0.5) or [g.choices.integer(0, x.rank - 1)]
     return tuple(g.choices.shuffled(list(chosen)))
 
@@ -63,7 +63,7 @@ def _axes(g: Generator, x: Item) -> tuple[int, ...]:
 @generates(norms.ByteirLayerNorm)
 def layer_norm(g: Generator) -> None:
     x = g.pick(FLOATS, within(8), lambda item: item.rank > 0, lambda: g.shape(1, 3))
-    axes = _axes(g, x)
+    axes = _draw_axes(g, x)
     feature = x.type.with_shape(tuple(x.shape[axis] for axis in axes))
     weight, bias = (g.of_type(feature, within(2)) for _ in range(2))
     outside = g.choices.choose((None, False, True))
@@ -82,7 +82,7 @@ def layer_norm(g: Generator) -> None:
 @generates(norms.ByteirL2Norm)
 def l2_norm(g: Generator) -> None:
     x = g.pick(FLOATS, within(8), lambda item: item.rank > 0, lambda: g.shape(1, 3))
-    op = norms.ByteirL2Norm(0.25, _axes(g, x), g.choices.choose((None, True)))
+    op = norms.ByteirL2Norm(0.25, _draw_axes(g, x), g.choices.choose((None, True)))
     # An element is at most as long as its row, and the bound below is 0.25.
     g.emit(op, x, facts=Facts(-1.25, 1.25, None))
 
@@ -106,7 +106,7 @@ def addn(g: Generator) -> None:
     first = g.like(first, want) if fitted is None else fitted
     items = [first, *(g.like(first, want) for _ in range(count - 1))]
     every = join(*(item.facts for item in items))
-    facts = total(first.dtype, default_accumulator(first.dtype), every, count)
+    facts = sum_facts(first.dtype, default_accumulator(first.dtype), every, count)
     g.emit(activations.ByteirAddn(), *items, facts=facts)
 
 
@@ -170,7 +170,7 @@ def non_zero(g: Generator) -> None:
 # -- quantisation --------------------------------------------------------------------------------
 
 
-def _scale(g: Generator, dtype: DType, shape: Shape) -> Item:
+def _draw_scale(g: Generator, dtype: DType, shape: Shape) -> Item:
     """Powers of two, so that no rounding is in doubt."""
 
     def fill(sizes: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
@@ -187,7 +187,7 @@ def quantize(g: Generator) -> None:
     extent = () if axis is None else (x.shape[axis],)
     zero = g.new(g.dtype(affine.QUANTISED), extent, within(7))
     op = affine.ByteirQuantize(axis)
-    g.emit(op, x, _scale(g, x.dtype, extent), zero, facts=anywhere(zero.dtype))
+    g.emit(op, x, _draw_scale(g, x.dtype, extent), zero, facts=anywhere(zero.dtype))
 
 
 @generates(affine.ByteirDequantize)
@@ -199,7 +199,7 @@ def dequantize(g: Generator) -> None:
     zero = g.new(x.dtype, extent, within(7))
     facts = Facts(-48, 48, 0.25)
     op = affine.ByteirDequantize(axis, dtype)
-    g.emit(op, x, _scale(g, dtype, extent), zero, facts=facts)
+    g.emit(op, x, _draw_scale(g, dtype, extent), zero, facts=facts)
 
 
 # -- images --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.normalisation import LayerNorm
 from weft.ptir.types import Shape
 from weft.testing.draft import Item
-from weft.testing.facts import Facts, accumulated, limit, product, within
+from weft.testing.facts import Facts, accumulated, limit, product_facts, within
 from weft.testing.generator import MAX_ELEMENTS, Generator, Skip
 from weft.testing.generators.reduction import accumulators
 from weft.testing.generators.registry import generates
@@ -31,7 +31,7 @@ def dot_general(g: Generator) -> None:
     dtype = g.dtype(NUMBERS)
     lhs = g.pick({dtype}, within(_factor(dtype, 1)))
     rhs = _partner(g, lhs)
-    axes = _axes(g, lhs, rhs)
+    axes = _draw_axes(g, lhs, rhs)
     if g.choices.chance(0.6) and not axes.contract:
         raise Skip
     dot(g, lhs, rhs, axes, accumulators(g, dtype))
@@ -58,7 +58,7 @@ def _partner(g: Generator, lhs: Item) -> Item:
     return g.pick({lhs.dtype}, want, lambda i: bool(set(i.shape) & set(lhs.shape)), shape)
 
 
-def _axes(g: Generator, lhs: Item, rhs: Item) -> Axes:
+def _draw_axes(g: Generator, lhs: Item, rhs: Item) -> Axes:
     """A random pairing of axes of equal size, each pair batched, contracted or left alone."""
     batch: Pairs = []
     contract: Pairs = []
@@ -85,9 +85,9 @@ def dot(g: Generator, lhs: Item, rhs: Item, axes: Axes, accum: DType | None = No
         fitted = g.fit(side, want)
         sides.append(fitted if fitted is not None else g.like(side, want))
     inner = accum or _default(dtype)
-    low, high, step = product(sides[0].facts, sides[1].facts)
+    low, high, step = product_facts(sides[0].facts, sides[1].facts)
     bound = depth * max(abs(low), abs(high)) * (2 if dtype.is_complex else 1)
-    out = _output(g, dtype, inner, bound)
+    out = _draw_output_dtype(g, dtype, inner, bound)
     op = DotGeneral(
         tuple(a for a, _ in axes.batch), tuple(b for _, b in axes.batch),
         tuple(a for a, _ in axes.contract), tuple(b for _, b in axes.contract), accum, out,
@@ -102,7 +102,7 @@ def _default(dtype: DType) -> DType:
     return F32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
-def _output(g: Generator, dtype: DType, inner: DType, bound: float) -> DType | None:
+def _draw_output_dtype(g: Generator, dtype: DType, inner: DType, bound: float) -> DType | None:
     """Nothing, or another dtype that holds the result."""
     if g.choices.chance(0.65):
         return None

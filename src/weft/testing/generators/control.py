@@ -24,7 +24,7 @@ from weft.testing.generators.registry import generates
 _STEPS = 5
 
 
-def _inside(
+def _region_generator(
     g: Generator, kinds: Sequence[ValueType], facts: Sequence[Sequence[Facts]]
 ) -> Generator:
     """A generator for a region with these parameters."""
@@ -86,7 +86,7 @@ def cond(g: Generator) -> None:
     args = _arguments(g)
     kinds = [arg.type for arg in args]
     known = [_facts_of(arg) for arg in args]
-    branches = [_inside(g, kinds, known) for _ in range(2)]
+    branches = [_region_generator(g, kinds, known) for _ in range(2)]
     for inner in branches:
         grow(inner, g.choices.integer(1, _STEPS))
     candidates = _returnable(g, branches[0])
@@ -144,7 +144,7 @@ def _carry(g: Generator) -> Carry:
     return Carry(item, Facts(-bound, bound, None))
 
 
-def _next(inner: Generator, carry: Carry, parameter: Item) -> Item:
+def _next_carry(inner: Generator, carry: Carry, parameter: Item) -> Item:
     """A value of the region that may be the carry of the next round."""
     facts = carry.facts
     want = Want(facts.low, facts.high, exact=facts.exact)
@@ -167,14 +167,14 @@ def scan(g: Generator) -> None:
     first = g.pick(
         ANY, ok=lambda i: i.rank > 0 and i.sizes[0] <= _STEPS, shape=lambda: (3, *g.shape(0, 2))
     )
-    scanned = [first] + [_beside(g, first) for _ in range(g.choices.integer(0, 1))]
+    scanned = [first] + [_pick_scanned(g, first) for _ in range(g.choices.integer(0, 1))]
     carries = [_carry(g) for _ in range(g.choices.integer(0, 2))]
     slices = [x.type.with_shape(x.shape[1:]) for x in scanned]
     kinds: list[ValueType] = [*(c.type for c in carries), *slices]
-    inner = _inside(g, kinds, [[c.facts] for c in carries] + [[x.facts] for x in scanned])
+    inner = _region_generator(g, kinds, [[c.facts] for c in carries] + [[x.facts] for x in scanned])
     parameters = inner.draft.items[: len(carries)]
     grow(inner, g.choices.integer(1, _STEPS))
-    following = [_next(inner, c, p) for c, p in zip(carries, parameters, strict=True)]
+    following = [_next_carry(inner, c, p) for c, p in zip(carries, parameters, strict=True)]
     candidates = _returnable(g, inner)
     if not candidates:
         raise Skip
@@ -189,7 +189,7 @@ def scan(g: Generator) -> None:
     _finish(g, factory, [*(c.start for c in carries), *scanned], results, facts)
 
 
-def _beside(g: Generator, first: Item) -> Item:
+def _pick_scanned(g: Generator, first: Item) -> Item:
     """Another input to scan, as long as the first."""
     length = first.shape[0]
     return g.pick(
@@ -217,11 +217,15 @@ def _flagged_loop(g: Generator) -> None:
     carries = flags + [_carry(g) for _ in range(g.choices.integer(0, 2))]
     kinds = [c.type for c in carries]
     known = [[c.facts] for c in carries]
-    test, body = _inside(g, kinds, known), _inside(g, kinds, known)
+    test, body = _region_generator(g, kinds, known), _region_generator(g, kinds, known)
     kept, inputs = list(test.draft.items), list(body.draft.items)
     grow(body, g.choices.integer(1, _STEPS))
     rest = zip(carries[len(flags) :], inputs[len(flags) :], strict=True)
-    following = [*inputs[1 : len(flags)], inputs[rounds], *(_next(body, c, p) for c, p in rest)]
+    following = [
+        *inputs[1 : len(flags)],
+        inputs[rounds],
+        *(_next_carry(body, c, p) for c, p in rest),
+    ]
     bodies = [(test.draft, [kept[0], *kept]), (body.draft, following)]
     factory = OpFactory(While, kinds, bodies)
     _finish(g, factory, [c.start for c in carries], kinds, [c.facts for c in carries])
@@ -232,7 +236,7 @@ def _counted_loop(g: Generator) -> None:
     carries = [counter] + [_carry(g) for _ in range(g.choices.integer(0, 2))]
     kinds = [c.type for c in carries]
     known = [[c.facts] for c in carries]
-    test, body = _inside(g, kinds, known), _inside(g, kinds, known)
+    test, body = _region_generator(g, kinds, known), _region_generator(g, kinds, known)
     parameters = list(test.draft.items)
     limit = test.full(g.choices.integer(0, _STEPS - 1), counter.start.dtype, ())
     pred = test.emit(Compare(CompareFn.LESS), parameters[0], limit, facts=BITS)
@@ -242,7 +246,7 @@ def _counted_loop(g: Generator) -> None:
     inputs = list(body.draft.items[: len(carries)])
     more = body.emit(ElementwiseBinary(BinaryFn.ADD), inputs[0], one, facts=counter.facts)
     grow(body, g.choices.integer(1, _STEPS))
-    following = [_next(body, c, p) for c, p in zip(carries[1:], inputs[1:], strict=True)]
+    following = [_next_carry(body, c, p) for c, p in zip(carries[1:], inputs[1:], strict=True)]
     bodies = [(test.draft, returned), (body.draft, [more, *following])]
     factory = OpFactory(While, kinds, bodies)
     _finish(g, factory, [c.start for c in carries], kinds, [c.facts for c in carries])
@@ -258,4 +262,4 @@ def _change_carry(test: Generator, carry: Carry, parameter: Item) -> Item:
     if test.choices.chance(0.7):
         return parameter
     grow(test, 2)
-    return _next(test, carry, parameter)
+    return _next_carry(test, carry, parameter)

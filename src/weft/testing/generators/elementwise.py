@@ -35,8 +35,8 @@ from weft.testing.facts import (
     anywhere,
     join,
     limit,
-    part,
-    product,
+    part_dtype,
+    product_facts,
     saturated,
     settle,
     within,
@@ -101,7 +101,7 @@ def multiply(g: Generator) -> Item:
 
 def product_of(g: Generator, lhs: Item, rhs: Item) -> Item:
     """`lhs * rhs` with its facts."""
-    low, high, step = product(lhs.facts, rhs.facts)
+    low, high, step = product_facts(lhs.facts, rhs.facts)
     if lhs.dtype.is_complex:
         # Each part is a sum of two products.
         high = 2 * max(abs(low), abs(high))
@@ -180,7 +180,7 @@ def cast_facts(source: DType, facts: Facts, target: DType) -> Facts:
     """The facts of elements cast from one dtype to another."""
     if not (target.is_float or target.is_complex):
         return saturated(target, facts)
-    if part(source) is part(target):
+    if part_dtype(source) is part_dtype(target):
         zero = Facts(0, 0, facts.step, zeros=True)
         return join(facts, zero) if target.is_complex and not source.is_complex else facts
     low, high = min(facts.low, 0), max(facts.high, 0)
@@ -219,7 +219,7 @@ def bitwise_not(g: Generator) -> None:
     g.emit(BitwiseNot(), x, facts=anywhere(x.dtype))
 
 
-def _amount(g: Generator, x: Item) -> Item:
+def _draw_shift(g: Generator, x: Item) -> Item:
     """Shift amounts, now and then one of the dtype's width or more."""
     return g.like(x, Want(0, min(x.dtype.bits + 2, x.dtype.highest)))
 
@@ -227,14 +227,14 @@ def _amount(g: Generator, x: Item) -> Item:
 @generates(ShiftLeft)
 def shift_left(g: Generator) -> None:
     x = g.pick(INTEGERS)
-    g.emit(ShiftLeft(), x, _amount(g, x), facts=anywhere(x.dtype))
+    g.emit(ShiftLeft(), x, _draw_shift(g, x), facts=anywhere(x.dtype))
 
 
 @generates(ShiftRight)
 def shift_right(g: Generator) -> None:
     x = g.pick(INTEGERS)
     facts = Facts(min(x.facts.low, 0), max(x.facts.high, 0))
-    g.emit(ShiftRight(), x, _amount(g, x), facts=facts)
+    g.emit(ShiftRight(), x, _draw_shift(g, x), facts=facts)
 
 
 @generates(Bitcast)

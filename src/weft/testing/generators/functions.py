@@ -42,7 +42,7 @@ def apply_in(g: Generator, op: Op, domain: Domain) -> Item:
     return g.emit(op, x, facts=Facts(low, high, None, x.facts.special))
 
 
-def _function(cls: type[Op], domain: Domain) -> Callable[[Generator], None]:
+def _generate_function(cls: type[Op], domain: Domain) -> Callable[[Generator], None]:
     def generate(g: Generator) -> None:
         apply_in(g, cls(), domain)
 
@@ -51,7 +51,7 @@ def _function(cls: type[Op], domain: Domain) -> Callable[[Generator], None]:
 
 for _cls in fns.UnaryFunction.__subclasses__():
     if hasattr(_cls, "scalar") and (_domain := FUNCTIONS[_cls.scalar].domain) is not None:
-        generates(_cls)(_function(_cls, _domain))
+        generates(_cls)(_generate_function(_cls, _domain))
 
 
 @generates(ElementwiseUnary, weight=8)
@@ -123,7 +123,7 @@ def classify(g: Generator) -> None:
 # -- two operands --------------------------------------------------------------------------------
 
 
-def _pair(g: Generator, op: Op, first: Want, second: Want, result: Range) -> None:
+def _generate_of_two(g: Generator, op: Op, first: Want, second: Want, result: Range) -> None:
     lhs = g.pick(FLOATS, first)
     rhs = g.like(lhs, second)
     special = lhs.facts.special or rhs.facts.special
@@ -132,17 +132,17 @@ def _pair(g: Generator, op: Op, first: Want, second: Want, result: Range) -> Non
 
 @generates(fns.Atan2)
 def atan2(g: Generator) -> None:
-    _pair(g, fns.Atan2(), within(8, special=True), Want(0.25, 8), (-1.75, 1.75))
+    _generate_of_two(g, fns.Atan2(), within(8, special=True), Want(0.25, 8), (-1.75, 1.75))
 
 
 @generates(fns.Hypot)
 def hypot(g: Generator) -> None:
-    _pair(g, fns.Hypot(), within(16, special=True), within(16, special=True), (0, 24))
+    _generate_of_two(g, fns.Hypot(), within(16, special=True), within(16, special=True), (0, 24))
 
 
 @generates(fns.Logaddexp)
 def logaddexp(g: Generator) -> None:
-    _pair(g, fns.Logaddexp(), within(8), within(8), (-8, 10))
+    _generate_of_two(g, fns.Logaddexp(), within(8), within(8), (-8, 10))
 
 
 @generates(fns.Pow)

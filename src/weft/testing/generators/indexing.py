@@ -11,7 +11,7 @@ from weft.ptir.ops.indexing import ScatterFn
 from weft.ptir.ops.movement import Iota
 from weft.ptir.types import Dim, Shape, Symbol
 from weft.testing.draft import Item
-from weft.testing.facts import Facts, Want, default_accumulator, join, limit, total, within
+from weft.testing.facts import Facts, Want, default_accumulator, join, limit, sum_facts, within
 from weft.testing.generator import Generator, Skip
 from weft.testing.generators.registry import generates
 
@@ -52,7 +52,7 @@ def take(g: Generator) -> None:
     g.emit(indexing.Take(), x, indices(g, shape, x.sizes[0]), facts=x.facts)
 
 
-def _axis(g: Generator, x: Item) -> tuple[int, int]:
+def _draw_axis(g: Generator, x: Item) -> tuple[int, int]:
     axis = g.choices.integer(0, x.rank - 1)
     return axis, axis - x.rank if g.choices.chance(0.4) else axis
 
@@ -66,7 +66,7 @@ def _other_extent(g: Generator, x: Item, axis: int) -> Shape:
 @generates(indexing.Gather, weight=3)
 def gather(g: Generator) -> None:
     x = _draw_indexed(g, ANY)
-    axis, written = _axis(g, x)
+    axis, written = _draw_axis(g, x)
     found = indices(g, _other_extent(g, x, axis), x.sizes[axis])
     g.emit(indexing.Gather(written), x, found, facts=x.facts)
 
@@ -80,12 +80,12 @@ def scatter_reduce(g: Generator) -> None:
     if fn is ScatterFn.ADD:
         want = within(_summand(dtype))
     x = _draw_indexed(g, {dtype}, want)
-    axis, written = _axis(g, x)
+    axis, written = _draw_axis(g, x)
     where = indices(g, _other_extent(g, x, axis), x.sizes[axis])
     updates = g.like(where, want, dtype=dtype)
     facts = join(x.facts, updates.facts)
     if fn is ScatterFn.ADD:
-        facts = total(dtype, default_accumulator(dtype), facts, 1 + where.sizes[axis])
+        facts = sum_facts(dtype, default_accumulator(dtype), facts, 1 + where.sizes[axis])
     g.emit(indexing.ScatterReduce(written, fn), x, where, updates, facts=facts)
 
 
@@ -105,8 +105,8 @@ def scatter_add(g: Generator) -> None:
     kept = [axis for axis in range(x.rank) if axis not in inserted]
     plain = [axis for axis in kept if axis not in scattered]
     window = kept if g.choices.chance(0.4) else plain
-    extents = [_window(g, x, axis, axis in scattered) for axis in window]
-    limits = [_positions(g, x, axis, window, extents) for axis in scattered]
+    extents = [_draw_extent(g, x, axis, axis in scattered) for axis in window]
+    limits = [_window_starts(g, x, axis, window, extents) for axis in scattered]
     batch = g.shape(0, 2)
     if min(limits) == 0:
         batch = (0,)
@@ -116,13 +116,13 @@ def scatter_add(g: Generator) -> None:
     updates = g.pick({dtype}, within(_summand(dtype)), lambda i: i.shape == shape, lambda: shape)
     op = indexing.ScatterAdd(tuple(places), tuple(inserted), tuple(scattered), vector)
     count = 1 + math.prod(g.draft.sizes(batch))
-    facts = total(dtype, default_accumulator(dtype), join(x.facts, updates.facts), count)
+    facts = sum_facts(dtype, default_accumulator(dtype), join(x.facts, updates.facts), count)
     if facts.bound > limit(dtype) and not dtype.is_integer:
         raise Skip
     g.emit(op, x, where, updates, facts=facts)
 
 
-def _window(g: Generator, x: Item, axis: int, indexed: bool) -> Dim:
+def _draw_extent(g: Generator, x: Item, axis: int, indexed: bool) -> Dim:
     """The extent of a window on one axis of `x`."""
     dim, size = x.shape[axis], x.sizes[axis]
     if g.choices.chance(0.5) and not indexed:
@@ -132,7 +132,7 @@ def _window(g: Generator, x: Item, axis: int, indexed: bool) -> Dim:
     return g.choices.integer(min(size, 1), size)
 
 
-def _positions(
+def _window_starts(
     g: Generator, x: Item, axis: int, window: Sequence[int], extents: Sequence[Dim]
 ) -> int:
     """At how many places on an indexed axis a window may begin."""
@@ -159,7 +159,7 @@ def _interleave_axes(g: Generator, batch: Shape, extents: Sequence[Dim]) -> tupl
 # -- windows at run-time positions ---------------------------------------------------------------
 
 
-def _start(g: Generator, x: Item) -> Item:
+def _draw_start(g: Generator, x: Item) -> Item:
     """The start of a dynamic slice: mostly inside, now and then out of range, which is clamped."""
     dtypes = INDICES
     if g.choices.chance(0.3):
@@ -167,21 +167,21 @@ def _start(g: Generator, x: Item) -> Item:
     return indices(g, (x.rank,), max(x.sizes, default=0) or 1, dtypes)
 
 
-def _part(g: Generator, size: int) -> int:
+def _draw_part(g: Generator, size: int) -> int:
     return size if g.choices.chance(0.3) else g.choices.integer(min(size, 1), size)
 
 
 @generates(indexing.DynamicSlice, weight=3)
 def dynamic_slice(g: Generator) -> None:
     x = g.pick(ANY)
-    sizes = tuple(_part(g, n) for n in x.sizes)
-    g.emit(indexing.DynamicSlice(sizes), x, _start(g, x), facts=x.facts)
+    sizes = tuple(_draw_part(g, n) for n in x.sizes)
+    g.emit(indexing.DynamicSlice(sizes), x, _draw_start(g, x), facts=x.facts)
 
 
 @generates(indexing.DynamicUpdateSlice, weight=3)
 def dynamic_update_slice(g: Generator) -> None:
     x = g.pick(ANY)
-    sizes = tuple(_part(g, n) for n in x.sizes)
+    sizes = tuple(_draw_part(g, n) for n in x.sizes)
     update = g.of_type(x.type.with_shape(sizes))
     facts = join(x.facts, update.facts)
-    g.emit(indexing.DynamicUpdateSlice(sizes), x, update, _start(g, x), facts=facts)
+    g.emit(indexing.DynamicUpdateSlice(sizes), x, update, _draw_start(g, x), facts=facts)

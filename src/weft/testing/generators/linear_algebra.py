@@ -49,7 +49,7 @@ def _matrices(
     return g.given(dtype, shape, fill, Facts(-bound, bound, 1.0))
 
 
-def _dtype(g: Generator) -> DType:
+def _draw_dtype(g: Generator) -> DType:
     return g.dtype(la.MATRIX)
 
 
@@ -73,7 +73,7 @@ def _turn_rows(a: Array) -> Array:
 
 @generates(la.Cholesky)
 def cholesky(g: Generator) -> None:
-    dtype = _dtype(g)
+    dtype = _draw_dtype(g)
     n = g.choices.choose(_SIZES)
     if g.choices.chance(0.4):
         x = _gram(g, dtype)
@@ -134,7 +134,7 @@ def _may_scale(g: Generator, dtype: DType) -> bool:
 
 @generates(la.Qr)
 def qr(g: Generator) -> None:
-    dtype = _dtype(g)
+    dtype = _draw_dtype(g)
     m, n = g.choices.choose(_SIZES), g.choices.choose(_SIZES)
     x = _matrices(g, dtype, m, n, _dominant, 14)
     mode = g.choices.choose(list(la.QrMode))
@@ -146,7 +146,7 @@ def qr(g: Generator) -> None:
 
 @generates(la.Eigh)
 def eigh(g: Generator) -> None:
-    dtype = _dtype(g)
+    dtype = _draw_dtype(g)
     n = g.choices.choose(_SIZES)
     x = _matrices(g, dtype, n, n, _hermitian, 4)
     facts = [Facts(-32, 32, None), _ORTHOGONAL]
@@ -158,7 +158,7 @@ def eigh(g: Generator) -> None:
 
 @generates(la.Svd)
 def svd(g: Generator) -> None:
-    dtype = _dtype(g)
+    dtype = _draw_dtype(g)
     m, n = g.choices.choose(_SIZES), g.choices.choose(_SIZES)
     x = _matrices(g, dtype, m, n, _dominant, 14)
     full = g.choices.chance(0.3)
@@ -171,7 +171,7 @@ def svd(g: Generator) -> None:
 
 @generates(la.Lu)
 def lu(g: Generator) -> None:
-    dtype = _dtype(g)
+    dtype = _draw_dtype(g)
     m, n = g.choices.choose(_SIZES), g.choices.choose(_SIZES)
     change = g.choices.choose((_dominant, _turn_rows)) if m == n else _dominant
     x = _matrices(g, dtype, m, n, change, 14)
@@ -182,7 +182,7 @@ def lu(g: Generator) -> None:
 
 @generates(la.TriangularSolve)
 def triangular_solve(g: Generator) -> None:
-    dtype = _dtype(g)
+    dtype = _draw_dtype(g)
     b = g.pick(
         {dtype},
         within(8),

@@ -57,7 +57,7 @@ def reshape(g: Generator) -> None:
 
 
 def reshape_of(g: Generator, x: Item) -> Item:
-    makers = (_with_ones, _merge_axes, _split, _flat)
+    makers = (_with_ones, _merge_axes, _split_axis, _flatten_shape)
     new_shape = g.choices.choose(makers)(g, x)
     return g.emit(Reshape(tuple(new_shape)), x, facts=x.facts)
 
@@ -84,7 +84,7 @@ def _merge_axes(g: Generator, x: Item) -> NewShape:
     return (*x.shape[:at], INFER, *x.shape[at + 2 :])
 
 
-def _split(g: Generator, x: Item) -> NewShape:
+def _split_axis(g: Generator, x: Item) -> NewShape:
     """One axis as two."""
     places = [i for i, dim in enumerate(x.shape) if isinstance(dim, int) and dim > 1]
     if not places:
@@ -96,7 +96,7 @@ def _split(g: Generator, x: Item) -> NewShape:
     return (*x.shape[:at], *pair, *x.shape[at + 1 :])
 
 
-def _flat(g: Generator, x: Item) -> NewShape:
+def _flatten_shape(g: Generator, x: Item) -> NewShape:
     """One axis, or random factors of a static number of elements."""
     if any(isinstance(dim, Symbol) for dim in x.shape) or 0 in x.sizes:
         return [INFER] if 0 not in x.sizes else x.shape
@@ -157,12 +157,12 @@ def concat(g: Generator) -> None:
     axis = g.choices.integer(0, first.rank - 1)
     parts = [first]
     for _ in range(g.choices.integer(0, 2)):
-        parts.append(_beside(g, first, axis))
+        parts.append(_pick_neighbour(g, first, axis))
     signed = axis - first.rank if g.choices.chance(0.3) else axis
     g.emit(Concat(signed), *parts, facts=join(*(x.facts for x in parts)))
 
 
-def _beside(g: Generator, first: Item, axis: int) -> Item:
+def _pick_neighbour(g: Generator, first: Item, axis: int) -> Item:
     """A value that fits next to `first` along an axis."""
 
     def fits(item: Item) -> bool:

@@ -23,15 +23,15 @@ from weft.testing.generator import Generator
 from weft.testing.generators.registry import generates
 
 
-def _axis(g: Generator, x: Item) -> int | None:
+def _draw_axis(g: Generator, x: Item) -> int | None:
     return g.choices.integer(0, x.rank - 1) if x.rank and g.choices.chance(0.5) else None
 
 
-def _along(x: Item, axis: int | None) -> Shape:
+def _parameter_shape(x: Item, axis: int | None) -> Shape:
     return () if axis is None else (x.shape[axis],)
 
 
-def _scale(g: Generator, dtype: DType, shape: Shape, exponents: tuple[int, int]) -> Item:
+def _draw_scale(g: Generator, dtype: DType, shape: Shape, exponents: tuple[int, int]) -> Item:
     """Powers of two with exponents in this range."""
     low, high = exponents
 
@@ -51,10 +51,10 @@ def quantize(g: Generator) -> None:
     output = g.dtype(QUANTISED)
     # Four times as much, and a zero point, stay in range.
     x = g.pick(FLOATS, within(48, exact=True) if output in LARGEST else EXACT)
-    axis = _axis(g, x)
-    operands = [x, _scale(g, x.dtype, _along(x, axis), (-2, 1))]
+    axis = _draw_axis(g, x)
+    operands = [x, _draw_scale(g, x.dtype, _parameter_shape(x, axis), (-2, 1))]
     if g.choices.chance(0.6):
-        operands.append(_zero_point(g, output, _along(x, axis)))
+        operands.append(_zero_point(g, output, _parameter_shape(x, axis)))
     facts = Facts(-256, 256, None) if output in LARGEST else anywhere(output)
     g.emit(Quantize(output, axis), *operands, facts=facts)
 
@@ -65,15 +65,15 @@ def dequantize(g: Generator) -> None:
     output = g.choices.choose([None, *g.dtypes(FLOATS)])
     narrow = 8 in (dtype.bits, (output or dtype).bits)
     x = g.pick(QUANTISED | {SI32}, within(48 if narrow else 2**16, exact=True))
-    axis = _axis(g, x)
+    axis = _draw_axis(g, x)
     bound = math.ceil(x.facts.bound) + 8
     # The largest scale for which the result stays in range.
     room = math.floor(math.log2(limit(output or dtype) / bound))
     top = min(1, room)
-    operands = [x, _scale(g, dtype, _along(x, axis), (top - 2, top))]
+    operands = [x, _draw_scale(g, dtype, _parameter_shape(x, axis), (top - 2, top))]
     known = [x.facts]
     if g.choices.chance(0.6):
-        operands.append(_zero_point(g, x.dtype, _along(x, axis)))
+        operands.append(_zero_point(g, x.dtype, _parameter_shape(x, axis)))
         known.append(operands[-1].facts)
     wide = F64 if F64 in (dtype, output) else F32
     step = join(*known).step
@@ -85,11 +85,11 @@ def dequantize(g: Generator) -> None:
 @generates(Requantize, weight=3)
 def requantize(g: Generator) -> None:
     q = g.pick(WHOLE | {SI32}, within(2**16))
-    axis = _axis(g, q)
+    axis = _draw_axis(g, q)
     dtype = g.dtype(FLOATS)
     output = g.dtype(WHOLE)
     operands = [q]
     for zero_dtype in (q.dtype, output):
-        shape = _along(q, axis if g.choices.chance(0.7) else None)
-        operands += [_scale(g, dtype, shape, (-2, 1)), _zero_point(g, zero_dtype, shape)]
+        shape = _parameter_shape(q, axis if g.choices.chance(0.7) else None)
+        operands += [_draw_scale(g, dtype, shape, (-2, 1)), _zero_point(g, zero_dtype, shape)]
     g.emit(Requantize(output, axis), *operands, facts=anywhere(output))

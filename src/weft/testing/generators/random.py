@@ -18,13 +18,13 @@ from weft.testing.generator import Generator
 from weft.testing.generators.registry import generates
 
 
-def _dtype(g: Generator) -> DType:
+def _draw_dtype(g: Generator) -> DType:
     return g.dtype(RngUniform.dtypes["dtype"])
 
 
 @generates(RngUniform)
 def rng_uniform(g: Generator) -> None:
-    dtype = _dtype(g)
+    dtype = _draw_dtype(g)
     # The same bits on every backend: multiples of 2^-p.
     facts = Facts(0.0, 1.0, 2.0**-dtype.precision)
     g.emit(RngUniform(g.shape(), dtype), facts=facts)
@@ -32,7 +32,7 @@ def rng_uniform(g: Generator) -> None:
 
 @generates(RngNormal)
 def rng_normal(g: Generator) -> None:
-    g.emit(RngNormal(g.shape(), _dtype(g)), facts=Facts(-10, 10, None))
+    g.emit(RngNormal(g.shape(), _draw_dtype(g)), facts=Facts(-10, 10, None))
 
 
 @generates(RngState)
@@ -52,11 +52,11 @@ def philox_bits(g: Generator) -> None:
 
 @generates(PhiloxUniform)
 def philox_uniform(g: Generator) -> None:
-    dtype = _dtype(g)
+    dtype = _draw_dtype(g)
     facts = Facts(0.0, 1.0, 2.0**-dtype.precision)
     g.emit(PhiloxUniform(g.shape(), dtype), _state(g), facts=facts)
 
 
 @generates(PhiloxNormal)
 def philox_normal(g: Generator) -> None:
-    g.emit(PhiloxNormal(g.shape(), _dtype(g)), _state(g), facts=Facts(-10, 10, None))
+    g.emit(PhiloxNormal(g.shape(), _draw_dtype(g)), _state(g), facts=Facts(-10, 10, None))

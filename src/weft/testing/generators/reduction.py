@@ -33,7 +33,7 @@ from weft.testing.facts import (
     default_accumulator,
     limit,
     saturated,
-    total,
+    sum_facts,
     within,
 )
 from weft.testing.generator import Generator
@@ -70,7 +70,7 @@ def axes_of(g: Generator, x: Item) -> tuple[int, ...]:
     return tuple(g.choices.shuffled(g.choices.subset(range(x.rank))))
 
 
-def _count(x: Item, axes: Sequence[int]) -> int:
+def _element_count(x: Item, axes: Sequence[int]) -> int:
     return math.prod(x.sizes[axis] for axis in axes)
 
 
@@ -78,11 +78,11 @@ def _count(x: Item, axes: Sequence[int]) -> int:
 def reduce(g: Generator) -> None:
     kind = g.choices.choose([k for k in ReduceKind if g.allows(f"reduce_{k}")])
     if kind is ReduceKind.SUM:
-        _sum(g)
+        _generate_sum(g)
         return
     x = g.pick(DEFINED[kind])
     axes = axes_of(g, x)
-    facts = x.facts if _count(x, axes) else empty_extreme(x.dtype, kind, x.facts)
+    facts = x.facts if _element_count(x, axes) else empty_extreme(x.dtype, kind, x.facts)
     accum = None if x.dtype is I1 else accumulators(g, x.dtype)
     keepdims = g.choices.chance(0.4)
     g.emit(
@@ -90,28 +90,30 @@ def reduce(g: Generator) -> None:
     )
 
 
-def _sum(g: Generator) -> None:
+def _generate_sum(g: Generator) -> None:
     dtype = g.dtype(NUMBERS | BOOL)
     x = g.pick({dtype}, Want())
     axes = axes_of(g, x)
-    count = _count(x, axes)
+    count = _element_count(x, axes)
     fitted = g.fit(x, within(summand_bound(dtype, count)))
     x = fitted if fitted is not None else g.like(x, within(summand_bound(dtype, count)))
     accum = accumulators(g, dtype)
     if dtype is I1:
         accum = g.dtype(INTEGERS)
     inner = accum or default_accumulator(dtype)
-    out = _output(g, dtype, x.facts, inner, count)
-    facts = total(out or dtype, inner, x.facts, count)
+    out = _draw_output_dtype(g, dtype, x.facts, inner, count)
+    facts = sum_facts(out or dtype, inner, x.facts, count)
     keepdims = g.choices.chance(0.4)
     g.emit(reduction.Reduce(ReduceKind.SUM, axes, keepdims, accum, out), x, facts=facts)
 
 
-def _output(g: Generator, dtype: DType, facts: Facts, inner: DType, count: int) -> DType | None:
+def _draw_output_dtype(
+    g: Generator, dtype: DType, facts: Facts, inner: DType, count: int
+) -> DType | None:
     """Nothing, or another output dtype that holds the sums."""
     if g.choices.chance(0.7):
         return None
-    sums = total(inner, inner, facts, count)
+    sums = sum_facts(inner, inner, facts, count)
     same = [d for d in g.rules.dtypes if d.kind is inner.kind and limit(d) >= limit(dtype)]
     if dtype.is_integer or dtype is I1 or sums.exact:
         same += [d for d in g.rules.dtypes & ORDERED if limit(d) >= sums.bound]
@@ -123,13 +125,13 @@ def reduce_prod(g: Generator) -> None:
     dtype = g.dtype(NUMBERS)
     x = g.pick({dtype}, Want(), ok=lambda item: math.prod(item.sizes) <= 64, shape=lambda: (2, 3))
     axes = axes_of(g, x)
-    count = _count(x, axes)
+    count = _element_count(x, axes)
     x = _bounded_factors(g, x, count)
     accum = accumulators(g, dtype)
     g.emit(
         reduction.ReduceProd(axes, g.choices.chance(0.4), accum, None),
         x,
-        facts=_power(dtype, accum or default_accumulator(dtype), x.facts, count),
+        facts=_product_facts(dtype, accum or default_accumulator(dtype), x.facts, count),
     )
 
 
@@ -144,7 +146,7 @@ def _bounded_factors(g: Generator, x: Item, count: int) -> Item:
     return fitted if fitted is not None else g.like(x, within(min(bound, 8.0)))
 
 
-def _power(dtype: DType, accum: DType, facts: Facts, count: int) -> Facts:
+def _product_facts(dtype: DType, accum: DType, facts: Facts, count: int) -> Facts:
     """The facts of products of up to `count` elements."""
     if dtype.is_integer:
         wide = Facts(int(accum.lowest), int(accum.highest))
@@ -266,13 +268,13 @@ def cumulative(g: Generator) -> None:
     elif cls is reduction.CumulativeProd:
         x = _bounded_factors(g, x, x.sizes[axis])
         wide = default_accumulator(x.dtype)
-        g.emit(op, x, facts=_power(x.dtype, wide, x.facts, x.sizes[axis]))
+        g.emit(op, x, facts=_product_facts(x.dtype, wide, x.facts, x.sizes[axis]))
     else:
         g.emit(op, x, facts=replace(x.facts, zeros=False))
 
 
 def _running_sum(x: Item, count: int) -> Facts:
-    return total(x.dtype, default_accumulator(x.dtype), x.facts, count)
+    return sum_facts(x.dtype, default_accumulator(x.dtype), x.facts, count)
 
 
 # -- segments ------------------------------------------------------------------------------------
@@ -289,7 +291,7 @@ def segment_reduce(g: Generator) -> None:
     )
     rows = data.sizes[0]
     segments = g.choices.choose((1, 2, 3, 5, 8))
-    ids, ascending, distinct = _ids(g, data, segments)
+    ids, ascending, distinct = _draw_ids(g, data, segments)
     accum = None if dtype is I1 else accumulators(g, dtype)
     if adds:
         want = within(summand_bound(dtype, rows))
@@ -297,14 +299,14 @@ def segment_reduce(g: Generator) -> None:
         data = fitted if fitted is not None else g.like(data, want)
         if dtype is I1:
             accum = g.dtype(INTEGERS)
-        facts = total(dtype, accum or default_accumulator(dtype), data.facts, rows)
+        facts = sum_facts(dtype, accum or default_accumulator(dtype), data.facts, rows)
     else:
         facts = empty_extreme(dtype, ReduceKind.MAX, replace(data.facts, zeros=False))
     op = reduction.SegmentReduce(kind, segments, accum, ascending, distinct)
     g.emit(op, data, ids, facts=facts)
 
 
-def _ids(g: Generator, data: Item, segments: int) -> tuple[Item, bool, bool]:
+def _draw_ids(g: Generator, data: Item, segments: int) -> tuple[Item, bool, bool]:
     """Segment ids for the rows of `data`, and whether to promise that they ascend, or differ."""
     rows = data.sizes[0]
     facts = Facts(0, segments - 1)

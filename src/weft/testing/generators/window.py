@@ -10,7 +10,7 @@ from weft.ptir.literal import scalar_literal
 from weft.ptir.ops.reduce_kind import DEFINED, ReduceKind
 from weft.ptir.ops.window import ExtractPatches, ReduceWindow
 from weft.testing.draft import Item
-from weft.testing.facts import Want, default_accumulator, total, within
+from weft.testing.facts import Want, default_accumulator, sum_facts, within
 from weft.testing.generator import Generator
 from weft.testing.generators.movement import pad_value
 from weft.testing.generators.reduction import (
@@ -32,7 +32,7 @@ class Window:
     dilation: int
 
 
-def _window(g: Generator, extent: int, *, base: bool) -> Window:
+def _draw_window(g: Generator, extent: int, *, base: bool) -> Window:
     """A window that fits into the padded axis."""
     choices = g.choices
     if choices.chance(0.35):
@@ -57,12 +57,12 @@ def reduce_window(g: Generator) -> None:
     dtype = g.dtype(DEFINED[kind])
     adds = kind is ReduceKind.SUM
     x = g.pick({dtype}, Want() if adds else Want(special=True))
-    windows = [_window(g, n, base=True) for n in x.sizes]
+    windows = [_draw_window(g, n, base=True) for n in x.sizes]
     count = math.prod(w.size for w in windows)
     accum = None if not (dtype.is_integer or dtype.is_float) else accumulators(g, dtype)
     if adds:
         x = _summands(g, x, count)
-        facts = total(dtype, accum or default_accumulator(dtype), x.facts, count)
+        facts = sum_facts(dtype, accum or default_accumulator(dtype), x.facts, count)
     else:
         facts = empty_extreme(dtype, kind, replace(x.facts, zeros=False))
     op = ReduceWindow(
@@ -82,7 +82,7 @@ def _summands(g: Generator, x: Item, count: int) -> Item:
 @generates(ExtractPatches, weight=3)
 def extract_patches(g: Generator) -> None:
     x = g.pick(ANY, ok=lambda item: item.rank >= 2, shape=lambda: g.shape(2, 4))
-    windows = [_window(g, n, base=False) for n in x.sizes[1:-1]]
+    windows = [_draw_window(g, n, base=False) for n in x.sizes[1:-1]]
     value, facts = pad_value(g, x)
     op = ExtractPatches(
         tuple(w.size for w in windows), tuple(w.stride for w in windows),

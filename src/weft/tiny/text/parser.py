@@ -80,7 +80,7 @@ class _Reader:
         self.inputs: list[Input] = []
 
     def run(self) -> Graph:
-        encoded = _texts(self.fields, "constants") if self.fields.has("constants") else {}
+        encoded = _parse_texts(self.fields, "constants") if self.fields.has("constants") else {}
         declared = self.fields.texts("inputs") if self.fields.has("inputs") else None
         for name in declared or ():
             self.inputs.append(self._input(name))
@@ -96,7 +96,7 @@ class _Reader:
 
     def _outputs(self) -> tuple[tuple[str, Value], ...]:
         if self.fields.has("outputs"):
-            named = _texts(self.fields, "outputs")
+            named = _parse_texts(self.fields, "outputs")
             return tuple((name, self._value(source)) for name, source in named.items())
         made = (n for n, v in self.values.items() if not isinstance(v, Input))
         return tuple((name, self.values[name]) for name in made if name not in self.used)
@@ -148,16 +148,16 @@ class _Reader:
             case "Reduce":
                 value = self._reduce(fields, inputs, attrs, output, name)
             case "Leaf":
-                _operands(fields, inputs, 0)
+                _count_operands(fields, inputs, 0)
                 value = _read_leaf(fields.text("kind"), attrs)
             case "Gather":
-                x, index = _operands(fields, inputs, 2)
+                x, index = _count_operands(fields, inputs, 2)
                 value = Gather(x, index, attrs.whole("axis"))
             case "Check":
-                value = _read_check(_operands(fields, inputs, 1)[0], attrs)
+                value = _read_check(_count_operands(fields, inputs, 1)[0], attrs)
             case "Words":
-                (state,) = _operands(fields, inputs, 1)
-                value = Words(state, _shape(attrs.take("new_shape"), attrs))
+                (state,) = _count_operands(fields, inputs, 1)
+                value = Words(state, _parse_shape(attrs.take("new_shape"), attrs))
             case "Opaque":
                 value = self._opaque(inputs, attrs, output)
             case _:
@@ -190,13 +190,13 @@ class _Reader:
     def _reduce(
         self, fields: Fields, inputs: Sequence[Value], attrs: Fields, output: str, name: str
     ) -> Value:
-        (x,) = _operands(fields, inputs, 1)
-        axes = tuple(sorted(_axis(a, x.shape, fields) for a in fields.documents("axes")))
+        (x,) = _count_operands(fields, inputs, 1)
+        axes = tuple(sorted(_parse_axis(a, x.shape, fields) for a in fields.documents("axes")))
         if len(set(axes)) != len(axes):
             fields.fail(f"an axis is reduced twice: {list(axes)}")
         fn = fields.choice("fn", ReduceFn)
         if attrs.has("acc"):
-            return Reduce(fn, x, axes, _dtype(attrs, "acc"))
+            return Reduce(fn, x, axes, _parse_dtype(attrs, "acc"))
         acc = numeric.accumulator_dtype(x.dtype)
         total = Reduce(fn, build.cast(x, acc), axes, acc)
         self._name_op(total, name)
@@ -221,12 +221,12 @@ class _Reader:
         )
 
 
-def _texts(fields: Fields, name: str) -> dict[str, str]:
+def _parse_texts(fields: Fields, name: str) -> dict[str, str]:
     with reading(fields.take(name), f"{fields.where}.{name}") as entries:
         return {key: entries.text(key) for key in entries.names}
 
 
-def _operands(fields: Fields, inputs: Sequence[Value], wanted: int) -> Sequence[Value]:
+def _count_operands(fields: Fields, inputs: Sequence[Value], wanted: int) -> Sequence[Value]:
     """The inputs of an op, which takes so many."""
     if len(inputs) != wanted:
         fields.fail(f"it takes {wanted} inputs, not {len(inputs)}")
@@ -237,25 +237,25 @@ def _types(fields: Fields) -> dict[str, tuple[DType, Shape | None]]:
     found: dict[str, tuple[DType, Shape | None]] = {}
     for name, document in Fields(fields.take("values"), "values").rest():
         with reading(document, f"values.{name}") as one:
-            shape = _shape(one.take("shape"), one) if one.has("shape") else None
-            found[name] = (_dtype(one, "dtype"), shape)
+            shape = _parse_shape(one.take("shape"), one) if one.has("shape") else None
+            found[name] = (_parse_dtype(one, "dtype"), shape)
     return found
 
 
-def _dtype(fields: Fields, name: str) -> DType:
+def _parse_dtype(fields: Fields, name: str) -> DType:
     text = fields.text(name)
     if text not in _READ:
         fields.fail(f"{text!r} is not a dtype; the dtypes are {', '.join(_READ)}")
     return _READ[text]
 
 
-def _shape(document: Any, fields: Fields) -> Shape:
+def _parse_shape(document: Any, fields: Fields) -> Shape:
     if not isinstance(document, list):
         fields.fail("a shape must be a list")
-    return tuple(_dim(item, fields) for item in document)
+    return tuple(_parse_dim(item, fields) for item in document)
 
 
-def _dim(item: Any, fields: Fields) -> Dim:
+def _parse_dim(item: Any, fields: Fields) -> Dim:
     is_digits = isinstance(item, str) and item.isdecimal() and item.isascii()
     size = read_whole(item) if is_digits else item
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0 and in_64_bits(size):
@@ -265,7 +265,7 @@ def _dim(item: Any, fields: Fields) -> Dim:
     fields.fail(f"{item!r} is not a size")
 
 
-def _axis(item: Any, shape: Shape, fields: Fields) -> int:
+def _parse_axis(item: Any, shape: Shape, fields: Fields) -> int:
     """An axis by number, or by the name of the symbol that is its size."""
     if isinstance(item, int) and not isinstance(item, bool):
         if not 0 <= item < len(shape):
@@ -279,7 +279,7 @@ def _axis(item: Any, shape: Shape, fields: Fields) -> int:
 
 
 def _read_leaf(kind: str, attrs: Fields) -> Value:
-    dtype = _dtype(attrs, "dtype")
+    dtype = _parse_dtype(attrs, "dtype")
     if kind == "const":
         value = attrs.scalar("value")
         if not numeric.is_number_of(value, dtype):
@@ -287,7 +287,7 @@ def _read_leaf(kind: str, attrs: Fields) -> Value:
         return build.const(value, dtype)
     if kind != "iota":
         attrs.fail(f"there is no leaf {kind!r}")
-    return Iota(dtype, _shape(attrs.take("new_shape"), attrs), attrs.whole("axis"))
+    return Iota(dtype, _parse_shape(attrs.take("new_shape"), attrs), attrs.whole("axis"))
 
 
 def _read_check(x: Value, attrs: Fields) -> Value:
@@ -299,13 +299,13 @@ def _read_check(x: Value, attrs: Fields) -> Value:
 
 
 def _read_unary(fn: str, inputs: Sequence[Value], attrs: Fields) -> Value:
-    (x,) = _operands(attrs, inputs, 1)
-    return Cast(x, _dtype(attrs, "dtype")) if fn == "cast" else Unary(_fn(fn, attrs), x)
+    (x,) = _count_operands(attrs, inputs, 1)
+    return Cast(x, _parse_dtype(attrs, "dtype")) if fn == "cast" else Unary(_fn(fn, attrs), x)
 
 
 def _read_binary(fn: str, inputs: Sequence[Value], fields: Fields) -> Value:
     """Operands are broadcast to one shape, aligned at the right."""
-    _operands(fields, inputs, 3 if fn == "where" else 2)
+    _count_operands(fields, inputs, 3 if fn == "where" else 2)
     rank = max(len(x.shape) for x in inputs)
     padded = [(1,) * (rank - len(x.shape)) + tuple(x.shape) for x in inputs]
     shape = []
@@ -336,30 +336,30 @@ def _fn(name: str, fields: Fields) -> Fn:
 def _read_movement(kind: str, inputs: Sequence[Value], attrs: Fields) -> Value:
     if kind in ("dynamic_shrink", "dynamic_update"):
         least = 1 if kind == "dynamic_shrink" else 2
-        _operands(attrs, inputs[:least], least)
+        _count_operands(attrs, inputs[:least], least)
     else:
-        _operands(attrs, inputs, 2 if kind == "barrier" else 1)
+        _count_operands(attrs, inputs, 2 if kind == "barrier" else 1)
     x = inputs[0]
     match kind:
         case "reshape":
-            return Reshape(x, _shape(attrs.take("new_shape"), attrs))
+            return Reshape(x, _parse_shape(attrs.take("new_shape"), attrs))
         case "permute":
             return Permute(x, attrs.wholes("perm"))
         case "expand":
-            shape = _shape(attrs.take("new_shape"), attrs)
+            shape = _parse_shape(attrs.take("new_shape"), attrs)
             return _expand_to(x, shape) if len(x.shape) < len(shape) else Expand(x, shape)
         case "pad":
             fill = build.const(attrs.scalar("value"), x.dtype)
             return Pad(x, attrs.wholes("low"), attrs.wholes("high"), fill)
         case "shrink":
-            return Shrink(x, attrs.wholes("start"), _shape(attrs.take("size"), attrs))
+            return Shrink(x, attrs.wholes("start"), _parse_shape(attrs.take("size"), attrs))
         case "flip":
             return Flip(x, attrs.wholes("axes"))
         case "view":
             index = parse_index(list(attrs.texts("index")))
-            return View(x, _shape(attrs.take("new_shape"), attrs), index)
+            return View(x, _parse_shape(attrs.take("new_shape"), attrs), index)
         case "dynamic_shrink":
-            return DynamicShrink(x, tuple(inputs[1:]), _shape(attrs.take("size"), attrs))
+            return DynamicShrink(x, tuple(inputs[1:]), _parse_shape(attrs.take("size"), attrs))
         case "dynamic_update":
             return DynamicUpdate(x, inputs[1], tuple(inputs[2:]))
         case "barrier":

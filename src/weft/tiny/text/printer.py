@@ -66,8 +66,8 @@ def dumps(graph: Graph, encode_op: Codec | None = None) -> str:
 def to_json(graph: Graph, encode_op: Codec | None = None) -> Json:
     """The graph as a JSON document."""
     values = graph.values
-    names = _names(graph, values)
-    ops = [_op(v, names, graph, encode_op) for v in values if not isinstance(v, Input)]
+    names = _value_names(graph, values)
+    ops = [_op_document(v, names, graph, encode_op) for v in values if not isinstance(v, Input)]
     unused = [i for i in graph.inputs if i not in names]
     document: Json = {
         "inputs": [i.name for i in graph.inputs],
@@ -86,7 +86,7 @@ def to_json(graph: Graph, encode_op: Codec | None = None) -> Json:
     return document
 
 
-def _names(graph: Graph, values: Sequence[Value]) -> dict[Value, str]:
+def _value_names(graph: Graph, values: Sequence[Value]) -> dict[Value, str]:
     """Inputs under their own names, other values under the names of the file or their ids."""
     ids = value_ids(values)
     names: dict[Value, str] = {v: v.name for v in values if isinstance(v, Input)}
@@ -112,7 +112,9 @@ def _encode(array: NDArray[Any]) -> str:
     return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")
 
 
-def _op(value: Value, names: Mapping[Value, str], graph: Graph, encode: Codec | None) -> Json:
+def _op_document(
+    value: Value, names: Mapping[Value, str], graph: Graph, encode: Codec | None
+) -> Json:
     kind, fields, attrs = _form(value, encode)
     made: Json = {"op": kind, "name": graph.op_names.get(value, names[value]), **fields}
     made["inputs"] = [names[x] for x in operands(value)]

@@ -368,7 +368,9 @@ def test_routines_that_leave_their_memory_are_refused(before: str, after: str, w
 def test_the_host_has_tiles_where_the_system_allows_them(
     allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu, "_read", lambda path: "flags : avx512f amx_tile amx_bf16 amx_int8\n")
+    monkeypatch.setattr(
+        cpu, "_file_text", lambda path: "flags : avx512f amx_tile amx_bf16 amx_int8\n"
+    )
     monkeypatch.setattr(cpu, "allows_tiles", lambda: allowed)
     found = cpu.host.__wrapped__().features
     assert (found & cpu.MATRIX_TILES == cpu.MATRIX_TILES) is allowed

@@ -37,7 +37,7 @@ from weft.foundation.dtypes import (
     DType,
 )
 from weft.foundation.errors import InternalError, ResourceExceeded
-from weft.foundation.whole_ops import Order, Running, Scatter, WholeOp, read, write
+from weft.foundation.whole_ops import Order, Running, Scatter, WholeOp, op_text, read_op
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 from weft.runtime.jit import Library, compile_object
 
@@ -102,7 +102,7 @@ SCATTERS = [
 ]
 
 
-@pytest.mark.parametrize("op", SCATTERS, ids=write)
+@pytest.mark.parametrize("op", SCATTERS, ids=op_text)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_scatter(op: Scatter, dtype: DType) -> None:
     fn = op.fn if dtype is not I1 or op.fn != "add" else "max"
@@ -135,7 +135,7 @@ RUNNING = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("op", RUNNING, ids=write)
+@pytest.mark.parametrize("op", RUNNING, ids=op_text)
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d is not BF16], ids=str)
 def test_running(op: Running, dtype: DType) -> None:
     op = replace(op, fn="max") if dtype is I1 and op.fn in ("sum", "prod") else op
@@ -166,7 +166,7 @@ ORDERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("op", ORDERS, ids=write)
+@pytest.mark.parametrize("op", ORDERS, ids=op_text)
 @pytest.mark.parametrize("dtype", ORDERED, ids=str)
 def test_order(op: Order, dtype: DType) -> None:
     x = keys(dtype, (op.outer, op.length))
@@ -189,9 +189,9 @@ def same(found: Array, want: Array) -> None:
     assert bits(np.where(nan, zero, found)) == bits(np.where(nan, zero, want))
 
 
-@pytest.mark.parametrize("op", [*SCATTERS, *RUNNING, *ORDERS], ids=write)
+@pytest.mark.parametrize("op", [*SCATTERS, *RUNNING, *ORDERS], ids=op_text)
 def test_records_read_back(op: WholeOp) -> None:
-    assert read(write(op)) == op
+    assert read_op(op_text(op)) == op
 
 
 def change(body: tuple[ir.Stmt, ...], edit: Callable[[ir.Stmt], ir.Stmt]) -> tuple[ir.Stmt, ...]:

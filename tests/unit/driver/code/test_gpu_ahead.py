@@ -147,7 +147,7 @@ def test_few_kernels_are_not_worth_it() -> None:
 def test_where_nothing_can_be_started_all_is_made_here(
     monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
 ) -> None:
-    monkeypatch.setattr("weft.runtime.compilers._start", lambda module: None)
+    monkeypatch.setattr("weft.runtime.compilers._start_process", lambda module: None)
     taken: list[str] = []
 
     def counted(source: str, arch: str) -> object:

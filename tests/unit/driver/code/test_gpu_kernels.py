@@ -132,7 +132,7 @@ def test_the_planners_own_plan_of_a_kernel_for_the_host_may_be_given_back(
 
 def test_one_block_is_no_blocks() -> None:
     code = through_stages(sum_of(), "sm90")["gpu"]
-    cubins = gpu_kernels.compile_sources(gpu_kernels.print_module(code), "sm_90a")
+    cubins = gpu_kernels.compile_sources(gpu_kernels.print_cuda(code), "sm_90a")
     (line,) = gpu_kernels.resource_report(code, cubins)
     assert "(map0): 1 block of " in line
 
@@ -147,7 +147,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def small() -> gpu_kernels.CudaCode:
-    return gpu_kernels.print_module(through_stages(sum_of(), "sm90")["gpu"])
+    return gpu_kernels.print_cuda(through_stages(sum_of(), "sm90")["gpu"])
 
 
 def test_cubins_are_kept_on_disk(cache: Path) -> None:

@@ -347,7 +347,7 @@ def test_a_plan_that_is_given_stays_and_the_finding_is_told(
 def test_a_plan_that_was_measured_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     plans, target = through_stages(product(), "sm90")["plan"], target_named("sm90")
     ((key, plan),) = plans.plans.items()
-    assert tuned.save(target, {key: Tuned(plan, 1e-5, 1e-5, 12, 12)})
+    assert tuned.save_tuned(target, {key: Tuned(plan, 1e-5, 1e-5, 12, 12)})
     nvrtc = compiler(monkeypatch, (8, 16))
     assert plan_of(compiled(product())) == first_plan()
     assert len(nvrtc.sources) == 1

@@ -18,7 +18,7 @@ from weft.driver.tuning.measure import (
     measure_program,
     rank_correlation,
     rankings,
-    read,
+    read_log,
 )
 from weft.foundation.errors import UserError
 from weft.ptir import Builder, Program
@@ -33,7 +33,7 @@ def test_a_log_grows_and_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     append(path, [line(1e-6, 2e-6)])
     append(path, [line(3e-6, 4e-6), line(5.5e-6, 1 / 3)])
-    assert read(path) == [line(1e-6, 2e-6), line(3e-6, 4e-6), line(5.5e-6, 1 / 3)]
+    assert read_log(path) == [line(1e-6, 2e-6), line(3e-6, 4e-6), line(5.5e-6, 1 / 3)]
     assert path.read_text().count("FLOPs") == 1
 
 
@@ -62,19 +62,19 @@ def test_what_is_no_log_is_told(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "log.csv"
     path.write_text(text)
     with pytest.raises(UserError, match=why):
-        read(path)
+        read_log(path)
 
 
 def test_bytes_are_no_log(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_bytes(b"\x89PNG\r\n\x1a\n\xff\0")
     with pytest.raises(UserError, match=r"log\.csv is no log of measurements, nor a CSV file"):
-        read(path)
+        read_log(path)
 
 
 def test_a_log_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*: No such file"):
-        read(tmp_path / "log.csv")
+        read_log(tmp_path / "log.csv")
     with pytest.raises(UserError, match=r"cannot write .*: No such file"):
         append(tmp_path / "missing" / "log.csv", [])
 

@@ -94,7 +94,7 @@ def test_the_best_plan_is_kept_and_every_compile_takes_it() -> None:
     assert [t.best for t in trials] == sorted((t.best for t in trials), reverse=True)
     assert found.race[0] == (found.plan, found.seconds)
     assert {seconds for _, seconds in found.race} == {t.measured.actual for t in trials}
-    assert tuned.load(CPU) == tuning.found
+    assert tuned.load_tuned(CPU) == tuning.found
     made = weft.compile(sums())
     (cluster,) = made.clusters.values()
     assert list(cluster.compilation["plan"].plans.values()) == [found.plan]
@@ -129,12 +129,12 @@ def test_what_was_found_before_ctrl_c_is_kept_and_the_rest_measured_later() -> N
 
     tuning = tune(started(sums()), stop)
     assert tuning.interrupted
-    (kept,) = tuned.load(CPU).values()
+    (kept,) = tuned.load_tuned(CPU).values()
     assert (kept.points, kept.is_done) == (3, False)
     (cluster,) = weft.compile(sums()).clusters.values()
     assert list(cluster.compilation["plan"].plans.values()) == [kept.plan]
     assert not tune(started(sums())).interrupted
-    (done,) = tuned.load(CPU).values()
+    (done,) = tuned.load_tuned(CPU).values()
     assert done.is_done
 
 
@@ -143,7 +143,7 @@ def test_a_table_that_cannot_be_read_is_no_table(monkeypatch: pytest.MonkeyPatch
     deep = (b"[" * 100_000, b'{"k":' * 100_000)
     for text in (*broken, *deep):
         monkeypatch.setattr("weft.runtime.cache.load", lambda key, text=text: text)
-        assert tuned.load(CPU) == {}
+        assert tuned.load_tuned(CPU) == {}
 
 
 @pytest.mark.usefixtures("pretended")
@@ -173,11 +173,11 @@ def test_a_whole_table_with_unsound_numbers_is_no_table(name: str, value: str) -
     fields = {field: json.dumps(found) for field, found in entry.items()} | {name: value}
     inside = ", ".join(f'"{field}": {found}' for field, found in fields.items())
     cache.save(key, f'{{"{kernel}": {{{inside}}}}}'.encode())
-    assert tuned.load(CPU) == {}
+    assert tuned.load_tuned(CPU) == {}
     x = np.ones((64, 64), np.float32)
     assert (weft.compile(sums())(x, x)[0] == 2).all()
     tune(started(sums()))
-    assert len(tuned.load(CPU)) == 1
+    assert len(tuned.load_tuned(CPU)) == 1
 
 
 @pytest.mark.usefixtures("pretended")
@@ -187,7 +187,7 @@ def test_a_plan_that_is_illegal_is_left_alone(fields: dict[str, int]) -> None:
     ((key, found),) = tuning.found.items()
     assert isinstance(found.plan, MapPlan)
     wrong = MapPlan(found.plan.header, **({"vector": found.plan.vector} | fields))
-    tuned.save(CPU, {key: replace(found, plan=wrong)})
+    tuned.save_tuned(CPU, {key: replace(found, plan=wrong)})
     x = np.ones((64, 64), np.float32)
     assert (weft.compile(sums())(x, x)[0] == 2).all()
 
@@ -197,7 +197,7 @@ def test_a_plan_that_no_longer_suits_is_left_alone() -> None:
     tuning = tune(started(sums()))
     ((key, found),) = tuning.found.items()
     assert isinstance(found.plan, MapPlan)
-    tuned.save(CPU, {key: replace(found, plan=replace(found.plan, unroll=10_000))})
+    tuned.save_tuned(CPU, {key: replace(found, plan=replace(found.plan, unroll=10_000))})
     (cluster,) = weft.compile(sums()).clusters.values()
     (plan,) = cluster.compilation["plan"].plans.values()
     assert plan.unroll < 10_000
@@ -209,7 +209,7 @@ def test_a_kernel_that_fails_is_not_tuned(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(tuner, "measure", fails)
     tuning = tune(started(sums()))
-    assert (tuning.found, tuning.measured, tuned.load(CPU)) == ({}, [], {})
+    assert (tuning.found, tuning.measured, tuned.load_tuned(CPU)) == ({}, [], {})
 
 
 def test_kernels_that_take_longest_come_first() -> None:
@@ -270,8 +270,8 @@ def test_what_cannot_be_kept_is_not_said_to_be(monkeypatch: pytest.MonkeyPatch) 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     assert tune(started(sums())).is_kept
-    tuned.save(CPU, {})
-    monkeypatch.setattr(cache, "_write", full)
+    tuned.save_tuned(CPU, {})
+    monkeypatch.setattr(cache, "_write_entry", full)
     done = tune(started(sums()))
     assert done.found
     assert not done.is_kept
@@ -285,7 +285,7 @@ def test_of_a_tuned_product_nothing_else_is_said() -> None:
     (plan,) = loads(chosen.stages["plan"]).plans.values()
     assert isinstance(plan, MmaPlan)
     found = tuned.Tuned(replace(plan, stages=3), 1e-6, 2e-6, 4, 4)
-    assert tuned.save(target_named("sm80"), {plan.header.kernel: found})
+    assert tuned.save_tuned(target_named("sm80"), {plan.header.kernel: found})
     told = [line for line in weft.compile(program, "sm80").report() if "matmul0" in line]
     assert any("tuned, 4 of 4 plans measured" in line for line in told)
     assert not any("tiles of" in line for line in told)

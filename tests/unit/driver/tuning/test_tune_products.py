@@ -24,7 +24,7 @@ from weft.region.ir import Kernel, Module
 from weft.target.known import target_named
 from weft.target.matrix_tiles import Extent
 from weft.target.matrix_time import Contraction
-from weft.target.measured_forms import form_name, read
+from weft.target.measured_forms import form_name, parse_table
 from weft.target.target import Target
 
 
@@ -99,7 +99,7 @@ def test_times_of_forms_are_kept_and_nothing_is_measured_twice(tmp_path: Path) -
     code, text = tune("--gpu", "--shapes", "512x768x1024 NT", "--data", str(data))
     assert code == 0, text
     assert "512x768x1024 NT: " in text
-    table = read(data.read_text())
+    table = parse_table(data.read_text())
     assert (table.device, table.target) == ("Interpreter", "sm90")
     times = table.products[Contraction(Extent(1, 512, 768, 1024))]
     assert 8 <= len(times) <= 12

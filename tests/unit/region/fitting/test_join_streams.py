@@ -202,7 +202,7 @@ def test_where_nothing_is_drawn_nobody_asks_who_reads_it(monkeypatch: pytest.Mon
         asked.append(kernel.name)
         return list(kernel.inputs)
 
-    monkeypatch.setattr(join_streams, "_read", noted)
+    monkeypatch.setattr(join_streams, "_tensors_read", noted)
     streams = join_streams._Streams(
         kernels_of(GRADIENTS["causal"].gradients()), Chain("stream", ())
     )

@@ -15,7 +15,7 @@ from tests.support.gpu_programs import through_stages
 from weft import functional as F
 from weft.ptir import Program
 from weft.region.fitting import boards, levels, long_sums
-from weft.region.fitting.cutting import reduced
+from weft.region.fitting.cutting import removed_axes
 from weft.region.forms import columns
 from weft.region.ir import Module, Pattern, Tensor
 from weft.region.writing import channels_last
@@ -177,7 +177,7 @@ def test_long_columns_are_reduced_by_kernels_of_their_own() -> None:
     assert rows
     for kernel in rows:
         along = {name for output in kernel.outputs for name in kernel.let(output.value).axes}
-        assert not along & {axis.name for axis in reduced(kernel)}
+        assert not along & {axis.name for axis in removed_axes(kernel)}
 
 
 @pytest.fixture

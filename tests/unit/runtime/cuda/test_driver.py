@@ -20,7 +20,7 @@ from weft.foundation.errors import (
 from weft.runtime.artifact import KernelCode, TensorMap, Window
 from weft.runtime.cuda.driver import open_device
 from weft.runtime.cuda.graphs import recording
-from weft.runtime.cuda.kernels import encode, load
+from weft.runtime.cuda.kernels import encode_map, load_kernel
 
 
 class Names:
@@ -148,7 +148,7 @@ def test_a_driver_without_a_function_is_too_old() -> None:
     device = open_device(driver=FakeDriver(missing="cuTensorMapEncodeTiled"))
     message = "the CUDA driver of this machine is too old: it has no cuTensorMapEncodeTiled; update"
     with pytest.raises(BackendUnavailable, match=message):
-        load(device, CODE).launch([4096, 8192], "stream")
+        load_kernel(device, CODE).launch([4096, 8192], "stream")
 
 
 def test_arrays_travel() -> None:
@@ -202,14 +202,14 @@ def test_what_the_machine_lacks_is_said_in_a_sentence(what: str) -> None:
     function, status, message = OVERRUNS[what]
     device = open_device(driver=FakeDriver(failing=function, status=status))
     with pytest.raises(WeftError) as raised:
-        load(device, CODE).launch([4096, 8192], "stream")
+        load_kernel(device, CODE).launch([4096, 8192], "stream")
     assert str(raised.value) == message
 
 
 @pytest.mark.parametrize(("blocks", "asked"), [(8, 0), (16, 1)])
 def test_large_clusters_are_asked_for(blocks: int, asked: int) -> None:
     device = open_device(driver=FakeDriver())
-    load(device, replace(CODE, cluster=(blocks, 1, 1)))
+    load_kernel(device, replace(CODE, cluster=(blocks, 1, 1)))
     wanted = "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"
     calls = device.driver.asked("cuFuncSetAttribute")
     assert sum(wanted in map(str, args) for args in calls) == asked
@@ -217,7 +217,7 @@ def test_large_clusters_are_asked_for(blocks: int, asked: int) -> None:
 
 def test_a_launch_passes_maps_and_addresses() -> None:
     driver = FakeDriver()
-    kernel = load(open_device(driver=driver), CODE)
+    kernel = load_kernel(open_device(driver=driver), CODE)
     kernel.launch([4096, 8192], "stream")
     kernel.launch([4096, 8192], "stream")
     assert driver.asked("cuFuncSetAttribute")[0][2] == 1 << 17
@@ -238,7 +238,7 @@ def test_the_map_of_an_image_has_corners_channels_and_places() -> None:
     driver = FakeDriver()
     window = Window((-1, -2), (0, -1), (2, 3))
     found = TensorMap(1, "bf16", 0, (64, 9, 7, 2), (128, 1152, 8064), (64, 96), 128, window)
-    kernel = load(open_device(driver=driver), replace(CODE, tensor_maps=(found,)))
+    kernel = load_kernel(open_device(driver=driver), replace(CODE, tensor_maps=(found,)))
     kernel.launch([4096, 8192], "stream")
     (made,) = driver.asked("cuTensorMapEncodeIm2col")
     assert made[1:5] == (4, 8192, [64, 9, 7, 2], [128, 1152, 8064])
@@ -249,7 +249,7 @@ def test_the_map_of_an_image_has_corners_channels_and_places() -> None:
 
 def test_a_workspace_is_zero_and_its_address_comes_last() -> None:
     driver = FakeDriver()
-    kernel = load(open_device(driver=driver), replace(CODE, workspace_bytes=1 << 12))
+    kernel = load_kernel(open_device(driver=driver), replace(CODE, workspace_bytes=1 << 12))
     assert kernel.workspace is not None
     address = kernel.workspace.address
     assert driver.asked("cuMemsetD8") == [(address, 0, 1 << 12)]
@@ -263,9 +263,9 @@ def test_a_workspace_is_zero_and_its_address_comes_last() -> None:
 
 def test_blocks_that_wait_for_one_another_must_run_at_once() -> None:
     device = open_device(driver=FakeDriver())
-    load(device, replace(CODE, together=True, grid=(132, 1, 1)))
+    load_kernel(device, replace(CODE, together=True, grid=(132, 1, 1)))
     with pytest.raises(ResourceExceeded) as raised:
-        load(device, replace(CODE, together=True, grid=(133, 1, 1)))
+        load_kernel(device, replace(CODE, together=True, grid=(133, 1, 1)))
     assert str(raised.value) == (
         "the 133 blocks of the kernel gemm wait for one another, and Stand-in runs 132 at once: "
         "plan it with algo_choice.matmul splitk_parallel_N in place of split_k"
@@ -274,7 +274,7 @@ def test_blocks_that_wait_for_one_another_must_run_at_once() -> None:
 
 def test_maps_are_made_again_when_a_buffer_moves() -> None:
     driver = FakeDriver()
-    kernel = load(open_device(driver=driver), CODE)
+    kernel = load_kernel(open_device(driver=driver), CODE)
     for address in (8192, 16384, 8192):
         kernel.launch([4096, address], "stream")
     assert len(driver.asked("cuTensorMapEncodeTiled")) == 2
@@ -282,7 +282,7 @@ def test_maps_are_made_again_when_a_buffer_moves() -> None:
 
 def test_a_misaligned_buffer_is_refused() -> None:
     with pytest.raises(ExecutionError, match="lies at 0x2028, which is no multiple of 16 bytes"):
-        encode(FakeDriver(), MAP, 8200)
+        encode_map(FakeDriver(), MAP, 8200)
 
 
 def test_why_something_could_not_be_recorded_is_said() -> None:
@@ -293,7 +293,7 @@ def test_why_something_could_not_be_recorded_is_said() -> None:
         return 901, None
 
     driver.cuStreamEndCapture = unfinished  # type: ignore[attr-defined]
-    kernel = load(stream.device, CODE)
+    kernel = load_kernel(stream.device, CODE)
     with (
         pytest.raises(ExecutionError, match="cuLaunchKernel failed: out of luck"),
         recording(stream),
@@ -306,7 +306,7 @@ def test_work_is_recorded_into_a_graph() -> None:
     device = open_device(driver=driver)
     stream = device.stream()
     with recording(stream) as graph:
-        load(device, CODE).launch([4096, 8192], stream.handle)
+        load_kernel(device, CODE).launch([4096, 8192], stream.handle)
     graph.launch(stream)
     names = [name for name, _ in driver.calls]
     order = ["cuStreamBeginCapture", "cuLaunchKernel", "cuStreamEndCapture", "cuGraphInstantiate"]

@@ -226,7 +226,7 @@ def test_a_rank_has_the_gpu_of_its_place(
 ) -> None:
     monkeypatch.setattr(driver, "start", lambda bindings: 2)
     monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", place)
-    assert gpus._number(None) == number
+    assert gpus._device_number(None) == number
 
 
 class Odd(World):

@@ -12,7 +12,7 @@ from tests.unit.testing.conformance.running import Answering, run_all
 from weft.driver.reference import BACKEND
 from weft.foundation.errors import UserError
 from weft.testing.conformance import parse_shard, select
-from weft.testing.conformance.records import Journal, decode, encode
+from weft.testing.conformance.records import Journal, decode, encode_result
 
 
 def test_shards_partition_the_cases() -> None:
@@ -33,7 +33,7 @@ def test_results_survive_the_way_to_json_and_back() -> None:
     results = run_all(select("neg/f32/*"), Answering(lambda xs: [np.abs(xs[0])]))
     assert any(result.failure is not None for result in results)
     for result in results:
-        assert decode(json.loads(json.dumps(encode(result)))) == result
+        assert decode(json.loads(json.dumps(encode_result(result)))) == result
 
 
 def test_a_journal_is_taken_up_after_a_line_that_was_cut_off(tmp_path: Path) -> None:

@@ -76,13 +76,13 @@ def apply(code: Code, fn: str, *args: Val, fills: bool = False) -> Val:
         written = _OF_AVX512[fn]
         return code.function(f"{fn}_wide", lambda code, *x: written(Writer(code), *x), *args)
     if fn in _NATIVE or not narrow:
-        return code.function(fn, _body(fn), *args)
+        return code.function(fn, _function_body(fn), *args)
     wide = [code.convert("fpext", x, "double") for x in args]
-    result = code.function(f"short_{fn}", _body(fn, short=True), *wide)
+    result = code.function(f"short_{fn}", _function_body(fn, short=True), *wide)
     return code.convert("fptrunc", result, "float")
 
 
-def _body(fn: str, *, short: bool = False) -> Callable[..., Val]:
+def _function_body(fn: str, *, short: bool = False) -> Callable[..., Val]:
     if fn in _WIDE_OR_SHORT:
         return lambda code, *args: _WIDE_OR_SHORT[fn](Writer(code), *args, short=short)
     return lambda code, *args: (_NATIVE.get(fn) or _WIDE[fn])(Writer(code), *args)

@@ -40,12 +40,12 @@ def erf(w: Writer, x: Val) -> Val:
     size = w.abs(x)
     near = w.fma(x, w.poly(_NEAR[x.scalar], w.mul(x, x)), x)
     held = w.code.intrinsic("llvm.minnum", size, w.like(_ONE[x.scalar], x))
-    far = w.copysign(w.sub(1.0, _left(w, held)), x)
+    far = w.copysign(w.sub(1.0, _erf_complement(w, held)), x)
     result = w.choose(w.test("olt", size, 1.0), near, far)
     return w.choose(w.is_nan(x), x, result)
 
 
-def _left(w: Writer, x: Val) -> Val:
+def _erf_complement(w: Writer, x: Val) -> Val:
     """1 - erf x for an x from 1 to where erf is 1."""
     if x.scalar == "float":
         return inner_exp(w, w.poly(_LOG_LEFT, x))

@@ -99,14 +99,14 @@ def _power_and_rest(w: Writer, x: Val) -> Pair:
 def _exp_anywhere(w: Writer, x: Val) -> Val:
     scaled = w.mul(x, math.log2(math.e))
     n, r = _reduce_argument(w, x, scaled)
-    return _edges(w, w.scale(w.poly(_EXP[x.scalar], r), n), scaled, x)
+    return _choose_edges(w, w.scale(w.poly(_EXP[x.scalar], r), n), scaled, x)
 
 
 def exp2(w: Writer, x: Val) -> Val:
     """x = n + r exactly, then 2^n times e^(r ln 2)."""
     n = w.nearest(_bound_exponent(w, x))
     r = w.mul(w.sub(x, n), math.log(2))
-    return _edges(w, w.scale(w.poly(_EXP[x.scalar], r), n), x, x)
+    return _choose_edges(w, w.scale(w.poly(_EXP[x.scalar], r), n), x, x)
 
 
 def half_exp(w: Writer, x: Val) -> Val:
@@ -114,7 +114,7 @@ def half_exp(w: Writer, x: Val) -> Val:
     scaled = w.mul(x, math.log2(math.e))
     n, r = _reduce_argument(w, x, scaled)
     halved = w.scale(w.poly(_EXP[x.scalar], r), w.sub(n, 1.0))
-    return _edges(w, halved, scaled, x)
+    return _choose_edges(w, halved, scaled, x)
 
 
 def expm1(w: Writer, x: Val) -> Val:
@@ -187,7 +187,7 @@ def _bound_exponent(w: Writer, x: Val) -> Val:
     return w.code.intrinsic("llvm.minnum", low, w.like(_limit(w, x), x))
 
 
-def _edges(w: Writer, result: Val, power: Val, x: Val) -> Val:
+def _choose_edges(w: Writer, result: Val, power: Val, x: Val) -> Val:
     """Infinity and zero beyond the bounds of 2^power, and NaN for NaN."""
     result = w.choose(w.test("ogt", power, _limit(w, x)), math.inf, result)
     result = w.choose(w.test("olt", power, -_limit(w, x)), 0.0, result)

@@ -28,27 +28,27 @@ _HUGE: Final = 2.0**28
 
 
 def log(w: Writer, x: Val) -> Val:
-    n, f = split(w, x)
-    return _edges(w, _combine_parts(w, n, f, w.mul(n, LN2_LOW[x.scalar])), x)
+    n, f = exponent_and_rest(w, x)
+    return _choose_edges(w, _combine_parts(w, n, f, w.mul(n, LN2_LOW[x.scalar])), x)
 
 
 def log2(w: Writer, x: Val) -> Val:
-    n, f = split(w, x)
+    n, f = exponent_and_rest(w, x)
     series = _combine_parts(w, w.like(0.0, x), f, w.like(0.0, x))
-    return _edges(w, w.fma(series, math.log2(math.e), n), x)
+    return _choose_edges(w, w.fma(series, math.log2(math.e), n), x)
 
 
 def log10(w: Writer, x: Val) -> Val:
-    n, f = split(w, x)
+    n, f = exponent_and_rest(w, x)
     series = _combine_parts(w, w.like(0.0, x), f, w.like(0.0, x))
     small = w.fma(series, math.log10(math.e), w.mul(n, _LOG10_2_LOW))
-    return _edges(w, w.fma(n, _LOG10_2_HIGH, small), x)
+    return _choose_edges(w, w.fma(n, _LOG10_2_HIGH, small), x)
 
 
 def log1p(w: Writer, x: Val) -> Val:
     """The logarithm of u = 1 + x, rounded, plus what the rounding lost, over u."""
     u = w.exact_add(x, 1.0)
-    n, f = split(w, u)
+    n, f = exponent_and_rest(w, u)
     lost = w.choose(
         w.test("olt", w.abs(x), 1.0),
         w.exact_sub(x, w.exact_sub(u, 1.0)),
@@ -59,7 +59,7 @@ def log1p(w: Writer, x: Val) -> Val:
     tail = w.fma(n, LN2_LOW[x.scalar], correction)
     result = _combine_parts(w, n, w.choose(near, x, f), tail)
     tiny = w.test("olt", w.abs(x), 2.0 ** (-w.form(x).mantissa - 2))
-    return w.choose(tiny, x, _edges(w, result, u))
+    return w.choose(tiny, x, _choose_edges(w, result, u))
 
 
 def asinh(w: Writer, x: Val) -> Val:
@@ -102,7 +102,7 @@ def _or_far(w: Writer, size: Val, near: Val) -> Val:
     return w.choose(w.test("olt", size, _HUGE), near, far)
 
 
-def split(w: Writer, x: Val) -> Pair:
+def exponent_and_rest(w: Writer, x: Val) -> Pair:
     """n as a float, and f, of x = 2^n (1 + f) for a positive x, subnormal ones included."""
     form = w.form(x)
     tiny = w.test("olt", x, 2.0 ** (2 - form.bias))
@@ -128,7 +128,7 @@ def _combine_parts(w: Writer, n: Val, f: Val, tail: Val) -> Val:
     return w.sub(high, w.sub(w.sub(half_square, small), f))
 
 
-def _edges(w: Writer, result: Val, x: Val) -> Val:
+def _choose_edges(w: Writer, result: Val, x: Val) -> Val:
     result = w.choose(w.test("oeq", x, math.inf), x, result)
     result = w.choose(w.test("oeq", x, 0.0), -math.inf, result)
     return w.choose(w.test("ult", x, 0.0), math.nan, result)

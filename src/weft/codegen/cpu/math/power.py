@@ -7,7 +7,7 @@ from typing import Final
 
 from weft.codegen.cpu.code import Val
 from weft.codegen.cpu.math.exponential import exp
-from weft.codegen.cpu.math.logarithm import log, split
+from weft.codegen.cpu.math.logarithm import exponent_and_rest, log
 from weft.codegen.cpu.math.writer import Pair, Writer
 
 # (atanh(s) / s - 1 - s^2 / 3) / s^4 in s^2.
@@ -38,7 +38,7 @@ def power(w: Writer, x: Val, y: Val, short: bool = False) -> Val:
     if short:
         return _power_of_floats(w, x, y)
     size = w.abs(x)
-    high, low = _product(w, _log_pair(w, size), y)
+    high, low = _scale_pair(w, _log_pair(w, size), y)
     held = w.code.intrinsic("llvm.maxnum", high, w.like(-_MOST, x))
     grown = exp(w, w.code.intrinsic("llvm.minnum", held, w.like(_MOST, x)))
     grown = w.choose(w.test("olt", w.abs(high), _MOST), w.fma(grown, low, grown), grown)
@@ -72,7 +72,7 @@ def _power_of_floats(w: Writer, x: Val, y: Val) -> Val:
 
 def _log_pair(w: Writer, size: Val) -> Pair:
     """ln |x| to about 65 bits: n ln 2 + 2 (s + s^3 / 3 + s^5 Q(s^2)), s = f / (2 + f)."""
-    n, f = split(w, size)
+    n, f = exponent_and_rest(w, size)
     bottom, bottom_low = w.two_sum(f, 2.0)
     s = w.div(f, bottom)
     back, back_low = w.two_product(s, bottom)
@@ -95,7 +95,7 @@ def _log_pair(w: Writer, size: Val) -> Pair:
     return w.quick_two_sum(high, low)
 
 
-def _product(w: Writer, pair: Pair, y: Val) -> Pair:
+def _scale_pair(w: Writer, pair: Pair, y: Val) -> Pair:
     """A pair times a number. Where y is so large that its halves overflow, so does the result."""
     held = w.code.intrinsic("llvm.minnum", w.abs(y), w.like(2.0**100, y))
     held = w.copysign(held, y)

@@ -115,12 +115,12 @@ def sin(w: Writer, x: Val, short: bool = False) -> Val:
     quadrant, r = _reduce_argument(w, x, short)
     result = _turn_quarters(w, quadrant, _sin(w, r, short), _cos(w, r, short))
     # r of a tiny x is x, but a zero loses its sign on the way.
-    return _finite(w, x, w.choose(w.test("oeq", x, 0.0), x, result))
+    return _nan_unless_finite(w, x, w.choose(w.test("oeq", x, 0.0), x, result))
 
 
 def cos(w: Writer, x: Val, short: bool = False) -> Val:
     quadrant, r = _reduce_argument(w, x, short)
-    return _finite(
+    return _nan_unless_finite(
         w, x, _turn_quarters(w, w.integer("add", quadrant, 1), _sin(w, r, short), _cos(w, r, short))
     )
 
@@ -130,10 +130,10 @@ def tan(w: Writer, x: Val, short: bool = False) -> Val:
     s, c = _sin(w, r, short), _cos(w, r, short)
     odd = _bit(w, quadrant, 1)
     result = w.div(w.choose(odd, w.neg(c), s), w.choose(odd, s, c))
-    return _finite(w, x, w.choose(w.test("oeq", x, 0.0), x, result))
+    return _nan_unless_finite(w, x, w.choose(w.test("oeq", x, 0.0), x, result))
 
 
-def _finite(w: Writer, x: Val, result: Val) -> Val:
+def _nan_unless_finite(w: Writer, x: Val, result: Val) -> Val:
     return w.choose(w.test("olt", w.abs(x), math.inf), result, math.nan)
 
 

@@ -186,7 +186,7 @@ def few_refusals(layout: FewLayout) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
     problem, plan = layout.problem, layout.plan
     yield from problem_findings(layout)
-    found = [*_plan(plan, problem)]
+    found = [*_few_plan_refusals(plan, problem)]
     yield from found
     if found:
         return
@@ -208,7 +208,7 @@ def few_refusals(layout: FewLayout) -> Iterator[Finding]:
         yield refuse("SharedMemory", "the sums of all warps do not fit the ring")
 
 
-def _plan(plan: AttentionPlan, problem: Problem) -> Iterator[Finding]:
+def _few_plan_refusals(plan: AttentionPlan, problem: Problem) -> Iterator[Finding]:
     if plan.algo != ONLINE:
         yield refuse("PlanField", f"algo={plan.algo} is several kernels on a GPU")
     for name in ("register_tile", "vector"):

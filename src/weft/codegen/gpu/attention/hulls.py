@@ -37,8 +37,8 @@ def bounds(
         each: list[Scalar] = []
         for table, _ in enumerate(work.hulls):
             stem = f"hull{table}_{name}"
-            yield from _read(work, stem, (table, number), buffers, batch)
-            parts: list[Scalar] = [Name(f"{stem}{part}") for part in range(_parts(work))]
+            yield from _read_parts(work, stem, (table, number), buffers, batch)
+            parts: list[Scalar] = [Name(f"{stem}{part}") for part in range(_part_count(work))]
             each.append(reduce(of_rows, parts))
         found[name] = reduce(of_tables, each)
     first = least(most(steps.first, found["first"] // size), work.blocks - 1)
@@ -51,19 +51,19 @@ def bounds(
         yield ir.Let("whole_to", least(steps.whole_to, found["whole_to"] // size))
 
 
-def _parts(work: Work) -> int:
+def _part_count(work: Work) -> int:
     """Of a tile of rows, those that the tables have numbers for."""
     return work.tile_rows // HULL_ROWS
 
 
-def _read(
+def _read_parts(
     work: Work, stem: str, table: tuple[int, int], buffers: Sequence[str], batch: Sequence[Scalar]
 ) -> Iterator[ir.Stmt]:
     """Numbers of all parts of a tile. Those of parts that are not there are as the last one's."""
     hull = work.hulls[table[0]]
     start = offset(hull.strides, Lit(0), Lit(0), tuple(batch))
-    for part in range(_parts(work)):
-        place = least(TILE * _parts(work) + part, hull.count - 1)
+    for part in range(_part_count(work)):
+        place = least(TILE * _part_count(work) + part, hull.count - 1)
         name, buffer = f"{stem}{part}", buffers.index(hull.tensors[table[1]])
         yield ir.LoadElement(f"{name}_read", buffer, SI32, start + place, Lit(1))
         yield PlaceOf(name, f"{name}_read", work.columns + HULL_ROWS)

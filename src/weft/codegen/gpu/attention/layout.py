@@ -193,7 +193,7 @@ def refusals(layout: Layout) -> Iterator[Finding]:
     yield from problem_findings(layout)
     if problem.pages is not None:
         yield refuse("Pages", "keys lie in pages, which warpgroups do not read; give it parts")
-    yield from _plan(plan)
+    yield from _sm90_plan_refusals(plan)
     yield from _resources(layout)
 
 
@@ -222,7 +222,7 @@ def operand_findings(name: str, operand: Operand, dtype: DType) -> Iterator[Find
         yield refuse("Alignment", f"rows of {name} do not begin at multiples of 16 bytes")
 
 
-def _plan(plan: AttentionPlan) -> Iterator[Finding]:
+def _sm90_plan_refusals(plan: AttentionPlan) -> Iterator[Finding]:
     if plan.algo != ONLINE:
         yield refuse("PlanField", f"algo={plan.algo} is several kernels on a GPU")
     for name in ("register_tile", "vector"):

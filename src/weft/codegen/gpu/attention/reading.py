@@ -119,7 +119,7 @@ class Axes:
         return Strides(
             expr.constant,
             coefficient(expr, self.row),
-            _step(expr, self.columns, self.sizes),
+            _column_stride(expr, self.columns, self.sizes),
             tuple(coefficient(expr, name) for name in self.batch),
         )
 
@@ -156,7 +156,7 @@ class Reading:
             else prod(self.sizes[name] for name in columns)
         )
         batch = tuple(coefficient(expr, name) for name in self.batch)
-        inner = _step(expr, columns, self.sizes)
+        inner = _column_stride(expr, columns, self.sizes)
         return Operand(let.expr.tensor, let.dtype, expr.constant, across, inner, batch)
 
     def read_address(self, read: Read) -> Expr:
@@ -250,7 +250,7 @@ class Reading:
         return made_of(self.lets, [value], known)
 
 
-def _step(expr: Expr, columns: Sequence[str], sizes: Mapping[str, int]) -> int:
+def _column_stride(expr: Expr, columns: Sequence[str], sizes: Mapping[str, int]) -> int:
     """The stride of the columns, which act as one axis."""
     apart, run = longest_run(columns, [expr], sizes)
     if any(sizes[name] != 1 for name in apart):

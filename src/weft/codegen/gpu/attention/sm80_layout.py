@@ -139,7 +139,7 @@ class Sm80Layout(Layout):
 def sm80_refusals(layout: Sm80Layout) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
     problem = layout.problem
-    found = [*_plan(layout.plan)]
+    found = [*_sm80_plan_refusals(layout.plan)]
     yield from found
     yield from problem_findings(layout)
     if problem.pages is not None:
@@ -152,7 +152,7 @@ def sm80_refusals(layout: Sm80Layout) -> Iterator[Finding]:
         yield from _resources(layout)
 
 
-def _plan(plan: AttentionPlan) -> Iterator[Finding]:
+def _sm80_plan_refusals(plan: AttentionPlan) -> Iterator[Finding]:
     if plan.algo != ONLINE:
         yield refuse("PlanField", f"algo={plan.algo} is several kernels on a GPU")
     for name in ("register_tile", "vector"):

@@ -322,7 +322,7 @@ class AttentionBuilder:
         """The other blocks of keys from the last one but one down: those at the upper edge of the
         band, those that are seen whole, those at its lower edge."""
         for number, (start, end, masked) in enumerate(self.steps.loops):
-            if self.layout.at_most(partial(_turns, number=number)) > 0:
+            if self.layout.at_most(partial(_loop_length, number=number)) > 0:
                 block = start - 1 - Name("back")
                 yield ir.For("back", 0, start - end, 1, (*self.step(block, masked=masked),))
 
@@ -393,6 +393,6 @@ class AttentionBuilder:
         yield from ring.advance()
 
 
-def _turns(steps: Steps, number: int) -> Scalar:
+def _loop_length(steps: Steps, number: int) -> Scalar:
     start, end, _ = steps.loops[number]
     return start - end

@@ -197,7 +197,7 @@ def stream_refusals(layout: StreamLayout) -> Iterator[Finding]:
         yield refuse("PlanNotSupported", f"{layout.target.name} has no wgmma")
         return
     yield from stream_findings(layout)
-    yield from _plan(plan)
+    yield from _stream_plan_refusals(plan)
     widths = [layout.width(result) for result in problem.results]
     needed = stream_registers(plan.tile_kv, len(problem.products), widths)
     yield from register_findings(plan, layout.threads, needed)
@@ -206,7 +206,7 @@ def stream_refusals(layout: StreamLayout) -> Iterator[Finding]:
         yield refuse("SharedMemory", f"{layout.shared_bytes} bytes of shared memory, over {limit}")
 
 
-def _plan(plan: AttentionPlan) -> Iterator[Finding]:
+def _stream_plan_refusals(plan: AttentionPlan) -> Iterator[Finding]:
     if plan.algo != ONLINE:
         yield refuse("PlanField", f"algo={plan.algo} has no effect in a stream")
     for name in ("register_tile", "vector"):

@@ -102,7 +102,7 @@ def stream_sm80_refusals(layout: StreamSm80Layout) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
     plan, limits = layout.plan, layout.target.limits
     yield from stream_findings(layout)
-    found = [*_plan(plan, hulls=bool(layout.hulls))]
+    found = [*_stream_plan_refusals(plan, hulls=bool(layout.hulls))]
     yield from found
     if found:
         return
@@ -113,7 +113,7 @@ def stream_sm80_refusals(layout: StreamSm80Layout) -> Iterator[Finding]:
         yield refuse("SharedMemory", f"{shared} bytes of shared memory, over {limit}")
 
 
-def _plan(plan: AttentionPlan, *, hulls: bool) -> Iterator[Finding]:
+def _stream_plan_refusals(plan: AttentionPlan, *, hulls: bool) -> Iterator[Finding]:
     if plan.algo != ONLINE:
         yield refuse("PlanField", f"algo={plan.algo} has no effect in a stream")
     for name in ("register_tile", "vector"):

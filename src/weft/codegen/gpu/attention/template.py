@@ -42,7 +42,7 @@ class AttentionTemplate:
     def accepts(self, job: Job[AttentionPlan]) -> list[Finding]:
         found = kernel_refusals(job.kernel, job.tensors)
         try:
-            layout = _layout(job)
+            layout = _make_layout(job)
         except Refusal as refusal:
             return [*found, refusal.finding]
         if isinstance(layout, StreamSm80Layout):
@@ -56,7 +56,7 @@ class AttentionTemplate:
         return [*found, *refusals(layout)]
 
     def build(self, job: Job[AttentionPlan], name: str) -> ir.Kernel:
-        layout = _layout(job)
+        layout = _make_layout(job)
         if isinstance(layout, StreamSm80Layout):
             return StreamSm80Builder(layout, name).kernel()
         if isinstance(layout, StreamLayout):
@@ -70,7 +70,7 @@ class AttentionTemplate:
         return AttentionBuilder(layout, name).kernel()
 
 
-def _layout(job: Job[AttentionPlan]) -> Layout | StreamLayout:
+def _make_layout(job: Job[AttentionPlan]) -> Layout | StreamLayout:
     warpgroups = job.target.has("wgmma")
     if isinstance(form_of(job.kernel), Stream):
         stream = StreamLayout if warpgroups else StreamSm80Layout

@@ -151,10 +151,10 @@ class Work(ABC):
         whole_to: Scalar = Lit(self.columns // size)
         if band.low is not None:
             first = least(most(low_row + band.low, 0) // size, self.blocks - 1)
-            whole_from = _blocks(most(high_row + band.low, 0), size)
+            whole_from = _block_count(most(high_row + band.low, 0), size)
         if band.high is not None:
             end = least(most(high_row + (band.high + 1), 1), self.columns)
-            last = most(_blocks(end, size), first + 1)
+            last = most(_block_count(end, size), first + 1)
             whole_to = least(most(low_row + (band.high + 1), 0) // size, whole_to)
         return Steps(first, last, whole_from, whole_to)
 
@@ -257,7 +257,7 @@ class Work(ABC):
         return ir.For("period", 0, self.items, self.period, (turns,))
 
 
-def _blocks(count: Scalar, size: int) -> Scalar:
+def _block_count(count: Scalar, size: int) -> Scalar:
     return (count + (size - 1)) // size
 
 

@@ -43,10 +43,10 @@ def too_many(*counts: int, blocks: int = 0) -> Iterator[Finding]:
 
 def kernel_refusals(kernel: Kernel, tensors: Mapping[str, Tensor]) -> list[Finding]:
     """Dtypes and functions that there is no code for."""
-    return list(dict.fromkeys(_refusals(kernel, tensors)))
+    return list(dict.fromkeys(_body_refusals(kernel, tensors)))
 
 
-def _refusals(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[Finding]:
+def _body_refusals(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[Finding]:
     if kernel.pattern is Pattern.OPAQUE:
         yield refuse("OpaqueKernel", "an op that no kernel language expresses has no GPU code")
         return
@@ -58,7 +58,7 @@ def _refusals(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Iterator[Finding
         if let.dtype not in HELD:
             yield refuse("DTypeNotSupported", f"GPU kernels have no arithmetic in {let.dtype}")
         else:
-            yield from _function(let, dtypes)
+            yield from _function_refusals(let, dtypes)
     for output in kernel.outputs:
         dtype = tensors[output.tensor].dtype
         if dtype not in HELD:
@@ -77,7 +77,7 @@ def _dtypes(kernel: Kernel) -> dict[str, DType]:
     return found
 
 
-def _function(let: Let, dtypes: Mapping[str, DType]) -> Iterator[Finding]:
+def _function_refusals(let: Let, dtypes: Mapping[str, DType]) -> Iterator[Finding]:
     match let.expr:
         case Unary(fn=fn) | Binary(fn=fn):
             source = dtypes[operands(let)[0]]

@@ -30,12 +30,12 @@ class CacheHints:
         axes = {axis.name for axis in kernel.axes if axis.size > 1}
         streams = {name for name in reads if axes <= set(kernel.let(name).axes)} - gathered
         large = _MANY_TIMES * target.limits.cache_bytes[-1]
-        come = _bytes(refs, (reads[name].tensor for name in streams))
-        stored = _bytes(refs, (output.tensor for output in kernel.outputs))
+        come = _tensor_bytes(refs, (reads[name].tensor for name in streams))
+        stored = _tensor_bytes(refs, (output.tensor for output in kernel.outputs))
         self.lasting = frozenset(streams if come >= large else ())
         self.passing = bool(gathered) and stored >= large
 
 
-def _bytes(refs: Mapping[str, MemRef], tensors: Iterable[str]) -> int:
+def _tensor_bytes(refs: Mapping[str, MemRef], tensors: Iterable[str]) -> int:
     """Of all these tensors, once each."""
     return sum(prod(refs[name].shape) * refs[name].element_bytes for name in {*tensors})

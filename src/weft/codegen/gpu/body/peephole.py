@@ -33,9 +33,13 @@ def recognise(kernel: Kernel) -> Kernel:
 
 
 def _one_plus_tanh_of(let: Let, lets: Mapping[str, Let]) -> str | None:
-    for inner, one in _sides(let, "add"):
+    for inner, one in _operands_both_ways(let, "add"):
         expr = lets[inner].expr
-        if _is(lets[one], 1.0, let.dtype) and isinstance(expr, Unary) and expr.fn == "tanh":
+        if (
+            _equals_number(lets[one], 1.0, let.dtype)
+            and isinstance(expr, Unary)
+            and expr.fn == "tanh"
+        ):
             return expr.x
     return None
 
@@ -45,10 +49,10 @@ def _shifted_tanh_of(let: Let, lets: Mapping[str, Let]) -> tuple[str, str | None
     alone = _one_plus_tanh_of(let, lets)
     if alone is not None:
         return alone, None
-    for half, bell in _sides(let, "mul"):
+    for half, bell in _operands_both_ways(let, "mul"):
         u = _one_plus_tanh_of(lets[bell], lets)
-        for x, number in _sides(lets[half], "mul"):
-            if u is not None and _is(lets[number], 0.5, let.dtype):
+        for x, number in _operands_both_ways(lets[half], "mul"):
+            if u is not None and _equals_number(lets[number], 0.5, let.dtype):
                 return u, x
     return None
 
@@ -61,8 +65,8 @@ def _shifted_tanh(let: Let, u: str, x: str | None, lets: Mapping[str, Let]) -> l
     exponent = _exponent(let, -2.0 * math.log2(math.e) * factor, inner, lets)
     dtype, axes = let.dtype, lets[inner].axes
     return [
-        _number(two, 2.0, dtype),
-        _number(one, 1.0, dtype),
+        _constant_let(two, 2.0, dtype),
+        _constant_let(one, 1.0, dtype),
         *exponent,
         Let(power, dtype, axes, Unary("exp2", exponent[-1].name)),
         Let(below, dtype, axes, Binary("add", power, one)),
@@ -75,13 +79,13 @@ def _exponent(let: Let, rate: float, inner: str, lets: Mapping[str, Let]) -> lis
     cubic, dtype, axes = _cubic(lets[inner], lets), let.dtype, lets[inner].axes
     names = [f"{let.name}.{step}" for step in ("rate", "bend", "square", "bent", "slope", "scaled")]
     first, bend, square, bent, slope, scaled = names
-    found = [_number(first, rate, dtype)]
+    found = [_constant_let(first, rate, dtype)]
     if cubic is None:
         return [*found, Let(scaled, dtype, axes, Binary("mul", inner, first))]
     x, share = cubic
     return [
         *found,
-        _number(bend, rate * share, dtype),
+        _constant_let(bend, rate * share, dtype),
         Let(square, dtype, axes, Binary("mul", x, x)),
         Let(bent, dtype, axes, Binary("mul", square, bend)),
         Let(slope, dtype, axes, Binary("add", bent, first)),
@@ -89,15 +93,15 @@ def _exponent(let: Let, rate: float, inner: str, lets: Mapping[str, Let]) -> lis
     ]
 
 
-def _number(name: str, value: float, dtype: DType) -> Let:
+def _constant_let(name: str, value: float, dtype: DType) -> Let:
     return Let(name, dtype, (), Const(float(dtype.numpy.type(value))))
 
 
 def _cubic(let: Let, lets: Mapping[str, Let]) -> tuple[str, float] | None:
     """x and k, where a Let is `x + k x^3`."""
-    for x, rest in _sides(let, "add"):
+    for x, rest in _operands_both_ways(let, "add"):
         share, cube = _multiple(lets[rest], lets)
-        for square, other in _sides(lets[cube], "mul"):
+        for square, other in _operands_both_ways(lets[cube], "mul"):
             if other == x and lets[square].expr == Binary("mul", x, x):
                 return x, share
     return None
@@ -105,21 +109,21 @@ def _cubic(let: Let, lets: Mapping[str, Let]) -> tuple[str, float] | None:
 
 def _multiple(let: Let, lets: Mapping[str, Let]) -> tuple[float, str]:
     """The number that a Let is a multiple of something by, and that something."""
-    for inner, number in _sides(let, "mul"):
+    for inner, number in _operands_both_ways(let, "mul"):
         expr = lets[number].expr
         if isinstance(expr, Const) and not isinstance(expr.value, complex):
             return float(expr.value), inner
     return 1.0, let.name
 
 
-def _sides(let: Let, fn: str) -> Iterator[tuple[str, str]]:
+def _operands_both_ways(let: Let, fn: str) -> Iterator[tuple[str, str]]:
     """The operands of a commutative function, both ways round."""
     if isinstance(let.expr, Binary) and let.expr.fn == fn:
         yield let.expr.lhs, let.expr.rhs
         yield let.expr.rhs, let.expr.lhs
 
 
-def _is(let: Let, number: float, dtype: DType) -> bool:
+def _equals_number(let: Let, number: float, dtype: DType) -> bool:
     """Whether a Let is a number as the dtype has it."""
     if not isinstance(let.expr, Const) or isinstance(let.expr.value, complex):
         return False

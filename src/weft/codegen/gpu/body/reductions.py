@@ -67,7 +67,7 @@ class Reduction:
             ]
         names = [carry.name for carry in self.fold.carries]
         known = dict(zip(names, current, strict=True))
-        _body(maker, scope, self.fold.step, known)
+        _append_lets(maker, scope, self.fold.step, known)
         return [_known_or_made(maker, scope, known, carry.next) for carry in self.fold.carries]
 
     def combine(
@@ -82,7 +82,7 @@ class Reduction:
         known: dict[str, str] = {}
         for carry, a, b in zip(self.fold.carries, left, right, strict=True):
             known |= {f"{carry.name}.a": a, f"{carry.name}.b": b}
-        _body(maker, scope, self.fold.combine, known)
+        _append_lets(maker, scope, self.fold.combine, known)
         return [_known_or_made(maker, scope, known, carry.merged) for carry in self.fold.carries]
 
 
@@ -104,7 +104,7 @@ def _apply(maker: Maker, scope: Any, let: Let, args: Sequence[str]) -> str:
     return name
 
 
-def _body(maker: Maker, scope: Any, body: Sequence[Let], known: dict[str, str]) -> None:
+def _append_lets(maker: Maker, scope: Any, body: Sequence[Let], known: dict[str, str]) -> None:
     """Lets that depend on carries: made where they stand, known to one another by name."""
     for let in body:
         if isinstance(let.expr, Read):
@@ -126,7 +126,7 @@ def reductions_of(kernel: Kernel) -> dict[str, Reduction]:
     """The reduction that makes each reduced Let."""
     lets = {let.name: let for let in kernel.body}
     found: dict[str, Reduction] = {}
-    for group in _groups(kernel):
+    for group in _sweep_groups(kernel):
         made = _of_folds(group, lets) if _is_fold(lets[group[0]]) else _of_sums(group, lets)
         found.update((name, made) for name in group)
     return found
@@ -164,7 +164,7 @@ def _of_folds(group: Sequence[str], lets: Mapping[str, Let]) -> Reduction:
     return Reduction(fold.axes, carries, results, fold=fold)
 
 
-def _groups(kernel: Kernel) -> list[tuple[str, ...]]:
+def _sweep_groups(kernel: Kernel) -> list[tuple[str, ...]]:
     """Reduced Lets that can share a sweep: same axes, same home, and none needs another."""
     depth: dict[str, int] = {}
     keys: dict[tuple[object, ...], list[str]] = {}

@@ -89,7 +89,7 @@ class Code:
         return name
 
 
-def split(code: Code, number: Scalar, inner: int, count: int) -> tuple[Scalar, Scalar]:
+def split_number(code: Code, number: Scalar, inner: int, count: int) -> tuple[Scalar, Scalar]:
     """A number below `count` as (place within `inner`, which one of these)."""
     if inner == count:
         return number, Lit(0)

@@ -78,14 +78,14 @@ def apply(op: ElementOp, values: Mapping[str, Array], dtypes: Mapping[str, DType
 
 def coordinates(fragment: ir.Fragment, warp: Warp) -> tuple[Array, Array]:
     """Row and column of every element of a fragment, as [group, element, lane]."""
-    group, element = _numbers(fragment)
+    group, element = _fragment_numbers(fragment)
     row = np.asarray(warp.value(fragment.row)) + 8 * (element // 2) + 0 * group
     column = np.asarray(warp.value(fragment.column)) + element % 2 + 8 * group
     rows, columns, _ = np.broadcast_arrays(row, column, np.zeros((1, 1, 32), np.int64))
     return rows, columns
 
 
-def _numbers(fragment: ir.Fragment) -> tuple[Array, Array]:
+def _fragment_numbers(fragment: ir.Fragment) -> tuple[Array, Array]:
     """The numbers of groups, and of elements in a group."""
     return np.arange(fragment.groups)[:, None, None], np.arange(4)[None, :, None]
 
@@ -101,7 +101,7 @@ def epilogue(node: ir.Epilogue, warp: Warp, mask: Lanes) -> None:
     dtypes: dict[str, DType] = {node.value: node.value_dtype}
     with np.errstate(**functions.QUIET):
         for source in node.sources:
-            values[source.name] = _source(source, fragment, warp, row, column)
+            values[source.name] = _source_values(source, fragment, warp, row, column)
             dtypes[source.name] = source.dtype
         for op in node.ops:
             values[op.name] = apply(op, values, dtypes)
@@ -120,7 +120,7 @@ def draw_bits(node: ir.DrawBits, warp: Warp) -> None:
         raise Hazard("the number of a block of a stream has more than 32 bits")
     seed, state = warp.elements[node.seed], warp.elements[node.offset]
     large = philox.words_at(np.maximum(place, 0), seed, state) >= node.least
-    group, element = _numbers(node.fragment)
+    group, element = _fragment_numbers(node.fragment)
     bits = large.astype(np.uint32) << (4 * (group % 8) + element).astype(np.uint32)
     out = warp.registers[node.out.array]
     for first in range(0, node.fragment.groups, 8):
@@ -134,23 +134,23 @@ def _check_shared(node: ir.DrawBits, place: Array, row: Array, column: Array) ->
         raise Hazard("neighbours do not have the words of one block of their stream")
 
 
-def _source(
+def _source_values(
     source: ir.ElementSource, fragment: ir.Fragment, warp: Warp, row: Array, column: Array
 ) -> Array:
     match source:
         case ir.SharedColumns(source=address, dtype=dtype):
-            group, element = _numbers(fragment)
+            group, element = _fragment_numbers(fragment)
             places = warp.places(address) + 32 * group + 4 * (element % 2)
             return warp.shared_values(places, F32).astype(dtype.numpy)
         case ir.StagedElements(row=start, dtype=dtype, swizzle=swizzle):
-            group, element = _numbers(fragment)
+            group, element = _fragment_numbers(fragment)
             inside = np.asarray(warp.value(source.column))
             inside = inside + dtype.storage_bytes * (8 * group + element % 2)
             places = warp.places(start) + inside + 8 * swizzle.span * (element // 2)
             return warp.shared_values(swizzled(swizzle, places), dtype)
         case ir.GlobalElements(buffer=number, row_stride=rows, column_stride=columns):
             buffer = warp.block.arrays[number]
-            along = _along(row, source.digits) if source.digits else row * rows
+            along = _row_distance(row, source.digits) if source.digits else row * rows
             place = np.asarray(warp.value(source.base)) + along + column * columns
             inside = np.ones(place.shape, bool)
             if rows:
@@ -163,7 +163,7 @@ def _source(
             return found.reshape(fragment.groups, 4, 32)
         case ir.RowValues(values=names):
             upper, lower = (warp.elements[name] for name in names)
-            return np.where(_numbers(fragment)[1] // 2 == 0, upper, lower)
+            return np.where(_fragment_numbers(fragment)[1] // 2 == 0, upper, lower)
         case ir.RandomElements(row_factor=rows, column_factor=columns):
             place = np.asarray(warp.value(source.base)) + row * rows + column * columns
             first = place[:, ::2]
@@ -173,7 +173,7 @@ def _source(
             # Elements on padding are at no place of the stream, and nobody sees them.
             return philox.words_at(np.maximum(place, 0), seed, state)
         case ir.BitElements(source=place, inverted=inverted):
-            group, element = _numbers(fragment)
+            group, element = _fragment_numbers(fragment)
             found = warp.settled(place.array)[place.index + group[:, 0, 0] // 8]
             bits = found[:, None, :] >> (4 * (group % 8) + element).astype(np.uint32) & 1
             truths: Array = bits.astype(bool) != inverted
@@ -183,7 +183,7 @@ def _source(
             return index.astype(dtype.numpy)
 
 
-def _along(row: Array, digits: Sequence[tuple[int, int]]) -> Array:
+def _row_distance(row: Array, digits: Sequence[tuple[int, int]]) -> Array:
     """How far rows are from the first, by the digits of their numbers."""
     found, rest = np.zeros_like(row), row
     for size, stride in reversed(digits):

@@ -103,7 +103,7 @@ def apply_mma(arrays: Sequence[Array], at: Sequence[int], dtypes: tuple[DType, D
     right = register_matrix(b[at[2] : at[2] + counts[1]], dtypes[1], bands=1)
     if dtypes[0] is F32:
         with np.errstate(invalid="ignore"):
-            upper, lower = zip(_split(left), _split(right), strict=True)
+            upper, lower = zip(_upper_and_lower(left), _upper_and_lower(right), strict=True)
             product = lower[0] @ upper[1].T + upper[0] @ lower[1].T + upper[0] @ upper[1].T
     else:
         product = left @ right.T
@@ -120,7 +120,7 @@ def register_matrix(registers: Array, dtype: DType, bands: int) -> Array:
     return parts.transpose(1, 2, 0, 3).reshape(8 * bands, -1).astype(wide)
 
 
-def _split(matrix: Array) -> tuple[Array, Array]:
+def _upper_and_lower(matrix: Array) -> tuple[Array, Array]:
     """The numbers of 11 bits that an f32 is the sum of, up to its last bit."""
     upper = ((matrix.view(np.uint32) + np.uint32(0x1000)) & _UPPER).view(np.float32)
     rest = matrix - upper

@@ -26,7 +26,7 @@ from weft.codegen.gpu.interp.blocks import (
 from weft.codegen.gpu.interp.memory import (
     Array,
     NamedBarrier,
-    joined,
+    join_knowledge,
 )
 from weft.codegen.gpu.interp.races import Hazard
 from weft.codegen.gpu.interp.scalars import (
@@ -39,7 +39,7 @@ from weft.codegen.gpu.interp.scalars import (
     truth,
 )
 from weft.codegen.gpu.interp.shared import Elements
-from weft.codegen.gpu.interp.values import run as run_value
+from weft.codegen.gpu.interp.values import run_value
 from weft.codegen.gpu.interp.workspace import Workspace
 from weft.codegen.gpu.ir.formats import held_bytes
 from weft.codegen.gpu.ir.values import ValueStmt
@@ -310,7 +310,7 @@ class Strand(Elements):
             if number == self.block.number:
                 self.learn(seen)
             else:
-                self.afar[number] = joined(self.afar.get(number), seen)
+                self.afar[number] = join_knowledge(self.afar.get(number), seen)
 
     def sendings(
         self, statement: ir.StCluster | ir.SendCluster, mask: Lanes

@@ -191,7 +191,7 @@ class Mbarrier:
         if count > self.pending:
             raise Hazard(f"{what}: more arrivals than the barrier expects in a phase")
         self.pending -= count
-        self.coming[block] = joined(self.coming.get(block), known)
+        self.coming[block] = join_knowledge(self.coming.get(block), known)
         self.turn()
 
     def expect(self, count: int) -> None:
@@ -207,7 +207,7 @@ class Mbarrier:
             self.phase += 1
             self.pending = self.arrivals
             for block, coming in self.coming.items():
-                self.known[block] = joined(self.known.get(block), coming)
+                self.known[block] = join_knowledge(self.known.get(block), coming)
             self.coming.clear()
 
     def passes(self, parity: int) -> bool:
@@ -234,15 +234,15 @@ class NamedBarrier:
         """Come to the meeting; the number of meetings after which one may go on."""
         goal = self.meetings + 1
         self.here += lanes
-        self.coming = joined(self.coming, known)
+        self.coming = join_knowledge(self.coming, known)
         for block, seen in (afar or {}).items():
-            self.coming_afar[block] = joined(self.coming_afar.get(block), seen)
+            self.coming_afar[block] = join_knowledge(self.coming_afar.get(block), seen)
         if self.here > threads:
             raise Hazard("a named barrier is used by more threads than it says")
         if self.here == threads:
             self.here = 0
             self.meetings += 1
-            self.known, self.coming = joined(self.known, self.coming), None
+            self.known, self.coming = join_knowledge(self.known, self.coming), None
             self.afar = dict(self.coming_afar)
         return goal
 
@@ -254,7 +254,7 @@ def in_bounds(places: Array, size: int) -> bool:
     return bool(least >= 0 and most < size)
 
 
-def joined(first: Array | None, second: Array) -> Array:
+def join_knowledge(first: Array | None, second: Array) -> Array:
     """What two know together."""
     return second if first is None else np.maximum(first, second)
 

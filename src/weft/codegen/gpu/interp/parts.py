@@ -20,12 +20,12 @@ _LINE_WORDS: Final = 4
 def keep(statement: ir.KeepSums, warp: Warp, space: Workspace, held: Array) -> None:
     """Store a register array in the workspace."""
     words = np.ascontiguousarray(held.T).view(np.uint32).T
-    space.keep(_places(statement, warp, held), words, _visitor(warp))
+    space.keep(_register_words(statement, warp, held), words, _visitor(warp))
 
 
 def add(statement: ir.AddSums | ir.GatherSums, warp: Warp, space: Workspace, held: Array) -> None:
     """Add what lies in the workspace to a register array, or make it the sum of all parts."""
-    first = _places(statement, warp, held)
+    first = _register_words(statement, warp, held)
     if isinstance(statement, ir.AddSums):
         held[...] = _take_words(space, first, warp, held) + held
         return
@@ -39,9 +39,11 @@ def _take_words(space: Workspace, places: Array, warp: Warp, held: Array) -> Arr
     return np.ascontiguousarray(words.T).view(held.dtype).T
 
 
-def _places(statement: ir.KeepSums | ir.AddSums | ir.GatherSums, warp: Warp, held: Array) -> Array:
+def _register_words(
+    statement: ir.KeepSums | ir.AddSums | ir.GatherSums, warp: Warp, held: Array
+) -> Array:
     """The words of every register, by lanes."""
-    start, member = (_each(warp.value(v)) for v in (statement.start, statement.member))
+    start, member = (_value_per_lane(warp.value(v)) for v in (statement.start, statement.member))
     word = np.arange(len(held) * (held.itemsize // 4))[:, None]
     line = word // _LINE_WORDS * statement.threads + member
     found: Array = start + line * _LINE_WORDS + word % _LINE_WORDS
@@ -50,7 +52,7 @@ def _places(statement: ir.KeepSums | ir.AddSums | ir.GatherSums, warp: Warp, hel
 
 def is_first(warp: Warp, member: Scalar) -> bool:
     """Whether a lane of this warp is the one that watches, passes or counts."""
-    return bool((_each(warp.value(member)) == 0).any())
+    return bool((_value_per_lane(warp.value(member)) == 0).any())
 
 
 def released(warp: Warp) -> Knowledge:
@@ -64,5 +66,5 @@ def _visitor(warp: Warp) -> Visitor:
     return Visitor(block.number, warp.warp, known)
 
 
-def _each(value: Value) -> Array:
+def _value_per_lane(value: Value) -> Array:
     return np.broadcast_to(np.asarray(value), (WARP,))

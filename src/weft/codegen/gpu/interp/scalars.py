@@ -176,7 +176,7 @@ def _lookup(kernel: ir.Kernel, table: str, index: Value) -> Value:
 
 def _apply(expression: Op, left: Value, right: Value) -> Value:
     fn = expression.fn
-    if fn in ("div", "mod") and (_least(left) < 0 or _least(right) <= 0):
+    if fn in ("div", "mod") and (_smallest_value(left) < 0 or _smallest_value(right) <= 0):
         raise Hazard(f"{fn} of {left} and {right}: C rounds negative numbers differently")
     if isinstance(left, int) and isinstance(right, int):
         number = FOLD[fn](left, right)
@@ -189,7 +189,7 @@ def _apply(expression: Op, left: Value, right: Value) -> Value:
     raise Hazard(f"{fn} of {left} and {right} does not fit 32 bits")
 
 
-def _least(value: Value) -> int:
+def _smallest_value(value: Value) -> int:
     return value if isinstance(value, int) else int(np.minimum.reduce(value))
 
 

@@ -42,7 +42,7 @@ def keep(warp: Warp, name: str, dtype: DType, array: Array) -> None:
     warp.dtypes[name] = dtype
 
 
-def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
+def run_value(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
     """Carry out one statement."""
     match node:
         case values.Compute(op=op):
@@ -59,7 +59,7 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
             number = np.asarray(warp.value(value), np.int64)
             keep(warp, name, dtype, numeric.cast(number, SI64, dtype))
         case values.Words():
-            _words(node, warp, mask)
+            _run_words(node, warp, mask)
         case values.Variable(name=name, dtype=dtype, start=start):
             keep(warp, name, dtype, np.asarray(start))
         case values.Assign(name=name, source=source, guard=guard):
@@ -79,7 +79,7 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
             behind = np.where(_LANE + count < _LANE.size, _LANE + count, _LANE)
             keep(warp, name, dtype, warp.elements[source][behind])
         case values.Alike():
-            _alike(node, warp, mask)
+            _run_alike(node, warp, mask)
         case values.SortKey(name=name, dtype=dtype, source=source, descending=descending):
             keep(warp, name, dtype, sort_keys(warp.elements[source], descending))
         case values.StoreElement(source=source):
@@ -90,9 +90,9 @@ def run(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
         case values.CombineElement():
             _combine(node, warp, among(mask, warp.value(node.guard)))
         case values.PlaceOf(name=name, source=source, size=size):
-            warp.names[name] = _place(warp.elements[source], size)
+            warp.names[name] = _clip_place(warp.elements[source], size)
         case values.Report():
-            _report(node, warp, among(mask, warp.value(node.guard)))
+            _run_report(node, warp, among(mask, warp.value(node.guard)))
 
 
 def _combine(node: values.CombineElement, warp: Warp, lanes: Lanes) -> None:
@@ -102,7 +102,7 @@ def _combine(node: values.CombineElement, warp: Warp, lanes: Lanes) -> None:
     combine.at(target, place, warp.elements[node.source][lanes])
 
 
-def _place(value: Array, size: int) -> Array:
+def _clip_place(value: Array, size: int) -> Array:
     if value.dtype == np.uint64:  # of which 64 signed bits do not hold every one
         value = np.minimum(value, np.uint64(size - 1))
     return np.clip(value.astype(np.int64), 0, size - 1)
@@ -116,7 +116,7 @@ class Reported(SpecViolation):
         self.number, self.element = number, element
 
 
-def _report(node: values.Report, warp: Warp, lanes: Lanes) -> None:
+def _run_report(node: values.Report, warp: Warp, lanes: Lanes) -> None:
     value = warp.elements[node.value]
     broken = {
         "inside": (value < 0) | (value >= node.size),
@@ -139,7 +139,7 @@ def _compute(op: ElementOp, warp: Warp, mask: Lanes) -> None:
     keep(warp, op.name, op.dtype, apply(op, arguments, warp.dtypes))
 
 
-def _alike(node: values.Alike, warp: Warp, mask: Lanes) -> None:
+def _run_alike(node: values.Alike, warp: Warp, mask: Lanes) -> None:
     if not is_whole(mask):
         raise Hazard("lanes are compared by part of a warp")
     number = _lanes_at(node.number, warp)
@@ -151,7 +151,7 @@ def _alike(node: values.Alike, warp: Warp, mask: Lanes) -> None:
     warp.names[count] = same.sum(axis=1)
 
 
-def _words(node: values.Words, warp: Warp, mask: Lanes) -> None:
+def _run_words(node: values.Words, warp: Warp, mask: Lanes) -> None:
     element = np.where(mask, _lanes_at(node.element, warp), 0)
     count = len(node.names)
     if (element % count).any():

@@ -55,13 +55,13 @@ def _int_to_int(name: str, source: DType, target: DType, held: str) -> str:
     low, high = int(target.lowest), int(target.highest)
     text = name
     if low > int(source.lowest):
-        text = f"max({text}, {_bound(low, source)})"
+        text = f"max({text}, {_bound_literal(low, source)})"
     if high < int(source.highest):
-        text = f"min({text}, {_bound(high, source)})"
+        text = f"min({text}, {_bound_literal(high, source)})"
     return f"({held}){text}"
 
 
-def _bound(number: int, source: DType) -> str:
+def _bound_literal(number: int, source: DType) -> str:
     """A literal of the type in which C compares values of `source`."""
     kind = {(64, True): "i64", (64, False): "u64", (32, False): "u32"}.get(
         (source.bits, source.is_signed), "int"

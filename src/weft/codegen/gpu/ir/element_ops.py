@@ -96,10 +96,10 @@ def _expression(op: ElementOp, dtypes: Mapping[str, DType]) -> str:
         spelled = SHARED
     if op.fn not in spelled:
         raise Unimplemented(op.fn, f"GPU kernels have no {op.fn} of {source}")
-    return spelled[op.fn].format(*op.args, **_words(source))
+    return spelled[op.fn].format(*op.args, **_text_parts(source))
 
 
-def _words(dtype: DType) -> dict[str, str]:
+def _text_parts(dtype: DType) -> dict[str, str]:
     """What stands for the words of a function's text, for arguments of a dtype."""
     double = dtype is F64
     narrow = dtype in NARROW

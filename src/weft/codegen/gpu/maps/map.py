@@ -42,10 +42,12 @@ def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
 ) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
-    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, tensors, plan)]
+    return [*kernel_refusals(kernel, tensors), *_map_refusals(kernel, tensors, plan)]
 
 
-def _refusals(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan) -> Iterator[Finding]:
+def _map_refusals(
+    kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan
+) -> Iterator[Finding]:
     if any(isinstance(let.expr, Reduce | Fold) for let in kernel.body):
         yield refuse("Reduction", "an elementwise plan cannot carry out a reduction")
     axis = inner_axis(kernel)

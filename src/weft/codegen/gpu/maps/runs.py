@@ -80,10 +80,10 @@ def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], runs: Runs, plan: MapPlan, target: Target
 ) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
-    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, tensors, runs, plan, target)]
+    return [*kernel_refusals(kernel, tensors), *_runs_refusals(kernel, tensors, runs, plan, target)]
 
 
-def _refusals(
+def _runs_refusals(
     kernel: Kernel, tensors: Mapping[str, Tensor], runs: Runs, plan: MapPlan, target: Target
 ) -> Iterator[Finding]:
     crossing = crossing_of(kernel)
@@ -242,7 +242,7 @@ class RunBlocks(Staged[_Layout]):
         """The axes of a row. Where they count in addresses alone, which all rows have one after the
         other, the last of them counts on."""
         rows = self.runs.rows
-        if all(map(_is_plain, self.kernel.body)):
+        if all(map(_has_plain_address, self.kernel.body)):
             return {**dict.fromkeys(rows, Lit(0)), rows[-1]: row}
         return self.places(scope, row, rows)
 
@@ -251,7 +251,7 @@ class RunBlocks(Staged[_Layout]):
         return ir.LoadStaged((name,), let.dtype, ir.Address(self.tile_of[let.name], offset))
 
 
-def _is_plain(let: Let) -> bool:
+def _has_plain_address(let: Let) -> bool:
     """Whether a value depends on axes by the address of a read alone."""
     if isinstance(let.expr, Read):
         return not let.expr.guards and not let.expr.places

@@ -294,8 +294,8 @@ class _Warps:
         point = next(scope for scope in reversed(home.chain()) if id(scope) in part.at)
         own = self.slide.rings[part.number] if not self.ends(part.number) else None
         slide, high = (own.axis, own.high) if own else (self.slide.form.slide, 0)
-        age = ring.high - high - _apart(index[ring.axis], slide, home)
-        column = _apart(index[self.slide.columns[number]], part.column, home)
+        age = ring.high - high - _distance_from_axis(index[ring.axis], slide, home)
+        column = _distance_from_axis(index[self.slide.columns[number]], part.column, home)
         column += self.shifts[part.number] - self.shifts[number] + part.at[id(point)]
         if not 0 <= age < ring.depth or column < 0:
             raise InternalError(f"{part.kernel.name} reads {stage.name} where it is not kept")
@@ -314,7 +314,7 @@ class _Warps:
         return self.shuffled[key]
 
 
-def _apart(expr: Expr, name: str, scope: Scope) -> int:
+def _distance_from_axis(expr: Expr, name: str, scope: Scope) -> int:
     """How far an index is from an axis, at a point where windows stand at known taps."""
     known, total = scope.known(), expr.constant
     for term, factor in expr.terms:

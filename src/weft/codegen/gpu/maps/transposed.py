@@ -45,10 +45,10 @@ def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
 ) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
-    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, tensors, plan, target)]
+    return [*kernel_refusals(kernel, tensors), *_transposed_refusals(kernel, tensors, plan, target)]
 
 
-def _refusals(
+def _transposed_refusals(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: MapPlan, target: Target
 ) -> Iterator[Finding]:
     crossing = crossing_of(kernel)
@@ -56,7 +56,7 @@ def _refusals(
         yield refuse("Block", "no operand lies across the results")
         return
     rows, turned = kernel.sizes[crossing.rows], _staged(kernel, tensors, crossing)
-    for vector in (plan.vector, *(_vector(let.dtype, rows) for let in turned)):
+    for vector in (plan.vector, *(_access_elements(let.dtype, rows) for let in turned)):
         if plan.block % vector or (plan.block * plan.block) % (plan.threads * vector):
             yield refuse(
                 "Block",
@@ -112,7 +112,7 @@ def _word(dtype: DType) -> int:
     return 8 if dtype.bits == 64 else 4
 
 
-def _vector(dtype: DType, rows: int) -> int:
+def _access_elements(dtype: DType, rows: int) -> int:
     """Elements of one access along the rows of an operand."""
     vector = ACCESS_BYTES // dtype.storage_bytes
     while vector > 1 and rows % vector:
@@ -126,7 +126,9 @@ class _Layout:
     def __init__(self, dtype: DType, rows: int, plan: MapPlan) -> None:
         wraps = (plan.block - 1) // _BANKS
         self.word = _word(dtype)
-        self.down, self.on = (_skew(vector) for vector in (_vector(dtype, rows), plan.vector))
+        self.down, self.on = (
+            _skew(vector) for vector in (_access_elements(dtype, rows), plan.vector)
+        )
         self.pitch = (plan.block + wraps * self.down) | 1
         self.bytes = (plan.block * self.pitch + wraps * self.on) * self.word
 
@@ -222,7 +224,7 @@ class Blocks(Staged[_Layout]):
 
     def load_block(self, root: Scope, let: Let, starts: Mapping[str, Scalar]) -> None:
         """All loads, then all stores into shared memory."""
-        vector = _vector(let.dtype, self.kernel.sizes[self.crossing.rows])
+        vector = _access_elements(let.dtype, self.kernel.sizes[self.crossing.rows])
         turns = self.plan.block**2 // (self.plan.threads * vector)
         found = [self.group(root, self.crossing.rows, vector, t, starts) for t in range(turns)]
         for group, _, _ in found:

@@ -74,10 +74,10 @@ def carried(walks: Mapping[str, Walk | None], step: int) -> dict[str, Carried]:
     for name, walk in walks.items():
         if walk is None:
             continue
-        same = (c for c in found.values() if _alike(c.walk, walk))
+        same = (c for c in found.values() if _walk_alike(c.walk, walk))
         found[name] = next(same, Carried(walk, step, name))
     return found
 
 
-def _alike(one: Walk, other: Walk) -> bool:
+def _walk_alike(one: Walk, other: Walk) -> bool:
     return one.inner == other.inner and one.phases == other.phases

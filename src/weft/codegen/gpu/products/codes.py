@@ -496,11 +496,11 @@ def refusals(
     if found is None:
         yield refuse("NotOfCodes", f"{kernel.name} is no product with weights of few bits")
         return
-    yield from _fields(kernel, plan)
+    yield from _field_refusals(kernel, plan)
     yield from _tile(kernel, found, plan, target)
 
 
-def _fields(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
+def _field_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
     yield from unused_field_refusals(plan, _USED, _FIXED, "the template of codes")
     if plan.cache not in ((), IN_REGISTERS):
         yield refuse("PlanField", f"{told(plan, 'cache')}: both operands go to registers")

@@ -31,7 +31,7 @@ def refusals(kernel: Kernel, plan: MmaPlan, target: Target) -> Iterator[Finding]
     form = list(_form(kernel))
     yield from form
     if not form:
-        yield from _fields(kernel, plan)
+        yield from _fma_field_refusals(kernel, plan)
         yield from _tile(kernel, plan, target)
 
 
@@ -84,7 +84,7 @@ def factors(kernel: Kernel) -> tuple[str, str]:
     return (product.rhs, product.lhs) if turned else (product.lhs, product.rhs)
 
 
-def _fields(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
+def _fma_field_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[Finding]:
     yield from unused_field_refusals(plan, _USED, _FIXED, "the FMA template")
     yield from field_refusals(kernel, plan)
 

@@ -51,10 +51,10 @@ class LaneRegisters:
         rows, columns = (
             warp // lanes for warp, lanes in zip(self.plan.warp_tile, LANE_GRID, strict=True)
         )
-        total = _BESIDE + rows * columns * _words(self.sums)
+        total = _BESIDE + rows * columns * _words_of_dtype(self.sums)
         total += _EPILOGUE if self.has_epilogue else 0
         for own, coming, dtype in zip((rows, columns), self._coming, self.factors, strict=True):
-            words = _words(dtype)
+            words = _words_of_dtype(dtype)
             total += (2 * own + coming * words) * words
         return total
 
@@ -92,5 +92,5 @@ class LaneRegisters:
             )
 
 
-def _words(dtype: DType) -> int:
+def _words_of_dtype(dtype: DType) -> int:
     return held_bytes(dtype) // 4

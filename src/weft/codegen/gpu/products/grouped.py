@@ -127,11 +127,11 @@ class GroupedBuilder(Sm90Builder):
         return (ir.Let(rows.name, Name("end") - self.results.first_row(place)), *body)
 
 
-def _layout(op: GroupedTiles, problem: Problem, name: str, target: Target) -> GroupedLayout:
+def _grouped_layout(op: GroupedTiles, problem: Problem, name: str, target: Target) -> GroupedLayout:
     return GroupedLayout(problem, plan_of(op, name, target), target.limits.units, op.tiles.count)
 
 
-def _problem(
+def _grouped_problem(
     op: GroupedTiles, x: str, weight: str, result: str, tensors: Mapping[str, Tensor]
 ) -> Problem:
     dtype, matrix = tensors[x].dtype, op.depth * op.columns
@@ -171,4 +171,4 @@ def plan_of(op: GroupedTiles, name: str, target: Target) -> MmaPlan:
     )
 
 
-PRODUCT: Final = GroupProduct(_problem, _layout, GroupedBuilder)
+PRODUCT: Final = GroupProduct(_grouped_problem, _grouped_layout, GroupedBuilder)

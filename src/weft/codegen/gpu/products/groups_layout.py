@@ -176,13 +176,13 @@ def layout_of(kernel: Kernel, refs: Refs, plan: MmaPlan) -> GroupsLayout:
     return GroupsLayout(
         problem,
         groups,
-        _image(image, refs, group, moved),
+        _image_elements(image, refs, group, moved),
         _filters(kernel, filters, refs, group, moved),
         plan,
     )
 
 
-def _image(read: Read, refs: Refs, group: str, image: Image) -> Elements:
+def _image_elements(read: Read, refs: Refs, group: str, image: Image) -> Elements:
     """Where the elements of the image lie."""
     strides = refs[read.tensor].strides
     address = linear(read.index, strides)
@@ -225,8 +225,8 @@ def _filters(kernel: Kernel, read: Read, refs: Refs, group: str, image: Image) -
 def refusals(layout: GroupsLayout, kernel: Kernel, target: Target) -> Iterator[Finding]:
     """Everything the template cannot carry out."""
     yield from problem_refusals(layout.problem, layout.plan, layout.atom, RESULTS, "mma")
-    yield from _fields(layout, kernel)
-    broken = [*_tiles(layout)]
+    yield from _idle_field_refusals(layout, kernel)
+    broken = [*_tile_refusals(layout)]
     yield from broken
     if broken:
         return
@@ -236,7 +236,7 @@ def refusals(layout: GroupsLayout, kernel: Kernel, target: Target) -> Iterator[F
     yield from too_many(layout.grid)
 
 
-def _fields(layout: GroupsLayout, kernel: Kernel) -> Iterator[Finding]:
+def _idle_field_refusals(layout: GroupsLayout, kernel: Kernel) -> Iterator[Finding]:
     """Fields that have no effect here are refused, so that nobody believes they have."""
     plan, default = layout.plan, MmaPlan(layout.plan.header, layout.plan.tile)
     for name in (
@@ -256,7 +256,7 @@ def _fields(layout: GroupsLayout, kernel: Kernel) -> Iterator[Finding]:
         yield refuse("PlanField", why)
 
 
-def _tiles(layout: GroupsLayout) -> Iterator[Finding]:
+def _tile_refusals(layout: GroupsLayout) -> Iterator[Finding]:
     plan, groups = layout.plan, layout.groups
     (places, across, depth), (rows, columns) = plan.tile, plan.warp_tile
     if groups.tile(places) is None:

@@ -111,11 +111,11 @@ class OuterBuilder(Sm90Builder):
         yield ir.If(left < _DEPTH, body)
 
 
-def _layout(op: OuterTiles, problem: Problem, name: str, target: Target) -> OuterLayout:
-    return OuterLayout(problem, _plan(op, name, target), target.limits.units)
+def _outer_layout(op: OuterTiles, problem: Problem, name: str, target: Target) -> OuterLayout:
+    return OuterLayout(problem, _outer_plan(op, name, target), target.limits.units)
 
 
-def _problem(
+def _outer_problem(
     op: OuterTiles, lhs: str, rhs: str, result: str, tensors: Mapping[str, Tensor]
 ) -> Problem:
     dtype = tensors[lhs].dtype
@@ -133,7 +133,7 @@ def _problem(
     )
 
 
-def _plan(op: OuterTiles, name: str, target: Target) -> MmaPlan:
+def _outer_plan(op: OuterTiles, name: str, target: Target) -> MmaPlan:
     return MmaPlan(
         Header(target.name, name),
         (2 * _DEPTH, op.tile, _DEPTH),
@@ -145,4 +145,4 @@ def _plan(op: OuterTiles, name: str, target: Target) -> MmaPlan:
     )
 
 
-PRODUCT: Final = GroupProduct(_problem, _layout, OuterBuilder)
+PRODUCT: Final = GroupProduct(_outer_problem, _outer_layout, OuterBuilder)

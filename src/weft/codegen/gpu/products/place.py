@@ -86,13 +86,15 @@ def offset(
     """The element's offset from the start of its buffer."""
     parts = [(row, strides.row), (column, strides.column)]
     if strides.digits:
-        parts = [*_digits(row, strides.digits), (column, strides.column)]
+        parts = [*_digits_of_number(row, strides.digits), (column, strides.column)]
     parts += list(zip(batch, strides.batch, strict=True))
     terms = [(wide(index) if widen else index) * stride for index, stride in parts if stride]
     return total(strides.offset, *terms)
 
 
-def _digits(number: Scalar, digits: Sequence[tuple[int, int]]) -> list[tuple[Scalar, int]]:
+def _digits_of_number(
+    number: Scalar, digits: Sequence[tuple[int, int]]
+) -> list[tuple[Scalar, int]]:
     """What a number is made of, with the stride of each."""
     found: list[tuple[Scalar, int]] = []
     below = 1

@@ -99,7 +99,7 @@ class Stored:
     result: str
 
     def uses(self, source: Source) -> bool:
-        return _uses(self, source.name)
+        return _uses_value(self, source.name)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Folded:
     result: str
 
     def uses(self, source: Source) -> bool:
-        return _uses(self, source.name)
+        return _uses_value(self, source.name)
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ class Head:
     result: str
 
     def uses(self, source: Source) -> bool:
-        return _uses(self, source.name)
+        return _uses_value(self, source.name)
 
 
-def _uses(program: Stored | Folded | Head, name: str) -> bool:
+def _uses_value(program: Stored | Folded | Head, name: str) -> bool:
     return name == program.result or any(name in op.args for op in program.ops)
 
 
@@ -169,7 +169,7 @@ class Problem:
 
     def folds_of(self, program: Stored | Folded | Head) -> tuple[Folded, ...]:
         """Those that a program takes."""
-        return tuple(fold for fold in self.folds if _uses(program, fold.name))
+        return tuple(fold for fold in self.folds if _uses_value(program, fold.name))
 
     @property
     def first(self) -> Stored:
@@ -237,7 +237,7 @@ def analyse(
     asks for `folds` computes numbers of whole rows too. `row` are the bytes of a row of a copy of
     windows."""
     kernel = recognise(kernel)
-    roles = _roles(kernel)
+    roles = _check_roles(kernel)
     lets = {let.name: let for let in kernel.body}
     own = [let for let in kernel.body if is_row_fold(let, roles)] if folds else []
     folded = frozenset(let.name for let in own)
@@ -245,12 +245,12 @@ def analyse(
     epilogue = _slice(ends, roles.contraction, lets, folded)
     start = common_start(kernel, roles) if own else roles.contraction
     reads = {let.name: _source_address(let, kernel, refs) for let in epilogue}
-    axes = _axes(kernel, roles, refs)
+    axes = _matrix_axes(kernel, roles, refs)
     every = [lets[roles.contraction], *epilogue, *own]
     names = {let.name: f"v{i}" for i, let in enumerate(every)}
-    sources, ops = _program(epilogue, reads, names, axes, lets)
-    operands = _kept(kernel, roles, refs, axes) if kept else None
-    a, b = operands or _operands(kernel, roles, refs, axes, row)
+    sources, ops = _epilogue_program(epilogue, reads, names, axes, lets)
+    operands = _operands_as_matrices(kernel, roles, refs, axes) if kept else None
+    a, b = operands or _both_operands(kernel, roles, refs, axes, row)
     program = _Programs(lets, names, ops, start, folded)
     parts = folds and folds_parts(kernel)
     stored = () if parts else kernel.outputs
@@ -273,7 +273,7 @@ def analyse(
     )
 
 
-def _roles(kernel: Kernel) -> Roles:
+def _check_roles(kernel: Kernel) -> Roles:
     if kernel.roles is None:
         raise Refusal("NotAContraction", f"{kernel.name} has no contraction roles")
     contraction = kernel.let(kernel.roles.contraction)
@@ -307,8 +307,8 @@ class _Programs:
         if set(self.lets[output.value].axes) != set(whole):
             raise Refusal("OutputForm", f"{output.tensor} has not an element for each sum")
         dtype, result = self.lets[output.value].dtype, self.names[output.value]
-        strides = _strides(_address(output.index, refs[output.tensor], kernel), axes)
-        ops = _shortened(self.needed(output.value, self.start), dtype, result)
+        strides = _strides(_affine_address(output.index, refs[output.tensor], kernel), axes)
+        ops = _shorten_ops(self.needed(output.value, self.start), dtype, result)
         return Stored(output.tensor, dtype, strides, ops, result)
 
     def number(self, output: Output, kernel: Kernel, refs: Refs, axes: _Axes) -> Number:
@@ -317,7 +317,7 @@ class _Programs:
         assert roles is not None
         if output.value not in self.folded:
             raise Refusal("OutputForm", f"{output.tensor} is no number of parts of rows")
-        address = _address(output.index, refs[output.tensor], kernel)
+        address = _affine_address(output.index, refs[output.tensor], kernel)
         strides = replace(_strides(address, axes), column=coefficient(address, roles.n[0]))
         return Number(output.tensor, F32, strides, self.names[output.value])
 
@@ -373,7 +373,7 @@ def operands(let: Let) -> tuple[str, ...]:
             raise Refusal("EpilogueForm", f"the epilogue has a second {kind}")
 
 
-def _operands(
+def _both_operands(
     kernel: Kernel, roles: Roles, refs: Refs, axes: _Axes, row: int
 ) -> tuple[Operand, Operand]:
     """Both operands: matrices, or an image and the filters or the matrix that it meets."""
@@ -387,23 +387,25 @@ def _operands(
             continue
         if image is not None and image.is_summed and isinstance(let.expr, Read):
             # Filters may end before others do, where the windows of the image do as well.
-            address = _address(let.expr.index, refs[let.expr.tensor], kernel)
-            plain = _operand(let, address, outer, axes)
+            address = _affine_address(let.expr.index, refs[let.expr.tensor], kernel)
+            plain = _make_operand(let, address, outer, axes)
             sides.append(filter_operand(plain, address, image, own, row))
             continue
         address = _operand_address(let, kernel, refs)
-        sides.append(_operand(let, address, outer, axes))
+        sides.append(_make_operand(let, address, outer, axes))
     return sides[0], sides[1]
 
 
-def _kept(kernel: Kernel, roles: Roles, refs: Refs, axes: _Axes) -> tuple[Operand, Operand]:
+def _operands_as_matrices(
+    kernel: Kernel, roles: Roles, refs: Refs, axes: _Axes
+) -> tuple[Operand, Operand]:
     """Both operands, guarded or not, as if they were matrices."""
     lets = (kernel.let(roles.lhs), axes.m), (kernel.let(roles.rhs), axes.n)
     reads = [(let, let.expr, outer) for let, outer in lets if isinstance(let.expr, Read)]
     if len(reads) < len(lets):
         raise Refusal("OperandComputed", "an operand of the contraction is computed, not read")
     found = [
-        _operand(let, _address(read.index, refs[read.tensor], kernel), outer, axes)
+        _make_operand(let, _affine_address(read.index, refs[read.tensor], kernel), outer, axes)
         for let, read, outer in reads
     ]
     return found[0], found[1]
@@ -424,7 +426,7 @@ def _operand_address(let: Let, kernel: Kernel, refs: Refs) -> Expr:
 def _read_address(read: Read, kernel: Kernel, refs: Refs) -> Expr:
     if kernel.open_guards(read):
         raise Refusal("GuardedRead", "a read is guarded: part of the tensor is padding")
-    return _address(read.index, refs[read.tensor], kernel)
+    return _affine_address(read.index, refs[read.tensor], kernel)
 
 
 def _source_address(let: Let, kernel: Kernel, refs: Refs) -> Expr | None:
@@ -437,7 +439,7 @@ def _source_address(let: Let, kernel: Kernel, refs: Refs) -> Expr | None:
             return None
 
 
-def _address(index: Iterable[Expr], ref: MemRef, kernel: Kernel) -> Expr:
+def _affine_address(index: Iterable[Expr], ref: MemRef, kernel: Kernel) -> Expr:
     return affine(linear(index, ref.strides))
 
 
@@ -450,7 +452,7 @@ def affine(expr: Expr) -> Expr:
     return expr
 
 
-def _axes(kernel: Kernel, roles: Roles, refs: Refs) -> _Axes:
+def _matrix_axes(kernel: Kernel, roles: Roles, refs: Refs) -> _Axes:
     """Rows, columns and contracted axes that act as one; the rest is batch."""
     found, sizes = problem_of(kernel), kernel.sizes
     if found is None or found.image is None:
@@ -463,7 +465,7 @@ def _axes(kernel: Kernel, roles: Roles, refs: Refs) -> _Axes:
     return _Axes(found.axes.batch, found.axes.m, found.axes.n, found.axes.k, sizes)
 
 
-def _step(expr: Expr, run: Sequence[str], sizes: Mapping[str, int]) -> int:
+def _run_stride(expr: Expr, run: Sequence[str], sizes: Mapping[str, int]) -> int:
     """The stride of a run: that of its innermost axis with more than one element."""
     for name in reversed(run):
         if sizes[name] != 1:
@@ -472,17 +474,17 @@ def _step(expr: Expr, run: Sequence[str], sizes: Mapping[str, int]) -> int:
 
 
 def _strides(expr: Expr, axes: _Axes) -> Strides:
-    digits = _digits(expr, axes.m, axes.sizes)
+    digits = _run_digits(expr, axes.m, axes.sizes)
     return Strides(
         expr.constant,
-        _step(expr, axes.m, axes.sizes),
-        _step(expr, axes.n, axes.sizes),
+        _run_stride(expr, axes.m, axes.sizes),
+        _run_stride(expr, axes.n, axes.sizes),
         tuple(coefficient(expr, name) for name in axes.batch),
         digits if len(digits) > 1 else (),
     )
 
 
-def _digits(
+def _run_digits(
     expr: Expr, run: Sequence[str], sizes: Mapping[str, int]
 ) -> tuple[tuple[int, int], ...]:
     """Sizes and strides of the axes of a run, those that follow one another as one."""
@@ -496,10 +498,10 @@ def _digits(
     return tuple(found)
 
 
-def _operand(let: Let, expr: Expr, outer: tuple[str, ...], axes: _Axes) -> Operand:
+def _make_operand(let: Let, expr: Expr, outer: tuple[str, ...], axes: _Axes) -> Operand:
     assert isinstance(let.expr, Read)  # `_operand_address` has refused the rest
-    inner = _step(expr, axes.k, axes.sizes)
-    across = _step(expr, outer, axes.sizes)
+    inner = _run_stride(expr, axes.k, axes.sizes)
+    across = _run_stride(expr, outer, axes.sizes)
     k, rows = axes.size(axes.k), axes.size(outer)
     # An axis of one element may have any stride; this one keeps the operand regular.
     inner = inner if k > 1 else 1
@@ -508,7 +510,7 @@ def _operand(let: Let, expr: Expr, outer: tuple[str, ...], axes: _Axes) -> Opera
     return Operand(let.expr.tensor, let.dtype, expr.constant, across, inner, batch)
 
 
-def _program(
+def _epilogue_program(
     epilogue: Sequence[Let],
     addresses: Mapping[str, Expr | None],
     names: Mapping[str, str],
@@ -542,7 +544,7 @@ def element_op(let: Let, name: str, names: Mapping[str, str]) -> ElementOp:
             return ElementOp(name, let.dtype, "select", args)
 
 
-def _shortened(ops: Sequence[ElementOp], dtype: DType, result: str) -> tuple[ElementOp, ...]:
+def _shorten_ops(ops: Sequence[ElementOp], dtype: DType, result: str) -> tuple[ElementOp, ...]:
     """The program without what a result of a dtype does not show."""
     return _without_last_rounding(_with_shares(_loosely(ops, dtype), result), result)
 

@@ -84,11 +84,11 @@ def problem_refusals(
     if min(problem.m, problem.n, problem.k, *problem.batch, 1) < 1:
         yield refuse("Empty", "the contraction has an empty axis")
     indices = (s.strides for s in problem.sources if s.tensor is None)
-    reached = (_reach(problem, strides) for strides in indices)
+    reached = (_largest_index(problem, strides) for strides in indices)
     yield from too_many(problem.m, problem.n, problem.k, problem.batches, *reached)
 
 
-def _reach(problem: Problem, strides: Strides) -> int:
+def _largest_index(problem: Problem, strides: Strides) -> int:
     """The largest number, by its size, that an index of the epilogue comes near."""
     parts = [(problem.m, strides.row), (problem.n, strides.column)]
     parts += zip(problem.batch, strides.batch, strict=True)

@@ -185,14 +185,14 @@ def refusals(layout: Sm80Layout, target: Target) -> Iterator[Finding]:
     if layout.atom is None:
         return
     yield from window_refusals(layout.problem, layout.piece)
-    yield from _fields(layout)
-    broken = list(_tiles(layout))
+    yield from _idle_field_refusals(layout)
+    broken = list(_tile_refusals(layout))
     yield from broken
     if not broken:
         yield from _resources(layout, target)
 
 
-def _fields(layout: Sm80Layout) -> Iterator[Finding]:
+def _idle_field_refusals(layout: Sm80Layout) -> Iterator[Finding]:
     """Fields that have no effect here are refused, so that nobody believes they have."""
     plan, default = layout.plan, MmaPlan(layout.plan.header, layout.plan.tile)
     for name in (
@@ -221,7 +221,7 @@ def _schedule(layout: Sm80Layout) -> Iterator[Finding]:
     yield from stored_refusals(plan, layout.problem.a, layout.problem.b)
 
 
-def _tiles(layout: Sm80Layout) -> Iterator[Finding]:
+def _tile_refusals(layout: Sm80Layout) -> Iterator[Finding]:
     plan, piece = layout.plan, layout.piece
     (bm, bn, bk), (wm, wn) = plan.tile, plan.warp_tile
     if min(bm, bn, bk, wm, wn) < 1 or bk % layout.grain or bm % piece or bn % piece:

@@ -71,7 +71,7 @@ _STORING_STEPS: Final = 4
 def accepts(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
     try:
-        layout = _layout(kernel, refs, plan, target)
+        layout = _make_layout(kernel, refs, plan, target)
     except Refusal as refusal:
         return [refusal.finding]
     return [*refusals(layout, target), *field_refusals(kernel, plan)]
@@ -82,10 +82,10 @@ def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) 
     findings = accepts(kernel, refs, plan, target)
     if findings:
         raise SpecViolation.of(findings)
-    return Sm90Builder(_layout(kernel, refs, plan, target), name).kernel()
+    return Sm90Builder(_make_layout(kernel, refs, plan, target), name).kernel()
 
 
-def _layout(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> Sm90Layout:
+def _make_layout(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> Sm90Layout:
     problem = analyse(kernel, refs, folds=True, row=_copied_row(kernel, plan))
     chosen = problem.swapped() if plan.swap_ab else problem
     return Sm90Layout(chosen, plan, target.limits.units)
@@ -501,7 +501,7 @@ class Sm90Template:
         ]
 
     def build(self, job: Job[MmaPlan], name: str) -> ir.Kernel:
-        layout = _layout(job.kernel, job.refs, job.plan, job.target)
+        layout = _make_layout(job.kernel, job.refs, job.plan, job.target)
         return Sm90Builder(layout, name).kernel()
 
 

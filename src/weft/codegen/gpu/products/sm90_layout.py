@@ -268,7 +268,7 @@ class Sm90Layout:
 
     @property
     def c_bytes(self) -> int:
-        return self.staging_buffers * _aligned(self.c.bytes) if self.staged else 0
+        return self.staging_buffers * _align_bytes(self.c.bytes) if self.staged else 0
 
     @property
     def columns_offset(self) -> int:
@@ -309,7 +309,7 @@ def _batch_axes(strides: tuple[int, ...]) -> int:
     return sum(stride != 0 for stride in strides)
 
 
-def _aligned(count: int) -> int:
+def _align_bytes(count: int) -> int:
     return -(-count // ALIGNMENT) * ALIGNMENT
 
 

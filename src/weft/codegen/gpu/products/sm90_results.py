@@ -151,7 +151,7 @@ class Results:
             yield ir.Let("buffer", Lit(0))
         if self.plan.deferred_epilogue:
             yield ir.Let("waiting", Lit(0))
-            yield from (ir.Let(_name(p), Lit(0)) for p in place.moved_to("stored").parts)
+            yield from (ir.Let(_scalar_name(p), Lit(0)) for p in place.moved_to("stored").parts)
 
     @property
     def rotates(self) -> bool:
@@ -359,7 +359,7 @@ class Results:
             yield from self.epilogue(place, 0, layout.warpgroup_tile[1])
             kept = place.moved_to("stored")
             for new, part in zip(kept.parts, place.parts, strict=True):
-                yield ir.Set(_name(new), part)
+                yield ir.Set(_scalar_name(new), part)
             yield ir.Set("waiting", Lit(1))
         elif layout.beside is not None:
             for panel in range(layout.chunks):
@@ -564,6 +564,6 @@ def fetcher(consumers: int) -> tuple[Scalar, ir.Stmt]:
     return chosen, ir.Let("group", WARP - 1)
 
 
-def _name(part: Scalar) -> str:
+def _scalar_name(part: Scalar) -> str:
     assert isinstance(part, Name)
     return part.name

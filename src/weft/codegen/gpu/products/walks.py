@@ -177,7 +177,7 @@ def image_walk(
         (channels, *(moved.size for moved in inside), prod(sizes[:count])),
         (*(strides[moved.dim] for moved in inside), wide),
         (axes.step(index[-1]), *places, axes.step(images)),
-        _window(inside, axes.sizes),
+        _image_window(inside, axes.sizes),
         tuple(taps),
         0 if is_summed else axes.sizes[image.channels],
         counted(image, axes),
@@ -203,7 +203,7 @@ def counted(image: Image, axes: Axes) -> tuple[Counted, ...]:
     )
 
 
-def _window(moved: Sequence[Moved], sizes: Mapping[str, int]) -> Window:
+def _image_window(moved: Sequence[Moved], sizes: Mapping[str, int]) -> Window:
     """Where windows begin, and how far from the end of the image the last ones do."""
     lower = tuple(axis.start for axis in moved)
     steps = tuple(axis.step for axis in moved)

@@ -42,10 +42,10 @@ def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target
 ) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
-    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, plan)]
+    return [*kernel_refusals(kernel, tensors), *_columns_refusals(kernel, plan)]
 
 
-def _refusals(kernel: Kernel, plan: RowPlan) -> Iterator[Finding]:
+def _columns_refusals(kernel: Kernel, plan: RowPlan) -> Iterator[Finding]:
     kept = kept_axes(kernel)
     if not is_regular(kernel) or not kept:
         yield refuse("IrregularRows", "the reductions run over different axes")

@@ -72,10 +72,13 @@ def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], refs: Refs, plan: RowPlan, target: Target
 ) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
-    return [*accepts_rows(kernel, tensors, plan, target), *_refusals(kernel, refs, plan, target)]
+    return [
+        *accepts_rows(kernel, tensors, plan, target),
+        *_ring_refusals(kernel, refs, plan, target),
+    ]
 
 
-def _refusals(kernel: Kernel, refs: Refs, plan: RowPlan, target: Target) -> Iterator[Finding]:
+def _ring_refusals(kernel: Kernel, refs: Refs, plan: RowPlan, target: Target) -> Iterator[Finding]:
     if not target.has("tma"):
         yield refuse("PlanField", f"{target.name} has no copy engine for ring={plan.ring}")
     if plan.ring > plan.threads:

@@ -80,10 +80,10 @@ def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target
 ) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
-    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, tensors, plan, target)]
+    return [*kernel_refusals(kernel, tensors), *_row_refusals(kernel, tensors, plan, target)]
 
 
-def _refusals(
+def _row_refusals(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target
 ) -> Iterator[Finding]:
     if plan.threads > 1 and not is_regular(kernel):

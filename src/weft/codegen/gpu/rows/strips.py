@@ -56,10 +56,10 @@ def accepts(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target
 ) -> list[Finding]:
     """Why this template cannot carry out the kernel with the plan; empty if it can."""
-    return [*kernel_refusals(kernel, tensors), *_refusals(kernel, plan)]
+    return [*kernel_refusals(kernel, tensors), *_strips_refusals(kernel, plan)]
 
 
-def _refusals(kernel: Kernel, plan: RowPlan) -> Iterator[Finding]:
+def _strips_refusals(kernel: Kernel, plan: RowPlan) -> Iterator[Finding]:
     strip = strip_of(kernel, plan.rows_per_thread)
     if strip is None:
         why = f"no {plan.rows_per_thread} rows side by side overlap"
@@ -227,7 +227,7 @@ class Strips(Columns):
         pairs = [(row, tap) for row in range(len(self.rows)) for tap in range(self.strip.chunk)]
         reads = [let.expr for let in self.strip.of.streams if isinstance(let.expr, Read)]
         names = {self.strip.pair.kept, self.strip.pair.reduced}
-        moving = [read for read in reads if names <= _axes(read)] or reads
+        moving = [read for read in reads if names <= _index_axes(read)] or reads
 
         def place(pair: tuple[int, int]) -> tuple[int, int, int]:
             row, tap = pair
@@ -370,7 +370,7 @@ def _never(guard: Guard, ranges: Ranges) -> bool:
     return high < 0 or low >= guard.size
 
 
-def _axes(read: Read) -> set[str]:
+def _index_axes(read: Read) -> set[str]:
     return {name for expr in read.index for name in axes_of(expr)}
 
 

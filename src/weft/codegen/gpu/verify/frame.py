@@ -59,7 +59,7 @@ def _findings(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
         if len(set(names)) != len(names):
             yield FRAME, f"one name twice among {', '.join(names)}"
     for found in kernel.maps:
-        yield from _map(found, len(kernel.buffers))
+        yield from _map_problems(found, len(kernel.buffers))
     for table in kernel.tables:
         if not table.values or not all(-(1 << 31) <= v < 1 << 31 for v in table.values):
             yield FRAME, f"the table {table.name} is empty or has numbers beyond 32 bits"
@@ -98,12 +98,12 @@ def _shared_problems(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, s
         yield SHARED, f"{kernel.shared_bytes} bytes of shared memory, over {limit}"
 
 
-def _map(found: ir.TensorMap, buffers: int) -> Iterator[tuple[str, str]]:
+def _map_problems(found: ir.TensorMap, buffers: int) -> Iterator[tuple[str, str]]:
     rank = len(found.sizes)
     if not 0 <= found.buffer < buffers:
         yield FRAME, f"the map {found.name} is of buffer {found.buffer} of {buffers}"
     if found.window is not None:
-        wrong = _window(found, found.window)
+        wrong = _window_problem(found, found.window)
         if wrong:
             yield FRAME, f"the map {found.name} {wrong}"
             return
@@ -121,7 +121,7 @@ def _map(found: ir.TensorMap, buffers: int) -> Iterator[tuple[str, str]]:
         yield FRAME, f"a row of the box of {found.name} does not fit {found.swizzle.span} bytes"
 
 
-def _window(found: ir.TensorMap, window: ir.Window) -> str:
+def _window_problem(found: ir.TensorMap, window: ir.Window) -> str:
     """What is wrong with the windows of an image."""
     rank, moving = len(found.sizes), len(found.sizes) - 2
     if rank not in WINDOW_CORNERS or len(found.strides) != rank - 1 or len(found.box) != 2:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.body.statements import Code, split
+from weft.codegen.gpu.body.statements import Code, split_number
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.scalar import (
     BLOCK,
@@ -84,7 +84,7 @@ class DigitKernel(WholeKernel):
 
     def counted(self, op: Digits) -> Work:
         code = Code()
-        tile, row = split(code, BLOCK, op.tiles, op.outer * op.tiles)
+        tile, row = split_number(code, BLOCK, op.tiles, op.outer * op.tiles)
         first = code.let("first", tile * op.tile)
         loaded = self._elements(op, code, row, first)
         self._counters(op, code, 1)
@@ -247,7 +247,7 @@ class DigitKernel(WholeKernel):
 
     def moved(self, op: Moved) -> Work:
         code = Code()
-        tile, row = split(code, BLOCK, op.tiles, op.outer * op.tiles)
+        tile, row = split_number(code, BLOCK, op.tiles, op.outer * op.tiles)
         first = code.let("first", tile * op.tile)
         sums = self._sums(op, code, row, tile)
         elements = self._rank_elements(op, code, row, first)
@@ -365,7 +365,7 @@ class DigitKernel(WholeKernel):
         outside = Code()
         point = outside.let("point", BLOCK * _WARPS + WARP)
         code = outside.inside()
-        key, outer = split(code, point, op.rows + 1, count)
+        key, outer = split_number(code, point, op.rows + 1, count)
         low, left = code.variable("low", 0), op.count
         while left:
             step = -(-left // LANES)
@@ -390,7 +390,7 @@ class DigitKernel(WholeKernel):
         """The same by threads for rows that lie apart, of which a block has one."""
         blocks = blocks_of(op.rows + 1)
         code = Code()
-        part, row = split(code, BLOCK, blocks, op.outer * blocks)
+        part, row = split_number(code, BLOCK, blocks, op.outer * blocks)
         key = code.let("key", part * THREADS + THREAD)
         looking = code.inside()
 
@@ -407,7 +407,7 @@ class DigitKernel(WholeKernel):
         """A thread for each key looks for its first element by halves."""
         count = op.outer * (op.rows + 1)
         outside, code, point, there = self.points(count)
-        key, outer = split(code, point, op.rows + 1, count)
+        key, outer = split_number(code, point, op.rows + 1, count)
         start = self._count_by_halves(op, code, key, outer * op.count, self.numbers[self.inputs[0]])
         code.body.append(self._store(SI32, wide(point), Lit(1), start))
         outside.branch(there, code)

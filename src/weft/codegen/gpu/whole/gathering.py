@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.body.statements import Code, split
+from weft.codegen.gpu.body.statements import Code, split_number
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.formats import ACCESS_BYTES, held_bytes
 from weft.codegen.gpu.ir.scalar import (
@@ -117,7 +117,7 @@ class GatherKernel(WholeKernel):
     """One scatter of sorted updates."""
 
     def gathered(self, op: Gathered) -> Work:
-        vector = _vector(op.width, self.dtype)
+        vector = _access_elements(op.width, self.dtype)
         outside = Code()
         has_long = op.fn != "replace" and op.count >= op.long
         long_blocks = self._long_blocks(op) if has_long else 0
@@ -126,7 +126,7 @@ class GatherKernel(WholeKernel):
         code = outside.inside()
         point = code.let("point", (BLOCK - long_blocks) * _THREADS + THREAD)
         short = code.inside()
-        piece, row = split(short, point, vectors, count)
+        piece, row = split_number(short, point, vectors, count)
         self._short(op, short, row, piece * vector, vector)
         code.branch(Lit(1) if count % _THREADS == 0 else point < count, short)
         if long_blocks:
@@ -141,7 +141,7 @@ class GatherKernel(WholeKernel):
     # -- short runs ------------------------------------------------------------------------------
 
     def _short(self, op: Gathered, code: Code, row: Scalar, column: Scalar, vector: int) -> None:
-        r, outer = split(code, row, op.rows, op.outer * op.rows)
+        r, outer = split_number(code, row, op.rows, op.outer * op.rows)
         start, end = self._run(op, code, outer, r)
         has: Scalar = Lit(1) if isinstance(op, Collected) else start < end
         if op.fn != "replace":
@@ -259,8 +259,8 @@ class GatherKernel(WholeKernel):
         self.tiles.append(ir.SharedTile("staged", 0, staged))
         self.tiles.append(ir.SharedTile("found", staged, len(teams) * _STRETCH * _WORD))
         blocks, chunks = self._long_blocks(op), -(-op.width // columns)
-        chunk, rest = split(code, BLOCK, chunks, blocks)
-        stretch, outer = split(code, rest, blocks // chunks // op.outer, blocks // chunks)
+        chunk, rest = split_number(code, BLOCK, chunks, blocks)
+        stretch, outer = split_number(code, rest, blocks // chunks // op.outer, blocks // chunks)
         self._look(op, code, outer, stretch, teams)
         for place, team in enumerate(teams):
             code.body.append(ir.SyncThreads())
@@ -381,7 +381,7 @@ class GatherKernel(WholeKernel):
         return found
 
 
-def _vector(width: int, dtype: DType) -> int:
+def _access_elements(width: int, dtype: DType) -> int:
     """Elements of a row that one access takes."""
     most = min(_MOST_IN_VECTOR, ACCESS_BYTES // dtype.storage_bytes)
     for count in (8, 4, 2):
@@ -392,7 +392,7 @@ def _vector(width: int, dtype: DType) -> int:
 
 def teams_of(op: Gathered, dtype: DType) -> list[Team]:
     """The teams that take long runs of elements of a dtype, those of the longest runs last."""
-    columns, vector = min(op.width, _BLOCK_COLUMNS), _vector(op.width, dtype)
+    columns, vector = min(op.width, _BLOCK_COLUMNS), _access_elements(op.width, dtype)
     if columns > 1:
         rounds = min(_MOST_ROUNDS, _IN_FLIGHT // vector)
         return [Team(_THREADS, columns, vector, rounds, op.long)]

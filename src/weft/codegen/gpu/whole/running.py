@@ -20,7 +20,7 @@ from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.body.reductions import FUNCTIONS
-from weft.codegen.gpu.body.statements import Code, split
+from weft.codegen.gpu.body.statements import Code, split_number
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.formats import ACCESS_BYTES
 from weft.codegen.gpu.ir.scalar import (
@@ -102,7 +102,7 @@ class RunningKernel(WholeKernel):
     def running_threads(self, op: Running) -> Work:
         count = op.outer * op.width
         outside, code, point, there = self.points(count)
-        column, outer = split(code, point, op.width, count)
+        column, outer = split_number(code, point, op.width, count)
         code.body.append(values.Variable("total", self.wide_dtype, self.neutral(op.fn)))
         turn = code.inside()
         offset = turn.let("at", self.element(op, outer, Name("n"), column))
@@ -140,8 +140,8 @@ class _Blocks:
     def work(self) -> Work:
         op, code = self.op, Code()
         count = op.outer * self.parts * op.width
-        column, rest = split(code, BLOCK, op.width, count)
-        part, outer = split(code, rest, self.parts, op.outer * self.parts)
+        column, rest = split_number(code, BLOCK, op.width, count)
+        part, outer = split_number(code, rest, self.parts, op.outer * self.parts)
         self.place = (part, outer, column)
         code.body.append(values.Variable("before", self.dtype, self.kernel.neutral(op.fn)))
         if isinstance(op, Continued):

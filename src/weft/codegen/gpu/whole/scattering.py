@@ -11,7 +11,7 @@ its updates in order, whatever runs when, and no two threads touch one element.
 
 from __future__ import annotations
 
-from weft.codegen.gpu.body.statements import Code, split
+from weft.codegen.gpu.body.statements import Code, split_number
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, both, wide
 from weft.codegen.gpu.whole.kernel import THREADS, WholeKernel, Work, blocks_of
@@ -30,8 +30,8 @@ class ScatterKernel(WholeKernel):
         target, index, source = (self.numbers[name] for name in (self.result, *self.inputs[1:]))
         count = op.outer * op.count * op.width
         outside, code, point, there = self.points(count)
-        column, update = split(code, point, op.width, count)
-        _, outer = split(code, update, op.count, op.outer * op.count)
+        column, update = split_number(code, point, op.width, count)
+        _, outer = split_number(code, update, op.count, op.outer * op.count)
         dtype, at = self.tensors[self.inputs[1]].dtype, point if op.each else update
         row = code.place(code.load(index, dtype, at, Lit(1), 0, True), op.rows)
         new = code.load(source, self.dtype, point, Lit(1), 0, True)
@@ -49,8 +49,8 @@ class ScatterKernel(WholeKernel):
         groups = -(-op.rows // rows)
         count = columns * groups
         outside, code, point, there = self.points(count)
-        column, rest = split(code, point, op.width, count)
-        group, outer = split(code, rest, groups, count // op.width)
+        column, rest = split_number(code, point, op.width, count)
+        group, outer = split_number(code, rest, groups, count // op.width)
         first = code.let("first", group * rows)
         self._updates(op, code, outer, column, first, rows)
         outside.branch(there, code)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.body.statements import Code, split
+from weft.codegen.gpu.body.statements import Code, split_number
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.scalar import (
     BLOCK,
@@ -79,7 +79,7 @@ class _Sorter:
         outside = Code()
         point = outside.let("point", BLOCK * _THREADS + THREAD)
         code = outside.inside()
-        i, outer = split(code, point, op.length, count)
+        i, outer = split_number(code, point, op.length, count)
         mine = code.load(0, self.dtype, point, Lit(1), 0, True)
         code.body.append(values.Variable("rank", SI32, 0))
         turn = code.inside()

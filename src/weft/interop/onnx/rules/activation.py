@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from weft.foundation.dtypes import F16
-from weft.interop.onnx.rules.elementwise import scalar, widened
+from weft.interop.onnx.rules.elementwise import scalar_like, widened
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.values import Value, wf
 from weft.ops import functional
@@ -15,7 +15,7 @@ from weft.ops.tensor import Tensor
 
 def rectified(x: Tensor) -> Value:
     """`max(x, 0)`, with the derivative 0 at 0; integers too."""
-    return functional.relu(x) if x.dtype.is_float else wf.maximum(x, scalar(x, 0))
+    return functional.relu(x) if x.dtype.is_float else wf.maximum(x, scalar_like(x, 0))
 
 
 def hard_sigmoid_of(x: Tensor, alpha: float, beta: float) -> Value:
@@ -59,7 +59,9 @@ def celu(call: Call, x: Tensor) -> Value:
 def selu(call: Call, x: Tensor) -> Value:
     alpha = call.attr("alpha", 1.67326319217681884765625)
     gamma = call.attr("gamma", 1.05070102214813232421875)
-    below = wf.where(x > 0, scalar(x, 0), x)  # a choice: at 0 the derivative is that of this side
+    below = wf.where(
+        x > 0, scalar_like(x, 0), x
+    )  # a choice: at 0 the derivative is that of this side
     return wf.where(x > 0, x * gamma, (wf.exp(below) - 1) * (alpha * gamma))
 
 
@@ -85,7 +87,7 @@ def softsign(call: Call, x: Tensor) -> Value:
 
 @rule("ThresholdedRelu")
 def thresholded_relu(call: Call, x: Tensor) -> Value:
-    return wf.where(x > call.attr("alpha", 1.0), x, scalar(x, 0))
+    return wf.where(x > call.attr("alpha", 1.0), x, scalar_like(x, 0))
 
 
 @rule("Gelu")
@@ -100,12 +102,12 @@ def mish(call: Call, x: Tensor) -> Value:
 
 @rule("Clip")
 def clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Value:
-    low = scalar(x, call.attr("min")) if "min" in call.node.attributes else low
-    high = scalar(x, call.attr("max")) if "max" in call.node.attributes else high
+    low = scalar_like(x, call.attr("min")) if "min" in call.node.attributes else low
+    high = scalar_like(x, call.attr("max")) if "max" in call.node.attributes else high
     return wf.clip(x, low, high)
 
 
-def _rows(call: Call, x: Tensor) -> tuple[Tensor, int]:
+def _flatten_to_rows(call: Call, x: Tensor) -> tuple[Tensor, int]:
     """The operand and the axis; before version 13 all axes from that one on are one."""
     axis = call.attr("axis", -1 if call.version >= 13 else 1)
     if call.version >= 13 or x.ndim < 2:
@@ -118,19 +120,19 @@ def _rows(call: Call, x: Tensor) -> tuple[Tensor, int]:
 def softmax(call: Call, x: Tensor) -> Any:
     if x.dtype is F16 and call.version >= 13:
         return NotImplemented  # ONNX's description rounds after each step
-    rows, axis = _rows(call, x)
+    rows, axis = _flatten_to_rows(call, x)
     return functional.softmax(rows, axis).reshape(x.shape)
 
 
 @rule("LogSoftmax")
 def log_softmax(call: Call, x: Tensor) -> Value:
-    rows, axis = _rows(call, x)
+    rows, axis = _flatten_to_rows(call, x)
     return functional.log_softmax(rows, axis).reshape(x.shape)
 
 
 @rule("Hardmax")
 def hardmax(call: Call, x: Tensor) -> Value:
-    rows, axis = _rows(call, x)
+    rows, axis = _flatten_to_rows(call, x)
     best = wf.argmax(rows, axis=axis)
     depth = int(rows.shape[axis])
     return functional.one_hot(best, depth, axis=axis, dtype=x.dtype).reshape(x.shape)

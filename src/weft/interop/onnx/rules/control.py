@@ -12,7 +12,7 @@ from weft.foundation.errors import ResourceExceeded, SpecViolation, Unimplemente
 from weft.foundation.limits import current
 from weft.interop.onnx.graph import Graph
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Value, array, is_array, tensor, wf
+from weft.interop.onnx.values import Value, array, is_array, value_as_tensor, wf
 from weft.ops.tensor import Tensor
 
 UNROLLED: Final = 64
@@ -23,8 +23,8 @@ def _is_traced(value: Value) -> bool:
     return isinstance(value, Tensor) and value.is_traced
 
 
-def _tensors(values: list[Value]) -> tuple[Tensor, ...]:
-    return tuple(tensor(each) for each in values)
+def _as_tensors(values: list[Value]) -> tuple[Tensor, ...]:
+    return tuple(value_as_tensor(each) for each in values)
 
 
 @rule("If", raw=True)
@@ -34,8 +34,8 @@ def choice(call: Call, condition: Value) -> tuple[Value, ...]:
         return tuple(call.run(yes if bool(array(condition).reshape(-1)[0]) else no, []))
     made = wf.cond(
         condition.reshape(()),
-        lambda: _tensors(call.run(yes, [])),
-        lambda: _tensors(call.run(no, [])),
+        lambda: _as_tensors(call.run(yes, [])),
+        lambda: _as_tensors(call.run(no, [])),
     )
     return tuple(made)
 
@@ -109,33 +109,35 @@ def _stack_row(row: list[Value], body: Graph, index: int) -> Value:
         )
     if all(map(is_array, row)):
         return np.stack(row)
-    return wf.stack([tensor(each) for each in row], axis=0)
+    return wf.stack([value_as_tensor(each) for each in row], axis=0)
 
 
 def _in_program(
     call: Call, body: Graph, count: Value, going: Value, carried: tuple[Value, ...], outputs: int
 ) -> tuple[Value, ...]:
     """The loop as one of the program: with results of every step it must be known how many."""
-    init = _tensors(list(carried))
+    init = _as_tensors(list(carried))
     if _goes_on(body) and count is not None and not _is_traced(count) and not _is_traced(going):
         steps = wf.arange(int(array(count).reshape(-1)[0]), dtype=SI64)
-        on = tensor(np.array(True))
+        on = value_as_tensor(np.array(True))
 
         def each(state: tuple[Tensor, ...], at: Tensor) -> Any:
-            made = _tensors(call.run(body, [at, on, *state]))
+            made = _as_tensors(call.run(body, [at, on, *state]))
             return made[1 : 1 + len(state)], made[1 + len(state) :]
 
         last, rows = wf.scan(each, init, steps)
         return *last, *rows
     if outputs:
         raise Unimplemented("Loop", "how often it runs is computed, and so are the sizes it gives")
-    limit = tensor(np.array(np.iinfo(np.int64).max) if count is None else count).reshape(())
-    first = tensor(np.array(True) if going is None else going).reshape(())
-    zero = tensor(np.array(0, np.int64))
+    limit = value_as_tensor(np.array(np.iinfo(np.int64).max) if count is None else count).reshape(
+        ()
+    )
+    first = value_as_tensor(np.array(True) if going is None else going).reshape(())
+    zero = value_as_tensor(np.array(0, np.int64))
 
     def advance(state: Any) -> Any:
         at, on, values = state
-        made = _tensors(call.run(body, [at, on, *values]))
+        made = _as_tensors(call.run(body, [at, on, *values]))
         return at + 1, made[0].reshape(()), made[1:]
 
     start = (zero, first, init)
@@ -155,7 +157,7 @@ def scan(call: Call, *operands: Value) -> tuple[Value, ...]:
     slices = [
         wf.flip(moved, axis=0) if reverse else moved
         for moved, reverse in (
-            (wf.moveaxis(tensor(x), axis, 0), reverse)
+            (wf.moveaxis(value_as_tensor(x), axis, 0), reverse)
             for x, axis, reverse in zip(operands[states:], axes, back, strict=True)
         )
     ]
@@ -170,10 +172,10 @@ def _scan_body(
     call: Call, body: Graph, states: Any, slices: list[Tensor]
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     def each(state: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> Any:
-        made = _tensors(call.run(body, [*state, *given]))
+        made = _as_tensors(call.run(body, [*state, *given]))
         return made[: len(state)], made[len(state) :]
 
-    last, rows = wf.scan(each, _tensors(list(states)), tuple(slices))
+    last, rows = wf.scan(each, _as_tensors(list(states)), tuple(slices))
     return tuple(last), tuple(rows)
 
 
@@ -187,7 +189,7 @@ def _batched_scan(
     states = len(rest) - scanned
     found = []
     for row in range(int(rest[0].shape[0])):
-        own = [tensor(each)[row] for each in rest]
+        own = [value_as_tensor(each)[row] for each in rest]
         last, rows = _scan_body(call, body, own[:states], own[states:])
         found.append((*last, *rows))
     return tuple(wf.stack(list(each), axis=0) for each in zip(*found, strict=True))

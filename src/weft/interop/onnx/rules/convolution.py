@@ -103,7 +103,7 @@ def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = 
         s * (n - 1) + (k - 1) * d + 1
         for s, n, k, d in zip(strides, sizes, kernel, dilations, strict=True)
     ]
-    low, wanted = _ends(call, whole, extra, sizes, strides)
+    low, wanted = _starts_and_sizes(call, whole, extra, sizes, strides)
     groups = call.attr("group", 1)
     made = _TRANSPOSED[count](x, weight, None, strides, 0, 0, groups, dilations)
     widths = [(0, 0), (0, 0)]
@@ -112,7 +112,7 @@ def conv_transpose(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = 
     return made if bias is None else made + bias.reshape((1, -1, *[1] * count))
 
 
-def _ends(
+def _starts_and_sizes(
     call: Call, whole: list[int], extra: list[int], sizes: list[int], strides: list[int]
 ) -> tuple[list[int], list[int]]:
     """What is cut off before the result begins, and how large it is."""

@@ -12,7 +12,7 @@ from weft.foundation.dtypes import BF16, F16, F32, F64, FP8_E4M3, FP8_E5M2, I1, 
 from weft.foundation.errors import Unimplemented
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import Value, array, axis_in, dtype_of, is_array, tensor, wf
+from weft.interop.onnx.values import Value, array, axis_in, dtype_of, is_array, value_as_tensor, wf
 from weft.ops.tensor import Tensor
 
 _UNARY: Final[dict[str, Callable[[Tensor], Tensor]]] = {
@@ -167,13 +167,13 @@ def _cast(call: Call, x: Value, to: int | DType) -> Value:
     wanted = dtype_numbered(to) if isinstance(to, int) else to
     saturate = bool(call.attr("saturate", 1))
     if not is_array(x):
-        return converted(tensor(x), wanted, saturate)
+        return converted(value_as_tensor(x), wanted, saturate)
     if x.dtype == object:
         if not wanted.is_float:
             raise Unimplemented("Cast", "strings are not read as integers")
         return np.array([float(each) for each in x.reshape(-1)], wanted.numpy).reshape(x.shape)
     with wf.graph(backend="reference"):
-        return array(converted(tensor(x), wanted, saturate))
+        return array(converted(value_as_tensor(x), wanted, saturate))
 
 
 def converted(x: Tensor, to: DType, saturate: bool = True) -> Value:
@@ -205,7 +205,7 @@ def wrapped(x: Tensor, to: DType) -> Value:
     unsigned = as_dtype(f"ui{x.dtype.bits}")
     low = wf.bitcast(x, unsigned) if x.dtype.is_signed else x
     mask = (1 << to.bits) - 1
-    low = wf.bitwise_and(low, tensor(np.array(mask, unsigned.numpy)))
+    low = wf.bitwise_and(low, value_as_tensor(np.array(mask, unsigned.numpy)))
     if to.is_signed and to.bits < 8:
         small = low.astype(as_dtype("si8"))
         return wf.where(small >= 1 << (to.bits - 1), small - (1 << to.bits), small).astype(to)
@@ -216,7 +216,7 @@ def wrapped(x: Tensor, to: DType) -> Value:
 # -- numbers from attributes -----------------------------------------------------------------------
 
 
-def scalar(x: Tensor, value: Any) -> Value:
+def scalar_like(x: Tensor, value: Any) -> Value:
     """A number as a tensor of the dtype of x."""
     return wf.full((), value, dtype=x.dtype)
 

@@ -11,7 +11,7 @@ from weft.foundation.dtypes import SI32, SI64
 from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.rules.elementwise import wrapped
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, Value, axis_in, tensor, wf
+from weft.interop.onnx.values import Array, Value, axis_in, value_as_tensor, wf
 from weft.ops import functional
 from weft.ops.tensor import Tensor
 
@@ -41,7 +41,7 @@ def gather_elements(call: Call, x: Tensor, indices: Tensor) -> Value:
     return functional.gather(x, places(indices, x.shape[axis]), axis)
 
 
-def _flat(indices: Tensor, sizes: list[int]) -> Value:
+def _flat_index(indices: Tensor, sizes: list[int]) -> Value:
     """The number of the element that the last axis of the indices names."""
     found: Any = wf.zeros(indices.shape[:-1], dtype=SI64)
     for number, size in enumerate(sizes):
@@ -56,8 +56,10 @@ def gather_nd(call: Call, x: Tensor, indices: Tensor) -> Value:
     groups, rest = math.prod(sizes[:batch]), sizes[batch + width :]
     indexed = sizes[batch : batch + width]
     elements = math.prod(indexed)
-    flat = _flat(indices, indexed).reshape((groups, -1) if groups and indices.size else (0, 0))
-    start = tensor(np.arange(groups, dtype=np.int64)[:, None] * elements)
+    flat = _flat_index(indices, indexed).reshape(
+        (groups, -1) if groups and indices.size else (0, 0)
+    )
+    start = value_as_tensor(np.arange(groups, dtype=np.int64)[:, None] * elements)
     rows = x.reshape((groups * elements, *rest))
     made = wf.take(rows, (flat + start).reshape((-1,) if flat.size else (0,)), axis=0)
     return made.reshape((*indices.shape[:-1], *rest))
@@ -81,7 +83,7 @@ def scatter_nd(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Value
     count = math.prod(map(int, indices.shape[:-1]))
     if not count * rest:
         return x
-    flat = _flat(indices, sizes[:width]).reshape((count, 1))
+    flat = _flat_index(indices, sizes[:width]).reshape((count, 1))
     rows = x.reshape((math.prod(sizes[:width]), rest))
     where = wf.broadcast_to(flat, (count, rest))
     made = functional.scatter(rows, where, updates.reshape((count, rest)), 0, reduce=how)
@@ -104,7 +106,7 @@ def tensor_scatter(
 ) -> Value:
     axis = axis_in(call.attr("axis", -2), cache.ndim)
     length, count = int(cache.shape[axis]), int(update.shape[axis])
-    steps = tensor(np.arange(count, dtype=np.int64))
+    steps = value_as_tensor(np.arange(count, dtype=np.int64))
     first = wf.zeros((int(cache.shape[0]),), dtype=SI64) if starts is None else starts
     where = first.astype(SI64).reshape((-1, 1)) + steps.reshape((1, -1))
     if call.choice("mode", "linear", ("linear", "circular")) == "circular":

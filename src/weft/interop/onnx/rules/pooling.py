@@ -12,7 +12,7 @@ from weft.interop.onnx.rules.convolution import paddings, per_axis
 from weft.interop.onnx.rules.elementwise import widened
 from weft.interop.onnx.rules.reduction import length
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, Value, tensor, wf
+from weft.interop.onnx.values import Array, Value, value_as_tensor, wf
 from weft.ops import functional
 from weft.ops.functional.capture import capture, capture_several
 from weft.ops.functional.convolution import LAYOUTS
@@ -62,7 +62,7 @@ def max_pool(call: Call, x: Tensor) -> Value:
             stride *= size
         found = moved
     start = np.arange(sizes[0] * sizes[1], dtype=np.int64) * elements
-    return values, found + tensor(start.reshape(sizes[0], sizes[1], *[1] * (x.ndim - 2)))
+    return values, found + value_as_tensor(start.reshape(sizes[0], sizes[1], *[1] * (x.ndim - 2)))
 
 
 @rule("AveragePool")
@@ -83,25 +83,25 @@ def lp_pool(call: Call, x: Tensor) -> Value:
     return length(total, p).astype(x.dtype)
 
 
-def _all(x: Tensor) -> tuple[int, ...]:
+def _spatial_axes(x: Tensor) -> tuple[int, ...]:
     return tuple(range(2, x.ndim))
 
 
 @rule("GlobalAveragePool")
 def global_average_pool(call: Call, x: Tensor) -> Value:
-    return wf.mean(x, axis=_all(x), keepdims=True)
+    return wf.mean(x, axis=_spatial_axes(x), keepdims=True)
 
 
 @rule("GlobalMaxPool")
 def global_max_pool(call: Call, x: Tensor) -> Value:
-    return wf.max(x, axis=_all(x), keepdims=True)
+    return wf.max(x, axis=_spatial_axes(x), keepdims=True)
 
 
 @rule("GlobalLpPool")
 def global_lp_pool(call: Call, x: Tensor) -> Value:
     p, wide = call.attr("p", 2), widened(x)
     powered = wf.pow(wf.abs(wide), wf.full((), p, dtype=wide.dtype))
-    total = wf.sum(powered, axis=_all(x), keepdims=True)
+    total = wf.sum(powered, axis=_spatial_axes(x), keepdims=True)
     return length(total, p).astype(x.dtype)
 
 

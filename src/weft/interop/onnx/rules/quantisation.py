@@ -12,7 +12,7 @@ from weft.interop.onnx.values import Value, axis_in, wf
 from weft.ops.tensor import Tensor
 
 
-def _spread(call: Call, value: Tensor, x: Tensor) -> Value:
+def _shape_to_meet(call: Call, value: Tensor, x: Tensor) -> Value:
     """A scale or zero point in a shape that meets x: one for all, for each place along an axis, or
     for each block of them."""
     if value.size == 1 and value.ndim < 2:
@@ -43,12 +43,12 @@ def quantize_linear(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None = 
     number = call.attr("output_dtype", 0)
     to = zero.dtype if zero is not None else dtype_numbered(number) if number else UI8
     wide = dtype_numbered(call.attr("precision")) if call.attr("precision", 0) else scale.dtype
-    ratio = x.astype(wide) / _spread(call, scale, x).astype(wide)
+    ratio = x.astype(wide) / _shape_to_meet(call, scale, x).astype(wide)
     if to.is_float:
         return converted(ratio, to, bool(call.attr("saturate", 1)))
     steps = wf.round(ratio).astype(F64)
     if zero is not None:
-        steps = steps + _spread(call, zero, x).astype(F64)
+        steps = steps + _shape_to_meet(call, zero, x).astype(F64)
     return _saturate_to(steps, to)
 
 
@@ -58,9 +58,9 @@ def dequantize_linear(call: Call, x: Tensor, scale: Tensor, zero: Tensor | None 
     to = dtype_numbered(number) if number else scale.dtype
     steps = x.astype(F32) if x.dtype.is_float else x.astype(F64)
     if zero is not None:
-        steps = steps - _spread(call, zero, x).astype(steps.dtype)
+        steps = steps - _shape_to_meet(call, zero, x).astype(steps.dtype)
     wide = scale.dtype if scale.dtype.bits > 16 else F32
-    return (steps.astype(wide) * _spread(call, scale, x).astype(wide)).astype(to)
+    return (steps.astype(wide) * _shape_to_meet(call, scale, x).astype(wide)).astype(to)
 
 
 @rule("MatMulInteger")

@@ -10,7 +10,7 @@ from typing import Any
 from weft.foundation.dtypes import SI32
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.interop.onnx.rules.activation import hard_sigmoid_of, rectified
-from weft.interop.onnx.rules.elementwise import scalar
+from weft.interop.onnx.rules.elementwise import scalar_like
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.values import Value, wf
 from weft.ops import functional
@@ -29,7 +29,7 @@ def _activation(name: str, alpha: float | None, beta: float | None) -> Activatio
         "relu": rectified,
         "affine": lambda x: x * given(alpha, 1.0) + given(beta, 0.0),
         "leakyrelu": lambda x: functional.leaky_relu(x, given(alpha, 0.01)),
-        "thresholdedrelu": lambda x: wf.where(x > given(alpha, 1.0), x, scalar(x, 0)),
+        "thresholdedrelu": lambda x: wf.where(x > given(alpha, 1.0), x, scalar_like(x, 0)),
         "scaledtanh": lambda x: wf.tanh(x * given(beta, 1.0)) * given(alpha, 1.0),
         "hardsigmoid": lambda x: hard_sigmoid_of(x, given(alpha, 0.2), given(beta, 0.5)),
         "elu": lambda x: functional.elu(x, given(alpha, 1.0)),
@@ -126,7 +126,7 @@ def _run_layer(
     whole, lasts = [], []
     for index in range(count):
         own = _direction(call, index, count, weight, recurrence, bias, peephole, defaults)
-        start = _start(x, int(recurrence.shape[-1]), initial, index)
+        start = _initial_state(x, int(recurrence.shape[-1]), initial, index)
         back = kind == "reverse" or index == 1
         states, last = _run_direction(own, x, lengths, start, step, back)
         whole.append(states)
@@ -165,7 +165,7 @@ def _direction(
     )  # fmt: skip
 
 
-def _start(x: Tensor, hidden: int, initial: Sequence[Tensor | None], index: int) -> State:
+def _initial_state(x: Tensor, hidden: int, initial: Sequence[Tensor | None], index: int) -> State:
     none = wf.zeros((int(x.shape[1]), hidden), dtype=x.dtype)
     return tuple(none if each is None else each[index] for each in initial)
 

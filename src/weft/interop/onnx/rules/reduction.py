@@ -17,11 +17,11 @@ from weft.ops.tensor import Tensor
 Reduction = Callable[[Tensor, tuple[int, ...], bool], Tensor]
 
 
-def _sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
+def _reduce_sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     return wf.sum(x, axis=axes, dtype=x.dtype, keepdims=keep)
 
 
-def _extreme(largest: bool) -> Reduction:
+def _reduce_extreme(largest: bool) -> Reduction:
     def reduced(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
         if x.dtype is I1:
             return (wf.any if largest else wf.all)(x, axis=axes, keepdims=keep)
@@ -34,11 +34,13 @@ def _extreme(largest: bool) -> Reduction:
     return reduced
 
 
-def _mean(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
+def _reduce_mean(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     if x.dtype.is_float:
         return wf.mean(x, axis=axes, keepdims=keep)
     count = math.prod(int(x.shape[axis]) for axis in axes)
-    return wf.divide(_sum(x, axes, keep), wf.full((), count, dtype=x.dtype), rounding="trunc")
+    return wf.divide(
+        _reduce_sum(x, axes, keep), wf.full((), count, dtype=x.dtype), rounding="trunc"
+    )
 
 
 def _log_sum_exp(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
@@ -57,12 +59,12 @@ def length(total: Tensor, p: float = 2) -> Value:
 
 def _root(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     wide = widened(x) if x.dtype.is_float else x.astype(wf.float64)
-    return length(_sum(wide * wide, axes, keep)).astype(x.dtype)
+    return length(_reduce_sum(wide * wide, axes, keep)).astype(x.dtype)
 
 
 def _log_sum(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
     wide = x if x.dtype.is_float else x.astype(wf.float64)
-    return wf.log(_sum(wide, axes, keep)).astype(x.dtype)
+    return wf.log(_reduce_sum(wide, axes, keep)).astype(x.dtype)
 
 
 def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
@@ -70,16 +72,16 @@ def _prod(x: Tensor, axes: tuple[int, ...], keep: bool) -> Value:
 
 
 _REDUCTIONS: Final[dict[str, Reduction]] = {
-    "ReduceSum": _sum,
-    "ReduceMax": _extreme(True),
-    "ReduceMin": _extreme(False),
-    "ReduceMean": _mean,
+    "ReduceSum": _reduce_sum,
+    "ReduceMax": _reduce_extreme(True),
+    "ReduceMin": _reduce_extreme(False),
+    "ReduceMean": _reduce_mean,
     "ReduceProd": _prod,
-    "ReduceL1": lambda x, axes, keep: _sum(wf.abs(x), axes, keep),
+    "ReduceL1": lambda x, axes, keep: _reduce_sum(wf.abs(x), axes, keep),
     "ReduceL2": _root,
     "ReduceLogSum": _log_sum,
     "ReduceLogSumExp": _log_sum_exp,
-    "ReduceSumSquare": lambda x, axes, keep: _sum(x * x, axes, keep),
+    "ReduceSumSquare": lambda x, axes, keep: _reduce_sum(x * x, axes, keep),
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from weft.foundation.errors import SpecViolation
 from weft.foundation.limits import check_bytes, current
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, Value, axis_in, tensor, wf
+from weft.interop.onnx.values import Array, Value, axis_in, value_as_tensor, wf
 from weft.ops.tensor import Tensor
 
 _MODES = ("nearest", "linear", "cubic")
@@ -41,7 +41,7 @@ def resize(
     if scales is None and (sizes is None or not sizes.size):
         raise SpecViolation("MalformedModel", "neither scales nor sizes are given")
     given = [int(x.shape[axis]) for axis in axes]
-    factors, wanted = _factors(call, given, scales, sizes)
+    factors, wanted = _scales_and_sizes(call, given, scales, sizes)
     check_bytes(8 * math.prod(wanted), "the result", current())
     made = x if x.dtype.is_float and x.dtype.bits >= 32 else x.astype(wf.float32)
     outside: Any = None
@@ -52,14 +52,14 @@ def resize(
         at = _coordinates(call, given[index], wanted[index], factors[index], ends)
         if given[index] == wanted[index] and np.array_equal(at, np.arange(wanted[index])):
             continue
-        made = _along(call, made, axis, at, factors[index])
+        made = _resize_axis(call, made, axis, at, factors[index])
         if _where(call) == "tf_crop_and_resize":
             beyond = (at < 0) | (at > given[index] - 1)
             shape = [-1 if i == axis else 1 for i in range(x.ndim)]
             outside = beyond.reshape(shape) | (False if outside is None else outside)
     if outside is not None:
         fill = wf.full((), call.attr("extrapolation_value", 0.0), dtype=made.dtype)
-        made = wf.where(tensor(np.asarray(outside)), fill, made)
+        made = wf.where(value_as_tensor(np.asarray(outside)), fill, made)
     if x.dtype.is_integer:
         made = wf.round(made)
     return made.astype(x.dtype)
@@ -78,7 +78,7 @@ def _where(call: Call) -> str:
     return call.choice("coordinate_transformation_mode", default, _WHERE)
 
 
-def _factors(
+def _scales_and_sizes(
     call: Call, given: list[int], scales: Array | None, sizes: Array | None
 ) -> tuple[list[float], list[int]]:
     """The scale and the new size of every axis."""
@@ -126,7 +126,7 @@ def _coordinates(
     return np.full_like(at, 0.5 * (start + end) * (size - 1))
 
 
-def _along(call: Call, x: Tensor, axis: int, at: Array, scale: float) -> Value:
+def _resize_axis(call: Call, x: Tensor, axis: int, at: Array, scale: float) -> Value:
     """The new elements along one axis: a sum over old ones, each with its places and weights."""
     size = int(x.shape[axis])
     mode = call.choice("mode", "nearest", _MODES)
@@ -135,13 +135,13 @@ def _along(call: Call, x: Tensor, axis: int, at: Array, scale: float) -> Value:
             "floor" if call.version == 10 or call.node.op == "Upsample" else "round_prefer_floor"
         )
         near = _ROUNDED[call.choice("nearest_mode", default, _ROUNDED)](at)
-        return wf.take(x, tensor(np.clip(near, 0, size - 1).astype(np.int64)), axis=axis)
+        return wf.take(x, value_as_tensor(np.clip(near, 0, size - 1).astype(np.int64)), axis=axis)
     places, weights = _taps(call, mode, at, size, scale)
     shape = [-1 if i == axis else 1 for i in range(x.ndim)]
     total: Any = None
     for place, weight in zip(places, weights, strict=True):
-        part = wf.take(x, tensor(place), axis=axis)
-        part = part * tensor(weight.astype(x.dtype.numpy).reshape(shape))
+        part = wf.take(x, value_as_tensor(place), axis=axis)
+        part = part * value_as_tensor(weight.astype(x.dtype.numpy).reshape(shape))
         total = part if total is None else total + part
     return total
 

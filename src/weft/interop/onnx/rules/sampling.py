@@ -11,9 +11,9 @@ import numpy as np
 from weft.foundation.dtypes import SI64
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.interop.onnx.rules.convolution import per_axis
-from weft.interop.onnx.rules.elementwise import scalar
+from weft.interop.onnx.rules.elementwise import scalar_like
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, Value, array, tensor, wf
+from weft.interop.onnx.values import Array, Value, array, value_as_tensor, wf
 from weft.interop.sampling import grid_sampled, sampled
 from weft.ops.tensor import Tensor
 
@@ -40,7 +40,7 @@ def roi_align(call: Call, x: Tensor, rois: Tensor, batches: Tensor) -> Value:
     half = call.choice("coordinate_transformation_mode", default, words) == "half_pixel"
     boxes = rois * call.attr("spatial_scale", 1.0) - (0.5 if half else 0.0)
     ends = boxes[:, :2], boxes[:, 2:] - boxes[:, :2]
-    extent = ends[1] if half else wf.maximum(ends[1], scalar(x, 1.0))
+    extent = ends[1] if half else wf.maximum(ends[1], scalar_like(x, 1.0))
     high, wide = call.attr("output_height", 1), call.attr("output_width", 1)
     ratio = call.attr("sampling_ratio", 0)
     if ratio > 0:
@@ -51,14 +51,14 @@ def roi_align(call: Call, x: Tensor, rois: Tensor, batches: Tensor) -> Value:
     order: list[int] = []
     for counts in sorted(set(rows)):
         own = [index for index, row in enumerate(rows) if row == counts]
-        at = tensor(np.array(own, np.int64))
+        at = value_as_tensor(np.array(own, np.int64))
         given = [wf.take(each, at, axis=0) for each in (ends[0], extent, batches)]
         parts.append(_sample_regions(call, x, given[0], given[1], given[2], (high, wide), counts))
         order += own
     if not parts:
         return wf.zeros((0, x.shape[1], high, wide), dtype=x.dtype)
     whole = wf.concat(parts, axis=0)
-    return wf.take(whole, tensor(np.argsort(np.array(order)).astype(np.int64)), axis=0)
+    return wf.take(whole, value_as_tensor(np.argsort(np.array(order)).astype(np.int64)), axis=0)
 
 
 def _sample_regions(
@@ -76,7 +76,7 @@ def _sample_regions(
         size = extent[:, 1 - axis : 2 - axis] / bin_
         places.append(
             start[:, 1 - axis : 2 - axis]
-            + size * tensor(steps.reshape(1, -1).astype(x.dtype.numpy))
+            + size * value_as_tensor(steps.reshape(1, -1).astype(x.dtype.numpy))
         )
     y = wf.expand_dims(places[0], 2) + wf.zeros_like(wf.expand_dims(places[1], 1))
     z = wf.zeros_like(wf.expand_dims(places[0], 2)) + wf.expand_dims(places[1], 1)
@@ -101,7 +101,7 @@ def _corners(call: Call, x: Tensor, y: Tensor, z: Tensor) -> Value:
         weight = (y - low_y if dy else 1 - (y - low_y)) * (z - low_z if dz else 1 - (z - low_z))
         at = wf.clip(low_y + dy, 0, height - 1) * width + wf.clip(low_z + dz, 0, width - 1)
         where = wf.broadcast_to(wf.expand_dims(at.astype(SI64), 1), (*x.shape[:2], at.shape[-1]))
-        kept = wf.where(out, scalar(weight, 0), weight)
+        kept = wf.where(out, scalar_like(weight, 0), weight)
         parts.append(wf.take_along_axis(flat, where, axis=2) * wf.expand_dims(kept, 1))
     if call.attr("mode", "avg") == "avg":
         return parts[0] + parts[1] + parts[2] + parts[3]
@@ -153,5 +153,5 @@ def _bases(
         grid = np.broadcast_to(shape, kernel).reshape(-1, 1)
         steps = cells.reshape(-1, 1) if axis == 0 else cells.reshape(1, -1)
         whole = grid + np.broadcast_to(steps, out).reshape(1, -1)
-        found.append(tensor(whole.astype(x.dtype.numpy)))
+        found.append(value_as_tensor(whole.astype(x.dtype.numpy)))
     return found

@@ -7,10 +7,10 @@ import numpy as np
 from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.rules.shapes import pieces
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, Value, array, is_array, tensor, wf
+from weft.interop.onnx.values import Array, Value, array, is_array, value_as_tensor, wf
 
 
-def _at(position: Value, size: int, end: int) -> int:
+def _sequence_place(position: Value, size: int, end: int) -> int:
     """A place in a sequence, that may be counted from its end."""
     found = int(array(position).reshape(-1)[0])
     if not -size <= found < end:
@@ -18,7 +18,7 @@ def _at(position: Value, size: int, end: int) -> int:
     return found + size if found < 0 else found
 
 
-def _check(sequence: Value) -> None:
+def _check_sequence(sequence: Value) -> None:
     if not isinstance(sequence, list):
         raise SpecViolation("MalformedModel", "a sequence is wanted, and a tensor is given")
 
@@ -37,29 +37,29 @@ def sequence_construct(call: Call, *values: Value) -> list[Value]:
 def sequence_insert(
     call: Call, sequence: list[Value], value: Value, position: Value = None
 ) -> list[Value]:
-    _check(sequence)
+    _check_sequence(sequence)
     size = len(sequence)
-    at = size if position is None else _at(position, size, size + 1)
+    at = size if position is None else _sequence_place(position, size, size + 1)
     return [*sequence[:at], value, *sequence[at:]]
 
 
 @rule("SequenceErase", raw=True)
 def sequence_erase(call: Call, sequence: list[Value], position: Value = None) -> list[Value]:
-    _check(sequence)
+    _check_sequence(sequence)
     size = len(sequence)
-    at = size - 1 if position is None else _at(position, size, size)
+    at = size - 1 if position is None else _sequence_place(position, size, size)
     return [*sequence[:at], *sequence[at + 1 :]]
 
 
 @rule("SequenceAt", raw=True)
 def sequence_at(call: Call, sequence: list[Value], position: Value) -> Value:
-    _check(sequence)
-    return sequence[_at(position, len(sequence), len(sequence))]
+    _check_sequence(sequence)
+    return sequence[_sequence_place(position, len(sequence), len(sequence))]
 
 
 @rule("SequenceLength", raw=True)
 def sequence_length(call: Call, sequence: list[Value]) -> Array:
-    _check(sequence)
+    _check_sequence(sequence)
     return np.array(len(sequence), np.int64)
 
 
@@ -75,25 +75,25 @@ def split_to_sequence(call: Call, x: Value, sizes: Value = None) -> list[Value]:
         if not given.ndim:
             step = parts[0]
             parts = [min(step, length - start) for start in range(0, length, step)]
-    found = pieces(tensor(x), parts, axis)
+    found = pieces(value_as_tensor(x), parts, axis)
     return [wf.squeeze(each, axis=axis) for each in found] if squeezed else list(found)
 
 
 @rule("ConcatFromSequence", raw=True)
 def concat_from_sequence(call: Call, sequence: list[Value]) -> Value:
-    _check(sequence)
+    _check_sequence(sequence)
     axis = call.need("axis")
     if all(map(is_array, sequence)):
         return (
             np.stack(sequence, axis) if call.attr("new_axis", 0) else np.concatenate(sequence, axis)
         )
-    parts = [tensor(each) for each in sequence]
+    parts = [value_as_tensor(each) for each in sequence]
     return wf.stack(parts, axis=axis) if call.attr("new_axis", 0) else wf.concat(parts, axis=axis)
 
 
 @rule("SequenceMap", raw=True)
 def sequence_map(call: Call, sequence: list[Value], *more: Value) -> tuple[list[Value], ...]:
-    _check(sequence)
+    _check_sequence(sequence)
     body = call.need("body")
     rows = []
     for index, first in enumerate(sequence):

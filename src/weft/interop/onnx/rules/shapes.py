@@ -11,7 +11,7 @@ from weft.foundation.errors import SpecViolation
 from weft.foundation.limits import check_bytes, current
 from weft.interop.onnx.table import FOLDED, Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import LITERAL, Array, Value, axis_in, dtype_of, tensor, wf
+from weft.interop.onnx.values import LITERAL, Array, Value, axis_in, dtype_of, value_as_tensor, wf
 from weft.ops import functional
 from weft.ops.functional.checks import ensure_known
 from weft.ops.tensor import Tensor
@@ -33,15 +33,15 @@ def constant(call: Call) -> Value:
 @rule("Shape", raw=True)
 def shape(call: Call, x: Value) -> Array:
     start, end = call.attr("start", 0), call.attr("end")
-    return np.array(_sizes(x)[slice(start, end)], np.int64).reshape(-1)
+    return np.array(_known_sizes(x)[slice(start, end)], np.int64).reshape(-1)
 
 
 @rule("Size", raw=True)
 def size(call: Call, x: Value) -> Array:
-    return np.array(math.prod(_sizes(x)), np.int64)
+    return np.array(math.prod(_known_sizes(x)), np.int64)
 
 
-def _sizes(x: Value) -> tuple[int, ...]:
+def _known_sizes(x: Value) -> tuple[int, ...]:
     return tuple(ensure_known("a size of the operand", dim) for dim in x.shape)
 
 
@@ -151,11 +151,11 @@ def slice_(
     at: list[Any] = [slice(None)] * x.ndim
     for axis, start, end, by in zip(along, first, last, step, strict=True):
         size = int(x.shape[axis_in(axis, x.ndim)])
-        at[axis_in(axis, x.ndim)] = _range(start, end, by, size)
+        at[axis_in(axis, x.ndim)] = _python_slice(start, end, by, size)
     return x[tuple(at)]
 
 
-def _range(start: int, end: int, step: int, size: int) -> slice:
+def _python_slice(start: int, end: int, step: int, size: int) -> slice:
     """Where a slice begins and ends, as Python has it: an end under the first is None."""
     if step == 0:
         raise SpecViolation("InvalidAttributeValue", "a slice has a step of 0")
@@ -264,7 +264,7 @@ def reverse_sequence(call: Call, x: Tensor, lengths: Array) -> Value:
     wanted = [1] * x.ndim
     wanted[batch], wanted[time] = int(x.shape[batch]), size
     whole = np.broadcast_to(places.reshape(wanted), tuple(map(int, x.shape)))
-    return wf.take_along_axis(x, tensor(np.ascontiguousarray(whole)), axis=time)
+    return wf.take_along_axis(x, value_as_tensor(np.ascontiguousarray(whole)), axis=time)
 
 
 @rule("CenterCropPad", values=(1,))

@@ -10,7 +10,7 @@ from weft.foundation.dtypes import F64
 from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.table import Call, rule
 from weft.interop.onnx.tensors import dtype_numbered
-from weft.interop.onnx.values import Array, Value, axis_in, tensor, wf
+from weft.interop.onnx.values import Array, Value, axis_in, value_as_tensor, wf
 from weft.ops.tensor import Tensor
 
 
@@ -22,7 +22,7 @@ def _complex(x: Tensor) -> Value:
     return wide[..., 0].astype(wf.complex128) + wide[..., 1].astype(wf.complex128) * 1j
 
 
-def _parts(x: Tensor, like: Tensor) -> Value:
+def _real_and_imaginary(x: Tensor, like: Tensor) -> Value:
     return wf.stack([wf.real(x), wf.imag(x)], axis=-1).astype(like.dtype)
 
 
@@ -44,7 +44,7 @@ def dft(call: Call, x: Tensor, length: Array | None = None, axis: Array | None =
         at: list[Any] = [slice(None)] * made.ndim
         at[along] = slice(0, count // 2 + 1)
         made = made[tuple(at)]
-    return _parts(made, x)
+    return _real_and_imaginary(made, x)
 
 
 @rule("STFT", values=(1, 3))
@@ -61,12 +61,12 @@ def stft(
     signal = _complex(x) if x.ndim == 3 else x.astype(F64).astype(wf.complex128)
     steps = (int(signal.shape[1]) - size) // stride + 1
     places = np.arange(steps)[:, None] * stride + np.arange(size)[None, :]
-    frames = wf.take(signal, tensor(places.reshape(-1).astype(np.int64)), axis=1)
+    frames = wf.take(signal, value_as_tensor(places.reshape(-1).astype(np.int64)), axis=1)
     frames = frames.reshape((signal.shape[0], steps, size))
     if window is not None:
         frames = frames * window.astype(F64).astype(wf.complex128)
     made = wf.fft.fft(frames, axis=2)
-    return _parts(made[..., : size // 2 + 1] if call.attr("onesided", 1) else made, x)
+    return _real_and_imaginary(made[..., : size // 2 + 1] if call.attr("onesided", 1) else made, x)
 
 
 @rule("MelWeightMatrix", values=(0, 1, 2, 3, 4))

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.foundation.errors import SpecViolation
 from weft.interop.onnx.table import Call, rule
-from weft.interop.onnx.values import Array, Value, array, is_array, tensor, wf
+from weft.interop.onnx.values import Array, Value, array, is_array, value_as_tensor, wf
 
 
 @rule("NonZero", raw=True)
@@ -28,7 +28,7 @@ def compress(call: Call, x: Value, condition: Value) -> Value:
     if is_array(x):
         return np.take(x, kept, axis=axis)
     flat = x.reshape((size,)) if axis is None else x
-    return wf.take(flat, tensor(kept), axis=axis or 0)
+    return wf.take(flat, value_as_tensor(kept), axis=axis or 0)
 
 
 @rule("Unique", raw=True)
@@ -50,7 +50,7 @@ def unique(call: Call, x: Value) -> tuple[Value, ...]:
     if is_array(x):
         return np.take(rows, first, axis=along), *whole
     source = x.reshape((-1,) if elements.size else (0,)) if axis is None else x
-    return wf.take(source, tensor(whole[0]), axis=along), *whole
+    return wf.take(source, value_as_tensor(whole[0]), axis=along), *whole
 
 
 # -- boxes -----------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ _COMPARED: Final = {
 }  # fmt: skip
 
 
-def _plain(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
+def _write_by_name(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
     x = page.unrepeated(x, out.shape) if len(x) > 1 else x
     if x[0].dtype is I1 and op.mnemonic in _LOGIC:
         return page.op(_LOGIC[op.mnemonic], *x, like=out)
@@ -98,13 +98,13 @@ def cast(page: Page, x: Edge, dtype: DType) -> Edge:
     source, like = x.dtype, x.type.with_dtype(dtype)
     if not dtype.is_integer or source is I1:
         return page.cast(x, dtype)
-    info = _range(dtype)
+    info = _dtype_range(dtype)
     if source.is_integer:
-        return page.cast(_within(page, x, info), dtype)
+        return page.cast(_clamp_to_bounds(page, x, info), dtype)
     lowest, highest = float(info[0]), float(info[1] + 1)
     short = x
     least = page.full(lowest, short.dtype)
-    inside = page.op("And", *_between(page, short, least, highest), like=like.with_dtype(I1))
+    inside = page.op("And", *_range_tests(page, short, least, highest), like=like.with_dtype(I1))
     zero = page.full(0, short.dtype)
     small = page.cast(page.where(inside, short, zero, short.type), dtype)
     above = page.op("GreaterOrEqual", short, page.full(highest, short.dtype), like=inside.type)
@@ -113,19 +113,19 @@ def cast(page: Page, x: Edge, dtype: DType) -> Edge:
     return page.where(below, page.full(info[0], dtype), high, like)
 
 
-def _range(dtype: DType) -> tuple[int, int]:
+def _dtype_range(dtype: DType) -> tuple[int, int]:
     return int(dtype.lowest), int(dtype.highest)
 
 
-def _between(page: Page, x: Edge, least: Edge, highest: float) -> list[Edge]:
+def _range_tests(page: Page, x: Edge, least: Edge, highest: float) -> list[Edge]:
     kind = x.type.with_dtype(I1)
     low = page.op("GreaterOrEqual", x, least, like=kind)
     return [low, page.op("Less", x, page.full(highest, x.dtype), like=kind)]
 
 
-def _within(page: Page, x: Edge, bounds: tuple[int, int]) -> Edge:
+def _clamp_to_bounds(page: Page, x: Edge, bounds: tuple[int, int]) -> Edge:
     """Whole numbers, those beyond the bounds at them."""
-    least, most = _range(x.dtype)
+    least, most = _dtype_range(x.dtype)
     found = x
     if bounds[0] > least:
         found = page.op("Max", found, page.full(bounds[0], x.dtype), like=x.type)
@@ -141,30 +141,30 @@ def _cast(page: Page, op: Cast, x: list[Edge], out: TensorType) -> Edge:
 # -- functions that ONNX has not -------------------------------------------------------------------
 
 
-def _one(page: Page, out: TensorType, value: float = 1.0) -> Edge:
+def _fill_like(page: Page, out: TensorType, value: float = 1.0) -> Edge:
     return page.full(value, out.dtype)
 
 
 def _exp2(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
-    return page.op("Pow", _one(page, out, 2.0), x[0], like=out)
+    return page.op("Pow", _fill_like(page, out, 2.0), x[0], like=out)
 
 
 def _scaled_log(base: float) -> Rule:
     def rule(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
         found = page.op("Log", x[0], like=out)
-        return page.op("Div", found, _one(page, out, math.log(base)), like=out)
+        return page.op("Div", found, _fill_like(page, out, math.log(base)), like=out)
 
     return rule
 
 
 def _log1p(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
     """`log(u) * x / (u - 1)` with `u = 1 + x`, which loses nothing near 0."""
-    one, truth = _one(page, out), out.with_dtype(I1)
+    one, truth = _fill_like(page, out), out.with_dtype(I1)
     u = page.op("Add", x[0], one, like=out)
     less = page.op("Sub", u, one, like=out)
     flat = page.op(
         "Or",
-        page.op("Equal", less, _one(page, out, 0.0), like=truth),
+        page.op("Equal", less, _fill_like(page, out, 0.0), like=truth),
         page.op("IsInf", u, like=truth),
         like=truth,
     )
@@ -177,8 +177,8 @@ def _log1p(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
 
 def _expm1(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
     """Near 0 by `2t / (1 - t)` with `t = tanh(x / 2)`, elsewhere as it stands."""
-    one = _one(page, out)
-    half = page.op("Mul", x[0], _one(page, out, 0.5), like=out)
+    one = _fill_like(page, out)
+    half = page.op("Mul", x[0], _fill_like(page, out, 0.5), like=out)
     t = page.op("Tanh", half, like=out)
     near = page.op(
         "Div", page.op("Add", t, t, like=out), page.op("Sub", one, t, like=out), like=out
@@ -192,7 +192,7 @@ def _logaddexp(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
     most, least = page.op("Max", *x, like=out), page.op("Min", *x, like=out)
     apart = page.op("Sub", least, most, like=out)
     same = page.op("Equal", least, most, like=out.with_dtype(I1))
-    apart = page.where(same, _one(page, out, 0.0), apart, out)
+    apart = page.where(same, _fill_like(page, out, 0.0), apart, out)
     more = _log1p(page, op, [page.op("Exp", apart, like=out)], out)
     return page.op("Add", most, more, like=out)
 
@@ -201,10 +201,10 @@ def _hypot(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
     """The larger times `sqrt(1 + ratio^2)`: nothing overflows before the result does."""
     sizes = [page.op("Abs", each, like=out) for each in x]
     most, least = page.op("Max", *sizes, like=out), page.op("Min", *sizes, like=out)
-    one, truth = _one(page, out), out.with_dtype(I1)
+    one, truth = _fill_like(page, out), out.with_dtype(I1)
     odd = page.op(
         "Or",
-        page.op("Equal", most, _one(page, out, 0.0), like=truth),
+        page.op("Equal", most, _fill_like(page, out, 0.0), like=truth),
         page.op("IsInf", most, like=truth),
         like=truth,
     )
@@ -215,7 +215,7 @@ def _hypot(page: Page, op: Op, x: list[Edge], out: TensorType) -> Edge:
 
 
 ELEMENTWISE: Final[dict[str, Rule]] = {
-    **dict.fromkeys(NAMES, _plain),
+    **dict.fromkeys(NAMES, _write_by_name),
     "neg": _neg, "rsqrt": _rsqrt, "compare": _compare, "select": _select, "clamp": _clamp,
     "isfinite": _isfinite, "fmod": _fmod, "shift_left": _shift, "shift_right": _shift,
     "cast": _cast, "exp2": _exp2, "log2": _scaled_log(2.0), "log10": _scaled_log(10.0),

@@ -98,7 +98,7 @@ def _model(
     kinds = [leaf for kind in function.parameters for leaf in leaves(kind)]
     stored = kinds[len(kinds) - len(weights) :]
     kinds = kinds[: len(kinds) - len(weights)]
-    names = _names("inputs", inputs, len(kinds), "input")
+    names = _checked_names("inputs", inputs, len(kinds), "input")
     given = [
         page.noted(Edge(name, _require_known(kind)))
         for name, kind in zip(names, kinds, strict=True)
@@ -108,7 +108,7 @@ def _model(
     args = [_pack_values(rest, kind) for kind in function.parameters]
     writer = _Writer(program)
     found = [leaf for value in writer.body(page, function, args) for leaf in flattened(value)]
-    wanted = _names("outputs", outputs, len(found), "output")
+    wanted = _checked_names("outputs", outputs, len(found), "output")
     results = [
         page.op("Identity", edge, like=edge.type) for edge in found
     ]  # so that each has a name of its own, also where an input is an output
@@ -131,14 +131,14 @@ def _find_needed(
     for node in reversed(nodes):
         if used.intersection(node.output):
             kept.append(node)
-            used |= _read(node)
+            used |= _names_read(node)
     return kept[::-1], used
 
 
-def _read(node: NodeProto) -> set[str]:
+def _names_read(node: NodeProto) -> set[str]:
     """The names that a node reads, those in its inner graphs included."""
     inner = [each.g for each in node.attribute if each.type == AttributeProto.GRAPH]
-    found = set(node.input).union(*(_read(each) for graph in inner for each in graph.node))
+    found = set(node.input).union(*(_names_read(each) for graph in inner for each in graph.node))
     return found.union(*({each.name for each in graph.output} for graph in inner))
 
 
@@ -157,7 +157,7 @@ def _is_one_operator(cls: type[Op], program: Program) -> bool:
     return all(says_all(each.op, list(leaves(each.output))) for each in made)
 
 
-def _names(what: str, given: Sequence[str] | None, count: int, word: str) -> list[str]:
+def _checked_names(what: str, given: Sequence[str] | None, count: int, word: str) -> list[str]:
     names = [f"{word}_{number}" for number in range(count)] if given is None else list(given)
     if len(names) != count or len(set(names)) != count or not all(names):
         raise UserError(f"[export] {what} are {brief(names)}; {count} different names are wanted")
@@ -181,7 +181,7 @@ class _Writer:
         for instruction in body.body:
             page.line = self.program.line(body, instruction) or page.line
             try:
-                operands = [_operand(page, operand, env) for operand in instruction.operands]
+                operands = [_operand_value(page, operand, env) for operand in instruction.operands]
                 env[instruction.id] = self._instruction(page, instruction, operands)
             except Unimplemented as error:
                 place = self.program.place(body, instruction)
@@ -243,10 +243,10 @@ class _Writer:
         turn = Edge(inner.fresh(), TensorType(SI64, ()))
         before = Edge(inner.fresh(), go.type)
         own = [inner.noted(Edge(inner.fresh(), edge.type)) for edge in carried]
-        packed = _like(self._region(op.body_region).parameters, own)
+        packed = _pack_like_types(self._region(op.body_region).parameters, own)
         after = self._flat(inner, op.body_region, packed)
         again = self._flat(
-            inner, op.cond_region, _like(self._region(op.cond_region).parameters, after)
+            inner, op.cond_region, _pack_like_types(self._region(op.cond_region).parameters, after)
         )
         graph = _graph(inner, "body", [turn, before, *own], again)
         return page.nodes_for("Loop", [None, go, *carried], kinds, body=graph)
@@ -261,7 +261,7 @@ class _Writer:
             for kind in region.parameters
             for leaf in leaves(kind)
         ]
-        found = self._flat(inner, op.body_region, _like(region.parameters, own))
+        found = self._flat(inner, op.body_region, _pack_like_types(region.parameters, own))
         count = sum(len(flattened(value)) for value in args[op.carry_count :])
         graph = _graph(inner, "body", own, found)
         return page.nodes_for("Scan", given, kinds, body=graph, num_scan_inputs=count)
@@ -273,7 +273,7 @@ def _graph(page: Page, name: str, own: Sequence[Edge], found: Sequence[Edge]) ->
     return helper.make_graph(page.nodes, name, [info(e) for e in own], [info(e) for e in results])
 
 
-def _like(kinds: Sequence[ValueType], flat: Sequence[Edge]) -> list[Written]:
+def _pack_like_types(kinds: Sequence[ValueType], flat: Sequence[Edge]) -> list[Written]:
     rest = iter(flat)
     return [_pack_values(rest, kind) for kind in kinds]
 
@@ -286,7 +286,7 @@ def _pack_values(rest: Any, kind: ValueType) -> Written:
     return found
 
 
-def _operand(page: Page, operand: Operand, env: dict[int, Written]) -> Written:
+def _operand_value(page: Page, operand: Operand, env: dict[int, Written]) -> Written:
     if isinstance(operand, TensorLiteral):
         return page.constant(operand.array, operand.type.dtype)
     value = env[operand.id]

@@ -70,7 +70,7 @@ _EXACT: Final = frozenset({
 """Operators that give elements as they are: any dtype that holds them will do."""
 
 
-def _word(dtype: DType) -> str:
+def _type_word(dtype: DType) -> str:
     """How ONNX's tables of types write a dtype."""
     name = dtype.name.replace("si", "int").replace("ui", "uint")
     return f"tensor({_WORDS.get(dtype.name, name)})"
@@ -83,7 +83,7 @@ def _dtypes_taken(op: str, count: int) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(places[min(k, len(places) - 1)].types) for k in range(count))
 
 
-def _other(op: str, dtype: DType) -> DType:
+def _dtype_instead(op: str, dtype: DType) -> DType:
     """The dtype in which an operator computes what it does not take itself."""
     if dtype.is_float and dtype.bits < 32:
         return F32
@@ -131,11 +131,11 @@ class Page:
         strange = {
             each.dtype
             for each, words in zip(x, taken, strict=True)
-            if each is not None and _word(each.dtype) not in words
+            if each is not None and _type_word(each.dtype) not in words
         }
         if not strange:
             return self._node(op, x, kinds, attributes)
-        to = {dtype: _other(op, dtype) for dtype in strange}
+        to = {dtype: _dtype_instead(op, dtype) for dtype in strange}
         given = [each and self.cast(each, to.get(each.dtype, each.dtype)) for each in x]
         found = self._node(
             op,

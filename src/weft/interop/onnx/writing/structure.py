@@ -209,7 +209,7 @@ def _sort(page: Page, op: Sort | Argsort, x: list[Edge], out: TensorType) -> Edg
 # -- products --------------------------------------------------------------------------------------
 
 
-def _dot(page: Page, op: DotGeneral, x: list[Edge], out: TensorType) -> Edge:
+def _write_dot(page: Page, op: DotGeneral, x: list[Edge], out: TensorType) -> Edge:
     """A product of matrices: batch axes first, then those that stay, then those that go."""
     used = _product_dtype(op, x[0].dtype)
     lhs, rhs = (cast(page, each, used) for each in x)
@@ -237,12 +237,12 @@ def _join_groups(page: Page, x: Edge, counts: list[int]) -> Edge:
     at = counts[0]
     for count in counts[1:]:
         group = x.shape[at : at + count]
-        shape.append(group[0] if count == 1 else _size(group))
+        shape.append(group[0] if count == 1 else _known_size(group))
         at += count
     return page.reshape(x, shape)
 
 
-def _size(group: Sequence[Dim]) -> int:
+def _known_size(group: Sequence[Dim]) -> int:
     if not all(isinstance(dim, int) for dim in group):
         raise Unimplemented("dot_general", "ONNX cannot join open axes in a product")
     return math.prod(int(dim) for dim in group if isinstance(dim, int))
@@ -301,7 +301,7 @@ def _scatter_add(page: Page, op: ScatterAdd, x: list[Edge], out: TensorType) -> 
     return page.op("ScatterND", target, places, updates, like=out, reduction="add")
 
 
-def _starts(page: Page, x: Edge, start: Edge, sizes: Sequence[Dim]) -> Edge:
+def _clamp_starts(page: Page, x: Edge, start: Edge, sizes: Sequence[Dim]) -> Edge:
     """Where a window begins: clamped so that it lies inside."""
     vector = TensorType(SI64, (x.rank,))
     room = page.op("Sub", page.sizes(x.shape), page.sizes(sizes), like=vector)
@@ -310,7 +310,7 @@ def _starts(page: Page, x: Edge, start: Edge, sizes: Sequence[Dim]) -> Edge:
 
 
 def _dynamic_slice(page: Page, op: DynamicSlice, x: list[Edge], out: TensorType) -> Edge:
-    starts = _starts(page, x[0], x[1], out.shape)
+    starts = _clamp_starts(page, x[0], x[1], out.shape)
     stops = page.op("Add", starts, page.sizes(out.shape), like=starts.type)
     return page.op("Slice", x[0], starts, stops, page.numbers(range(out.rank)), like=out)
 
@@ -318,7 +318,7 @@ def _dynamic_slice(page: Page, op: DynamicSlice, x: list[Edge], out: TensorType)
 def _update_slice(page: Page, op: DynamicUpdateSlice, x: list[Edge], out: TensorType) -> Edge:
     """The update with what lies around it, axis by axis from the last one."""
     target, update, start = x
-    starts = _starts(page, target, start, update.shape)
+    starts = _clamp_starts(page, target, start, update.shape)
     one = TensorType(SI64, (1,))
     begins = [
         page.op("Slice", starts, page.numbers([k]), page.numbers([k + 1]), like=one)
@@ -328,11 +328,11 @@ def _update_slice(page: Page, op: DynamicUpdateSlice, x: list[Edge], out: Tensor
     for axis in reversed(range(out.rank)):
         if update.shape[axis] == target.shape[axis]:
             continue
-        found = _around(page, target, found, begins, update.shape, axis)
+        found = _place_inside(page, target, found, begins, update.shape, axis)
     return found
 
 
-def _around(
+def _place_inside(
     page: Page, target: Edge, inner: Edge, begins: list[Edge], sizes: Sequence[Dim], axis: int
 ) -> Edge:
     """`inner` between what the target has before and after it along an axis."""
@@ -356,7 +356,7 @@ STRUCTURE: Final[dict[str, Rule]] = {
     "reduce_max": _reduce, "reduce_min": _reduce, "reduce_prod": _reduce, "reduce_any": _any,
     "reduce_all": _any, "arg_max": _arg, "argmin": _arg, "cumulative_sum": _cumulative_sum,
     "segment_reduce": _segments, "segment_sum": _segments, "segment_max": _segments,
-    "sort": _sort, "argsort": _sort, "dot_general": _dot, "take": _take, "gather": _gather,
+    "sort": _sort, "argsort": _sort, "dot_general": _write_dot, "take": _take, "gather": _gather,
     "scatter_reduce": _scatter_reduce, "scatter_add": _scatter_add,
     "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _update_slice,
 }  # fmt: skip

@@ -28,7 +28,7 @@ _MOST_POOLED: Final = 3
 """How many axes ONNX's pools have windows on."""
 
 
-def _windows(
+def _write_windows(
     page: Page, x: Edge, axes: Sequence[int], window: Sequence[int], strides: Sequence[int],
     dilation: Sequence[int], counts: Sequence[Dim],
 ) -> Edge:  # fmt: skip
@@ -58,7 +58,7 @@ def _extract_patches(page: Page, op: ExtractPatches, x: list[Edge], out: TensorT
     high = [0, *(b for _, b in op.padding), 0]
     given = padded(page, x[0], low, high, value, _grow_dims(x[0], low, high))
     spatial = range(1, rank + 1)
-    found = _windows(
+    found = _write_windows(
         page, given, spatial, op.window, op.strides, op.dilation, out.shape[1 : rank + 1]
     )
     # [N, places..., C, window...]: a row has the window first
@@ -123,7 +123,7 @@ def _reduce_window(page: Page, op: ReduceWindow, x: list[Edge], out: TensorType)
         [each[k] for k in moved] for each in (op.window_dims, op.strides, op.window_dilation)
     )
     counts = [out.shape[k] for k in moved]
-    found = _windows(page, given, moved, window, strides, dilation, counts)
+    found = _write_windows(page, given, moved, window, strides, dilation, counts)
     axes = list(range(out.rank, out.rank + len(moved)))
     name = {"sum": "ReduceSum", "max": "ReduceMax", "min": "ReduceMin"}[kind]
     return cast(page, reduced(page, name, found, axes, False, out), out.dtype)

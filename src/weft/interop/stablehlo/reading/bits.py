@@ -75,10 +75,10 @@ def _convert(at: Site) -> Value:
 
 def _shift_left(at: Site) -> Value:
     x, amount = at.aligned(at.x)
-    return at.b.emit("shift_left", x, _amount(at, amount))
+    return at.b.emit("shift_left", x, _shift_amount(at, amount))
 
 
-def _amount(at: Site, amount: Value) -> Value:
+def _shift_amount(at: Site, amount: Value) -> Value:
     """StableHLO gives 0 for an amount that is negative as well as for one that is too large. What
     is too large is brought down to where it is representable in signed integers too."""
     most = at.full(amount.dtype.bits, amount) if amount.dtype.bits > 4 else at.full(7, amount)
@@ -91,7 +91,7 @@ def _shift_right_arithmetic(at: Site) -> Value:
     x, amount = at.aligned(at.x)
     signed = _signed_of(x.dtype)
     moved = at.b.emit(
-        "shift_right", wrapped(at, x, signed), wrapped(at, _amount(at, amount), signed)
+        "shift_right", wrapped(at, x, signed), wrapped(at, _shift_amount(at, amount), signed)
     )
     return wrapped(at, moved, x.dtype)
 
@@ -99,7 +99,7 @@ def _shift_right_arithmetic(at: Site) -> Value:
 def _shift_right_logical(at: Site) -> Value:
     x, amount = at.aligned(at.x)
     unsigned = _unsigned_of(at, x.dtype)
-    plain = wrapped(at, _amount(at, amount), unsigned)
+    plain = wrapped(at, _shift_amount(at, amount), unsigned)
     return wrapped(at, at.b.emit("shift_right", wrapped(at, x, unsigned), plain), x.dtype)
 
 
@@ -142,7 +142,7 @@ def _count_leading_zeros(at: Site) -> Value:
 # -- floats as patterns --------------------------------------------------------------------------
 
 
-def _pattern(at: Site, x: Value) -> Value:
+def _bits_of_number(at: Site, x: Value) -> Value:
     """The bits of numbers as unsigned integers."""
     unsigned = _UNSIGNED[x.dtype.bits]
     if x.dtype.is_float:
@@ -150,7 +150,7 @@ def _pattern(at: Site, x: Value) -> Value:
     return wrapped(at, x, unsigned)
 
 
-def _number(at: Site, pattern: Value, dtype: DType) -> Value:
+def _number_from_bits(at: Site, pattern: Value, dtype: DType) -> Value:
     """The numbers with these bits."""
     if dtype.is_float:
         return at.b.emit("bitcast", pattern, dtype=dtype)
@@ -171,15 +171,15 @@ def _bitcast_convert(at: Site) -> Value:
         return x
     if any(d.bits not in _UNSIGNED or d.is_complex for d in (x.dtype, dtype)):
         at.refuse(f"PTIR has no way to read the bits of {x.dtype} as {dtype}")
-    bits = _pattern(at, x)
+    bits = _bits_of_number(at, x)
     if x.dtype.bits > dtype.bits:
-        bits = _split(at, bits, _UNSIGNED[dtype.bits])
+        bits = _split_bits(at, bits, _UNSIGNED[dtype.bits])
     elif x.dtype.bits < dtype.bits:
         bits = _join_bits(at, bits, _UNSIGNED[dtype.bits])
-    return _number(at, bits, dtype)
+    return _number_from_bits(at, bits, dtype)
 
 
-def _split(at: Site, bits: Value, narrow: DType) -> Value:
+def _split_bits(at: Site, bits: Value, narrow: DType) -> Value:
     mask = (1 << narrow.bits) - 1
     parts = [
         at.b.cast(at.b.emit("shift_right", bits, at.full(low, bits)) & mask, narrow)
@@ -227,13 +227,13 @@ def _reduce_precision(at: Site) -> Value:
         at.refuse(f"{x.dtype} has no infinity for what is too large")
     if wanted.fraction >= own.fraction and wanted.exponent >= own.exponent:
         return x
-    bits = _pattern(at, x)
+    bits = _bits_of_number(at, x)
     if wanted.fraction < own.fraction:
         bits = _round_bits(at, bits, own.fraction - wanted.fraction)
     if wanted.exponent < own.exponent:
         bits = _bound_exponent(at, bits, own, wanted.exponent)
     absent = x if wanted.fraction else at.full(math.inf, x)
-    return at.b.emit("select", at.b.emit("isnan", x), absent, _number(at, bits, x.dtype))
+    return at.b.emit("select", at.b.emit("isnan", x), absent, _number_from_bits(at, bits, x.dtype))
 
 
 def _round_bits(at: Site, bits: Value, dropped: int) -> Value:

@@ -143,7 +143,7 @@ def _carried_call(at: Site, target: str) -> Results:
     attrs = {
         name: value for part in CALL_DICTIONARIES for name, value in _dictionary(at, part).items()
     }
-    fields = _fields(at)
+    fields = _unusual_fields(at)
     known = STREAMED.get(target) or BY_TARGET.get(target)
     if known is None:
         attrs = {_carried_name(name, value): value for name, value in attrs.items()}
@@ -226,7 +226,7 @@ def _declared_type(at: Site, target: str, index: int) -> ValueType:
     return at.kind(index)
 
 
-def _fields(at: Site) -> dict[str, Any]:
+def _unusual_fields(at: Site) -> dict[str, Any]:
     """The fields of the call itself, where they are not the usual ones: a target that Weft does
     not know carries them as attributes, beside one that it knows they are noted."""
     given = {name: at.attr(name) or usual for name, usual in CARRIED.items()}

@@ -39,12 +39,12 @@ def _ranks(at: Site) -> tuple[int, int]:
     return replicas, partitions
 
 
-def _count(at: Site) -> int:
+def _rank_count(at: Site) -> int:
     replicas, partitions = _ranks(at)
     return int(replicas * partitions)
 
 
-def _rows(at: Site, name: str) -> Groups:
+def _group_table(at: Site, name: str) -> Groups:
     table = at.attr(name)
     if not isinstance(table, np.ndarray) or table.ndim != 2:
         at.refuse(f"its {name} are no table of numbers")
@@ -74,24 +74,24 @@ def _process_groups(at: Site, rows: Groups, *, both: bool) -> Groups:
     return found
 
 
-def _even(at: Site, groups: Groups) -> dict[str, Any] | None:
+def _even_groups(at: Site, groups: Groups) -> dict[str, Any] | None:
     """Groups as attributes, where they have one size and name every rank."""
     sizes = {len(group) for group in groups}
     flat = [rank for group in groups for rank in group]
-    if len(sizes) != 1 or sorted(flat) != list(range(_count(at))):
+    if len(sizes) != 1 or sorted(flat) != list(range(_rank_count(at))):
         return None
     return {"groups": flat, "size": sizes.pop(), "line": at.op.place}
 
 
 def _require_even(at: Site, groups: Groups) -> dict[str, Any]:
-    found = _even(at, groups)
+    found = _even_groups(at, groups)
     if found is None:
         at.refuse(f"its groups {groups} do not have one size, or do not name each rank once")
     return found
 
 
 def _everyone(at: Site) -> dict[str, Any]:
-    count = _count(at)
+    count = _rank_count(at)
     return {"groups": list(range(count)), "size": count, "line": at.op.place}
 
 
@@ -110,8 +110,8 @@ def _rows_of_all(at: Site, x: Value, groups: Mapping[str, Any]) -> Value:
 
 
 def _all_reduce(at: Site) -> Results:
-    groups = _process_groups(at, _rows(at, "replica_groups"), both=True)
-    even = _even(at, groups)
+    groups = _process_groups(at, _group_table(at, "replica_groups"), both=True)
+    even = _even_groups(at, groups)
     return [_reduce_operand(at, x, index, groups, even) for index, x in enumerate(at.x)]
 
 
@@ -142,7 +142,7 @@ def _reduced_unevenly(at: Site, x: Value, kind: str, groups: Groups) -> Value:
     """Groups of different sizes: all ranks send to all, and each takes the members of its own."""
     if not kind:
         at.refuse(f"its groups {groups} differ in size, and its region is none that has a name")
-    count = _count(at)
+    count = _rank_count(at)
     mates = np.zeros((count, count), bool)
     for group in groups:
         mates[np.ix_(group, group)] = True
@@ -154,13 +154,13 @@ def _reduced_unevenly(at: Site, x: Value, kind: str, groups: Groups) -> Value:
 
 
 def _all_gather(at: Site) -> Results:
-    groups = _require_even(at, _process_groups(at, _rows(at, "replica_groups"), both=True))
+    groups = _require_even(at, _process_groups(at, _group_table(at, "replica_groups"), both=True))
     axis = int(at.attr("all_gather_dim"))
     return [at.b.emit("all_gather", x, **groups, axis=axis) for x in at.x]
 
 
 def _reduce_scatter(at: Site) -> Results:
-    groups = _require_even(at, _process_groups(at, _rows(at, "replica_groups"), both=True))
+    groups = _require_even(at, _process_groups(at, _group_table(at, "replica_groups"), both=True))
     axis, dtype = int(at.attr("scatter_dimension")), at.result().dtype
     x = at.x[0] if at.x[0].dtype is dtype else at.b.cast(at.x[0], dtype)
     kind = kind_of(at.op.blocks[0], dtype)
@@ -171,7 +171,7 @@ def _reduce_scatter(at: Site) -> Results:
 
 
 def _all_to_all(at: Site) -> Results:
-    groups = _require_even(at, _process_groups(at, _rows(at, "replica_groups"), both=False))
+    groups = _require_even(at, _process_groups(at, _group_table(at, "replica_groups"), both=False))
     if int(at.attr("split_count")) != groups["size"]:
         raise at.violation(
             f"its split_count is {at.attr('split_count')}, and a group has {groups['size']} ranks"
@@ -181,17 +181,17 @@ def _all_to_all(at: Site) -> Results:
 
 
 def _collective_permute(at: Site) -> Results:
-    pairs = _process_groups(at, _rows(at, "source_target_pairs"), both=False)
+    pairs = _process_groups(at, _group_table(at, "source_target_pairs"), both=False)
     sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     attrs = {**_everyone(at), "sources": sources, "targets": targets}
     return [at.b.emit("collective_permute", x, **attrs) for x in at.x]
 
 
 def _collective_broadcast(at: Site) -> Results:
-    groups = _process_groups(at, _rows(at, "replica_groups"), both=False)
+    groups = _process_groups(at, _group_table(at, "replica_groups"), both=False)
     if at.attr("has_dynamic_root") is not None:
         at.refuse("the rank it comes from is known only at run time")
-    even = _even(at, groups)
+    even = _even_groups(at, groups)
     if even is not None:
         return [at.b.emit("collective_broadcast", x, **even) for x in at.x]
     return [_broadcast_to_some(at, x, groups) for x in at.x]
@@ -199,7 +199,7 @@ def _collective_broadcast(at: Site) -> Results:
 
 def _broadcast_to_some(at: Site, x: Value, groups: Groups) -> Value:
     """Groups that leave ranks out, or differ in size: all send to all. Those left out get zeros."""
-    sources = [-1] * _count(at)
+    sources = [-1] * _rank_count(at)
     for group in groups:
         for rank in group:
             sources[rank] = group[0]
@@ -226,10 +226,10 @@ def _id(at: Site) -> Value:
 def _manual_computation(at: Site) -> Results:
     manual = set(_NAME.findall(str(at.attr("manual_axes"))))
     given = _shardings(at, "in_shardings", manual)
-    parts = [_part(at, x, *split) for x, split in zip(at.x, given, strict=True)]
+    parts = [_slice_for_rank(at, x, *split) for x, split in zip(at.x, given, strict=True)]
     made = at.reader.inline(at.b, at.op.blocks[0], parts, at.env)
     splits = _shardings(at, "out_shardings", manual)
-    return [_whole(at, x, *split) for x, split in zip(made, splits, strict=True)]
+    return [_gather_parts(at, x, *split) for x, split in zip(made, splits, strict=True)]
 
 
 _Split: TypeAlias = tuple[Mesh | None, dict[int, tuple[str, ...]]]
@@ -255,12 +255,16 @@ def _sharding(at: Site, text: re.Match[str], manual: set[str]) -> _Split:
     if not split:
         return None, {}
     found = Mesh(axes) if axes else None
-    if found is None or found.count != _count(at):
-        at.refuse(f"the mesh @{mesh} has not the {_count(at)} ranks of the module, in their order")
+    if found is None or found.count != _rank_count(at):
+        at.refuse(
+            f"the mesh @{mesh} has not the {_rank_count(at)} ranks of the module, in their order"
+        )
     return found, split
 
 
-def _part(at: Site, x: Value, mesh: Mesh | None, split: Mapping[int, tuple[str, ...]]) -> Value:
+def _slice_for_rank(
+    at: Site, x: Value, mesh: Mesh | None, split: Mapping[int, tuple[str, ...]]
+) -> Value:
     """A rank's part of what all have."""
     if mesh is None:
         return x
@@ -273,7 +277,9 @@ def _part(at: Site, x: Value, mesh: Mesh | None, split: Mapping[int, tuple[str, 
     return at.b.dynamic_slice(x, at.joined(starts, 0), sizes=sizes)
 
 
-def _whole(at: Site, x: Value, mesh: Mesh | None, split: Mapping[int, tuple[str, ...]]) -> Value:
+def _gather_parts(
+    at: Site, x: Value, mesh: Mesh | None, split: Mapping[int, tuple[str, ...]]
+) -> Value:
     """What all ranks have made, on each of them."""
     if mesh is not None:
         for axis, over in split.items():

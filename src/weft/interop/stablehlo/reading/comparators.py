@@ -242,7 +242,7 @@ def canonical_source(block: HloBlock, value: int) -> int | None:
         if op.name != "select":
             return None
         test, constant, rest = op.operands
-        step = _step(made, test, constant, _source(made, rest))
+        step = _match_comparison(made, test, constant, _skip_selects(made, rest))
         if step is None:
             return None
         steps.add(step)
@@ -250,19 +250,21 @@ def canonical_source(block: HloBlock, value: int) -> int | None:
     return value if steps == {"zero", "nan"} and value in block.arguments else None
 
 
-def _source(made: Mapping[int, HloOp], value: int) -> int:
+def _skip_selects(made: Mapping[int, HloOp], value: int) -> int:
     """What is left of a value when its selects are taken off."""
     while value in made and made[value].name == "select":
         value = made[value].operands[2]
     return value
 
 
-def _step(made: Mapping[int, HloOp], test: int, constant: int, source: int) -> str | None:
+def _match_comparison(
+    made: Mapping[int, HloOp], test: int, constant: int, source: int
+) -> str | None:
     compared, number = made.get(test), _constant(made, constant)
     if compared is None or compared.name != "compare" or number is None:
         return None
     left, right = compared.operands
-    if _source(made, left) != source:
+    if _skip_selects(made, left) != source:
         return None
     match word(compared, "comparison_direction"):
         case "EQ" if _constant(made, right) == 0.0 and number == 0.0 and not np.signbit(number):

@@ -49,7 +49,7 @@ def _dot_general(at: Site) -> Value:
     return product(at, x, y, (sides[0][0], sides[0][1]), (sides[1][0], sides[1][1]))
 
 
-def _dot(at: Site) -> Value:
+def _lower_dot(at: Site) -> Value:
     x, y = at.x
     return product(at, x, y, ((x.rank - 1,), (0,)), ((), ()))
 
@@ -72,11 +72,11 @@ def _layouts(at: Site) -> tuple[Layout, Layout, Layout]:
     found = _CONV.search(str(at.attr("dimension_numbers")))
     if found is None:
         at.refuse(f"its dimension_numbers are {str(at.attr('dimension_numbers'))[:80]}")
-    image, kernel, result = (_layout(group) for group in found.groups())
+    image, kernel, result = (_parse_layout(group) for group in found.groups())
     return image, kernel, result
 
 
-def _layout(text: str) -> Layout:
+def _parse_layout(text: str) -> Layout:
     letters = [letter.strip() for letter in text.split(",")]
     first = next(i for i, letter in enumerate(letters) if letter in ("b", "o"))
     last = next(i for i, letter in enumerate(letters) if letter in ("f", "i"))
@@ -110,7 +110,7 @@ def _convolve_windows(at: Site, padding: Sequence[tuple[int, int]]) -> Value:
     groups, batches = int(at.attr("feature_group_count", 1)), int(at.attr("batch_group_count", 1))
     if batches > 1:
         x, groups = _batches_as_features(at, x, batches), batches
-    found = _multiply_groups(at, _rows(at, x, kernel, padding), kernel, groups, count)
+    found = _multiply_groups(at, _window_rows(at, x, kernel, padding), kernel, groups, count)
     order = [0] * found.rank
     order[result_at.first], order[result_at.last] = 0, found.rank - 1
     for axis, place in enumerate(result_at.spatial):
@@ -126,7 +126,7 @@ def _batches_as_features(at: Site, x: Value, groups: int) -> Value:
     return moved.reshape([batch // groups, *spatial, groups * features])
 
 
-def _rows(at: Site, x: Value, kernel: Value, padding: Sequence[tuple[int, int]]) -> Value:
+def _window_rows(at: Site, x: Value, kernel: Value, padding: Sequence[tuple[int, int]]) -> Value:
     """Every window of the image: [N, places..., window * C]."""
     count = len(padding)
     ones = (1,) * count
@@ -194,7 +194,7 @@ def _triangular_solve(at: Site) -> Value:
 
 CONTRACTIONS: Final[Mapping[str, Lowering]] = {
     "dot_general": _dot_general,
-    "dot": _dot,
+    "dot": _lower_dot,
     "convolution": _convolution,
     "dynamic_conv": _dynamic_conv,
     "cholesky": _cholesky,

@@ -13,7 +13,7 @@ from weft.ptir.literal import TensorLiteral
 from weft.ptir.types import leaves
 
 
-def _uses(block: HloBlock) -> Iterator[int]:
+def _values_in_block(block: HloBlock) -> Iterator[int]:
     """Every value that a block or a block inside it mentions."""
     stack = [block]
     while stack:
@@ -26,7 +26,7 @@ def _uses(block: HloBlock) -> Iterator[int]:
 
 def captured(at: Site, blocks: Sequence[HloBlock]) -> list[int]:
     """The values from outside that blocks use; constants need not be handed over."""
-    used = dict.fromkeys(use for block in blocks for use in _uses(block))
+    used = dict.fromkeys(use for block in blocks for use in _values_in_block(block))
     return [
         number
         for number in used
@@ -65,7 +65,7 @@ def _same_sizes(at: Site, found: Sequence[Value], models: Sequence[Value]) -> No
                     at.reader.same(dims)
 
 
-def _results(at: Site, value: Value) -> list[Value]:
+def _list_results(at: Site, value: Value) -> list[Value]:
     return [value] if len(at.op.results) == 1 else list(value)
 
 
@@ -74,14 +74,14 @@ def _if(at: Site) -> Results:
     args = [at.env[number] for number in taken]
     models: list[Value] = []
     on_true, on_false = (_region(at, block, taken, 0, models) for block in at.op.blocks)
-    return _results(at, at.b.cond(at.x[0], on_true, on_false, *args))
+    return _list_results(at, at.b.cond(at.x[0], on_true, on_false, *args))
 
 
-def _case(at: Site) -> Results:
+def _lower_case(at: Site) -> Results:
     """One after the other; an index that names no branch means the last."""
     taken = captured(at, at.op.blocks)
     args = [at.env[number] for number in taken]
-    return _results(at, _branch(at.b, at, 0, at.x[0], taken, args, []))
+    return _list_results(at, _branch(at.b, at, 0, at.x[0], taken, args, []))
 
 
 def _branch(
@@ -127,7 +127,7 @@ def _composite(at: Site) -> Results:
 
 CONTROL: Final[Mapping[str, Lowering]] = {
     "if": _if,
-    "case": _case,
+    "case": _lower_case,
     "while": _while,
     "func.call": _call,
     "composite": _composite,

@@ -13,7 +13,7 @@ from weft.ptir.builder import Value
 def _einsum(at: Site) -> Value:
     """Axes that only one operand has are summed or kept there; shared ones are contracted, or are
     a batch where the result has them."""
-    inputs, result = _parts(at)
+    inputs, result = _parse_config(at)
     values, kept = [], []
     for number, (x, letters) in enumerate(zip(at.x, inputs, strict=True)):
         others = set(result).union(*(other for n, other in enumerate(inputs) if n != number))
@@ -36,7 +36,7 @@ def _einsum(at: Site) -> Value:
     return found.transpose([order.index(letter) for letter in result])
 
 
-def _parts(at: Site) -> tuple[list[str], str]:
+def _parse_config(at: Site) -> tuple[list[str], str]:
     config = str(at.attr("einsum_config")).replace(" ", "")
     left, arrow, result = config.partition("->")
     inputs = left.split(",")

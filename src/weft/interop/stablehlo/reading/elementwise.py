@@ -49,7 +49,7 @@ _DIRECTIONS: Final = {
 }
 
 
-def _plain(name: str) -> Lowering:
+def _emit_by_name(name: str) -> Lowering:
     return lambda at: at.b.emit(name, *at.aligned(at.x))
 
 
@@ -119,7 +119,7 @@ def _imag(at: Site) -> Value:
     return at.b.emit("imag", x) if x.dtype.is_complex else at.full(0.0, x)
 
 
-def _extreme(name: str, order: str) -> Lowering:
+def _lower_extreme(name: str, order: str) -> Lowering:
     """Complex numbers are ordered by their real parts, and equal ones by their imaginary parts."""
 
     def lower(at: Site) -> Value:
@@ -143,7 +143,7 @@ def _atan2(at: Site) -> Value:
     return at.full(-1j, x) * at.b.emit("log", turned)
 
 
-def _power(at: Site) -> Value:
+def _lower_power(at: Site) -> Value:
     """An integer to a negative power is 0, but for 1 and -1, whose powers depend on parity alone;
     PTIR has no such powers."""
     base, exponent = at.aligned(at.x)
@@ -183,14 +183,14 @@ def broadcasting(lower: Lowering) -> Lowering:
     """NumPy's rule first: trailing axes line up, and an axis of size 1 is repeated."""
 
     def lowered(at: Site) -> Value | Sequence[Value]:
-        shape = _common(at, [value.shape for value in at.x])
+        shape = _common_shape(at, [value.shape for value in at.x])
         at.x = [_right_aligned(at, value, shape) for value in at.x]
         return lower(at)
 
     return lowered
 
 
-def _common(at: Site, shapes: Sequence[Sequence[Dim]]) -> tuple[Dim, ...]:
+def _common_shape(at: Site, shapes: Sequence[Sequence[Dim]]) -> tuple[Dim, ...]:
     if at.attr("broadcast_dimensions") is not None:
         ranks = {len(shape) for shape in shapes}
         wanted = tuple(range(max(ranks) - min(ranks), max(ranks)))
@@ -218,14 +218,14 @@ _OWN: Final[Mapping[str, Lowering]] = {
     "round_nearest_afz": _round_away,
     "real": _real,
     "imag": _imag,
-    "maximum": _extreme("maximum", "greater"),
-    "minimum": _extreme("minimum", "less"),
+    "maximum": _lower_extreme("maximum", "greater"),
+    "minimum": _lower_extreme("minimum", "less"),
     "atan2": _atan2,
-    "power": _power,
+    "power": _lower_power,
     "square": _square,
     "is_pos_inf": _is_signed_inf(1.0),
     "is_neg_inf": _is_signed_inf(-1.0),
-    **{name: _plain(ptir) for name, ptir in _PLAIN.items()},
+    **{name: _emit_by_name(ptir) for name, ptir in _PLAIN.items()},
     **BITS,
 }
 _BROADCASTING: Final = (

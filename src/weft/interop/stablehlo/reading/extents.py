@@ -33,7 +33,7 @@ def strides(at: Site, shape: Sequence[Dim]) -> list[Extent]:
     """How far apart neighbours along each axis lie in the flattened tensor."""
     found: list[Extent] = [1] * len(shape)
     for axis in reversed(range(len(shape) - 1)):
-        found[axis] = _product(extent(at, shape[axis + 1]), found[axis + 1])
+        found[axis] = _multiply_extents(extent(at, shape[axis + 1]), found[axis + 1])
     return found
 
 
@@ -41,11 +41,11 @@ def count(at: Site, shape: Sequence[Dim]) -> Extent:
     """How many elements there are."""
     total: Extent = 1
     for dim in shape:
-        total = _product(total, extent(at, dim))
+        total = _multiply_extents(total, extent(at, dim))
     return total
 
 
-def _product(left: Extent, right: Extent) -> Extent:
+def _multiply_extents(left: Extent, right: Extent) -> Extent:
     if isinstance(left, int):
         left, right = right, left
     if isinstance(right, int) and (right == 1 or isinstance(left, int)):

@@ -106,14 +106,14 @@ def _elements_at(
     for axis, stride in enumerate(strides(at, x.shape)):
         if axis in parts.by_axis:
             start = clamped(at, parts.by_axis[axis], room(at, x.shape[axis], sizes[axis]))
-            total = total + times(at, _over(at, start, dims), stride)
+            total = total + times(at, _repeat_over_window(at, start, dims), stride)
         if axis in window and sizes[axis] not in (0, 1):
             place = at.b.iota(SI64, dims, batch + window.index(axis))
             total = total + times(at, place, stride)
     return at.b.emit("take", flat(at, x), total)
 
 
-def _over(at: Site, start: Value, dims: Sequence[Dim]) -> Value:
+def _repeat_over_window(at: Site, start: Value, dims: Sequence[Dim]) -> Value:
     """The index batch, repeated over the window axes that follow it."""
     more = len(dims) - start.rank
     return at.spread(start.reshape([*start.shape, *(1 for _ in range(more))]), tuple(dims))

@@ -47,7 +47,7 @@ def _letter(at: Site, name: str, *known: str) -> str:
     return letter
 
 
-def _info(at: Site, x: Value) -> Value:
+def _zero_info(at: Site, x: Value) -> Value:
     return at.b.full(x.shape[:-2], 0, SI32)
 
 
@@ -59,7 +59,7 @@ def _adjoint(at: Site, x: Value) -> Value:
 def _potrf(at: Site) -> Results:
     (x,) = at.x
     upper = _letter(at, "uplo", "L", "U") == "U"
-    return [at.b.emit("cholesky", x, upper=upper), _info(at, x)]
+    return [at.b.emit("cholesky", x, upper=upper), _zero_info(at, x)]
 
 
 def _syevd(at: Site) -> Results:
@@ -68,7 +68,7 @@ def _syevd(at: Site) -> Results:
     _letter(at, "mode", "V", "N")
     lower = _letter(at, "uplo", "L", "U") == "L"
     values, vectors = at.b.emit("eigh", x if lower else _adjoint(at, x))
-    return [vectors, values, _info(at, x)]
+    return [vectors, values, _zero_info(at, x)]
 
 
 def _gesdd(at: Site) -> Results:
@@ -78,7 +78,7 @@ def _gesdd(at: Site) -> Results:
     mode = _letter(at, "mode", "A", "S", "N")
     whole = mode == "A" or (mode == "N" and at.shape(2) == (*x.shape[:-1], x.shape[-2]))
     u, s, vh = at.b.emit("svd", x, full_matrices=whole)
-    return [x, s, u, vh, _info(at, x)]
+    return [x, s, u, vh, _zero_info(at, x)]
 
 
 def _trsm(at: Site) -> Results:
@@ -107,7 +107,7 @@ def _getrf(at: Site) -> Results:
     below = at.b.compare(row, column, "greater")
     lower, upper = (_widen_with_zeros(at, part, at.static(x)) for part in (lower, upper))
     both = at.b.emit("select", below, lower, upper)
-    return [both, _exchanges(at, order, m, min(m, n)), _info(at, x)]
+    return [both, _exchanges(at, order, m, min(m, n)), _zero_info(at, x)]
 
 
 def _widen_with_zeros(at: Site, x: Value, shape: Sequence[int]) -> Value:

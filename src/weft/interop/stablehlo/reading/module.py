@@ -97,7 +97,7 @@ def to_program(
     """The program whose entry is the module's. `shapes` are those of its inputs, where the sizes
     that the text leaves open shall be numbers; a whole number stands for an input that is one, and
     that the program then does not take."""
-    entry = _entry(functions)
+    entry = _entry_function(functions)
     given = _Given(entry.block.types, shapes) if shapes is not None else _Given((), ())
     names = _Names(given.sizes)
     while True:
@@ -137,7 +137,7 @@ class _Given:
         self.sizes += [n for dim, n in zip(kind.dims, shape, strict=True) if dim is None]
 
 
-def _entry(functions: Mapping[str, HloFunction]) -> HloFunction:
+def _entry_function(functions: Mapping[str, HloFunction]) -> HloFunction:
     if "main" in functions:
         return functions["main"]
     public = [function for function in functions.values() if not function.private]

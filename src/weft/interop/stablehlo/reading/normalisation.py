@@ -28,7 +28,7 @@ def _deviation(at: Site, variance: Value) -> Value:
     return at.b.emit("sqrt", variance + float(at.attr("epsilon")))
 
 
-def _others(at: Site, x: Value) -> tuple[list[int], Value]:
+def _statistic_axes(at: Site, x: Value) -> tuple[list[int], Value]:
     """The axes that statistics run over, and how many elements each has."""
     axes = [axis for axis in range(x.rank) if axis != int(at.attr("feature_index"))]
     total = count(at, [x.shape[axis] for axis in axes])
@@ -43,7 +43,7 @@ def _per(at: Site, x: Value, number: Value) -> Value:
 
 def _batch_norm_training(at: Site) -> list[Value]:
     x, scale, offset = at.x
-    axes, total = _others(at, x)
+    axes, total = _statistic_axes(at, x)
     mean = _per(at, at.b.reduce_sum(x, axes), total)
     centred = x - _along_feature(at, mean, x)
     variance = _per(at, at.b.reduce_sum(centred * centred, axes), total)
@@ -55,7 +55,7 @@ def _batch_norm_training(at: Site) -> list[Value]:
 def _batch_norm_grad(at: Site) -> list[Value]:
     """The gradients of the operand, the scale and the offset of training."""
     x, scale, mean, variance, gradient = at.x
-    axes, total = _others(at, x)
+    axes, total = _statistic_axes(at, x)
     deviation = _deviation(at, variance)
     normal = (x - _along_feature(at, mean, x)) / _along_feature(at, deviation, x)
     to_scale = at.b.reduce_sum(gradient * normal, axes)

@@ -42,7 +42,7 @@ def _quantised_type(at: Site, kind: HloType) -> Quantised | None:
     return kind.quantised if isinstance(kind, HloTensor) else None
 
 
-def _along(at: Site, values: Sequence[float], q: Quantised, model: Value) -> Value:
+def _number_per_element(at: Site, values: Sequence[float], q: Quantised, model: Value) -> Value:
     """One of the numbers of a type for each element of a tensor of floats."""
     if q.axis is None:
         return at.full(values[0], model)
@@ -52,9 +52,11 @@ def _along(at: Site, values: Sequence[float], q: Quantised, model: Value) -> Val
     return at.spread(at.b.literal(array, q.real), model.shape)
 
 
-def _floats(at: Site, x: Value, q: Quantised) -> Value:
+def _dequantise(at: Site, x: Value, q: Quantised) -> Value:
     wide = at.b.cast(x, q.real)
-    return (wide - _along(at, q.zeros, q, wide)) * _along(at, q.scales, q, wide)
+    return (wide - _number_per_element(at, q.zeros, q, wide)) * _number_per_element(
+        at, q.scales, q, wide
+    )
 
 
 def _quantize(at: Site) -> Value:
@@ -64,9 +66,9 @@ def _quantize(at: Site) -> Value:
         _quantised_type(at, at.reader.declared(at.op.operands[0])),
         _quantised_type(at, at.result()),
     )
-    x = at.x[0] if source is None else _floats(at, at.x[0], source)
+    x = at.x[0] if source is None else _dequantise(at, at.x[0], source)
     assert q is not None
-    moved = x / _along(at, q.scales, q, x) + _along(at, q.zeros, q, x)
+    moved = x / _number_per_element(at, q.scales, q, x) + _number_per_element(at, q.zeros, q, x)
     kept = at.b.emit("clamp", moved, at.full(q.lowest, x), at.full(q.highest, x))
     return at.b.cast(at.b.emit("round", kept), q.storage)
 
@@ -74,7 +76,7 @@ def _quantize(at: Site) -> Value:
 def _dequantize(at: Site) -> Value:
     q = _quantised_type(at, at.reader.declared(at.op.operands[0]))
     assert q is not None
-    return _floats(at, at.x[0], q)
+    return _dequantise(at, at.x[0], q)
 
 
 QUANTISATION: Final[Mapping[str, Lowering]] = {

@@ -49,9 +49,9 @@ def _by_philox(
     """Words, or pairs of them, in their order; and the state afterwards."""
     count = math.prod(shape) * max(bits // 32, 1)
     blocks = -(-count // 4)
-    key, low = _entry(at, state, 0), _entry(at, state, 1)
+    key, low = _entry_of_state(at, state, 0), _entry_of_state(at, state, 1)
     long = at.static(state)[0] > 2
-    high = _entry(at, state, 2) if long else key
+    high = _entry_of_state(at, state, 2) if long else key
     number = at.b.iota(UI64, [blocks], 0)
     parts = _philox(
         at, key, *_add_to_halves(at, at.spread(low, (blocks,)), at.spread(high, (blocks,)), number)
@@ -76,7 +76,7 @@ def _by_threefry(
     along = whole.index(max(whole)) if along is None else along
     half = [-(-n // 2) if axis == along and bits < 64 else n for axis, n in enumerate(whole)]
     blocks = math.prod(half)
-    key, counter = _entry(at, state, 0), _entry(at, state, 1)
+    key, counter = _entry_of_state(at, state, 0), _entry_of_state(at, state, 1)
     number = at.b.iota(UI64, [blocks], 0) + at.spread(counter, (blocks,))
     first, second = _threefry(at, key, number)
     after = [key, counter + blocks]
@@ -89,11 +89,11 @@ def _by_threefry(
     return words.reshape(shape), after
 
 
-def _entry(at: Site, state: Value, index: int) -> Value:
+def _entry_of_state(at: Site, state: Value, index: int) -> Value:
     return at.sliced(state, [index], [1]).reshape(())
 
 
-def _halves(at: Site, value: Value) -> tuple[Value, Value]:
+def _low_and_high(at: Site, value: Value) -> tuple[Value, Value]:
     """The low and the high 32 bits, each in a word of 64."""
     return value & _LOW, at.b.emit("shift_right", value, at.full(32, value))
 
@@ -111,10 +111,10 @@ def _add_to_halves(at: Site, low: Value, high: Value, number: Value) -> tuple[Va
 def _threefry(at: Site, key: Value, number: Value) -> list[Value]:
     """Threefry-2x32 of 20 rounds."""
     dims = number.shape
-    first, second = (at.spread(half, dims) for half in _halves(at, key))
+    first, second = (at.spread(half, dims) for half in _low_and_high(at, key))
     third = (first ^ second) ^ _PARITY
     keys = (first, second, third)
-    x, y = _halves(at, number)
+    x, y = _low_and_high(at, number)
     x, y = (x + keys[0]) & _LOW, (y + keys[1]) & _LOW
     for turn in range(5):
         for rotation in _ROTATIONS[turn % 2]:
@@ -132,11 +132,11 @@ def _rotate_bits(at: Site, value: Value, by: int) -> Value:
 
 def _philox(at: Site, key: Value, low: Value, high: Value) -> list[Value]:
     """Philox-4x32 of 10 rounds."""
-    keys = [at.spread(half, low.shape) for half in _halves(at, key)]
-    words = [*_halves(at, low), *_halves(at, high)]
+    keys = [at.spread(half, low.shape) for half in _low_and_high(at, key)]
+    words = [*_low_and_high(at, low), *_low_and_high(at, high)]
     for _ in range(10):
         products = [words[2 * i] * multiplier for i, multiplier in enumerate(_PHILOX[0])]
-        (low0, high0), (low1, high1) = (_halves(at, p) for p in products)
+        (low0, high0), (low1, high1) = (_low_and_high(at, p) for p in products)
         words = [high1 ^ words[1] ^ keys[0], low1, high0 ^ words[3] ^ keys[1], low0]
         keys = [(k + bump) & _LOW for k, bump in zip(keys, _PHILOX[1], strict=True)]
     return words

@@ -72,13 +72,13 @@ def is_identity(at: Site, index: int, kind: str) -> bool:
     return bool(start == np.asarray(identity_of(kind, data.type.dtype)).astype(start.dtype))
 
 
-def _reduce(at: Site) -> Results:
+def _lower_reduce(at: Site) -> Results:
     count = len(at.x) // 2
     axes = at.ints("dimensions")
     kind = kind_of(at.op.blocks[0], at.x[0].dtype) if count == 1 else ""
     if kind:
         return _named_reduce(at, kind, axes)
-    return fold(at, at.op.blocks[0], at.x[:count], at.x[count:], axes)
+    return fold_region(at, at.op.blocks[0], at.x[:count], at.x[count:], axes)
 
 
 def _named_reduce(at: Site, kind: str, axes: Sequence[int]) -> Value:
@@ -92,7 +92,7 @@ def _named_reduce(at: Site, kind: str, axes: Sequence[int]) -> Value:
 Combine: TypeAlias = Callable[[Sequence[Value], Sequence[Value]], list[Value]]
 
 
-def fold(
+def fold_region(
     at: Site, block: HloBlock, values: Sequence[Value], starts: Sequence[Value],
     axes: Sequence[int],
 ) -> list[Value]:  # fmt: skip
@@ -150,7 +150,7 @@ def folded_in_order(
         left, right = ([_every_other(at, v, half, side) for v in rows] for side in (0, 1))
         made = combine(left, right)
         if count % 2:
-            last = [_rows(at, v, count - 1, 1) for v in rows]
+            last = [_slice_rows(at, v, count - 1, 1) for v in rows]
             made = [at.b.concat([a, b], 0) for a, b in zip(made, last, strict=True)]
         rows, count = made, half + count % 2
     return [v.reshape(dims) for v in rows]
@@ -159,12 +159,12 @@ def folded_in_order(
 def _every_other(at: Site, x: Value, half: int, side: int) -> Value:
     """Rows 0, 2, 4, ... or 1, 3, 5, ..., so many of them."""
     rest = at.static(x)[1:]
-    pairs = _rows(at, x, 0, 2 * half).reshape([half, 2, *rest])
+    pairs = _slice_rows(at, x, 0, 2 * half).reshape([half, 2, *rest])
     starts = [0, side, *(0 for _ in rest)]
     return at.sliced(pairs, starts, [half, 1, *rest]).reshape([half, *rest])
 
 
-def _rows(at: Site, x: Value, start: int, count: int) -> Value:
+def _slice_rows(at: Site, x: Value, start: int, count: int) -> Value:
     rest = at.static(x)[1:]
     return at.sliced(x, [start, *(0 for _ in rest)], [count, *rest])
 
@@ -180,8 +180,8 @@ def run_on_tensors(at: Site, block: HloBlock, args: Sequence[Value]) -> list[Val
     return [at.spread(value, shape) for value in found]
 
 
-def _map(at: Site) -> Results:
+def _lower_map(at: Site) -> Results:
     return run_on_tensors(at, at.op.blocks[0], at.aligned(at.x))
 
 
-REDUCTIONS: Final[Mapping[str, Lowering]] = {"reduce": _reduce, "map": _map}
+REDUCTIONS: Final[Mapping[str, Lowering]] = {"reduce": _lower_reduce, "map": _lower_map}

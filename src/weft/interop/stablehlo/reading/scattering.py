@@ -37,7 +37,7 @@ _NAMED: Final = {"sum": "add", "max": "max", "min": "min", "any": "max", "all": 
 def _scatter(at: Site) -> Results:
     count = (len(at.x) - 1) // 2
     xs, indices, updates = at.x[:count], at.x[count], at.x[count + 1 :]
-    positions = _positions(at, xs[0], indices, updates[0])
+    positions = _update_positions(at, xs[0], indices, updates[0])
     return _put_updates(
         at, at.op.blocks[0], xs, positions, updates, bool(at.attr("unique_indices"))
     )
@@ -76,7 +76,7 @@ def _how(block: HloBlock, xs: Sequence[Value]) -> str:
 # -- where ---------------------------------------------------------------------------------------
 
 
-def _positions(at: Site, x: Value, indices: Value, updates: Value) -> Value:
+def _update_positions(at: Site, x: Value, indices: Value, updates: Value) -> Value:
     """Where in the flattened operand each update goes; one past the end for those outside."""
     fields = at.fields("scatter_dimension_numbers")
     inserted = fields.get("inserted_window_dims", ())
@@ -120,7 +120,7 @@ def _by_rounds(
 ) -> list[Value]:  # fmt: skip
     if unique:
         return _round(at, block, boards, places, updates)
-    turns = _turns(at, places, spare)
+    turns = _earlier_updates(at, places, spare)
     most = at.b.reduce_max(turns, [0])
     taken = captured(at, [block])
     outer = [at.env[number] for number in taken]
@@ -142,7 +142,7 @@ def _by_rounds(
     return list(at.b.while_(unfinished, again, *carry))[own:]
 
 
-def _turns(at: Site, places: Value, spare: Value) -> Value:
+def _earlier_updates(at: Site, places: Value, spare: Value) -> Value:
     """How many earlier updates go to the same place. Order does not matter in the spare one."""
     order = at.b.emit("argsort", places, axis=0, descending=False, output_dtype=SI64)
     sorted_ = at.b.emit("gather", places, order, axis=0)

@@ -142,14 +142,14 @@ def strided(at: Site, x: Value, axis: int, step: int) -> Value:
 
 def _slice(at: Site) -> Value:
     bounds = [at.ints(n) for n in ("start_indices", "limit_indices", "strides")]
-    return _window(at, at.x[0], *bounds)
+    return _slice_with_steps(at, at.x[0], *bounds)
 
 
 def _real_dynamic_slice(at: Site) -> Value:
     """Where sizes are open, an axis is taken whole or its elements are named."""
     x = at.x[0]
     if x.tensor.is_static:
-        return _window(at, x, *(at.numbers(index) for index in (1, 2, 3)))
+        return _slice_with_steps(at, x, *(at.numbers(index) for index in (1, 2, 3)))
     bounds = zip(*(at.sizes(index) for index in (1, 2, 3)), x.shape, strict=True)
     for axis, (start, limit, step, size) in enumerate(bounds):
         if (start, limit, step) == (0, size, 1):
@@ -160,7 +160,7 @@ def _real_dynamic_slice(at: Site) -> Value:
     return x
 
 
-def _window(
+def _slice_with_steps(
     at: Site, x: Value, starts: Sequence[int], limits: Sequence[int], steps: Sequence[int]
 ) -> Value:
     found = at.sliced(x, starts, [b - a for a, b in zip(starts, limits, strict=True)])

@@ -23,7 +23,7 @@ MOST: Final = 64
 SHAPE_OF: Final = "shape.shape_of"
 
 
-def _quotient(a: int, b: int) -> int:
+def _divide_to_zero(a: int, b: int) -> int:
     """Rounded to zero; nobody reads the quotient by zero that a guard throws away."""
     return int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1) if b else 0
 
@@ -32,8 +32,8 @@ _ARITHMETIC: Final[Mapping[str, Callable[..., int]]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
-    "divide": _quotient,
-    "remainder": lambda a, b: a - b * _quotient(a, b),
+    "divide": _divide_to_zero,
+    "remainder": lambda a, b: a - b * _divide_to_zero(a, b),
     "minimum": min,
     "maximum": max,
     "negate": lambda a: -a,
@@ -71,20 +71,20 @@ def held(op: HloOp, x: Sequence[Value], known: Callable[[int], Held | None]) -> 
             return known(op.operands[0])
         case "broadcast_in_dim" if x[0].rank == 0:
             entries = known(op.operands[0])
-            count = int(np.prod([dim or 0 for dim in _dims(op)]))
+            count = int(np.prod([dim or 0 for dim in _first_dims(op)]))
             return entries * count if entries and count <= MOST else None
         case "slice" if x[0].rank == 1:
             entries = known(op.operands[0])
             bounds = (op.attributes[n] for n in ("start_indices", "limit_indices", "strides"))
             return entries[slice(*(int(bound[0]) for bound in bounds))] if entries else None
         case "concatenate" if x[0].dtype.is_integer and not op.attributes["dimension"]:
-            parts = [_entries(known(n), v) for n, v in zip(op.operands, x, strict=True)]
+            parts = [_entries_or_unknown(known(n), v) for n, v in zip(op.operands, x, strict=True)]
             return None if None in parts else tuple(dim for part in parts for dim in part or ())
         case "compare" if not x[0].dtype.is_float:
             rule = _COMPARISONS[direction(op)]
-            return _each(lambda a, b: int(rule(a, b)), op, known)
+            return _by_entries(lambda a, b: int(rule(a, b)), op, known)
         case name if name in _ARITHMETIC and not any(v.dtype.is_float for v in x):
-            return _same(op, known) or _each(_ARITHMETIC[name], op, known)
+            return _size_left_alone(op, known) or _by_entries(_ARITHMETIC[name], op, known)
     return None
 
 
@@ -93,16 +93,18 @@ def direction(op: HloOp) -> str:
     return str(op.attributes["comparison_direction"]).rstrip(">").split()[-1]
 
 
-def _dims(op: HloOp) -> tuple[int | None, ...]:
+def _first_dims(op: HloOp) -> tuple[int | None, ...]:
     return getattr(op.types[0], "dims", ())
 
 
-def _entries(found: Held | None, x: Value) -> Held | None:
+def _entries_or_unknown(found: Held | None, x: Value) -> Held | None:
     """The sizes that a vector holds; one that something else computes has no name."""
     return found or ((UNKNOWN,) if x.shape == (1,) else None)
 
 
-def _each(rule: Callable[..., int], op: HloOp, known: Callable[[int], Held | None]) -> Held | None:
+def _by_entries(
+    rule: Callable[..., int], op: HloOp, known: Callable[[int], Held | None]
+) -> Held | None:
     """Entry by entry, where all are numbers."""
     operands = [known(number) for number in op.operands]
     lengths = {len(entries) for entries in operands if entries is not None}
@@ -115,7 +117,7 @@ def _each(rule: Callable[..., int], op: HloOp, known: Callable[[int], Held | Non
 _NEUTRAL: Final = {"add": 0, "subtract": 0, "multiply": 1, "divide": 1}
 
 
-def _same(op: HloOp, known: Callable[[int], Held | None]) -> Held | None:
+def _size_left_alone(op: HloOp, known: Callable[[int], Held | None]) -> Held | None:
     """An open size that arithmetic leaves as it is: with a neutral number, or the larger and the
     smaller of it and itself."""
     if len(op.operands) != 2:

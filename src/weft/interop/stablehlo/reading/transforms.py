@@ -17,17 +17,19 @@ def _fft(at: Site) -> Value:
     axes = list(range(x.rank - len(lengths), x.rank))
     match at.word("fft_type"):
         case "FFT":
-            return _along(at, x, axes, -1)
+            return _transform_axes(at, x, axes, -1)
         case "IFFT":
-            return _along(at, x, axes, 1)
+            return _transform_axes(at, x, axes, 1)
         case "RFFT":
-            whole = _along(at, at.b.cast(x, CF64 if x.dtype is F64 else CF32), axes[-1:], -1)
-            return _along(at, _first(at, whole, lengths[-1] // 2 + 1), axes[:-1], -1)
-    half = _along(at, x, axes[:-1], 1)
-    return at.b.emit("real", _along(at, _mirror_half(at, half, lengths[-1]), axes[-1:], 1))
+            whole = _transform_axes(
+                at, at.b.cast(x, CF64 if x.dtype is F64 else CF32), axes[-1:], -1
+            )
+            return _transform_axes(at, _slice_first(at, whole, lengths[-1] // 2 + 1), axes[:-1], -1)
+    half = _transform_axes(at, x, axes[:-1], 1)
+    return at.b.emit("real", _transform_axes(at, _mirror_half(at, half, lengths[-1]), axes[-1:], 1))
 
 
-def _along(at: Site, x: Value, axes: list[int], sign: int) -> Value:
+def _transform_axes(at: Site, x: Value, axes: list[int], sign: int) -> Value:
     """The transform along axes; the inverse one is divided by their sizes."""
     for axis in axes:
         size = at.static(x)[axis]
@@ -40,14 +42,14 @@ def _along(at: Site, x: Value, axes: list[int], sign: int) -> Value:
     return x
 
 
-def _first(at: Site, x: Value, count: int) -> Value:
+def _slice_first(at: Site, x: Value, count: int) -> Value:
     return at.sliced(x, [0] * x.rank, [*at.static(x)[:-1], count])
 
 
 def _mirror_half(at: Site, half: Value, size: int) -> Value:
     """All elements of a transform of real numbers, of which the first half is given."""
     count, last = (size - 1) // 2, half.rank - 1
-    half = _first(at, half, size // 2 + 1)
+    half = _slice_first(at, half, size // 2 + 1)
     if count < 1:
         return half
     starts = [*(0 for _ in range(last)), 1]

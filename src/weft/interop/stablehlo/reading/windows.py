@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from weft.interop.stablehlo.reading.reductions import COMBINE, fold, is_identity, kind_of
+from weft.interop.stablehlo.reading.reductions import COMBINE, fold_region, is_identity, kind_of
 from weft.interop.stablehlo.reading.shapes import pad
 from weft.interop.stablehlo.reading.site import Lowering, Results, Site
 from weft.ptir.builder import Value
@@ -60,11 +60,11 @@ def _cut_padding(
 def _window_fold(at: Site, count: int) -> list[Value]:
     """Any region: all windows as an axis of their own, which is then reduced."""
     starts = at.x[count:]
-    windows = [_windows(at, x, start) for x, start in zip(at.x, starts, strict=False)]
-    return fold(at, at.op.blocks[0], windows, starts, [windows[0].rank - 1])
+    windows = [_padded_windows(at, x, start) for x, start in zip(at.x, starts, strict=False)]
+    return fold_region(at, at.op.blocks[0], windows, starts, [windows[0].rank - 1])
 
 
-def _windows(at: Site, x: Value, start: Value) -> Value:
+def _padded_windows(at: Site, x: Value, start: Value) -> Value:
     rank, ones = x.rank, (1,) * x.rank
     padding = at.pairs("padding", rank)
     base = [step - 1 for step in at.ints("base_dilations", ones)]

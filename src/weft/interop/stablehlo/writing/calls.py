@@ -27,13 +27,13 @@ def write_call(
     carried = {name: attrs.pop(CARRIED_PREFIX + name, None) for name in CARRIED}
     said = {name: attribute.value for name, attribute in carried.items() if attribute is not None}
     shown = {"call_target_name": quoted(call.target), "has_side_effect": "false"}
-    shown.update(_fields({**CARRIED, **said, **(noted or {})}))
-    inside = ", ".join(_entry(name, value) for name, value in attrs.items())
+    shown.update(_fields_as_text({**CARRIED, **said, **(noted or {})}))
+    inside = ", ".join(_dictionary_entry(name, value) for name, value in attrs.items())
     shown["byteir_attrs"] = f"{{{inside}}}"
     return page.ops("stablehlo.custom_call", x, list(leaves(output)), shown)
 
 
-def _fields(fields: Fields) -> dict[str, str]:
+def _fields_as_text(fields: Fields) -> dict[str, str]:
     called = ", ".join(f"@{quoted(target)}" for target in fields["called_computations"])
     return {
         "api_version": f"{fields['api_version']} : i32",
@@ -42,20 +42,20 @@ def _fields(fields: Fields) -> dict[str, str]:
     }
 
 
-def _entry(name: str, attribute: Attr) -> str:
+def _dictionary_entry(name: str, attribute: Attr) -> str:
     """An attribute in the dictionary of a call."""
     if not (name.startswith(TEXT_PREFIX) and attribute.kind is AttrKind.STRING):
-        return f"{quoted(name)} = {_text(attribute)}"
+        return f"{quoted(name)} = {_attribute_text(attribute)}"
     return f"{quoted(name.removeprefix(TEXT_PREFIX))} = {parse_attribute(attribute.value)}"
 
 
-def _text(attribute: Attr) -> str:
+def _attribute_text(attribute: Attr) -> str:
     value = attribute.value
     match attribute.kind:
         case AttrKind.I64:
             return f"{value} : i64"
         case AttrKind.F64:
-            return _float(value)
+            return _float_text(value)
         case AttrKind.BOOL:
             return str(value).lower()
         case AttrKind.STRING:
@@ -63,13 +63,13 @@ def _text(attribute: Attr) -> str:
         case AttrKind.I64_ARRAY:
             return f"[{', '.join(f'{n} : i64' for n in value)}]"
         case AttrKind.F64_ARRAY:
-            return f"[{', '.join(map(_float, value))}]"
+            return f"[{', '.join(map(_float_text, value))}]"
         case AttrKind.BOOL_ARRAY:
             return f"[{', '.join(str(b).lower() for b in value)}]"
     return f"[{', '.join(map(quoted, value))}]"
 
 
-def _float(value: float) -> str:
+def _float_text(value: float) -> str:
     if math.isfinite(value):
         shown = repr(float(value))
         mantissa, _, exponent = shown.partition("e")

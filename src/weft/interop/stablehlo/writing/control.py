@@ -27,11 +27,11 @@ class BodyWriter(Protocol):
         ...
 
 
-def _flat(values: Sequence[Written]) -> list[Ssa]:
+def _flatten_written(values: Sequence[Written]) -> list[Ssa]:
     return [leaf for value in values for leaf in flattened(value)]
 
 
-def _like(values: Sequence[Ssa], models: Sequence[Written]) -> list[Written]:
+def _pack_like_models(values: Sequence[Ssa], models: Sequence[Written]) -> list[Written]:
     """Flat values in the shape of tuples that `models` have."""
     rest = iter(values)
 
@@ -50,7 +50,7 @@ def write_cond(writer: BodyWriter, page: Page, op: Cond, args: Sequence[Written]
     types = [leaf for kind in regions[0].results for leaf in leaves(kind)]
 
     def branch(region: Region) -> tuple[Sequence[TensorType], object]:
-        return (), lambda inner, _: _flat(writer.inline(inner, region, args[1:]))
+        return (), lambda inner, _: _flatten_written(writer.inline(inner, region, args[1:]))
 
     both = [branch(region) for region in regions]
     return page.ops("stablehlo.if", [predicate], types, None, both)  # type: ignore[arg-type]
@@ -64,12 +64,12 @@ def write_while(writer: BodyWriter, page: Page, op: While, args: Sequence[Writte
     if cond.result_ids[1:] == cond.parameter_ids:
         return _plain_while(writer, page, cond, body, args)
     predicate, *carries = writer.inline(page, cond, args)
-    carried = _flat([predicate, *carries])
+    carried = _flatten_written([predicate, *carries])
     types = [value.type for value in carried]
 
     def again(inner: Page, values: list[Ssa]) -> list[Ssa]:
-        made = writer.inline(inner, body, _like(values[1:], carries))
-        return _flat(writer.inline(inner, cond, made))
+        made = writer.inline(inner, body, _pack_like_models(values[1:], carries))
+        return _flatten_written(writer.inline(inner, cond, made))
 
     found = page.ops(
         "stablehlo.while", carried, types, None,
@@ -81,14 +81,14 @@ def write_while(writer: BodyWriter, page: Page, op: While, args: Sequence[Writte
 def _plain_while(
     writer: BodyWriter, page: Page, cond: Region, body: Region, args: Sequence[Written]
 ) -> list[Ssa]:
-    carried = _flat(args)
+    carried = _flatten_written(args)
     types = [value.type for value in carried]
 
     def holds(inner: Page, values: list[Ssa]) -> list[Ssa]:
-        return _flat(writer.inline(inner, cond, _like(values, args))[:1])
+        return _flatten_written(writer.inline(inner, cond, _pack_like_models(values, args))[:1])
 
     def again(inner: Page, values: list[Ssa]) -> list[Ssa]:
-        return _flat(writer.inline(inner, body, _like(values, args)))
+        return _flatten_written(writer.inline(inner, body, _pack_like_models(values, args)))
 
     if not carried:
         raise Unimplemented("while", "a loop that carries nothing")
@@ -100,18 +100,18 @@ def write_scan(
 ) -> list[Ssa]:
     """A loop with a counter: each step reads one slice of every input, and writes one of every
     output."""
-    carries, inputs = list(args[: op.carry_count]), _flat(args[op.carry_count :])
+    carries, inputs = list(args[: op.carry_count]), _flatten_written(args[op.carry_count :])
     body = writer.region(op.body_region)
     length = inputs[0].shape[0]
-    stacks = output[len(_flat(carries)) :]
+    stacks = output[len(_flatten_written(carries)) :]
     count = page.scalar(0, SI64)
     boards = [page.full(0, kind) for kind in stacks]
     if length == 0:
         # There is no row, not even for a loop that never runs.
-        return [*_flat(carries), *boards]
+        return [*_flatten_written(carries), *boards]
     if not isinstance(length, int):
         inputs, boards = ([_one_more(page, x) for x in part] for part in (inputs, boards))
-    begin = [count, *_flat(carries), *boards]
+    begin = [count, *_flatten_written(carries), *boards]
     types = [value.type for value in begin]
 
     def holds(inner: Page, values: list[Ssa]) -> list[Ssa]:
@@ -119,13 +119,13 @@ def write_scan(
 
     def again(inner: Page, values: list[Ssa]) -> list[Ssa]:
         step, state = values[0], values[1 : len(values) - len(stacks)]
-        slices = [_row(inner, x, step) for x in inputs]
-        made = writer.inline(inner, body, [*_like(state, carries), *slices])
-        rows = _flat(made[op.carry_count :])
+        slices = [_slice_row(inner, x, step) for x in inputs]
+        made = writer.inline(inner, body, [*_pack_like_models(state, carries), *slices])
+        rows = _flatten_written(made[op.carry_count :])
         kept = values[len(values) - len(stacks) :]
         filled = [_put_row(inner, s, row, step) for s, row in zip(kept, rows, strict=True)]
         after = inner.op("add", step, inner.scalar(1, SI64))
-        return [after, *_flat(made[: op.carry_count]), *filled]
+        return [after, *_flatten_written(made[: op.carry_count]), *filled]
 
     found = page.ops("stablehlo.while", begin, types, None, [(types, holds), (types, again)])
     ends = found[len(found) - len(stacks) :]
@@ -145,7 +145,7 @@ def _without_last(page: Page, x: Ssa, kind: TensorType) -> Ssa:
     return rows_at(page, x, page.iota(TensorType(SI64, kind.shape[:1]), 0))
 
 
-def _row(page: Page, x: Ssa, step: Ssa) -> Ssa:
+def _slice_row(page: Page, x: Ssa, step: Ssa) -> Ssa:
     sizes = [1, *x.shape[1:]]
     if not x.type.with_shape(sizes).is_static:
         numbers = (

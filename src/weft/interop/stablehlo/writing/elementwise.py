@@ -136,7 +136,7 @@ def cast(page: Page, x: Ssa, dtype: DType) -> Ssa:
     if x.dtype.is_integer and dtype.is_integer:
         return page.convert(_saturate_to(page, x, dtype), dtype)
     if x.dtype.is_float and dtype.is_integer:
-        return _whole(page, x, dtype)
+        return _float_to_integer(page, x, dtype)
     return page.convert(x, dtype)
 
 
@@ -148,7 +148,7 @@ def _saturate_to(page: Page, x: Ssa, dtype: DType) -> Ssa:
     return page.op("clamp", bounds[0], x, bounds[1], like=x.type)
 
 
-def _whole(page: Page, x: Ssa, dtype: DType) -> Ssa:
+def _float_to_integer(page: Page, x: Ssa, dtype: DType) -> Ssa:
     """A float as an integer: what is too large or too small becomes the last or first one."""
     wide = page.convert(x, F64) if x.dtype is not F64 else x
     least, most = float(dtype.lowest), float(dtype.highest)

@@ -109,7 +109,7 @@ class _Writer:
         env = dict(zip(body.parameter_ids, args, strict=True))
         for instruction in body.body:
             try:
-                operands = [_operand(page, operand, env) for operand in instruction.operands]
+                operands = [_operand_value(page, operand, env) for operand in instruction.operands]
                 noted = self.program.call_fields.get((body.label, instruction.id))
                 env[instruction.id] = self._instruction(page, instruction, operands, noted)
             except Unimplemented as error:
@@ -186,7 +186,7 @@ def _call_operands(page: Page, op: Op, x: list[Ssa], output: ValueType) -> list[
     return [*x, *(page.sizes(shape) for shape in shapes)]
 
 
-def _operand(page: Page, operand: Operand, env: dict[int, Written]) -> Written:
+def _operand_value(page: Page, operand: Operand, env: dict[int, Written]) -> Written:
     if isinstance(operand, TensorLiteral):
         return page.constant(operand)
     value = env[operand.id]

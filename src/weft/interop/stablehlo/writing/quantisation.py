@@ -44,15 +44,15 @@ def _coarse(page: Page, op: Quantize | Dequantize, x: list[Ssa], kind: TensorTyp
 
 def _quantize(page: Page, op: Quantize, x: list[Ssa], kind: TensorType) -> Ssa:
     wide = F64 if x[0].dtype is F64 else F32
-    quotient = page.op("divide", x[0], _along(page, x[1], x[0], op.axis))
-    zero = _along(page, x[2], x[0], op.axis) if len(x) > 2 else None
+    quotient = page.op("divide", x[0], _spread_parameter(page, x[1], x[0], op.axis))
+    zero = _spread_parameter(page, x[2], x[0], op.axis) if len(x) > 2 else None
     return _quantise_quotient(page, cast(page, quotient, wide), zero, kind.dtype)
 
 
 def _dequantize(page: Page, op: Dequantize, x: list[Ssa], kind: TensorType) -> Ssa:
     wide = F64 if F64 in (kind.dtype, x[1].dtype) else F32
-    scale = _along(page, cast(page, x[1], wide), x[0], op.axis)
-    zero = _along(page, x[2], x[0], op.axis) if len(x) > 2 else None
+    scale = _spread_parameter(page, cast(page, x[1], wide), x[0], op.axis)
+    zero = _spread_parameter(page, x[2], x[0], op.axis) if len(x) > 2 else None
     return cast(page, _dequantise_steps(page, x[0], scale, zero), kind.dtype)
 
 
@@ -60,13 +60,15 @@ def _requantize(page: Page, op: Requantize, x: list[Ssa], kind: TensorType) -> S
     value, in_scale, in_zero, out_scale, out_zero = x
     wide = F64 if in_scale.dtype is F64 else F32
     scales = (cast(page, scale, wide) for scale in (in_scale, out_scale))
-    before, after = (_along(page, scale, value, op.axis) for scale in scales)
-    real = _dequantise_steps(page, value, before, _along(page, in_zero, value, op.axis))
+    before, after = (_spread_parameter(page, scale, value, op.axis) for scale in scales)
+    real = _dequantise_steps(page, value, before, _spread_parameter(page, in_zero, value, op.axis))
     quotient = page.op("divide", real, after)
-    return _quantise_quotient(page, quotient, _along(page, out_zero, value, op.axis), kind.dtype)
+    return _quantise_quotient(
+        page, quotient, _spread_parameter(page, out_zero, value, op.axis), kind.dtype
+    )
 
 
-def _along(page: Page, parameter: Ssa, x: Ssa, axis: int | None) -> Ssa:
+def _spread_parameter(page: Page, parameter: Ssa, x: Ssa, axis: int | None) -> Ssa:
     """A scale or zero point over the whole of `x`."""
     if not parameter.rank or axis is None:
         return page.spread(parameter, x.shape)

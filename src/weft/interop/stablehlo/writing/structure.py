@@ -129,7 +129,7 @@ def reduced(page: Page, x: Ssa, kind: str, axes: Sequence[int]) -> Ssa:
     )[0]  # fmt: skip
 
 
-def _reduce(kind: str) -> WriteOne:
+def _reduce_writer(kind: str) -> WriteOne:
     def write(page: Page, op: Any, x: list[Ssa], output: TensorType) -> Ssa:
         accum = getattr(op, "accum_dtype", None)
         wide = accum or numeric.accumulator_dtype(x[0].dtype)
@@ -140,7 +140,7 @@ def _reduce(kind: str) -> WriteOne:
     return write
 
 
-def _position(larger: str) -> WriteOne:
+def _position_writer(larger: str) -> WriteOne:
     """The position of an extreme: NaN before everything else, and of equal elements the first."""
 
     def write(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
@@ -285,7 +285,7 @@ def _segment(kind: str) -> WriteOne:
     return write
 
 
-def _starts(page: Page, start: Ssa, rank: int) -> list[Ssa]:
+def _scalar_starts(page: Page, start: Ssa, rank: int) -> list[Ssa]:
     parts = (page.slice(start, [axis], [axis + 1]) for axis in range(rank))
     return [page.reshape(part, ()) for part in parts]
 
@@ -293,7 +293,7 @@ def _starts(page: Page, start: Ssa, rank: int) -> list[Ssa]:
 def _dynamic_slice(page: Page, op: Any, x: list[Ssa], kind: TensorType) -> Ssa:
     if not kind.rank:
         return x[0]
-    starts = _starts(page, x[1], kind.rank)
+    starts = _scalar_starts(page, x[1], kind.rank)
     sizes = array_text(op.sizes)
     return page.op("dynamic_slice", x[0], *starts, like=kind, slice_sizes=sizes)
 
@@ -302,7 +302,7 @@ def _dynamic_update_slice(page: Page, op: Any, x: list[Ssa], kind: TensorType) -
     value, update, start = x
     if not kind.rank:
         return update
-    return page.op("dynamic_update_slice", value, update, *_starts(page, start, kind.rank))
+    return page.op("dynamic_update_slice", value, update, *_scalar_starts(page, start, kind.rank))
 
 
 # -- orders --------------------------------------------------------------------------------------
@@ -367,9 +367,12 @@ STRUCTURE: Final[Mapping[str, WriteOne]] = {
     "tile": _tile,
     "iota": _iota,
     "dot_general": _dot_general,
-    **{f"reduce_{kind}": _reduce(kind) for kind in ("sum", "max", "min", "prod", "any", "all")},
-    "arg_max": _position("GT"),
-    "argmin": _position("LT"),
+    **{
+        f"reduce_{kind}": _reduce_writer(kind)
+        for kind in ("sum", "max", "min", "prod", "any", "all")
+    },
+    "arg_max": _position_writer("GT"),
+    "argmin": _position_writer("LT"),
     "take": _take,
     "gather": _gather,
     "scatter_add": _scatter_add,

@@ -23,12 +23,16 @@ def attended(
     if attn_mask is not None and attn_mask.dtype is not I1:
         attn_mask = cast(attn_mask, q.dtype)
     front = w.broadcast_shapes(*(x.shape[:-3] for x in (q, k, v))) if q.ndim > 3 else ()
-    if q.ndim <= 4 and all(x.shape[:-3] == tuple(front) for x in (q, k, v)) and _plain(attn_mask):
+    if (
+        q.ndim <= 4
+        and all(x.shape[:-3] == tuple(front) for x in (q, k, v))
+        and _is_mask_supported(attn_mask)
+    ):
         return F.attention(q, k, v, attn_mask, causal=is_causal, scale=scale)
     return _flatten_leading(q, k, v, attn_mask, is_causal, scale)
 
 
-def _plain(mask: Any) -> bool:
+def _is_mask_supported(mask: Any) -> bool:
     return mask is None or mask.ndim <= 4
 
 

@@ -19,12 +19,12 @@ def cast(x: Any, dtype: DType) -> Any:
         x = w.real(x)
     if not dtype.is_integer or x.dtype is I1:
         return w.astype(x, dtype)
-    if dtype.bits >= 64 or (x.dtype.is_integer and _holds(dtype, x.dtype)):
+    if dtype.bits >= 64 or (x.dtype.is_integer and _holds_every_number(dtype, x.dtype)):
         return w.astype(x, dtype)
     return _wrap_bits(w.astype(x, SI64), dtype)
 
 
-def _holds(wide: DType, narrow: DType) -> bool:
+def _holds_every_number(wide: DType, narrow: DType) -> bool:
     """Whether one integer dtype has every number of another."""
     if wide.is_signed == narrow.is_signed:
         return wide.bits >= narrow.bits

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from weft.foundation.dtypes import F32, I1, SI64, DType
-from weft.interop.torch.rules.promotion import number
+from weft.interop.torch.rules.promotion import number_of_kind
 from weft.interop.torch.rules.table import is_tensor, rule, rules, w
 from weft.ops.promotion import DEFAULTS
 
@@ -22,7 +22,7 @@ def _fit_number(value: Any, dtype: DType) -> Any:
     """A number of the dtype's kind; an integer keeps its lowest bits."""
     if dtype.is_integer and isinstance(value, float) and not math.isfinite(value):
         return 0
-    made = number(value, dtype)
+    made = number_of_kind(value, dtype)
     if dtype.is_integer and dtype is not I1:
         made &= (1 << dtype.bits) - 1
         if dtype.is_signed and made >> (dtype.bits - 1):
@@ -30,11 +30,11 @@ def _fit_number(value: Any, dtype: DType) -> Any:
     return made
 
 
-def _like(value: Any) -> Any:
+def _fill_rule(value: Any) -> Any:
     return lambda x, *, dtype=None, **_: filled(x.shape, value, dtype or x.dtype)
 
 
-def _new(value: Any) -> Any:
+def _new_rule(value: Any) -> Any:
     return lambda x, size, *_, dtype=None, **__: filled(size, value, dtype or x.dtype)
 
 
@@ -84,13 +84,13 @@ rules(
     empty=lambda size, dtype=None, **_: filled(size, 0, dtype or F32),
     empty_permuted=lambda size, order, dtype=None, **_: filled(size, 0, dtype or F32),
     empty_strided=lambda size, stride, dtype=None, **_: filled(size, 0, dtype or F32),
-    zeros_like=_like(0),
-    ones_like=_like(1),
-    empty_like=_like(0),
-    new_zeros=_new(0),
-    new_ones=_new(1),
-    new_empty=_new(0),
-    new_empty_strided=_new(0),
+    zeros_like=_fill_rule(0),
+    ones_like=_fill_rule(1),
+    empty_like=_fill_rule(0),
+    new_zeros=_new_rule(0),
+    new_ones=_new_rule(1),
+    new_empty=_new_rule(0),
+    new_empty_strided=_new_rule(0),
     new_full=lambda x, size, value, dtype=None, **_: filled(size, value, dtype or x.dtype),
     scalar_tensor=lambda value, dtype=None, **_: filled((), value, dtype or F32),
     tril_indices=lambda row, col, offset=0, dtype=SI64, **_: w.astype(

@@ -17,13 +17,13 @@ WORDS = {"add": "add", "multiply": "prod", "sum": "add", "amax": "max", "amin": 
 """torch's words for what becomes of elements that meet."""
 
 
-def _positions(index: Any, size: int) -> Any:
+def _count_from_start(index: Any, size: int) -> Any:
     """Positions from 0 on."""
     index = w.astype(index, SI64) if index.dtype is not SI64 else index
     return w.where(index < 0, index + size, index)
 
 
-def _places(x: Any, indices: Any) -> tuple[Any, list[int]]:
+def _element_numbers(x: Any, indices: Any) -> tuple[Any, list[int]]:
     """The number of every chosen element among all of `x`, given an index tensor for some axes."""
     if any(is_tensor(each) and each.dtype in (I1, w.uint8) for each in indices):
         raise Unimplemented("index", "a mask gives a size that depends on the data")
@@ -39,7 +39,7 @@ def _places(x: Any, indices: Any) -> tuple[Any, list[int]]:
     for axis in range(x.ndim):
         step = product(x.shape[axis + 1 :])
         if axis in axes:
-            place = _positions(given[axis], x.shape[axis])
+            place = _count_from_start(given[axis], x.shape[axis])
             after = len(final) - front - len(shape)
             row = w.reshape(
                 w.broadcast_to(place, shape), (1,) * front + shape + (1,) * after
@@ -60,8 +60,8 @@ def _(x: Any, indices: Any) -> Any:
         return x
     if len(axes) == 1 and indices[axes[0]].dtype not in (I1, w.uint8):
         index = indices[axes[0]]
-        return w.take(x, _positions(index, x.shape[axes[0]]), axis=axes[0])
-    places, shape = _places(x, indices)
+        return w.take(x, _count_from_start(index, x.shape[axes[0]]), axis=axes[0])
+    places, shape = _element_numbers(x, indices)
     return w.reshape(w.take(w.ravel(x), w.ravel(places), axis=0), tuple(shape))
 
 
@@ -71,7 +71,7 @@ def _(x: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
     if masks and values.ndim == 0 and not accumulate and len(indices) == 1:
         mask = w.reshape(masks[0], masks[0].shape + (1,) * (x.ndim - masks[0].ndim))
         return w.where(cast(mask, I1), values, x)
-    places, shape = _places(x, indices)
+    places, shape = _element_numbers(x, indices)
     given = w.ravel(w.broadcast_to(cast(values, x.dtype), tuple(shape)))
     how = "add" if accumulate else "replace"
     if x.dtype is I1:
@@ -127,7 +127,7 @@ def _(x: Any, dim: int, index: Any, src: Any) -> Any:
     return scattered(x, dim, index, src, "add")
 
 
-def _rows(how: str) -> Rule:
+def _place_rows(how: str) -> Rule:
     """Rows placed along an axis, which an index names."""
 
     def call(x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
@@ -145,7 +145,7 @@ def _place_elements(
     at = dim % x.ndim
     if source.ndim < x.ndim:
         source = w.reshape(source, (1,) * (x.ndim - source.ndim) + tuple(source.shape))
-    flat = _positions(w.reshape(index, (-1,)), x.shape[at])
+    flat = _count_from_start(w.reshape(index, (-1,)), x.shape[at])
     column = w.reshape(flat, [-1 if a == at else 1 for a in range(x.ndim)])
     return scattered(x, at, w.broadcast_to(column, source.shape), source, how, include)
 
@@ -171,13 +171,13 @@ def _(x: Any, dim: int, index: Any) -> Any:
 
 @rule("aten.take")
 def _(x: Any, index: Any) -> Any:
-    return w.take(w.ravel(x), _positions(index, x.size), axis=0)
+    return w.take(w.ravel(x), _count_from_start(index, x.size), axis=0)
 
 
 @rule("aten.put")
 def _(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     how = "add" if accumulate else "replace"
-    places = w.ravel(_positions(index, x.size))
+    places = w.ravel(_count_from_start(index, x.size))
     return w.reshape(scattered(w.ravel(x), 0, places, w.ravel(source), how), x.shape)
 
 
@@ -228,18 +228,18 @@ def _(x: Any, source: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any
 def _(x: Any, source: Any, dim: int, index: int) -> Any:
     found = w.expand_dims(source, axis=dim)
     at = index + x.shape[dim] if index < 0 else index
-    return _between(x, found, dim, at, at + 1)
+    return _replace_between(x, found, dim, at, at + 1)
 
 
 @rule("aten.slice_scatter")
 def _(x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     first, last = bounds(x.shape[dim], start, end)
     if step == 1:
-        return _between(x, source, dim, first, last)
+        return _replace_between(x, source, dim, first, last)
     return _write_elements(x, part(_number_elements(x), dim, slice(first, last, step)), source)
 
 
-def _between(x: Any, source: Any, dim: int, first: int, last: int) -> Any:
+def _replace_between(x: Any, source: Any, dim: int, first: int, last: int) -> Any:
     """`x` with other elements from `first` to `last` along an axis."""
     shape = [last - first if a == dim % x.ndim else n for a, n in enumerate(x.shape)]
     middle = w.broadcast_to(cast(source, x.dtype), tuple(shape))
@@ -269,4 +269,4 @@ def _by_row(row: Any, x: Any, side: str) -> Any:
     return w.sum(w.astype(before, SI64), axis=-1)
 
 
-rules("aten.", index_add=_rows("add"), index_copy=_rows("replace"))
+rules("aten.", index_add=_place_rows("add"), index_copy=_place_rows("replace"))

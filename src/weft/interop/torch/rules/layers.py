@@ -11,12 +11,12 @@ from weft.interop.torch.rules.indices import scattered
 from weft.interop.torch.rules.table import F, product, rule, w
 
 
-def _wide(x: Any) -> Any:
+def _widen(x: Any) -> Any:
     """Narrow floats in f32."""
     return cast(x, F32) if x.dtype.is_float and x.dtype.bits < 32 else x
 
 
-def _column(row: Any, rank: int) -> Any:
+def _beside_channels(row: Any, rank: int) -> Any:
     """A number for each channel, beside [N, C, ...]."""
     return w.reshape(row, (1, -1) + (1,) * (rank - 2))
 
@@ -24,7 +24,7 @@ def _column(row: Any, rank: int) -> Any:
 @rule("aten.native_layer_norm")
 def _(x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     axes = tuple(range(x.ndim - len(normalized_shape), x.ndim))
-    wide = _wide(x)
+    wide = _widen(x)
     mean = w.mean(wide, axis=axes, keepdims=True)
     apart = wide - mean
     spread = w.rsqrt(w.mean(apart * apart, axis=axes, keepdims=True) + eps)
@@ -43,13 +43,13 @@ def _(
 
 @rule("aten.native_group_norm")
 def _(x: Any, weight: Any, bias: Any, n: int, c: int, hxw: int, group: int, eps: float) -> Any:
-    wide = w.reshape(_wide(x), (n, group, -1))
+    wide = w.reshape(_widen(x), (n, group, -1))
     mean = w.mean(wide, axis=-1)
     apart = wide - mean[..., None]
     spread = w.rsqrt(w.mean(apart * apart, axis=-1) + eps)
     made = w.reshape(apart * spread[..., None], x.shape)
-    made = made if weight is None else made * _column(weight, x.ndim)
-    made = made if bias is None else made + _column(bias, x.ndim)
+    made = made if weight is None else made * _beside_channels(weight, x.ndim)
+    made = made if bias is None else made + _beside_channels(bias, x.ndim)
     return cast(made, x.dtype), cast(mean, x.dtype), cast(spread, x.dtype)
 
 
@@ -57,14 +57,14 @@ def _statistics(x: Any) -> tuple[Any, Any]:
     """The mean and the variance of every channel."""
     axes = (0, *range(2, x.ndim))
     mean = w.mean(x, axis=axes)
-    apart = x - _column(mean, x.ndim)
+    apart = x - _beside_channels(mean, x.ndim)
     return mean, w.mean(apart * apart, axis=axes)
 
 
 def _normalise_by(x: Any, mean: Any, spread: Any, weight: Any, bias: Any) -> Any:
-    made = (_wide(x) - _column(mean, x.ndim)) * _column(spread, x.ndim)
-    made = made if weight is None else made * _column(weight, x.ndim)
-    return cast(made if bias is None else made + _column(bias, x.ndim), x.dtype)
+    made = (_widen(x) - _beside_channels(mean, x.ndim)) * _beside_channels(spread, x.ndim)
+    made = made if weight is None else made * _beside_channels(weight, x.ndim)
+    return cast(made if bias is None else made + _beside_channels(bias, x.ndim), x.dtype)
 
 
 @rule("aten._native_batch_norm_legit_no_training")
@@ -86,7 +86,7 @@ def batch_norm(
     if not training:
         made = _normalise_by(x, mean, w.rsqrt(var + eps), weight, bias)
         return made, w.zeros((0,), dtype=x.dtype), w.zeros((0,), dtype=x.dtype), mean, var
-    own, spread = _statistics(_wide(x))
+    own, spread = _statistics(_widen(x))
     count = product([size for axis, size in enumerate(x.shape) if axis != 1])
     unbiased = spread * (count / max(count - 1, 1))
     root = w.rsqrt(spread + eps)
@@ -106,7 +106,7 @@ def _(x: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
 
 @rule("aten._native_batch_norm_legit.no_stats")
 def _(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
-    own, spread = _statistics(_wide(x))
+    own, spread = _statistics(_widen(x))
     root = w.rsqrt(spread + eps)
     return _normalise_by(x, own, root, weight, bias), own, root
 
@@ -119,13 +119,16 @@ def _(
     axes = (0, *range(2, x.ndim))
     count = product([x.shape[a] for a in axes])
     own, root = (save_mean, save_invstd) if train else (mean, w.rsqrt(var + eps))
-    unit = (_wide(x) - _column(own, x.ndim)) * _column(root, x.ndim)
-    slope = _wide(gradient)
+    unit = (_widen(x) - _beside_channels(own, x.ndim)) * _beside_channels(root, x.ndim)
+    slope = _widen(gradient)
     total, along = w.sum(slope, axis=axes), w.sum(slope * unit, axis=axes)
     inner = slope
     if train:
-        inner = slope - (_column(total, x.ndim) + unit * _column(along, x.ndim)) / count
-    inner = inner * _column(root if weight is None else root * weight, x.ndim)
+        inner = (
+            slope
+            - (_beside_channels(total, x.ndim) + unit * _beside_channels(along, x.ndim)) / count
+        )
+    inner = inner * _beside_channels(root if weight is None else root * weight, x.ndim)
     made = (cast(inner, x.dtype), along, total)
     return tuple(each if wanted else None for each, wanted in zip(made, output_mask, strict=True))
 

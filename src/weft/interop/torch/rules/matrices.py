@@ -48,7 +48,7 @@ rules(
 )
 
 
-def _report(found: Any, count: int) -> Any:
+def _lost_matrices(found: Any, count: int) -> Any:
     """1 for each matrix that has no inverse: then there are infinities or NaN in the result."""
     lost = w.logical_not(w.isfinite(found))
     axes = tuple(range(count, found.ndim))
@@ -143,13 +143,13 @@ def _(x: Any) -> Any:
 @rule("aten.linalg_cholesky_ex")
 def _(x: Any, upper: bool = False, check_errors: bool = False) -> Any:
     found = _lower(x, upper)
-    return found, _report(found, x.ndim - 2)
+    return found, _lost_matrices(found, x.ndim - 2)
 
 
 @rule("aten.linalg_inv_ex")
 def _(x: Any, check_errors: bool = False) -> Any:
     found = L.inv(x)
-    return found, _report(found, x.ndim - 2)
+    return found, _lost_matrices(found, x.ndim - 2)
 
 
 @rule("aten._linalg_slogdet")
@@ -164,7 +164,7 @@ def _(a: Any, b: Any, *, left: bool = True, check_errors: bool = False) -> Any:
     if row and not left:
         raise Unimplemented("_linalg_solve_ex", "rows are solved for from the left only")
     found = L.solve(a, b[..., None])[..., 0] if row else solved(a, b, left)
-    return found, None, None, _report(found, a.ndim - 2)
+    return found, None, None, _lost_matrices(found, a.ndim - 2)
 
 
 @rule("aten._linalg_svd")

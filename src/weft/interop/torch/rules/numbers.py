@@ -18,7 +18,7 @@ def same(function: Rule) -> Rule:
     """An op in the dtype its operands have in common."""
 
     def call(*operands: Any, **more: Any) -> Any:
-        return function(*_beside(operands, common(operands)), **more)
+        return function(*_convert_operands(operands, common(operands)), **more)
 
     return call
 
@@ -27,12 +27,12 @@ def fractions(function: Rule) -> Rule:
     """The same, but integers become floats."""
 
     def call(*operands: Any, **more: Any) -> Any:
-        return function(*_beside(operands, floating(common(operands))), **more)
+        return function(*_convert_operands(operands, floating(common(operands))), **more)
 
     return call
 
 
-def _beside(operands: Any, dtype: Any) -> list[Any]:
+def _convert_operands(operands: Any, dtype: Any) -> list[Any]:
     made = converted(operands, dtype)
     if not any(map(is_tensor, made)):
         made[0] = w.asarray(made[0], dtype=dtype)
@@ -54,7 +54,7 @@ def scaled(function: Rule) -> Rule:
 
     def call(x: Any, y: Any, alpha: Any = 1) -> Any:
         dtype = common((x, y))
-        x, y = _beside((x, y), dtype)
+        x, y = _convert_operands((x, y), dtype)
         return function(x, y if alpha == 1 else y * converted([alpha], dtype)[0])
 
     return call
@@ -64,13 +64,13 @@ _ADD = on_bools(lambda x, y: x + y, w.logical_or)
 _MULTIPLY = on_bools(lambda x, y: x * y, w.logical_and)
 
 
-def _quotient(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+def _divide_with_rounding(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
         return fractions(lambda a, b: a / b)(x, y)
     return same(lambda a, b: w.divide(a, b, rounding=rounding_mode))(x, y)
 
 
-def _power(x: Any, y: Any) -> Any:
+def _power_rule(x: Any, y: Any) -> Any:
     if not is_tensor(y) and x.dtype.is_float and y in (2, 0.5, 3, -0.5):
         return {2: lambda: x * x, 3: lambda: x * x * x, 0.5: lambda: w.sqrt(x),
                 -0.5: lambda: w.rsqrt(x)}[y]()  # fmt: skip
@@ -108,7 +108,7 @@ def _round(x: Any, decimals: int = 0) -> Any:
     return w.round(x * scale) / scale if decimals > 0 else w.round(x / scale) * scale
 
 
-def _either(first: Callable[..., Any]) -> Callable[..., Any]:
+def _choose_present(first: Callable[..., Any]) -> Callable[..., Any]:
     """The larger or smaller of two; NaN only where both are. Of equals it is the first, which has
     all of the derivative."""
 
@@ -168,7 +168,7 @@ def _shift(name: str) -> Rule:
 
     def call(x: Any, y: Any) -> Any:
         """Bits shifted further than there are leave nothing, or the sign."""
-        x, y = _beside((x, y), common((x, y)))
+        x, y = _convert_operands((x, y), common((x, y)))
         bits = x.dtype.bits if is_tensor(x) else y.dtype.bits
         outside = w.logical_or(w.asarray(y) >= bits, w.asarray(y) < 0)
         far = w.where(w.asarray(x) < 0, -1, 0) if name.endswith("right_shift") else 0
@@ -177,7 +177,7 @@ def _shift(name: str) -> Rule:
     return call
 
 
-def _is(choose: Callable[[Any], Any]) -> Rule:
+def _test_floats(choose: Callable[[Any], Any]) -> Rule:
     def call(x: Any) -> Any:
         return choose(x) if x.dtype.is_float or x.dtype.is_complex else w.zeros(x.shape, dtype=I1)
 
@@ -258,10 +258,10 @@ rules(
     sub=scaled(lambda x, y: x - y),
     rsub=lambda x, y, alpha=1: scaled(lambda a, b: a - b)(y, x, alpha),
     mul=same(_MULTIPLY),
-    div=_quotient,
-    true_divide=_quotient,
-    floor_divide=lambda x, y: _quotient(x, y, "floor"),
-    pow=_power,
+    div=_divide_with_rounding,
+    true_divide=_divide_with_rounding,
+    floor_divide=lambda x, y: _divide_with_rounding(x, y, "floor"),
+    pow=_power_rule,
     neg=w.negative,
     bitwise_not=lambda x: w.logical_not(x) if x.dtype is I1 else w.bitwise_invert(x),
     logical_not=_truths(w.logical_not),
@@ -275,10 +275,10 @@ rules(
     sign=_sign,
     sgn=lambda x: w.sign(x) if x.dtype.is_complex else _sign(x),
     round=_round,
-    fmax=same(_either(w.greater_equal)),
-    fmin=same(_either(w.less_equal)),
-    isnan=_is(w.isnan),
-    isinf=_is(w.isinf),
+    fmax=same(_choose_present(w.greater_equal)),
+    fmin=same(_choose_present(w.less_equal)),
+    isnan=_test_floats(w.isnan),
+    isinf=_test_floats(w.isinf),
     signbit=lambda x: w.signbit(x) if x.dtype.is_float else x < 0,
     angle=_angle,
     frexp=_mantissa,
@@ -356,7 +356,7 @@ def _series(first: Rule, second: Rule, step: Rule, most: int = 64) -> Rule:
     """Polynomials by recurrence, of the degree that every element of a tensor has."""
 
     def call(x: Any, n: Any) -> Any:
-        x, n = _beside((x, n), floating(common((x, n))))
+        x, n = _convert_operands((x, n), floating(common((x, n))))
         x, n = w.broadcast_arrays(w.asarray(x), w.trunc(w.asarray(n)))
         degree = w.zeros((), dtype=x.dtype)
 

@@ -17,7 +17,7 @@ def _apply_in_batch(function: Rule, x: Any, spatial: int) -> Any:
     return tuple(each[0] for each in made) if isinstance(made, tuple) else made[0]
 
 
-def _largest(spatial: int) -> Rule:
+def _max_pool(spatial: int) -> Rule:
     def call(
         x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False,
@@ -52,7 +52,7 @@ def unpooled(gradient: Any, places: Any, shape: Any, spatial: int) -> Any:
     return w.reshape(scattered(zeros, -1, flat[1], flat[0], "add"), tuple(shape))
 
 
-def _mean(spatial: int) -> Rule:
+def _mean_pool(spatial: int) -> Rule:
     def call(
         x: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
         count_include_pad: bool = True, divisor_override: Any = None,
@@ -86,7 +86,7 @@ def _sum_windows(x: Any, mean: Any, window: Any, step: Any, around: Any) -> Any:
     return mean * counts[(slice(0, 1), slice(0, 1), *(slice(0, n) for n in mean.shape[2:]))]
 
 
-def _back(forward: Rule) -> Rule:
+def _pool_gradient(forward: Rule) -> Rule:
     """The gradient of a pooling, by that of the function."""
 
     def call(gradient: Any, x: Any, *settings: Any) -> Any:
@@ -103,7 +103,9 @@ def _adaptive(spatial: int) -> Rule:
 
 
 def _adaptive_back(spatial: int) -> Rule:
-    return lambda gradient, x: _back(_adaptive(spatial))(gradient, x, gradient.shape[-spatial:])
+    return lambda gradient, x: _pool_gradient(_adaptive(spatial))(
+        gradient, x, gradient.shape[-spatial:]
+    )
 
 
 def _adaptive_largest(spatial: int) -> Rule:
@@ -116,14 +118,14 @@ def _adaptive_largest(spatial: int) -> Rule:
                 [(n * size // count, -((-(n + 1) * size) // count)) for n in range(count)]
                 for size, count in zip(shape, pair(output_size, spatial), strict=True)
             ]
-            return _parts(x, windows)
+            return _pool_windows(x, windows)
 
         return _apply_in_batch(found, x, spatial)
 
     return call
 
 
-def _parts(x: Any, windows: Any) -> Any:
+def _pool_windows(x: Any, windows: Any) -> Any:
     shape = x.shape[2:]
     numbers = w.reshape(w.arange(product(shape)), shape)
     values: list[Any] = []
@@ -145,14 +147,14 @@ def _parts(x: Any, windows: Any) -> Any:
 
 
 for _n in (2, 3):
-    _ahead, _mean_of = _largest(_n), _mean(_n)
+    _ahead, _mean_of = _max_pool(_n), _mean_pool(_n)
     rules(
         "aten.",
         **{
             f"max_pool{_n}d_with_indices": _ahead,
             f"max_pool{_n}d_with_indices_backward": _largest_back(_n),
             f"avg_pool{_n}d": _mean_of,
-            f"avg_pool{_n}d_backward": _back(_mean_of),
+            f"avg_pool{_n}d_backward": _pool_gradient(_mean_of),
             f"_adaptive_avg_pool{_n}d": _adaptive(_n),
             f"_adaptive_avg_pool{_n}d_backward": _adaptive_back(_n),
             f"adaptive_avg_pool{_n}d": _adaptive(_n),
@@ -160,14 +162,14 @@ for _n in (2, 3):
             f"adaptive_max_pool{_n}d_backward": _largest_back(_n),
         },
     )
-rules("aten.", avg_pool1d=_mean(1), max_pool1d_with_indices=_largest(1))
+rules("aten.", avg_pool1d=_mean_pool(1), max_pool1d_with_indices=_max_pool(1))
 
 
 @rule("aten.max_pool2d")
 def _(*given: Any, **more: Any) -> Any:
-    return _largest(2)(*given, **more)[0]
+    return _max_pool(2)(*given, **more)[0]
 
 
 @rule("aten.max_pool1d")
 def _(*given: Any, **more: Any) -> Any:
-    return _largest(1)(*given, **more)[0]
+    return _max_pool(1)(*given, **more)[0]

@@ -29,11 +29,13 @@ def common(operands: Sequence[Any]) -> DType:
     for group in reversed(groups):
         own = reduce(promoted, group) if group else None
         if own is not None:
-            chosen = own if chosen is None or kind(own) >= kind(chosen) else _met(own, chosen)
+            chosen = (
+                own if chosen is None or kind(own) >= kind(chosen) else _join_kinds(own, chosen)
+            )
     return F32 if chosen is None else chosen
 
 
-def _met(high: DType, low: DType) -> DType:
+def _join_kinds(high: DType, low: DType) -> DType:
     """A dtype of more weight and one of a higher kind."""
     if low.is_complex and high.is_float:
         return CF64 if high is F64 else CF32
@@ -54,10 +56,10 @@ def floating(dtype: DType) -> DType:
 
 def converted(operands: Sequence[Any], dtype: DType) -> list[Any]:
     """Tensors in a dtype, and numbers of its kind, which take it where they meet tensors."""
-    return [cast(x, dtype) if is_tensor(x) else number(x, dtype) for x in operands]
+    return [cast(x, dtype) if is_tensor(x) else number_of_kind(x, dtype) for x in operands]
 
 
-def number(value: Any, dtype: DType) -> Any:
+def number_of_kind(value: Any, dtype: DType) -> Any:
     if type(value) not in DEFAULTS:
         return value
     return (bool, int, float, complex)[kind(dtype)](value)

@@ -11,7 +11,7 @@ from weft.interop.torch.rules.promotion import floating
 from weft.interop.torch.rules.table import F, Rule, along, part, product, rule, rules, w
 
 
-def _axes(dim: Any) -> Any:
+def _none_for_all(dim: Any) -> Any:
     """No axes are all."""
     return None if dim is None or dim in ([], ()) else dim
 
@@ -22,51 +22,57 @@ def _total(name: str) -> Rule:
     def call(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
         whole = not (x.dtype.is_float or x.dtype.is_complex)
         chosen = dtype or (SI64 if whole else x.dtype)
-        return cast(along(function, cast(x, chosen), _axes(dim), keepdims=keepdim), chosen)
+        return cast(along(function, cast(x, chosen), _none_for_all(dim), keepdims=keepdim), chosen)
 
     return call
 
 
-def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: DType | None = None) -> Any:
-    return along(w.mean, cast(x, dtype or x.dtype), _axes(dim), keepdims=keepdim)
+def _reduce_mean(
+    x: Any, dim: Any = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Any:
+    return along(w.mean, cast(x, dtype or x.dtype), _none_for_all(dim), keepdims=keepdim)
 
 
-def _plain(name: str) -> Rule:
+def _reduce_by_name(name: str) -> Rule:
     function = getattr(w, name)
-    return lambda x, dim=None, keepdim=False: along(function, x, _axes(dim), keepdims=keepdim)
+    return lambda x, dim=None, keepdim=False: along(
+        function, x, _none_for_all(dim), keepdims=keepdim
+    )
 
 
-def _truth(name: str) -> Rule:
+def _reduce_truth(name: str) -> Rule:
     function = getattr(w, name)
 
     def call(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-        found = along(function, cast(x, I1), _axes(dim), keepdims=keepdim)
+        found = along(function, cast(x, I1), _none_for_all(dim), keepdims=keepdim)
         return w.astype(found, x.dtype) if x.dtype is w.uint8 else found
 
     return call
 
 
-def _length(squares: Any) -> Any:
+def _root_of_squares(squares: Any) -> Any:
     """The root of a sum of squares; where that is 0, so is the derivative."""
     none = squares == 0
     return w.where(none, 0, w.sqrt(w.where(none, 1, squares)))
 
 
-def _spread(root: bool, with_mean: bool) -> Rule:
+def _variance(root: bool, with_mean: bool) -> Rule:
     """Variance or deviation; more is subtracted from the count than there is: infinity or NaN."""
 
     def call(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
         less = 1 if correction is None else correction
-        axes = range(x.ndim) if _axes(dim) is None else _axes(dim)
+        axes = range(x.ndim) if _none_for_all(dim) is None else _none_for_all(dim)
         axes = axes if isinstance(axes, list | tuple | range) else [axes]
         count = product([x.shape[a] for a in axes]) if x.ndim else 1
-        mean = along(w.mean, x, _axes(dim), keepdims=True)
+        mean = along(w.mean, x, _none_for_all(dim), keepdims=True)
         apart = w.abs(x - mean) if x.dtype.is_complex else x - mean
-        total = along(w.sum, apart * apart, _axes(dim), keepdims=keepdim)
+        total = along(w.sum, apart * apart, _none_for_all(dim), keepdims=keepdim)
         by = max(count - less, 0)
         found = total / by if by else total * math.inf
-        found = _length(found) if root else found
-        return (found, along(w.mean, x, _axes(dim), keepdims=keepdim)) if with_mean else found
+        found = _root_of_squares(found) if root else found
+        return (
+            (found, along(w.mean, x, _none_for_all(dim), keepdims=keepdim)) if with_mean else found
+        )
 
     return call
 
@@ -82,17 +88,17 @@ def _best(values: str, places: str) -> Rule:
     return call
 
 
-def _extreme(name: str) -> Rule:
+def _reduce_extreme(name: str) -> Rule:
     function = getattr(w, name)
 
     def call(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         small = cast(x, w.uint8) if x.dtype is I1 else x
-        return cast(along(function, small, _axes(dim), keepdims=keepdim), x.dtype)
+        return cast(along(function, small, _none_for_all(dim), keepdims=keepdim), x.dtype)
 
     return call
 
 
-def _place(name: str) -> Rule:
+def _find_by_name(name: str) -> Rule:
     function = getattr(w, name)
 
     def call(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
@@ -104,7 +110,7 @@ def _place(name: str) -> Rule:
     return call
 
 
-def _reduce_running(name: str) -> Rule:
+def _running_rule(name: str) -> Rule:
     function = getattr(w, name)
 
     def call(x: Any, dim: int, *, dtype: DType | None = None) -> Any:
@@ -207,7 +213,7 @@ def vector_norm(
 ) -> Any:
     x = x if dtype is None else cast(x, dtype)
     x = cast(x, floating(x.dtype))
-    return along(w.linalg.vector_norm, x, _axes(dim), keepdims=keepdim, ord=ord)
+    return along(w.linalg.vector_norm, x, _none_for_all(dim), keepdims=keepdim, ord=ord)
 
 
 @rule("aten._softmax", "aten._safe_softmax", "aten.softmax.int")
@@ -270,26 +276,26 @@ rules(
     "aten.",
     sum=_total("sum"),
     prod=_total("prod"),
-    mean=_mean,
-    amax=_extreme("max"),
-    amin=_extreme("min"),
-    any=_truth("any"),
-    all=_truth("all"),
-    argmax=_place("argmax"),
-    argmin=_place("argmin"),
-    var=_spread(False, False),
-    std=_spread(True, False),
-    var_mean=_spread(False, True),
-    std_mean=_spread(True, True),
-    cumsum=_reduce_running("cumulative_sum"),
-    cumprod=_reduce_running("cumulative_prod"),
+    mean=_reduce_mean,
+    amax=_reduce_extreme("max"),
+    amin=_reduce_extreme("min"),
+    any=_reduce_truth("any"),
+    all=_reduce_truth("all"),
+    argmax=_find_by_name("argmax"),
+    argmin=_find_by_name("argmin"),
+    var=_variance(False, False),
+    std=_variance(True, False),
+    var_mean=_variance(False, True),
+    std_mean=_variance(True, True),
+    cumsum=_running_rule("cumulative_sum"),
+    cumprod=_running_rule("cumulative_prod"),
     cummax=lambda x, dim: along(w.cummax, x, dim, True),
     cummin=lambda x, dim: along(w.cummin, x, dim, True),
     logcumsumexp=lambda x, dim: along(w.logcumsumexp, x, dim, True),
     logsumexp=lambda x, dim, keepdim=False: along(F.logsumexp, x, dim, keepdims=keepdim),
     sort=_sort_elements,
     argsort=lambda x, dim=-1, descending=False: _sort_elements(x, dim, descending)[1],
-    count_nonzero=lambda x, dim=None: along(w.count_nonzero, x, _axes(dim)),
+    count_nonzero=lambda x, dim=None: along(w.count_nonzero, x, _none_for_all(dim)),
 )
-rules("aten.max.", default=_extreme("max"), dim=_best("max", "argmax"), other=w.maximum)
-rules("aten.min.", default=_extreme("min"), dim=_best("min", "argmin"), other=w.minimum)
+rules("aten.max.", default=_reduce_extreme("max"), dim=_best("max", "argmax"), other=w.maximum)
+rules("aten.min.", default=_reduce_extreme("min"), dim=_best("min", "argmin"), other=w.minimum)

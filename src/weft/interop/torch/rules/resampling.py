@@ -17,18 +17,18 @@ def _resize_images(mode: str, spatial: int) -> Rule:
         known = [scale for scale in given if scale is not None]
         if size is None:
             size = [int(n * scale) for n, scale in zip(x.shape[2:], known, strict=True)]
-        elif known and not all(map(_whole, known)):
+        elif known and not all(map(_is_integer, known)):
             raise Unimplemented(f"upsample_{mode}", "a scale beside a size")
         return F.interpolate(x, tuple(size), None, mode, align_corners=bool(align_corners))
 
     return call
 
 
-def _whole(scale: float) -> bool:
+def _is_integer(scale: float) -> bool:
     return float(scale).is_integer()
 
 
-def _back(forward: Rule) -> Rule:
+def _resampling_gradient(forward: Rule) -> Rule:
     def call(gradient: Any, output_size: Any, input_size: Any, *settings: Any) -> Any:
         zeros = w.zeros(tuple(input_size), dtype=gradient.dtype)
         _, back = w.vjp(lambda x: forward(x, output_size, *settings), zeros)
@@ -44,7 +44,13 @@ for _theirs, _mode, _spatial in (
     ("bicubic2d", "bicubic", 2),
 ):  # fmt: skip
     _made = _resize_images(_mode, _spatial)
-    rules("aten.", **{f"upsample_{_theirs}": _made, f"upsample_{_theirs}_backward": _back(_made)})
+    rules(
+        "aten.",
+        **{
+            f"upsample_{_theirs}": _made,
+            f"upsample_{_theirs}_backward": _resampling_gradient(_made),
+        },
+    )
 
 
 _MODES: Final = ("linear", "nearest", "cubic")

@@ -13,7 +13,7 @@ END = 1 << 62
 """An end of a slice from which on torch means the end of the axis."""
 
 
-def _same(x: Any, *_: Any, **__: Any) -> Any:
+def _return_operand(x: Any, *_: Any, **__: Any) -> Any:
     return x
 
 
@@ -47,21 +47,21 @@ def bounds(size: int, start: Any, end: Any) -> tuple[int, int]:
 
 
 def sliced(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    whole = end is None or _is_whole(x.shape[dim], end)
+    whole = end is None or _ends_with_axis(x.shape[dim], end)
     if (start is None or start == 0) and whole and step == 1:
         return x
     first, last = bounds(x.shape[dim], start, end)
     return part(x, dim, slice(first, last, step))
 
 
-def _is_whole(size: Any, end: Any) -> bool:
+def _ends_with_axis(size: Any, end: Any) -> bool:
     """Whether a slice up to here ends where the axis does."""
     if isinstance(end, Symbol):
         return end != UNKNOWN and end == size
     return bool(end >= END)
 
 
-def _split(x: Any, sizes: Any, dim: int = 0) -> Any:
+def _split_by_sizes(x: Any, sizes: Any, dim: int = 0) -> Any:
     at, found = 0, []
     for size in sizes:
         found.append(part(x, dim, slice(at, at + size)))
@@ -71,7 +71,9 @@ def _split(x: Any, sizes: Any, dim: int = 0) -> Any:
 
 def _split_evenly(x: Any, size: int, dim: int = 0) -> Any:
     total = x.shape[dim]
-    return _split(x, [min(size, total - at) for at in range(0, max(total, 1), max(size, 1))], dim)
+    return _split_by_sizes(
+        x, [min(size, total - at) for at in range(0, max(total, 1), max(size, 1))], dim
+    )
 
 
 def _join_tensors(tensors: Any, dim: int = 0) -> Any:
@@ -166,14 +168,14 @@ rules(
     _unsafe_view=reshaped,
     view_copy=reshaped,
     reshape=reshaped,
-    alias=_same,
-    alias_copy=_same,
-    clone=_same,
-    contiguous=_same,
+    alias=_return_operand,
+    alias_copy=_return_operand,
+    clone=_return_operand,
+    contiguous=_return_operand,
     detach=w.stop_gradient,
     detach_copy=w.stop_gradient,
-    lift_fresh=_same,
-    lift_fresh_copy=_same,
+    lift_fresh=_return_operand,
+    lift_fresh_copy=_return_operand,
     permute=lambda x, dims: w.permute_dims(x, tuple(d % x.ndim for d in dims)),
     permute_copy=lambda x, dims: w.permute_dims(x, tuple(d % x.ndim for d in dims)),
     t=w.transpose,
@@ -184,7 +186,7 @@ rules(
     select=_select_index,
     slice=sliced,
     split=_split_evenly,
-    split_with_sizes=_split,
+    split_with_sizes=_split_by_sizes,
     unbind=lambda x, dim=0: tuple(part(x, dim, at) for at in range(x.shape[dim])),
     unbind_copy=lambda x, dim=0: tuple(part(x, dim, at) for at in range(x.shape[dim])),
     cat=_join_tensors,

@@ -144,11 +144,11 @@ def lerp(x1: Tensor, x2: TensorLike, weight: TensorLike, /) -> Tensor:
     line = user_line()
     first, second = paired(x1, x2, line)
     first, share = paired(first, weight, line)
-    found: Tensor = captured(_between, [first, paired(second, share, line)[0], share], line)
+    found: Tensor = captured(_interpolate, [first, paired(second, share, line)[0], share], line)
     return found
 
 
-def _between(x: Handle, y: Handle, weight: Handle) -> Handle:
+def _interpolate(x: Handle, y: Handle, weight: Handle) -> Handle:
     """Counted from the nearer end, so that both ends are met exactly."""
     distance = y - x
     near = weight.compare("less", 0.5)

@@ -106,31 +106,31 @@ def _float_test(name: str, x: Tensor, whole: bool) -> Tensor:
 @told
 def logical_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Whether both are true; a number is true unless it is zero."""
-    return binary("bitwise_and", _truth(x1), _truth(x2), "logical_and")
+    return binary("bitwise_and", _as_truth(x1), _as_truth(x2), "logical_and")
 
 
 @tensor_method
 @told
 def logical_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Whether either is true."""
-    return binary("bitwise_or", _truth(x1), _truth(x2), "logical_or")
+    return binary("bitwise_or", _as_truth(x1), _as_truth(x2), "logical_or")
 
 
 @tensor_method
 @told
 def logical_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Whether exactly one is true."""
-    return binary("bitwise_xor", _truth(x1), _truth(x2), "logical_xor")
+    return binary("bitwise_xor", _as_truth(x1), _as_truth(x2), "logical_xor")
 
 
 @tensor_method
 @told
 def logical_not(x: Tensor, /) -> Tensor:
     """Whether it is false."""
-    return unary("bitwise_not", _truth(x), "logical_not")
+    return unary("bitwise_not", _as_truth(x), "logical_not")
 
 
-def _truth(x: Any) -> Any:
+def _as_truth(x: Any) -> Any:
     """An operand of logic: its elements as i1."""
     if is_number(x):
         return bool(x)

@@ -63,7 +63,7 @@ def _scaled_0(x: Handle) -> Handle:
     near = size.compare("less", BORDER)
     small = choose(near, x, 0.0)
     return choose(near, polynomial(_NEAR_0, small * small * 0.25), 1.0) * choose(
-        near, (-size).exp(), _far(_FAR_0, size, near)
+        near, (-size).exp(), _far_from_zero(_FAR_0, size, near)
     )
 
 
@@ -72,11 +72,11 @@ def _scaled_1(x: Handle) -> Handle:
     near = size.compare("less", BORDER)
     small = choose(near, x, 0.0)
     series = small * polynomial(_NEAR_1, small * small * 0.25)
-    far = _far(_FAR_1, size, near)
+    far = _far_from_zero(_FAR_1, size, near)
     return choose(near, series * (-size).exp(), choose(x.compare("less", 0.0), -far, far))
 
 
-def _far(coefficients: tuple[float, ...], size: Handle, near: Handle) -> Handle:
+def _far_from_zero(coefficients: tuple[float, ...], size: Handle, near: Handle) -> Handle:
     large = choose(near, BORDER, size)
     return polynomial(coefficients, large.reciprocal() * (2 * BORDER) - 1.0) * large.rsqrt()
 

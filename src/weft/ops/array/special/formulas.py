@@ -34,11 +34,11 @@ def computed(formula: Callable[..., Handle], *operands: Handle) -> Handle:
 def of_pair(formula: Callable[..., Handle], x: Any, y: Any) -> Tensor:
     """A function of two operands, which broadcast."""
     line = user_line()
-    found: Tensor = captured(_pair, paired(x, y, line), line, formula)
+    found: Tensor = captured(_apply_to_pair, paired(x, y, line), line, formula)
     return found
 
 
-def _pair(x: Handle, y: Handle, formula: Callable[..., Handle]) -> Handle:
+def _apply_to_pair(x: Handle, y: Handle, formula: Callable[..., Handle]) -> Handle:
     return computed(formula, x, y)
 
 

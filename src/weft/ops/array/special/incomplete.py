@@ -34,7 +34,7 @@ LARGE = 200.0
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(48)
 
 
-def _operands(*given: Any) -> tuple[list[Tensor], Any]:
+def _operands_in_double(*given: Any) -> tuple[list[Tensor], Any]:
     """The operands in f64 and one shape, and the dtype of the result."""
     line = user_line()
     first, second = paired(given[0], given[1], line)
@@ -48,14 +48,14 @@ def _operands(*given: Any) -> tuple[list[Tensor], Any]:
 @public
 def igamma(a: Any, x: Any, /) -> Tensor:
     """The share of the gamma function of a that comes from below x: for a and x from 0 on."""
-    (order, value), dtype = _operands(a, x)
+    (order, value), dtype = _operands_in_double(a, x)
     return _gamma_shares(order, value)[0].astype(dtype)
 
 
 @public
 def igammac(a: Any, x: Any, /) -> Tensor:
     """The share of the gamma function of a that comes from above x: `1 - igamma(a, x)`."""
-    (order, value), dtype = _operands(a, x)
+    (order, value), dtype = _operands_in_double(a, x)
     return _gamma_shares(order, value)[1].astype(dtype)
 
 
@@ -141,7 +141,7 @@ def _by_nodes(a: Tensor, x: Tensor) -> Tensor:
 def betainc(a: Any, b: Any, x: Any, /) -> Tensor:
     """The share of the beta function of a and b that comes from below x: for a and b over 0 and x
     from 0 to 1."""
-    (first, second, value), dtype = _operands(a, b, x)
+    (first, second, value), dtype = _operands_in_double(a, b, x)
     return _beta_share(first, second, value).astype(dtype)
 
 

@@ -29,7 +29,7 @@ from weft.testing.conformance.oracles.rounding import (
     largest,
     magnitudes,
     nearest,
-    part,
+    part_dtype,
     saturated,
 )
 
@@ -38,14 +38,14 @@ def cases() -> Iterator[Case]:
     """Every pair on the values that matter to it, and every shape from every dtype."""
     for source in ALL:
         for target in ALL:
-            make = partial(_edges, source, target)
+            make = partial(_edge_trial, source, target)
             yield case("cast", source, f"to={target}", trial=make)
         others = [t for t in (F32, SI8, SI64, F16) if t is not source]
         for target in others[:3]:
             for shape_class, shape in SHAPES.items():
-                make = partial(_make_shaped, source, target, shape)
+                make = partial(_cast_trial, source, target, shape)
                 yield case("cast", source, f"to={target}", shape_class, trial=make)
-            make = partial(_make_shaped, source, target, ODD, dynamic=True)
+            make = partial(_cast_trial, source, target, ODD, dynamic=True)
             yield case("cast", source, f"to={target}", "dynamic", trial=make)
     for source in defined("bitcast"):
         for target in defined("bitcast"):
@@ -62,7 +62,7 @@ def _bitcasts(source: DType, target: DType) -> Iterator[Case]:
     yield case("bitcast", source, f"to={target}", "dynamic", trial=make)
 
 
-def _make_shaped(source: DType, target: DType, shape: Shape, dynamic: bool = False) -> Trial:
+def _cast_trial(source: DType, target: DType, shape: Shape, dynamic: bool = False) -> Trial:
     x = sample(source, shape, "cast", target, scale=100.0)
     dims = [symbolic(shape, DYNAMIC)] if dynamic else None
     return trial(
@@ -81,7 +81,7 @@ def _bits(source: DType, target: DType, shape: Shape, dynamic: bool = False) -> 
     return trial(apply("bitcast", [x], dims=dims, dtype=target), [x], exactly(wanted))
 
 
-def _edges(source: DType, target: DType) -> Trial:
+def _edge_trial(source: DType, target: DType) -> Trial:
     x = _list_interesting(source, target)
     return trial(apply("cast", [x], dtype=target), [x], exactly(convert(x, source, target)))
 
@@ -89,35 +89,35 @@ def _edges(source: DType, target: DType) -> Trial:
 def _list_interesting(source: DType, target: DType) -> Array:
     """Values of the source at which the conversion to the target rounds, saturates or ties."""
     if source.is_complex:
-        real = _list_interesting(part(source), part(target))
+        real = _list_interesting(part_dtype(source), part_dtype(target))
         return joined(source, real, np.roll(real, 1))
     if source is I1:
         return np.array([True, False, True])
     if source.is_integer:
-        return stack(edges(source), saturated(_around(target), source))
-    floats = stack(special(source), nearest(_between(target), source))
+        return stack(edges(source), saturated(_integers_around(target), source))
+    floats = stack(special(source), nearest(_numbers_between(target), source))
     return stack(floats, edges(source)) if source.bits <= 8 else floats
 
 
-def _around(target: DType) -> Array:
+def _integers_around(target: DType) -> Array:
     """Integers at the ends of the target and, for floats, at the ends of its precision."""
     if target.is_integer or target is I1:
         ends = [int(target.lowest), int(target.highest)]
     else:
-        digits = part(target).precision
+        digits = part_dtype(target).precision
         ends = [1 << digits, 3 << digits, (1 << 62) + (1 << (62 - digits)), 440, 464, 65504, 65520]
         ends += [-end for end in ends]
     near = [end + step for end in ends for step in (-2, -1, 0, 1, 2)]
     return np.array(near, object)
 
 
-def _between(target: DType) -> Array:
+def _numbers_between(target: DType) -> Array:
     """Real numbers at the ends of the target and halfway between its values."""
     if target.is_integer or target is I1:
         low, high = float(target.lowest), float(target.highest)
         ends = [low - 1, low - 0.5, low, low + 0.5, high - 0.5, high, high + 0.5, high + 1]
         return np.array([*ends, 0.99, -0.99, 1e30, -1e30, 3.5, -3.5])
-    small = part(target)
+    small = part_dtype(target)
     top = largest(small)
     ends = [top, -top, top * (1 + 2.0 ** -(small.precision + 1))]
     if small.bits >= 32:

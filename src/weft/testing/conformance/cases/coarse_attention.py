@@ -54,12 +54,12 @@ def _draw_dropout(shape: tuple[int, ...], seed: int, offset: int) -> Array:
     return np.where(unit < DROPOUT, 0.0, 1 / (1 - DROPOUT))
 
 
-def _in(dtype: DType, rules: Rules) -> Rules:
+def _rules_in(dtype: DType, rules: Rules) -> Rules:
     """The rules of the plain evaluation."""
     return replace(rules, step=rounding(work_dtype(dtype)), weights=rounding(dtype))
 
 
-def _narrow(*arrays: Array) -> list[Array]:
+def _as_double(*arrays: Array) -> list[Array]:
     return [a.astype(np.float64) for a in arrays]
 
 
@@ -93,7 +93,7 @@ def _attention(dtype: DType, name: str) -> Trial:
     if name == "dynamic":
         dims = [["?B", "?H", "?S", "?D"]] * 3
     exact = oracle.forward(rules, wide(q), wide(k), wide(v))
-    plain = oracle.forward(_in(dtype, rules), *_narrow(q, k, v))
+    plain = oracle.forward(_rules_in(dtype, rules), *_as_double(q, k, v))
     build = apply(
         "weft.attention", inputs, dims=dims, causal=hidden,
         scale=scale if name in ("scale", "dynamic") else None,
@@ -134,7 +134,7 @@ def _flash_rules(q: Array, k: Array, name: str, seed: int, offset: int) -> Rules
     return Rules(_SCALE, mask=hidden, kept=kept)
 
 
-def _attributes(name: str) -> dict[str, Any]:
+def _attention_attributes(name: str) -> dict[str, Any]:
     dropout = DROPOUT if name == "dropout" else 0.0
     hidden = name in ("causal", "dynamic")
     return {"dropout_p": dropout, "softmax_scale": _SCALE, "causal": hidden}
@@ -144,12 +144,12 @@ def _forward(dtype: DType, name: str) -> Trial:
     q, k, v = _flash_inputs(dtype, name)
     rules, work = _flash_rules(q, k, name, SEED, 0), work_dtype(dtype)
     exact = oracle.forward(rules, *(wide(_swap_heads(a)) for a in (q, k, v)))
-    plain = oracle.forward(_in(dtype, rules), *_narrow(*map(_swap_heads, (q, k, v))))
+    plain = oracle.forward(_rules_in(dtype, rules), *_as_double(*map(_swap_heads, (q, k, v))))
     shown = name in ("causal", "dropout")
     symbols: Dims = ["?B", "?S", "?H", "?D"]
     build = apply(
         "byteir.flash_attn_fwd", [q, k, v], dims=[symbols] * 3 if name == "dynamic" else None,
-        return_softmax=shown, **_attributes(name),
+        return_softmax=shown, **_attention_attributes(name),
     )  # fmt: skip
     weights = near(exact[2], plain[2], dtype, work)
     want = [
@@ -164,18 +164,20 @@ def _forward(dtype: DType, name: str) -> Trial:
 def _backward(dtype: DType, name: str) -> Trial:
     q, k, v = _flash_inputs(dtype, name)
     rules, work = _flash_rules(q, k, name, SEED, OFFSET), work_dtype(dtype)
-    narrow = _narrow(*map(_swap_heads, (q, k, v)))
-    out, lse, _ = oracle.forward(_in(dtype, rules), *narrow)
+    narrow = _as_double(*map(_swap_heads, (q, k, v)))
+    out, lse, _ = oracle.forward(_rules_in(dtype, rules), *narrow)
     out, lse = nearest(out, dtype), nearest(lse, work)
     dout = sample(dtype, _swap_heads(out).shape, "dout", scale=1.0)
     given = [_swap_heads(a) for a in (q, k, v)]
     exact = oracle.backward(rules, *map(wide, (*given, out, lse, _swap_heads(dout))))
-    plain = oracle.backward(_in(dtype, rules), *_narrow(*given, out, lse, _swap_heads(dout)))
+    plain = oracle.backward(
+        _rules_in(dtype, rules), *_as_double(*given, out, lse, _swap_heads(dout))
+    )
     state = np.array([SEED, OFFSET], np.int64)
     inputs = [dout, q, k, v, np.ascontiguousarray(_swap_heads(out)), lse, state]
     rows: Dims = ["?B", "?S", "?H", "?D"]
     dims: list[Dims] | None = [*[rows] * 5, ["?B", "?H", "?S"], [2]] if name == "dynamic" else None
-    build = apply("byteir.flash_attn_bwd", inputs, dims=dims, **_attributes(name))
+    build = apply("byteir.flash_attn_bwd", inputs, dims=dims, **_attention_attributes(name))
     heads = [(_swap_heads(a), _swap_heads(b)) for a, b in zip(exact[:3], plain[:3], strict=True)]
     want = [near(a, b, dtype, work) for a, b in heads]
     want += [near(exact[3], plain[3], work, work), near(*heads[0], work, work)]
@@ -199,7 +201,7 @@ def _make_cached(dtype: DType, name: str) -> Trial:
     )
     given = [_swap_heads(a) for a in (q, *after)]
     exact = oracle.forward(rules, *map(wide, given))
-    plain = oracle.forward(_in(dtype, rules), *_narrow(*given))
+    plain = oracle.forward(_rules_in(dtype, rules), *_as_double(*given))
     results = 2 if name == "plain" else 4
     new_rows: Dims = ["?B", 5, "?H", "?D"]
     dims: list[Dims] | None = None

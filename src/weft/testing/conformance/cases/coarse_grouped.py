@@ -44,14 +44,14 @@ def cases() -> Iterator[Case]:
     row = "weft.grouped_matmul"
     for dtype in defined(row):
         for name in _OFFSETS:
-            yield case(row, dtype, name, trial=partial(_grouped, dtype, name))
+            yield case(row, dtype, name, trial=partial(_grouped_trial, dtype, name))
     row = "weft.grouped_outer"
     for dtype in defined(row):
         for name in _OFFSETS:
             yield case(row, dtype, name, trial=partial(_outer, dtype, name))
 
 
-def _grouped(dtype: DType, name: str) -> Trial:
+def _grouped_trial(dtype: DType, name: str) -> Trial:
     given = _OFFSETS[name]
     rows, depth, columns = _ROWS.get(name, 11), 0 if name == "no-depth" else 6, 5
     x = sample(dtype, (rows, depth), "x", scale=1.0)
@@ -59,8 +59,8 @@ def _grouped(dtype: DType, name: str) -> Trial:
     kind = SI32 if name in ("plain", "out-of-order") else SI64
     offsets = np.array(given, kind.numpy)
     work = work_dtype(dtype)
-    exact = _product(wide(x), wide(weight), given)
-    plain = _product(x.astype(work.numpy), weight.astype(work.numpy), given)
+    exact = _multiply_groups(wide(x), wide(weight), given)
+    plain = _multiply_groups(x.astype(work.numpy), weight.astype(work.numpy), given)
     is_turned = name == "transposed"
     inputs = [x, np.swapaxes(weight, 1, 2).copy() if is_turned else weight, offsets]
     dims: list[Dims] | None = [["?M", "?K"], ["?G", "?K", 5], ["?G"]] if name == "dynamic" else None
@@ -68,7 +68,7 @@ def _grouped(dtype: DType, name: str) -> Trial:
     return trial(build, inputs, near(exact, plain, dtype, work))
 
 
-def _product(x: Array, weight: Array, offsets: list[int]) -> Array:
+def _multiply_groups(x: Array, weight: Array, offsets: list[int]) -> Array:
     """One group after the other."""
     result = np.zeros((x.shape[0], weight.shape[2]), x.dtype)
     start = 0

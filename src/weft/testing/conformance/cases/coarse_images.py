@@ -23,7 +23,7 @@ from weft.testing.conformance.cases.common import (
     work_dtype,
 )
 from weft.testing.conformance.data import counts, sample
-from weft.testing.conformance.oracles.images import convolution, linear, nearest_of
+from weft.testing.conformance.oracles.images import convolution, nearest_of, resize_linear
 from weft.testing.conformance.oracles.rounding import wide
 
 _CONVS: dict[str, dict[str, Any]] = {
@@ -131,7 +131,7 @@ def _resize(dtype: DType, mode: str, coordinates: str, name: str, target: str) -
     if mode == "nearest":
         want = exactly(nearest_of(x, new, coordinates))
     else:
-        exact = linear(wide(x), new, coordinates)
+        exact = resize_linear(wide(x), new, coordinates)
         room = 8 * 2.0**-(work.precision) * float(np.max(np.abs(wide(x)), initial=0.0))
         want = near(exact, exact + room, dtype, work)
     dims: list[Dims] | None = [["?A", 5], [2]] if name == "dynamic" else None

@@ -51,7 +51,7 @@ def cases() -> Iterator[Case]:
     yield from _top_k()
 
 
-def _dims(name: str, *shapes: Dims) -> list[Dims] | None:
+def _open_dims(name: str, *shapes: Dims) -> list[Dims] | None:
     """Symbols, in a dynamic case."""
     return list(shapes) if name.startswith("dynamic") else None
 
@@ -82,7 +82,7 @@ def _softmax(row: str, dtype: DType, name: str) -> Trial:
     want = near(
         oracle(wide(x), axis), oracle(x.astype(np.float64), axis, rounding(work)), dtype, work
     )
-    build = apply(row, [x], dims=_dims(name, ["?A", "?B"]), axis=axis)
+    build = apply(row, [x], dims=_open_dims(name, ["?A", "?B"]), axis=axis)
     return trial(build, [x], want)
 
 
@@ -129,7 +129,7 @@ def _layer_norm(
     parts = zip(exact, plain, kinds, strict=False)
     symbols: Dims = [{0: "?A", 1: "?B"}[axis] for axis in axes if axis < 2]
     build = apply(
-        "byteir.layer_norm", inputs, dims=_dims(name, ["?A", "?B"], symbols, symbols),
+        "byteir.layer_norm", inputs, dims=_open_dims(name, ["?A", "?B"], symbols, symbols),
         epsilon=1e-3, axis=axes, eps_outside_sqrt=outside, results=len(kinds),
         statistics=None if statistics is dtype else statistics,
     )  # fmt: skip
@@ -144,7 +144,7 @@ def _l2_norm(dtype: DType, name: str, outside: bool | None) -> Trial:
     oracle = partial(rows.l2_norm, axes=axes, epsilon=1e-2, outside=bool(outside))
     want = near(oracle(wide(x)), oracle(x.astype(np.float64), step=rounding(work)), dtype, work)
     build = apply(
-        "byteir.l2_norm", [x], dims=_dims(name, ["?A", "?B"]), epsilon=1e-2, axis=axes,
+        "byteir.l2_norm", [x], dims=_open_dims(name, ["?A", "?B"]), epsilon=1e-2, axis=axes,
         eps_outside_sqrt=outside,
     )  # fmt: skip
     return trial(build, [x], want)
@@ -170,14 +170,14 @@ def _gelu(dtype: DType, form: str, name: str) -> Trial:
     x, work = sample(dtype, _SHAPES[name], "gelu"), work_dtype(dtype)
     oracle = rows.gelu_tanh if form == "tanh" else normalisation.gelu
     want = near(oracle(wide(x)), oracle(x.astype(np.float64), rounding(work)), dtype, work)
-    build = apply("byteir.gelu", [x], dims=_dims(name, ["?A", "?B"]), approximate=form)
+    build = apply("byteir.gelu", [x], dims=_open_dims(name, ["?A", "?B"]), approximate=form)
     return trial(build, [x], want)
 
 
 def _erf(dtype: DType, name: str) -> Trial:
     x = sample(dtype, _SHAPES[name], "erf")
     want = Wanted(REAL_UNARY["erf"](wide(x)), dtype, function_rule("erf", dtype))
-    return trial(apply("byteir.erf", [x], dims=_dims(name, ["?A", "?B"])), [x], want)
+    return trial(apply("byteir.erf", [x], dims=_open_dims(name, ["?A", "?B"])), [x], want)
 
 
 def _sums() -> Iterator[Case]:
@@ -196,7 +196,7 @@ def _addn(dtype: DType, shape: Shape, count: int, name: str) -> Trial:
     # Small whole numbers: every sum is exact in every dtype.
     total = np.sum([x.astype(np.complex128) for x in inputs], axis=0).reshape(shape)
     plain = total if dtype.is_complex else total.real
-    build = apply("byteir.addn", inputs, dims=_dims(name, *[["?A", "?B"]] * count))
+    build = apply("byteir.addn", inputs, dims=_open_dims(name, *[["?A", "?B"]] * count))
     return trial(build, inputs, exactly(plain.astype(dtype.numpy), zeros=False))
 
 
@@ -209,17 +209,19 @@ def _extremes() -> Iterator[Case]:
             for name in LAYOUTS:
                 for last in (False, True):
                     parts = [name, "last-index"] if last else [name]
-                    make = partial(_extreme, row, dtype, name, last, SI64, False)
+                    make = partial(_extreme_trial, row, dtype, name, last, SI64, False)
                     yield case(row, dtype, *parts, trial=make)
             for last in (False, True):
-                make = partial(_extreme, row, dtype, "last", last, SI32, True)
+                make = partial(_extreme_trial, row, dtype, "last", last, SI32, True)
                 yield case(row, dtype, "last", f"kept-{last}", trial=make)
                 if dtype.is_float:
-                    make = partial(_extreme, row, dtype, "special", last, SI64, False)
+                    make = partial(_extreme_trial, row, dtype, "special", last, SI64, False)
                     yield case(row, dtype, "special", str(last), trial=make)
 
 
-def _extreme(row: str, dtype: DType, name: str, last: bool, indices: DType, keep: bool) -> Trial:
+def _extreme_trial(
+    row: str, dtype: DType, name: str, last: bool, indices: DType, keep: bool
+) -> Trial:
     shape, axis = LAYOUTS.get(name, ((4, 6), 1))
     x = counts(dtype, shape, row, name)
     if name == "special":
@@ -228,17 +230,17 @@ def _extreme(row: str, dtype: DType, name: str, last: bool, indices: DType, keep
     lines = np.moveaxis(keys, axis, -1)
     found = np.zeros(lines.shape[:-1], indices.numpy)
     for place in np.ndindex(found.shape):
-        found[place] = _position(list(lines[place]), row == "byteir.arg_max", last)
+        found[place] = _extreme_position(list(lines[place]), row == "byteir.arg_max", last)
     kept = np.expand_dims(found, axis)
     values = np.take_along_axis(x, kept.astype(np.int64), axis)
     attrs = {"axis": axis, "keep_dims": keep, "select_last_index": last, "indices": indices}
-    build = apply(row, [x], dims=_dims(name, ["?A", "?B"]), results=1 + keep, **attrs)
+    build = apply(row, [x], dims=_open_dims(name, ["?A", "?B"]), results=1 + keep, **attrs)
     if keep:
         return trial(build, [x], exactly(values, zeros=False), exactly(kept))
     return trial(build, [x], exactly(found))
 
 
-def _position(line: Sequence[Any], largest: bool, last: bool) -> int:
+def _extreme_position(line: Sequence[Any], largest: bool, last: bool) -> int:
     """NaN comes before everything else."""
     places = [i for i, value in enumerate(line) if isinstance(value, float) and math.isnan(value)]
     if not places:
@@ -252,21 +254,21 @@ def _top_k() -> Iterator[Case]:
     for dtype in defined(row):
         for name in LAYOUTS:
             for k, ordered in ((1, True), (3, False)):
-                make = partial(_largest, dtype, name, k, ordered, SI64)
+                make = partial(_top_k_trial, dtype, name, k, ordered, SI64)
                 yield case(row, dtype, name, f"k={k}", trial=make)
         yield case(
-            row, dtype, "first", "si32", trial=partial(_largest, dtype, "first", 2, True, SI32)
+            row, dtype, "first", "si32", trial=partial(_top_k_trial, dtype, "first", 2, True, SI32)
         )
 
 
-def _largest(dtype: DType, name: str, k: int, ordered: bool, indices: DType) -> Trial:
+def _top_k_trial(dtype: DType, name: str, k: int, ordered: bool, indices: DType) -> Trial:
     shape, axis = LAYOUTS[name]
     x = counts(dtype, shape, "top_k", name)
     keys = -x.astype(np.float64 if dtype.is_float else object)
     order = np.argsort(keys, axis=axis, kind="stable")
     chosen = np.take(order, range(k), axis=axis)
     build = apply(
-        "byteir.top_k", [x], dims=_dims(name, ["?A", "?B"]), k=k, axis=[axis], sorted=ordered,
+        "byteir.top_k", [x], dims=_open_dims(name, ["?A", "?B"]), k=k, axis=[axis], sorted=ordered,
         indices=indices,
     )  # fmt: skip
     values = np.take_along_axis(x, chosen, axis)

@@ -41,18 +41,18 @@ def cases() -> Iterator[Case]:
     for row in ("byteir.rng_uniform", "byteir.rng_normal"):
         for dtype in defined(row):
             for name in _SHAPES:
-                make = partial(_drawn, row, dtype, name, (-1.0, 3.0), 7, 2)
+                make = partial(_sampling_trial, row, dtype, name, (-1.0, 3.0), 7, 2)
                 yield case(row, dtype, name, trial=make)
             for name, ends in _RANGES.items():
-                make = partial(_drawn, row, dtype, "odd", ends, 7, 2)
+                make = partial(_sampling_trial, row, dtype, "odd", ends, 7, 2)
                 yield case(row, dtype, f"range={name}", trial=make)
             for seed, offset in ((-1, 0), (2**40, 2**33 + 1), (0, -5)):
-                make = partial(_drawn, row, dtype, "odd", (0.0, 1.0), seed, offset)
+                make = partial(_sampling_trial, row, dtype, "odd", (0.0, 1.0), seed, offset)
                 yield case(row, dtype, f"seed={seed}", f"offset={offset}", trial=make)
     yield from _cases_of_quantize()
 
 
-def _drawn(
+def _sampling_trial(
     row: str, dtype: DType, name: str, ends: tuple[float, float], seed: int, offset: int
 ) -> Trial:
     shape = _SHAPES[name]
@@ -71,12 +71,12 @@ def _drawn(
 
     key, counter = seed % 2**64, offset % 2**64
     state = (key, counter % 2**32, counter // 2**32)
-    wanted = _uniform if row == "byteir.rng_uniform" else _normal
+    wanted = _uniform_wanted if row == "byteir.rng_uniform" else _normal_wanted
     want = wanted(ends, dtype, shape, state)
     return trial(program(inputs, body, dims=dims), inputs, want)
 
 
-def _uniform(
+def _uniform_wanted(
     ends: tuple[float, float], dtype: DType, shape: Shape, state: tuple[int, int, int]
 ) -> Wanted:
     low, high = ends
@@ -88,7 +88,7 @@ def _uniform(
     return exactly(result.astype(dtype.numpy))
 
 
-def _normal(
+def _normal_wanted(
     ends: tuple[float, float], dtype: DType, shape: Shape, state: tuple[int, int, int]
 ) -> Wanted:
     mean, stddev = ends

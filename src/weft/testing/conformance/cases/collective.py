@@ -36,13 +36,15 @@ def cases() -> Iterator[Case]:
         for dtype in defined(op):
             for name, shape in SHAPES.items():
                 if shape or ("axis" not in _OPS[op] and op != "all_to_all"):
-                    yield case(op, dtype, name, trial=partial(_alone, op, dtype, shape))
-            yield case(op, dtype, "dynamic", trial=partial(_alone, op, dtype, (3, 5), True))
+                    yield case(op, dtype, name, trial=partial(_one_rank_trial, op, dtype, shape))
+            yield case(
+                op, dtype, "dynamic", trial=partial(_one_rank_trial, op, dtype, (3, 5), True)
+            )
     for name in ("dynamic", "none"):
         yield case("mesh_rank", SI64, name, trial=_rank)
 
 
-def _alone(op: str, dtype: DType, shape: Shape, dynamic: bool = False) -> Trial:
+def _one_rank_trial(op: str, dtype: DType, shape: Shape, dynamic: bool = False) -> Trial:
     x = sample(dtype, shape, "x")
     dims = [[3 if op in _CUT else "?A", "?B"]] if dynamic else None
     more = {"axes": [""] * len(shape)} if op == "reshard" else {}

@@ -58,29 +58,29 @@ class Layout:
     """Whether the axes are given counted from the end."""
 
 
-def _layout(
+def _layout_of(
     lhs: Shape, rhs: Shape, contract: tuple[Shape, Shape], batch: tuple[Shape, Shape] = ((), ())
 ) -> Layout:
     return Layout(lhs, rhs, Pairing(batch, contract))
 
 
-MATRICES = _layout((3, 5), (5, 7), ((1,), (0,)))
+MATRICES = _layout_of((3, 5), (5, 7), ((1,), (0,)))
 LAYOUTS = {
     "matrices": MATRICES,
-    "transposed": _layout((5, 3), (7, 5), ((0,), (1,))),
-    "vectors": _layout((9,), (9,), ((0,), (0,))),
-    "matrix-vector": _layout((4, 9), (9,), ((1,), (0,))),
-    "outer": _layout((3,), (5,), ((), ())),
-    "rank0": _layout((), (), ((), ())),
-    "batched": _layout((2, 3, 5), (2, 5, 4), ((2,), (1,)), ((0,), (0,))),
-    "batched-inside": _layout((3, 2, 5), (5, 4, 2), ((2,), (0,)), ((1,), (2,))),
-    "two-batches": _layout((2, 3, 4, 5), (3, 2, 5, 6), ((3,), (2,)), ((0, 1), (1, 0))),
-    "swapped-batches": _layout((2, 3, 4, 5), (3, 2, 5, 6), ((3,), (2,)), ((1, 0), (0, 1))),
-    "two-contracted": _layout((3, 4, 5), (5, 4, 2), ((1, 2), (1, 0))),
-    "elementwise": _layout((6,), (6,), ((), ()), ((0,), (0,))),
-    "empty-sum": _layout((3, 0), (0, 4), ((1,), (0,))),
-    "empty-result": _layout((0, 3), (3, 4), ((1,), (0,))),
-    "large": _layout((33, 71), (71, 45), ((1,), (0,))),
+    "transposed": _layout_of((5, 3), (7, 5), ((0,), (1,))),
+    "vectors": _layout_of((9,), (9,), ((0,), (0,))),
+    "matrix-vector": _layout_of((4, 9), (9,), ((1,), (0,))),
+    "outer": _layout_of((3,), (5,), ((), ())),
+    "rank0": _layout_of((), (), ((), ())),
+    "batched": _layout_of((2, 3, 5), (2, 5, 4), ((2,), (1,)), ((0,), (0,))),
+    "batched-inside": _layout_of((3, 2, 5), (5, 4, 2), ((2,), (0,)), ((1,), (2,))),
+    "two-batches": _layout_of((2, 3, 4, 5), (3, 2, 5, 6), ((3,), (2,)), ((0, 1), (1, 0))),
+    "swapped-batches": _layout_of((2, 3, 4, 5), (3, 2, 5, 6), ((3,), (2,)), ((1, 0), (0, 1))),
+    "two-contracted": _layout_of((3, 4, 5), (5, 4, 2), ((1, 2), (1, 0))),
+    "elementwise": _layout_of((6,), (6,), ((), ()), ((0,), (0,))),
+    "empty-sum": _layout_of((3, 0), (0, 4), ((1,), (0,))),
+    "empty-result": _layout_of((0, 3), (3, 4), ((1,), (0,))),
+    "large": _layout_of((33, 71), (71, 45), ((1,), (0,))),
     "negative": Layout((2, 3, 5), (2, 5, 4), Pairing(((0,), (0,)), ((2,), (1,))), negative=True),
     "dynamic": Layout((3, 5), (5, 7), Pairing(contract=((1,), (0,))), names=((3, "?M"), (5, "?K"))),
 }
@@ -90,16 +90,16 @@ def cases() -> Iterator[Case]:
     """Every layout on every dtype; accumulators, outputs, special values."""
     for dtype in defined("dot_general"):
         for name, layout in LAYOUTS.items():
-            yield _case(dtype, name, trial=partial(_dot, dtype, layout, None, None))
+            yield _case(dtype, name, trial=partial(_dot_trial, dtype, layout, None, None))
         for accum, out in _choices(dtype):
             parts = (f"accum={accum}" if accum else None, f"out={out}" if out else None)
             make = partial(_exact, dtype, accum, out)
             yield _case(dtype, "matrices", *parts, trial=make)
         for accum in and_wider(dtype):
-            make = partial(_dot, dtype, LAYOUTS["batched"], accum, None)
+            make = partial(_dot_trial, dtype, LAYOUTS["batched"], accum, None)
             yield _case(dtype, "batched", f"accum={accum}", trial=make)
         if dtype.is_float:
-            yield _case(dtype, "special", trial=partial(_special, dtype))
+            yield _case(dtype, "special", trial=partial(_special_trial, dtype))
         if dtype.is_float and dtype is not F64:
             yield _case(dtype, "fine", "accum=f64", trial=partial(_fine, dtype))
 
@@ -113,7 +113,7 @@ def _choices(dtype: DType) -> list[tuple[DType | None, DType | None]]:
     return [(None, out) for out in outputs] + [(accum, accum) for accum in accumulators]
 
 
-def _attributes(layout: Layout, accum: DType | None, out: DType | None) -> dict[str, object]:
+def _dot_attributes(layout: Layout, accum: DType | None, out: DType | None) -> dict[str, object]:
     def given(axes: tuple[int, ...], rank: int) -> list[int]:
         return [axis - rank if layout.negative else axis for axis in axes]
 
@@ -134,18 +134,18 @@ def _trial(
 ) -> Trial:
     names = dict(layout.names)
     dims = [symbolic(x.shape, names) for x in (lhs, rhs)] if names else None
-    build = apply("dot_general", [lhs, rhs], dims=dims, **_attributes(layout, accum, out))
+    build = apply("dot_general", [lhs, rhs], dims=dims, **_dot_attributes(layout, accum, out))
     return trial(build, [lhs, rhs], want)
 
 
-def _dot(dtype: DType, layout: Layout, accum: DType | None, out: DType | None) -> Trial:
+def _dot_trial(dtype: DType, layout: Layout, accum: DType | None, out: DType | None) -> Trial:
     lhs = sample(dtype, layout.lhs, "dot", 0)
     rhs = sample(dtype, layout.rhs, "dot", 1)
-    want = _compute_wanted(dtype, lhs, rhs, layout, accum, out)
+    want = _products_wanted(dtype, lhs, rhs, layout, accum, out)
     return _trial(lhs, rhs, layout, accum, out, want)
 
 
-def _compute_wanted(
+def _products_wanted(
     dtype: DType, lhs: Array, rhs: Array, layout: Layout, accum: DType | None, out: DType | None
 ) -> Wanted:
     work, result = accum or dot_accumulator(dtype), out or dtype
@@ -157,7 +157,7 @@ def _compute_wanted(
 
 def _exact(dtype: DType, accum: DType | None, out: DType | None) -> Trial:
     """Sums that every accumulator holds exactly: the cast to the output is all that shows."""
-    layout = _layout((4, 3), (3, 2), ((1,), (0,)))
+    layout = _layout_of((4, 3), (3, 2), ((1,), (0,)))
     make = sample if dtype.is_integer else partial(counts, most=1)
     lhs, rhs = make(dtype, (4, 3), "exact", 0), make(dtype, (3, 2), "exact", 1)
     work, result = accum or dot_accumulator(dtype), out or dtype
@@ -167,7 +167,7 @@ def _exact(dtype: DType, accum: DType | None, out: DType | None) -> Trial:
     return _trial(lhs, rhs, layout, accum, out, want)
 
 
-def _special(dtype: DType) -> Trial:
+def _special_trial(dtype: DType) -> Trial:
     """Each row holds one special value, so that it shows in its own row only."""
     values = special(dtype)
     # A huge element would widen the bound for all others.
@@ -175,8 +175,8 @@ def _special(dtype: DType) -> Trial:
     lhs = np.ones((values.size, 3), dtype.numpy)
     lhs[:, 1] = values
     rhs = nearest(np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 2.0]]), dtype)
-    layout = _layout(lhs.shape, rhs.shape, ((1,), (0,)))
-    want = _compute_wanted(dtype, lhs, rhs, layout, None, None)
+    layout = _layout_of(lhs.shape, rhs.shape, ((1,), (0,)))
+    want = _products_wanted(dtype, lhs, rhs, layout, None, None)
     return _trial(lhs, rhs, layout, None, None, want)
 
 
@@ -186,6 +186,6 @@ def _fine(dtype: DType) -> Trial:
     big, small = narrow.get(dtype.name, (2.0**13, 2.0**-12))
     lhs = nearest(np.array([big, small]), dtype)
     rhs = nearest(np.array([big, small]), dtype)
-    layout = _layout((2,), (2,), ((0,), (0,)))
+    layout = _layout_of((2,), (2,), ((0,), (0,)))
     want = exactly(np.array(big * big + small * small))
     return _trial(lhs, rhs, layout, F64, F64, want)

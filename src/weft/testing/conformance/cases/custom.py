@@ -29,9 +29,11 @@ def cases() -> Iterator[Case]:
     """Every dtype, one result or two, with more operands behind them."""
     for dtype in defined("custom_gradient"):
         for name, shape in SHAPES.items():
-            yield case("custom_gradient", dtype, name, trial=partial(_through, dtype, shape, 1))
-        yield case("custom_gradient", dtype, "two", trial=partial(_through, dtype, (3, 5), 2))
-        dynamic = partial(_through, dtype, (3, 5), 1, dims=[["?M", "?N"], [4]])
+            yield case(
+                "custom_gradient", dtype, name, trial=partial(_custom_trial, dtype, shape, 1)
+            )
+        yield case("custom_gradient", dtype, "two", trial=partial(_custom_trial, dtype, (3, 5), 2))
+        dynamic = partial(_custom_trial, dtype, (3, 5), 1, dims=[["?M", "?N"], [4]])
         yield case("custom_gradient", dtype, "dynamic", trial=dynamic)
     for dtype in defined("callback"):
         for name, shape in SHAPES.items():
@@ -39,7 +41,9 @@ def cases() -> Iterator[Case]:
         yield case("callback", dtype, "effect", trial=partial(_make_counted, dtype))
 
 
-def _through(dtype: DType, shape: Shape, count: int, dims: Sequence[Dims] | None = None) -> Trial:
+def _custom_trial(
+    dtype: DType, shape: Shape, count: int, dims: Sequence[Dims] | None = None
+) -> Trial:
     inputs = [sample(dtype, shape, f"x{at}") for at in range(count)] + [sample(dtype, (4,), "kept")]
     attrs = {"results": count, "kept": 1, "inputs": 0, "backward": _NONE}
     build = program(

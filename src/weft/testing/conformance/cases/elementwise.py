@@ -51,18 +51,18 @@ def cases() -> Iterator[Case]:
     """Every elementwise function on every dtype."""
     for name in UNARY:
         for dtype in defined(name):
-            yield from _make_shaped(name, dtype, _unary_trial)
+            yield from _cases_by_shape(name, dtype, _unary_trial)
             if not dtype.is_complex or name == "neg":
-                yield case(name, dtype, "special", trial=partial(_edges, name, dtype))
+                yield case(name, dtype, "special", trial=partial(_edge_trial, name, dtype))
             elif name in BRANCHES:
                 yield case(name, dtype, "branch", trial=partial(_branches, name, dtype))
     for name in PREDICATES:
         for dtype in defined(name):
-            yield from _make_shaped(name, dtype, _predicate_trial)
+            yield from _cases_by_shape(name, dtype, _predicate_trial)
             yield case(name, dtype, "special", trial=partial(_predicate_edges, name, dtype))
     for name in BINARY:
         for dtype in defined(name):
-            yield from _make_shaped(name, dtype, _binary_trial)
+            yield from _cases_by_shape(name, dtype, _binary_trial)
             if not dtype.is_complex:
                 yield case(name, dtype, "special", trial=partial(_binary_edges, name, dtype))
 
@@ -70,7 +70,7 @@ def cases() -> Iterator[Case]:
 MakeTrial = Callable[..., Trial]
 
 
-def _make_shaped(name: str, dtype: DType, make: MakeTrial) -> Iterator[Case]:
+def _cases_by_shape(name: str, dtype: DType, make: MakeTrial) -> Iterator[Case]:
     for shape_class, shape in SHAPES.items():
         yield case(name, dtype, shape_class, trial=partial(make, name, dtype, shape))
     yield case(name, dtype, "dynamic", trial=partial(make, name, dtype, ODD, dynamic=True))
@@ -79,7 +79,7 @@ def _make_shaped(name: str, dtype: DType, make: MakeTrial) -> Iterator[Case]:
 # -- inputs --------------------------------------------------------------------------------------
 
 
-def _uniform(low: float, high: float) -> Callable[[DType, Shape, str], Array]:
+def _uniform_between(low: float, high: float) -> Callable[[DType, Shape, str], Array]:
     def draw(dtype: DType, shape: Shape, key: str) -> Array:
         return nearest(source(dtype, shape, key).uniform(low, high, shape), dtype)
 
@@ -101,9 +101,9 @@ def _any_size(dtype: DType, shape: Shape, key: str) -> Array:
 
 _DOMAIN: dict[str, Callable[[DType, Shape, str], Array]] = {
     **dict.fromkeys(("log", "log2", "log10", "sqrt", "rsqrt"), _positive),
-    **dict.fromkeys(("asin", "acos", "atanh"), _uniform(-1.0, 1.0)),
-    "acosh": _uniform(1.0, 50.0),
-    "log1p": _uniform(-0.95, 4.0),
+    **dict.fromkeys(("asin", "acos", "atanh"), _uniform_between(-1.0, 1.0)),
+    "acosh": _uniform_between(1.0, 50.0),
+    "log1p": _uniform_between(-0.95, 4.0),
 }
 """Where a function is neither NaN nor constant, for the floats it is fed."""
 
@@ -118,7 +118,9 @@ def _argument(name: str, dtype: DType, shape: Shape, index: int) -> Array:
     if dtype.is_float:
         if name == "pow":
             return (
-                _uniform(0.1, 4.0)(dtype, shape, key) if index == 0 else sample(dtype, shape, key)
+                _uniform_between(0.1, 4.0)(dtype, shape, key)
+                if index == 0
+                else sample(dtype, shape, key)
             )
         return _DOMAIN.get(name, _any_size)(dtype, shape, key)
     drawn = sample(dtype, shape, key, scale=1.0)
@@ -148,7 +150,7 @@ def _unary_trial(name: str, dtype: DType, shape: Shape, dynamic: bool = False) -
     return trial(apply(name, [x], dims=dims), [x], _unary(name, x, dtype))
 
 
-def _edges(name: str, dtype: DType) -> Trial:
+def _edge_trial(name: str, dtype: DType) -> Trial:
     x = edges(dtype)
     return trial(apply(name, [x]), [x], _unary(name, x, dtype))
 
@@ -242,6 +244,6 @@ def _predicate_edges(name: str, dtype: DType) -> Trial:
 def _predicate(name: str, x: Array, dtype: DType) -> Wanted:
     if name == "signbit":
         return exactly(oracle.sign_bits(x))
-    infinite, missing = oracle.infinite(x, dtype), oracle.missing(x, dtype)
+    infinite, missing = oracle.infinite(x, dtype), oracle.has_nan(x, dtype)
     answers = {"isinf": infinite, "isnan": missing, "isfinite": ~(infinite | missing)}
     return exactly(np.asarray(answers[name]))

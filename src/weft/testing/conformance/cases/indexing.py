@@ -22,11 +22,11 @@ from weft.testing.conformance.tolerance import PerTensor
 def cases() -> Iterator[Case]:
     """Every indexing op on every dtype, with si32 and si64 indices."""
     for index in in_order(INDICES):
-        for make in (_takes, _gathers, _scatter_reduces, _scatter_adds, _slices, _updates):
+        for make in (_take_cases, _gathers, _scatter_reduces, _scatter_adds, _slices, _updates):
             yield from make(index)
 
 
-def _values(dtype: DType, shape: Shape, key: str) -> Array:
+def _sample_with_special(dtype: DType, shape: Shape, key: str) -> Array:
     """Ordinary values with some special ones among them."""
     x = sample(dtype, shape, key)
     unusual = source(dtype, shape, key).choice(special(dtype), shape)
@@ -36,7 +36,7 @@ def _values(dtype: DType, shape: Shape, key: str) -> Array:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def _takes(index: DType) -> Iterator[Case]:
+def _take_cases(index: DType) -> Iterator[Case]:
     layouts: dict[str, tuple[Shape, Shape, Any]] = {
         "rows": ((6, 3), (4,), None),
         "scalar": ((6, 3), (), None),
@@ -54,7 +54,7 @@ def _takes(index: DType) -> Iterator[Case]:
 
 
 def _take(dtype: DType, index: DType, shape: Shape, count: Shape, dims: Any) -> Trial:
-    x = _values(dtype, shape, "take")
+    x = _sample_with_special(dtype, shape, "take")
     at = positions(shape[0], count, index, "take")
     build = apply("take", [x, at], dims=dims)
     return trial(build, [x, at], exactly(oracle.taken(x, at)))
@@ -74,7 +74,7 @@ ALONG: dict[str, tuple[Shape, int, int, Any]] = {
 axes, then the indices' one."""
 
 
-def _along(name: str, index: DType, key: str) -> tuple[Shape, Shape, int, Array, Any]:
+def _case_along(name: str, index: DType, key: str) -> tuple[Shape, Shape, int, Array, Any]:
     shape, axis, count, symbols = ALONG[name]
     place = axis % len(shape)
     other = (*shape[:place], count, *shape[place + 1 :])
@@ -93,8 +93,8 @@ def _gathers(index: DType) -> Iterator[Case]:
 
 
 def _gather(dtype: DType, index: DType, name: str) -> Trial:
-    shape, _, axis, at, dims = _along(name, index, "gather")
-    x = _values(dtype, shape, "gather")
+    shape, _, axis, at, dims = _case_along(name, index, "gather")
+    x = _sample_with_special(dtype, shape, "gather")
     want = oracle.gathered(x, at, axis % len(shape))
     return trial(apply("gather", [x, at], dims=dims, axis=axis), [x, at], exactly(want))
 
@@ -116,10 +116,10 @@ def _scatter_reduces(index: DType) -> Iterator[Case]:
 
 
 def _scatter_reduce(dtype: DType, index: DType, kind: str, name: str) -> Trial:
-    shape, other, axis, at, dims = _along(name, index, "scatter")
+    shape, other, axis, at, dims = _case_along(name, index, "scatter")
     x, updates = (_summand(kind, dtype, s, i) for i, s in enumerate((shape, other)))
     places = oracle.scattered_places(at, axis % len(shape))
-    want = _met(kind, x, oracle.collected(x, updates, places), dtype)
+    want = _combine_met(kind, x, oracle.collected(x, updates, places), dtype)
     dims = [dims[0], dims[1], dims[1]] if dims else None
     build = apply("scatter_reduce", [x, at, updates], dims=dims, axis=axis, reduce=kind)
     return trial(build, [x, at, updates], want)
@@ -127,10 +127,10 @@ def _scatter_reduce(dtype: DType, index: DType, kind: str, name: str) -> Trial:
 
 def _summand(kind: str, dtype: DType, shape: Shape, part: int) -> Array:
     key = f"scatter {kind} {part}"
-    return sample(dtype, shape, key) if kind == "add" else _values(dtype, shape, key)
+    return sample(dtype, shape, key) if kind == "add" else _sample_with_special(dtype, shape, key)
 
 
-def _met(kind: str, x: Array, found: dict[oracle.Index, list[Any]], dtype: DType) -> Wanted:
+def _combine_met(kind: str, x: Array, found: dict[oracle.Index, list[Any]], dtype: DType) -> Wanted:
     """What is left at each place when everything that meets there is combined."""
     if kind == "replace":
         return exactly(
@@ -202,7 +202,7 @@ def _scatter_add(dtype: DType, index: DType, name: str) -> Trial:
     places = oracle.window_places(
         x, at, updates, window=w.window, inserted=w.inserted, scattered=w.scattered, vector=w.vector
     )
-    want = _met("add", x, oracle.collected(x, updates, places), dtype)
+    want = _combine_met("add", x, oracle.collected(x, updates, places), dtype)
     build = apply(
         "scatter_add", [x, at, updates], dims=w.dims, update_window_dims=w.window,
         inserted_window_dims=w.inserted, scatter_dims_to_operand_dims=w.scattered,
@@ -250,7 +250,7 @@ def _slices(index: DType) -> Iterator[Case]:
 
 def _dynamic_slice(dtype: DType, index: DType, name: str) -> Trial:
     shape, sizes, start, symbols = STARTS[name]
-    x, at = _values(dtype, shape, name), np.array(start, index.numpy)
+    x, at = _sample_with_special(dtype, shape, name), np.array(start, index.numpy)
     want = window(x, oracle.clamped(at, shape, sizes), sizes)
     dims = [symbols, at.shape] if symbols else None
     build = apply("dynamic_slice", [x, at], dims=dims, sizes=sizes)
@@ -266,7 +266,10 @@ def _updates(index: DType) -> Iterator[Case]:
 
 def _dynamic_update(dtype: DType, index: DType, name: str) -> Trial:
     shape, sizes, start, symbols = STARTS[name]
-    x, update = _values(dtype, shape, name), _values(dtype, sizes, f"{name} update")
+    x, update = (
+        _sample_with_special(dtype, shape, name),
+        _sample_with_special(dtype, sizes, f"{name} update"),
+    )
     at = np.array(start, index.numpy)
     want = x.copy()
     begin = oracle.clamped(at, shape, sizes)

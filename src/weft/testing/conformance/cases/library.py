@@ -39,7 +39,7 @@ def cases() -> Iterator[Case]:
         yield from _layer_norms(dtype)
 
 
-def _case(row: str, dtype: DType, *parts: object, trial: Callable[[], Trial]) -> Case:
+def _library_case(row: str, dtype: DType, *parts: object, trial: Callable[[], Trial]) -> Case:
     name = "/".join(str(part) for part in (row, dtype, *parts))
     return Case(name, FAMILY, row, dtype, trial)
 
@@ -57,13 +57,13 @@ def _softmaxes(dtype: DType) -> Iterator[Case]:
     }
     for name, (shape, axis) in layouts.items():
         make = partial(_softmax, dtype, shape, axis, None)
-        yield _case("softmax", dtype, name, trial=make)
+        yield _library_case("softmax", dtype, name, trial=make)
     make = partial(_softmax, dtype, (3, 5), -1, [["?A", "?B"]])
-    yield _case("softmax", dtype, "dynamic", trial=make)
+    yield _library_case("softmax", dtype, "dynamic", trial=make)
     make = partial(_softmax, dtype, (3, 5), -1, None, shift=True)
-    yield _case("softmax", dtype, "shifted", trial=make)
+    yield _library_case("softmax", dtype, "shifted", trial=make)
     if dtype.bits > 8:
-        yield _case("softmax", dtype, "special", trial=partial(_masked_softmax, dtype))
+        yield _library_case("softmax", dtype, "special", trial=partial(_masked_softmax, dtype))
 
 
 def _softmax(
@@ -100,9 +100,9 @@ def _activations(dtype: DType) -> Iterator[Case]:
     for row, function in (("gelu", oracle.gelu), ("silu", oracle.silu)):
         for name, shape in {"rank0": (), "odd": (3, 5, 7), "empty": (0, 3)}.items():
             make = partial(_activation, row, function, dtype, shape, None)
-            yield _case(row, dtype, name, trial=make)
+            yield _library_case(row, dtype, name, trial=make)
         make = partial(_activation, row, function, dtype, (3, 5), [["?A", "?B"]])
-        yield _case(row, dtype, "dynamic", trial=make)
+        yield _library_case(row, dtype, "dynamic", trial=make)
 
 
 def _activation(
@@ -121,7 +121,7 @@ def _activation(
 def _masks(dtype: DType) -> Iterator[Case]:
     for rows, columns in ((4, 4), (2, 5), (1, 1), (0, 3)):
         make = partial(_mask, dtype, rows, columns)
-        yield _case("causal_mask", dtype, f"{rows}x{columns}", trial=make)
+        yield _library_case("causal_mask", dtype, f"{rows}x{columns}", trial=make)
 
 
 def _mask(dtype: DType, rows: int, columns: int) -> Trial:
@@ -131,7 +131,7 @@ def _mask(dtype: DType, rows: int, columns: int) -> Trial:
 
 def _attentions(dtype: DType) -> Iterator[Case]:
     for name in ("plain", "causal", "mask", "scale", "longer-keys", "large"):
-        yield _case("attention", dtype, name, trial=partial(_attention, dtype, name))
+        yield _library_case("attention", dtype, name, trial=partial(_attention, dtype, name))
 
 
 def _attention(dtype: DType, name: str) -> Trial:
@@ -167,7 +167,7 @@ def _layer_norms(dtype: DType) -> Iterator[Case]:
     layouts: dict[str, tuple[Shape, int]] = {"last": ((3, 8), -1), "first": ((6, 4), 0)}
     for name, (shape, axis) in layouts.items():
         make = partial(_layer_norm, dtype, shape, axis)
-        yield _case("layer_norm-form", dtype, name, trial=make)
+        yield _library_case("layer_norm-form", dtype, name, trial=make)
 
 
 def _layer_norm(dtype: DType, shape: Shape, axis: int) -> Trial:

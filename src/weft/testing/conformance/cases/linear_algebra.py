@@ -13,7 +13,7 @@ from weft.testing.conformance.case import Case, Holds, Trial
 from weft.testing.conformance.cases.common import Array, Shape, apply, case, defined, judged
 from weft.testing.conformance.data import sample
 from weft.testing.conformance.oracles import factorisation as oracle
-from weft.testing.conformance.oracles.rounding import part, rounded
+from weft.testing.conformance.oracles.rounding import part_dtype, rounded
 
 Kinds = tuple[tuple[DType, Shape], ...]
 
@@ -85,7 +85,7 @@ def _hermitian(dtype: DType, batch: Shape, n: int, definite: bool) -> Array:
     return rounded(full if dtype.is_complex else full.real, dtype)
 
 
-def _holds(
+def _property_trial(
     row: str,
     x: Array,
     kinds: Kinds,
@@ -116,7 +116,7 @@ def _cholesky(upper: bool, dtype: DType, draw: Draw, dims: Any = None) -> Trial:
     x = draw()
     kinds = ((dtype, x.shape),)
     check = partial(_call, oracle.cholesky, upper)
-    return _holds("cholesky", x, kinds, check, dims, upper=upper)
+    return _property_trial("cholesky", x, kinds, check, dims, upper=upper)
 
 
 def _call(function: Callable[..., str], last: Any, *args: Array) -> str:
@@ -125,8 +125,8 @@ def _call(function: Callable[..., str], last: Any, *args: Array) -> str:
 
 def _eigh(dtype: DType, draw: Draw, dims: Any = None) -> Trial:
     x = draw()
-    kinds = ((part(dtype), x.shape[:-1]), (dtype, x.shape))
-    return _holds("eigh", x, kinds, oracle.eigh, dims)
+    kinds = ((part_dtype(dtype), x.shape[:-1]), (dtype, x.shape))
+    return _property_trial("eigh", x, kinds, oracle.eigh, dims)
 
 
 def _qr(mode: str, dtype: DType, draw: Draw, dims: Any = None) -> Trial:
@@ -134,7 +134,7 @@ def _qr(mode: str, dtype: DType, draw: Draw, dims: Any = None) -> Trial:
     *batch, m, n = x.shape
     inner = min(m, n) if mode == "reduced" else m
     kinds = ((dtype, (*batch, m, inner)), (dtype, (*batch, inner, n)))
-    return _holds("qr", x, kinds, oracle.qr, dims, mode=mode)
+    return _property_trial("qr", x, kinds, oracle.qr, dims, mode=mode)
 
 
 def _svd(full: bool, dtype: DType, draw: Draw, dims: Any = None) -> Trial:
@@ -144,10 +144,10 @@ def _svd(full: bool, dtype: DType, draw: Draw, dims: Any = None) -> Trial:
     rows, columns = (m, n) if full else (k, k)
     kinds = (
         (dtype, (*batch, m, rows)),
-        (part(dtype), (*batch, k)),
+        (part_dtype(dtype), (*batch, k)),
         (dtype, (*batch, columns, n)),
     )
-    return _holds("svd", x, kinds, oracle.svd, dims, full_matrices=full)
+    return _property_trial("svd", x, kinds, oracle.svd, dims, full_matrices=full)
 
 
 def _lu(dtype: DType, draw: Draw, dims: Any = None) -> Trial:
@@ -155,7 +155,7 @@ def _lu(dtype: DType, draw: Draw, dims: Any = None) -> Trial:
     *batch, m, n = x.shape
     k = min(m, n)
     kinds = ((SI32, (*batch, m)), (dtype, (*batch, m, k)), (dtype, (*batch, k, n)))
-    return _holds("lu", x, kinds, oracle.lu, dims)
+    return _property_trial("lu", x, kinds, oracle.lu, dims)
 
 
 def _singular_lu(dtype: DType) -> Trial:
@@ -173,7 +173,7 @@ def _tied_lu(dtype: DType) -> Trial:
             return f"the first pivot is row {permutation[0]}, not the first of equal ones"
         return oracle.lu(x, permutation, *factors)
 
-    return _holds("lu", x, kinds, check)
+    return _property_trial("lu", x, kinds, check)
 
 
 def _make_not_finite(row: str, make: Callable[..., Trial], dtype: DType) -> Trial:
@@ -190,7 +190,7 @@ def _make_not_finite(row: str, make: Callable[..., Trial], dtype: DType) -> Tria
     if not isinstance(sound.expected, Holds):
         return sound
     attrs = {"full_matrices": False} if row == "svd" else {}
-    return _holds(row, x, sound.expected.kinds, check, **attrs)
+    return _property_trial(row, x, sound.expected.kinds, check, **attrs)
 
 
 # -- triangular systems --------------------------------------------------------------------------

@@ -246,8 +246,8 @@ def _special_fills(dtype: DType) -> dict[str, Any]:
 def _pad(dtype: DType, layout: tuple[Shape, ...], fill: Any, dims: Sequence[Dims] | None) -> Trial:
     shape, low, high, interior = layout
     x = sample(dtype, shape, "pad")
-    value = oracle.scalar(fill, dtype)
-    want = oracle.padded(x, low, high, interior, value)
+    value = oracle.scalar_array(fill, dtype)
+    want = oracle.pad_array(x, low, high, interior, value)
     build = apply("pad", [x], dims=dims, low=low, high=high, interior=interior, pad_value=fill)
     return trial(build, [x], exactly(want))
 

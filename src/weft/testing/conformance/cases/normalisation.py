@@ -40,7 +40,7 @@ def cases() -> Iterator[Case]:
             make = partial(_layer_norm, dtype, (3, 16), 1, epsilon)
             yield case("layer_norm", dtype, f"epsilon={epsilon}", trial=make)
         yield case("layer_norm", dtype, "shifted", trial=partial(_make_far_from_zero, dtype))
-        yield case("layer_norm", dtype, "special", trial=partial(_special, dtype))
+        yield case("layer_norm", dtype, "special", trial=partial(_trial_of_special, dtype))
 
 
 def _layer_norm(
@@ -75,7 +75,7 @@ def _make_far_from_zero(dtype: DType) -> Trial:
     return _trial(x, dtype, 1, 1e-5)
 
 
-def _special(dtype: DType) -> Trial:
+def _trial_of_special(dtype: DType) -> Trial:
     """NaN and infinities stay in their rows; a constant row becomes beta."""
     x = sample(dtype, (4, 6), "special", scale=1.0)
     x[0, 2] = np.nan

@@ -61,7 +61,7 @@ def cases() -> Iterator[Case]:
     yield from _searches()
 
 
-def _values(dtype: DType, name: str, shape: Shape) -> Array:
+def _sample_to_order(dtype: DType, name: str, shape: Shape) -> Array:
     if name == "ties":
         return counts(dtype, shape, "ties")
     if name == "special":
@@ -69,25 +69,25 @@ def _values(dtype: DType, name: str, shape: Shape) -> Array:
     return sample(dtype, shape, name)
 
 
-def _dims(name: str, shape: Shape) -> list[list[int | str]] | None:
+def _open_dims(name: str, shape: Shape) -> list[list[int | str]] | None:
     return [list(symbolic(shape, DYNAMIC))] if name == "dynamic" else None
 
 
 def _sort(dtype: DType, name: str, descending: bool) -> Trial:
     shape, axis = LINES[name]
-    x = _values(dtype, name, shape)
+    x = _sample_to_order(dtype, name, shape)
     place = axis % len(shape)
     want = gathered(x, oracle.order(x, place, descending, dtype), place)
-    build = apply("sort", [x], dims=_dims(name, shape), axis=axis, descending=descending)
+    build = apply("sort", [x], dims=_open_dims(name, shape), axis=axis, descending=descending)
     return trial(build, [x], exactly(want))
 
 
 def _argsort(dtype: DType, name: str, descending: bool, index: DType) -> Trial:
     shape, axis = LINES[name]
-    x = _values(dtype, name, shape)
+    x = _sample_to_order(dtype, name, shape)
     want = oracle.order(x, axis % len(shape), descending, dtype).astype(index.numpy)
     build = apply(
-        "argsort", [x], dims=_dims(name, shape), axis=axis, descending=descending,
+        "argsort", [x], dims=_open_dims(name, shape), axis=axis, descending=descending,
         output_dtype=index,
     )  # fmt: skip
     return trial(build, [x], exactly(want))
@@ -95,13 +95,13 @@ def _argsort(dtype: DType, name: str, descending: bool, index: DType) -> Trial:
 
 def _top_k(dtype: DType, name: str, largest: bool, index: DType) -> Trial:
     shape, axis = LINES[name]
-    x = _values(dtype, name, shape)
+    x = _sample_to_order(dtype, name, shape)
     place = axis % len(shape)
     k = (shape[place] + 1) // 2
     order = np.moveaxis(oracle.order(x, place, largest, dtype), place, -1)[..., :k]
     chosen = np.moveaxis(order, -1, place)
     build = apply(
-        "top_k", [x], dims=_dims(name, shape), k=k, axis=axis, largest=largest,
+        "top_k", [x], dims=_open_dims(name, shape), k=k, axis=axis, largest=largest,
         indices_dtype=index,
     )  # fmt: skip
     values, positions = gathered(x, chosen, place), chosen.astype(index.numpy)

@@ -50,19 +50,19 @@ PAIR = TupleType((tensor("f32", [2, 3]), tensor("si32", [4])))
 NESTED = TupleType((tensor("f32", [2]), TupleType((tensor("si32"), tensor("i1", [3])))))
 
 
-def _pair() -> list[Array]:
+def _sample_pair() -> list[Array]:
     return [sample(F32, (2, 3), "pair"), sample(SI32, (4,), "pair")]
 
 
-def _elements() -> Trial:
-    x, y = _pair()
+def _elements_trial() -> Trial:
+    x, y = _sample_pair()
     build = _tuple_program(PAIR, lambda b, p: [b.neg(p[1]), b.transpose(p[0], [1, 0])])
     return trial(build, [x, y], exactly(wrapped(-whole(y), SI32)), exactly(x.T.copy()))
 
 
 def _whole_tuple() -> Trial:
     """A tuple parameter that is returned as it is comes out flattened."""
-    x, y = _pair()
+    x, y = _sample_pair()
     return trial(_tuple_program(PAIR, lambda b, p: [p]), [x, y], exactly(x), exactly(y))
 
 
@@ -91,7 +91,7 @@ def _tuple_and_element() -> Trial:
 
 def _tuple_through_cond() -> Trial:
     """A region may take a tuple."""
-    x, y = _pair()
+    x, y = _sample_pair()
 
     def body(b: Builder, p: Value) -> list[Value]:
         yes = b.constant(True, "i1")
@@ -296,7 +296,7 @@ def _unknown_call(dtype: DType) -> Trial:
 
 
 _PROGRAMS: dict[str, Callable[[], Trial]] = {
-    "tuple/elements": _elements,
+    "tuple/elements": _elements_trial,
     "tuple/whole": _whole_tuple,
     "tuple/nested": _nested_tuple,
     "tuple/and-element": _tuple_and_element,

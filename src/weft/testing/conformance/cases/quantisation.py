@@ -47,18 +47,18 @@ def cases() -> Iterator[Case]:
     yield from _requantizes()
 
 
-def _dims(name: str, parameters: int) -> list[Dims] | None:
+def _open_dims(name: str, parameters: int) -> list[Dims] | None:
     """Symbols for the tensor and its parameters, in the dynamic case."""
     if name != "dynamic":
         return None
     return [["?A", "?B"], *(["?B"] for _ in range(parameters))]
 
 
-def _place(shape: Shape, axis: int | None) -> int | None:
+def _count_axis_from_start(shape: Shape, axis: int | None) -> int | None:
     return None if axis is None else axis % len(shape)
 
 
-def _scale(dtype: DType, shape: Shape, axis: int | None, key: str) -> Array:
+def _draw_scale(dtype: DType, shape: Shape, axis: int | None, key: str) -> Array:
     extent = () if axis is None else (shape[axis],)
     return nearest(source(dtype, extent, key).choice([0.25, 0.3, 1.0, 1.7], extent), dtype)
 
@@ -104,9 +104,9 @@ def _quantizes() -> Iterator[Case]:
 
 def _quantize(dtype: DType, output: DType, name: str, zero: bool) -> Trial:
     shape, axis = LAYOUTS[name]
-    place = _place(shape, axis)
+    place = _count_axis_from_start(shape, axis)
     x = sample(dtype, shape, "quantize", scale=20.0)
-    scale = _scale(dtype, shape, place, "quantize")
+    scale = _draw_scale(dtype, shape, place, "quantize")
     zeros = _zero(output, shape, place, "quantize") if zero else None
     return _quantize_trial(x, scale, zeros, output, axis, name)
 
@@ -138,12 +138,12 @@ def _quantize_halves(dtype: DType, output: DType) -> Trial:
 def _quantize_trial(
     x: Array, scale: Array, zero: Array | None, output: DType, axis: int | None, name: str
 ) -> Trial:
-    place = _place(x.shape, axis)
+    place = _count_axis_from_start(x.shape, axis)
     offset = None if zero is None else oracle.along(zero, x.ndim, place)
     ratio = oracle.quotient(x, oracle.along(scale, x.ndim, place))
     want = oracle.quantised(ratio, offset, output)
     inputs = [x, scale] if zero is None else [x, scale, zero]
-    dims = _dims(name, len(inputs) - 1)
+    dims = _open_dims(name, len(inputs) - 1)
     build = apply("quantize", inputs, dims=dims, output_dtype=output, axis=axis)
     return trial(build, inputs, exactly(want))
 
@@ -179,14 +179,14 @@ def _dequantize(
     extreme: bool = False,
 ) -> Trial:
     shape, axis = LAYOUTS[name]
-    place = _place(shape, axis)
+    place = _count_axis_from_start(shape, axis)
     result = output or scale_dtype
     # An fp8 result holds a few hundred at most.
     most = int(min(dtype.highest, 60 if result.bits == 8 else 1000))
     small = result.bits == 8 or (dtype.bits > 16 and result.bits == 16)
     drawn = counts(dtype, shape, most=most) if small else sample(dtype, shape, "dequantize")
     q = edges(dtype) if extreme else drawn
-    scale = _scale(scale_dtype, q.shape, place, "dequantize")
+    scale = _draw_scale(scale_dtype, q.shape, place, "dequantize")
     zeros = _zero(dtype, q.shape, place, "dequantize", most) if zero else None
     if extreme:
         zeros = np.asarray(LARGEST.get(dtype, dtype.highest)).astype(dtype.numpy)
@@ -194,7 +194,7 @@ def _dequantize(
     offset = None if zeros is None else oracle.along(zeros, q.ndim, place)
     real = oracle.restored(q, oracle.along(scale.astype(work), q.ndim, place), offset)
     inputs = [q, scale] if zeros is None else [q, scale, zeros]
-    dims = _dims(name, len(inputs) - 1)
+    dims = _open_dims(name, len(inputs) - 1)
     build = apply("dequantize", inputs, dims=dims, axis=axis, output_dtype=output)
     want = Wanted(real.astype(np.float64), result, CORRECTLY_ROUNDED)
     return trial(build, inputs, want)
@@ -222,12 +222,15 @@ def _requantize(
     dtype: DType, output: DType, scale_dtype: DType, name: str, only: str | None = None
 ) -> Trial:
     shape, axis = LAYOUTS[name]
-    place = _place(shape, axis)
+    place = _count_axis_from_start(shape, axis)
     inner = None if only == "out" else place
     outer = None if only == "in" else place
     q = sample(dtype, shape, "requantize")
-    in_scale, in_zero = _scale(scale_dtype, shape, inner, "in"), _zero(dtype, shape, inner, "in")
-    out_scale = _scale(scale_dtype, shape, outer, "out")
+    in_scale, in_zero = (
+        _draw_scale(scale_dtype, shape, inner, "in"),
+        _zero(dtype, shape, inner, "in"),
+    )
+    out_scale = _draw_scale(scale_dtype, shape, outer, "out")
     out_zero = _zero(output, shape, outer, "out")
     work = oracle.work_dtype(scale_dtype)
     steps, zero, step, offset = (
@@ -238,6 +241,6 @@ def _requantize(
         ratio = oracle.restored(q, steps, zero) / step
     want = oracle.quantised(ratio, offset, output)
     inputs = [q, in_scale, in_zero, out_scale, out_zero]
-    dims = _dims(name, 4)
+    dims = _open_dims(name, 4)
     build = apply("requantize", inputs, dims=dims, output_dtype=output, axis=axis)
     return trial(build, inputs, exactly(want))

@@ -49,9 +49,9 @@ def cases() -> Iterator[Case]:
     for row in ROWS:
         for dtype in defined(row):
             for name, shape in SHAPES.items():
-                yield case(row, dtype, name, trial=partial(_make_shaped, row, dtype, shape, 7))
+                yield case(row, dtype, name, trial=partial(_random_trial, row, dtype, shape, 7))
             for seed in SEEDS:
-                make = partial(_make_shaped, row, dtype, (11,), seed)
+                make = partial(_random_trial, row, dtype, (11,), seed)
                 yield case(row, dtype, f"seed={seed}", trial=make)
             yield case(row, dtype, "dynamic", trial=partial(_dynamic, row, dtype))
             yield case(row, dtype, "streams", trial=partial(_streams, row, dtype))
@@ -95,7 +95,7 @@ def wanted(
     return Wanted(exact, dtype, Ulps(4.0 + room, zeros=False))
 
 
-def _make_shaped(row: str, dtype: DType, shape: Shape, seed: int) -> Trial:
+def _random_trial(row: str, dtype: DType, shape: Shape, seed: int) -> Trial:
     build = apply(row, [], shape=list(shape), dtype=dtype)
     return trial(build, [], wanted(row, shape, dtype, seed), seed=seed)
 
@@ -143,14 +143,14 @@ def _make_scanned(row: str, dtype: DType) -> Trial:
     return trial(program([x], body), [x], Wanted(exact, dtype, rule), seed=8)
 
 
-def _words(seed: int, offset: int) -> Array:
+def _state_words(seed: int, offset: int) -> Array:
     return np.array([seed, offset], np.uint64).view(np.int64)
 
 
 def _of_state(
     row: str, dtype: DType, shape: Shape, seed: int, offset: int, dims: Dims | None = None
 ) -> Trial:
-    state, x = _words(seed, offset), sample(I1, shape, row)
+    state, x = _state_words(seed, offset), sample(I1, shape, row)
 
     def body(b: Builder, words: Value, _: Value) -> Value:
         return b.emit(row, words, shape=dims or shape, dtype=dtype)
@@ -162,7 +162,7 @@ def _of_state(
 def _of_states(row: str, dtype: DType, lead: Shape) -> Trial:
     """An array of states: each makes the numbers that it makes alone."""
     pairs = [(seed, offset) for seed in SEEDS for offset in OFFSETS][: math.prod(lead)]
-    states = np.stack([_words(*pair) for pair in pairs]).reshape(*lead, 2)
+    states = np.stack([_state_words(*pair) for pair in pairs]).reshape(*lead, 2)
 
     def body(b: Builder, words: Value) -> Value:
         return b.emit(row, words, shape=[7], dtype=dtype)
@@ -178,7 +178,7 @@ def _of_states(row: str, dtype: DType, lead: Shape) -> Trial:
 
 def _state(seed: int, stream: int | None = None) -> Trial:
     build = apply("rng_state", [], stream=stream)
-    return trial(build, [], exactly(_words(seed, stream or 0)), seed=seed)
+    return trial(build, [], exactly(_state_words(seed, stream or 0)), seed=seed)
 
 
 def _scanned_state() -> Trial:
@@ -188,5 +188,5 @@ def _scanned_state() -> Trial:
     def body(b: Builder, steps: Value) -> Value:
         return b.scan(lambda inner, _: inner.emit("rng_state"), [], [steps])
 
-    want = np.stack([_words(8, step << 32) for step in range(3)])
+    want = np.stack([_state_words(8, step << 32) for step in range(3)])
     return trial(program([x], body, dims=[["?T"]]), [x], exactly(want), seed=8)

@@ -102,13 +102,13 @@ def cases() -> Iterator[Case]:
             for name, layout in LAYOUTS.items():
                 yield case(row, dtype, name, trial=partial(_make_reduction, row, dtype, layout))
             if not dtype.is_complex and dtype is not I1:
-                yield case(row, dtype, "special", trial=partial(_special, row, dtype))
+                yield case(row, dtype, "special", trial=partial(_special_trial, row, dtype))
             yield from _accumulators(row, dtype)
     for accum in (SI8, UI8, SI32, SI64):
         for out in (None, accum):
             make = partial(_make_exact_total, "reduce_sum", I1, accum, out)
             yield _make_count("reduce_sum", accum, out, make)
-    yield from _positions()
+    yield from _position_cases()
 
 
 def _make_count(row: str, accum: DType, out: DType | None, make: Any) -> Case:
@@ -120,7 +120,9 @@ def _make_count(row: str, accum: DType, out: DType | None, make: Any) -> Case:
 # -- trials --------------------------------------------------------------------------------------
 
 
-def _attributes(row: str, layout: Layout, accum: DType | None, out: DType | None) -> dict[str, Any]:
+def _reduce_attributes(
+    row: str, layout: Layout, accum: DType | None, out: DType | None
+) -> dict[str, Any]:
     attrs: dict[str, Any] = {"axes": layout.axes, "keepdims": layout.keepdims}
     if row not in ("reduce_any", "reduce_all"):
         attrs |= {"accum_dtype": accum, "out_dtype": out}
@@ -130,7 +132,7 @@ def _attributes(row: str, layout: Layout, accum: DType | None, out: DType | None
 def _make_reduction(row: str, dtype: DType, layout: Layout) -> Trial:
     around_one = row == "reduce_prod" and not dtype.is_integer
     x = (near_one if around_one else sample)(dtype, layout.shape, row)
-    build = apply(row, [x], dims=layout.dims, **_attributes(row, layout, None, None))
+    build = apply(row, [x], dims=layout.dims, **_reduce_attributes(row, layout, None, None))
     return trial(build, [x], _compute_wanted(row, x, layout, None, None))
 
 
@@ -153,14 +155,14 @@ def _compute_wanted(
     return Wanted(exact, result, PerTensor(work, error))
 
 
-def _special(row: str, dtype: DType) -> Trial:
+def _special_trial(row: str, dtype: DType) -> Trial:
     """Pairs of special values: one addition each, so that the rounding of a single one counts."""
     x = np.stack(pairs(edges(dtype), special(dtype)), axis=1)
     layout = Layout(x.shape, (1,))
     wanted = _compute_wanted(row, x, layout, None, None)
     if isinstance(wanted.rule, PerTensor):
         wanted = Wanted(wanted.exact, dtype, Ulps(0.501, zeros=False))
-    return trial(apply(row, [x], **_attributes(row, layout, None, None)), [x], wanted)
+    return trial(apply(row, [x], **_reduce_attributes(row, layout, None, None)), [x], wanted)
 
 
 # -- accumulators and outputs --------------------------------------------------------------------
@@ -197,7 +199,7 @@ def _make_exact_total(row: str, dtype: DType, accum: DType | None, out: DType | 
         work = wanted.rule.accum
         held = rounded(wanted.exact, work)
         wanted = exactly(convert(held, work, out or dtype), zeros=False)
-    return trial(apply(row, [x], **_attributes(row, layout, accum, out)), [x], wanted)
+    return trial(apply(row, [x], **_reduce_attributes(row, layout, accum, out)), [x], wanted)
 
 
 def _fine(dtype: DType) -> Trial:
@@ -206,14 +208,14 @@ def _fine(dtype: DType) -> Trial:
     values = top.get(dtype.name, [2.0**12, 2.0**-13] if dtype is F16 else [2.0**25, 1.0])
     x = nearest(np.array([values, values[::-1]]), dtype)
     layout = Layout(x.shape, (1,))
-    build = apply("reduce_sum", [x], **_attributes("reduce_sum", layout, F64, F64))
+    build = apply("reduce_sum", [x], **_reduce_attributes("reduce_sum", layout, F64, F64))
     return trial(build, [x], exactly(np.full(2, float(np.sum(values)))))
 
 
 # -- positions -----------------------------------------------------------------------------------
 
 
-def _positions() -> Iterator[Case]:
+def _position_cases() -> Iterator[Case]:
     layouts = {
         "line": Layout((9,), (0,)),
         "last": Layout(ODD, (2,)),
@@ -227,16 +229,20 @@ def _positions() -> Iterator[Case]:
         for dtype in defined(row):
             for index in (SI32, SI64):
                 for name, layout in layouts.items():
-                    make = partial(_position, row, kind, dtype, index, layout, ties=False)
+                    make = partial(_position_trial, row, kind, dtype, index, layout, ties=False)
                     yield case(row, dtype, index, name, trial=make)
-                make = partial(_position, row, kind, dtype, index, layouts["large"], ties=True)
+                make = partial(
+                    _position_trial, row, kind, dtype, index, layouts["large"], ties=True
+                )
                 yield case(row, dtype, index, "ties", trial=make)
                 if dtype.is_float:
                     make = partial(_special_position, row, kind, dtype, index)
                     yield case(row, dtype, index, "special", trial=make)
 
 
-def _position(row: str, kind: str, dtype: DType, index: DType, layout: Layout, ties: bool) -> Trial:
+def _position_trial(
+    row: str, kind: str, dtype: DType, index: DType, layout: Layout, ties: bool
+) -> Trial:
     x = counts(dtype, layout.shape, row) if ties else sample(dtype, layout.shape, row)
     return _position_of(row, kind, x, index, layout)
 
@@ -252,7 +258,7 @@ def _special_position(row: str, kind: str, dtype: DType, index: DType) -> Trial:
 
 def _position_of(row: str, kind: str, x: Array, index: DType, layout: Layout) -> Trial:
     (axis,) = layout.axes
-    found = oracle.position(kind, x, layout.normal[0], as_dtype(x.dtype))
+    found = oracle.extreme_position(kind, x, layout.normal[0], as_dtype(x.dtype))
     build = apply(
         row, [x], dims=layout.dims, axis=axis, keepdims=layout.keepdims, output_dtype=index
     )

@@ -45,14 +45,18 @@ def cases(others: Iterable[Case]) -> Iterator[Case]:
     for code, lines in LINES.items():
         for line in lines:
             name, _, rest = line.partition(": ") if ": " in line else line.partition(":")
-            yield _case(code, None, name, trial=partial(_text, code, _one_line(rest)))
+            yield _rejection_case(
+                code, None, name, trial=partial(_text_trial, code, _one_line(rest))
+            )
     for code, programs in PROGRAMS.items():
         for name, text in programs.items():
-            yield _case(code, None, name, trial=partial(_text, code, text))
-    yield from _data()
+            yield _rejection_case(code, None, name, trial=partial(_text_trial, code, text))
+    yield from _data_rejections()
 
 
-def _case(code: str, dtype: DType | None, *parts: object, trial: Callable[[], Trial]) -> Case:
+def _rejection_case(
+    code: str, dtype: DType | None, *parts: object, trial: Callable[[], Trial]
+) -> Case:
     name = "/".join(str(p) for p in ("reject", code, *parts, dtype) if p is not None)
     return Case(name, FAMILY, code, dtype, trial)
 
@@ -64,7 +68,7 @@ def _one_line(line: str) -> str:
     """The program of `types => instruction : type`."""
     types, _, rest = line.partition("=> ")
     instruction, _, output = rest.rpartition(" : ")
-    kinds = _split(types)
+    kinds = _split_types(types)
     parameters = ", ".join(f"%{i}: {kind}" for i, kind in enumerate(kinds))
     target = "" if instruction.startswith("%") else f"%{len(kinds)} = "
     return (
@@ -73,7 +77,7 @@ def _one_line(line: str) -> str:
     )
 
 
-def _split(types: str) -> list[str]:
+def _split_types(types: str) -> list[str]:
     """The types of a list; commas inside brackets do not part them."""
     found, depth = [""], 0
     for letter in types.strip():
@@ -86,7 +90,7 @@ def _split(types: str) -> list[str]:
     return [kind.strip() for kind in found if kind.strip()]
 
 
-def _text(code: str, text: str) -> Trial:
+def _text_trial(code: str, text: str) -> Trial:
     return Trial(partial(loads, text), (), Rejected(code))
 
 
@@ -116,12 +120,12 @@ def _cases_of_other_dtypes(first: dict[str, Case]) -> Iterator[Case]:
         for dtype in ALL:
             if dtype not in allowed:
                 make = partial(_exchange_dtype, first[row], dtype)
-                yield _case(code, None, row, dtype, trial=make)
+                yield _rejection_case(code, None, row, dtype, trial=make)
         for name, others in _other_tables(row, allowed):
             for dtype in ALL:
                 if dtype not in others:
                     make = partial(_exchanged_at, first[row], name, dtype)
-                    yield _case(code, None, row, f"{name}={dtype}", trial=make)
+                    yield _rejection_case(code, None, row, f"{name}={dtype}", trial=make)
 
 
 def _other_tables(row: str, allowed: frozenset[DType]) -> Iterator[tuple[str, frozenset[DType]]]:
@@ -132,7 +136,7 @@ def _other_tables(row: str, allowed: frozenset[DType]) -> Iterator[tuple[str, fr
             yield name, dtypes
 
 
-def _program(base: Case) -> Program:
+def _base_program(base: Case) -> Program:
     return base.trial().program()
 
 
@@ -143,7 +147,7 @@ def _exchange_dtype(base: Case, dtype: DType) -> Trial:
         def swap(found: DType) -> DType:
             return dtype if found is base.dtype else found
 
-        return _with_dtypes(_program(base), swap)
+        return _with_dtypes(_base_program(base), swap)
 
     return Trial(build, (), Rejected("DTypeNotSupported"))
 
@@ -180,7 +184,7 @@ def _exchanged_at(base: Case, name: str, dtype: DType) -> Trial:
     """The program with another dtype for one operand or attribute."""
 
     def build() -> Program:
-        program = _program(base)
+        program = _base_program(base)
         (instruction,) = program.main.body
         if name in instruction.op.all_attributes():
             op = dataclasses.replace(instruction.op, **{name: dtype})
@@ -207,10 +211,10 @@ def _make_rejected(
     return Trial(apply(row, inputs, dims=dims, **attrs), tuple(inputs), Rejected(code))
 
 
-def _data() -> Iterator[Case]:
+def _data_rejections() -> Iterator[Case]:
     yield from _arithmetic()
     yield from _indices()
-    yield from _sizes()
+    yield from _size_rejections()
     for dtype in defined("cholesky"):
         for upper in (False, True):
             for name, matrix in _indefinite(dtype).items():
@@ -218,7 +222,7 @@ def _data() -> Iterator[Case]:
                     _make_rejected, "NotPositiveDefinite", "cholesky", [matrix], upper=upper
                 )
                 side = "upper" if upper else "lower"
-                yield _case("NotPositiveDefinite", dtype, side, name, trial=make)
+                yield _rejection_case("NotPositiveDefinite", dtype, side, name, trial=make)
 
 
 def _arithmetic() -> Iterator[Case]:
@@ -228,7 +232,7 @@ def _arithmetic() -> Iterator[Case]:
             y = np.array([[1, 1, 1], [1, 0, 1]]).astype(dtype.numpy)
             for name, pair in {"one": [x, y], "rank0": [x[0, 0, ...], y[1, 1, ...]]}.items():
                 make = partial(_make_rejected, "IntegerDivideByZero", row, pair)
-                yield _case("IntegerDivideByZero", dtype, row, name, trial=make)
+                yield _rejection_case("IntegerDivideByZero", dtype, row, name, trial=make)
     for row, code in (
         ("pow", "InvalidExponent"),
         ("shift_left", "InvalidShift"),
@@ -239,7 +243,7 @@ def _arithmetic() -> Iterator[Case]:
             for amount in (-1, int(dtype.lowest)):
                 y = np.array([1, 0, amount], object).astype(np.int64).astype(dtype.numpy)
                 make = partial(_make_rejected, code, row, [x, y])
-                yield _case(code, dtype, row, f"amount={amount}", trial=make)
+                yield _rejection_case(code, dtype, row, f"amount={amount}", trial=make)
 
 
 def _indices() -> Iterator[Case]:
@@ -251,9 +255,9 @@ def _indices() -> Iterator[Case]:
                 at = np.array([[0, 1, bad]], index.numpy)
                 update = np.ones((1, 3), dtype.numpy)
                 make = partial(_make_rejected, gather, "take", [x, at])
-                yield _case(gather, dtype, "take", index, name, trial=make)
+                yield _rejection_case(gather, dtype, "take", index, name, trial=make)
                 make = partial(_make_rejected, gather, "gather", [x, at], axis=0)
-                yield _case(gather, dtype, "gather", index, name, trial=make)
+                yield _rejection_case(gather, dtype, "gather", index, name, trial=make)
                 for kind in ("add", "max", "min", "replace"):
                     make = partial(
                         _make_rejected,
@@ -263,24 +267,26 @@ def _indices() -> Iterator[Case]:
                         axis=0,
                         reduce=kind,
                     )
-                    yield _case(scatter, dtype, "scatter_reduce", kind, index, name, trial=make)
+                    yield _rejection_case(
+                        scatter, dtype, "scatter_reduce", kind, index, name, trial=make
+                    )
                 rows = np.array([[0], [bad]], index.numpy)
                 make = partial(
                     _make_rejected, scatter, "scatter_add", [x, rows, np.ones((2, 3), dtype.numpy)],
                     update_window_dims=[1], inserted_window_dims=[0],
                     scatter_dims_to_operand_dims=[0], index_vector_dim=1,
                 )  # fmt: skip
-                yield _case(scatter, dtype, "scatter_add", index, name, trial=make)
+                yield _rejection_case(scatter, dtype, "scatter_add", index, name, trial=make)
                 ids = np.array([0, 1, bad, 2], index.numpy)
                 for row in ("segment_sum", "segment_max"):
                     make = partial(
                         _make_rejected, scatter, row, [x, ids], num_segments=4, accum_dtype=None,
                         indices_are_sorted=False, unique=False,
                     )  # fmt: skip
-                    yield _case(scatter, dtype, row, index, name, trial=make)
+                    yield _rejection_case(scatter, dtype, row, index, name, trial=make)
 
 
-def _sizes() -> Iterator[Case]:
+def _size_rejections() -> Iterator[Case]:
     """Sizes that only the inputs tell."""
     x = np.zeros((0, 3), np.float32)
     dims: list[Dims] = [["?B", 3]]
@@ -295,22 +301,22 @@ def _sizes() -> Iterator[Case]:
             keepdims=False,
             output_dtype=SI64,
         )
-        yield _case("EmptyReduction", None, row, "dynamic", trial=make)
+        yield _rejection_case("EmptyReduction", None, row, "dynamic", trial=make)
     code = "InvalidAttributeValue"
     y = np.zeros((2, 3), np.float32)
     attrs = {"k": 3, "axis": 0, "largest": True, "indices_dtype": SI32}
     make = partial(_make_rejected, code, "top_k", [y], dims, **attrs)
-    yield _case(code, None, "k-larger", "dynamic", trial=make)
+    yield _rejection_case(code, None, "k-larger", "dynamic", trial=make)
     make = partial(_make_rejected, code, "slice", [y], dims, starts=[1, 0], sizes=[2, 3])
-    yield _case(code, None, "slice-outside", "dynamic", trial=make)
+    yield _rejection_case(code, None, "slice-outside", "dynamic", trial=make)
     start = np.zeros(2, np.int32)
     make = partial(_make_rejected, code, "dynamic_slice", [y, start], [*dims, [2]], sizes=[3, 3])
-    yield _case(code, None, "dynamic-slice-larger", "dynamic", trial=make)
+    yield _rejection_case(code, None, "dynamic-slice-larger", "dynamic", trial=make)
     make = partial(_make_rejected, "ShapeMismatch", "reshape", [y], dims, new_shape=[-1, 4])
-    yield _case("ShapeMismatch", None, "reshape", "dynamic", trial=make)
+    yield _rejection_case("ShapeMismatch", None, "reshape", "dynamic", trial=make)
     pair = [np.zeros(2, np.float32), np.zeros(3, np.float32)]
     make = partial(_make_rejected, "DynamicDimensionMismatch", "add", pair, [["?B"], ["?B"]])
-    yield _case("DynamicDimensionMismatch", None, "inputs", "dynamic", trial=make)
+    yield _rejection_case("DynamicDimensionMismatch", None, "inputs", "dynamic", trial=make)
 
 
 def _indefinite(dtype: DType) -> dict[str, Array]:

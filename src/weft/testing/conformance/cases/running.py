@@ -54,7 +54,7 @@ def cases() -> Iterator[Case]:
             make = partial(_make_running, row, dtype, ODD, 1, False, dynamic=True)
             yield case(row, dtype, "dynamic", trial=make)
             if dtype.is_float and kind in ("max", "min"):
-                yield case(row, dtype, "special", trial=partial(_special, row, dtype))
+                yield case(row, dtype, "special", trial=partial(_special_trial, row, dtype))
     yield from _segments()
 
 
@@ -68,7 +68,7 @@ def _make_running(
     return trial(apply(row, [x], dims=dims, axis=axis, reverse=reverse), [x], wanted)
 
 
-def _special(row: str, dtype: DType) -> Trial:
+def _special_trial(row: str, dtype: DType) -> Trial:
     x = np.array(source(row, dtype).choice(special(dtype), (20, 9)), dtype.numpy)
     wanted = _compute_wanted(row, x, 1, False, dtype)
     return trial(apply(row, [x], axis=1, reverse=False), [x], wanted)

@@ -24,7 +24,7 @@ from weft.testing.conformance.cases.common import (
 )
 from weft.testing.conformance.data import edges, pairs, sample, source, special
 from weft.testing.conformance.oracles.functions import sign_bits
-from weft.testing.conformance.oracles.rounding import PART, part, whole, wide
+from weft.testing.conformance.oracles.rounding import PART, part_dtype, whole, wide
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "less": lambda x, y: x < y,
@@ -43,32 +43,32 @@ def cases() -> Iterator[Case]:
     makers: dict[str, Callable[..., Trial]] = {
         "select": _select,
         "clamp": _clamp,
-        "stop_gradient": _same,
-        "real": _part,
-        "imag": _part,
-        "conj": _part,
+        "stop_gradient": _copy_trial,
+        "real": _part_trial,
+        "imag": _part_trial,
+        "conj": _part_trial,
         "complex": _complex,
     }
     for name, make in makers.items():
         for dtype in defined(name):
             for shape_class, shape in SHAPES.items():
-                x = partial(_make_shaped, name, dtype, shape)
+                x = partial(_draw_three, name, dtype, shape)
                 yield case(name, dtype, shape_class, trial=partial(make, name, dtype, x))
-            odd = partial(_make_shaped, name, dtype, ODD)
+            odd = partial(_draw_three, name, dtype, ODD)
             yield case(name, dtype, "dynamic", trial=partial(make, name, dtype, odd, dynamic=True))
-            values = partial(_special, name, dtype)
+            values = partial(_draw_special, name, dtype)
             yield case(name, dtype, "special", trial=partial(make, name, dtype, values))
 
 
 Draw = Callable[[], tuple[Array, Array, Array]]
 
 
-def _make_shaped(name: str, dtype: DType, shape: Shape) -> tuple[Array, Array, Array]:
+def _draw_three(name: str, dtype: DType, shape: Shape) -> tuple[Array, Array, Array]:
     x, y, z = (sample(dtype, shape, name, i) for i in range(3))
     return x, y, z
 
 
-def _special(name: str, dtype: DType) -> tuple[Array, Array, Array]:
+def _draw_special(name: str, dtype: DType) -> tuple[Array, Array, Array]:
     values = special(dtype)
     x, y = pairs(values, values)
     return x, y, source(name, dtype).permutation(x)
@@ -136,7 +136,7 @@ def _clamp(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Trial:
     return trial(apply(name, inputs, dims=_dims_of(inputs, dynamic)), inputs, want)
 
 
-def _same(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Trial:
+def _copy_trial(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Trial:
     x = draw()[0]
     return trial(apply(name, [x], dims=_dims_of([x], dynamic)), [x], exactly(x.copy()))
 
@@ -144,9 +144,9 @@ def _same(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Trial:
 # -- complex parts -------------------------------------------------------------------------------
 
 
-def _part(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Trial:
+def _part_trial(name: str, dtype: DType, draw: Draw, dynamic: bool = False) -> Trial:
     x = draw()[0]
-    parts = x.reshape(-1).view(part(dtype).numpy).reshape(-1, 2).copy()
+    parts = x.reshape(-1).view(part_dtype(dtype).numpy).reshape(-1, 2).copy()
     if name == "conj":
         parts[:, 1] = np.where(sign_bits(parts[:, 1].copy()), 1, -1) * np.abs(parts[:, 1])
         want = parts.view(dtype.numpy)

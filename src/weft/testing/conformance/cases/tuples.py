@@ -20,12 +20,12 @@ def cases() -> Iterator[Case]:
     """Every dtype, one to three elements, dynamic dims, and a branch that hands a tuple on."""
     for dtype in defined("make_tuple"):
         for name, shapes in SHAPES.items():
-            yield case("make_tuple", dtype, name, trial=partial(_whole, dtype, shapes))
+            yield case("make_tuple", dtype, name, trial=partial(_make_tuple_trial, dtype, shapes))
         yield case("make_tuple", dtype, "dynamic", trial=partial(_make_swapped, dtype))
         yield case("make_tuple", dtype, "cond", trial=partial(_through_cond, dtype))
 
 
-def _whole(dtype: DType, shapes: tuple[tuple[int, ...], ...]) -> Trial:
+def _make_tuple_trial(dtype: DType, shapes: tuple[tuple[int, ...], ...]) -> Trial:
     inputs = [sample(dtype, shape, position) for position, shape in enumerate(shapes)]
     build = program(inputs, lambda b, *values: b.emit("make_tuple", *values))
     return trial(build, inputs, *map(exactly, inputs))

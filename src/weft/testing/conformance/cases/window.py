@@ -14,7 +14,7 @@ from weft.testing.conformance.cases.common import Array, Dims, Shape, apply, cas
 from weft.testing.conformance.data import filling, sample, unusual
 from weft.testing.conformance.oracles import reduction
 from weft.testing.conformance.oracles.casts import convert
-from weft.testing.conformance.oracles.movement import scalar
+from weft.testing.conformance.oracles.movement import scalar_array
 from weft.testing.conformance.oracles.window import Axis, covered, patches
 from weft.testing.conformance.tolerance import PerTensor
 
@@ -51,17 +51,17 @@ def cases() -> Iterator[Case]:
     """Both window ops on every layout and dtype."""
     for dtype in defined("extract_patches"):
         for name, (shape, axes, dims) in PATCHES.items():
-            make = partial(_patches, dtype, shape, axes, dims)
+            make = partial(_patches_trial, dtype, shape, axes, dims)
             yield case("extract_patches", dtype, name, trial=make)
-        make = partial(_patches, dtype, (2, 5, 2), [Axis(2, 1, 1, 1, 0)], None, draw=unusual)
+        make = partial(_patches_trial, dtype, (2, 5, 2), [Axis(2, 1, 1, 1, 0)], None, draw=unusual)
         yield case("extract_patches", dtype, "special", trial=make)
     for dtype in defined("reduce_window"):
         for kind, dtypes in KINDS.items():
             if dtype in dtypes:
-                yield from _windows(dtype, kind)
+                yield from _window_cases(dtype, kind)
 
 
-def _patches(
+def _patches_trial(
     dtype: DType,
     shape: Shape,
     axes: list[Axis],
@@ -74,24 +74,24 @@ def _patches(
         strides=[a.stride for a in axes], dilation=[a.dilation for a in axes],
         padding=[(a.low, a.high) for a in axes], pad_value=fill,
     )  # fmt: skip
-    return trial(build, [x], exactly(patches(x, axes, scalar(fill, dtype))))
+    return trial(build, [x], exactly(patches(x, axes, scalar_array(fill, dtype))))
 
 
-def _windows(dtype: DType, kind: str) -> Iterator[Case]:
+def _window_cases(dtype: DType, kind: str) -> Iterator[Case]:
     named = partial(case, "reduce_window", dtype, kind)
     for name, (shape, axes, dims) in WINDOWS.items():
-        yield named(name, trial=partial(_window, dtype, kind, shape, axes, dims))
+        yield named(name, trial=partial(_window_trial, dtype, kind, shape, axes, dims))
     if dtype.is_float and kind != "sum":
-        make = partial(_window, dtype, kind, (40,), [Axis(2, 2)], None, draw=unusual)
+        make = partial(_window_trial, dtype, kind, (40,), [Axis(2, 2)], None, draw=unusual)
         yield named("special", trial=make)
     if kind == "sum":
         for accum in (d for d in ALL if d.kind is dtype.kind and d.bits >= dtype.bits):
             if accum is dtype or accum.bits > dtype.bits:
-                make = partial(_window, dtype, kind, (6, 5), [Axis(2), Axis(3)], None, accum)
+                make = partial(_window_trial, dtype, kind, (6, 5), [Axis(2), Axis(3)], None, accum)
                 yield named(f"accum={accum}", trial=make)
 
 
-def _window(
+def _window_trial(
     dtype: DType,
     kind: str,
     shape: Shape,
@@ -107,10 +107,10 @@ def _window(
         base_dilation=[a.base for a in axes], window_dilation=[a.dilation for a in axes],
         reduce=kind, accum_dtype=accum,
     )  # fmt: skip
-    return trial(build, [x], _compute_wanted(x, kind, axes, accum, dtype))
+    return trial(build, [x], _windows_wanted(x, kind, axes, accum, dtype))
 
 
-def _compute_wanted(
+def _windows_wanted(
     x: Array, kind: str, axes: list[Axis], accum: DType | None, dtype: DType
 ) -> Wanted:
     """Each window as a line of elements; where there is none, the identity stands."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.testing.conformance.oracles.normalisation import Step, added, matmul, unrounded
+from weft.testing.conformance.oracles.normalisation import Step, added, multiply_matrices, unrounded
 
 Array = NDArray[Any]
 
@@ -36,7 +36,7 @@ def scores(rules: Rules, q: Array, k: Array) -> Array:
     """q k^T scale + mask, for [B, H, S, D]."""
     step = rules.step
     keys = np.swapaxes(shared(k, q.shape[1]), -1, -2)
-    found = step(matmul(q, keys, step) * step(np.asarray(rules.scale)))
+    found = step(multiply_matrices(q, keys, step) * step(np.asarray(rules.scale)))
     return found if rules.mask is None else step(found + rules.mask)
 
 
@@ -49,7 +49,7 @@ def forward(rules: Rules, q: Array, k: Array, v: Array) -> tuple[Array, Array, A
     weights = step(powers / total)
     if rules.kept is not None:
         weights = step(weights * rules.kept)
-    out = matmul(rules.weights(weights), shared(v, q.shape[1]), step)
+    out = multiply_matrices(rules.weights(weights), shared(v, q.shape[1]), step)
     return out, step(largest + step(np.log(total)))[..., 0], weights
 
 
@@ -60,14 +60,14 @@ def backward(
     step, heads = rules.step, q.shape[1]
     weights = step(np.exp(step(scores(rules, q, k) - lse[..., None])))
     rows = added(step(dout * out), 3, step)
-    dweights = matmul(dout, np.swapaxes(shared(v, heads), -1, -2), step)
+    dweights = multiply_matrices(dout, np.swapaxes(shared(v, heads), -1, -2), step)
     dropped = weights
     if rules.kept is not None:
         dweights, dropped = step(dweights * rules.kept), step(weights * rules.kept)
     dscores = rules.weights(step(weights * step(dweights - rows)))
-    dq = step(matmul(dscores, shared(k, heads), step) * rules.scale)
-    dk = step(matmul(np.swapaxes(dscores, -1, -2), q, step) * rules.scale)
-    dv = matmul(np.swapaxes(rules.weights(dropped), -1, -2), dout, step)
+    dq = step(multiply_matrices(dscores, shared(k, heads), step) * rules.scale)
+    dk = step(multiply_matrices(np.swapaxes(dscores, -1, -2), q, step) * rules.scale)
+    dv = multiply_matrices(np.swapaxes(rules.weights(dropped), -1, -2), dout, step)
     return dq, summed(dk, k.shape[1], step), summed(dv, v.shape[1], step), rows[..., 0]
 
 

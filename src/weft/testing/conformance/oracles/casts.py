@@ -14,7 +14,7 @@ from weft.testing.conformance.oracles.rounding import (
     from_whole,
     nearest,
     nearest_of_integers,
-    part,
+    part_dtype,
     saturated,
     whole,
 )
@@ -30,7 +30,9 @@ def convert(x: Array, source: DType, target: DType) -> Array:
         if target.is_complex:
             return _to_complex(x, source, target)
         if source.is_complex:
-            return convert(np.ascontiguousarray(x.real).reshape(x.shape), part(source), target)
+            return convert(
+                np.ascontiguousarray(x.real).reshape(x.shape), part_dtype(source), target
+            )
         if target.is_float:
             return _to_float(x, source, target)
         return _to_integer(x, source, target)
@@ -39,9 +41,12 @@ def convert(x: Array, source: DType, target: DType) -> Array:
 def _to_complex(x: Array, source: DType, target: DType) -> Array:
     result = np.zeros(x.shape, target.numpy)
     if source.is_complex:
-        result.real, result.imag = nearest(x.real, part(target)), nearest(x.imag, part(target))
+        result.real, result.imag = (
+            nearest(x.real, part_dtype(target)),
+            nearest(x.imag, part_dtype(target)),
+        )
     else:
-        result.real = convert(x, source, part(target))
+        result.real = convert(x, source, part_dtype(target))
     return result
 
 

@@ -33,11 +33,11 @@ def dot_accumulator(dtype: DType) -> DType:
 
 def result_shape(lhs: Array, rhs: Array, pairing: Pairing) -> tuple[int, ...]:
     """Batch axes, then the other axes of the left, then those of the right operand."""
-    left, right = (_sides(x, pairing, side) for side, x in enumerate((lhs, rhs)))
+    left, right = (_side_extents(x, pairing, side) for side, x in enumerate((lhs, rhs)))
     return (*left[0], *left[1], *right[1])
 
 
-def _sides(x: Array, pairing: Pairing, side: int) -> tuple[list[int], list[int], list[int]]:
+def _side_extents(x: Array, pairing: Pairing, side: int) -> tuple[list[int], list[int], list[int]]:
     """The extents of the batch, the other and the contracted axes of an operand."""
     batch, contract = pairing.batch[side], pairing.contract[side]
     others = [n for axis, n in enumerate(x.shape) if axis not in (*batch, *contract)]
@@ -48,7 +48,7 @@ def _matrices(x: Array, pairing: Pairing, side: int) -> Array:
     """An operand as [batch, others, contracted]."""
     batch, contract = pairing.batch[side], pairing.contract[side]
     others = [axis for axis in range(x.ndim) if axis not in (*batch, *contract)]
-    sizes = [math.prod(extents) for extents in _sides(x, pairing, side)]
+    sizes = [math.prod(extents) for extents in _side_extents(x, pairing, side)]
     return x.transpose(*batch, *others, *contract).reshape(sizes)
 
 
@@ -81,12 +81,12 @@ def plain_error(lhs: Array, rhs: Array, pairing: Pairing, accum: DType) -> float
     )
     total = np.zeros((left.shape[0], left.shape[1], right.shape[1]), accum.numpy)
     for k in range(left.shape[2]):
-        total = _step(total, left[:, :, None, k], right[:, None, :, k], accum)
+        total = _add_product(total, left[:, :, None, k], right[:, None, :, k], accum)
     far = np.abs(total.reshape(exact.shape).astype(exact.dtype) - exact)
     return float(np.max(np.where(np.isfinite(far), far, 0), initial=0.0))
 
 
-def _step(total: Array, left: Array, right: Array, accum: DType) -> Array:
+def _add_product(total: Array, left: Array, right: Array, accum: DType) -> Array:
     if accum.bits >= 32:
         return np.asarray(total + left * right, accum.numpy)
     product = nearest(left.astype(np.float64) * right.astype(np.float64), accum)

@@ -21,11 +21,11 @@ def adjoint(x: Array) -> Array:
     return np.conj(np.swapaxes(x, -2, -1))
 
 
-def _size(x: Array) -> float:
+def _largest_magnitude(x: Array) -> float:
     return float(np.max(np.abs(x), initial=0.0))
 
 
-def _wide(x: Array) -> Array:
+def _as_long_double(x: Array) -> Array:
     return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
 
 
@@ -43,7 +43,7 @@ def apart(got: Array, want: Array, like: Array, what: str, scale: float = 1.0) -
 
 def not_unitary(q: Array, what: str) -> str:
     """Whether the columns are not orthonormal."""
-    wide = _wide(q)
+    wide = _as_long_double(q)
     identity = np.eye(q.shape[-1])
     return apart(adjoint(wide) @ wide, identity, q, f"the product of {what} with its adjoint")
 
@@ -61,14 +61,20 @@ def first(*problems: str) -> str:
 
 def cholesky(x: Array, factor: Array, upper: bool) -> str:
     """One triangle, a positive diagonal, and the matrix as product."""
-    wide = _wide(factor)
+    wide = _as_long_double(factor)
     product = adjoint(wide) @ wide if upper else wide @ adjoint(wide)
     diagonal = np.diagonal(factor, axis1=-2, axis2=-1)
     positive = bool(np.all((diagonal.real > 0) & (diagonal.imag == 0)))
     return first(
         not_triangular(factor, not upper, "the factor"),
         "" if positive else "the diagonal is not positive",
-        apart(product, _wide(x), x, "the product of the factor with its adjoint", _size(x)),
+        apart(
+            product,
+            _as_long_double(x),
+            x,
+            "the product of the factor with its adjoint",
+            _largest_magnitude(x),
+        ),
     )
 
 
@@ -77,15 +83,24 @@ def qr(x: Array, q: Array, r: Array) -> str:
     return first(
         not_unitary(q, "q"),
         not_triangular(r, False, "r"),
-        apart(_wide(q) @ _wide(r), _wide(x), x, "q r", _size(x)),
+        apart(
+            _as_long_double(q) @ _as_long_double(r),
+            _as_long_double(x),
+            x,
+            "q r",
+            _largest_magnitude(x),
+        ),
     )
 
 
 def eigh(x: Array, values: Array, vectors: Array) -> str:
     """Ascending values, orthonormal vectors, and x v = v values."""
-    product, scaled = _wide(x) @ _wide(vectors), _wide(vectors) * values[..., None, :]
+    product, scaled = (
+        _as_long_double(x) @ _as_long_double(vectors),
+        _as_long_double(vectors) * values[..., None, :],
+    )
     ascending = bool(np.all(np.diff(values, axis=-1) >= 0))
-    scale = _size(x) * max(1, x.shape[-1])
+    scale = _largest_magnitude(x) * max(1, x.shape[-1])
     return first(
         "" if ascending else "the values are not ascending",
         not_unitary(vectors, "the vectors"),
@@ -96,13 +111,13 @@ def eigh(x: Array, values: Array, vectors: Array) -> str:
 def svd(x: Array, u: Array, s: Array, vh: Array) -> str:
     """Descending values that are not negative, orthonormal vectors, and the matrix as product."""
     k = min(x.shape[-2:])
-    product = (_wide(u)[..., :k] * s[..., None, :]) @ _wide(vh)[..., :k, :]
+    product = (_as_long_double(u)[..., :k] * s[..., None, :]) @ _as_long_double(vh)[..., :k, :]
     descending = bool(np.all(np.diff(s, axis=-1) <= 0) and np.all(s >= 0))
     return first(
         "" if descending else "the singular values are not descending and at least 0",
         not_unitary(u, "u"),
         not_unitary(adjoint(vh), "vh"),
-        apart(product, _wide(x), x, "u s vh", _size(x) * max(1, k)),
+        apart(product, _as_long_double(x), x, "u s vh", _largest_magnitude(x) * max(1, k)),
     )
 
 
@@ -117,21 +132,29 @@ def lu(x: Array, permutation: Array, lower: Array, upper: Array) -> str:
     sizes = np.abs(lower.real) + np.abs(lower.imag)
     # |re| + |im| of a quotient by the largest is at most 1 for real numbers, 2 for complex ones.
     bounded = bool(np.all(sizes <= 2.001 if x.dtype.kind == "c" else sizes <= 1))
-    product = _wide(lower) @ _wide(upper)
+    product = _as_long_double(lower) @ _as_long_double(upper)
     return first(
         not_triangular(lower, True, "l"),
         "" if np.all(unit == 1) else "the diagonal of l is not 1",
         not_triangular(upper, False, "u"),
         "" if bounded else "a pivot is not the largest of its column",
-        apart(product, _wide(turned), x, "l u", _size(x) * max(1, *x.shape[-2:])),
+        apart(
+            product,
+            _as_long_double(turned),
+            x,
+            "l u",
+            _largest_magnitude(x) * max(1, *x.shape[-2:]),
+        ),
     )
 
 
 def solved(a: Array, b: Array, x: Array) -> str:
     """a x = b, up to the rounding of a substitution. `a` is the triangle that counts."""
-    product = _wide(a) @ _wide(x)
-    scale = float(np.max(np.abs(_wide(a)) @ np.abs(_wide(x)), initial=0.0)) + _size(b)
-    return apart(product, _wide(b), a, "a x - b", scale)
+    product = _as_long_double(a) @ _as_long_double(x)
+    scale = float(
+        np.max(np.abs(_as_long_double(a)) @ np.abs(_as_long_double(x)), initial=0.0)
+    ) + _largest_magnitude(b)
+    return apart(product, _as_long_double(b), a, "a x - b", scale)
 
 
 def all_missing(results: Sequence[Array]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.foundation.dtypes import FP8_E4M3, DType
-from weft.testing.conformance.oracles.rounding import part
+from weft.testing.conformance.oracles.rounding import part_dtype
 
 Array: TypeAlias = NDArray[Any]
 Function: TypeAlias = Callable[..., Any]
@@ -125,7 +125,7 @@ def _cosh(z: Array) -> Array:
     return _join(np.cosh(x) * np.cos(y), np.sinh(x) * np.sin(y))
 
 
-def _over(z: Array, w: Array) -> Array:
+def _divide_complex(z: Array, w: Array) -> Array:
     a, b, c, d = z.real, z.imag, w.real, w.imag
     size = c * c + d * d
     return _join((a * c + b * d) / size, (b * c - a * d) / size)
@@ -147,7 +147,7 @@ def _square_root(z: Array) -> Array:
 
 
 def _one_over(z: Array) -> Array:
-    return _over(np.ones_like(z), z)
+    return _divide_complex(np.ones_like(z), z)
 
 
 def _log_of(base: float, z: Array) -> Any:
@@ -166,14 +166,14 @@ COMPLEX_UNARY: Mapping[str, Function] = {
     "abs": lambda z: _join(np.hypot(z.real, z.imag), np.zeros_like(z.real)),
     "exp": _exp,
     "log": _log,
-    "tanh": lambda z: _over(_sinh(z), _cosh(z)),
+    "tanh": lambda z: _divide_complex(_sinh(z), _cosh(z)),
     "rsqrt": lambda z: _one_over(_square_root(z)),
     "reciprocal": _one_over,
     "sqrt": _square_root,
     "sign": _direction,
     "sin": _sin,
     "cos": _cos,
-    "tan": lambda z: _over(_sin(z), _cos(z)),
+    "tan": lambda z: _divide_complex(_sin(z), _cos(z)),
     "asin": np.arcsin,
     "acos": np.arccos,
     "atan": np.arctan,
@@ -192,7 +192,7 @@ COMPLEX_BINARY: Mapping[str, Function] = {
     "add": lambda z, w: _join(z.real + w.real, z.imag + w.imag),
     "sub": lambda z, w: _join(z.real - w.real, z.imag - w.imag),
     "mul": _times,
-    "div": _over,
+    "div": _divide_complex,
     "pow": lambda z, w: _exp(_times(w, _log(z))),
 }
 
@@ -200,7 +200,7 @@ COMPLEX_BINARY: Mapping[str, Function] = {
 # -- integers without a width --------------------------------------------------------------------
 
 
-def _quotient(a: int, b: int) -> int:
+def _divide_to_zero(a: int, b: int) -> int:
     size = abs(a) // abs(b)
     return size if (a < 0) == (b < 0) else -size
 
@@ -213,7 +213,7 @@ INTEGER_UNARY: Mapping[str, Function] = {
 }
 
 
-def _power(bits: int) -> Callable[[int, int], int]:
+def _power_modulo(bits: int) -> Callable[[int, int], int]:
     return lambda base, exponent: pow(base, exponent, 1 << bits)
 
 
@@ -221,11 +221,11 @@ def integer_binary(name: str, x: Array, y: Array, dtype: DType) -> Array:
     """A binary function of Python integers; what it means beyond the width is left to wrapping."""
     match name:
         case "div":
-            return each(_quotient, x, y)
+            return each(_divide_to_zero, x, y)
         case "fmod":
-            return each(lambda a, b: a - b * _quotient(a, b), x, y)
+            return each(lambda a, b: a - b * _divide_to_zero(a, b), x, y)
         case "pow":
-            return each(_power(dtype.bits), x, y)
+            return each(_power_modulo(dtype.bits), x, y)
         case "shift_left":
             return each(lambda a, n: a << min(n, dtype.bits), x, y)
         case "shift_right":
@@ -291,9 +291,9 @@ def infinite(x: Array, dtype: DType) -> Array:
     return np.asarray(np.abs(x.astype(np.float64)) == np.inf)
 
 
-def missing(x: Array, dtype: DType) -> Array:
+def has_nan(x: Array, dtype: DType) -> Array:
     """Whether either part is NaN, which alone differs from itself."""
     if dtype.is_complex:
-        return missing(x.real, part(dtype)) | missing(x.imag, part(dtype))
+        return has_nan(x.real, part_dtype(dtype)) | has_nan(x.imag, part_dtype(dtype))
     values = x.astype(np.float64)
     return np.asarray(values != values)  # noqa: PLR0124

@@ -45,7 +45,7 @@ def convolution(
     return result
 
 
-def position(mode: str, x: int, old: int, new: int) -> Fraction:
+def source_position(mode: str, x: int, old: int, new: int) -> Fraction:
     """The table of coordinate modes, with scale = new / old."""
     scale = Fraction(new, old)
     if mode == "asymmetric":
@@ -64,19 +64,21 @@ def nearest_of(x: Array, shape: Sequence[int], mode: str) -> Array:
         at = []
         for axis, p in enumerate(place):
             old, new = x.shape[axis], shape[axis]
-            at.append(min(max(math.floor(position(mode, p, old, new)), 0), old - 1))
+            at.append(min(max(math.floor(source_position(mode, p, old, new)), 0), old - 1))
         result[place] = x[tuple(at)]
     return result
 
 
-def linear(x: Array, shape: Sequence[int], mode: str) -> Array:
+def resize_linear(x: Array, shape: Sequence[int], mode: str) -> Array:
     """The mean of all corners around each position, weighted by how near they are."""
     result = np.zeros(tuple(shape), x.dtype)
     for place in np.ndindex(*shape):
         corners: list[list[tuple[int, Fraction]]] = []
         for axis, p in enumerate(place):
             old = x.shape[axis]
-            where = min(max(position(mode, p, old, shape[axis]), Fraction(0)), Fraction(old - 1))
+            where = min(
+                max(source_position(mode, p, old, shape[axis]), Fraction(0)), Fraction(old - 1)
+            )
             low = math.floor(where)
             pair = [(low, 1 - (where - low)), (min(low + 1, old - 1), where - low)]
             corners.append([(at, share) for at, share in pair if share])

@@ -32,7 +32,7 @@ def read(x: Array, index: Sequence[Array]) -> Array:
 
 def reshaped(x: Array, shape: Shape) -> Array:
     """Element number i, in row-major order, stays number i."""
-    number = _numbers(shape)
+    number = _count_elements(shape)
     index = []
     for extent in reversed(x.shape):
         index.append(number % max(extent, 1))
@@ -40,7 +40,7 @@ def reshaped(x: Array, shape: Shape) -> Array:
     return read(x, index[::-1]).reshape(shape)
 
 
-def _numbers(shape: Shape) -> Array:
+def _count_elements(shape: Shape) -> Array:
     return np.arange(math.prod(shape)).reshape(shape)
 
 
@@ -78,14 +78,14 @@ def concatenated(xs: Sequence[Array], axis: int) -> Array:
     return result
 
 
-def scalar(value: Any, dtype: DType) -> Array:
+def scalar_array(value: Any, dtype: DType) -> Array:
     """A padding value as an array of rank 0, rounded to nearest."""
     if dtype.is_complex:
         return rounded(np.asarray(value, np.complex128), dtype)
     return nearest(np.asarray(value), dtype) if dtype.is_float else np.asarray(value, dtype.numpy)
 
 
-def padded(x: Array, low: Shape, high: Shape, interior: Shape, fill: Array) -> Array:
+def pad_array(x: Array, low: Shape, high: Shape, interior: Shape, fill: Array) -> Array:
     """Element i of an axis stands at low + i (interior + 1); everything else is padding."""
     extents = zip(x.shape, low, high, interior, strict=True)
     shape = [lo + n + hi + max(n - 1, 0) * gap for n, lo, hi, gap in extents]

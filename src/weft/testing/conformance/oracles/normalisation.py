@@ -69,7 +69,7 @@ def silu(x: Array, step: Step = unrounded) -> Array:
     return step(x / step(step(np.exp(-x)) + 1))
 
 
-def matmul(lhs: Array, rhs: Array, step: Step = unrounded) -> Array:
+def multiply_matrices(lhs: Array, rhs: Array, step: Step = unrounded) -> Array:
     """The product of the last two axes, one term after the other."""
     total = np.zeros((*lhs.shape[:-1], rhs.shape[-1]), np.result_type(lhs, rhs))
     for k in range(lhs.shape[-1]):
@@ -94,7 +94,7 @@ def attention(
     weights: Step = unrounded,
 ) -> Array:
     """softmax(q k^T scale + mask) v; `weights` is the rounding of the weights to the dtype of v."""
-    scores = step(matmul(q, np.swapaxes(k, -1, -2), step) * step(np.asarray(scale)))
+    scores = step(multiply_matrices(q, np.swapaxes(k, -1, -2), step) * step(np.asarray(scale)))
     if mask is not None:
         scores = step(scores + mask)
-    return matmul(weights(softmax(scores, -1, step)), v, step)
+    return multiply_matrices(weights(softmax(scores, -1, step)), v, step)

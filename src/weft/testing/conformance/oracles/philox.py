@@ -31,20 +31,20 @@ def block(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int
     return a, b, c, d
 
 
-def _word(seed: int, stream: int, execution: int, index: int) -> int:
+def _word_at(seed: int, stream: int, execution: int, index: int) -> int:
     number, position = divmod(index, 4)
     counter = (number % _WORD, number // _WORD, stream, execution)
     return block(counter, (seed % _WORD, seed // _WORD))[position]
 
 
-def _one(seed: int, stream: int, execution: int, index: int, dtype: DType) -> float:
+def _uniform_at(seed: int, stream: int, execution: int, index: int, dtype: DType) -> float:
     bits = 32
     if dtype is F64:
         bits = 64
-        high, low = (_word(seed, stream, execution, 2 * index + i) for i in (0, 1))
+        high, low = (_word_at(seed, stream, execution, 2 * index + i) for i in (0, 1))
         word = high * _WORD + low
     else:
-        word = _word(seed, stream, execution, index)
+        word = _word_at(seed, stream, execution, index)
     return math.ldexp(word >> (bits - dtype.precision), -dtype.precision)
 
 
@@ -55,10 +55,10 @@ def bits(
     found = []
     for index in range(math.prod(shape)):
         if dtype.bits == 64:
-            high, low = (_word(seed, stream, execution, 2 * index + i) for i in (0, 1))
+            high, low = (_word_at(seed, stream, execution, 2 * index + i) for i in (0, 1))
             found.append(high * _WORD + low)
         else:
-            found.append(_word(seed, stream, execution, index) >> (32 - dtype.bits))
+            found.append(_word_at(seed, stream, execution, index) >> (32 - dtype.bits))
     return np.array(found, dtype.numpy).reshape(shape)
 
 
@@ -67,7 +67,7 @@ def uniform(
 ) -> Array:
     """Values in [0, 1) as f64, exactly those of the dtype."""
     count = math.prod(shape)
-    values = [_one(seed, stream, execution, i, dtype) for i in range(count)]
+    values = [_uniform_at(seed, stream, execution, i, dtype) for i in range(count)]
     return np.array(values, np.float64).reshape(shape)
 
 

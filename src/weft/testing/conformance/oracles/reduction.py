@@ -147,16 +147,16 @@ def _settle_values(values: Array, dtype: DType) -> Array:
     return values.astype(np.bool_) if dtype is I1 else from_whole(values, dtype)
 
 
-def position(kind: str, x: Array, axis: int, dtype: DType) -> Array:
+def extreme_position(kind: str, x: Array, axis: int, dtype: DType) -> Array:
     """Where the first extreme along an axis is; NaN comes before everything."""
     rows = lines(_widen_exactly(x, dtype), (axis,))
     found = np.empty(rows.shape[:-1], object)
     for index in np.ndindex(found.shape):
-        found[index] = _first(kind, rows[index].tolist())
+        found[index] = _first_extreme(kind, rows[index].tolist())
     return found
 
 
-def _first(kind: str, values: list[Any]) -> int:
+def _first_extreme(kind: str, values: list[Any]) -> int:
     for i, value in enumerate(values):
         if value != value:  # noqa: PLR0124
             return i

@@ -23,28 +23,28 @@ PART = {CF32: F32, CF64: F64}
 """The dtype of the two parts of each complex dtype."""
 
 
-def part(dtype: DType) -> DType:
+def part_dtype(dtype: DType) -> DType:
     """The dtype of the parts of a complex dtype; any other dtype itself."""
     return PART.get(dtype, dtype)
 
 
 def precision(dtype: DType) -> int:
     """Significand bits of a float, or of each part of a complex number."""
-    return part(dtype).precision
+    return part_dtype(dtype).precision
 
 
-def _info(dtype: DType) -> Any:
-    return ml_dtypes.finfo(part(dtype).numpy)  # type: ignore[no-untyped-call]
+def _finfo_of(dtype: DType) -> Any:
+    return ml_dtypes.finfo(part_dtype(dtype).numpy)  # type: ignore[no-untyped-call]
 
 
 def smallest(dtype: DType) -> float:
     """The smallest positive value of a float dtype, or of the parts of a complex one."""
-    return float(_info(dtype).smallest_subnormal)
+    return float(_finfo_of(dtype).smallest_subnormal)
 
 
 def largest(dtype: DType) -> float:
     """The largest finite value of a float dtype, or of the parts of a complex one."""
-    return float(_info(dtype).max)
+    return float(_finfo_of(dtype).max)
 
 
 def wide(array: Array) -> Array:
@@ -120,8 +120,8 @@ def _search(values: Array, dtype: DType) -> Array:
 def nearest_complex(values: Array, dtype: DType) -> Array:
     """Complex numbers with each part rounded."""
     result = np.empty(np.shape(values), dtype.numpy)
-    result.real = nearest(np.real(values), part(dtype))
-    result.imag = nearest(np.imag(values), part(dtype))
+    result.real = nearest(np.real(values), part_dtype(dtype))
+    result.imag = nearest(np.imag(values), part_dtype(dtype))
     return result
 
 

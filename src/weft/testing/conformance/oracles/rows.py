@@ -14,7 +14,7 @@ from weft.testing.conformance.oracles.normalisation import Step, added, unrounde
 Array = NDArray[Any]
 
 
-def total(x: Array, axes: Sequence[int], step: Step = unrounded) -> Array:
+def sum_over(x: Array, axes: Sequence[int], step: Step = unrounded) -> Array:
     """The sum over several axes, which stay as 1."""
     for axis in axes:
         x = added(x, axis, step)
@@ -38,9 +38,9 @@ def layer_norm(
 ) -> tuple[Array, Array, Array]:
     """The result, the mean, and what the differences to it are multiplied by."""
     count = max(math.prod(x.shape[axis] for axis in axes), 1)
-    mean = step(total(x, axes, step) / count)
+    mean = step(sum_over(x, axes, step) / count)
     centred = step(x - mean)
-    variance = step(total(step(centred * centred), axes, step) / count)
+    variance = step(sum_over(step(centred * centred), axes, step) / count)
     if outside:
         length = step(step(np.sqrt(variance)) + epsilon)
     else:
@@ -63,7 +63,7 @@ def l2_norm(
     x: Array, axes: Sequence[int], epsilon: float, outside: bool, step: Step = unrounded
 ) -> Array:
     """Rows divided by their length, which has a bound below."""
-    squares = total(step(x * x), axes, step)
+    squares = sum_over(step(x * x), axes, step)
     if outside:
         return step(x / np.maximum(step(np.sqrt(squares)), step(np.asarray(epsilon))))
     return step(x / step(np.sqrt(np.maximum(squares, step(np.asarray(epsilon))))))

@@ -78,7 +78,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _holds(module: Any, rows: Any, kernel: Any, target: Any) -> bool:
-    return join_row_folds._problem(kernel, module.tensors) is not None
+    return join_row_folds._warpgroup_problem(kernel, module.tensors) is not None
 
 
 @pytest.mark.usefixtures("always")

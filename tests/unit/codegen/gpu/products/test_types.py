@@ -41,7 +41,7 @@ from weft.plan.ir import MmaPlan
 from weft.region.ir import Kernel
 from weft.region.writing.build import Body
 from weft.runtime.artifact import TensorMap
-from weft.runtime.cuda.kernels import encode
+from weft.runtime.cuda.kernels import encode_map
 from weft.target.matrix_atoms import ATOMS
 from weft.target.sm80 import SM80
 from weft.target.sm90 import SM90
@@ -225,7 +225,7 @@ def test_the_copy_engine_knows_every_operand_and_result() -> None:
     for dtype in {*operands, *RESULTS}:
         size = dtype.storage_bytes
         found = TensorMap(0, dtype.name, 0, (64, 64), (64 * size,), (64, 64), 64 * size)
-        assert len(encode(Machine(), found, 4096)) == 16
+        assert len(encode_map(Machine(), found, 4096)) == 16
 
 
 # Refusals

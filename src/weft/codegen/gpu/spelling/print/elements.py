@@ -32,7 +32,7 @@ def _epilogue(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
     yield f"const int column_ = {text(fragment.column)};"
     for source in node.sources:
         if isinstance(source, ir.GlobalElements):
-            yield from _rows(source, fragment)
+            yield from _row_lines(source, fragment)
         elif isinstance(source, ir.RandomElements):
             yield from _rows_drawn(source)
         elif isinstance(source, ir.StagedElements):
@@ -77,7 +77,7 @@ def _drawn_to(node: ir.DrawBits) -> str:
     return f"{node.out.array} + {node.out.index}, (u64){node.seed}, (u64){node.offset}"
 
 
-def _rows(source: ir.GlobalElements, fragment: ir.Fragment) -> Iterator[str]:
+def _row_lines(source: ir.GlobalElements, fragment: ir.Fragment) -> Iterator[str]:
     """What depends on the row alone, before the loop: a value, or where the row's values begin."""
     kind = storage(source.dtype)
     for half in (0, 1):
@@ -118,17 +118,17 @@ def _group(node: ir.Epilogue, address: AddressText) -> Iterator[str]:
         elif isinstance(source, ir.StagedElements):
             yield from _staged_pairs(source)
         elif isinstance(source, ir.RandomElements):
-            yield from _drawn(source)
+            yield from _random_lines(source)
     yield f"{held(node.out_dtype)} y0_, y1_, y2_, y3_;"
     for element in range(4):
-        yield from braced("", _element(node, element))
+        yield from braced("", _element_lines(node, element))
     if results_per_group(node.out_dtype) == 4:
         for element in range(4):
-            yield f"{_out(node.out, 4, element)} = y{element}_;"
+            yield f"{_register_text(node.out, 4, element)} = y{element}_;"
     else:
         for half in (0, 1):
             pair = _pack_pair(node.out_dtype, f"y{2 * half}_", f"y{2 * half + 1}_")
-            yield f"{_out(node.out, 2, half)} = {pair};"
+            yield f"{_register_text(node.out, 2, half)} = {pair};"
 
 
 def _pack_pair(dtype: DType, low: str, high: str) -> str:
@@ -163,7 +163,7 @@ def _staged_pairs(source: ir.StagedElements) -> Iterator[str]:
                 yield f"const float {name}_h{half}{side}_ = {value};"
 
 
-def _drawn(source: ir.RandomElements) -> Iterator[str]:
+def _random_lines(source: ir.RandomElements) -> Iterator[str]:
     """The blocks of the stream that the elements of a group are in: of a pair one, or of each."""
     name, sides = source.name, (0,) if source.paired else (0, 1)
     places = [_place_drawn(source, half, side) for half in (0, 1) for side in sides]
@@ -187,25 +187,25 @@ def _place_drawn(source: ir.RandomElements, half: int, side: int) -> str:
     return f"{source.name}_b{half}_ + (u64)((i64)(g_ * 8 + {side}) * {source.column_factor})"
 
 
-def _out(out: ir.RegAt, per_group: int, element: int) -> str:
+def _register_text(out: ir.RegAt, per_group: int, element: int) -> str:
     return f"{out.array}[{out.index} + g_ * {per_group} + {element}]"
 
 
-def _element(node: ir.Epilogue, element: int) -> Iterator[str]:
+def _element_lines(node: ir.Epilogue, element: int) -> Iterator[str]:
     half, side = divmod(element, 2)
     dtypes: dict[str, DType] = {node.value: node.value_dtype}
     kind = held(node.value_dtype)
-    yield f"const {kind} {node.value} = {_out(node.acc, 4, element)};"
+    yield f"const {kind} {node.value} = {_register_text(node.acc, 4, element)};"
     for source in node.sources:
         dtypes[source.name] = source.dtype
-        yield _source(source, node.fragment, half, side)
+        yield _source_line(source, node.fragment, half, side)
     for op in node.ops:
         yield statement(op, dtypes)
         dtypes[op.name] = op.dtype
     yield f"y{element}_ = {node.result};"
 
 
-def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: int) -> str:
+def _source_line(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: int) -> str:
     row, column = f"(row_ + {8 * half})", f"(column_ + g_ * 8 + {side})"
     match source:
         case ir.SharedColumns(name=name):
@@ -230,7 +230,7 @@ def _source(source: ir.ElementSource, fragment: ir.Fragment, half: int, side: in
             bit = f"{place.array}[{place.index} + g_ / 8] >> (g_ % 8 * 4 + {2 * half + side}) & 1"
             return f"const bool {name} = ({bit}) {'==' if inverted else '!='} 0;"
         case ir.RegisterElements(name=name, source=place):
-            return f"const float {name} = {_out(place, 4, 2 * half + side)};"
+            return f"const float {name} = {_register_text(place, 4, 2 * half + side)};"
         case ir.RowValues(name=name, values=values):
             return f"const {held(source.dtype)} {name} = {values[half]};"
         case ir.IndexElements(name=name, row_factor=rows, column_factor=columns):
@@ -268,10 +268,10 @@ def _stored_pair(node: ir.StGlobalVec, half: int) -> tuple[tuple[str, str], str,
     """The C types of a pair of results and of one, the pair, and each of them."""
     bits = 8 * node.dtype.storage_bytes
     if results_per_group(node.dtype) == 2:
-        pair = _out(node.source, 2, half)
+        pair = _register_text(node.source, 2, half)
         values = [f"(u{bits}){pair}", f"(u{bits})({pair} >> {bits})"]
         return (f"u{2 * bits}", f"u{bits}"), pair, values
-    values = [_out(node.source, 4, 2 * half + side) for side in (0, 1)]
+    values = [_register_text(node.source, 4, 2 * half + side) for side in (0, 1)]
     kind = {F32: "float", F64: "double"}.get(node.dtype, "uint")
     single = "u32" if kind == "uint" else kind
     return (f"{kind}2", single), f"make_{kind}2({values[0]}, {values[1]})", values

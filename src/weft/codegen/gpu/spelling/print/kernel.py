@@ -35,7 +35,7 @@ from weft.codegen.gpu.spelling.prelude import (
 )
 from weft.codegen.gpu.spelling.print.elements import draw_bits, epilogue, store_vectors
 from weft.codegen.gpu.spelling.print.scalars import at, braced, text
-from weft.codegen.gpu.spelling.print.values import ValuePrinter, get_shared, load, put_shared
+from weft.codegen.gpu.spelling.print.values import ValuePrinter, get_shared, load_lines, put_shared
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import InternalError
 
@@ -45,7 +45,14 @@ BASE_ALIGNMENT: Final = 1024
 
 def cuda(kernel: ir.Kernel) -> str:
     """The whole source of a kernel."""
-    parts = [*_head(kernel), *_signature(kernel), *_entry(kernel), *_body(kernel), "}", ""]
+    parts = [
+        *_head_lines(kernel),
+        *_signature(kernel),
+        *_entry_lines(kernel),
+        *_body_lines(kernel),
+        "}",
+        "",
+    ]
     return "\n".join(parts)
 
 
@@ -88,7 +95,7 @@ def _of_rows(statements: _Statements) -> Iterator[str]:
         yield rows.ROW_SUMS
 
 
-def _head(kernel: ir.Kernel) -> Iterator[str]:
+def _head_lines(kernel: ir.Kernel) -> Iterator[str]:
     statements = _Statements(kernel)
     yield instructions.COMMON
     yield elements.ELEMENTS
@@ -128,7 +135,7 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
                 made = instructions.tma_load(len(coords), blocks, once=once, window=window)
                 functions[f"{name}_{len(coords)}"] = made
             case ir.Wgmma():
-                shape = _shape(statement)
+                shape = _wgmma_instruction(statement)
                 functions[shape.name] = shape.text()
             case ir.MmaSync(a_dtype=a_dtype, b_dtype=b_dtype):
                 name = matrix.mma_name(a_dtype, b_dtype)
@@ -139,7 +146,7 @@ def _head(kernel: ir.Kernel) -> Iterator[str]:
         yield f"__device__ const int {table.name}[{len(table.values)}] = {{{values}}};"
 
 
-def _shape(statement: ir.Wgmma) -> matrix.Wgmma:
+def _wgmma_instruction(statement: ir.Wgmma) -> matrix.Wgmma:
     """The instruction that carries out a product."""
     a = None if isinstance(statement.a, ir.RegAt) else statement.a.major
     return matrix.Wgmma(statement.n, statement.a_dtype, statement.b_dtype, a, statement.b.major)
@@ -167,7 +174,7 @@ def _signature(kernel: ir.Kernel) -> Iterator[str]:
     yield f"{kernel.name}({', '.join(maps + buffers)}) {{"
 
 
-def _entry(kernel: ir.Kernel) -> Iterator[str]:
+def _entry_lines(kernel: ir.Kernel) -> Iterator[str]:
     if kernel.shared_bytes:
         yield f"  extern __shared__ __align__({BASE_ALIGNMENT}) unsigned char shared_bytes[];"
         yield "  const u32 shared = (u32)__cvta_generic_to_shared(shared_bytes);"
@@ -179,7 +186,7 @@ def _entry(kernel: ir.Kernel) -> Iterator[str]:
     yield "  const int block = blockIdx.x;"
 
 
-def _body(kernel: ir.Kernel) -> Iterator[str]:
+def _body_lines(kernel: ir.Kernel) -> Iterator[str]:
     printer = _Printer(kernel)
     for line in printer.block(kernel.body):
         yield "  " + line
@@ -294,7 +301,7 @@ class _Printer:
             case ir.LoadElement(name=name, dtype=dtype, buffer=buffer, offset=offset, guard=guard):
                 self.values.name(name, dtype)
                 fill, constant = statement.fill, statement.constant
-                yield load(name, dtype, buffer, offset, guard, fill=fill, constant=constant)
+                yield load_lines(name, dtype, buffer, offset, guard, fill=fill, constant=constant)
             case ir.StShared(target=target, source=name, dtype=dtype):
                 kind = held(dtype)
                 yield put_shared(self.address(target), f"({kind}){name}")
@@ -453,7 +460,7 @@ class _Printer:
                 yield "wgmma_fence();"
             case ir.Wgmma(acc=acc, a=a, b=b):
                 sides = (self.factor(a), self.factor(b))
-                function = f"{_shape(statement).name}<{int(statement.accumulate)}>"
+                function = f"{_wgmma_instruction(statement).name}<{int(statement.accumulate)}>"
                 yield f"{function}({acc}, {', '.join(sides)});"
             case ir.WgmmaCommit():
                 yield "wgmma_commit();"

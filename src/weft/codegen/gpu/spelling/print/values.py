@@ -37,7 +37,7 @@ _SMALLEST: Final = 2.0**-100
 """A divisor whose reciprocal is made by dividing."""
 
 
-def load(
+def load_lines(
     name: str,
     dtype: DType,
     buffer: int,
@@ -49,7 +49,7 @@ def load(
 ) -> str:
     """Declare a value that is an element of a buffer."""
     place = f"(const {storage(dtype)}*)b{buffer} + {text(offset)}"
-    value = widen(f"fetch({place}, {_truth(constant)})", dtype)
+    value = widen(f"fetch({place}, {_truth_text(constant)})", dtype)
     if guard != Lit(1):
         value = f"({text(guard)}) ? {value} : {literal(fill, dtype)}"
     return f"{held(dtype)} {name} = {value};"
@@ -157,7 +157,7 @@ class ValuePrinter:
 
     def param(self, node: values.ReadParam) -> str:
         place = f"(const {storage(node.dtype)}*)b{node.buffer} + {node.element}"
-        place = widen(f"fetch({place}, {_truth(node.constant)})", node.dtype)
+        place = widen(f"fetch({place}, {_truth_text(node.constant)})", node.dtype)
         kind = "u64" if _is_unsigned(node.dtype) else "i64"
         value = f"min(({kind}){node.high}, max(({kind}){node.low}, ({kind}){place}))"
         return f"const int {node.name} = (int){value};"
@@ -176,11 +176,11 @@ class ValuePrinter:
 
     def load_vector(self, node: values.LoadVector) -> Iterator[str]:
         size = node.dtype.storage_bytes
-        count = _words(len(node.names), size)
+        count = _vector_words(len(node.names), size)
         words = f"{node.names[0]}_w_"
         yield f"u32 {words}[{count}] = {{}};"
         place = f"b{node.buffer} + {text(node.offset)} * {size}"
-        fetch = f"fetch_words({words}, {place}, {_truth(node.constant)});"
+        fetch = f"fetch_words({words}, {place}, {_truth_text(node.constant)});"
         if node.once and node.constant:
             fetch = f"fetch_words_once({words}, {place});"
         elif node.lasting and node.constant:
@@ -193,7 +193,7 @@ class ValuePrinter:
         words = f"{node.names[0]}_w_"
         yield f"u32 {words}[4];"
         place = f"b{node.buffer}, (i64)({text(node.offset)}) * {size}"
-        rest = f"({text(node.count)}) * {size}, {_truth(node.constant)}"
+        rest = f"({text(node.count)}) * {size}, {_truth_text(node.constant)}"
         yield f"fetch_across({words}, {place}, {rest});"
         yield from self.pieces(node.names, node.dtype, words)
 
@@ -227,7 +227,7 @@ class ValuePrinter:
                 self.alone[names[0]] = f"{words}[0]"
             yield f"{self.name(names[0], dtype)} = {_piece(words, 0, dtype)};"
             return
-        yield f"u32 {words}[{_words(len(names), size)}];"
+        yield f"u32 {words}[{_vector_words(len(names), size)}];"
         yield f"load_shared_words({words}, {address});"
         yield from self.pieces(names, dtype, words)
 
@@ -243,7 +243,7 @@ class ValuePrinter:
 
     def store_vector(self, node: values.StoreVector) -> Iterator[str]:
         size = node.dtype.storage_bytes
-        count = _words(len(node.sources), size)
+        count = _vector_words(len(node.sources), size)
         words = f"{node.sources[0]}_s{node.buffer}_"
         parts = ", ".join(self.packed(node.sources, number, node.dtype) for number in range(count))
         yield f"const u32 {words}[{count}] = {{{parts}}};"
@@ -320,11 +320,11 @@ def get_shared(address: str, dtype: DType) -> str:
     return from_bits(f"load_shared_{held_bytes(dtype)}({address})", dtype)
 
 
-def _truth(value: bool) -> str:
+def _truth_text(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _words(count: int, size: int) -> int:
+def _vector_words(count: int, size: int) -> int:
     total = count * size
     if total not in (4, 8, 16):
         raise InternalError(f"{count} elements of {size} bytes are no vector")

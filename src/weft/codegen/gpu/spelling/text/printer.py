@@ -43,9 +43,9 @@ def print_kernel(kernel: ir.Kernel) -> str:
     frame = f"grid={kernel.grid} threads={kernel.threads}{cluster}{resident}{reports}{together}"
     head = f"kernel {kernel.name} {frame}"
     inner = [f"buffers ({commas(map(label, kernel.buffers))})"]
-    inner += map(_show, (*kernel.maps, *kernel.tiles, *kernel.barriers, *kernel.tables))
-    inner += [_show(kernel.workspace)] if kernel.workspace else []
-    inner += _body(kernel.body)
+    inner += map(_field_text, (*kernel.maps, *kernel.tiles, *kernel.barriers, *kernel.tables))
+    inner += [_field_text(kernel.workspace)] if kernel.workspace else []
+    inner += _body_lines(kernel.body)
     return "\n".join(_in_braces(head, inner)) + "\n"
 
 
@@ -55,7 +55,7 @@ def _in_braces(head: str, inner: Iterable[str]) -> Iterator[str]:
     yield "}"
 
 
-def _body(body: Sequence[ir.Stmt]) -> Iterator[str]:
+def _body_lines(body: Sequence[ir.Stmt]) -> Iterator[str]:
     for statement in body:
         yield from _lines(statement)
 
@@ -63,74 +63,78 @@ def _body(body: Sequence[ir.Stmt]) -> Iterator[str]:
 def _lines(node: ir.Stmt) -> Iterator[str]:
     match node:
         case ir.Let(name=name, value=value, pinned=pinned):
-            yield f"let {name} = {_show(value)}{' pinned' if pinned else ''}"
+            yield f"let {name} = {_field_text(value)}{' pinned' if pinned else ''}"
         case ir.Set(name=name, value=value):
-            yield f"set {name} = {_show(value)}"
+            yield f"set {name} = {_field_text(value)}"
         case ir.For(var=var, start=start, stop=stop, step=step, body=body):
             times = f" times={node.times}" if node.times != 1 else ""
-            yield from _in_braces(f"for {var} in {_show((start, stop, step))}{times}", _body(body))
+            yield from _in_braces(
+                f"for {var} in {_field_text((start, stop, step))}{times}", _body_lines(body)
+            )
         case ir.If(cond=cond, then=then, otherwise=otherwise):
-            yield from _in_braces(f"if {_show(cond)}", _body(then))
+            yield from _in_braces(f"if {_field_text(cond)}", _body_lines(then))
             if otherwise:
-                yield from _in_braces("else", _body(otherwise))
+                yield from _in_braces("else", _body_lines(otherwise))
         case ir.Roles(cases=cases):
             yield from _in_braces("roles", (line for case in cases for line in _role(case)))
         case values.Compute(op=op):
-            yield _op(op)
+            yield _op_text(op)
         case ir.Epilogue(sources=sources, ops=ops):
-            head = f"epilogue({_fields(node, ('sources', 'ops'))})"
-            yield from _in_braces(head, [*map(_show, sources), *map(_op, ops)])
+            head = f"epilogue({_fields_text(node, ('sources', 'ops'))})"
+            yield from _in_braces(head, [*map(_field_text, sources), *map(_op_text, ops)])
         case _:
-            yield _show(node)
+            yield _field_text(node)
 
 
 def _role(case: ir.Role) -> Iterator[str]:
-    yield from _in_braces(f"{case.name} first={case.first} count={case.count}", _body(case.body))
+    yield from _in_braces(
+        f"{case.name} first={case.first} count={case.count}", _body_lines(case.body)
+    )
 
 
-def _op(op: ElementOp) -> str:
+def _op_text(op: ElementOp) -> str:
     """A function of elements: `v2 : f32 = mul(v0, v1)`."""
-    given = op.args if op.fn != "const" else (_number(op.value),)
+    given = op.args if op.fn != "const" else (_number_text(op.value),)
     later = " unrounded" if op.deferred_rounding else ""
     later += " loose" if op.loose else ""
     later += " shared" if op.shared else ""
     return f"{op.name} : {op.dtype} = {op.fn}({commas(given)}){later}"
 
 
-def _number(value: Number | None) -> str:
+def _number_text(value: Number | None) -> str:
     if value is None or isinstance(value, complex):
         raise InternalError(f"{value} is no number of a GPU kernel")
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _show(value: Any) -> str:
+def _field_text(value: Any) -> str:
     """A field, or a record in its own name."""
     match value:
         case Scalar():
-            return _scalar(value)
+            return _scalar_expression(value)
         case bool() | float():
-            return _number(value)
+            return _number_text(value)
         case int() | str() | DType():
             return str(value)
         case Swizzle():
             return str(value.span)
         case ir.Address(tile=name, offset=place) | ir.BarrierAt(barriers=name, index=place):
-            return f"{name}[{_show(place)}]"
+            return f"{name}[{_field_text(place)}]"
         case ir.RegAt(array=name, index=number):
             return f"{name}[{number}]"
         case Enum():
             return str(value.value)
         case tuple():
-            return f"({commas(map(_show, value))})"
+            return f"({commas(map(_field_text, value))})"
         case None:
             return "none"
         case _:
-            return _record(value)
+            return _record_text(value)
 
 
-def _record(node: Any) -> str:
+def _record_text(node: Any) -> str:
     names = in_front(type(node))
-    written = f"{spelling(type(node))}({_fields(node, names)})"
+    written = f"{spelling(type(node))}({_fields_text(node, names)})"
     if not names:
         return written
     first = getattr(node, names[0])
@@ -147,18 +151,18 @@ def in_front(cls: type) -> tuple[str, ...]:
     return tuple(name for name in found if name in ("name", "names", "dtype"))
 
 
-def _fields(node: Any, without: Sequence[str] = ()) -> str:
+def _fields_text(node: Any, without: Sequence[str] = ()) -> str:
     """The fields that do not have their defaults. Numbers are compared as they are written: -0.0 is
     not 0."""
     parts = []
     for field in fields(node):
         value = getattr(node, field.name)
         if field.name not in without and repr(value) != repr(field.default):
-            parts.append(f"{field.name}={_show(value)}")
+            parts.append(f"{field.name}={_field_text(value)}")
     return commas(parts)
 
 
-def _scalar(value: Scalar) -> str:
+def _scalar_expression(value: Scalar) -> str:
     match value:
         case Lit(value=number):
             return str(number)
@@ -167,12 +171,12 @@ def _scalar(value: Scalar) -> str:
         case Special(which=which):
             return which.value
         case Wide(value=inner):
-            return f"wide({_scalar(inner)})"
+            return f"wide({_scalar_expression(inner)})"
         case TableAt(table=table, index=index):
-            return f"{table}[{_scalar(index)}]"
+            return f"{table}[{_scalar_expression(index)}]"
         case Op(fn=fn, lhs=lhs, rhs=rhs) if fn in INFIX:
-            return f"({_scalar(lhs)} {INFIX[fn]} {_scalar(rhs)})"
+            return f"({_scalar_expression(lhs)} {INFIX[fn]} {_scalar_expression(rhs)})"
         case Op(fn=fn, lhs=lhs, rhs=rhs):
-            return f"{fn}({_scalar(lhs)}, {_scalar(rhs)})"
+            return f"{fn}({_scalar_expression(lhs)}, {_scalar_expression(rhs)})"
         case _:
             raise InternalError(f"no text for {type(value).__name__}")

@@ -283,6 +283,7 @@ def plot(path: Path, results: Mapping[str, Found]) -> None:
     """The ratios to the best peer as bars from 1, won to the right and lost to the left."""
     need("matplotlib")
     pyplot = import_module("matplotlib.pyplot")
+    pyplot.rcParams["svg.fonttype"] = "none"  # text, not its outlines: a fifth of the bytes
     ratios = {name: ratio_of(found) for name, found in reversed([*results.items()])}
     ratios = {name: found for name, found in ratios.items() if math.isfinite(found[0])}
     figure, axes = pyplot.subplots(figsize=(9, 0.22 * len(ratios) + 1))

@@ -279,6 +279,9 @@ except weft.WeftError as error:
 """
 
 
+_UNAVAILABLE = "BackendUnavailable at <string>:4: mixture was built for "
+
+
 @pytest.mark.parametrize(
     ("capability", "named", "told"),
     [
@@ -286,8 +289,8 @@ except weft.WeftError as error:
         (80, (), "sm80"),
         (89, (), "sm80"),
         (90, ("sm90",), "sm90"),
-        (90, ("sm80",), "mixture was built for sm80, whose code Fake 0, an SM90, does not run"),
-        (75, (), "mixture was built for sm80 (sm_80), sm90 (sm_90a), whose code Fake 0, an SM75, "),
+        (90, ("sm80",), f"{_UNAVAILABLE}sm80, whose code Fake 0, an SM90, does not run"),
+        (75, (), f"{_UNAVAILABLE}sm80 (sm_80), sm90 (sm_90a), whose code Fake 0, an SM75, "),
     ],
 )
 def test_a_gpu_runs_the_code_of_its_generation(

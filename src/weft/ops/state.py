@@ -1,4 +1,5 @@
-"""State: tensors that are attributes of modules, and that a traced function assigns to.
+"""State: tensors that are attributes of modules, or stand in lists, dicts and tuples that are, and
+that a traced function assigns to.
 
 A traced function gets copies of the modules among its arguments, with traced tensors in them. What
 it assigns to an attribute of such a copy is one more result of its program, and is assigned to that
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, Self, TypeVar
 from weakref import ref
 
@@ -244,17 +245,54 @@ def taken_back(arena: Arena) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Place:
-    """An attribute of a module that is a tensor."""
+    """An attribute of a module that is a tensor, or an item of the lists, dicts and tuples that the
+    attribute is."""
 
     holder: Holder
     name: str
+    path: tuple[Any, ...] = ()
+    """The indices and keys of the item, outermost first."""
 
     def __str__(self) -> str:
-        return f"the attribute {self.name} of {a_type(self.holder)}"
+        items = "".join(f"[{key!r}]" for key in self.path)
+        return f"the attribute {self.name}{items} of {a_type(self.holder)}"
+
+    @property
+    def now(self) -> Any:
+        """What stands there; None where nothing does."""
+        found: Any = attributes(self.holder).get(self.name)
+        for key in self.path:
+            try:
+                found = found[key] if type(found) in _ITEMS else None
+            except (IndexError, KeyError):
+                return None
+        return found
+
+    def put(self, tensor: Tensor) -> None:
+        """Let this tensor stand there. Lists and dicts stay the objects that they are."""
+        found = _with_item(attributes(self.holder).get(self.name), self.path, tensor)
+        setattr(self.holder, self.name, found)
+
+
+_ITEMS: Final = (list, dict, tuple)
+"""Containers whose items a module may assign to."""
+
+
+def _with_item(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
+    """A container with a tensor at its place: itself, or another tuple."""
+    if not path:
+        return tensor
+    key, *rest = path
+    item = _with_item(value[key], rest, tensor)
+    if isinstance(value, tuple):
+        return (*value[:key], item, *value[key + 1 :])
+    value[key] = item
+    return value
 
 
 def places(value: Any) -> list[Place | None]:
-    """Where each leaf of a container stands; None: not directly in a module."""
+    """Where each leaf of a container stands; None: in no module, or in a container of a kind that
+    cannot be assigned to."""
     return list(_leaf_places(value, None))
 
 
@@ -263,8 +301,13 @@ def _leaf_places(value: Any, own: Place | None) -> Iterator[Place | None]:
     if parts is None:
         yield own
         return
-    for name, child in parts:
-        place = Place(value, name.removeprefix(".")) if isinstance(value, Holder) else None
+    keys: Sequence[Any] = [*value] if type(value) is dict else range(len(parts))
+    for (name, child), key in zip(parts, keys, strict=True):
+        place = None
+        if isinstance(value, Holder):
+            place = Place(value, name.removeprefix("."))
+        elif own is not None and type(value) in _ITEMS:
+            place = replace(own, path=(*own.path, key))
         yield from _leaf_places(child, place)
 
 
@@ -288,7 +331,9 @@ class Watched:
             if entry is None:
                 continue
             place, before = entry
-            now = attributes(place.holder).get(place.name)
+            now = place.now
+            if now is None and place.path:
+                continue  # the list or dict has become another one, which a result may hold
             if not isinstance(now, Tensor):
                 raise UserError(
                     f"{place} is a tensor, and a traced function makes it {a_type(now)}; assign a "
@@ -312,16 +357,18 @@ class Watched:
 
 
 def assign(found: Sequence[tuple[Place | None, Tensor]]) -> None:
-    """Assign to the caller's modules what the copies of them were assigned."""
-    seen: dict[tuple[int, str], Tensor] = {}
-    for place, tensor in found:
+    """Assign to the caller's modules what the copies of them were assigned: all or nothing."""
+    seen = set[tuple[int, str, tuple[Any, ...]]]()
+    for place, _ in found:
         assert place is not None
-        key = (id(place.holder), place.name)
+        key = (id(place.holder), place.name, place.path)
         if key in seen:
             raise UserError(
                 f"{place} stands at two places of the arguments, and both were assigned to; a "
                 "module with state can stand at one place only",
                 "StateSharedTwice",
             )
-        seen[key] = tensor
-        setattr(place.holder, place.name, tensor)
+        seen.add(key)
+    for place, tensor in found:
+        assert place is not None
+        place.put(tensor)

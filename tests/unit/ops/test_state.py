@@ -183,6 +183,54 @@ def test_an_assignment_to_elements_is_state_too() -> None:
 # -- what cannot be carried is told --------------------------------------------------------------
 
 
+class Caches(nn.Module):
+    """Tensors in lists, dicts and tuples of a module, each assigned to in its own way."""
+
+    def __init__(self) -> None:
+        self.keys = [weft.zeros((2,)), weft.zeros((2,))]
+        self.named = {"b": weft.zeros((2,)), "a": weft.zeros((2,))}
+        self.pair = (weft.zeros((2,)), weft.zeros((2,)))
+        self.deep = [{"x": [weft.zeros((2,))]}]
+
+    def __call__(self, x: Any) -> Any:
+        self.keys[1] = self.keys[1] + x
+        self.keys = [self.keys[0] + 2.0, self.keys[1]]
+        self.named["a"] += 3.0 * x
+        self.pair = (self.pair[0], self.pair[1] + 4.0 * x)
+        self.deep[0]["x"][0] = self.deep[0]["x"][0] + 5.0 * x
+        return weft.sum(self.keys[1] + self.named["a"] + self.pair[1] + self.deep[0]["x"][0])
+
+    def numbers(self) -> list[list[float]]:
+        leaves = [*self.keys, *self.named.values(), *self.pair, self.deep[0]["x"][0]]
+        return [leaf.tolist() for leaf in leaves]
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "twice"])
+def test_items_of_lists_dicts_and_tuples_are_state(name: str) -> None:
+    x = weft.asarray([1.0, 2.0])
+    model, plain = Caches(), Caches()
+    for _ in range(3):
+        CALLS[name](model, x)
+        plain(x)
+    assert model.numbers() == plain.numbers()
+
+
+def test_items_that_are_state_are_told_where_nobody_carries_them() -> None:
+    rows, model = weft.ones((3, 2)), Caches()
+    with pytest.raises(
+        UserError, match=r"\[vmap\] the function assigns to the attribute keys\[0\]"
+    ):
+        weft.vmap(lambda m, row: m(row), in_axes=(None, 0))(model, rows)
+    with pytest.raises(
+        UserError, match=r"\[on_true\] assigns to the attribute keys\[0\] of a Cach"
+    ):
+        weft.cond(True, lambda m: m(rows[0]), lambda m: weft.sum(rows), model)
+    with pytest.raises(UserError, match="stands at two places of the arguments"):
+        weft.jit(lambda a, b, x: a(x) + b(x))(model, model, rows[0])
+    last, _ = weft.scan(lambda m, row: (m, m(row)), model, rows)
+    assert last.keys[1].tolist() == [3.0, 3.0]
+
+
 def test_a_captured_module_is_told_and_left_as_it_was() -> None:
     model = Counter()
     with pytest.raises(UserError, match="give it the module as an argument") as caught:

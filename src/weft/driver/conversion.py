@@ -203,6 +203,7 @@ _PREFIX = "ptir_"
 _PLAIN = re.compile(r"[A-Za-z0-9]+(?:_[A-Za-z0-9]+)*")
 _ENDS_LIKE_MANGLED = re.compile(r"(?:^|_)h[0-9a-f]{24}$")
 _LONGEST_STEM = 31
+"""Characters of a name that are kept."""
 
 
 def entry_point_names(program: Program) -> dict[str, str]:

@@ -32,6 +32,7 @@ from weft.target.grouped_rows import stays_whole
 from weft.target.target import Kind, Target
 
 MAX_ROUNDS = 8
+"""Rounds in which ops become others that are none of the target's either."""
 TURN_SIZES: Final = TurnSizes(least=1 << 30, piece=1 << 28, summing=4096)
 """A product of 1 GB is made in turns on a GPU, of 256 MB each. Where the gradient of its second
 factor is carried, a turn has 4096 rows: reading and writing that takes 6 % of the time of the

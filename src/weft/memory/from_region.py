@@ -40,6 +40,7 @@ from weft.region.ir import (
 )
 
 ALIGNMENT = 128
+"""Bytes: the lines of a GPU's memory, and two of a CPU's."""
 GIVEN = ("input", "param", "state", "constant", "run")
 
 

@@ -30,6 +30,7 @@ KEYS: Final = 128
 _QUERIES_EACH: Final = 64
 """Queries of a consumer: the rows of a warpgroup's matrix instruction."""
 _KEY_STEP: Final = 16
+"""Keys that a matrix instruction adds up along: tiles are whole steps."""
 _MOST_COLUMNS: Final = 128
 """Of a block of a stream."""
 _OTHER_SHARED: Final = 8 << 10
@@ -53,6 +54,7 @@ _FEW_KEYS: Final = 64
 _LEAST_TILES: Final = 2
 """Of a part: joining parts takes as long as some tiles."""
 _MOST_STAGES: Final = 6
+"""Tiles of keys on their way: more are in flight than memory's latency needs."""
 _RING_BYTES: Final = 192 << 10
 """Of keys and values that the blocks of a unit have asked for."""
 

@@ -34,6 +34,7 @@ _NEXT_BEST: Final = 0.02
 _PACKING: Final = 8
 """Products that take as long as packing one element."""
 _MORE_CUTS: Final = 16
+"""Cuts beyond the fewest that are priced: finer blocks spend more on packing than they even out."""
 
 
 @dataclass(frozen=True)

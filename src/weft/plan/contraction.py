@@ -268,6 +268,7 @@ def _register_tiles(
 
 
 WORTH_PACKING = 64 * 64 * 64
+"""Products from which on copying operands into panels takes less than reading them as they lie."""
 _WIDE = 16
 """Lanes of vectors whose tiles are so much code that it should not be written twice."""
 _PAGE = 4096

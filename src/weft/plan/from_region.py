@@ -56,6 +56,7 @@ one, two and four."""
 _RUN_THREADS: Final = (128, 96, 160)
 """Of a block of runs: as many as leave the fewest without a vector in the last turn."""
 _MANY_BLOCKS: Final = 2048
+"""Blocks that are left where threads take several vectors: some waves of them on every machine."""
 _BUSY: Final = 1 << 15
 """Threads that keep a machine busy while each of them waits for its own operations."""
 _LONG: Final = 256

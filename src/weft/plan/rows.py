@@ -75,6 +75,7 @@ _WAITING_BYTES: Final = 96 << 10
 """Bytes that a unit asks for ahead of time."""
 _VECTOR_BYTES: Final = 16
 _FEW: Final = 256
+"""Threads for a long row, at least."""
 _MANY_ROWS: Final = 8
 """Rows for each unit, from which on blocks for all of them keep it busy without a cluster."""
 _TURNS_OF_LONG_ROWS: Final = 12

@@ -27,6 +27,7 @@ _CHUNK: Final = 8
 _VECTOR: Final = 4
 """Elements of a vector: threads of twice as many wait longer for fewer of them."""
 _FEW_TAPS: Final = 4
+"""Taps of a chunk that are few."""
 _HELD: Final = (32, 56)
 """Sums that a thread has, at most, of few taps and of many."""
 _HELD_WHOLE: Final = 40
@@ -37,6 +38,7 @@ _MEMBERS: Final = 16
 """Threads that share the sums of a strip, at most."""
 _BLOCK: Final = 128
 _LARGEST_BLOCK: Final = 512
+"""Threads of a block: about so many, and at most, where whole warps need more."""
 _WARP: Final = 32
 _STAGED_BYTES: Final = 40 << 10
 """Of what all strips read alike, in shared memory."""

@@ -21,6 +21,7 @@ _TILES: Final = (72, 48, 24, 12)
 """Tiles of a block, about: as many as memory of the thread holds."""
 _CHANNELS: Final = 64
 _COLUMNS: Final = 64
+"""Channels and columns of a block, about."""
 
 
 def windows_of(kernel: Kernel) -> Windows | str:

@@ -8,6 +8,7 @@ from weft.foundation.index_expr import Guard, axes_of, constant, params_of
 from weft.poly.sets import Domain, IslBudget, is_empty
 
 _FAR = 1 << 40
+"""Beyond every index: guards with it are bounded on one side only."""
 
 
 def holds(wanted: Guard, guards: Sequence[Guard], ranges: Mapping[str, tuple[int, int]]) -> bool:

@@ -69,6 +69,7 @@ Decode: TypeAlias = Callable[[Any], object]
 """Reads it back."""
 
 ALIGNMENT = 128
+"""Bytes: the lines of a GPU's memory, and two of a CPU's."""
 
 
 def dumps(module: Module, encode_op: Encode | None = None) -> str:

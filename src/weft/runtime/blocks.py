@@ -20,6 +20,7 @@ from weft.foundation.forks import new_reentrant_lock
 
 Array = NDArray[Any]
 ALIGNMENT: Final = 128
+"""Bytes, as those of `memory`."""
 LARGE: Final = 64 * 1024
 """Bytes from which on a block is worth keeping."""
 MOST_IDLE: Final = 512 * 1024 * 1024

@@ -32,6 +32,7 @@ from weft.foundation.errors import WeftWarning
 _MAGIC: Final = b"weftobj2"
 _HEAD: Final = len(_MAGIC) + 32
 MOST_BYTES: Final = 1 << 30
+"""Of all entries: the oldest are removed beyond."""
 MOST_ENTRY_BYTES: Final = 256 << 20
 """No entry is larger: what claims to be is not read."""
 _TIDY_BELOW: Final = 4

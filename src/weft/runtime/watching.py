@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 _SECONDS_TO_START: Final = 5.0
+"""That a thread may take to begin."""
 
 
 def watched(call: Callable[[], int], stop: Callable[[bool], None]) -> int:

@@ -21,6 +21,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CLOCK = 2.6e9
 _USUAL_CORES = 4
+"""Of a machine that is compiled for from another one: its clock and its cores."""
 CORE_BANDWIDTH = 12e9
 """Bytes a second to and from one core; ..."""
 _FILL_MEMORY = 8

@@ -13,9 +13,11 @@ from typing import Final
 from weft.target.target import Target
 
 K_STEP: Final = 64
+"""Terms of a step: rows of 128 bytes, the widest that shared memory permutes."""
 NARROW: Final = (8, 16, 32)
 """Columns of tiles that hold one side of a contraction whole."""
 _MOST_STAGES: Final = 12
+"""Steps on their way, at most: small tiles have room for more than memory's latency takes."""
 
 
 @dataclass(frozen=True)

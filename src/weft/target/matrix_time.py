@@ -45,6 +45,7 @@ CYCLES_A_SECOND: Final = 1.85e9
 LINE: Final = 128
 """Bytes of a line of the cache, and of a row of a k step."""
 PANEL: Final = 64
+"""Rows of a matrix instruction, and elements of a row of 128 bytes."""
 _WORD: Final = 2
 """Bytes of an element."""
 _SECTOR: Final = 32
@@ -61,6 +62,7 @@ _HEAVY: Final = 3.5
 _SHALLOW: Final = 3
 """Stages with which a step that comes late is waited for."""
 _PRECISION: Final = 0.01
+"""The part of a time below which plans are alike, and the first of them is taken."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from weft.region.ir import Kernel, Tensor, form_of
 
 MAX_LANES: Final = 64
 MAX_UNROLL: Final = 64
+"""Lanes and turns that are written out, at most: beyond, code grows and nothing is gained."""
 MAX_VECTORS: Final = 256
 """Vectors of a register tile."""
 PACKED: Final = (CacheRead("B", "packed", "k", pingpong=False),)

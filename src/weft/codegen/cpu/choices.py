@@ -26,6 +26,7 @@ Box: TypeAlias = Mapping[str, Bounds]
 UNDECIDED: Final = (0, 1)
 
 MOST_PARTS: Final = 8
+"""Copies of a kernel's code for parts of its domain: each takes its time to compile."""
 _SHORTEST: Final = 16
 """An interval is at least this part of its axis: an edge of a few elements has no code of its
 own."""

@@ -16,6 +16,7 @@ from weft.region.ir import Kernel, Output
 from weft.region.structure import buffers
 
 _FAR = 1 << 40
+"""Beyond every index: guards with it are bounded on one side only."""
 
 
 def prove(routine: ir.Routine, kernel: Kernel) -> list[Finding]:

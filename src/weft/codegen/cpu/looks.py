@@ -20,6 +20,7 @@ LONG: Final = 1 << 30
 BETWEEN: Final = 1 << 20
 """Steps between two looks, at least: a tenth of a millisecond."""
 _HEAVY: Final = 16
+"""Steps that a function counts as that is none of these."""
 _LIGHT: Final = frozenset(
     {"add", "sub", "mul", "max", "min", "neg", "abs", "cast", "select", "const", "index", "fma"}
 )

@@ -48,6 +48,7 @@ panel, and so much code, in every kind of block, that it takes a compiler second
 _MOST_SCATTERED: Final = 256
 """The same where vectors are loaded, and their lanes stored one by one."""
 _SHORTEST_LINE: Final = 4
+"""Elements of a line that is worth vectors."""
 _NEAR_STEPS: Final = (1, 2)
 """How far apart neighbours along a line lie that one or two vectors hold."""
 

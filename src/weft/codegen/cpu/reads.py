@@ -24,6 +24,7 @@ Names: TypeAlias = Mapping[str, str]
 
 _TOGETHER: Final = (LoopKind.UNROLLED, LoopKind.LANES)
 _MOST_STEPS: Final = 4_096
+"""Ways by which values come that are followed."""
 
 
 class Unknown(Exception):

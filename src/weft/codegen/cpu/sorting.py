@@ -14,6 +14,7 @@ from weft.foundation.dtypes import DType
 from weft.foundation.errors import ResourceExceeded
 
 _SHORT = 32
+"""Elements up to which inserting takes less than passes over digits."""
 _HALF = 32
 """Bits of a key, and of a place, that share a number."""
 

@@ -27,6 +27,7 @@ _LEAST: Final = 71 << 7
 """2^-56 as bf16."""
 _TILE: Final = 16
 _PLAIN_ROWS: Final = 4
+"""Rows of a tile register, and of a tile of vectors where there are none."""
 _GIVEN: Final = "ptr %a, ptr %b, ptr %sums, i64 %rows, i64 %columns, i64 %words, i1 %adds"
 _CONFIG: Final = [1, *[0] * 15, *[64, 0] * 8, *[0] * 16, *[_TILE] * 8, *[0] * 8]
 """Palette 1: tiles of 16 rows of 64 bytes."""

@@ -40,6 +40,7 @@ MAX_WRITTEN: Final = 1 << 15
 """Statements of a routine once its unrolled loops are written out; LLVM takes a second for some
 thousand."""
 _FAR: Final = 1 << 60
+"""Indices up to which 64 bits do not overflow on the way."""
 _RULES: Final = ("inside", "nonzero", "nonnegative")
 _TILE: Final = (LoopKind.UNROLLED, LoopKind.LANES)
 EMPTY: Final[Mapping[str, tuple[int, int]]] = {}

@@ -17,6 +17,7 @@ from weft.runtime.artifact import (
 )
 
 ALIGNMENT = 128
+"""Bytes, as those of `memory`."""
 
 
 def align_bytes(size: int) -> int:

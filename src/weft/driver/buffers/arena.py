@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 ALIGNMENT = 64
+"""Bytes: a line of the cache, and the widest vector."""
 
 
 def align_bytes(count: int) -> int:

@@ -45,6 +45,7 @@ they lie; each takes some microseconds to assemble."""
 _CLOCKED: Final = 2e-3
 """Seconds that are measured at once, about."""
 _MOST_TURNS: Final = 256
+"""Runs of a kernel that are measured together."""
 _REPETITIONS: Final = 5
 """Measurements of which the median counts, after one that warms up."""
 _ENOUGH: Final = 0.2

@@ -29,6 +29,7 @@ WASTEFUL: Final = 1.3
 _TOLD: Final = 2.0
 """And from which on it is told that there is none."""
 _CLEAN: Final = 1.1
+"""Bytes moved for each that is used, with which no other plan is looked for."""
 _BETTER: Final = 0.8
 """Of the bytes that the first plan moves for each that it uses: fewer are worth another plan."""
 _LITTLE: Final = 1 << 20

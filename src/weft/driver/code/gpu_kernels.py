@@ -50,6 +50,7 @@ _SHARE: Final = 2
 """Sources of each process: starting one takes about as long as compiling a few short ones, and a
 sixth of what one long product takes."""
 _MOST_PROCESSES: Final = 16
+"""That compile at once, at most."""
 PROCESS: Final = "weft.codegen.gpu.compiler_process"
 _ELF: Final = b"\x7fELF"
 """How machine code for GPUs begins."""

@@ -24,6 +24,7 @@ Array = NDArray[Any]
 BUDGET: Final = 40_000
 """Statements of warps: some seconds."""
 MOST_BYTES: Final = 1 << 28
+"""Of a kernel's tensors that is looked at: the interpreter holds them all."""
 _NUMBERS: Final = (1, 0)
 """What all tensors hold: threads wait alike for all numbers. Where one breaks a rule of the
 program, such as that of an index, the next is tried."""

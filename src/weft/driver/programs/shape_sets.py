@@ -34,6 +34,7 @@ LEAST: Final = 32
 EXACT: Final = "exact"
 DOUBLING: Final = "doubling"
 _MOST_FITS: Final = 4_096
+"""Shapes whose answers are remembered."""
 
 
 class ShapeSet:

@@ -45,6 +45,7 @@ _MANY_ROWS: Final = 256
 _FEWEST: Final = 1 << 12
 """Weights that are worth a kernel of their own."""
 _LEAST_DEPTH: Final = 16
+"""Terms of a sum, at least: shorter ones are over before a panel pays."""
 _LANES: Final = 16
 """Of the vectors that panels are made for: in narrower ones packing is a small part."""
 _TILES: Final = ((8, 3), (12, 2), (6, 4))
@@ -56,9 +57,11 @@ _COLUMNS: Final = 32
 _COLUMNS_OF_MANY: Final = 48
 """The same where there are many rows, and panels of so many leave nothing over."""
 _ENOUGH_ROWS: Final = 64
+"""Rows that are many."""
 _COLUMNS_OF_FEW: Final = 64
 """The same next to so few rows that sums would wait for one another."""
 _FEWEST_ROWS: Final = 4
+"""Rows that are so few."""
 _FEW_ROWS: Final = 8
 """Rows of a product that reads weights where they lie, if neighbours there are neighbours."""
 

@@ -90,6 +90,7 @@ microseconds, which is what it takes to wake it and to begin the second kernel."
 _LEAST_PARTS: Final = 4
 _MOST_PARTS: Final = 32
 _LEAST_ROWS: Final = 32
+"""Parts that are worth a second kernel, that it joins in no time, and rows of a part, at least."""
 _TILE_OF_WARPS: Final = (128, 64)
 """Rows and columns of the least tile of a convolution on SM80, ..."""
 _TILES_AT_ONCE: Final = 2

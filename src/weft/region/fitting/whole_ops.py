@@ -59,9 +59,11 @@ _MANY_UPDATES: Final = 1024
 _MANY_INDICES: Final = 2048
 """Columns with indices of their own up to which it is."""
 _SMALL_FLOAT: Final = 16
+"""Bits of floats that lose digits where they are added up in their own dtype."""
 _LONG_COLUMN: Final = 1 << 14
 """Elements of a column that one block takes at a time."""
 _FEW_COLUMNS: Final = 256
+"""Columns that are too few to keep all units at work with a block each."""
 _CHUNK: Final = 4096
 """Elements of a part, at least."""
 _MOST_PARTS: Final = 1024

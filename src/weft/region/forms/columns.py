@@ -28,6 +28,7 @@ near, and need not be read in long runs."""
 _LEAST_COLUMNS: Final = 256
 """Of such a piece."""
 _FEW_ROWS: Final = 32
+"""Rows of a sum that is short, as one of parts is."""
 LINE_BYTES: Final = 128
 """Of a line of memory of a GPU."""
 LONG_OF_STRIPS: Final = 512

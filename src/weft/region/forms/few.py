@@ -14,6 +14,7 @@ from weft.region.ir import Kernel, Let, Read
 LONG: Final = 128
 """Keys from which on they are many."""
 _MOST_QUERIES: Final = 16
+"""Of one head: the rows of one matrix instruction."""
 _MOST_ROWS: Final = 64
 """Queries of all heads that share their keys, at most."""
 _WIDEST: Final = 256

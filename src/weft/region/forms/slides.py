@@ -33,6 +33,7 @@ MOST_HELD: Final = 144
 """Registers of rows of a thread, at most; others hold places, and what is on its way."""
 _BESIDE: Final = 24
 _REGISTER: Final = 4
+"""Registers beside rows of a thread, about, and bytes of a register."""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ KERNELS = "kernels written out"
 SMALL = 64
 """Elementwise kernels of fewer blocks than this are within the limits of registers."""
 ROUNDING = 1e-9
+"""The part of a time by which sums in another order may differ."""
 LARGEST = 96
 """The most blocks that one kernel computes."""
 LONG = 16

@@ -32,6 +32,7 @@ from weft.target.target import Kind, Target
 SHARED_SHARE: Final = 0.8
 """Of the on-chip memory of a block, what rows may take."""
 _THREADS: Final = 256
+"""Of a block, where none is planned yet."""
 _LONGEST_EPILOGUE: Final = 240
 """Operations on each result of a contraction. A thread holds up to 128 results, in registers, and
 its code has those of every one of them, once for each tensor they are stored to: a compiler takes

@@ -223,6 +223,7 @@ class Nccl:
 
 
 _IN_PROGRESS: Final = 7
+"""What NCCL answers while it works."""
 
 
 @contextmanager

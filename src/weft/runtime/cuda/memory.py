@@ -26,6 +26,7 @@ _OUT_OF_MEMORY: Final = 2
 _SMALL: Final = 1 << 20
 _GRAIN: Final = 256
 _LARGE_GRAIN: Final = 1 << 21
+"""Bytes to which small and large pieces are rounded up: the driver has pages of two megabytes."""
 
 
 @dataclass

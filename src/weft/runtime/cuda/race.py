@@ -29,10 +29,12 @@ Array = NDArray[Any]
 _COLD_BYTES: Final = 160 << 20
 """What all sets take together, at least, where there are not too many of them."""
 _MOST_SETS: Final = 48
+"""Copies of a kernel's tensors."""
 _ROUND_SECONDS: Final = 1e-3
 """About how long a graph runs, if one run of every set takes no longer."""
 _MOST_RUNS: Final = 192
 ROUNDS: Final = 9
+"""Launches in a graph, at most, and graphs of which the median counts."""
 
 
 @dataclass

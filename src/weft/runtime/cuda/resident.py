@@ -50,6 +50,7 @@ _WORD: Final = 8
 _ELEMENT_BITS: Final = 40
 """Bits of an error word that say which element; those above say which check."""
 _RUN_BYTES: Final = 16
+"""A seed, and a number whose upper half counts how often a body was entered."""
 EXTERNAL: Final = ("input", "output")
 """Memory that each run has somewhere else."""
 

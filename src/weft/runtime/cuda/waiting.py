@@ -23,6 +23,7 @@ BUSY: Final = (
 _WITHOUT_PAUSE: Final = 0.01
 """Seconds."""
 _PAUSE: Final = 0.001
+"""Seconds between two looks: a read takes no longer by more than that."""
 _HANDLERS: Final[list[Any]] = []
 """What Ctrl-C did before it was to end the process."""
 

@@ -30,12 +30,14 @@ ROWS: Final = 16
 VECTOR: Final = 4
 """Neighbouring elements of a row that a thread joins and stores."""
 _MOST_ROWS: Final = 64
+"""Queries of a block, of all heads that share their keys."""
 _PADDING: Final = 8
 """Numbers behind each row of sums, so that rows begin in other banks."""
 _WARPS: Final = 8
 _BATCH_BESIDE_PANELS: Final = 2
 """Axes of a tensor map beside those of panels, of rows, and along a row."""
 _STEP: Final = 16
+"""Keys that a matrix instruction adds up along."""
 
 
 @dataclass(frozen=True)

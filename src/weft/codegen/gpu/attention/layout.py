@@ -26,11 +26,13 @@ from weft.region.forms.bands import Band
 from weft.target.target import Target
 
 WARPGROUP: Final = 128
+"""Threads that a matrix instruction of SM90 takes."""
 ROWS: Final = 64
 """Queries of a consumer: the rows of a matrix instruction."""
 _STEP: Final = 16
 """Elements along which matrix instructions add up, and to which depths are filled up by zeros."""
 ALIGNMENT: Final = 1024
+"""Bytes after which the permutation of shared memory begins anew."""
 _LINE: Final = 16
 """Bytes that the copy engine's addresses and strides are multiples of."""
 _BATCH_AXES: Final = 3

@@ -29,6 +29,7 @@ _STEP: Final = 16
 """Elements along which a matrix instruction adds up."""
 _MOST_BANDS: Final = 2
 _MOST_WARPS: Final = 8
+"""Of a block, and bands of queries of a warp: more of them have no registers left."""
 _SPARE_REGISTERS: Final = 40
 """Addresses, counters, row statistics, and parts of keys or values."""
 _ROOM: Final = 24

@@ -47,6 +47,8 @@ from weft.region.forms.bands import HULL_ROWS
 
 _BAND: Final = 16
 _MOST_WARPS: Final = 8
+"""Rows of a matrix instruction, and warps of a block, of which 256 threads have 255 registers
+each."""
 _RESERVED: Final = 1024
 """Bytes of shared memory that every block takes besides."""
 

@@ -29,6 +29,7 @@ MAX_POINTS: Final = (1 << 31) - (1 << 20)
 """Points that a thread counts in 32 bits, with room to count past the last of them."""
 _MAX_BLOCKS: Final = 1 << 31
 _MAX_PARAM: Final = 1 << 30
+"""Blocks that a launch can have, and sizes whose sums stay within 32 bits."""
 
 
 def refuse(code: str, why: str, hint: str = "") -> Finding:

@@ -39,6 +39,7 @@ from weft.region.ir import Binary, Cast, Const, Kernel, Let, Select, Tensor, Una
 from weft.target.target import Target
 
 _BANKS = 32
+"""Of shared memory, a word each: threads that read one bank wait for each other."""
 
 
 def accepts(

@@ -53,6 +53,7 @@ _USED: Final = frozenset({
 })  # fmt: skip
 _FIXED: Final = {"roles": "single", "order": "rows"}
 _MOST_WARPS: Final = 16
+"""Of a block: their sums are joined in shared memory."""
 _PADDING: Final = 2
 """Sums between the columns of a warp's, so that those of neighbours begin in different banks."""
 _CELL: Final = 16

@@ -42,6 +42,7 @@ _ACROSS: Final = 32
 """Bytes that a warp reads at once of a row along m or n."""
 _ALIGNMENT: Final = 1024
 _SPARE_REGISTERS: Final = 40
+"""Addresses, counters, and what is on its way from shared memory."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from weft.target.target import Target
 
 WARPGROUP: Final = 128
 ALIGNMENT: Final = 1024
+"""Bytes after which the permutation of shared memory begins anew."""
 ROW: Final = 128
 """Bytes of a row of a tile within which shared memory is permuted: k tiles are multiples of it."""
 HALF_ROW: Final = 64

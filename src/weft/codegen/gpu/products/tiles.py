@@ -25,6 +25,7 @@ TABLE_LIMIT: Final = 1 << 16
 SIDE_LIMIT: Final = (1 << 15) - 1
 """Rows or columns of tiles that such a table has room for in half of an entry."""
 _HALF: Final = 16
+"""Bits of an entry for each of its two numbers."""
 
 
 @dataclass(frozen=True)

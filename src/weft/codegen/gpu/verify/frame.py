@@ -19,11 +19,14 @@ _WARP: Final = 32
 _MOST_BLOCKS: Final = (1 << 31) - 1
 _MOST_BUFFERS: Final = 256
 _MOST_COUNTERS: Final = (1 << 31) - 1
+"""What a launch, its parameters and 32-bit numbers have room for."""
 _MAP_RANKS: Final = (2, 3, 4, 5)
 _LARGEST_BOX: Final = 256
+"""Axes of a tensor map, and elements along each that one copy takes."""
 _LINE: Final = 16
 """Bytes that addresses and strides of the copy engine are multiples of."""
 _BARRIER: Final = 8
+"""Bytes of a barrier."""
 
 
 def frame_findings(kernel: ir.Kernel, target: Target) -> Iterator[Finding]:

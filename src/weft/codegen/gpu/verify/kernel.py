@@ -33,6 +33,8 @@ _HELD_IN: Final = {
 }
 _MOST_REGISTERS: Final = 512
 _MOST_TIMES: Final = 64
+"""Elements of an array of registers, and turns that are written out: what is longer is no kernel
+of Weft."""
 _BLOCK_WORDS: Final = 4
 _VECTORS: Final = (4, 8, 16)
 """Bytes of one access."""

@@ -16,6 +16,7 @@ _MOST_SMALL: Final = 128
 _WORD: Final = 32
 """Bits of a register."""
 _COPY_LINE: Final = 16
+"""Bytes that bulk copies are multiples of."""
 
 
 def check_sm80(scope: Scope, node: ir.Sm80Stmt) -> None:

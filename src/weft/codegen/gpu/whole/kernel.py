@@ -19,6 +19,7 @@ from weft.region.ir import Kernel, Tensor
 from weft.target.target import Target
 
 THREADS: Final = 256
+"""Of a block whose threads have a point each."""
 Work = tuple[int, int, Code]
 """How many blocks of how many threads do what."""
 

@@ -50,9 +50,11 @@ _WAVE: Final = 1024
 """Blocks that run at once."""
 _MANY_COLUMNS: Final = 1 << 15
 _MOST_THREADS: Final = 1024
+"""Columns that keep all units busy with a thread each, and threads of a block."""
 _MOST_HELD: Final = 16
 """Elements that a thread holds at once."""
 _MOST_IN_VECTOR: Final = 8
+"""Elements of one access."""
 
 
 @dataclass(frozen=True)

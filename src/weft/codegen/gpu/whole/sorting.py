@@ -39,6 +39,7 @@ from weft.foundation.whole_ops import Order
 from weft.region.ir import Kernel, Tensor
 
 _THREADS: Final = 256
+"""Of a block, for rows that need fewer together."""
 _SHORTEST: Final = 64
 """Elements up to which counting takes less than a network."""
 LONGEST: Final = 8192

@@ -103,19 +103,19 @@ def kept_bytes(kernel: Kernel, columns: int) -> int:
 def contiguous_axis(
     kernel: Kernel, strides: Mapping[str, Sequence[int]], lanes: int = 1
 ) -> str | None:
-    """The axis along which most accesses are to neighbouring elements; the innermost of equals, of
-    those first that fill at least half of a vector."""
+    """The axis along which most accesses are to neighbouring elements, of those first that fill at
+    least half of a vector; of equals the innermost, of those first that fill a whole one."""
     addresses = [
         linear(let.expr.index, strides[let.expr.tensor])
         for let in kernel.body
         if isinstance(let.expr, Read)
     ]
     addresses += [linear(o.index, strides[o.tensor]) for o in kernel.outputs]
-    best, chosen = (False, 0), None
+    best, chosen = (False, 0, False), None
     for axis in kernel.axes:
         steps = [coefficient(address, axis.name) for address in addresses]
         score = sum(step == 1 for step in steps) - 2 * sum(step not in (0, 1) for step in steps)
-        rank = (2 * axis.size >= lanes, score)
+        rank = (2 * axis.size >= lanes, score, axis.size >= lanes)
         if axis.size > 1 and score >= 0 and rank >= best and any(step == 1 for step in steps):
             best, chosen = rank, axis.name
     return chosen

@@ -389,3 +389,38 @@ class Code:
             body()
         self.line(f"br label %{leave}")
         self.label(leave)
+
+    def either(self, pred: Val, body: Callable[[], None], other: Callable[[], None]) -> None:
+        """`body` where `pred`, a single i1, holds, else `other`."""
+        self._count += 1
+        ways = (f"then{self._count}", body), (f"else{self._count}", other)
+        leave = f"done{self._count}"
+        self.line(f"br {pred}, " + ", ".join(f"label %{name}" for name, _ in ways))
+        for name, way in ways:
+            self.label(name)
+            with self.inside():
+                way()
+            self.line(f"br label %{leave}")
+        self.label(leave)
+
+    def rarely(
+        self, pred: Val, usual: Sequence[Val], other: Callable[[], Sequence[Val]]
+    ) -> list[Val]:
+        """`other` where some lane holds `pred`, else `usual`: the code of `other` is skipped by a
+        branch, and has to choose lane by lane itself."""
+        some = self.intrinsic_scalar("llvm.vector.reduce.or", pred) if pred.lanes > 1 else pred
+        name = self.fresh()[1:]
+        before = self.block
+        self.line(f"br {some}, label %{name}.rare, label %{name}.done")
+        self.label(f"{name}.rare")
+        with self.inside():
+            found = other()
+        after = self.block
+        self.line(f"br label %{name}.done")
+        self.label(f"{name}.done")
+        return [
+            self.assign(
+                f"phi {a.type} [ {a.text}, %{before} ], [ {b.text}, %{after} ]", a.scalar, a.lanes
+            )
+            for a, b in zip(usual, found, strict=True)
+        ]

@@ -14,10 +14,12 @@ from typing import TypeAlias
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.accumulators import Accumulators, tree
 from weft.codegen.cpu.code import Code, Val, multiples, number
+from weft.codegen.cpu.edges import GuardedTile, tile_of
 from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, number_of, storage_type
 from weft.codegen.cpu.index_code import IndexCode, Lanes
 from weft.codegen.cpu.ir import LoopKind
+from weft.codegen.cpu.loads import Loads
 from weft.codegen.cpu.looks import STOP_WORD, looks_of
 from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.reports import REPORT_BROKEN
@@ -25,7 +27,7 @@ from weft.codegen.cpu.sorting import Items, sort_key
 from weft.codegen.cpu.tile_code import signs_of, tiles_function, turn_function
 from weft.foundation.dtypes import BF16, SI64, UI32, DType
 from weft.foundation.errors import InternalError
-from weft.foundation.index_expr import Expr, Guard, bounds, constant
+from weft.foundation.index_expr import Expr, bounds, constant
 from weft.foundation.whole_ops import key_bytes
 from weft.region.ir import Place
 
@@ -92,8 +94,13 @@ class _Emitter:
         """Values of bf16 as they were loaded, which are stored again without being rounded."""
         self.accumulators = Accumulators(self.code, self.elements, self.indices)
         self.pointers: list[str] = []
+        self.loads = Loads(self.code, self.indices, self.formats, routine, features, self.pointers)
         self.written: list[tuple[int, int, ir.Stmt]] = []
         """Statements with the lines that were written for each: from, and to before."""
+        self.counted = routine.body
+        """Statements of the innermost counted loop: what they compute, they alone use."""
+        self.outside_tile = False
+        """Whether guards are asked for element by element."""
         self.looks = looks_of(routine)
         """Loops in which a long routine looks whether it shall stop, and after how many turns."""
 
@@ -173,17 +180,76 @@ class _Emitter:
             return
         if not (loop.start.is_constant and loop.stop.is_constant):
             raise InternalError("loop bounds are not constant")
+        if loop.kind is LoopKind.PARALLEL:
+            self._count_loop(loop)
+        elif self.outside_tile or not self._tile(loop):
+            self._known_loop(loop)
+
+    def _known_loop(self, loop: ir.For) -> None:
+        """Unrolled turns, or lanes."""
+        indices = self.indices
+        start, last = loop.span(indices.ranges)
         if loop.kind is LoopKind.LANES:
-            indices.lanes = Lanes(loop.var, stop)
+            indices.lanes = Lanes(loop.var, last + 1)
             self._body(loop.body)
             indices.lanes = None
-        elif loop.kind is LoopKind.UNROLLED:
-            for value in range(start, stop, loop.step):
-                indices.variables[loop.var] = value
-                self._body(loop.body)
-            indices.variables.pop(loop.var, None)
+            return
+        for value in range(start, last + 1, loop.step):
+            indices.variables[loop.var] = value
+            self._body(loop.body)
+        indices.variables.pop(loop.var, None)
+
+    def _tile(self, loop: ir.For) -> bool:
+        """Write a tile as it is inside of what it reads, and as it is at the edges; False where it
+        has none, or its machine loads those lanes of a vector that are inside."""
+        tile = None if "avx512f" in self.features else tile_of(loop, self.counted)
+        if tile is None:
+            return False
+        indices = self.indices
+        for one in tile.loops:
+            indices.ranges[one.var] = one.span(indices.ranges)
+
+        def near() -> None:
+            inner = self._hold_everywhere(tile)
+            everywhere = (*tile.fixed, *tile.moving)
+            self.code.either(
+                inner,
+                lambda: self._known_loop(tile.without(everywhere)),
+                lambda: self._known_loop(tile.without(tile.fixed)),
+            )
+
+        if tile.fixed:
+            inside = indices.inside(tile.fixed, 0)
+            self.code.either(inside, near, lambda: self._far_loop(loop))
         else:
-            self._count_loop(loop)
+            near()
+        return True
+
+    def _far_loop(self, loop: ir.For) -> None:
+        """A tile that is outside of what it reads, as it stands."""
+        self.outside_tile = True
+        self._known_loop(loop)
+        self.outside_tile = False
+
+    def _hold_everywhere(self, tile: GuardedTile) -> Val:
+        """Whether the moving guards of a tile hold for all of its elements."""
+        code, indices = self.code, self.indices
+        found: Val | None = None
+        for guard in tile.moving:
+            ends = []
+            for last in (False, True):
+                corner = tile.corner(guard, last=last)
+                indices.variables.update(corner)
+                ends.append(indices.value(guard.expr))
+                for name in corner:
+                    del indices.variables[name]
+            low = code.compare("icmp sge", ends[0], number(0, "i64"))
+            high = code.compare("icmp slt", ends[1], number(guard.size, "i64"))
+            holds = code.binary("and", low, high)
+            found = holds if found is None else code.binary("and", found, holds)
+        if found is None:
+            raise InternalError("a tile without guards that move")
+        return found
 
     def _count_loop(self, loop: ir.For) -> None:
         first, last = self.indices.value(loop.start), self.indices.value(loop.stop)
@@ -195,7 +261,9 @@ class _Emitter:
 
         def body(index: Val) -> None:
             self.indices.variables[loop.var] = index
+            around, self.counted = self.counted, loop.body
             self._body(loop.body)
+            self.counted = around
 
         turns = self.looks.get(id(loop))
         if turns is None:
@@ -263,12 +331,11 @@ class _Emitter:
 
     def _load(self, load: ir.Load) -> None:
         dtype = self.routine.dtype_of(load.buffer)
-        kind = storage_type(dtype)
         self._select(load.places)
         if load.guards:
-            value = self._load_guarded(load, dtype, kind)
+            value = self.loads.guarded(load)
         else:
-            raw = self._plain_load(load.buffer, load.address, kind, dtype)
+            raw = self.loads.plain(load.buffer, load.address)
             value = self.formats.from_storage(raw, dtype)
             if dtype is BF16:
                 self.stored[value.text] = raw
@@ -286,7 +353,7 @@ class _Emitter:
             lanes = min(width, run.count - start)
             lanes = lanes if lanes & (lanes - 1) == 0 else 1
             for first in range(start, min(start + width, run.count), lanes):
-                value = self.formats.from_storage(self._neighbours(run, first, lanes), dtype)
+                value = self.formats.from_storage(self.loads.neighbours(run, first, lanes), dtype)
                 for lane in range(lanes):
                     variables[run.var] = first + lane
                     part = self.code.lane(value, lane) if lanes > 1 else value
@@ -300,35 +367,14 @@ class _Emitter:
         writes = stmt.buffer < len(args) and args[stmt.buffer].written
         self.code.prefetch(self.pointers[stmt.buffer], kind, place, writes=writes)
 
-    def _neighbours(self, run: ir.LoadRun, first: int, width: int, lane: int = 0) -> Val:
-        """So many neighbours of a run, as they are stored: those at the beginning of the buffer
-        instead, turned into the fill, where a guard fails."""
-        code, indices, base = self.code, self.indices, self.pointers[run.buffer]
-        dtype = self.routine.dtype_of(run.buffer)
-        kind, align = storage_type(dtype), dtype.storage_bytes
-        if not run.guards:
-            place = indices.pointer(base, kind, run.address + first, lane)
-            return code.load(kind, place, width, align)
-        inside = indices.inside(run.guards, lane)
-        address = code.select(inside, indices.value(run.address + first, lane), number(0, "i64"))
-        loaded = code.load(kind, code.pointer(base, kind, address), width, align)
-        fill = self.formats.to_storage(number_of(run.fill, dtype), dtype)
-        return code.select(inside, loaded, fill)
-
-    def _turns_lines(self, run: ir.LoadRun, dtype: DType) -> bool:
-        """Whether neighbours fill registers of AVX-512 that hold a transposed tile in each
-        quarter."""
-        few = self.indices.lane_count * dtype.storage_bytes == 16
-        return few and "avx512f" in self.features and run.count * dtype.storage_bytes % 64 == 0
-
     def _load_across(self, run: ir.LoadRun, dtype: DType) -> None:
         """A vector of neighbours for each lane, transposed into one of lanes for each neighbour."""
         variables, lanes = self.indices.variables, self.indices.lane_count
         width = lanes if run.count % lanes == 0 else 1
-        if self._turns_lines(run, dtype):
+        if self.loads.turns_lines(run):
             width = 64 // dtype.storage_bytes
         for start in range(0, run.count, width):
-            loaded = [self._neighbours(run, start, width, lane) for lane in range(lanes)]
+            loaded = [self.loads.neighbours(run, start, width, lane) for lane in range(lanes)]
             if width == 1:
                 turned = [self.code.gather_lanes(loaded)]
             else:
@@ -337,71 +383,6 @@ class _Emitter:
                 variables[run.var] = start + row
                 self._define(run.name, self.formats.from_storage(value, dtype), dtype)
         del variables[run.var]
-
-    def _plain_load(self, buffer: int, address: Expr, kind: str, dtype: DType) -> Val:
-        code, base, indices = self.code, self.pointers[buffer], self.indices
-        step, align = indices.step(address), dtype.storage_bytes
-        lanes = indices.lane_count
-        if step in (0, 1) or lanes == 1:
-            place = indices.pointer(base, kind, address)
-            return code.load(kind, place, lanes if step == 1 else 1, align)
-        if step == 2 and self._joins_every_second(lanes):
-            place = indices.pointer(base, kind, address)
-            return code.every_second(kind, place, lanes, align)
-        parts = [
-            code.load(kind, indices.pointer(base, kind, address, lane), 1, align)
-            for lane in range(lanes)
-        ]
-        return code.gather_lanes(parts)
-
-    def _load_guarded(self, load: ir.Load, dtype: DType, kind: str) -> Val:
-        """Where a guard fails, element 0 is read instead and `fill` is the value: for all lanes at
-        once where they are neighbours that share their guards, else lane by lane."""
-        code, base, indices = self.code, self.pointers[load.buffer], self.indices
-        moves = any(indices.step(guard.expr) != 0 for guard in load.guards)
-        varies = moves or indices.step(load.address) != 0
-        lanes = indices.lane_count if varies else 1
-        fill = number_of(load.fill, dtype)
-        step = indices.step(load.address)
-        every_second = step == 2 and self._joins_every_second(lanes)
-        together = every_second or step == 1
-        if not moves and together and self._has_room(load.buffer, (step or 1) * lanes):
-            inside = indices.inside(load.guards, 0)
-            address = code.select(inside, indices.value(load.address), number(0, "i64"))
-            place = code.pointer(base, kind, address)
-            read = code.every_second if every_second else code.load
-            raw = read(kind, place, lanes, dtype.storage_bytes)
-            return code.select(inside, self.formats.from_storage(raw, dtype), fill)
-        if moves and together and self._masks(load.guards, kind):
-            mask = indices.inside_lanes(load.guards)
-            place = code.far_pointer(base, kind, indices.value(load.address))
-            fill = self.formats.to_storage(code.spread(fill, lanes), dtype)
-            read_some = code.every_second_masked if every_second else code.masked_load
-            raw = read_some(kind, place, mask, fill, dtype.storage_bytes)
-            return self.formats.from_storage(raw, dtype)
-        parts = []
-        for lane in range(lanes):
-            inside = indices.inside(load.guards, lane)
-            address = code.select(inside, indices.value(load.address, lane), number(0, "i64"))
-            raw = code.load(kind, code.pointer(base, kind, address), 1, dtype.storage_bytes)
-            parts.append(code.select(inside, self.formats.from_storage(raw, dtype), fill))
-        return code.gather_lanes(parts) if lanes > 1 else parts[0]
-
-    def _masks(self, guards: tuple[Guard, ...], kind: str) -> bool:
-        """Whether one instruction loads those lanes whose guards hold, which move by a step."""
-        lanes = self.indices.lane_count
-        whole = kind in ("float", "double", "i32", "i64") and lanes >= 4
-        steps = [self.indices.step(guard.expr) for guard in guards]
-        return "avx512f" in self.features and whole and None not in steps
-
-    def _joins_every_second(self, lanes: int) -> bool:
-        """Whether reading what lies between as well, and dropping it, is faster than lane by
-        lane: one instruction takes any lanes of two vectors."""
-        return "avx512f" in self.features and lanes >= 8
-
-    def _has_room(self, buffer: int, lanes: int) -> bool:
-        """Whether a vector can be read from the beginning of a buffer."""
-        return buffer < len(self.routine.buffers) and self.routine.buffers[buffer].elements >= lanes
 
     def _store(self, store: ir.Store) -> None:
         code, indices = self.code, self.indices

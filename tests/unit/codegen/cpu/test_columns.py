@@ -172,10 +172,11 @@ def test_a_plan_that_asks_for_it_elsewhere_is_refused() -> None:
         weft.compile(program, "cpu", overrides={"plan": json.dumps(document)})
 
 
+@pytest.mark.usefixtures("small_machine")
 @pytest.mark.parametrize(
     ("rows", "depth", "columns", "pieces"),
     [
-        (1, 768, 3072, [16, 12]), (1, 768, 2304, [16, 9]), (2, 4096, 4096, [32, 32]),
+        (1, 768, 3072, [16, 48]), (1, 768, 2304, [16, 36]), (2, 4096, 4096, [32, 32]),
         (8, 4096, 4096, [32, 64]), (1, 256, 512, [8]),
     ],
 )  # fmt: skip

@@ -56,7 +56,7 @@ _TANH_ONE: Final = {"float": 9.1, "double": 20.0}
 def exp(w: Writer, x: Val) -> Val:
     usual = inner_exp(w, x)
     beyond = w.test("ugt", w.abs(x), _NORMAL[x.scalar])
-    return w.rarely(beyond, [usual], lambda: [w.choose(beyond, _exp_anywhere(w, x), usual)])[0]
+    return w.code.rarely(beyond, [usual], lambda: [w.choose(beyond, _exp_anywhere(w, x), usual)])[0]
 
 
 def inner_exp(w: Writer, x: Val) -> Val:

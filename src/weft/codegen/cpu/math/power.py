@@ -67,7 +67,7 @@ def _power_of_floats(w: Writer, x: Val, y: Val) -> Val:
             w.choose(other, _listed_cases(w, x, y, size, exp(w, w.mul(y, log(w, size)))), usual)
         ]
 
-    return w.rarely(other, [usual], listed)[0]
+    return w.code.rarely(other, [usual], listed)[0]
 
 
 def _log_pair(w: Writer, size: Val) -> Pair:

@@ -179,7 +179,7 @@ def _reduce_argument(w: Writer, x: Val, short: bool) -> tuple[Val, Pair]:
     else:
         high, low = _exact_rest(w, n, high)
     usual = (w.whole(n), high, low)
-    quadrant, high, low = w.rarely(large, usual, lambda: _reduced_large(w, x, large, usual))
+    quadrant, high, low = w.code.rarely(large, usual, lambda: _reduced_large(w, x, large, usual))
     return quadrant, (high, low)
 
 

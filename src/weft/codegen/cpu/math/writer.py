@@ -7,7 +7,7 @@ that a later line can recover the error, uses the `exact_` forms. No form calls 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -108,29 +108,6 @@ class Writer:
 
     def both(self, a: Val, b: Val) -> Val:
         return self.code.binary("and", a, b)
-
-    def rarely(
-        self, pred: Val, usual: Sequence[Val], other: Callable[[], Sequence[Val]]
-    ) -> list[Val]:
-        """`other` where some lane holds `pred`, else `usual`: the code of `other` is skipped by a
-        branch, and has to choose lane by lane itself."""
-        code = self.code
-        some = code.intrinsic_scalar("llvm.vector.reduce.or", pred) if pred.lanes > 1 else pred
-        name = code.fresh()[1:]
-        before = code.block
-        code.line(f"br {some}, label %{name}.rare, label %{name}.done")
-        code.label(f"{name}.rare")
-        with code.inside():
-            found = other()
-        after = code.block
-        code.line(f"br label %{name}.done")
-        code.label(f"{name}.done")
-        return [
-            code.assign(
-                f"phi {a.type} [ {a.text}, %{before} ], [ {b.text}, %{after} ]", a.scalar, a.lanes
-            )
-            for a, b in zip(usual, found, strict=True)
-        ]
 
     # -- bits ------------------------------------------------------------------------------------
 

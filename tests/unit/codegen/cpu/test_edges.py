@@ -1,0 +1,91 @@
+"""Tiles of windows inside of an image and at its edges, on machines without masked loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+import weft.functional as F
+from weft.codegen.cpu import ir
+from weft.codegen.cpu.edges import tile_of
+from weft.codegen.cpu.ir import LoopKind
+from weft.driver.compile import compile_program
+from weft.foundation.index_expr import Guard, axis, constant
+from weft.target.cpu import describe, host
+
+SMALL = describe("aarch64", frozenset(), 2, (64 << 10, 1 << 20))
+PLAIN = replace(SMALL, features=host().features - {"avx512f"})
+
+Window = Callable[[Any, Any], Any]
+WINDOWS: dict[str, tuple[Window, tuple[int, ...], tuple[int, ...]]] = {
+    "three": (lambda x, w: F.conv2d(x, w, padding=1, groups=5), (2, 5, 9, 23), (5, 1, 3, 3)),
+    "five": (lambda x, w: F.conv2d(x, w, padding=2, groups=3), (1, 3, 6, 40), (3, 1, 5, 5)),
+    "narrow": (lambda x, w: F.conv2d(x, w, padding=1, groups=4), (1, 4, 3, 3), (4, 1, 3, 3)),
+    "second": (
+        lambda x, w: F.conv2d(x, w, padding=1, stride=2, groups=4), (1, 4, 17, 34), (4, 1, 3, 3)
+    ),
+    "pool": (lambda x, w: F.max_pool2d(x * w, 3, 1, padding=1), (1, 2, 11, 29), (1, 2, 1, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_are_the_same_inside_and_at_the_edges(name: str) -> None:
+    window, *shapes = WINDOWS[name]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    program = weft.jit(window).program(*map(weft.tensor, arrays))
+    (wanted,) = weft.run(program, arrays, backend="reference")
+    for threads in (1, 2):
+        (found,) = compile_program(program, PLAIN).run(arrays, threads=threads)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_window_inside_of_an_image_has_no_mask() -> None:
+    """What is read of a whole tile comes in vectors, without a guard between them."""
+    window, *shapes = WINDOWS["three"]
+    arrays = [np.ones(shape, np.float32) for shape in shapes]
+    program = weft.jit(window).program(*map(weft.tensor, arrays))
+    text = compile_program(program, PLAIN).stages["llvm"]
+    inside = text.split("\nthen")[2].split("\nelse")[0]
+    assert "load <4 x float>" in inside
+    assert "select" not in inside
+
+
+def nest(guard: Guard, used: str = "y") -> tuple[ir.For, tuple[ir.Stmt, ...]]:
+    """A tile with one load, before a statement that uses a value."""
+    four = (constant(0), constant(4))
+    body: tuple[ir.Stmt, ...] = (
+        ir.Load("x", 0, axis("l") + axis("p"), (guard,), 0.0),
+        ir.Accumulate("sum", "x"),
+    )
+    loop = ir.For("l", *four, 1, LoopKind.LANES, body)
+    return loop, (loop, ir.Accumulate("other", used))
+
+
+def test_guards_that_move_evenly_are_asked_for_at_two_corners() -> None:
+    loop, around = nest(Guard(constant(9) - axis("l") - axis("p"), 8))
+    tile = tile_of(loop, around)
+    assert tile is not None
+    assert [tile.corner(tile.moving[0], last=last) for last in (False, True)] == [
+        {"l": 3},
+        {"l": 0},
+    ]
+    assert all(not s.guards for s in tile.without(tile.moving).body if isinstance(s, ir.Load))
+
+
+@pytest.mark.parametrize(
+    ("guard", "used"),
+    [
+        (Guard(axis("p"), 8), "y"),
+        (Guard((axis("l") + axis("p")) // 3, 8), "y"),
+        (Guard(axis("l") + axis("p"), 8), "x"),
+    ],
+    ids=["none moves", "unevenly", "used elsewhere"],
+)
+def test_other_tiles_stay_as_they_are(guard: Guard, used: str) -> None:
+    assert tile_of(*nest(guard, used)) is None

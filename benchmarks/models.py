@@ -513,7 +513,7 @@ def main() -> int:
     known, names = [case.name for case in cases()], options.models.split(",")
     for name in names:
         if not any(fnmatch(each, name) for each in known):
-            parser.error(f"no model is called {name!r}; the models are {', '.join(known)}")
+            sys.exit(f"error: no model is called {name!r}; the models are {', '.join(known)}")
     if options.device == "cuda":
         need_gpu("`--tiny --device cpu` runs small models here")
     weft.set_default_backend(options.device)

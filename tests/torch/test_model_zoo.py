@@ -46,8 +46,9 @@ def test_who_names_no_model_is_told_the_models(
 ) -> None:
     given = ["models", "--models", "gpt2*,nosuch", "--device", "cpu", "--tiny"]
     monkeypatch.setattr("sys.argv", given)
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         main()
-    told = capsys.readouterr().err
-    assert "no model is called 'nosuch'; the models are " in told
+    told = str(ended.value.code)
+    assert "usage" not in capsys.readouterr().err
+    assert "error: no model is called 'nosuch'; the models are " in told
     assert all(case.name in told for case in cases())

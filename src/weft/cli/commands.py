@@ -88,6 +88,7 @@ COMMANDS: Final = {
     "profile": Entry(
         "profile", "profile_command",
         "Run SCRIPT and print where its time went: kernel, op, line and layer.",
+        passes_on=True,
     ),
     "tune": Entry(
         "tune", "tune_command",

@@ -12,14 +12,14 @@ from weft.cli.report import check_apart, printable
 from weft.cli.scripts import run_script
 from weft.foundation.errors import UserError
 from weft.foundation.files import check_writable
-from weft.ops.trace.profile import KEYS
+from weft.ops.trace.profile import KEYS, Profile
 
 
 def profile_command(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python script.")],
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ARGS...]", help="What the script is given."),
+        typer.Argument(metavar="[ARGS...]", help="What the script is given, options too."),
     ] = None,
     trace: Annotated[
         Path | None,
@@ -32,7 +32,8 @@ def profile_command(
 ) -> None:
     """Run SCRIPT and print where its time went: kernel, op, line and layer.
 
-    Every program that it runs through Weft is run once more, kernel by kernel.
+    Every program that it runs through Weft is run once more, kernel by kernel. Options of weft
+    stand before SCRIPT; all that follows it is the script's, as on the command line of python.
     """
     if most < 1:
         raise UserError(f"--most is the number of rows, 1 or more, not {most}")
@@ -41,10 +42,19 @@ def profile_command(
     if trace is not None:
         check_apart(trace, script)
         check_writable(trace)
-    with weft.profile(trace, show=False) as found:
-        run_script(script, args or [])
-    if not found.spans:
-        raise UserError(f"{script} ran nothing through Weft, so there is nothing to tell")
+    found = Profile()
+    try:
+        with weft.profile(trace, show=False) as found:
+            run_script(script, args or [])
+        if not found.spans:
+            raise UserError(f"{script} ran nothing through Weft, so there is nothing to tell")
+    finally:
+        # A script that failed is told about as far as it came.
+        if found.spans:
+            _tell(found, by, most, trace)
+
+
+def _tell(found: Profile, by: str, most: int, trace: Path | None) -> None:
     for line in found.table(by, most=most).splitlines():
         print(printable(line))
     if trace is not None:

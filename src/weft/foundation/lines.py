@@ -17,6 +17,8 @@ from types import CodeType, FrameType
 from typing import Self, TypeAlias
 
 _PACKAGE = str(Path(__file__).parents[1]) + "/"
+_OURS = (_PACKAGE, threading.__file__)
+"""Weft's own files, and the one that every thread begins in: it is no line of a user."""
 _INSIDE: dict[CodeType, bool] = {}
 """Whether a function is Weft's own, for every function seen so far."""
 
@@ -111,7 +113,7 @@ def is_inside(frame: FrameType) -> bool:
     if found is None:
         home = frame.f_globals.get("__name__", "")
         made = code.co_filename == "<string>" and str(home).startswith("weft.")
-        found = _INSIDE[code] = made or code.co_filename.startswith(_PACKAGE)
+        found = _INSIDE[code] = made or code.co_filename.startswith(_OURS)
     return found
 
 

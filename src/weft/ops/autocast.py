@@ -46,7 +46,10 @@ def autocast(dtype: Any = "bf16", *, enabled: bool = True) -> AbstractContextMan
     one."""
     narrow = as_dtype_or_none(dtype)
     if narrow not in (F16, BF16):
-        raise UserError(f"the narrow dtype is f16 or bf16, not {narrow or brief(dtype)}")
+        raise UserError(
+            f"the narrow dtype is f16 or bf16, not {narrow or brief(dtype)}; write "
+            '"bf16" or weft.bfloat16, or "f16" or weft.float16'
+        )
     return _use_narrow(narrow if enabled else None)
 
 

@@ -213,15 +213,14 @@ class Tensor:
         """The elements as nested lists of Python numbers."""
         return self._elements().tolist()
 
+    @told
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         elements = self._elements()
-        if dtype is not None and np.dtype(dtype) != elements.dtype:
-            return elements.astype(dtype)
-        if copy:
-            return np.array(elements)
-        shared = _lend_elements(elements)
-        shared.flags.writeable = False
-        return shared
+        wanted = elements.dtype if dtype is None else np.dtype(dtype)
+        if copy or wanted != elements.dtype:
+            return elements.astype(wanted)
+        _lend_elements(elements)
+        return elements.view()
 
     def __dlpack__(
         self,
@@ -312,6 +311,7 @@ class Tensor:
 
     __hash__ = object.__hash__
 
+    @told
     def __repr__(self) -> str:
         about = f"shape={list(self.shape)}, dtype={written(self.dtype)}, backend={self.backend!r}"
         if self.is_traced:

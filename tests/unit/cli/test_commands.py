@@ -519,7 +519,7 @@ def test_nothing_is_written_over_what_is_read(run: Weft, program: Path, tmp_path
     np.savez(inputs, np.ones((2, 3), np.float32))
     module.write_text('%0 = Input() {name: "x"} : Tensor<f32, []>\noutputs: %0\n')
     commands = [
-        (script, ["profile", script, "--trace", script]),
+        (script, ["profile", "--trace", script, script]),
         (inputs, ["run", program, "--inputs", inputs, "--out", inputs]),
         (program, ["convert", program, program, "--to", "ptir-text"]),
         (module, ["core", "grad", module, "--out", module]),

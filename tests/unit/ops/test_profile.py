@@ -207,7 +207,7 @@ def test_the_command_runs_a_script(tmp_path: Path) -> None:
     script, trace = tmp_path / "train.py", tmp_path / "trace.json"
     script.write_text(SCRIPT)
     run = CliRunner().invoke
-    found = run(app, ["profile", str(script), "--trace", str(trace), "--by", "layer"])
+    found = run(app, ["profile", "--trace", str(trace), "--by", "layer", str(script)])
     assert found.exit_code == 0
     assert "blocks[1].qkv" in found.output
     assert "train.py:10" in found.output
@@ -221,9 +221,9 @@ def test_the_command_runs_a_script(tmp_path: Path) -> None:
     assert found.output.startswith(f'  File "{script}", line 2')
     assert "runpy" not in found.output
     assert "it raised SyntaxError" in found.output
-    assert run(app, ["profile", str(script), "--by", "colour"]).exit_code == 1
+    assert run(app, ["profile", "--by", "colour", str(script)]).exit_code == 1
     for most in ("0", "-3"):
-        found = run(app, ["profile", str(script), "--most", most])
+        found = run(app, ["profile", "--most", most, str(script)])
         assert (found.exit_code, "1 or more" in str(found.exception)) == (1, True)
 
 
@@ -305,3 +305,33 @@ def test_what_layers_share_is_credited_to_all_of_them() -> None:
     assert found.table("op").endswith("3 layers")
     assert found.spans[0].layers == ("a", "b")
     assert found.chrome()["traceEvents"][1]["args"]["layers"] == ["a", "b"]
+
+
+def test_a_block_that_an_exception_leaves_tells_what_ran(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.json"
+
+    def fail() -> None:
+        with weft.profile(trace):
+            weft.exp(weft.ones((3,)).eval()).eval()
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fail()
+    assert "exp" in capsys.readouterr().out
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_options_behind_a_script_are_the_scripts(tmp_path: Path) -> None:
+    script, trace = tmp_path / "train.py", tmp_path / "t.json"
+    script.write_text(
+        "import sys, weft\nweft.exp(weft.ones(3).eval()).eval()\nprint(sys.argv[1:])\n1 / 0\n"
+    )
+    given = ["--epochs", "3", "-o", "mine", "--by", "none"]
+    found = CliRunner().invoke(app, ["profile", "-o", str(trace), str(script), *given])
+    assert found.exit_code == 1
+    assert str(given) in found.output
+    assert "exp" in found.output
+    assert "ZeroDivisionError" in found.output
+    assert trace.is_file()

@@ -204,3 +204,17 @@ def test_every_violation_says_what_to_do() -> None:
 def test_numpy_numbers_are_numbers() -> None:
     x = weft.asarray([1.0, 2.0])
     assert x.sum(np.int64(0)).item() == 3.0
+
+
+@pytest.mark.parametrize("read", [repr, np.asarray, str], ids=["repr", "asarray", "str"])
+def test_a_backend_that_is_not_there_is_told_by_whoever_reads(
+    monkeypatch: pytest.MonkeyPatch, read: Callable[[Any], Any]
+) -> None:
+    def refuse(*given: Any, **options: Any) -> None:
+        raise BackendUnavailable("this machine has no GPU")
+
+    x = weft.ones((3,)) + 1.0
+    monkeypatch.setattr("weft.ops.tensor.evaluate", refuse)
+    where = r"^BackendUnavailable at test_tensor\.py:\d+: \[(repr|array)\] this machine has no GPU"
+    with pytest.raises(BackendUnavailable, match=where):
+        read(x)

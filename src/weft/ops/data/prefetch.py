@@ -20,8 +20,9 @@ from weakref import finalize
 import numpy as np
 
 from weft.foundation.errors import UserError, WeftWarning, a_type
+from weft.foundation.lines import user_line
 from weft.ops.array.creation import asarray
-from weft.ops.calls import public
+from weft.ops.calls import MISTAKES, explained, public
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import backend_named, current, within
 from weft.ops.pytree import map_leaves
@@ -123,6 +124,9 @@ class Prefetched:
         self.close()
         # There is one end, and another thread may wait for it too.
         self._shared.ready.put(_End())
+        if isinstance(found.error, MISTAKES):
+            # What is wrong with an item has no line of the user's in a thread of Weft's.
+            raise explained("prefetch", found.error, user_line()) from found.error.__cause__
         raise StopIteration if found.error is None else found.error
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ def profile(
     `trace` is a file for Perfetto or chrome://tracing. `as p` has the numbers: `p.table("line")`,
     `p.spans`. With `show` off nothing is printed. What this gives can be used again: every block
     has numbers of its own, and the file is that of the last. What runs in a block inside another
-    one counts in both.
+    one counts in both. A block that an exception leaves tells what ran until then.
     """
     path = None if trace is None else Path(trace)
     if path is not None:
@@ -95,13 +95,16 @@ class _Again(AbstractContextManager[T]):
 def _profile_calls(path: Path | None, show: bool) -> Iterator[Profile]:
     tracer = ProgramTracer(None, True, False)
     assert tracer.profile is not None
-    with _watch_programs(tracer):
-        yield tracer.profile
-    if path is not None:
-        tracer.profile.save(path)
-        tracer.note_profile(path)
-    if show:
-        print(tracer.profile)
+    try:
+        with _watch_programs(tracer):
+            yield tracer.profile
+    finally:
+        # What ran before an exception is told too, which is what somebody may look for.
+        if show:
+            print(tracer.profile)
+        if path is not None:
+            tracer.profile.save(path)
+            tracer.note_profile(path)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.errors import UserError, a_type
+from weft.ops.carried import Changes
 from weft.ops.jit import Jitted
 from weft.ops.nn.module import Module
 from weft.ops.parameters import Names
@@ -166,7 +167,12 @@ def _of_function(
     captured = seen.captured_names()
     weights = {n: array for n, array in enumerate(arrays) if inside[n]}
     weights |= {len(arrays) + n: array for n, array in enumerate(seen.captured())}
-    pairs = list(seen.trace.state) + _named_states(function, seen, state)
+    for place, _ in Changes((), seen.trace.state.remade).told(seen.given):
+        raise UserError(
+            f"{place} has another form after a call; the states of a bundle are tensors that stay "
+            "where they are: begin with a tensor of the size that it shall have"
+        )
+    pairs = [*seen.trace.state.leaves, *_named_states(function, seen, state)]
     states = tuple(State(number, result, arrays[number]) for number, result in pairs)
     for each in states:
         weights.pop(each.input, None)

@@ -13,19 +13,35 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from functools import cache, partial, reduce
+from functools import cache, partial
 from itertools import islice
-from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
 from weakref import ref
 
 from weft.foundation.errors import UserError
 from weft.ops.graph.node import Node
 from weft.ops.pytree import flatten
 from weft.ops.remembered import Remembered, recall
-from weft.ops.settings import FOREIGN, frozen
+from weft.ops.settings import frozen
 from weft.ops.state import Holder, attributes
+from weft.ops.steps import (
+    BROKEN_WAY,
+    PLAIN,
+    Step,
+    attributes_held,
+    is_foreign,
+    is_plain_key,
+    item_step,
+    join_path,
+    names_in_code,
+    read_class,
+    read_global,
+    read_member,
+    read_referent,
+    read_variable,
+    try_step,
+)
 from weft.ops.tensor import Tensor
 
 _MOST_STEPS = 10_000
@@ -35,17 +51,6 @@ _MOST_ITEMS = 1_000
 _MOST_MODULES = 100
 """How many modules are looked at in every call."""
 _DEEPEST = 12
-_BROKEN_WAY = (AttributeError, IndexError, TypeError, ValueError)
-"""What a step raises where something of another kind is in the way now; an empty cell, too."""
-
-
-class Step(NamedTuple):
-    """One step of a way: `read(holder, key)` is what comes next."""
-
-    read: Callable[[Any, Any], Any]
-    key: Any
-    text: str
-    """How Python code writes it; with a dot or bracket in front, where the holder comes before."""
 
 
 @dataclass
@@ -83,14 +88,14 @@ class Ways:
         """Whether a module is nested as it was, and has the settings that it had."""
         if self.module is None:
             return True
-        return self.module == (_structure_of(holder) if known is None else known.structure)
+        return self.module == (structure_of(holder) if known is None else known.structure)
 
     def walk_modules(self, holder: Any, name: str = "") -> Iterator[tuple[str, bool]]:
         """The ways to modules, as Python writes them, each with whether its module fits."""
         if self.module is not None:
             yield name.removeprefix("."), self.fit(holder)
         for step, ways in self.turns.items():
-            yield from ways.walk_modules(_try_step(step, holder), _join_path(name, step.text))
+            yield from ways.walk_modules(try_step(step, holder), join_path(name, step.text))
 
     @property
     def are_none(self) -> bool:
@@ -100,11 +105,11 @@ class Ways:
     def walk_constants(self, holder: Any, name: str = "") -> Iterator[tuple[str, bool]]:
         """The ways to constants, as Python writes them, each with whether it is the same."""
         for step, node in self.constants.items():
-            found = _try_step(step, holder)
+            found = try_step(step, holder)
             same = type(found) is Tensor and found._node is node()
-            yield _join_path(name, step.text).removeprefix("."), same
+            yield join_path(name, step.text).removeprefix("."), same
         for step, ways in self.turns.items():
-            yield from ways.walk_constants(_try_step(step, holder), _join_path(name, step.text))
+            yield from ways.walk_constants(try_step(step, holder), join_path(name, step.text))
 
     def _stay_in(self, holder: Any) -> bool:
         """Whether the ways from here are seen by whoever remembers a module."""
@@ -112,7 +117,7 @@ class Ways:
             return False
         held = attributes(holder) if isinstance(holder, Holder) else None
         return all(
-            (held is None or step.key in held) and ways._stay_in(_try_step(step, holder))
+            (held is None or step.key in held) and ways._stay_in(try_step(step, holder))
             for step, ways in self.turns.items()
         ) and all(held is None or step.key in held for step in (*self.ends, *self.constants))
 
@@ -131,16 +136,16 @@ class Ways:
                 found = read(holder, key)
                 if not (ways._lead(found, inside=True) if inside else ways.hold(found)):
                     return False
-        except _BROKEN_WAY:
+        except BROKEN_WAY:
             return False
         return True
 
     def walk(self, holder: Any, name: str = "") -> Iterator[tuple[str, ref[Tensor], Any]]:
         """Each way as Python writes it, the tensor it led to, and what it leads to now."""
         for step, tensor in self.ends.items():
-            yield _join_path(name, step.text), tensor, _try_step(step, holder)
+            yield join_path(name, step.text), tensor, try_step(step, holder)
         for step, ways in self.turns.items():
-            yield from ways.walk(_try_step(step, holder), _join_path(name, step.text))
+            yield from ways.walk(try_step(step, holder), join_path(name, step.text))
 
     def add(self, steps: Sequence[Step], tensor: ref[Tensor]) -> None:
         """One more way."""
@@ -174,7 +179,7 @@ def ways_to(
     of them."""
     wanted = {id(tensor()): tensor for tensor in tensors}
     fixed = set(constants)
-    found = Ways(module=_structure_of(function))
+    found = Ways(module=structure_of(function))
     inside: set[tuple[Step, ...]] = {()} if found.module is not None else set()
     left = _MOST_MODULES
     for way, value in reached_by(function):
@@ -186,7 +191,7 @@ def ways_to(
             continue
         is_inside = way[:-1] in inside
         if isinstance(value, Holder) and not is_inside and left:
-            structure = _structure_of(value)
+            structure = structure_of(value)
             if structure is not None:
                 left -= 1
                 found.turn(way).module = structure
@@ -196,7 +201,7 @@ def ways_to(
     return found
 
 
-def _structure_of(value: Any) -> Hashable:
+def structure_of(value: Any) -> Hashable:
     """How a module comes apart, with its settings; None for anything else."""
     if not isinstance(value, Holder):
         return None
@@ -245,21 +250,17 @@ def reached_by(function: Any, most: int = _MOST_STEPS) -> Iterator[tuple[tuple[S
             left -= 1
             if not left:
                 return
-            value = _try_step(step, holder)
+            value = try_step(step, holder)
             yield (*way, step), value
-            if not isinstance(value, _ENDS) and id(value) not in above and len(way) < _DEEPEST:
+            if (
+                not isinstance(value, (Tensor, *PLAIN))
+                and id(value) not in above
+                and len(way) < _DEEPEST
+            ):
                 queue.append((value, (*way, step), (*above, id(value))))
 
 
-def written(way: Sequence[Step]) -> str:
-    """A way as Python writes it."""
-    return reduce(_join_path, (step.text for step in way), "")
-
-
 # -- the steps that Python objects offer -----------------------------------------------------------
-
-_PLAIN = (str, bytes, int, float, complex, type(None))
-_ENDS = (Tensor, *_PLAIN)
 
 
 def _steps_from(holder: Any, functions: set[int]) -> Iterator[Step]:
@@ -270,13 +271,13 @@ def _steps_from(holder: Any, functions: set[int]) -> Iterator[Step]:
             yield from _from_function(holder)
     elif isinstance(holder, dict):
         yield from (
-            _item_step(dict.get, key)
+            item_step(dict.get, key)
             for key in list(islice(holder, _MOST_ITEMS))
-            if _is_plain_key(key)
+            if is_plain_key(key)
         )
     elif isinstance(holder, list | tuple):
         read = list.__getitem__ if isinstance(holder, list) else tuple.__getitem__
-        yield from (_item_step(read, index) for index in range(min(len(holder), _MOST_ITEMS)))
+        yield from (item_step(read, index) for index in range(min(len(holder), _MOST_ITEMS)))
     elif isinstance(holder, MethodType):
         yield from (Step(getattr, "__self__", ""), Step(getattr, "__func__", ""))
     elif isinstance(holder, partial):
@@ -284,10 +285,10 @@ def _steps_from(holder: Any, functions: set[int]) -> Iterator[Step]:
     elif isinstance(holder, property):
         yield Step(getattr, "fget", "")
     elif isinstance(holder, ref):
-        yield Step(_referent, None, "")
+        yield Step(read_referent, None, "")
     elif isinstance(holder, type | ModuleType):
         yield from _from_namespace(holder)
-    elif "__wrapped__" in _attributes_of(holder):  # a function that another one was made of
+    elif "__wrapped__" in attributes_held(holder):  # a function that another one was made of
         yield Step(getattr, "__wrapped__", "")
     else:
         yield from _from_instance(holder)
@@ -295,14 +296,14 @@ def _steps_from(holder: Any, functions: set[int]) -> Iterator[Step]:
 
 def _from_function(function: FunctionType) -> Iterator[Step]:
     for index, name in enumerate(function.__code__.co_freevars):
-        yield Step(_variable, index, name)
+        yield Step(read_variable, index, name)
     if "__wrapped__" in function.__dict__:
         yield Step(getattr, "__wrapped__", "")
-    if _is_foreign(function.__globals__.get("__name__")):
+    if is_foreign(function.__globals__.get("__name__")):
         return
-    for name in sorted(_names_in_code(function.__code__)):
+    for name in sorted(names_in_code(function.__code__)):
         if name in function.__globals__:
-            yield Step(_global, name, name)
+            yield Step(read_global, name, name)
     if function.__defaults__:
         yield Step(getattr, "__defaults__", "")
     if function.__kwdefaults__:
@@ -312,24 +313,24 @@ def _from_function(function: FunctionType) -> Iterator[Step]:
 def _from_namespace(space: type | ModuleType) -> Iterator[Step]:
     """The attributes of a class or a module of the user."""
     module = space.__name__ if isinstance(space, ModuleType) else space.__module__
-    if not _is_foreign(module):
+    if not is_foreign(module):
         names = [name for name in vars(space) if name[:2] != "__" or name == "__call__"]
-        yield from (Step(_member, name, f".{name}") for name in names)
+        yield from (Step(read_member, name, f".{name}") for name in names)
         if isinstance(space, type):
             yield Step(getattr, "__bases__", "")
 
 
 def _from_instance(holder: Any) -> Iterator[Step]:
     """The attributes of an instance, those of its class, and what the class's functions use."""
-    names = dict.fromkeys(_attributes_of(holder))
+    names = dict.fromkeys(attributes_held(holder))
     computed: set[str] = set()
     for base in type(holder).__mro__:
-        more, read = (_offered_for_ever if _is_foreign(base.__module__) else _list_offered)(base)
+        more, read = (_offered_for_ever if is_foreign(base.__module__) else _list_offered)(base)
         names.update(dict.fromkeys(more))
         computed.update(read)
     plain = (name for name in names if name[:2] != "__" and name not in computed)
     yield from (Step(object.__getattribute__, name, f".{name}") for name in plain)
-    yield Step(_class, None, "")
+    yield Step(read_class, None, "")
 
 
 def _list_offered(base: type) -> tuple[list[str], list[str]]:
@@ -342,69 +343,3 @@ def _list_offered(base: type) -> tuple[list[str], list[str]]:
 
 
 _offered_for_ever = cache(_list_offered)
-
-
-def _names_in_code(code: CodeType) -> set[str]:
-    """The globals and attributes that code names, with the functions written inside it."""
-    inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*map(_names_in_code, inner))
-
-
-def _attributes_of(holder: Any) -> dict[str, Any]:
-    if isinstance(holder, Holder):
-        return attributes(holder)
-    try:
-        found = object.__getattribute__(holder, "__dict__")
-    except AttributeError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _is_foreign(module: object) -> bool:
-    return not isinstance(module, str) or module.partition(".")[0] in FOREIGN
-
-
-def _is_plain_key(key: object) -> bool:
-    """Whether a key may be kept: it keeps nothing else alive."""
-    if type(key) is tuple:
-        return all(map(_is_plain_key, key))
-    return isinstance(key, (*_PLAIN, Enum))
-
-
-# -- reading ---------------------------------------------------------------------------------------
-
-
-def _item_step(read: Callable[[Any, Any], Any], key: Any) -> Step:
-    return Step(read, key, f"[{key!r}]")
-
-
-def _member(space: Any, name: str) -> Any:
-    return vars(space).get(name)
-
-
-def _variable(function: Any, index: int) -> Any:
-    return function.__closure__[index].cell_contents
-
-
-def _global(function: Any, name: str) -> Any:
-    return function.__globals__.get(name)
-
-
-def _referent(reference: Any, _: None) -> Any:
-    return reference()
-
-
-def _class(holder: Any, _: None) -> Any:
-    return type(holder)
-
-
-def _try_step(step: Step, holder: Any) -> Any:
-    try:
-        return step.read(holder, step.key)
-    except _BROKEN_WAY:
-        return None
-
-
-def _join_path(name: str, text: str) -> str:
-    """A way and one more step; what a called function names begins anew."""
-    return name + text if not text or text[0] in ".[" else text

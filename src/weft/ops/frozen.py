@@ -15,8 +15,9 @@ import numpy as np
 
 from weft.foundation.errors import WeftWarning
 from weft.foundation.lines import place_of, user_line
-from weft.ops.capture_paths import reached_by, written
+from weft.ops.capture_paths import reached_by
 from weft.ops.pytree import Structure
+from weft.ops.steps import written
 
 _MOST_STEPS: Final = 1_000
 """How many things are looked at from a function: fewer than tracing it looks at."""

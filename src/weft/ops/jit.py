@@ -39,6 +39,7 @@ from weft.foundation.lines import failing_line, user_line
 from weft.ops.autocast import autocast_dtype
 from weft.ops.calls import MISTAKES, explained, public
 from weft.ops.capture_paths import ways_to
+from weft.ops.captured_values import read_values, unchanged
 from weft.ops.donation import Claim, check_there, copy_shared_inputs
 from weft.ops.frozen import FrozenNumbers
 from weft.ops.graph.arena import Arena
@@ -54,9 +55,8 @@ from weft.ops.numbers import number
 from weft.ops.parameters import Dynamic, Names, Parameters, hash_advice, setting_advice
 from weft.ops.promotion import EXACT
 from weft.ops.pytree import LEAF, Structure, flatten, unflatten
-from weft.ops.ready import Ready, Slot, Taken, held_leaves, kept_state, slot_of, static_slot
+from weft.ops.ready import Ready, Slot, Taken, held_leaves, slot_of, static_slot
 from weft.ops.shapes import ByShape
-from weft.ops.state import assign, places
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.traced_numbers import UNFOLLOWED, Numbers
 from weft.ops.tracing import Trace, trace
@@ -197,7 +197,7 @@ class Jitted:
         made = [Tensor(Node(home, None, (), kind, None, storage)) for kind, storage in pairs]
         if ready.state:
             rest, _ = self._split(args, kwargs)
-            _carry(ready.state, made, (rest, kwargs))
+            ready.state.carry(made, (rest, kwargs))
         return _wrap(traced, made)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -223,7 +223,7 @@ class Jitted:
             _raise_for_call(error, claim, version)
             raise
         made = [Tensor(home.leaf(*pair)) for pair in zip(results, types, strict=True)]
-        _carry(kept_state(version.traced.state, donated), made, (args, kwargs))
+        version.traced.state.without(donated).carry(made, (args, kwargs))
         is_plain = not self._dynamic and not is_captured()
         if is_plain and any(isinstance(leaf, Tensor) for leaf in leaves):
             self._make_ready(version, home, *given)
@@ -407,7 +407,7 @@ class Jitted:
     def _compile(self, key: Key, home: Arena) -> Version:
         started = time.perf_counter()
         old = self.versions.get(key)
-        numbers = Numbers()
+        numbers, found = Numbers(), read_values(self.function)
         traced = self.trace(key, home, numbers)
         donated = frozenset(self._donated_leaves(key.structure))
         compiled = self._prepare(traced, home, donated, key.structure)
@@ -420,7 +420,9 @@ class Jitted:
         held = [each.tensor for each in traced.captured if each.tensor is not None]
         fixed = [each.node for each in traced.constants]
         ways = ways_to(held, self.function, fixed)
-        version = Version(key, traced, compiled, seconds, reason, user_line(), ways, numbers)
+        values = unchanged(found, self.function)
+        line = user_line()
+        version = Version(key, traced, compiled, seconds, reason, line, ways, values, numbers)
         self.versions[key] = version
         self._ready = ()
         while len(self.versions) > _MOST_ENTRIES:
@@ -540,13 +542,6 @@ def _raise_for_call(error: BaseException, claim: Claim | None, version: Version)
             claim.spoil()
     if isinstance(error, WeftError):
         raise told_by_line(error, lambda: version.traced.program) from None
-
-
-def _carry(state: Sequence[tuple[int, int]], made: Sequence[Tensor], given: Any) -> None:
-    """Assign the state that the function gave to the caller's modules."""
-    if state:
-        held = places(given)
-        assign([(held[leaf], Tensor(made[at]._node)) for leaf, at in state])
 
 
 def _wrap(traced: Trace, made: Sequence[Tensor]) -> Any:

@@ -136,12 +136,16 @@ class _Keys(tuple[Any, ...]):
         return hash(self.order)
 
 
+def _sorted_keys(order: tuple[Any, ...]) -> tuple[Any, ...]:
+    try:
+        return tuple(sorted(order))
+    except TypeError:
+        return order
+
+
 def _flatten_dict(value: dict[Any, Any]) -> tuple[list[Any], Hashable]:
     order = tuple(value)
-    try:
-        keys = tuple(sorted(order))
-    except TypeError:
-        keys = order
+    keys = _sorted_keys(order)
     children = [value[key] for key in keys]
     return children, keys if keys == order and _are_strings(keys) else _Keys(keys, order)
 
@@ -371,6 +375,20 @@ def children(value: Any) -> list[tuple[str, Any]] | None:
         return None
     parts, rest = node.flatten(value)
     return list(zip(node.names(rest, len(parts)), parts, strict=True))
+
+
+def keyed(value: Any) -> list[tuple[Any, Any]] | None:
+    """The parts of a container, in order, each with the index, key or attribute that it is; None
+    for a leaf."""
+    parts = children(value)
+    if parts is None:
+        return None
+    keys: Iterable[Any] = [name.removeprefix(".") for name, _ in parts]
+    if isinstance(value, list | tuple):
+        keys = range(len(parts))
+    elif isinstance(value, dict):
+        keys = value if isinstance(value, OrderedDict) else _sorted_keys(tuple(value))
+    return [(key, child) for key, (_, child) in zip(keys, parts, strict=True)]
 
 
 def unflatten(structure: Structure, leaves: Sequence[Any]) -> Any:

@@ -254,7 +254,7 @@ class Ready:
         traced = version.traced
         self.kinds = [tensor_type(kind.dtype, kind.shape) for kind in traced.results]
         """The types of the results, each the one object that stands for it."""
-        self.state = kept_state(traced.state, donated)
+        self.state = traced.state.without(donated)
         outlines = [slot.outline for slot in self._slots if isinstance(slot, _Tree)]
         handed = [outline for outline in outlines if outline is not None]
         self._outlines = len(handed)
@@ -267,7 +267,8 @@ class Ready:
         """Those that are of no group either."""
         self._holder: object = None
         self._parts: list[ref[Any]] = []
-        self._looks = bool(traced.captured) or not version.ways.are_none
+        are_none = version.ways.are_none and version.values.are_none
+        self._looks = bool(traced.captured) or not are_none
         """Whether it has to be looked at what the function captures."""
         pairs = zip(self._kinds, self._slots, strict=True)
         self.is_plain = (
@@ -414,15 +415,8 @@ def held_leaves(structure: Structure, captured: int) -> frozenset[int]:
     return frozenset(found.union(range(at, at + captured)))
 
 
-def kept_state(state: Sequence[tuple[int, int]], donated: Sequence[int]) -> list[tuple[int, int]]:
-    """The leaves of the arguments that a call assigns to, with the results that they get. Donated
-    ones cannot be read any more: what became of them is what the function returns."""
-    given = set(donated)
-    return [(leaf, at) for leaf, at in state if leaf not in given]
-
-
 def static_slot(setting: Setting) -> Slot:
-    return _Static(setting, can_change(setting.value))
+    return _Static(setting, isinstance(setting.value, Holder) or can_change(setting.value))
 
 
 def slot_of(value: Any, structure: Structure, arguments: Sequence[Argument], is_kept: bool) -> Slot:

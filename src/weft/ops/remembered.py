@@ -95,6 +95,8 @@ class Remembered:
         for part in islice(changing_parts(value), _MOST_PARTS):
             if type(part) is dict:
                 self._compare_later(part)
+            elif type(part) not in (list, set):
+                self.is_current = False
             else:
                 # Sets are compared as lists are: one that has not changed has its order.
                 self._lists.append((part, list(part)))

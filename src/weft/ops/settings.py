@@ -61,9 +61,11 @@ def exact(value: Any, depth: int = 0) -> Any:
     if dataclasses.is_dataclass(value) and kind.__eq__ is not object.__eq__:
         return kind, tuple([exact(each, depth) for each in _fields_compared(value)])
     held = attributes_inside(value)
-    if held is None or depth >= _DEEPEST:
+    slots = _slots_inside(value)
+    if (held is None and not slots) or depth >= _DEEPEST:
         return kind
-    return kind, tuple([(name, frozen(each, depth + 1)) for name, each in held.items()])
+    parts = [*(held or {}).items(), *slots.items()]
+    return kind, tuple([(name, frozen(each, depth + 1)) for name, each in parts])
 
 
 def _is_foreign(kind: type) -> bool:
@@ -85,13 +87,28 @@ def attributes_inside(value: Any) -> dict[str, Any] | None:
     return held
 
 
+def _slots_inside(value: Any) -> dict[str, Any]:
+    """The same for those that a class has in `__slots__`, as they are at this moment."""
+    kind: Any = type(value)
+    if kind.__hash__ is not object.__hash__ or isinstance(value, type | Enum) or _is_foreign(kind):
+        return {}
+    found = {}
+    for base in kind.__mro__:
+        slots = vars(base).get("__slots__", ()) if not _is_foreign(base) else ()
+        for name in [slots] if isinstance(slots, str) else slots:
+            if name[:2] != "__" and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
+
 def can_change(value: Any, depth: int = 0) -> bool:
     """Whether a setting may change while it equals itself."""
     return next(changing_parts(value, depth), None) is not None
 
 
 def changing_parts(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The dicts, lists and sets that a setting is made of, as far as `exact` looks at them."""
+    """The dicts, lists and sets that a setting is made of, as far as `exact` looks at them, and the
+    objects with `__slots__`, of which nobody can keep what they have."""
     kind: Any = type(value)
     if kind in _BY_KIND or kind is float:
         return
@@ -108,9 +125,12 @@ def changing_parts(value: Any, depth: int = 0) -> Iterator[Any]:
         inside = _fields_compared(value)
     elif depth < _DEEPEST:
         held = attributes_inside(value)
+        slots = _slots_inside(value)
+        if slots:
+            yield value
         if held is not None:
             yield held
-            inside, depth = held.values(), depth + 1
+        inside, depth = [*(held or {}).values(), *slots.values()], depth + 1
     for each in inside if len(inside) <= _MOST else ():
         yield from changing_parts(each, depth)
 
@@ -139,6 +159,10 @@ def frozen(value: Any, depth: int) -> Hashable:
         return kind, tuple(items)
     if kind.__hash__ is None and dataclasses.is_dataclass(value):
         return kind, tuple([frozen(each, depth + 1) for each in _fields_compared(value)])
+    if isinstance(value, dict):
+        return kind, frozen(dict(value), depth)
+    if kind.__hash__ is None and type(getattr(value, "__dict__", None)) is dict:
+        return kind, frozen(vars(value), depth + 1)  # a namespace
     if kind.__hash__ is None or kind.__eq__ is object.__eq__ or kind.__module__ in _BY_ELEMENT:
         return Same(value), exact(value, depth)
     try:

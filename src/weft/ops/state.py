@@ -1,25 +1,19 @@
-"""State: tensors that are attributes of modules, or stand in lists, dicts and tuples that are, and
-that a traced function assigns to.
+"""Objects that have state: what is remembered of them, and who is told when an attribute changes.
 
-A traced function gets copies of the modules among its arguments, with traced tensors in them. What
-it assigns to an attribute of such a copy is one more result of its program, and is assigned to that
-attribute of the caller's own module after the call. So an assignment does the same with and without
-`jit`, `grad` and `checkpoint`, and nobody hands state from call to call.
+What a traced function leaves in the modules that it was given is carried to the caller's own:
+`carried.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, Self, TypeVar
 from weakref import ref
 
-from weft.foundation.errors import UserError, a_type
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.group import LEAVING
-from weft.ops.graph.node import Node
-from weft.ops.pytree import Structure, children, flatten
+from weft.ops.pytree import Structure
 from weft.ops.tensor import Tensor
 
 
@@ -241,134 +235,3 @@ def taken_back(arena: Arena) -> Iterator[None]:
         raise
     finally:
         arena.assigned.clear()
-
-
-@dataclass(frozen=True)
-class Place:
-    """An attribute of a module that is a tensor, or an item of the lists, dicts and tuples that the
-    attribute is."""
-
-    holder: Holder
-    name: str
-    path: tuple[Any, ...] = ()
-    """The indices and keys of the item, outermost first."""
-
-    def __str__(self) -> str:
-        items = "".join(f"[{key!r}]" for key in self.path)
-        return f"the attribute {self.name}{items} of {a_type(self.holder)}"
-
-    @property
-    def now(self) -> Any:
-        """What stands there; None where nothing does."""
-        found: Any = attributes(self.holder).get(self.name)
-        for key in self.path:
-            try:
-                found = found[key] if type(found) in _ITEMS else None
-            except (IndexError, KeyError):
-                return None
-        return found
-
-    def put(self, tensor: Tensor) -> None:
-        """Let this tensor stand there. Lists and dicts stay the objects that they are."""
-        found = _with_item(attributes(self.holder).get(self.name), self.path, tensor)
-        setattr(self.holder, self.name, found)
-
-
-_ITEMS: Final = (list, dict, tuple)
-"""Containers whose items a module may assign to."""
-
-
-def _with_item(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
-    """A container with a tensor at its place: itself, or another tuple."""
-    if not path:
-        return tensor
-    key, *rest = path
-    item = _with_item(value[key], rest, tensor)
-    if isinstance(value, tuple):
-        return (*value[:key], item, *value[key + 1 :])
-    value[key] = item
-    return value
-
-
-def places(value: Any) -> list[Place | None]:
-    """Where each leaf of a container stands; None: in no module, or in a container of a kind that
-    cannot be assigned to."""
-    return list(_leaf_places(value, None))
-
-
-def _leaf_places(value: Any, own: Place | None) -> Iterator[Place | None]:
-    parts = children(value)
-    if parts is None:
-        yield own
-        return
-    keys: Sequence[Any] = [*value] if type(value) is dict else range(len(parts))
-    for (name, child), key in zip(parts, keys, strict=True):
-        place = None
-        if isinstance(value, Holder):
-            place = Place(value, name.removeprefix("."))
-        elif own is not None and type(value) in _ITEMS:
-            place = replace(own, path=(*own.path, key))
-        yield from _leaf_places(child, place)
-
-
-class Watched:
-    """The modules among the arguments of a traced function, before it runs."""
-
-    def __init__(self, given: Any) -> None:
-        leaves, _ = flatten(given)
-        found = zip(places(given), leaves, strict=True)
-        self._before = [
-            (place, leaf._node) if place is not None and isinstance(leaf, Tensor) else None
-            for place, leaf in found
-        ]
-
-    def changes(self) -> dict[int, Node]:
-        """By the number of the leaf, what the attributes that were assigned to hold now."""
-        return {number: node for number, _, node in self._changed()}
-
-    def _changed(self) -> Iterator[tuple[int, Place, Node]]:
-        for number, entry in enumerate(self._before):
-            if entry is None:
-                continue
-            place, before = entry
-            now = place.now
-            if now is None and place.path:
-                continue  # the list or dict has become another one, which a result may hold
-            if not isinstance(now, Tensor):
-                raise UserError(
-                    f"{place} is a tensor, and a traced function makes it {a_type(now)}; assign a "
-                    "tensor to it",
-                    "StateChangesKind",
-                )
-            if now._node is not before:
-                yield number, place, now._node
-
-    def check_returned(self, name: str, result: Any) -> None:
-        """Whatever was assigned to is part of what a body of control flow returns: there is nobody
-        to hand it to else."""
-        given = {leaf._node for leaf in flatten(result)[0] if isinstance(leaf, Tensor)}
-        for _, place, node in self._changed():
-            if node not in given:
-                raise UserError(
-                    f"[{name}] assigns to {place}, and does not return it; return the module from "
-                    f"{name}, as a result or as part of the carry",
-                    "StateLost",
-                )
-
-
-def assign(found: Sequence[tuple[Place | None, Tensor]]) -> None:
-    """Assign to the caller's modules what the copies of them were assigned: all or nothing."""
-    seen = set[tuple[int, str, tuple[Any, ...]]]()
-    for place, _ in found:
-        assert place is not None
-        key = (id(place.holder), place.name, place.path)
-        if key in seen:
-            raise UserError(
-                f"{place} stands at two places of the arguments, and both were assigned to; a "
-                "module with state can stand at one place only",
-                "StateSharedTwice",
-            )
-        seen.add(key)
-    for place, tensor in found:
-        assert place is not None
-        place.put(tensor)

@@ -25,7 +25,6 @@ from weft.ops.graph.context import current, home_of
 from weft.ops.graph.inline import inline
 from weft.ops.graph.node import Node
 from weft.ops.pytree import Structure, flatten, unflatten
-from weft.ops.state import assign, places
 from weft.ops.tensor import Tensor
 from weft.ops.tracing import Plain, Trace, trace
 from weft.ptir.ir import Program
@@ -154,17 +153,12 @@ class TracedFunction:
             arena = current()
             nodes = [value._node for value in values]
             follow(arena, one_token(arena, nodes[self.count - 1]), nodes)
-        if self.trace.state:
-            held = places(self.arguments.given)
-            assign([(held[leaf], Tensor(values[at]._node)) for leaf, at in self.trace.state])
+        self.trace.state.carry(values, self.arguments.given)
 
     def check_stateless(self, name: str, why: str) -> None:
         """Say so where the function assigns to the state of modules, and nobody can carry it."""
-        for leaf, _ in self.trace.state:
-            raise UserError(
-                f"[{name}] the function assigns to {places(self.arguments.given)[leaf]}; {why}",
-                "StateLost",
-            )
+        for place, _ in self.trace.state.told(self.arguments.given):
+            raise UserError(f"[{name}] the function assigns to {place}; {why}", "StateLost")
 
 
 def trace_function(

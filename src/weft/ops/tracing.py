@@ -15,6 +15,7 @@ from typing import Any
 
 from weft.driver.backends import Backend
 from weft.foundation.errors import UserError
+from weft.ops.carried import NO_CHANGES, Changes, Watched
 from weft.ops.effects import last_token
 from weft.ops.graph.arena import Arena
 from weft.ops.graph.context import current, within
@@ -24,7 +25,7 @@ from weft.ops.graph.program import captured_and_constants, program_with_parts
 from weft.ops.leaks import check_leaks
 from weft.ops.parameters import Parameters
 from weft.ops.pytree import Structure, flatten
-from weft.ops.state import Watched, taken_back
+from weft.ops.state import taken_back
 from weft.ops.tensor import Tensor
 from weft.ops.traced_numbers import TracedNumber
 from weft.ptir.ir import Program
@@ -88,9 +89,8 @@ class Trace:
     they meet outside, too."""
     parts: tuple[frozenset[int], ...] = ()
     """The instructions of each part of the program that `checkpoint` marked."""
-    state: tuple[tuple[int, int], ...] = ()
-    """Attributes of modules that the function assigned to: the number of the leaf among the
-    arguments, and that of the program's result."""
+    state: Changes = NO_CHANGES
+    """What the function leaves in the modules among its arguments."""
     has_effects: bool = False
     """Whether the last result of the program is the token of its last effect."""
     constants: tuple[Captured, ...] = ()
@@ -126,7 +126,7 @@ class _Result:
     outputs: tuple[Plain | None, ...]
     structure: Structure
     numbers: tuple[bool, ...]
-    state: tuple[tuple[int, int], ...]
+    state: Changes
 
 
 def trace(
@@ -186,13 +186,11 @@ def _call_in_arena(
         arena.names = _argument_names(function, given)
         watched = Watched(given)
         leaves, structure = flatten(_returned(call(given)))
-        changes = watched.changes()
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    roots = [tensor._node for tensor in tensors]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        roots = [tensor._node for tensor in tensors]
+        state = watched.changes(roots)
     loose = [t.number is not None and not t.dtype.is_integer for t in tensors]
-    roots += [node for node in changes.values() if node not in roots]
     loose += [False] * (len(roots) - len(loose))
-    state = tuple((number, roots.index(node)) for number, node in changes.items())
     outputs = tuple(None if isinstance(leaf, Tensor) else Plain(leaf) for leaf in leaves)
     return _Result(roots, outputs, structure, tuple(loose), state)
 

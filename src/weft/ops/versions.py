@@ -12,12 +12,15 @@ from weakref import ref
 from weft.driver.execute import Prepared
 from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import DType
+from weft.foundation.errors import UserError
 from weft.foundation.lines import Line, shown
-from weft.ops.capture_paths import Ways, ways_to
+from weft.ops.capture_paths import Ways, structure_of, ways_to
+from weft.ops.captured_values import Values
 from weft.ops.graph.node import CHANGES
-from weft.ops.pytree import Structure, alike
+from weft.ops.pytree import Structure, alike, flatten
 from weft.ops.settings import exact
 from weft.ops.shapes import ByShape
+from weft.ops.state import Holder
 from weft.ops.tensor import Tensor
 from weft.ops.traced_numbers import Numbers
 from weft.ops.tracing import Captured, Trace
@@ -51,7 +54,18 @@ class Setting:
     @classmethod
     def of(cls, value: Any) -> Setting:
         is_nan = isinstance(value, float | complex) and value != value  # noqa: PLR0124
-        return cls(value, None if is_nan else value, exact(value))
+        return cls(value, None if is_nan else value, _exact_setting(value))
+
+
+def _exact_setting(value: Any) -> Hashable:
+    """What a static value has besides its equals. A module is another one when its settings, its
+    parts or its tensors are."""
+    if not isinstance(value, Holder):
+        return exact(value)  # type: ignore[no-any-return]
+    try:
+        return structure_of(value), tuple(map(id, flatten(value)[0]))
+    except UserError:
+        return structure_of(value)
 
 
 @dataclass(frozen=True)
@@ -132,6 +146,8 @@ class Version:
     line: Line | None
     ways: Ways
     """How the function reaches what it captures."""
+    values: Values
+    """The Python values that it reads besides its arguments."""
     numbers: Numbers
     """What it does with Python numbers among its arguments."""
     calls: int = 0
@@ -150,6 +166,8 @@ class Version:
     def is_current(self, function: Callable[..., Any]) -> bool:
         """Whether the program reads what the function captures now. Tensors that were replaced by
         others of their types are looked up anew: the program is the same."""
+        if not self.values.hold(function):
+            return False
         if not self.traced.captured and self.ways.are_none:
             return True
         here = self.ways.hold(function) and not any(each.is_gone for each in self.unreached)
@@ -184,7 +202,9 @@ class Version:
         return True
 
     def why_stale(self, function: Callable[..., Any]) -> str:
-        """Which captured tensor is another one now, or which module has changed."""
+        """Which captured tensor is another one now, or which module or value has changed."""
+        for change in self.values.changes(function):
+            return change
         for name, fits in self.ways.walk_modules(function):
             if not fits:
                 called = f"the captured module {name}" if name else "the module"

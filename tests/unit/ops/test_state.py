@@ -269,15 +269,6 @@ def test_a_module_with_state_stands_at_one_place() -> None:
         weft.jit(lambda a, b, x: a(b(x)))(shared, shared, X)
 
 
-def test_a_tensor_stays_a_tensor() -> None:
-    def call(model: Any) -> Any:
-        model.seen = None
-        return model.scale
-
-    with pytest.raises(UserError, match="makes it a NoneType; assign a tensor to it"):
-        weft.jit(call)(Counter())
-
-
 # -- training ------------------------------------------------------------------------------------
 
 

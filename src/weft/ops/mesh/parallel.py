@@ -26,7 +26,6 @@ from weft.ops.mesh.sharded import Sharded, check_mesh, is_sharded, splits_of
 from weft.ops.mesh.spmd import bare, on_ranks
 from weft.ops.pytree import flatten, unflatten
 from weft.ops.session import Session
-from weft.ops.state import places
 from weft.ops.tensor import Tensor
 from weft.ops.traced_function import Arguments, TracedFunction
 from weft.ops.tracing import Plain, trace
@@ -122,11 +121,11 @@ def _on_parts(mesh: Mesh, function: Callable[..., Any]) -> Callable[..., Any]:
 def _split_over(mesh: Mesh, traced: TracedFunction, splits: Sequence[Split]) -> Any:
     more = len(traced.nodes) - len(splits)
     made = split_program(traced.trace.program, mesh, [*splits, *[{}] * more])
-    for leaf, at in traced.trace.state:
-        if made.results[at]:
+    for place, results in traced.trace.state.told(traced.arguments.given):
+        if any(made.results[at] for at in results):
             raise UserError(
-                f"{places(traced.arguments.given)[leaf]} is assigned a value that is split over "
-                "the mesh; weft.reshard(value, {}) it before"
+                f"{place} is assigned a value that is split over the mesh; "
+                "weft.reshard(value, {}) it before"
             )
     values = [Tensor(n) for n in inline(made.program, traced.nodes, current(), user_line())]
     traced.carry(values)

@@ -25,6 +25,7 @@ from weft.foundation.lines import shown, user_line
 from weft.foundation.mesh import Mesh, Split
 from weft.ops.array.creation import asarray
 from weft.ops.calls import check_function, explained, public
+from weft.ops.carried import Changes, Watched
 from weft.ops.custom_rules import CustomVjp
 from weft.ops.differentiate import grad
 from weft.ops.graph.context import current
@@ -39,7 +40,6 @@ from weft.ops.parameters import Parameters
 from weft.ops.pytree import Structure, flatten, unflatten
 from weft.ops.rank_classes import classes_of_nodes
 from weft.ops.session import Handle, Session
-from weft.ops.state import Watched, assign, places
 from weft.ops.tensor import Tensor, from_array
 from weft.ops.traced_function import arguments_of
 from weft.ops.tracing import Trace, trace
@@ -89,9 +89,8 @@ def _real(
     def local(*args: Any, **kwargs: Any) -> Any:
         whole = _Given(mesh, splits, function, args, kwargs, dressed)
         with on_mesh(mesh):
-            result, state = _call_on_rank(mesh, function, whole.own())
-        held = places((args, kwargs))
-        assign([(held[leaf], Tensor(node)) for leaf, node in state.items()])
+            result, state, values = _call_on_rank(mesh, function, whole.own())
+        state.carry(list(map(Tensor, values)), (args, kwargs))
         return result
 
     made: Callable[..., Any] = jit(local)
@@ -220,16 +219,17 @@ def _mark_part(session: Session, part: Handle, mesh: Mesh, split: Split) -> Hand
 
 def _call_on_rank(
     mesh: Mesh, function: Callable[..., Any], given: Any
-) -> tuple[Any, Mapping[int, Node]]:
-    """What the function returns on one rank's arguments, and what it assigned to their modules, by
-    leaf. Both are checked: what differs between ranks is said to."""
+) -> tuple[Any, Changes, list[Node]]:
+    """What the function returns on one rank's arguments, what it leaves in their modules, and the
+    values of that. Both are checked: what differs between ranks is said to."""
     watched = Watched(given)
     result = function(*given[0], **given[1])
     leaves, structure = flatten(result, is_sharded)
     leaves = [_count_axes_from_front(mesh, leaf) if is_sharded(leaf) else leaf for leaf in leaves]
     tensors = [(leaf, x) for leaf in leaves if isinstance(x := bare(leaf), Tensor)]
-    state = watched.changes()
-    classes = classes_of_nodes([*(tensor._node for _, tensor in tensors), *state.values()])
+    values: list[Node] = []
+    state = watched.changes(values)
+    classes = classes_of_nodes([*(tensor._node for _, tensor in tensors), *values])
     for (leaf, tensor), own in zip(tensors, classes, strict=False):
         split = leaf.split.values() if isinstance(leaf, Sharded) else ()
         said = {name for over in split for name in mesh.names(over)}
@@ -242,16 +242,15 @@ def _call_on_rank(
                 "RanksDiffer",
                 shown(tensor._node.line),
             )
-    held = places(given)
-    for (number, node), own in zip(state.items(), classes[len(tensors) :], strict=True):
-        if axes := mesh.varying(own):
+    for place, at in ((place, at) for place, results in state.told(given) for at in results):
+        if axes := mesh.varying(classes[len(tensors) + at]):
             raise UserError(
-                f"{held[number]} is assigned a value that differs between the ranks along "
+                f"{place} is assigned a value that differs between the ranks along "
                 f"{', '.join(axes)}; all_reduce it before, or let weft.parallel split the function",
                 "RanksDiffer",
-                shown(node.line),
+                shown(values[at].line),
             )
-    return unflatten(structure, leaves), state
+    return unflatten(structure, leaves), state, values
 
 
 def _count_axes_from_front(mesh: Mesh, part: Sharded) -> Sharded:
@@ -326,8 +325,7 @@ class _Program:
         else:
             arrays = self._run([np.asarray(tensor.numpy()) for tensor in inputs], splits)
             made = [from_array(array, current()) for array in arrays]
-        held = places(called)
-        assign([(held[leaf], made[at]) for leaf, at in self.trace.state])
+        self.trace.state.carry(made, called)
         supply = iter(made)
         leaves = [next(supply) if o is None else o.value for o in self.trace.outputs]
         return unflatten(self.trace.structure, leaves)

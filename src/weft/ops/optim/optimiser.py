@@ -93,7 +93,17 @@ class ByParameter(Optimiser):
     """Whether a part of a parameter can be learnt without the rest of it."""
 
     def __init__(self, rate: float | Schedule) -> None:
-        self.rate = as_schedule(rate)
+        self.rate = rate
+
+    @property
+    def rate(self) -> Schedule:
+        """The learning rate by the step. It may be set to a number, or to another schedule."""
+        found: Schedule = vars(self)["rate"]
+        return found
+
+    @rate.setter
+    def rate(self, rate: float | Schedule) -> None:
+        vars(self)["rate"] = as_schedule(rate)
 
     @abstractmethod
     def direction(

@@ -98,7 +98,8 @@ def test_depthwise_convolutions_agree(name: str) -> None:
 
 
 LAYERS = {
-    "56": Case(size=(56, 56), images=4),
+    "56": Case(size=(56, 56), images=16),
+    "61 x 53": Case(size=(61, 53), inputs=72, outputs=80, images=16),
     "28": Case(size=(28, 28), inputs=128, outputs=128, images=8),
     "14": Case(size=(14, 14), inputs=256, outputs=256, images=32),
     "7": Case(size=(7, 7), inputs=512, outputs=512, images=32),

@@ -17,9 +17,16 @@ from weft.plan.code_tiles import codes_plans
 from weft.plan.group_tiles import group_plans
 from weft.plan.ir import AttentionPlan, CacheRead, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
 from weft.plan.multiply_adds import fma_plans, lighter_fma_plans
+from weft.plan.slabs import SLAB_FORMS
 from weft.plan.slides import slide_plans
 from weft.plan.staged import staged_plans
-from weft.plan.tensor_cores import sm80_plan, sm90_contraction, sm90_forms, sm90_plan
+from weft.plan.tensor_cores import (
+    slab_plan,
+    sm80_plan,
+    sm90_contraction,
+    sm90_forms,
+    sm90_plan,
+)
 from weft.plan.verify import threads_of_accumulators
 from weft.region.form import Problem
 from weft.region.ir import Kernel, problem_of
@@ -255,6 +262,10 @@ def _sm90_forms(
 ) -> Iterator[MmaPlan]:
     found = sm90_contraction(problem)
     forms = [form for form in sm90_forms(kernel) if found.suits(form)]
-    for form in sorted(forms, key=lambda form: cycles(form, found, target))[:10]:
-        made = sm90_plan(kernel, problem, target, first.header, form)
-        yield replace(made, algo_choice=first.algo_choice)
+    made = [
+        sm90_plan(kernel, problem, target, first.header, form)
+        for form in sorted(forms, key=lambda form: cycles(form, found, target))[:10]
+    ]
+    slabs = (slab_plan(kernel, problem, target, first.header, form) for form in SLAB_FORMS)
+    for plan in (*made, *filter(None, slabs)):
+        yield replace(plan, algo_choice=first.algo_choice)

@@ -14,6 +14,16 @@ from typing import Final
 from weft.plan.completion import BOUND, CACHED, HINTS, algorithm_kind, pieces
 from weft.plan.edges import local_edges
 from weft.plan.ir import Header, MmaPlan
+from weft.plan.slabs import (
+    FEWEST_STAGES,
+    KEPT,
+    faster_slabs,
+    has_slabs,
+    slab_contraction,
+    slab_cycles,
+    slab_rows,
+    slab_stages,
+)
 from weft.region.form import Image, Problem
 from weft.region.forms.multiplied import usual_atom
 from weft.region.forms.row_folds import (
@@ -84,11 +94,18 @@ _MOST_SUMS_OF_SEVERAL: Final = 128 * 160
 def sm90_plan(
     kernel: Kernel, problem: Problem, target: Target, header: Header, form: Form | None = None
 ) -> MmaPlan:
-    """A form of the SM90 template: where none is given, the one that is done first."""
-    promoted = _is_promoted(kernel)
+    """A form of the SM90 template: where none is given, the one that is done first, which may read
+    windows from slabs of their image."""
     found = sm90_contraction(problem)
+    if form is None:
+        form = sm90_choice(kernel, problem, target).form
+        better = faster_slabs(kernel, problem, found, form, target, light=_is_light(kernel))
+        plans = (slab_plan(kernel, problem, target, header, slabs) for slabs in better)
+        best = None if folds_rows(kernel) else next(filter(None, plans), None)
+        if best is not None:
+            return best
+    promoted = _is_promoted(kernel)
     extent = found.extent
-    form = form or sm90_choice(kernel, problem, target).form
     after = _has_next_tile(form, extent, target)
     deferred = after and form.defers and extent.k > K_STEP and _can_wait(kernel)
     # Columns that lie along n are stored in whole panels.
@@ -118,6 +135,25 @@ def sm90_plan(
         registers=_registers(form, crowded=crowded),
         precision=PROMOTED if promoted else FULL,
     )
+
+
+def slab_plan(
+    kernel: Kernel, problem: Problem, target: Target, header: Header, form: Form
+) -> MmaPlan | None:
+    """A form in which windows are read from slabs of their image; None where they cannot be, or
+    shared memory does not hold them."""
+    rows, step = slab_rows(kernel, problem), _step_bytes(kernel, problem)
+    if rows is None:
+        return None
+    beside = 4 * form.consumers * _vectors(kernel, swap=False) * form.warp_tile[1]
+    panel = _PANEL if problem.layouts[1] == "row" else 1
+    stages = slab_stages(form, rows, step, beside, panel, target)
+    if stages < FEWEST_STAGES:
+        return None
+    plan = sm90_plan(kernel, problem, target, header, form)
+    # One warpgroup stores while another multiplies: neither waits for the other within a tile.
+    registers = _registers(form, crowded=False)
+    return replace(plan, cache=KEPT, stages=stages, deferred_epilogue=False, registers=registers)
 
 
 def _step_bytes(kernel: Kernel, problem: Problem) -> int:
@@ -200,10 +236,14 @@ def product_seconds(kernel: Kernel, plan: MmaPlan, target: Target) -> float | No
     rows, columns, _ = plan.tile
     paired = tuple(plan.cluster) != (1, 1)
     form = Form(rows, columns, plan.warp_tile, plan.roles, plan.swap_ab, paired)
-    found, lengths = sm90_contraction(problem), _lengths(kernel, problem)
+    found, lengths, light = sm90_contraction(problem), _lengths(kernel, problem), _is_light(kernel)
+    reached = slab_rows(kernel, problem) if has_slabs(plan) else None
+    slabs = slab_contraction(kernel, problem, found)
+    if reached is not None and slabs is not None:
+        return slab_cycles(form, slabs, reached, target, light=light) / CYCLES_A_SECOND
     if lengths:
         found = _of_the_busiest(form, found, lengths, target)
-    return cycles(form, found, target, light=_is_light(kernel)) / CYCLES_A_SECOND
+    return cycles(form, found, target, light=light) / CYCLES_A_SECOND
 
 
 def _is_light(kernel: Kernel) -> bool:

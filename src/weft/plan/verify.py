@@ -13,6 +13,7 @@ from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.tally import counted
 from weft.plan.images import IMAGE
 from weft.plan.ir import AttentionPlan, LocalEdge, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
+from weft.plan.slabs import has_slabs
 from weft.plan.sum_parts import contradiction
 from weft.plan.text import told
 from weft.plan.unsaid import is_algorithm
@@ -209,7 +210,9 @@ def _mma_alignment(plan: MmaPlan, target: Target, element_bytes: int) -> Iterato
 
 
 def _mma_resources(plan: MmaPlan, target: Target, element_bytes: int) -> Iterator[Finding]:
-    shared = roofline.shared_bytes_per_block(plan.tile, element_bytes, plan.stages)
+    # Slabs of an image are counted by their template.
+    tile = (0, *plan.tile[1:]) if has_slabs(plan) else plan.tile
+    shared = roofline.shared_bytes_per_block(tile, element_bytes, plan.stages)
     limit = target.limits.shared_bytes_per_block
     if shared > limit and plan.arch != "codes":  # whose operands are not kept there
         yield _plan_finding(

@@ -16,7 +16,7 @@ K_STEP: Final = 64
 """Terms of a step: rows of 128 bytes, the widest that shared memory permutes."""
 NARROW: Final = (8, 16, 32)
 """Columns of tiles that hold one side of a contraction whole."""
-_MOST_STAGES: Final = 12
+MOST_STAGES: Final = 12
 """Steps on their way, at most: small tiles have room for more than memory's latency takes."""
 
 
@@ -120,4 +120,4 @@ def stages_for(
     staging = 256 + (form.consumers * 2 * form.warp_tile[0] * 128 if staged else 0)
     room = target.limits.shared_bytes_per_block - staging - beside
     slot = 2 * K_STEP * (form.rows + columns)
-    return max(2, min(_MOST_STAGES, room // slot))
+    return max(2, min(MOST_STAGES, room // slot))

@@ -139,6 +139,8 @@ class Operand:
 
     along: bool = True
     grain: int = LINE
+    share: float = 1.0
+    """Of its rows in a step, those that are copied: fewer where several steps read one copy."""
 
 
 PLAIN: Final = Operand()
@@ -271,7 +273,8 @@ class _Side:
     ) -> None:
         self.count = -(-size // tile)
         rest = size - (self.count - 1) * tile
-        self.copied, inside, depth = tile, size, float(-(-k // K_STEP))
+        self.copied, depth = operand.share * tile, float(-(-k // K_STEP))
+        inside = operand.share * size
         if not operand.along:
             self.copied, depth = _whole_panels(tile), k / K_STEP
             inside = (self.count - 1) * self.copied + _whole_panels(rest)

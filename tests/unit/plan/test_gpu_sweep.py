@@ -19,6 +19,7 @@ import pytest
 
 import weft
 from tests.support import kernels
+from tests.support.gpu_convolutions import Case
 from tests.support.gpu_programs import through_stages
 from weft import functional as F
 from weft.codegen.gpu import templates
@@ -105,6 +106,7 @@ CASES: dict[str, tuple[str, Callable[[], tuple[Module, Kernel]]]] = {
     "sm80": ("sm80", lambda: of_linear(1000, 840, 200, dtype=BF16, activation="gelu")),
     "sm90": ("sm90", lambda: of_linear(4096, 4096, 8192, dtype=BF16, activation="gelu")),
     "sm90, small": ("sm90", lambda: of_linear(500, 2048, 1024, dtype=BF16, activation="relu")),
+    "slabs": ("sm90", lambda: first_kernel(Case(size=(56, 56), images=32).program(), "sm90")),
     "map": ("sm90", lambda: first_kernel(elementwise(512, 640), "sm90")),
     "map in turns": ("sm80", lambda: first_kernel(rows_of_a_table(), "sm80")),
     "transposed": ("sm90", lambda: first_kernel(turned(256, 128), "sm90")),

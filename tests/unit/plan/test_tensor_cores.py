@@ -7,6 +7,7 @@ import pytest
 from benchmarks.gpu_convolutions import Shape
 from tests.support.gpu_programs import through_stages
 from weft.plan.ir import MmaPlan
+from weft.plan.slabs import has_slabs
 from weft.ptir import Builder
 from weft.target.known import target_named
 
@@ -118,3 +119,23 @@ def test_phases_whose_forms_are_near_take_the_one_that_was_measured_most(
     compilation = through_stages(Shape(*shape).back(0).program(), "sm90")
     plan = compilation["plan"].of("conv1")
     assert (plan.tile[:2], plan.roles) == ((128, 128), "pingpong")
+
+
+@pytest.mark.parametrize(
+    ("shape", "slabs"),
+    [
+        ((32, (56, 56), 64, 64, 3), True),  # few columns for what nine taps cost to copy
+        ((32, (112, 112), 128, 128, 3), True),
+        ((16, (56, 56), 256, 256, 3), False),  # many columns
+        ((32, (28, 28), 128, 128, 3), False),  # patches of 8 x 8 places reach over 28 x 28
+        ((32, (14, 14), 256, 256, 3), False),
+        ((32, (7, 7), 512, 512, 3), False),
+        ((32, (56, 56), 64, 64, 3, 2), False),  # not at every place
+    ],
+)
+def test_windows_come_from_slabs_where_copies_of_their_taps_take_longer(
+    shape: tuple[int, tuple[int, int], int, int, int], slabs: bool
+) -> None:
+    (plan,) = through_stages(Shape(*shape).line().program(), "sm90")["plan"].plans.values()
+    assert isinstance(plan, MmaPlan)
+    assert has_slabs(plan) is slabs

@@ -20,7 +20,8 @@ from weft.plan.from_region import gpu_map_plan, plan_module
 from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan
-from weft.plan.tensor_cores import sm80_plan, sm90_choice, takes_warps
+from weft.plan.slabs import has_slabs
+from weft.plan.tensor_cores import sm80_plan, sm90_choice, sm90_plan, takes_warps
 from weft.region.ir import Kernel, Module, problem_of
 from weft.region.structure import buffers
 from weft.target.target import Kind, Target
@@ -122,6 +123,10 @@ def _other_plans(kernel: Kernel, module: Module, first: Plan, target: Target) ->
     is_sm80 = isinstance(first, MmaPlan) and first.arch == "sm80"
     if isinstance(first, MmaPlan) and first.deferred_epilogue:
         yield replace(first, deferred_epilogue=False)
+    if problem is not None and isinstance(first, MmaPlan) and has_slabs(first):
+        taps = sm90_choice(kernel, problem, target).form
+        plan = sm90_plan(kernel, problem, target, header, taps)
+        yield replace(plan, algo_choice=first.algo_choice)
     if problem is not None and takes_warps(problem, kernel) and not is_sm80:
         plan = sm80_plan(kernel, problem, target, header)
         algorithm = first.algo_choice if isinstance(first, MmaPlan) else plan.algo_choice

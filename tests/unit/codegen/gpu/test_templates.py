@@ -8,6 +8,7 @@ from tests.support import kernels
 from weft.codegen.gpu.templates import TEMPLATES, accepts, template_for
 from weft.memory.from_region import assign_buffers
 from weft.plan.ir import AttentionPlan, Header, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
+from weft.plan.slabs import KEPT
 from weft.target.sm90 import SM90
 
 HEADER = Header("sm90", "k")
@@ -25,6 +26,7 @@ PLANS: dict[str, Plan] = {
     "codes": MmaPlan(HEADER, TILE, arch="codes"),
     "sm80": MmaPlan(HEADER, TILE, arch="sm80"),
     "sm90": MmaPlan(HEADER, TILE, arch="sm90"),
+    "slabs": MmaPlan(HEADER, TILE, arch="sm90", cache=KEPT),
     "attention": AttentionPlan(HEADER, 64, 64),
     "slides": StagedPlan(HEADER, 4),
 }

@@ -80,6 +80,9 @@ class TileLayout:
     columns: int
     size: int
     swizzle: Swizzle
+    pitch: int = 8
+    """Rows from one group of eight rows of an operand to the next: more where a group is part of a
+    line of an image."""
 
     @property
     def panel_columns(self) -> int:
@@ -158,10 +161,11 @@ def fitting(columns: int, size: int) -> Swizzle:
 def descriptor(layout: TileLayout, major: Major) -> int:
     """The bits of a wgmma descriptor for an operand in `layout`, all but its start address.
 
-    K-major: rows are m or n, columns are k; groups of eight rows follow at the stride offset.
+    K-major: rows are m or n, columns are k; groups of eight rows follow at the stride offset. Both
+    it and the start may be any number of rows: the pattern is that of the final address.
     MN-major: rows are k; panels follow at the leading offset, groups of eight k at the stride.
     """
-    group = 8 * layout.swizzle.span
+    group = layout.pitch * layout.swizzle.span
     leading = layout.panel_bytes if major is Major.MN else PIECE
     return (leading // 16) << 16 | (group // 16) << 32 | _DESCRIPTOR_KIND[layout.swizzle.bits] << 62
 

@@ -18,6 +18,7 @@ from weft.foundation.errors import Finding
 from weft.foundation.tally import counted
 from weft.plan.completion import HINTS, algorithm_kind, false_claims
 from weft.plan.ir import STREAMING, Header, MmaPlan
+from weft.plan.slabs import has_slabs
 from weft.plan.sum_parts import SPLITTING
 from weft.plan.text import told
 from weft.region.ir import Kernel
@@ -54,6 +55,8 @@ def algorithm_refusals(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
 
 def _refuse_caches(plan: MmaPlan) -> Iterator[str]:
     """Tiles of both operands wait in shared memory: a plan that says so says it of both."""
+    if has_slabs(plan):
+        return
     for cached in plan.cache:
         if cached.tensor not in ("A", "B"):
             yield f"cache: {cached.tensor} is no operand; A and B are cached"

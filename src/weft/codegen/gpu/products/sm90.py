@@ -21,7 +21,7 @@ later use of a slot would pass by parity.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -39,9 +39,9 @@ from weft.codegen.gpu.ir.scalar import (
     scalar,
     total,
 )
-from weft.codegen.gpu.ir.swizzle import Major, operand_offset
+from weft.codegen.gpu.ir.swizzle import Major, TileLayout, operand_offset
 from weft.codegen.gpu.products.carried import Carried, carried
-from weft.codegen.gpu.products.operand import Refusal
+from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.place import Place, locate, place_in
 from weft.codegen.gpu.products.problem import Problem, Refs, analyse
 from weft.codegen.gpu.products.refusals import field_refusals
@@ -59,6 +59,7 @@ from weft.codegen.gpu.products.walks import Walk
 from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding, SpecViolation
 from weft.plan.ir import MmaPlan, Plan
+from weft.plan.slabs import has_slabs
 from weft.region.ir import Kernel
 from weft.target.matrix_atoms import Atom
 from weft.target.target import Target
@@ -86,9 +87,13 @@ def build(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target, name: str) 
 
 
 def _make_layout(kernel: Kernel, refs: Refs, plan: MmaPlan, target: Target) -> Sm90Layout:
+    return Sm90Layout(problem_for(kernel, refs, plan), plan, target.limits.units)
+
+
+def problem_for(kernel: Kernel, refs: Refs, plan: MmaPlan) -> Problem:
+    """The problem that a kernel poses, as a plan sees it; raises `Refusal`."""
     problem = analyse(kernel, refs, folds=True, row=_copied_row(kernel, plan))
-    chosen = problem.swapped() if plan.swap_ab else problem
-    return Sm90Layout(chosen, plan, target.limits.units)
+    return problem.swapped() if plan.swap_ab else problem
 
 
 def _copied_row(kernel: Kernel, plan: MmaPlan) -> int:
@@ -137,28 +142,29 @@ class Sm90Builder:
 
     def maps(self) -> Iterator[ir.TensorMap]:
         problem, layout = self.problem, self.layout
-        for name, operand, rows, tile in (
-            ("a", problem.a, problem.m, layout.a),
-            ("b", problem.b, problem.n, layout.b),
-        ):
-            pair = (problem.k, rows) if operand.major is Major.K else (rows, problem.k)
-            sizes = (*pair, *batch_sizes(problem, operand.batch))
-            strides = (operand.pitch, *(s for s in operand.batch if s))
-            loaded = tile.rows // layout.cluster if name == layout.shared else tile.rows
-            walk = operand.walk or Walk((), (), sizes, strides, ())
-            rest = (1,) * (len(walk.sizes) - 2) if walk.window is None else ()
-            yield ir.TensorMap(
-                name,
-                self.buffers.index(operand.tensor),
-                operand.dtype,
-                operand.offset,
-                walk.sizes,
-                walk.strides,
-                (tile.panel_columns, loaded, *rest),
-                tile.swizzle,
-                walk.window,
-            )
+        yield self.operand_map("a", problem.a, problem.m, layout.a)
+        yield self.operand_map("b", problem.b, problem.n, layout.b)
         yield from self.results.maps()
+
+    def operand_map(self, name: str, operand: Operand, rows: int, tile: TileLayout) -> ir.TensorMap:
+        problem, layout = self.problem, self.layout
+        pair = (problem.k, rows) if operand.major is Major.K else (rows, problem.k)
+        sizes = (*pair, *batch_sizes(problem, operand.batch))
+        strides = (operand.pitch, *(s for s in operand.batch if s))
+        loaded = tile.rows // layout.cluster if name == layout.shared else tile.rows
+        walk = operand.walk or Walk((), (), sizes, strides, ())
+        rest = (1,) * (len(walk.sizes) - 2) if walk.window is None else ()
+        return ir.TensorMap(
+            name,
+            self.buffers.index(operand.tensor),
+            operand.dtype,
+            operand.offset,
+            walk.sizes,
+            walk.strides,
+            (tile.panel_columns, loaded, *rest),
+            tile.swizzle,
+            walk.window,
+        )
 
     def tiles(self) -> Iterator[ir.SharedTile]:
         layout, stages = self.layout, self.plan.stages
@@ -222,6 +228,11 @@ class Sm90Builder:
         start = (s for digits in self.digits for s in digits.start(first, place.batch))
         tiles = self.items(self.number, self.layout.at_work, (*located, *start, steps))
         yield ir.If(THREAD.equals(0), (*ring.start(), *self.tile_count(), tiles))
+        yield from self.fetching()
+
+    def fetching(self) -> Iterator[ir.Stmt]:
+        """Other warps of the producer ask for what lies beside results."""
+        place, located = self.locate()
         if self.layout.beside is not None:
             chosen, whose = fetcher(self.plan.consumers)
             fetches = self.layout.split.if_last(self.results.fetches(place))
@@ -274,32 +285,38 @@ class Sm90Builder:
         return BLOCK % self.layout.cluster
 
     def loads(self, place: Place, slot: Scalar, k: Scalar) -> Iterator[ir.Stmt]:
+        yield from self.operand_loads("a", place, slot, k)
+        yield from self.operand_loads("b", place, slot, k)
+
+    def operand_loads(self, name: str, place: Place, slot: Scalar, k: Scalar) -> Iterator[ir.Stmt]:
         layout = self.layout
         bm, bn, _ = layout.tile
-        barrier = ir.BarrierAt("full", slot)
-        for name, operand, tile, outer in (
-            ("a", self.problem.a, layout.a, place.first_read(bm)),
-            ("b", self.problem.b, layout.b, place.n * bn),
-        ):
-            part = tile.rows // layout.cluster
-            split = self.member * part if name == layout.shared else Lit(0)
-            for panel in range(tile.panels):
-                start = slot * tile.bytes + panel * tile.panel_bytes + split * tile.swizzle.span
-                across = panel * tile.panel_columns
-                first, depth = outer + split, self.depth_of(k) + across
-                if operand.major is not Major.K:
-                    first, depth = outer + across, self.depth_of(k)
-                digits = self.carried[name].digits if name in self.carried else {}
-                coords, taps = place_in(operand, first, depth, place.batch, digits)
-                yield ir.TmaLoad(
-                    ir.Address(name, start),
-                    name,
-                    coords,
-                    barrier,
-                    everywhere=name == layout.shared,
-                    once=layout.read_once(name),
-                    taps=taps,
-                )
+        operand, tile, outer = {
+            "a": (self.problem.a, layout.a, place.first_read(bm)),
+            "b": (self.problem.b, layout.b, place.n * bn),
+        }[name]
+        part = tile.rows // layout.cluster
+        split = self.member * part if name == layout.shared else Lit(0)
+        for panel in range(tile.panels):
+            start = slot * tile.bytes + panel * tile.panel_bytes + split * tile.swizzle.span
+            across = panel * tile.panel_columns
+            first, depth = outer + split, self.depth_of(k) + across
+            if operand.major is not Major.K:
+                first, depth = outer + across, self.depth_of(k)
+            coords, taps = place_in(operand, first, depth, place.batch, self.inner_digits(name))
+            yield ir.TmaLoad(
+                ir.Address(name, start),
+                name,
+                coords,
+                ir.BarrierAt("full", slot),
+                everywhere=name == layout.shared,
+                once=layout.read_once(name),
+                taps=taps,
+            )
+
+    def inner_digits(self, name: str) -> Mapping[str, Scalar]:
+        """Where along the contracted axes an operand that is no matrix is read."""
+        return self.carried[name].digits if name in self.carried else {}
 
     def depth_of(self, k: Scalar) -> Scalar:
         """Where along the contracted axes a step begins."""
@@ -329,7 +346,7 @@ class Sm90Builder:
             ir.Let("group", (WARP - 4) >> 2),
             ir.Let("member", THREAD & (WARPGROUP - 1)),
             ir.Let("quarter", WARP & 3),
-            *ring.start(),
+            *self.start_rings(),
             *self.tile_count(),
             ir.Let("last_slot", Lit(0)),
         ]
@@ -348,6 +365,10 @@ class Sm90Builder:
         loop = self.own_tiles((*located, *self.tile_body(place)))
         return (*head, loop, *self.results.finish(place))
 
+    def start_rings(self) -> Body:
+        """Where a consumer begins."""
+        return self.ring.start()
+
     def tile_body(self, place: Place) -> Body:
         layout = self.layout
         body: list[ir.Stmt] = [*self.results.load_columns(place)]
@@ -360,8 +381,7 @@ class Sm90Builder:
             body.append(_once_per_warp(ir.MbarrierArrive(ir.BarrierAt("turn", following))))
             body.append(ir.Set("turn_phase", turn ^ 1))
         body.append(ir.WgmmaWait(0, self.totals))
-        if self.plan.in_flight:
-            body.append(self.release(Name("last_slot")))
+        body += self.release_last()
         if layout.pingpong:
             body += self.ring.skip(self.others_steps)
         finish = (*self.results.stage_columns(), *self.results.store_tile(place))
@@ -433,14 +453,12 @@ class Sm90Builder:
         names = {side: f"{side}_tile{suffix}" for side in ("a", "b")}
         yield ir.MbarrierWait(ir.BarrierAt("full", slot), self.ring.phase)
         yield from self.prepare(first=first)
-        for side, tile, operand, split in (
-            ("a", layout.a, self.problem.a, row_split(layout)),
-            ("b", layout.b, self.problem.b, column_split(layout)),
+        for side, tile, operand in (
+            ("a", layout.a, self.problem.a),
+            ("b", layout.b, self.problem.b),
         ):
-            start = slot * tile.bytes + split * operand_offset(
-                tile, operand.major, layout.warpgroup_tile[side == "b"], 0
-            )
-            yield ir.Descriptor(names[side], ir.Address(side, start), tile, operand.major)
+            start = ir.Address(side, self.operand_start(side))
+            yield ir.Descriptor(names[side], start, tile, operand.major)
         yield ir.WgmmaFence()
         fresh = first or self.atom.in_parts
         for k in range(0, layout.tile[2], self.atom.k):
@@ -448,14 +466,26 @@ class Sm90Builder:
                 yield self.wgmma(names, block, k, accumulate=not (fresh and k == 0))
         yield ir.WgmmaCommit()
 
+    def operand_start(self, side: str) -> Scalar:
+        """Where this warpgroup's part of an operand begins in a slot."""
+        layout, problem = self.layout, self.problem
+        tile, major, split = {
+            "a": (layout.a, problem.a.major, row_split(layout)),
+            "b": (layout.b, problem.b.major, column_split(layout)),
+        }[side]
+        part = operand_offset(tile, major, layout.warpgroup_tile[side == "b"], 0)
+        return self.ring.slot * tile.bytes + split * part
+
+    def block_offset(self, block: int, k: int) -> int:
+        """How far behind that the rows of an accumulator begin, from some k on."""
+        return operand_offset(self.layout.a, self.problem.a.major, 64 * block, k)
+
     def wgmma(self, names: dict[str, str], block: int, k: int, *, accumulate: bool) -> ir.Wgmma:
         a, b = self.problem.a, self.problem.b
         return ir.Wgmma(
             self.accumulators[block],
             self.layout.warpgroup_tile[1],
-            ir.WgmmaOperand(
-                names["a"], operand_offset(self.layout.a, a.major, 64 * block, k), a.major
-            ),
+            ir.WgmmaOperand(names["a"], self.block_offset(block, k), a.major),
             ir.WgmmaOperand(names["b"], operand_offset(self.layout.b, b.major, 0, k), b.major),
             a.dtype,
             b.dtype,
@@ -477,6 +507,11 @@ class Sm90Builder:
             yield ir.Set("last_slot", self.ring.slot)
         yield from self.ring.advance()
 
+    def release_last(self) -> Iterator[ir.Stmt]:
+        """Hand back what the last step of a tile has read."""
+        if self.plan.in_flight:
+            yield self.release(Name("last_slot"))
+
     def release(self, slot: Scalar) -> ir.Stmt:
         everywhere = self.layout.cluster > 1
         return _once_per_warp(ir.MbarrierArrive(ir.BarrierAt("empty", slot), everywhere))
@@ -492,7 +527,7 @@ class Sm90Template:
     name: Final = "sm90"
 
     def takes(self, plan: Plan) -> bool:
-        return isinstance(plan, MmaPlan) and plan.arch == "sm90"
+        return isinstance(plan, MmaPlan) and plan.arch == "sm90" and not has_slabs(plan)
 
     def accepts(self, job: Job[MmaPlan]) -> list[Finding]:
         return [

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Final
+from typing import Final, TypeAlias
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.body.quads import BOTH_ROWS
@@ -33,6 +33,8 @@ from weft.codegen.gpu.products.sm90_layout import LINE, WARPGROUP, Sm90Layout
 from weft.foundation.dtypes import F32
 from weft.plan.ir import MmaPlan
 
+Box: TypeAlias = tuple[Scalar, tuple[Scalar, ...]]
+"""A place in shared memory, and one in a tensor."""
 _WARP: Final = 32
 _ROWS_AT_ONCE: Final = 4
 """Turns of the loop over rows of a panel that the compiler may interleave."""
@@ -109,19 +111,22 @@ class Results:
     def panel_map(self, name: str, tensor: str, strides: Strides) -> ir.TensorMap:
         """A tensor of the result's form, a panel at a time."""
         problem, tile = self.problem, self.layout.c
-        per_line = 16 // tile.size
-        # A single row has no stride; the copy engine wants a regular one all the same.
-        pitch = strides.row if problem.m > 1 else -(-problem.n // per_line) * per_line
         return ir.TensorMap(
             name,
             self.buffers.index(tensor),
             problem.out_dtype,
             strides.offset,
             (problem.n, problem.m, *batch_sizes(problem, strides.batch)),
-            (pitch, *(s for s in strides.batch if s)),
+            (self.pitch(strides), *(s for s in strides.batch if s)),
             (tile.columns, tile.rows, *ones(strides.batch)),
             tile.swizzle,
         )
+
+    def pitch(self, strides: Strides) -> int:
+        """The stride of rows. A single one has none; the copy engine wants a regular one all the
+        same."""
+        per_line = LINE // self.layout.c.size
+        return strides.row if self.problem.m > 1 else -(-self.problem.n // per_line) * per_line
 
     def tiles(self) -> Iterator[ir.SharedTile]:
         layout = self.layout
@@ -437,14 +442,15 @@ class Results:
             yield from self.stage(panel, block, start)
         yield ir.ProxyFence()
         yield self.meet()
-        coords = self.panel_place(panel, place, self.stored.strides)
-        store = ir.TmaStore(ir.Address("c", start), self.name, coords)
-        yield ir.If(_MEMBER.equals(0), (store, ir.TmaCommit()))
+        boxes = self.boxes(panel, place, self.stored.strides, start)
+        stores = (ir.TmaStore(ir.Address("c", at), self.name, coords) for at, coords in boxes)
+        yield ir.If(_MEMBER.equals(0), (*stores, ir.TmaCommit()))
 
-    def panel_place(self, panel: Like, place: Place, strides: Strides) -> tuple[Scalar, ...]:
-        """Where a panel lies in a tensor of the result's form."""
+    def boxes(self, panel: Like, place: Place, strides: Strides, start: Scalar) -> Iterator[Box]:
+        """Where the parts of a panel are staged, and where they lie in a tensor of the result's
+        form."""
         column = self.first_column(place) + scalar(panel) * self.layout.c.columns
-        return (column, self.first_row(place), *present(place.batch, strides.batch))
+        yield start, (column, self.first_row(place), *present(place.batch, strides.batch))
 
     def written_panel(self, panel: int, place: Place, start: Scalar) -> Iterator[ir.Stmt]:
         """By each warp the rows that it staged. The meeting of the next panel, in another buffer,
@@ -531,12 +537,11 @@ class Results:
         beside, ring = self.layout.beside, self.panels
         assert beside is not None
         filled = self.panel_barrier("filled", ring.slot)
-        coords = self.panel_place(Name("panel"), place, beside.strides)
-        target = ir.Address("c", self.staging(ring.slot))
+        boxes = self.boxes(Name("panel"), place, beside.strides, self.staging(ring.slot))
         body = (
             ir.MbarrierWait(self.panel_barrier("free", ring.slot), ring.phase ^ 1),
             ir.MbarrierExpectTx(filled, self.layout.c.bytes),
-            ir.TmaLoad(target, "beside", coords, filled),
+            *(ir.TmaLoad(ir.Address("c", at), "beside", coords, filled) for at, coords in boxes),
             *ring.advance(),
         )
         return ir.For("panel", 0, self.layout.chunks, 1, body)

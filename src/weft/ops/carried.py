@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 from weft.foundation.errors import UserError, a_type
 from weft.ops.graph.node import Node
 from weft.ops.pytree import Structure, flatten, keyed, unflatten
-from weft.ops.settings import frozen
+from weft.ops.settings import can_change, frozen
 from weft.ops.state import Holder, attributes
 from weft.ops.tensor import Tensor
 from weft.ops.traced_numbers import UNFOLLOWED
@@ -185,6 +185,9 @@ class Changes:
     """Tensors that stand where others stood: the number of the leaf among the arguments, and that
     of the program's result."""
     remade: tuple[_Remade, ...] = ()
+    is_once: bool = False
+    """Whether the function has also changed an object that is a setting of a module, and the
+    caller's too: it is traced for every call."""
 
     def __bool__(self) -> bool:
         return bool(self.leaves or self.remade)
@@ -194,7 +197,7 @@ class Changes:
         of it is what the function returns."""
         leaves = tuple((leaf, at) for leaf, at in self.leaves if leaf not in donated)
         kept = (each for each in self.remade if not any(leaf in donated for leaf in each.span))
-        return Changes(leaves, tuple(kept))
+        return Changes(leaves, tuple(kept), self.is_once)
 
     def told(self, given: Any) -> Iterator[tuple[Place, list[int]]]:
         """The places of the caller's modules that get something, with the program's results that
@@ -278,6 +281,9 @@ class Watched:
             {name: self._look_at(value) for name, value in attributes(holder).items()}
             for holder, _ in self._holders.values()
         ]
+        parts = [leaf for held in self._before for each in held.values() for leaf in each.leaves]
+        settings = [part for part in parts if not isinstance(part, Tensor | Holder)]
+        self._settings = [(part, frozen(part, 0)) for part in settings if can_change(part)]
 
     def changes(self, roots: list[Node]) -> Changes:
         """What is there now that was not; the values are added to the results of the program."""
@@ -291,7 +297,10 @@ class Watched:
             now = place.now._node
             if now is not before:
                 leaves.append((number, _number_root(now, roots)))
-        return Changes(tuple(leaves), remade)
+        return Changes(tuple(leaves), remade, self._are_settings_changed())
+
+    def _are_settings_changed(self) -> bool:
+        return any(frozen(setting, 0) != before for setting, before in self._settings)
 
     def check_returned(self, name: str, result: Any) -> None:
         """Whatever was assigned to is part of what a body of control flow returns: there is nobody

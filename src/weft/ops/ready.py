@@ -268,7 +268,7 @@ class Ready:
         self._holder: object = None
         self._parts: list[ref[Any]] = []
         are_none = version.ways.are_none and version.values.are_none
-        self._looks = bool(traced.captured) or not are_none
+        self._looks = bool(traced.captured) or not are_none or traced.state.is_once
         """Whether it has to be looked at what the function captures."""
         pairs = zip(self._kinds, self._slots, strict=True)
         self.is_plain = (

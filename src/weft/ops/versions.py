@@ -166,7 +166,7 @@ class Version:
     def is_current(self, function: Callable[..., Any]) -> bool:
         """Whether the program reads what the function captures now. Tensors that were replaced by
         others of their types are looked up anew: the program is the same."""
-        if not self.values.hold(function):
+        if self.traced.state.is_once or not self.values.hold(function):
             return False
         if not self.traced.captured and self.ways.are_none:
             return True
@@ -203,6 +203,8 @@ class Version:
 
     def why_stale(self, function: Callable[..., Any]) -> str:
         """Which captured tensor is another one now, or which module or value has changed."""
+        if self.traced.state.is_once:
+            return "the function changes an object that is a setting of a module"
         for change in self.values.changes(function):
             return change
         for name, fits in self.ways.walk_modules(function):

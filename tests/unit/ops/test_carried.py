@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import weft
-from weft import nn
+from weft import nn, optim
 from weft.foundation.errors import UserError
 from weft.ops.pytree import flatten
 
@@ -198,3 +198,47 @@ def test_a_module_that_both_branches_change_is_returned() -> None:
     x = weft.ones((2,))
     made = weft.cond(weft.asarray(True), _grown, _grown, Loose(), x)
     assert made.k.tolist() == [1.0, 1.0]
+
+
+class Stats:
+    """What a module counts with."""
+
+    def __init__(self) -> None:
+        self.odd = 0
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        self.w, self.calls, self.stats = weft.ones((2,)), 0, Stats()
+
+    def __call__(self, x: Any) -> Any:
+        self.calls += 1
+        return weft.sum(x * self.w)
+
+
+def test_an_object_that_a_function_changes_is_changed_in_every_call() -> None:
+    def call(m: Any, x: Any) -> Any:
+        m.stats.odd = 1 - m.stats.odd
+        return weft.sum(x) * m.stats.odd
+
+    compiled, model = weft.jit(call), Counting()
+    assert [compiled(model, weft.ones(())).item() for _ in range(5)] == [1.0, 0.0, 1.0, 0.0, 1.0]
+
+
+def test_a_model_that_counts_is_trained() -> None:
+    optimiser, model = optim.SGD(0.5, 0.0), Counting()
+
+    @weft.jit
+    def step(model: Any, state: Any, x: Any) -> Any:
+        slopes = weft.grad(lambda m: m(x))(model)
+        return optimiser.update(slopes, state, model)
+
+    state = optimiser.init(model)
+    for _ in range(2):
+        model, state = step(model, state, weft.ones((2,)))
+    assert model.calls == 2
+    assert model.w.tolist() == [0.0, 0.0]
+    grown = Loose()
+    slopes = weft.grad(applied(("an attribute",)))(grown, weft.ones((2,)))
+    with pytest.raises(UserError, match=r"no params\.more; make what is learnt before"):
+        optimiser.update(slopes, optimiser.init(Loose()), grown)

@@ -75,7 +75,7 @@ class Optimiser(ABC):
         leaves, structure = tensor_leaves(params)
         slopes, shape = tensor_leaves(gradients)
         if not alike(shape, structure):
-            raise UserError("[update] the gradients are not nested as the parameters are")
+            _check_nesting(shape, structure)
         chosen = _choose_leaves(leaves, structure)
         given = [_fit_gradient(param, slopes[index]) for index, param in chosen.items()]
         found, after = self.directions(given, state, list(chosen.values()))
@@ -154,6 +154,18 @@ class ByParameter(Optimiser):
                     f"[update] {slot} of the state was made for other parameters than these; begin "
                     "with init(params)"
                 )
+
+
+def _check_nesting(gradients: Structure, params: Structure) -> None:
+    """Modules may differ in settings, which a call has changed, and in nothing else."""
+    have, want = leaf_names(gradients, "params"), leaf_names(params, "params")
+    if have == want:
+        return
+    why = "the gradients are not nested as the parameters are"
+    late = next((name for name in want if name not in have), None)
+    if late is not None and set(have) < set(want):
+        why += f": they have no {late}; make what is learnt before the gradients are taken"
+    raise UserError(f"[update] {why}")
 
 
 def _shapes(held: Any) -> list[Any]:

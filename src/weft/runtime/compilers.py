@@ -105,12 +105,20 @@ class Workers:
         self._messages: list[bytes] = []
         self._waiting: list[tuple[int, int]] = []
         """The longest come first, so that none of them is the one all others wait for."""
-        self._changed = threading.Condition()
+        lock = threading.Lock()
+        self._changed, self._answered = threading.Condition(lock), threading.Condition(lock)
+        """Told of messages and of the end; and of answers, which only one thread waits for."""
         self._is_complete = False
         self._helpers: list[_Helper] = []
+        self._working = 0
+        """Threads that hand messages to processes."""
+        self._unanswered: set[int] = set()
+        """Messages of which a process could make nothing."""
 
     def start(self, count: int) -> None:
         """Start so many more processes."""
+        with self._changed:
+            self._working += count
         self._helpers += [_Helper(self, self._module) for _ in range(count)]
 
     def add(self, message: bytes) -> int:
@@ -122,22 +130,24 @@ class Workers:
             self._changed.notify()
         return number
 
-    def finish(self, own: Callable[[int], bytes]) -> list[bytes]:
-        """What is made of every message. No further ones come, and this process takes part: `own`
-        gets the number of one."""
+    def gather(self, own: Callable[[int], bytes]) -> list[bytes]:
+        """What is made of every message so far. This process takes part: `own` gets the number of
+        one."""
         at("machine code", lambda: (len(self.made), len(self._messages)))
-        with self._changed:
-            self._is_complete = True
-            self._changed.notify_all()
-        try:
-            while (number := self._next()) is not None:
+        while (number := self._next(waits=False)) is not None:
+            self.made[number] = own(number)
+        for number in range(len(self._messages)):
+            self._wait_for(number)
+            if number not in self.made:
                 self.made[number] = own(number)
-            for helper in self._helpers:
-                helper.thread.join()
+        return [self.made[number] for number in range(len(self._messages))]
+
+    def finish(self, own: Callable[[int], bytes]) -> list[bytes]:
+        """The same where no further ones come: the processes end."""
+        try:
+            return self.gather(own)
         finally:
             self.stop()
-        made = self.made
-        return [made[n] if n in made else own(n) for n in range(len(self._messages))]
 
     def stop(self) -> None:
         """End the processes, whatever they do."""
@@ -157,15 +167,36 @@ class Workers:
         assert process.stdin is not None
         assert process.stdout is not None
         while (number := self._next()) is not None:
-            send(process.stdin, self._messages[number])
-            code = receive(process.stdout)
-            if code:
-                self.made[number] = code
+            code = b""
+            try:
+                send(process.stdin, self._messages[number])
+                code = receive(process.stdout)
+            finally:
+                with self._answered:
+                    if code:
+                        self.made[number] = code
+                    else:
+                        self._unanswered.add(number)
+                    self._answered.notify_all()
 
-    def _next(self) -> int | None:
-        """The number of a message that nobody works on; None where none will come."""
+    def leave(self) -> None:
+        """A thread hands on no more messages."""
+        with self._answered:
+            self._working -= 1
+            self._answered.notify_all()
+
+    def _wait_for(self, number: int) -> None:
+        """Until something was made of a message, or no process can."""
+        with self._answered:
+            self._answered.wait_for(
+                lambda: number in self.made or number in self._unanswered or not self._working
+            )
+
+    def _next(self, waits: bool = True) -> int | None:
+        """The number of a message that nobody works on; None where none will come, or where none is
+        there and nobody `waits`."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_complete)
+            self._changed.wait_for(lambda: self._waiting or self._is_complete or not waits)
             return heapq.heappop(self._waiting)[1] if self._waiting else None
 
 
@@ -178,13 +209,14 @@ class _Helper:
         self.thread.start()
 
     def _work(self, workers: Workers) -> None:
-        if self.process is None:
-            return
         try:
-            workers.work(self.process)
+            if self.process is not None:
+                workers.work(self.process)
         except (OSError, EOFError, ValueError):
             # The process is gone: what is missing is made by the others.
             return
+        finally:
+            workers.leave()
 
     def kill(self) -> None:
         """End the process, whatever it does."""

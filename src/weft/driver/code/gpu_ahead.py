@@ -9,7 +9,7 @@ kernels: until its first source is printed, they have loaded the compiler.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -108,25 +108,31 @@ class Ahead:
     def add_body(self, code: CudaCode) -> None:
         """Have the kernels of a branch's or loop's body compiled beside those of the program, where
         there are processes."""
+        self._add_all(code.sources.values())
+
+    def compiled(self, sources: Iterable[str]) -> dict[str, Cubin]:
+        """The machine code of sources that nobody told of, where there are processes, and of all
+        that were told of before; what is kept on disk is not among it."""
+        self._add_all(sources)
+        return self.finished()
+
+    def _add_all(self, sources: Iterable[str]) -> None:
         if self._started:
-            for source in code.sources.values():
+            for source in sources:
                 if source not in self._sources:
                     self._add(source)
 
     def finished(self) -> dict[str, Cubin]:
         """The machine code of every source that was not kept on disk, which it is then."""
-        sources, self._sources = self._sources, []
-        answers = self._workers.finish(lambda n: pack_cubin(compile_cuda(sources[n], self.arch)))
-        self._workers = Workers(PROCESS)
-        found = {s: unpacked(data, self.arch) for s, data in zip(sources, answers, strict=True)}
-        made = {
-            source: compile_cuda(source, self.arch) if cubin is None else cubin
-            for source, cubin in found.items()
-        }
-        for source, cubin in made.items():
-            cache.save(source_key(source, self.arch), pack_cubin(cubin))
-        self.made |= made
-        return made
+        answers = self._workers.gather(
+            lambda n: pack_cubin(compile_cuda(self._sources[n], self.arch))
+        )
+        for source, data in zip(self._sources, answers, strict=True):
+            if source not in self.made:
+                cubin = unpacked(data, self.arch) or compile_cuda(source, self.arch)
+                cache.save(source_key(source, self.arch), pack_cubin(cubin))
+                self.made[source] = cubin
+        return self.made
 
     def stop(self) -> None:
         """End the processes."""

@@ -16,7 +16,7 @@ else: the next compilation takes the last plan at once, and compiles what it fou
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from itertools import islice
 from typing import Final
@@ -144,10 +144,7 @@ class _Reactions:
         records = {key: self._record(key) for key in own}
         found = {key: move for key, name in records.items() if (move := self._kept_move(key, name))}
         self._take(found)
-        if self.compilation.ahead is not None:
-            made = self.compilation.ahead.finished()
-            self.known |= made
-            self.count.compiled += len(made)
+        self._gather(())
         cubins = self._compile(self.compilation["cu"])
         moves = self._move_plans([key for key in own if key not in found], cubins)
         for key, move in moves.items():
@@ -158,12 +155,23 @@ class _Reactions:
     def _compile(self, code: CudaCode) -> Cubins:
         """Machine code, that of this compilation once: the counts are those of all of it."""
         fresh = {s: source for s, source in code.sources.items() if source not in self.known}
+        if fresh:
+            self._gather(fresh.values())
+            fresh = {s: source for s, source in fresh.items() if source not in self.known}
         made = gpu_kernels.compile_sources(CudaCode(fresh), self.arch)
         self.count.compiled += made.compiled
         self.count.reused += made.reused
         self.known |= {fresh[symbol]: cubin for symbol, cubin in made.cubins.items()}
         cubins = {symbol: self.known[source] for symbol, source in code.sources.items()}
         return Cubins(self.arch, cubins, self.count.compiled, self.count.reused)
+
+    def _gather(self, sources: Iterable[str]) -> None:
+        """Machine code of sources by processes that compile already, and what these were told of
+        before."""
+        if self.compilation.ahead is not None:
+            made: dict[str, Cubin] = self.compilation.ahead.compiled(sources)
+            self.count.compiled += len(made.keys() - self.known.keys())
+            self.known |= made
 
     # -- plans that move -------------------------------------------------------------------------
 

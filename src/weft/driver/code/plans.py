@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, TypeAlias
 
 from weft.codegen.gpu import templates
@@ -85,7 +86,7 @@ def _settle(
     Where none does, the planner's own stays: code generation says what is missing.
     """
     reasons: list[str] = []
-    for plan in (first, *_other_plans(kernels[0], module, first, target)):
+    for plan in chain((first,), _other_plans(kernels[0], module, first, target)):
         findings = _findings(kernels, module, buffer_map, plan, target)
         if not findings:
             return plan, reasons

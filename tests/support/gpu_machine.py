@@ -25,7 +25,8 @@ from weft.driver.code import gpu_kernels, gpu_linker
 from weft.driver.compile import Executable
 from weft.driver.cuda import CudaBackend, CudaExecutable
 from weft.driver.stages.compilation import Compilation
-from weft.foundation.dtypes import DType
+from weft.foundation.dtypes import BY_NAME, DType
+from weft.foundation.numeric import cast
 from weft.ptir import Program
 from weft.runtime.cuda import driver
 
@@ -397,6 +398,9 @@ class Machine:
         if symbol == "weft_enter":
             words = _words(parameters, 3)
             return lambda: _enter(*words)
+        if symbol.startswith("weft_cast_"):
+            words = _words(parameters, 3)
+            return lambda: _cast(symbol, *words)
         kernel, _ = self.kernel(symbol)
         count = len(kernel.maps) + len(kernel.buffers) + kernel.reports
         addresses = _words(parameters, count + (kernel.workspace is not None))
@@ -447,6 +451,12 @@ def _enter(total: int, count: int, before: int) -> None:
     entered = ctypes.c_uint32.from_address(count)
     ctypes.c_uint32.from_address(before).value = entered.value
     entered.value += 1
+
+
+def _cast(symbol: str, source: int, target: int, count: int) -> None:
+    """The meaning of a kernel that casts any number of elements."""
+    given, wanted = (BY_NAME[name] for name in symbol.split("_")[2:])
+    _array_at(target, wanted, count)[:] = cast(_array_at(source, given, count), given, wanted)
 
 
 def _array_at(address: int, dtype: DType, count: int) -> Array:

@@ -158,11 +158,15 @@ class DuplicatingBackend(Backend, Protocol):
 
 
 @runtime_checkable
-class RepeatingBackend(Backend, Protocol):
-    """A backend that makes a tensor of one element without a program."""
+class DirectBackend(Backend, Protocol):
+    """A backend that makes some tensors without a program, which every shape would have one of."""
 
     def repeat(self, element: NDArray[Any], kind: TensorType) -> Storage | None:
         """A tensor that has this element everywhere; None where that takes a program."""
+        ...
+
+    def cast(self, storage: Storage, kind: TensorType) -> Storage | None:
+        """A tensor in the dtype of another type; None where that takes a program."""
         ...
 
 

@@ -20,7 +20,7 @@ from weft.ptir.ir import HintKind, Program
 from weft.ptir.op import CORE, Op
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.types import TensorType
-from weft.runtime.cuda import tensors
+from weft.runtime.cuda import casts, tensors
 from weft.runtime.cuda.driver import compute_capability, open_device
 from weft.runtime.cuda.gpu import open_gpu
 from weft.runtime.cuda.program import Program as DeviceProgram
@@ -128,6 +128,9 @@ class CudaBackend:
         return (
             tensors.repeated(open_gpu(), element, kind.dtype.name, shape) if prod(shape) else None
         )
+
+    def cast(self, storage: DeviceTensor, kind: TensorType) -> DeviceTensor | None:
+        return casts.cast(storage, kind.dtype.name)
 
     def duplicate(self, storage: DeviceTensor) -> DeviceTensor:
         return tensors.duplicate(storage)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, Final
 
-from weft.driver.backends import Backend, RepeatingBackend
+from weft.driver.backends import Backend, DirectBackend
 from weft.foundation.errors import UserError, WeftError
 from weft.foundation.lines import shown, user_line
 from weft.foundation.tracebacks import ending_outside
@@ -23,11 +23,14 @@ from weft.ops.graph.node import Donated, Node
 from weft.ops.graph.program import created, program_of, reachable, taken
 from weft.ptir.ir import Program
 from weft.ptir.literal import TensorLiteral
+from weft.ptir.ops.elementwise import Cast
 from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.types import TensorType
 
 _NO_DATA: Final = frozenset({type(None), TensorLiteral, Donated})
 """What a node has that is no tensor in a backend's memory."""
+_DIRECT: Final = frozenset({BroadcastTo, Cast})
+"""What a backend may need no program for."""
 
 
 class Request:
@@ -108,7 +111,7 @@ def _with_needed(nodes: list[Node], wanted: set[Node]) -> list[Node]:
 
 def evaluate(roots: Sequence[Node], alone: bool = False) -> None:
     """Compute these nodes, all in one program; `alone` leaves what else the user holds as it is."""
-    wanted = [node for node in roots if node.storage is None and not _repeated(node)]
+    wanted = [node for node in roots if node.storage is None and not _direct(node)]
     if not wanted or (len(wanted) == 1 and _single(wanted[0])):
         return
     for node in wanted:
@@ -169,19 +172,23 @@ def _single(node: Node) -> bool:
     return True
 
 
-def _repeated(node: Node) -> bool:
-    """Compute a node that is one number everywhere, as zeros are, if its backend needs no program
-    for that: every shape would have one of its own."""
+def _direct(node: Node) -> bool:
+    """Compute a node that is one number everywhere, as zeros are, or a cast of data, as parameters
+    of a model are, if its backend needs no program for that: every shape would have one of its
+    own."""
     operands, form = node.operands, node.form
-    if form is None or len(operands) != 1 or type(operands[0].storage) is not TensorLiteral:
+    if form is None or type(form.op) not in _DIRECT or node.arena.tracing:
         return False
-    literal, kind, arena = operands[0].storage, node.type, node.arena
-    if not isinstance(form.op, BroadcastTo) or literal.type.shape or arena.tracing:
+    given, kind, backend = operands[0], node.type, node.arena.backend
+    if not isinstance(backend, DirectBackend):
         return False
     assert isinstance(kind, TensorType)
-    if not isinstance(arena.backend, RepeatingBackend):
-        return False
-    storage = arena.backend.repeat(literal.array, kind)
+    storage = None
+    if isinstance(form.op, Cast):
+        if type(given.storage) not in _NO_DATA:
+            storage = backend.cast(given.storage, kind)
+    elif type(given.storage) is TensorLiteral and not given.storage.type.shape:
+        storage = backend.repeat(given.storage.array, kind)
     if storage is not None:
         node.settle(storage)
     return storage is not None

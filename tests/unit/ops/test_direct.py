@@ -1,4 +1,4 @@
-"""Tensors of one number on a GPU: the driver makes them, and no program."""
+"""Tensors of one number on a GPU, and casts of floats: the driver makes them, and no program."""
 
 from __future__ import annotations
 
@@ -61,3 +61,42 @@ def test_what_is_computed_with_stays_in_its_program(gpu: Machine, backend: Machi
         x = weft.asarray(np.arange(4, dtype=np.float32)) + weft.full((4,), 2.0, dtype="f32")
     np.testing.assert_array_equal(np.asarray(x), [2, 3, 4, 5])
     assert gpu.asked["cuMemsetD32Async"] == 0
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("f32", "bf16"), ("f16", "f32")])
+def test_casts_of_any_shape_need_no_program(
+    gpu: Machine, backend: MachineBackend, given: str, wanted: str
+) -> None:
+    elements = np.linspace(-3, 3, 105).astype(BY_NAME[given].numpy)
+    with weft.graph(Arena(backend)):
+        x = weft.asarray(elements).astype(wanted)
+        y = weft.asarray(elements.reshape(SHAPE)).astype(wanted)
+    expected = elements.astype(BY_NAME[wanted].numpy)
+    np.testing.assert_array_equal(np.asarray(x), expected)
+    np.testing.assert_array_equal(np.asarray(y), expected.reshape(SHAPE))
+    assert not gpu.executables
+    assert gpu.asked["cuModuleLoadData"] == 1
+
+
+def test_other_casts_and_what_is_computed_take_a_program(
+    gpu: Machine, backend: MachineBackend
+) -> None:
+    with weft.graph(Arena(backend)):
+        x = weft.asarray(np.array([1.5, -2.5, 300.0], np.float32))
+        whole, twice = x.astype("si8"), (x + x).astype("bf16")
+    np.testing.assert_array_equal(np.asarray(whole), [1, -2, 127])
+    np.testing.assert_array_equal(np.asarray(twice), [3, -5, 600])
+    assert len(gpu.executables) == 2
+
+
+def test_a_driver_that_does_not_know_the_text_leaves_casts_to_programs(
+    gpu: Machine, backend: MachineBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(code: bytes) -> tuple[int, str | None]:
+        return (222, None) if b".version" in code else (0, "module")
+
+    monkeypatch.setattr(gpu, "cuModuleLoadData", load, raising=False)
+    with weft.graph(Arena(backend)):
+        x = weft.asarray(np.arange(6, dtype=np.float32)).astype("bf16")
+    np.testing.assert_array_equal(np.asarray(x), np.arange(6))
+    assert len(gpu.executables) == 1

@@ -24,6 +24,7 @@ from tests.support.gpu_attention import CASES as ATTENTIONS
 from tests.support.gpu_attention import FEW, GRADIENTS
 from tests.support.gpu_codes import CASES as CODES
 from tests.support.gpu_convolutions import CASES, GROUPED
+from tests.support.gpu_planes import Case as Pooled
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
@@ -151,6 +152,7 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "sm80": (product("bf16", 130, 136, 72), "sm80", {}),
     "sm90": (product("bf16", 256, 384, 192), "sm90", {}),
     "sums in parts": (product("bf16", 256, 384, 512), "sm90", {"split_k": 3}),
+    "pool of planes": (Pooled((2, 64, 16, 72), (64, 64, 3, 3)).program, "sm90", {}),
     "windows of an image": (CASES["stride 2"].program, "sm90", {}),
     "windows of an image by warps": (CASES["stride 2"].program, "sm80", {}),
     "groups of 8 channels": (GROUPED["8 channels, f16, stride 2"].program, "sm90", {}),

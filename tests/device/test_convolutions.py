@@ -25,9 +25,11 @@ from tests.support.gpu_convolutions import (
     Case,
     depthwise,
 )
+from tests.support.gpu_planes import CASES as PLANES
 from weft.driver.compile import compile_program
 from weft.driver.cuda import CudaBackend
 from weft.ptir import Program
+from weft.region.fitting import join_pools
 from weft.runtime.cuda.driver import compute_capability
 from weft.testing.compare import compare
 
@@ -52,6 +54,12 @@ def agree(program: Program, seed: int) -> None:
 def test_convolutions_agree(name: str) -> None:
     for seed in range(3):
         agree({**CASES, **COPIED}[name].program(), seed)
+
+
+@pytest.mark.parametrize("name", PLANES)
+def test_pools_of_planes_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_pools, "_WORTH", 1)
+    agree(PLANES[name].program(), 1)
 
 
 def test_patches_agree() -> None:

@@ -62,6 +62,8 @@ def candidates(kernel: Kernel, target: Target, first: Plan) -> list[Plan]:
             found = iter(()) if problem is None else group_plans(kernel, problem, first)
         case MmaPlan(arch="codes"):
             found = codes_plans(first)
+        case MmaPlan(arch="planes"):
+            found = (replace(first, stages=stages) for stages in (2, 3, 5))
         case MmaPlan() if target.kind is Kind.GPU:
             found = _matrix_units(kernel, target, first)
         case MmaPlan():

@@ -30,7 +30,7 @@ BOUND: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Who takes which part of a contraction in the SM80 template."""
 _TAILS: Final = ("m.i.i", "n.i.i", "k.i.i")
-_GPU: Final = ("codes", "fma", "groups", "sm80", "sm90")
+_GPU: Final = ("codes", "fma", "groups", "planes", "sm80", "sm90")
 _PIECE: Final = 16
 """Bytes of one copy of the SM80 template."""
 

@@ -28,6 +28,7 @@ from weft.plan.ir import (
 )
 from weft.plan.kept_rows import cpu_row_plan, is_stream, vector_axis
 from weft.plan.multiply_adds import fma_plan
+from weft.plan.planes import planes_plan
 from weft.plan.rows import gpu_row_plan, vector_length, whole_part
 from weft.plan.slides import slide_plan
 from weft.plan.staged import staged_plan
@@ -166,8 +167,11 @@ def _contraction_plan(
         return sm90_plan(kernel, problem, target, header)
     if problem is not None and takes_warps(problem, kernel):
         return sm80_plan(kernel, problem, target, header)
-    of_codes = None if problem is not None else codes_plan(kernel, tensors, target, header)
-    return of_codes or fma_plan(kernel, target, header)
+    if problem is None:
+        given = kernel, tensors, target, header
+        found = planes_plan(*given) or codes_plan(*given)
+        return found or fma_plan(kernel, target, header)
+    return fma_plan(kernel, target, header)
 
 
 def _row_plan(

@@ -23,6 +23,7 @@ from typing import Final
 from weft.plan.attention import attention_seconds
 from weft.plan.group_tiles import group_seconds
 from weft.plan.ir import AttentionPlan, MapPlan, MmaPlan, Plan, RowPlan, StagedPlan
+from weft.plan.planes import planes_seconds
 from weft.plan.rows import chunks_of, row_count, row_length, rows_together
 from weft.plan.slides import slide_of
 from weft.plan.staged import strip_of
@@ -62,6 +63,8 @@ def plan_seconds(
             return None
         case MmaPlan(arch="codes"):
             return kernel_work(kernel, tensors, target).bytes / target.rates.bandwidth
+        case MmaPlan(arch="planes"):
+            return planes_seconds(kernel, tensors, target)
         case MmaPlan(arch="groups"):
             found = find_groups(kernel, problem_of(kernel))
             return (

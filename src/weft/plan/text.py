@@ -297,7 +297,7 @@ def _read_mma(fields: Fields, header: Header) -> MmaPlan:
             fields.fail(f"field {name!r} must have two entries")
     arch = rest["arch"] = one_of(rest.get("arch", template_of(header.target)), header.target)
     # The other templates are called by their targets; these are for any GPU.
-    target = header.target or ("" if arch in ("codes", "fma", "groups") else arch)
+    target = header.target or ("" if arch in ("codes", "fma", "groups", "planes") else arch)
     return MmaPlan(Header(target, header.kernel), **following({**special, **rest}))
 
 

@@ -27,7 +27,9 @@ ALIGNMENT: Final = "E2203 AlignmentOverrun"
 RANGE: Final = "E2204 PlanRange"
 _VECTOR_BYTES: Final = 16
 _PRECISIONS: Final = (FULL, PROMOTED, SPLIT)
-_ARCHITECTURES: Final = ("codes", "cpu", "fma", "groups", "sm80", "sm90")
+_ARCHITECTURES: Final = ("codes", "cpu", "fma", "groups", "planes", "sm80", "sm90")
+_WARPGROUPS: Final = ("planes", "sm90")
+"""Templates whose sums are those of a warpgroup."""
 _ROLES: Final = ("cooperative", "pingpong", "single")
 _BUFFERS: Final = ("reg", "smem_ring", "gmem")
 
@@ -232,13 +234,13 @@ def _mma_resources(plan: MmaPlan, target: Target, element_bytes: int) -> Iterato
             f"registers a thread, over {target.limits.registers_per_thread}",
             "use a smaller warp_tile",
         )
-    if plan.arch != "sm90":
+    if plan.arch not in _WARPGROUPS:
         yield from _threads(threads_of_block(plan), target)
 
 
 def threads_of_accumulators(plan: MmaPlan) -> int:
     """Threads that share one `warp_tile`: a warp, or on SM90 a warpgroup."""
-    return 4 * roofline.WARP if plan.arch == "sm90" else roofline.WARP
+    return 4 * roofline.WARP if plan.arch in _WARPGROUPS else roofline.WARP
 
 
 def threads_of_block(plan: MmaPlan) -> int:
@@ -249,4 +251,4 @@ def threads_of_block(plan: MmaPlan) -> int:
 
 def _base(plan: MmaPlan) -> int:
     # Operands of wgmma come from shared memory: no fragments are held in registers.
-    return 24 if plan.arch == "sm90" else roofline.BASE_REGISTERS
+    return 24 if plan.arch in _WARPGROUPS else roofline.BASE_REGISTERS

@@ -97,7 +97,7 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
     "an unknown architecture": (
         mma(arch="sm100"),
         RANGE,
-        "arch=sm100 is not one of codes, cpu, fma, groups, sm80, sm90",
+        "arch=sm100 is not one of codes, cpu, fma, groups, planes, sm80, sm90",
     ),
     "unknown roles": (
         mma(roles="lazy"),

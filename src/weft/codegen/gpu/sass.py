@@ -22,7 +22,9 @@ from weft.foundation.errors import ExecutionError, Finding, UserError
 
 _LINE: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
 
-COPY: Final = {"sm90": "UTMALDG", "sm80": "LDGSTS", "groups": "LDGSTS", "codes": "LDG"}
+COPY: Final = {
+    "sm90": "UTMALDG", "planes": "UTMALDG", "sm80": "LDGSTS", "groups": "LDGSTS", "codes": "LDG",
+}  # fmt: skip
 """Instructions that bring operands to a matrix kernel, by the `arch` of its plan."""
 _WARPGROUP: Final = frozenset({"HGMMA", "IGMMA", "QGMMA"})
 
@@ -34,7 +36,7 @@ def matrix_instruction(arch: str, dtype: DType) -> str:
     if dtype is F64:
         return "DMMA"
     narrow = "QGMMA" if dtype.storage_bytes == 1 else "HGMMA"
-    return narrow if arch == "sm90" else "HMMA"
+    return narrow if arch in ("sm90", "planes") else "HMMA"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.maps import map as elementwise
 from weft.codegen.gpu.maps import slides, transposed
-from weft.codegen.gpu.products import codes, fma, groups, slabs, sm80, sm90
+from weft.codegen.gpu.products import codes, fma, groups, planes, slabs, sm80, sm90
 from weft.codegen.gpu.rows import columns, row, strips
 from weft.codegen.gpu.rows import ring as row_ring
 from weft.codegen.gpu.rows import several as row_several
@@ -36,6 +36,7 @@ TEMPLATES: Final[tuple[Template[Any], ...]] = (
     fma.TEMPLATE,
     groups.TEMPLATE,
     codes.TEMPLATE,
+    planes.TEMPLATE,
     sm80.TEMPLATE,
     sm90.TEMPLATE,
     slabs.TEMPLATE,

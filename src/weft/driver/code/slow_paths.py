@@ -58,7 +58,7 @@ def _reasons_for_kernel(kernel: Kernel, plans: PlanSet, target: Target) -> Itera
 def _lacks_matrix_units(kernel: Kernel, plan: Plan, target: Target) -> bool:
     """Whether a contraction does without instructions that there are for its dtypes, and has enough
     rows and columns for them; convolutions always could be faster."""
-    if isinstance(plan, MmaPlan) and plan.arch in (*ATOMS, "codes", "groups"):
+    if isinstance(plan, MmaPlan) and plan.arch in (*ATOMS, "codes", "groups", "planes"):
         return False
     if kernel.pattern is Pattern.CONV:
         return True

@@ -281,8 +281,14 @@ class _Matching:
                 self.moved(out.array, seed, offset)
             case gpu.MmaSync(acc=acc, a=a, b=b):
                 self.put(acc.array, self.product(a.array, b.array), (a.array, b.array))
-            case gpu.AddRegisters(target=target, source=source):
+            case (
+                gpu.AddRegisters(target=target, source=source)
+                | gpu.AddShifted(target=target, source=source)
+            ):
                 self.moved(target, source)
+            case gpu.PoolPairs(names=names, source=source):
+                for name in names:
+                    self.put(name, self.reduced("max", self.of(source)), (source,))
             case gpu.KeepSums(source=source):
                 self.moved("@workspace", source)
             case gpu.AddSums(target=target) | gpu.GatherSums(target=target):

@@ -30,6 +30,7 @@ from weft.region.fitting.turned_filters import (
 from weft.region.fitting.turned_windows import with_turned_windows, with_written_windows
 from weft.region.fitting.whole_ops import whole_in_parts
 from weft.region.fitting.wide_sums import with_wide_sums
+from weft.region.forms.planes import find_planes
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
 from weft.region.structure import buffers
 from weft.target.target import Kind, Target
@@ -96,6 +97,8 @@ def _prepare_kernel(
     if kernel.opaque is not None:
         return whole_in_parts(kernel, tensors, zeros, together)
     if kernel.pattern is Pattern.CONV:
+        if find_planes(kernel, tensors) is not None:
+            return (kernel,), ()
         kept = with_board_of_groups(kernel, tensors, target)
         phases = kept or with_phases_at_once(kernel, tensors, target)
         groups = phases or with_joined_groups(kernel, tensors, target)

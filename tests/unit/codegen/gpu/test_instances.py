@@ -119,7 +119,7 @@ def test_every_template_is_in_the_list() -> None:
     found = {name: {one.template for one in made.values()} for name, made in PROGRAMS.items()}
     assert found["sm80"] == common | {"sm80"}
     assert found["sm90"] == common | {
-        "cluster", "ring", "sm90", "sm80", "Moved",
+        "cluster", "ring", "planes", "sm90", "sm80", "Moved",
         "GroupTiles", "GroupedTiles", "GroupSpans", "OuterTiles",
     }  # fmt: skip
 

@@ -24,6 +24,7 @@ PLANS: dict[str, Plan] = {
     "fma": MmaPlan(HEADER, TILE, arch="fma"),
     "groups": MmaPlan(HEADER, TILE, arch="groups"),
     "codes": MmaPlan(HEADER, TILE, arch="codes"),
+    "planes": MmaPlan(HEADER, TILE, arch="planes"),
     "sm80": MmaPlan(HEADER, TILE, arch="sm80"),
     "sm90": MmaPlan(HEADER, TILE, arch="sm90"),
     "slabs": MmaPlan(HEADER, TILE, arch="sm90", cache=KEPT),

@@ -100,8 +100,29 @@ class Matrices(Copies):
         if statement.clear:
             part[...] = 0
 
+    def add_shifted(self, statement: ir.AddShifted) -> None:
+        """Panels as matrices: 8 groups of a pair of columns of each lane of a quad."""
+        total, part = self.settled(statement.target), self.settled(statement.source)
+        columns = part.reshape(-1, 8, 2, 2, 8, 4).transpose(0, 2, 4, 1, 5, 3)
+        lines = np.pad(columns.reshape(-1, 64), ((0, 0), (1, 1)))
+        moved = lines[:, 1 + statement.by :][:, :64].reshape(columns.shape)
+        total += moved.transpose(0, 3, 1, 5, 2, 4).reshape(total.shape)
+
+    def pool_pairs(self, statement: ir.PoolPairs) -> None:
+        pairs = self.settled(statement.source).reshape(2, -1, 2, 32).max(axis=(0, 2))
+        for name, found in zip(statement.names, pairs, strict=True):
+            keep(self, name, F32, found)
+
     def rows(self, statement: ir.RowStmt, mask: Lanes) -> None:
         """Statements on the two rows that each lane has of an accumulator."""
+        if isinstance(statement, ir.AddShifted | ir.PoolPairs):
+            if not is_whole(mask):
+                raise Hazard("neighbours are met by part of a warp")
+            if isinstance(statement, ir.AddShifted):
+                self.add_shifted(statement)
+            else:
+                self.pool_pairs(statement)
+            return
         array = (
             statement.source if isinstance(statement, ir.RowMax | ir.RowSum) else statement.target
         )

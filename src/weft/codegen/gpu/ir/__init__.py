@@ -16,6 +16,7 @@
            | ClusterArrive | ClusterWait | StCluster | SendCluster                   clusters
            | AdmitNext | AwaitPrevious                                               chains
            | RowMax | RowSum | RowExp | RowScale                                       softmax
+           | AddShifted | PoolPairs                                                  pools
            | KeepSums | AddSums | GatherSums | AwaitTurn | PassTurn | CountOff       parts of sums
 
 Semantics. Every statement is executed by all threads that reach it, each with its own variables
@@ -158,10 +159,19 @@ from weft.codegen.gpu.ir.parts import (
     PartStmt,
     PassTurn,
 )
-from weft.codegen.gpu.ir.rows import RowExp, RowMax, RowScale, RowStmt, RowSum
+from weft.codegen.gpu.ir.rows import (
+    AddShifted,
+    PoolPairs,
+    RowExp,
+    RowMax,
+    RowScale,
+    RowStmt,
+    RowSum,
+)
 
 __all__ = [
     "AddRegisters",
+    "AddShifted",
     "AddSums",
     "Address",
     "AdmitNext",
@@ -211,6 +221,7 @@ __all__ = [
     "PackSmall",
     "PartStmt",
     "PassTurn",
+    "PoolPairs",
     "PrefetchMap",
     "ProxyFence",
     "RandomElements",

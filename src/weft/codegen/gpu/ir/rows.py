@@ -48,4 +48,25 @@ class RowScale:
     factors: tuple[str, ...]
 
 
-RowStmt: TypeAlias = RowMax | RowSum | RowExp | RowScale
+@dataclass(frozen=True)
+class AddShifted:
+    """`target[row, column] += source[row, column + by]`, by one column to either side, of arrays
+    that hold panels of 64 columns, one after the other. Nothing is added beyond the ends of a
+    panel. The whole warp does it at once."""
+
+    target: str
+    source: str
+    by: int
+
+
+@dataclass(frozen=True)
+class PoolPairs:
+    """Values of f32: the largest of every two neighbouring columns of two panels of 64; NaN where
+    one is. Of group g of 8 columns a thread gets two, in the upper row and in the lower one: that
+    of the columns that it has."""
+
+    names: tuple[str, ...]
+    source: str
+
+
+RowStmt: TypeAlias = RowMax | RowSum | RowExp | RowScale | AddShifted | PoolPairs

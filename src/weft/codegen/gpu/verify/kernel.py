@@ -39,6 +39,8 @@ _BLOCK_WORDS: Final = 4
 _VECTORS: Final = (4, 8, 16)
 """Bytes of one access."""
 _RULES: Final = frozenset({"inside", "nonzero", "nonnegative"})
+_PANEL: Final = 32
+"""Registers of a panel of 64 columns."""
 _LINE_WORDS: Final = 4
 """32-bit words of a line of the workspace that a thread keeps."""
 
@@ -362,6 +364,9 @@ class _Checker(Scope):
 
     def rows(self, node: ir.RowStmt) -> None:
         """Two rows of a whole array of sums, in groups of four elements."""
+        if isinstance(node, ir.AddShifted | ir.PoolPairs):
+            self.panels(node)
+            return
         array = node.source if isinstance(node, ir.RowMax | ir.RowSum) else node.target
         self.registers(ir.RegAt(array), 4, F32)
         found = self.use(array, "registers")
@@ -378,6 +383,22 @@ class _Checker(Scope):
         for name in used:
             self.value(name, F32)
         for name in made:
+            self.define(name, Known("value", F32))
+
+    def panels(self, node: ir.AddShifted | ir.PoolPairs) -> None:
+        """Whole arrays of sums, in panels of 64 columns."""
+        count = self.use(node.source, "registers").count
+        self.registers(ir.RegAt(node.source), 1, F32)
+        self.need(count % _PANEL == 0, f"the {count} registers of {node.source} are no panels")
+        if isinstance(node, ir.AddShifted):
+            self.need(node.by in (-1, 1), f"neighbours {node.by} columns away")
+            self.need(node.target != node.source, f"{node.source} is added to itself")
+            self.whole_array(node.target, count)
+            self.registers(ir.RegAt(node.target), 1, F32)
+            return
+        self.need(count == 2 * _PANEL, f"{node.source} is not two panels")
+        self.need(len(node.names) == _PANEL // 2, f"{len(node.names)} names for a panel")
+        for name in node.names:
             self.define(name, Known("value", F32))
 
     def results(self, place: ir.RegAt, dtype: DType, groups: int) -> None:

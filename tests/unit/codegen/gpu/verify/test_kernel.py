@@ -176,6 +176,10 @@ WRONG: dict[str, str] = {
     "ld_register(target=part[0], source=room[0], dtype=f32)": "KernelType: part holds words",
     "ld_register(target=acc[0], source=room[0], dtype=si32)": "KernelType: a register of si32",
     "add_registers(target=acc, source=part)": "KernelField: acc does not have 4 registers",
+    "add_shifted(target=acc, source=acc, by=1)": (
+        "KernelField: the 8 registers of acc are no panels"
+    ),
+    "x = pool_pairs(source=acc)": "KernelField: the 8 registers of acc are no panels",
     "set_max_n_reg(count=250, grow=true)": "KernelField: 250 registers",
     "st_matrix(target=room[0], source=part[0], count=3)": "KernelField: 3 matrices",
     "wgmma_wait(pending=0, acc=(none0))": "KernelName: there is no registers none0 here",

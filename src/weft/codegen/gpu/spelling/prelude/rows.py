@@ -36,6 +36,27 @@ template <int Count> INLINE void row_scale(float (&x)[Count], float upper, float
   for (int i = 0; i < Count; ++i) x[i] *= i % 4 < 2 ? upper : lower;
 }
 """
+POOLS: Final = r"""
+// Of a pair of columns one has its neighbour in the thread, the other in the next lane of the quad,
+// or in the first lane and the next group: that lane sends what the group beside has.
+template <int By, int Count>
+INLINE void add_shifted(float (&total)[Count], float (&part)[Count], int lane) {
+  const bool edge = (lane & 3) == (By > 0 ? 0 : 3);
+  const int from = (lane & ~3) | ((lane + By) & 3);
+  #pragma unroll
+  for (int i = 0; i < Count; i += 2) {
+    const int own = By > 0 ? i : i + 1, beside = own + 4 * By;
+    const bool inside = beside >= 0 && beside < Count && beside / 32 == own / 32;
+    float sent = edge ? (inside ? part[inside ? beside : 0] : 0.0f) : part[own];
+    sent = __shfl_sync(0xffffffffu, sent, from);
+    total[i] += By > 0 ? part[i + 1] : sent;
+    total[i + 1] += By > 0 ? sent : part[i];
+  }
+}
+INLINE float pool_pair(float (&x)[64], int i) {
+  return max_nan(max_nan(x[i], x[i + 1]), max_nan(x[i + 32], x[i + 33]));
+}
+"""
 ROW_SUMS: Final = r"""
 template <int Count> INLINE void row_sum(float (&x)[Count], float& upper, float& lower) {
   float a = x[0], b = x[1], c = x[2], d = x[3];

@@ -93,6 +93,8 @@ def _of_rows(statements: _Statements) -> Iterator[str]:
         yield rows.ROWS
     if statements.have(ir.RowSum):
         yield rows.ROW_SUMS
+    if statements.have(ir.AddShifted | ir.PoolPairs):
+        yield rows.POOLS
 
 
 def _head_lines(kernel: ir.Kernel) -> Iterator[str]:
@@ -495,6 +497,12 @@ class _Printer:
                 yield f"row_exp({array}, {literal(scale, F32)}, {given});"
             case ir.RowScale(target=array, factors=factors):
                 yield f"row_scale({array}, {', '.join(factors)});"
+            case ir.AddShifted(target=total, source=part, by=by):
+                yield f"add_shifted<{by}>({total}, {part}, lane);"
+            case ir.PoolPairs(names=names, source=array):
+                yield f"{self.values.declared(names, F32)};"
+                for number, name in enumerate(names):
+                    yield f"{name} = pool_pair({array}, {2 * number});"
 
     def address(self, address: ir.Address) -> str:
         return self.place(self.tiles[address.tile], address.offset)

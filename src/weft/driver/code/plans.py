@@ -41,7 +41,7 @@ def choose_plans(
 ) -> PlanSet:
     """A plan for every kernel of a module but those the host carries out. The `teller` for so many
     structures is told of each as soon as its plan is known; what no plan moves on from comes first:
-    products, which take a compiler longest."""
+    products, which take a compiler longest, those first that compute most beside."""
     chosen = plan_module(module, target)
     if target.kind is Kind.CPU:
         return chosen
@@ -53,7 +53,11 @@ def choose_plans(
     for kernel in module.kernels:
         if kernel.name in chosen.kernels:
             users[chosen.kernels[kernel.name]].append(kernel)
-    for key in sorted(users, key=lambda key: isinstance(chosen.plans[key], MapPlan | RowPlan)):
+
+    def place(key: str) -> tuple[bool, int]:
+        return isinstance(chosen.plans[key], MapPlan | RowPlan), -len(users[key][0].body)
+
+    for key in sorted(users, key=place):
         kernels, plan = users[key], chosen.plans[key]
         taken, why = _settle(kernels, module, buffer_map, plan, target)
         if taken is not None:

@@ -216,5 +216,9 @@ def test_plans_and_notes_are_the_same_with_and_without_a_teller() -> None:
     assert watched == alone
     assert list(watched.plans) == list(alone.plans)
     assert sorted(told) == sorted(alone.kernels)
-    first, *_ = told
-    assert isinstance(alone.of(first), MmaPlan)
+    products = [name for name in told if isinstance(alone.of(name), MmaPlan)]
+    assert told[: len(products)] == products
+    bodies = {kernel.name: len(kernel.body) for kernel in compilation["region"].kernels}
+    lengths = [bodies[name] for name in told[len(products) :]]
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(set(lengths)) > 1

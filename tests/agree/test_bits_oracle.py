@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, bits, by_name, random_array
 from weft.foundation.dtypes import BOOL, FLOATS, I1, INTEGERS, SI4, SI64, UI4, UI32, UI64, DType
 from weft.ptir.op import Op
@@ -45,15 +46,15 @@ def ints(array: Array) -> list[int]:
     return [int(v) for v in array]
 
 
-@pytest.mark.parametrize("dtype", by_name(INTEGERS | BOOL), ids=str)
-@pytest.mark.parametrize("op", LOGIC, ids=lambda op: op.name)
+@each("dtype", by_name(INTEGERS | BOOL))
+@each("op", LOGIC)
 def test_logic(op: type[Op], dtype: DType) -> None:
     x, y = pairs(dtype)
     want = [wrap(LOGIC[op](p, q), dtype) for p, q in zip(ints(x), ints(y), strict=True)]
     assert ints(apply(op(), x, y)) == want
 
 
-@pytest.mark.parametrize("dtype", by_name(INTEGERS | BOOL), ids=str)
+@each("dtype", by_name(INTEGERS | BOOL))
 def test_not(dtype: DType) -> None:
     x = every(dtype)
     assert ints(apply(b.BitwiseNot(), x)) == [wrap(~v, dtype) for v in ints(x)]
@@ -76,8 +77,8 @@ def one_at_a_time(x: int, steps: int, dtype: DType, left: bool) -> int:
     return x
 
 
-@pytest.mark.parametrize("dtype", by_name(INTEGERS), ids=str)
-@pytest.mark.parametrize("op", [b.ShiftLeft, b.ShiftRight], ids=lambda op: op.name)
+@each("dtype", by_name(INTEGERS))
+@each("op", [b.ShiftLeft, b.ShiftRight])
 def test_shifts_act_one_bit_at_a_time(op: type[Op], dtype: DType) -> None:
     x, y = shift_cases(dtype)
     left = op is b.ShiftLeft
@@ -93,8 +94,8 @@ def test_shifts_beyond_the_width_leave_only_the_sign(dtype: DType) -> None:
     assert ints(apply(b.ShiftRight(), x, amount)) == [-1 if dtype.is_signed else 0, 0]
 
 
-@pytest.mark.parametrize("dtype", [SI4, UI64], ids=str)
-@pytest.mark.parametrize("op", [*LOGIC, b.ShiftLeft, b.ShiftRight], ids=lambda op: op.name)
+@each("dtype", [SI4, UI64])
+@each("op", [*LOGIC, b.ShiftLeft, b.ShiftRight])
 def test_views_scalars_and_empty_tensors(op: type[Op], dtype: DType) -> None:
     x = random_array(dtype, (3, 4))
     y = np.broadcast_to(np.array([0, 1, 2, 3]).astype(dtype.numpy), (3, 4))
@@ -110,7 +111,7 @@ WIDE = [dtype for dtype in by_name(INTEGERS | FLOATS) if dtype.bits >= 8]
 SAME_WIDTH = [(x, y) for x in WIDE for y in WIDE if x.bits == y.bits]
 
 
-@pytest.mark.parametrize(("source", "target"), SAME_WIDTH, ids=str)
+@each(("source", "target"), SAME_WIDTH)
 def test_bitcast_keeps_every_byte(source: DType, target: DType) -> None:
     raw = np.random.default_rng(0).integers(0, 256, (3, 5, source.bits // 8), np.uint8)
     x = np.frombuffer(raw.tobytes(), source.numpy).reshape(3, 5)

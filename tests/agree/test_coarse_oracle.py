@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.support.cases import each
 from tests.support.random_oracle import scalar_normal, scalar_uniform
 from weft.foundation.dtypes import F32, as_dtype
 from weft.ptir import Builder
@@ -29,8 +30,8 @@ def normal(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Array:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(dtype)
 
 
-@pytest.mark.parametrize("counts", [[2, 0, 3], [0, 0, 5], [1, 1, 1], [0, 0, 0]])
-@pytest.mark.parametrize("dims", [(), (2,), (1, 3)])
+@each("counts", [[2, 0, 3], [0, 0, 5], [1, 1, 1], [0, 0, 0]])
+@each("dims", [(), (2,), (1, 3)])
 def test_repeat(counts: list[int], dims: tuple[int, ...]) -> None:
     x = normal(3, *dims)
     for dtype in (np.int32, np.int64):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.agree.function_values import ANALYTIC, Oracle
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, bits, by_name, random_array
 from weft.foundation.dtypes import CF32, CF64, COMPLEX, DType
 from weft.ptir.op import Op
@@ -59,8 +60,8 @@ def complex_points(dtype: DType) -> Array:
 
 
 @needs_wide
-@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
-@pytest.mark.parametrize("op", COMPLEX_ORACLES, ids=lambda op: op.name)
+@each("dtype", by_name(COMPLEX))
+@each("op", COMPLEX_ORACLES)
 def test_complex_functions_are_within_their_bound(op: type[Op], dtype: DType) -> None:
     z = complex_points(dtype)
     exact = COMPLEX_ORACLES[op](z.astype(np.clongdouble))
@@ -106,7 +107,7 @@ GOLDEN: list[tuple[type[Op], complex, complex]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "z", "want"), GOLDEN, ids=lambda v: getattr(v, "name", repr(v)))
+@each(("op", "z", "want"), GOLDEN)
 def test_complex_functions_at_hard_points(op: type[Op], z: complex, want: complex) -> None:
     assert_close_complex(apply(op(), np.array([z])), np.array([want]), 4)
 
@@ -133,8 +134,8 @@ BRANCHES: list[tuple[type[Op], complex, complex]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
-@pytest.mark.parametrize(("op", "z", "want"), BRANCHES, ids=lambda v: getattr(v, "name", repr(v)))
+@each("dtype", by_name(COMPLEX))
+@each(("op", "z", "want"), BRANCHES)
 def test_complex_branch_cuts_and_infinities(
     op: type[Op], z: complex, want: complex, dtype: DType
 ) -> None:
@@ -143,13 +144,13 @@ def test_complex_branch_cuts_and_infinities(
     np.testing.assert_allclose([out.real, out.imag], [want.real, want.imag], rtol=4 * eps, atol=eps)
 
 
-@pytest.mark.parametrize("op", [*COMPLEX_ORACLES, f.Sign], ids=lambda op: op.name)
+@each("op", [*COMPLEX_ORACLES, f.Sign])
 def test_complex_nan_stays_nan(op: type[Op]) -> None:
     assert np.isnan(apply(op(), np.array([complex(np.nan, np.nan)])))[0]
 
 
 @needs_wide
-@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
+@each("dtype", by_name(COMPLEX))
 def test_pow_of_complex_values(dtype: DType) -> None:
     x, y = random_array(dtype, (500,), 7), random_array(dtype, (500,), 8, scale=3.0)
     y[:20] = np.arange(20) - 10
@@ -165,8 +166,8 @@ def test_pow_of_complex_zero() -> None:
     assert np.isnan(out[3])
 
 
-@pytest.mark.parametrize("dtype", [CF32, CF64], ids=str)
-@pytest.mark.parametrize("op", [*COMPLEX_ORACLES, f.Sign, f.IsNan], ids=lambda op: op.name)
+@each("dtype", [CF32, CF64])
+@each("op", [*COMPLEX_ORACLES, f.Sign, f.IsNan])
 def test_complex_scalars_and_empty_tensors(op: type[Op], dtype: DType) -> None:
     z = random_array(dtype, (3, 2), 9)
     assert bits(apply(op(), z[1, 0].reshape(()))) == bits(apply(op(), z)[1, 0])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, bits, by_name, infer, random_array
 from weft.foundation.dtypes import CF32, CF64, COMPLEX, F32, F64, DType
 from weft.ptir.ops import complex_parts as c
@@ -26,7 +26,7 @@ def split(x: Array, dtype: DType) -> tuple[Array, Array]:
     return both[..., 0], both[..., 1]
 
 
-@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
+@each("dtype", by_name(COMPLEX))
 def test_real_and_imag_are_the_stored_halves(dtype: DType) -> None:
     x = values(dtype)
     real, imag = split(x, dtype)
@@ -34,13 +34,13 @@ def test_real_and_imag_are_the_stored_halves(dtype: DType) -> None:
     assert bits(apply(c.Imag(), x)) == bits(imag)
 
 
-@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
+@each("dtype", by_name(COMPLEX))
 def test_complex_stores_both_parts_untouched(dtype: DType) -> None:
     x = values(dtype)
     assert bits(apply(c.Complex(), *split(x, dtype))) == bits(x)
 
 
-@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
+@each("dtype", by_name(COMPLEX))
 def test_conj_flips_only_the_sign_of_the_imaginary_part(dtype: DType) -> None:
     x = values(dtype)
     real, imag = split(x, dtype)
@@ -50,7 +50,7 @@ def test_conj_flips_only_the_sign_of_the_imaginary_part(dtype: DType) -> None:
     np.testing.assert_array_equal(np.abs(out_imag), np.abs(imag))
 
 
-@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
+@each("dtype", by_name(COMPLEX))
 def test_views_scalars_and_empty_tensors(dtype: DType) -> None:
     x = random_array(dtype, (3, 4))
     x.flags.writeable = False

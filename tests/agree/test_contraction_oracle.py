@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, by_name, random_array
 from weft.foundation.dtypes import (
     ALL,
@@ -141,8 +142,8 @@ def dot(case: Case, accum: DType | None = None, out: DType | None = None) -> Dot
     return DotGeneral(case[2], case[3], case[4], case[5], accum, out)
 
 
-@pytest.mark.parametrize("dtype", by_name(NUMBERS), ids=str)
-@pytest.mark.parametrize("name", CASES)
+@each("dtype", by_name(NUMBERS))
+@each("name", CASES)
 def test_every_arrangement_of_axes(dtype: DType, name: str) -> None:
     case = CASES[name]
     lhs, rhs = small(dtype, case[0], 1), small(dtype, case[1], 2)
@@ -150,8 +151,8 @@ def test_every_arrangement_of_axes(dtype: DType, name: str) -> None:
     same(apply(dot(case), lhs, rhs), want)
 
 
-@pytest.mark.parametrize("dtype", [F32, F16, SI8, CF64], ids=str)
-@pytest.mark.parametrize("name", ["matrices", "batch", "two contracted", "many free"])
+@each("dtype", [F32, F16, SI8, CF64])
+@each("name", ["matrices", "batch", "two contracted", "many free"])
 def test_operands_that_are_views(dtype: DType, name: str) -> None:
     case = CASES[name]
     for view in (
@@ -172,12 +173,11 @@ def legal_accumulators(dtype: DType) -> list[DType]:
 VECTORS: Case = ((0,), (0,), (), (), (0,), (0,))
 
 
-@pytest.mark.parametrize(
+@each(
     ("dtype", "accum"),
     [(d, a) for d in by_name(INTEGERS) for a in legal_accumulators(d)],
-    ids=str,
 )
-@pytest.mark.parametrize("out", [None, SI4, UI8, SI16, SI32, UI64, F64], ids=str)
+@each("out", [None, SI4, UI8, SI16, SI32, UI64, F64])
 def test_integer_accumulators_wrap_and_outputs_saturate(
     dtype: DType, accum: DType, out: DType | None
 ) -> None:
@@ -189,7 +189,7 @@ def test_integer_accumulators_wrap_and_outputs_saturate(
         same(apply(dot(VECTORS, accum, out), lhs, rhs), want)
 
 
-@pytest.mark.parametrize(
+@each(
     ("dtype", "large", "unit"),
     [
         (SI8, [127] * 1100, [127] * 1100),
@@ -202,9 +202,8 @@ def test_integer_accumulators_wrap_and_outputs_saturate(
         (UI64, [2**63, 2**33, 1], [2, 2**30, 7]),
         (SI32, [2**31 - 1, -(2**31)], [2**31 - 1, -(2**31)]),
     ],
-    ids=str,
 )
-@pytest.mark.parametrize("wide", [False, True])
+@each("wide", [False, True])
 def test_integer_sums_beyond_the_exact_range_of_floats(
     dtype: DType, large: list[int], unit: list[int], wide: bool
 ) -> None:
@@ -220,8 +219,8 @@ ONES_5000 = {FP8_E4M3: 16.0, FP8_E5M2: 8.0, BF16: 256.0, F16: 2048.0, F32: 5000.
 FLOAT_PAIRS = [(d, a) for d in by_name(FLOATS) for a in legal_accumulators(d)]
 
 
-@pytest.mark.parametrize(("dtype", "accum"), FLOAT_PAIRS, ids=str)
-@pytest.mark.parametrize("out", [None, *by_name(FLOATS), SI8, SI64], ids=str)
+@each(("dtype", "accum"), FLOAT_PAIRS)
+@each("out", [None, *by_name(FLOATS), SI8, SI64])
 def test_float_accumulators_round_where_they_say(
     dtype: DType, accum: DType, out: DType | None
 ) -> None:
@@ -232,7 +231,7 @@ def test_float_accumulators_round_where_they_say(
     same(apply(dot(case, accum, out), ones, ones), want)
 
 
-@pytest.mark.parametrize(("dtype", "accum"), FLOAT_PAIRS, ids=str)
+@each(("dtype", "accum"), FLOAT_PAIRS)
 def test_products_are_taken_in_the_accumulator(dtype: DType, accum: DType) -> None:
     """The square of the number after 1 needs twice the precision of the operands."""
     step = 2.0 ** -(dtype.precision - 1)

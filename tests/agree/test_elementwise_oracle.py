@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.special
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, assert_ulp, bits, by_name, random_array
 from weft.foundation.dtypes import (
     ALL,
@@ -83,9 +84,9 @@ REAL_FUNCTIONS: dict[UnaryFn, Any] = {
 }
 
 
-@pytest.mark.parametrize("fn", UnaryFn, ids=str)
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("fn", UnaryFn)
+@each("dtype", by_name(FLOATS))
+@each("shape", SHAPES)
 def test_unary_float(fn: UnaryFn, dtype: DType, shape: tuple[int, ...]) -> None:
     x = floats(dtype, shape)
     with np.errstate(all="ignore"):
@@ -96,8 +97,8 @@ def test_unary_float(fn: UnaryFn, dtype: DType, shape: tuple[int, ...]) -> None:
     assert_ulp(apply(ElementwiseUnary(fn), x), exact, bound)
 
 
-@pytest.mark.parametrize("dtype", [FP8_E4M3, FP8_E5M2, F16, BF16], ids=str)
-@pytest.mark.parametrize("fn", UnaryFn, ids=str)
+@each("dtype", [FP8_E4M3, FP8_E5M2, F16, BF16])
+@each("fn", UnaryFn)
 def test_unary_every_narrow_value(fn: UnaryFn, dtype: DType) -> None:
     unsigned = np.uint8 if dtype.bits == 8 else np.uint16
     x = np.arange(1 << dtype.bits, dtype=unsigned).view(dtype.numpy)
@@ -106,7 +107,7 @@ def test_unary_every_narrow_value(fn: UnaryFn, dtype: DType) -> None:
     assert_ulp(apply(ElementwiseUnary(fn), x), exact, 1)
 
 
-@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
+@each("dtype", by_name(COMPLEX))
 def test_unary_complex(dtype: DType) -> None:
     x = random_array(dtype, (200,), scale=1.0)
     wide = x.astype(np.complex128)
@@ -125,8 +126,8 @@ def test_unary_complex(dtype: DType) -> None:
         assert np.max(np.abs(got - want) / np.abs(want)) < 16 * eps, fn
 
 
-@pytest.mark.parametrize("dtype", by_name(INTEGERS), ids=str)
-@pytest.mark.parametrize("fn", [UnaryFn.NEG, UnaryFn.ABS], ids=str)
+@each("dtype", by_name(INTEGERS))
+@each("fn", [UnaryFn.NEG, UnaryFn.ABS])
 def test_unary_integer_wraps(fn: UnaryFn, dtype: DType) -> None:
     x = random_array(dtype, (100,)).copy()
     x[:2] = [int(dtype.lowest), int(dtype.highest)]
@@ -150,8 +151,8 @@ INTEGER_FUNCTIONS: dict[BinaryFn, Any] = {
 }
 
 
-@pytest.mark.parametrize("dtype", by_name(INTEGERS), ids=str)
-@pytest.mark.parametrize("fn", BinaryFn, ids=str)
+@each("dtype", by_name(INTEGERS))
+@each("fn", BinaryFn)
 def test_binary_integer_wraps(fn: BinaryFn, dtype: DType) -> None:
     x, y = random_array(dtype, (400,), seed=1).copy(), random_array(dtype, (400,), seed=2).copy()
     x[:3] = [int(dtype.lowest), int(dtype.highest), int(dtype.lowest)]
@@ -163,7 +164,7 @@ def test_binary_integer_wraps(fn: BinaryFn, dtype: DType) -> None:
     assert as_ints(got) == [wrap(INTEGER_FUNCTIONS[fn](a, b), dtype) for a, b in pairs]
 
 
-@pytest.mark.parametrize("dtype", by_name(INTEGERS), ids=str)
+@each("dtype", by_name(INTEGERS))
 def test_integer_division_by_zero_is_a_violation(dtype: DType) -> None:
     x = np.ones((2, 3), dtype.numpy)
     y = np.array([[1, 1, 1], [1, 0, 1]]).astype(dtype.numpy)
@@ -181,9 +182,9 @@ REAL_BINARY: dict[BinaryFn, Any] = {
 }
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
-@pytest.mark.parametrize("fn", REAL_BINARY, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("dtype", by_name(FLOATS))
+@each("fn", REAL_BINARY)
+@each("shape", SHAPES)
 def test_binary_float_is_correctly_rounded(
     fn: BinaryFn, dtype: DType, shape: tuple[int, ...]
 ) -> None:
@@ -193,7 +194,7 @@ def test_binary_float_is_correctly_rounded(
     assert_ulp(apply(ElementwiseBinary(fn), x, y), exact, 0.5)
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("dtype", by_name(FLOATS))
 def test_maximum_and_minimum_propagate_nan(dtype: DType) -> None:
     x, y = (a.reshape(-1) for a in np.meshgrid(SPECIAL, SPECIAL))
     with np.errstate(all="ignore"):
@@ -211,7 +212,7 @@ def test_maximum_on_i1_is_or_and_minimum_is_and() -> None:
     assert apply(ElementwiseBinary(BinaryFn.MINIMUM), x, y).tolist() == [False, False, False, True]
 
 
-@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
+@each("dtype", by_name(COMPLEX))
 def test_binary_complex(dtype: DType) -> None:
     x, y = random_array(dtype, (100,), seed=1), random_array(dtype, (100,), seed=2)
     a, b, c, d = (np.longdouble(v) for v in (x.real, x.imag, y.real, y.imag))
@@ -249,8 +250,8 @@ def python_values(array: Array) -> list[Any]:
     return [complex(v) for v in flat] if kind == "c" else [float(v) for v in flat]
 
 
-@pytest.mark.parametrize("dtype", by_name(ORDERED), ids=str)
-@pytest.mark.parametrize("fn", CompareFn, ids=str)
+@each("dtype", by_name(ORDERED))
+@each("fn", CompareFn)
 def test_compare(fn: CompareFn, dtype: DType) -> None:
     make = floats if dtype.is_float else random_array
     x, y = make(dtype, (64,)), make(dtype, (64,))[::-1].copy()
@@ -270,7 +271,7 @@ def test_complex_values_compare_for_equality_only(dtype: DType) -> None:
         apply(Compare(op=CompareFn.LESS), x, y)
 
 
-@pytest.mark.parametrize("dtype", by_name(ANY), ids=str)
+@each("dtype", by_name(ANY))
 def test_select_keeps_bits(dtype: DType) -> None:
     x, y = random_array(dtype, (5, 3), seed=1), random_array(dtype, (5, 3), seed=2)
     pred = random_array(I1, (5, 3))
@@ -279,13 +280,13 @@ def test_select_keeps_bits(dtype: DType) -> None:
         assert bits(got[index]) == bits((x if pred[index] else y)[index])
 
 
-@pytest.mark.parametrize("dtype", by_name(ANY), ids=str)
+@each("dtype", by_name(ANY))
 def test_stop_gradient_is_the_value(dtype: DType) -> None:
     x = random_array(dtype, (4,))
     assert bits(apply(StopGradient(), x)) == bits(x)
 
 
-@pytest.mark.parametrize("dtype", by_name(ORDERED), ids=str)
+@each("dtype", by_name(ORDERED))
 def test_clamp(dtype: DType) -> None:
     x, lo, hi = (random_array(dtype, (50,), seed=s) for s in (1, 2, 3))
     got = apply(Clamp(), x, lo, hi)
@@ -339,8 +340,8 @@ def halfway_cases(dtype: DType) -> Array:
     return np.concatenate([cases, -cases])
 
 
-@pytest.mark.parametrize("source", [F64, F32], ids=str)
-@pytest.mark.parametrize("target", NARROW, ids=str)
+@each("source", [F64, F32])
+@each("target", NARROW)
 def test_cast_rounds_to_nearest_even_once(source: DType, target: DType) -> None:
     with np.errstate(all="ignore"):
         x = halfway_cases(target).astype(source.numpy)
@@ -350,8 +351,8 @@ def test_cast_rounds_to_nearest_even_once(source: DType, target: DType) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("source", [SI64, UI64, SI32], ids=str)
-@pytest.mark.parametrize("target", by_name(FLOATS), ids=str)
+@each("source", [SI64, UI64, SI32])
+@each("target", by_name(FLOATS))
 def test_cast_of_large_integers_rounds_once(source: DType, target: DType) -> None:
     numbers: list[int] = [0, 1, int(source.highest), int(source.lowest)]
     for exponent in range(2, source.bits - 1):
@@ -383,8 +384,8 @@ def round_integer(number: int, dtype: DType) -> float:
     return float(-rounded if number < 0 else rounded)
 
 
-@pytest.mark.parametrize("source", by_name(FLOATS), ids=str)
-@pytest.mark.parametrize("target", by_name(INTEGERS), ids=str)
+@each("source", by_name(FLOATS))
+@each("target", by_name(INTEGERS))
 def test_cast_float_to_integer_truncates_and_saturates(source: DType, target: DType) -> None:
     edges = [float(target.lowest), float(target.highest), 1e30, -1e30, 3.99, -3.99, 0.5, -0.5]
     values = np.array([*SPECIAL, *edges, *(e * 0.999 for e in edges), *(e * 1.001 for e in edges)])
@@ -403,8 +404,8 @@ def test_cast_float_to_integer_truncates_and_saturates(source: DType, target: DT
     assert as_ints(got) == [convert(float(v)) for v in x]
 
 
-@pytest.mark.parametrize("source", by_name(INTEGERS), ids=str)
-@pytest.mark.parametrize("target", by_name(INTEGERS), ids=str)
+@each("source", by_name(INTEGERS))
+@each("target", by_name(INTEGERS))
 def test_cast_integer_to_integer_saturates(source: DType, target: DType) -> None:
     x = random_array(source, (100,)).copy()
     x[:2] = [int(source.lowest), int(source.highest)]
@@ -412,7 +413,7 @@ def test_cast_integer_to_integer_saturates(source: DType, target: DType) -> None
     assert as_ints(apply(Cast(target), x)) == [min(max(v, low), high) for v in as_ints(x)]
 
 
-@pytest.mark.parametrize("source", by_name(ANY), ids=str)
+@each("source", by_name(ANY))
 def test_cast_to_i1_is_not_equal_zero(source: DType) -> None:
     x = random_array(source, (30,)).copy()
     x[::3] = np.zeros((), x.dtype)
@@ -426,8 +427,8 @@ def test_cast_to_i1_is_not_equal_zero(source: DType) -> None:
         assert apply(Cast(I1), parts).tolist() == [True, False, True, False, True]
 
 
-@pytest.mark.parametrize("source", by_name(ANY), ids=str)
-@pytest.mark.parametrize("target", [CF32, CF64], ids=str)
+@each("source", by_name(ANY))
+@each("target", [CF32, CF64])
 def test_cast_to_complex_has_zero_imaginary_part(source: DType, target: DType) -> None:
     x = random_array(source, (20,))
     got = apply(Cast(target), x)
@@ -439,8 +440,8 @@ def test_cast_to_complex_has_zero_imaginary_part(source: DType, target: DType) -
         assert not got.imag.any()
 
 
-@pytest.mark.parametrize("source", [CF32, CF64], ids=str)
-@pytest.mark.parametrize("target", [F16, F32, F64, SI8, SI32], ids=str)
+@each("source", [CF32, CF64])
+@each("target", [F16, F32, F64, SI8, SI32])
 def test_cast_from_complex_takes_the_real_part(source: DType, target: DType) -> None:
     x = random_array(source, (20,), scale=30)
     part = F32 if source is CF32 else F64

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.agree.function_values import patterns, same_values
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, by_name, random_array
 from weft.foundation.dtypes import (
     BF16,
@@ -44,7 +45,7 @@ def classify(x: Array) -> tuple[Array, Array, Array]:
     return sign, top & (fraction == 0), top & (fraction != 0)
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("dtype", by_name(FLOATS))
 def test_predicates_read_the_bit_fields(dtype: DType) -> None:
     x = patterns(dtype)
     sign, infinite, nan = classify(x)
@@ -55,7 +56,7 @@ def test_predicates_read_the_bit_fields(dtype: DType) -> None:
     np.testing.assert_array_equal(apply(f.IsFinite(), x), ~(infinite | nan))
 
 
-@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
+@each("dtype", by_name(COMPLEX))
 def test_predicates_of_complex_values_ask_either_part(dtype: DType) -> None:
     x = np.array([1, complex(0, np.inf), complex(np.nan, 1), complex(np.inf, np.nan)], dtype.numpy)
     assert apply(f.IsInf(), x).tolist() == [False, True, False, True]
@@ -66,7 +67,7 @@ def test_predicates_of_complex_values_ask_either_part(dtype: DType) -> None:
 # -- sign ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("dtype", by_name(FLOATS))
 def test_sign_of_floats_returns_zeros_as_they_are(dtype: DType) -> None:
     x = patterns(dtype)
     wide = x.astype(np.float64).tolist()
@@ -74,14 +75,14 @@ def test_sign_of_floats_returns_zeros_as_they_are(dtype: DType) -> None:
     same_values(apply(f.Sign(), x), np.array(want).astype(dtype.numpy))
 
 
-@pytest.mark.parametrize("dtype", by_name(INTEGERS), ids=str)
+@each("dtype", by_name(INTEGERS))
 def test_sign_of_integers(dtype: DType) -> None:
     x = np.concatenate([random_array(dtype, (50,)), np.array([0, 1]).astype(dtype.numpy)])
     want = [(v > 0) - (v < 0) for v in x.astype(object).tolist()]
     assert apply(f.Sign(), x).astype(np.int64).tolist() == want
 
 
-@pytest.mark.parametrize("dtype", by_name(COMPLEX), ids=str)
+@each("dtype", by_name(COMPLEX))
 def test_sign_of_complex_values_is_their_direction(dtype: DType) -> None:
     info = np.finfo(dtype.numpy)
     big, tiny, half = float(info.max), float(info.smallest_subnormal), math.sqrt(0.5)
@@ -128,8 +129,8 @@ def test_nextafter_of_every_fp8_pair(dtype: DType) -> None:
     same_values(apply(f.Nextafter(), x, goal), neighbours(x, goal))
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-@pytest.mark.parametrize("target", [np.inf, -np.inf, 0.0, -1.0, np.nan])
+@each("dtype", [BF16, F16])
+@each("target", [np.inf, -np.inf, 0.0, -1.0, np.nan])
 def test_nextafter_of_every_half_value(dtype: DType, target: float) -> None:
     x = patterns(dtype)
     goal = np.full(x.shape, target, dtype.numpy)

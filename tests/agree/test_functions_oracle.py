@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.agree.function_values import ANALYTIC, Oracle, patterns, same_values, specials, spread
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, assert_ulp, bits, by_name, random_array
 from weft.foundation.dtypes import (
     BF16,
@@ -31,16 +32,16 @@ pytestmark = pytest.mark.usefixtures("quiet_arithmetic")
 NARROW = [FP8_E4M3, FP8_E5M2, BF16, F16]
 
 
-@pytest.mark.parametrize("dtype", NARROW, ids=str)
-@pytest.mark.parametrize("op", ANALYTIC, ids=lambda op: op.name)
+@each("dtype", NARROW)
+@each("op", ANALYTIC)
 def test_every_narrow_value_rounds_correctly(op: type[Op], dtype: DType) -> None:
     x = patterns(dtype)
     exact = ANALYTIC[op](x.astype(np.float64))
     assert_ulp(apply(op(), x), exact, 0.501)
 
 
-@pytest.mark.parametrize("dtype", [F32, F64], ids=str)
-@pytest.mark.parametrize("op", ANALYTIC, ids=lambda op: op.name)
+@each("dtype", [F32, F64])
+@each("op", ANALYTIC)
 def test_wide_floats_are_within_their_bound(op: type[Op], dtype: DType) -> None:
     x = spread(dtype)
     exact = ANALYTIC[op](x.astype(np.longdouble))
@@ -62,8 +63,8 @@ ROUNDING: dict[type[Op], Callable[[float], float]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
-@pytest.mark.parametrize("op", ROUNDING, ids=lambda op: op.name)
+@each("dtype", by_name(FLOATS))
+@each("op", ROUNDING)
 def test_rounding_is_exact_and_keeps_zero_signs(op: type[Op], dtype: DType) -> None:
     x = patterns(dtype)
     wide = x.astype(np.float64)
@@ -90,7 +91,7 @@ def float_pairs(dtype: DType) -> tuple[Array, Array]:
     return np.concatenate([x.reshape(-1), more]), np.concatenate([y.reshape(-1), other])
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("dtype", by_name(FLOATS))
 def test_fmod_of_floats_is_exact(dtype: DType) -> None:
     x, y = float_pairs(dtype)
     pairs = zip(x.astype(np.float64).tolist(), y.astype(np.float64).tolist(), strict=True)
@@ -120,7 +121,7 @@ def integer_pairs(dtype: DType) -> tuple[Array, Array]:
     )
 
 
-@pytest.mark.parametrize("dtype", by_name(INTEGERS), ids=str)
+@each("dtype", by_name(INTEGERS))
 def test_fmod_of_integers_truncates(dtype: DType) -> None:
     x, y = integer_pairs(dtype)
     keep = y != np.zeros((), y.dtype)
@@ -132,7 +133,7 @@ def test_fmod_of_integers_truncates(dtype: DType) -> None:
     assert [int(v) for v in apply(f.Fmod(), x, y)] == want
 
 
-@pytest.mark.parametrize("dtype", by_name(INTEGERS), ids=str)
+@each("dtype", by_name(INTEGERS))
 def test_pow_of_integers_wraps_exactly(dtype: DType) -> None:
     x, y = integer_pairs(dtype)
     keep = y >= np.zeros((), y.dtype)
@@ -141,7 +142,7 @@ def test_pow_of_integers_wraps_exactly(dtype: DType) -> None:
     assert [int(v) for v in apply(f.Pow(), x, y)] == want
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("dtype", by_name(FLOATS))
 def test_pow_of_floats_is_within_its_bound(dtype: DType) -> None:
     base = np.abs(patterns(dtype)[::3].astype(np.float64 if dtype is F64 else np.float32))
     rng = np.random.default_rng(4)
@@ -169,8 +170,8 @@ def test_pow_of_floats_follows_ieee(dtype: DType) -> None:
 BINARY: dict[type[Op], Oracle] = {f.Atan2: np.arctan2, f.Hypot: np.hypot}
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
-@pytest.mark.parametrize("op", BINARY, ids=lambda op: op.name)
+@each("dtype", by_name(FLOATS))
+@each("op", BINARY)
 def test_binary_functions_are_within_their_bound(op: type[Op], dtype: DType) -> None:
     x, y = float_pairs(dtype)
     wide = np.longdouble if dtype in (F32, F64) else np.float64
@@ -194,7 +195,7 @@ def test_atan2_and_hypot_at_the_corners(dtype: DType) -> None:
     assert np.isnan(apply(f.Hypot(), np.array(nan, dtype.numpy), np.array(1, dtype.numpy)))
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("dtype", by_name(FLOATS))
 def test_logaddexp_is_within_its_bound(dtype: DType) -> None:
     x = random_array(dtype, (3000,), 5)
     y = random_array(dtype, (3000,), 6)
@@ -239,8 +240,8 @@ def views(dtype: DType, seed: int) -> list[Array]:
     return shaped
 
 
-@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
-@pytest.mark.parametrize("op", [*UNARY_OPS, *BINARY_OPS], ids=lambda op: op.name)
+@each("dtype", [BF16, F32])
+@each("op", [*UNARY_OPS, *BINARY_OPS])
 def test_views_scalars_and_empty_tensors(op: type[Op], dtype: DType) -> None:
     count = len(op.operands)
     for args in zip(*(views(dtype, seed) for seed in range(count)), strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, bits, by_name, infer, random_array
 from weft.foundation.dtypes import (
     ALL,
@@ -63,9 +64,9 @@ def some_indices(rng: np.random.Generator, limit: int, shape: Shape) -> Array:
     return np.asarray(rng.integers(0, max(limit, 1), shape)).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("rows", [(4,), (3, 2), (2, 0), (5, 2, 3)], ids=str)
-@pytest.mark.parametrize("shape", [(), (1,), (6,), (0,), (2, 3), (2, 0)], ids=str)
+@each("dtype", ALL)
+@each("rows", [(4,), (3, 2), (2, 0), (5, 2, 3)])
+@each("shape", [(), (1,), (6,), (0,), (2, 3), (2, 0)])
 def test_take(dtype: DType, rows: Shape, shape: Shape) -> None:
     x = random_array(dtype, rows)
     indices = some_indices(np.random.default_rng(len(shape)), rows[0], shape)
@@ -82,8 +83,8 @@ def test_take_nothing_from_nothing() -> None:
     assert apply(Take(), x, indices).shape == (2, 0, 3)
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("shape", [(4,), (3, 2), (2, 0), (2, 3, 2)], ids=str)
+@each("dtype", ALL)
+@each("shape", [(4,), (3, 2), (2, 0), (2, 3, 2)])
 def test_gather(dtype: DType, shape: Shape) -> None:
     x = random_array(dtype, shape)
     rng = np.random.default_rng(len(shape))
@@ -167,8 +168,8 @@ def wrapped(value: Any, dtype: DType) -> Any:
     return low - (1 << dtype.bits) if dtype.is_signed and low > dtype.highest else low
 
 
-@pytest.mark.parametrize("dtype", by_name(NUMBERS), ids=str)
-@pytest.mark.parametrize("windows_at_indices", [True, False])
+@each("dtype", by_name(NUMBERS))
+@each("windows_at_indices", [True, False])
 def test_scatter_add(dtype: DType, windows_at_indices: bool) -> None:
     rng = np.random.default_rng(dtype.index)
     for _ in range(60):
@@ -239,9 +240,7 @@ DEFINED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("fn", "dtype"), [(fn, dtype) for fn in ScatterFn for dtype in by_name(DEFINED[fn])], ids=str
-)
+@each(("fn", "dtype"), [(fn, dtype) for fn in ScatterFn for dtype in by_name(DEFINED[fn])])
 def test_scatter_reduce(fn: ScatterFn, dtype: DType) -> None:
     rng = np.random.default_rng(dtype.index)
     for shape in [(5,), (3, 2), (2, 0), (2, 3, 2)]:
@@ -270,8 +269,8 @@ def check_scatter_reduce(op: ScatterReduce, x: Array, indices: Array, updates: A
     assert bits(x) == kept
 
 
-@pytest.mark.parametrize("fn", [ScatterFn.MAX, ScatterFn.MIN])
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("fn", [ScatterFn.MAX, ScatterFn.MIN])
+@each("dtype", by_name(FLOATS))
 def test_scatter_max_and_min_propagate_nan(fn: ScatterFn, dtype: DType) -> None:
     x = np.array([1.0, np.nan, 2.0, 3.0]).astype(dtype.numpy)
     indices = np.array([0, 0, 0, 1, 3])
@@ -301,8 +300,8 @@ def test_replace_keeps_nan_payloads_and_takes_the_last() -> None:
     assert out.view(np.uint32).tolist() == [0x80000000, 0xFFC12345]
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("shape", [(), (4,), (0,), (3, 5), (2, 0, 3)], ids=str)
+@each("dtype", ALL)
+@each("shape", [(), (4,), (0,), (3, 5), (2, 0, 3)])
 def test_dynamic_slices(dtype: DType, shape: Shape) -> None:
     x = random_array(dtype, shape)
     rng = np.random.default_rng(len(shape))
@@ -359,7 +358,7 @@ def test_dynamic_dims() -> None:
     assert infer(embedding, x, tensor("si32", ["?N"]), updates) == x
 
 
-@pytest.mark.parametrize("dtype", by_name(INDICES), ids=str)
+@each("dtype", by_name(INDICES))
 def test_rank_0_results_are_arrays(dtype: DType) -> None:
     """`apply` checks that the result is an array of the declared type, not a NumPy scalar."""
     one = np.array(1, dtype.numpy)

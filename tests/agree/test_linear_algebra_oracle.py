@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, bits, by_name, infer, random_array
 from weft.foundation.dtypes import BF16, CF32, CF64, F16, F32, F64, DType
 from weft.ptir.ops import linear_algebra as la
@@ -50,10 +51,10 @@ def positive_definite(dtype: DType, batch: tuple[int, ...], n: int) -> Array:
 # -- cholesky ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("batch", BATCHES, ids=str)
-@pytest.mark.parametrize("n", SQUARE)
-@pytest.mark.parametrize("upper", [False, True])
+@each("dtype", DTYPES)
+@each("batch", BATCHES)
+@each("n", SQUARE)
+@each("upper", [False, True])
 def test_cholesky(dtype: DType, batch: tuple[int, ...], n: int, upper: bool) -> None:
     x = positive_definite(dtype, batch, n)
     factor = apply(la.Cholesky(upper), x)
@@ -84,10 +85,10 @@ def test_cholesky_ignores_the_imaginary_diagonal(dtype: DType) -> None:
 # -- qr ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("batch", BATCHES, ids=str)
-@pytest.mark.parametrize(("m", "n"), RECTANGLES)
-@pytest.mark.parametrize("mode", list(la.QrMode), ids=str)
+@each("dtype", DTYPES)
+@each("batch", BATCHES)
+@each(("m", "n"), RECTANGLES)
+@each("mode", list(la.QrMode))
 def test_qr(dtype: DType, batch: tuple[int, ...], m: int, n: int, mode: la.QrMode) -> None:
     x = random_array(dtype, (*batch, m, n))
     q, r = apply(la.Qr(mode), x)
@@ -109,9 +110,9 @@ def test_qr_of_a_rank_deficient_matrix() -> None:
 # -- eigh ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("batch", BATCHES, ids=str)
-@pytest.mark.parametrize("n", SQUARE)
+@each("dtype", DTYPES)
+@each("batch", BATCHES)
+@each("n", SQUARE)
 def test_eigh(dtype: DType, batch: tuple[int, ...], n: int) -> None:
     half = random_array(dtype, (*batch, n, n))
     x = np.asarray(half + adjoint(half))
@@ -143,10 +144,10 @@ def test_eigh_of_equal_values() -> None:
 # -- svd -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("batch", BATCHES, ids=str)
-@pytest.mark.parametrize(("m", "n"), RECTANGLES)
-@pytest.mark.parametrize("full", [False, True])
+@each("dtype", DTYPES)
+@each("batch", BATCHES)
+@each(("m", "n"), RECTANGLES)
+@each("full", [False, True])
 def test_svd(dtype: DType, batch: tuple[int, ...], m: int, n: int, full: bool) -> None:
     x = random_array(dtype, (*batch, m, n))
     u, s, vh = apply(la.Svd(full), x)
@@ -167,9 +168,9 @@ def test_svd_of_a_singular_matrix() -> None:
     close((u * s) @ vh, np.ones((3, 3), np.float32))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("op", [la.Eigh(), la.Svd(False), la.Svd(True)], ids=str)
+@each("dtype", DTYPES)
+@each("bad", [np.nan, np.inf, -np.inf])
+@each("op", [la.Eigh(), la.Svd(False), la.Svd(True)])
 def test_an_element_that_is_not_finite_spoils_only_its_own_matrix(
     op: Any, bad: float, dtype: DType
 ) -> None:
@@ -203,9 +204,9 @@ def test_a_matrix_that_does_not_converge_is_nan(op: Any, monkeypatch: pytest.Mon
 # -- lu ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("batch", BATCHES, ids=str)
-@pytest.mark.parametrize(("m", "n"), [*RECTANGLES, (17, 17)])
+@each("dtype", DTYPES)
+@each("batch", BATCHES)
+@each(("m", "n"), [*RECTANGLES, (17, 17)])
 def test_lu(dtype: DType, batch: tuple[int, ...], m: int, n: int) -> None:
     x = random_array(dtype, (*batch, m, n))
     permutation, lower, upper = apply(la.Lu(), x)
@@ -250,9 +251,9 @@ def test_lu_of_singular_matrices() -> None:
 SWITCHES = [(a, b, c) for a in (False, True) for b in (False, True) for c in (False, True)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("switches", SWITCHES, ids=str)
-@pytest.mark.parametrize(("n", "k"), [(0, 2), (1, 1), (6, 0), (6, 1), (11, 4)])
+@each("dtype", DTYPES)
+@each("switches", SWITCHES)
+@each(("n", "k"), [(0, 2), (1, 1), (6, 0), (6, 1), (11, 4)])
 def test_triangular_solve(dtype: DType, switches: tuple[bool, bool, bool], n: int, k: int) -> None:
     lower, transpose, unit = switches
     a = random_array(dtype, (n, n), scale=0.3) + 2 * np.eye(n, dtype=dtype.numpy)
@@ -267,7 +268,7 @@ def test_triangular_solve(dtype: DType, switches: tuple[bool, bool, bool], n: in
     close(x, want.astype(dtype.numpy), size_of(want) * 10)
 
 
-@pytest.mark.parametrize("batch", BATCHES, ids=str)
+@each("batch", BATCHES)
 def test_triangular_solve_in_batches(batch: tuple[int, ...]) -> None:
     a = random_array(F64, (*batch, 4, 4)) + 8 * np.eye(4)
     b = random_array(F64, (*batch, 4, 3), 1)
@@ -322,7 +323,7 @@ VIEW_OPS = [
 ]
 
 
-@pytest.mark.parametrize("op", VIEW_OPS, ids=str)
+@each("op", VIEW_OPS)
 def test_views_are_read_and_left_alone(op: Any) -> None:
     base = positive_definite(F64, (), 4)
     wide = np.zeros((4, 8))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, bits, by_name, infer, random_array
 from weft.foundation.dtypes import (
     ALL,
@@ -73,8 +73,8 @@ def agree(op: Any, x: Array, expected: Array) -> None:
     assert apply(op, x).shape == expected.shape
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("dtype", ALL)
+@each("shape", SHAPES)
 def test_transpose(dtype: DType, shape: tuple[int, ...]) -> None:
     x = random_array(dtype, shape)
     rng = np.random.default_rng(len(shape))
@@ -110,7 +110,7 @@ RESHAPES: list[tuple[tuple[int, ...], list[Any], tuple[int, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
+@each("dtype", ALL)
 def test_reshape(dtype: DType) -> None:
     for source, new_shape, result in RESHAPES:
         x = random_array(dtype, source)
@@ -168,7 +168,7 @@ DYNAMIC_RESHAPES: list[tuple[list[Any], list[Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("source", "new_shape", "result"), DYNAMIC_RESHAPES)
+@each(("source", "new_shape", "result"), DYNAMIC_RESHAPES)
 def test_reshape_of_dynamic_dims(
     source: list[Any], new_shape: list[Any], result: list[Any]
 ) -> None:
@@ -204,7 +204,7 @@ BROADCASTS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
+@each("dtype", ALL)
 def test_broadcast_to(dtype: DType) -> None:
     for source, result in BROADCASTS:
         x = random_array(dtype, source)
@@ -221,8 +221,8 @@ def test_broadcast_of_dynamic_dims() -> None:
     assert infer(op, tensor("f32", ["?B", 3, 1])) == tensor("f32", ["?A", "?B", 3, "?C"])
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("dtype", ALL)
+@each("shape", SHAPES)
 def test_slice(dtype: DType, shape: tuple[int, ...]) -> None:
     x = random_array(dtype, shape)
     rng = np.random.default_rng(len(shape))
@@ -242,8 +242,8 @@ def test_slice_of_dynamic_dims() -> None:
     assert infer(Slice((5, 0), (2, 3)), tensor("f32", ["?B", 4])) == tensor("f32", [2, 3])
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("axis", [0, 1, 2, -1, -2, -3])
+@each("dtype", ALL)
+@each("axis", [0, 1, 2, -1, -2, -3])
 def test_concat(dtype: DType, axis: int) -> None:
     parts = []
     for position, extent in enumerate((2, 0, 1, 3)):
@@ -285,8 +285,8 @@ FILLS: dict[DType, Any] = {
 }
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("dtype", ALL)
+@each("shape", SHAPES)
 def test_pad(dtype: DType, shape: tuple[int, ...]) -> None:
     x = random_array(dtype, shape)
     rng = np.random.default_rng(len(shape))
@@ -320,7 +320,7 @@ PAD_VALUES: list[tuple[DType, ScalarLiteral, float]] = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "value", "stored"), PAD_VALUES, ids=str)
+@each(("dtype", "value", "stored"), PAD_VALUES)
 def test_pad_value_is_rounded_once(dtype: DType, value: ScalarLiteral, stored: float) -> None:
     out = apply(Pad((1,), (0,), (0,), value), random_array(dtype, (0,)))
     assert out[0] == stored
@@ -346,8 +346,8 @@ def test_pad_of_dynamic_dims() -> None:
     assert dim(1, 0, 0) == dim(0, 1, 0) == dim(0, 0, 1) == (UNKNOWN,)
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@each("dtype", ALL)
+@each("shape", SHAPES)
 def test_tile(dtype: DType, shape: tuple[int, ...]) -> None:
     x = random_array(dtype, shape)
     rng = np.random.default_rng(len(shape))
@@ -366,7 +366,7 @@ def test_tile_of_dynamic_dims() -> None:
     assert kind == tensor("f32", ["?A", UNKNOWN, 0])
 
 
-@pytest.mark.parametrize("dtype", by_name(INTEGERS | FLOATS | COMPLEX), ids=str)
+@each("dtype", by_name(INTEGERS | FLOATS | COMPLEX))
 def test_iota(dtype: DType) -> None:
     for shape, axis in [
         ((7,), 0),
@@ -380,7 +380,7 @@ def test_iota(dtype: DType) -> None:
         assert bits(apply(Iota(shape, dtype, axis))) == bits(expected)
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("dtype", by_name(FLOATS))
 def test_iota_rounds_to_nearest_even(dtype: DType) -> None:
     out = apply(Iota((5000,), dtype, 0)).astype(np.float64)
     places = [*range(600), 2047, 2049, 2051, 4095, 4097, 4999]

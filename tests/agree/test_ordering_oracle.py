@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, bits, by_name, random_array
 from weft.foundation.dtypes import F32, FLOATS, ORDERED, SI32, SI64, DType
 from weft.ptir.ops.ordering import Argsort, Searchsorted, Side, Sort, TopK
@@ -72,9 +72,9 @@ def same(out: Array, want: Array) -> None:
     assert bits(out) == bits(want)
 
 
-@pytest.mark.parametrize("dtype", by_name(ORDERED), ids=str)
-@pytest.mark.parametrize(("shape", "axis"), LINES)
-@pytest.mark.parametrize("descending", [False, True])
+@each("dtype", by_name(ORDERED))
+@each(("shape", "axis"), LINES)
+@each("descending", [False, True])
 def test_sort_and_argsort(
     dtype: DType, shape: tuple[int, ...], axis: int, descending: bool
 ) -> None:
@@ -87,9 +87,9 @@ def test_sort_and_argsort(
         same(out, np.asarray(order.astype(index.numpy)))
 
 
-@pytest.mark.parametrize("dtype", by_name(ORDERED), ids=str)
-@pytest.mark.parametrize(("shape", "axis"), LINES)
-@pytest.mark.parametrize("largest", [False, True])
+@each("dtype", by_name(ORDERED))
+@each(("shape", "axis"), LINES)
+@each("largest", [False, True])
 def test_top_k(dtype: DType, shape: tuple[int, ...], axis: int, largest: bool) -> None:
     x = values_with_ties(dtype, shape, seed=1)
     extent = shape[axis]
@@ -101,7 +101,7 @@ def test_top_k(dtype: DType, shape: tuple[int, ...], axis: int, largest: bool) -
             same(positions, np.asarray(order.astype(index.numpy)))
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("dtype", by_name(FLOATS))
 def test_nan_is_largest_and_ties_go_to_the_lower_index(dtype: DType) -> None:
     x = np.asarray([2.0, np.nan, 3.0, -1.0, np.nan, 3.0]).astype(dtype.numpy)
     assert apply(TopK(4, 0, True, SI32), x)[1].tolist() == [1, 4, 2, 5]
@@ -133,9 +133,9 @@ def test_views_are_sorted_as_they_lie() -> None:
         same(apply(Sort(1, True), x), picked(x, want, 1))
 
 
-@pytest.mark.parametrize("dtype", by_name(ORDERED), ids=str)
-@pytest.mark.parametrize("length", [0, 1, 12])
-@pytest.mark.parametrize("shape", [(), (7,), (2, 5), (0, 3)])
+@each("dtype", by_name(ORDERED))
+@each("length", [0, 1, 12])
+@each("shape", [(), (7,), (2, 5), (0, 3)])
 def test_searchsorted(dtype: DType, length: int, shape: tuple[int, ...]) -> None:
     line = values_with_ties(dtype, (length,))
     line = np.asarray([line[i] for i in order_of(line, False)], dtype.numpy)

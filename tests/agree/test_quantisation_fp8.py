@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.one_op import Array, apply, random_array
 from weft.foundation.dtypes import BF16, F16, F32, F64, FP8_E4M3, FP8_E5M2, DType, as_dtype
@@ -56,9 +57,9 @@ def same_bits(found: Array, wanted: Array) -> None:
     np.testing.assert_array_equal(found.view(np.uint8)[real], wanted.view(np.uint8)[real])
 
 
-@pytest.mark.parametrize("output", FP8, ids=str)
-@pytest.mark.parametrize("dtype", WIDE, ids=str)
-@pytest.mark.parametrize("scale", [1.0, 0.3, 4.0])
+@each("output", FP8)
+@each("dtype", WIDE)
+@each("scale", [1.0, 0.3, 4.0])
 def test_quantize_takes_the_nearest_value(dtype: DType, output: DType, scale: float) -> None:
     x, step = numbers(dtype, output), np.asarray(scale).astype(dtype.numpy)
     with np.errstate(all="ignore"):
@@ -67,7 +68,7 @@ def test_quantize_takes_the_nearest_value(dtype: DType, output: DType, scale: fl
     same_bits(apply(Quantize(output, None), x, step), wanted.astype(output.numpy))
 
 
-@pytest.mark.parametrize("output", FP8, ids=str)
+@each("output", FP8)
 def test_the_zero_point_is_added_before_the_rounding(output: DType) -> None:
     x = np.asarray([1.0625, 15.5, -60.0, 1e9, -0.0], np.float32)
     one, zero = np.asarray(1, np.float32), np.asarray(0.5, output.numpy)
@@ -85,9 +86,9 @@ def test_known_values() -> None:
     assert apply(Quantize(FP8_E5M2, None), x, one).view(np.uint8).tolist()[4:6] == [0x7B, 0xFB]
 
 
-@pytest.mark.parametrize("source", FP8, ids=str)
-@pytest.mark.parametrize("scale", WIDE, ids=str)
-@pytest.mark.parametrize("output", [None, F16, F32, F64, FP8_E5M2], ids=str)
+@each("source", FP8)
+@each("scale", WIDE)
+@each("output", [None, F16, F32, F64, FP8_E5M2])
 def test_dequantize_multiplies_every_value(
     source: DType, scale: DType, output: DType | None
 ) -> None:

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, by_name, random_array
 from weft.foundation.dtypes import (
     BF16,
@@ -120,9 +120,9 @@ def parameters(
     return scale, np.asarray(zero.astype(zero_dtype.numpy))
 
 
-@pytest.mark.parametrize("source", by_name(FLOATS), ids=str)
-@pytest.mark.parametrize("dtype", QUANTISED, ids=str)
-@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+@each("source", by_name(FLOATS))
+@each("dtype", QUANTISED)
+@each(("shape", "axis"), SHAPES)
 def test_quantize(source: DType, dtype: DType, shape: tuple[int, ...], axis: int | None) -> None:
     x = inputs(source, shape)
     scale, zero = parameters(shape, axis, source, dtype)
@@ -164,12 +164,10 @@ def test_quantize_of_a_zero_scale_saturates() -> None:
     assert out.tolist() == [127, -128, 0]
 
 
-@pytest.mark.parametrize("source", [*QUANTISED, SI32], ids=str)
-@pytest.mark.parametrize("scale_dtype", by_name(FLOATS), ids=str)
-@pytest.mark.parametrize("output", [None, F16, BF16, F32, F64, FP8_E4M3], ids=str)
-@pytest.mark.parametrize(
-    ("shape", "axis"), [((24,), None), ((3, 8), 0), ((2, 4, 3), 1), ((), None)]
-)
+@each("source", [*QUANTISED, SI32])
+@each("scale_dtype", by_name(FLOATS))
+@each("output", [None, F16, BF16, F32, F64, FP8_E4M3])
+@each(("shape", "axis"), [((24,), None), ((3, 8), 0), ((2, 4, 3), 1), ((), None)])
 def test_dequantize(
     source: DType,
     scale_dtype: DType,
@@ -215,10 +213,10 @@ def test_dequantize_rounds_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("source", [*QUANTISED, SI32], ids=str)
-@pytest.mark.parametrize("dtype", QUANTISED, ids=str)
-@pytest.mark.parametrize("scale_dtype", [F32, F64, F16], ids=str)
-@pytest.mark.parametrize(
+@each("source", [*QUANTISED, SI32])
+@each("dtype", QUANTISED)
+@each("scale_dtype", [F32, F64, F16])
+@each(
     "case",
     [
         ((24,), None, None, None),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, assert_ulp, bits
 from tests.support.random_oracle import (
     PRECISION,
@@ -34,7 +35,7 @@ KNOWN = [
 """Counter, key and output of the test vectors that the generator's authors publish."""
 
 
-@pytest.mark.parametrize(("counter", "key", "output"), KNOWN)
+@each(("counter", "key", "output"), KNOWN)
 def test_published_vectors(
     counter: tuple[int, ...], key: tuple[int, int], output: tuple[int, ...]
 ) -> None:
@@ -60,7 +61,7 @@ SEEDS = [
 ]
 
 
-@pytest.mark.parametrize(("seed", "stream", "execution"), SEEDS)
+@each(("seed", "stream", "execution"), SEEDS)
 def test_words_follow_the_scalar_definition(seed: int, stream: int, execution: int) -> None:
     got = philox.words(seed, stream, execution, 11)
     assert got.tolist() == [scalar_word(seed, stream, execution, i) for i in range(11)]
@@ -82,9 +83,9 @@ def test_chunks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bits(philox.words(3, 1, 4, 50)) == bits(whole)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("seed", "stream", "execution"), SEEDS)
-@pytest.mark.parametrize("shape", [(), (9,), (3, 5), (2, 0)])
+@each("dtype", DTYPES)
+@each(("seed", "stream", "execution"), SEEDS)
+@each("shape", [(), (9,), (3, 5), (2, 0)])
 def test_uniform_bits(
     dtype: DType, seed: int, stream: int, execution: int, shape: tuple[int, ...]
 ) -> None:
@@ -106,9 +107,9 @@ def test_first_uniforms_of_seed_zero() -> None:
     assert apply(RngUniform((2,), F64)).tolist() == [v / 2**53 for v in double]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("seed", "stream", "execution"), SEEDS)
-@pytest.mark.parametrize("shape", [(), (9,), (3, 4), (0, 2)])
+@each("dtype", DTYPES)
+@each(("seed", "stream", "execution"), SEEDS)
+@each("shape", [(), (9,), (3, 4), (0, 2)])
 def test_normal_values(
     dtype: DType, seed: int, stream: int, execution: int, shape: tuple[int, ...]
 ) -> None:
@@ -125,7 +126,7 @@ def draws(dtype: DType) -> tuple[Array, Array]:
     return uniform, apply(RngNormal((1 << 16,), dtype), seed=5).astype(np.float64)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each("dtype", DTYPES)
 def test_distributions(dtype: DType) -> None:
     uniform, normal = draws(dtype)
     assert uniform.min() >= 0.0
@@ -173,8 +174,8 @@ def test_symbols_in_the_shape_are_replaced() -> None:
     assert fixed == RngUniform((4, 2), F32, 3)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kind", ["uniform", "normal"])
+@each("dtype", DTYPES)
+@each("kind", ["uniform", "normal"])
 def test_a_stream_is_what_its_state_makes(dtype: DType, kind: str) -> None:
     """The same numbers, whether an op draws them or a state is taken in its place."""
     b = Builder()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, by_name, random_array
 from weft.foundation.dtypes import (
     ALL,
@@ -137,9 +138,9 @@ def exact_sum(values: list[Any], dtype: DType) -> Any:
     return math.fsum(values)
 
 
-@pytest.mark.parametrize("dtype", by_name(NUMBERS), ids=str)
-@pytest.mark.parametrize(("shape", "axes"), CASES)
-@pytest.mark.parametrize("keepdims", [False, True])
+@each("dtype", by_name(NUMBERS))
+@each(("shape", "axes"), CASES)
+@each("keepdims", [False, True])
 def test_sum(dtype: DType, shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool) -> None:
     x = small(dtype, shape)
     want = [exact_sum(group, dtype) for group in groups(x, axes)]
@@ -167,9 +168,9 @@ EMPTY_MIN = {
 }
 
 
-@pytest.mark.parametrize("dtype", by_name(ORDERED), ids=str)
-@pytest.mark.parametrize(("shape", "axes"), CASES)
-@pytest.mark.parametrize("kind", [MAX, MIN], ids=str)
+@each("dtype", by_name(ORDERED))
+@each(("shape", "axes"), CASES)
+@each("kind", [MAX, MIN])
 def test_max_and_min(
     kind: ReduceKind, dtype: DType, shape: tuple[int, ...], axes: tuple[int, ...]
 ) -> None:
@@ -183,8 +184,8 @@ def test_max_and_min(
     same(out, as_array(want, dtype, reduced(x, axes, False)))
 
 
-@pytest.mark.parametrize("dtype", by_name(NUMBERS), ids=str)
-@pytest.mark.parametrize(("shape", "axes"), CASES)
+@each("dtype", by_name(NUMBERS))
+@each(("shape", "axes"), CASES)
 def test_product(dtype: DType, shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     rng = np.random.default_rng(3)
     x = random_array(dtype, shape) if dtype.is_integer else rng.choice([-1.0, 0.5, 2.0], shape)
@@ -196,7 +197,7 @@ def test_product(dtype: DType, shape: tuple[int, ...], axes: tuple[int, ...]) ->
     same(out, as_array(want, dtype, reduced(x, axes, True)))
 
 
-@pytest.mark.parametrize(("shape", "axes"), CASES)
+@each(("shape", "axes"), CASES)
 def test_any_and_all(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
     x = random_array(I1, shape)
     shape_out = reduced(x, axes, True)
@@ -230,9 +231,9 @@ def float_accumulators(dtype: DType) -> list[DType]:
 ACCUMULATORS = [(d, a) for d in by_name(FLOATS) for a in float_accumulators(d)]
 
 
-@pytest.mark.parametrize(("dtype", "accum"), ACCUMULATORS, ids=str)
-@pytest.mark.parametrize("out", [None, *by_name(FLOATS), SI8, SI64, UI16, I1, CF32], ids=str)
-@pytest.mark.parametrize("layout", ["vector", "rows", "columns", "both axes"])
+@each(("dtype", "accum"), ACCUMULATORS)
+@each("out", [None, *by_name(FLOATS), SI8, SI64, UI16, I1, CF32])
+@each("layout", ["vector", "rows", "columns", "both axes"])
 def test_each_accumulator_and_output(
     dtype: DType, accum: DType, out: DType | None, layout: str
 ) -> None:
@@ -251,8 +252,8 @@ def test_each_accumulator_and_output(
     same(result, want)
 
 
-@pytest.mark.parametrize("dtype", [FP8_E4M3, FP8_E5M2, BF16, F16], ids=str)
-@pytest.mark.parametrize("axes", [(0, 2), (2, 0), (1,), (2,), (0, 1, 2)])
+@each("dtype", [FP8_E4M3, FP8_E5M2, BF16, F16])
+@each("axes", [(0, 2), (2, 0), (1,), (2,), (0, 1, 2)])
 def test_narrow_accumulators_follow_a_scalar_loop(dtype: DType, axes: tuple[int, ...]) -> None:
     x = random_array(dtype, (6, 4, 7), scale=1.0)
     scalar = dtype.numpy.type
@@ -266,7 +267,7 @@ def test_narrow_accumulators_follow_a_scalar_loop(dtype: DType, axes: tuple[int,
     same(out, as_array(want, dtype, reduced(x, axes, False)))
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("dtype", by_name(FLOATS))
 def test_default_float_accumulator_is_wide(dtype: DType) -> None:
     result = apply(Reduce(SUM, (0,), False, None, F32), np.ones(5000, dtype.numpy))
     assert float(result) == 5000.0
@@ -282,8 +283,8 @@ BEYOND_F32: dict[DType, tuple[list[float], float, float]] = {
 """Data, its sum in f32, its sum in f64."""
 
 
-@pytest.mark.parametrize("dtype", BEYOND_F32, ids=str)
-@pytest.mark.parametrize("rows", [1, 3])
+@each("dtype", BEYOND_F32)
+@each("rows", [1, 3])
 def test_f64_accumulator_keeps_what_f32_loses(dtype: DType, rows: int) -> None:
     data, in_f32, in_f64 = BEYOND_F32[dtype]
     x = np.asarray([data] * rows, np.float64).astype(dtype.numpy)
@@ -303,12 +304,11 @@ def int_accumulators(dtype: DType) -> list[DType]:
     return [dtype] + [d for d in ALL if d.kind is dtype.kind and d.bits > dtype.bits]
 
 
-@pytest.mark.parametrize(
+@each(
     ("dtype", "accum"),
     [(d, a) for d in by_name(INTEGERS) for a in int_accumulators(d)],
-    ids=str,
 )
-@pytest.mark.parametrize("out", [None, SI4, UI8, SI16, SI64, UI64, F32], ids=str)
+@each("out", [None, SI4, UI8, SI16, SI64, UI64, F32])
 def test_integer_sums_wrap_in_the_accumulator_and_saturate_at_the_output(
     dtype: DType, accum: DType, out: DType | None
 ) -> None:
@@ -344,7 +344,7 @@ def test_max_is_not_touched_by_accumulators_but_cast_to_the_output() -> None:
     same(apply(Reduce(MAX, (1,), False, F32, F32), empty), np.full(2, -448.0, np.float32))
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("dtype", by_name(FLOATS))
 def test_product_accumulators(dtype: DType) -> None:
     """The precision of each dtype shows in (1 + 2^-2) to the sixth power."""
     x = np.full(6, 1.25, np.float64).astype(dtype.numpy)
@@ -379,11 +379,9 @@ def first_position(values: list[Any], largest: bool) -> int:
     return values.index(max(values) if largest else min(values))
 
 
-@pytest.mark.parametrize("dtype", by_name(ORDERED), ids=str)
-@pytest.mark.parametrize("index", [SI32, SI64], ids=str)
-@pytest.mark.parametrize(
-    ("shape", "axis"), [((9,), 0), ((3, 40), -1), ((40, 3), 0), ((2, 5, 3), -2), ((0, 4), 1)]
-)
+@each("dtype", by_name(ORDERED))
+@each("index", [SI32, SI64])
+@each(("shape", "axis"), [((9,), 0), ((3, 40), -1), ((40, 3), 0), ((2, 5, 3), -2), ((0, 4), 1)])
 def test_argmax_and_argmin(dtype: DType, index: DType, shape: tuple[int, ...], axis: int) -> None:
     x = np.asarray(random_array(dtype, shape, scale=1.0))
     if dtype.is_float and x.size:
@@ -416,9 +414,9 @@ def test_argmax_takes_the_first_of_equals_and_the_first_nan() -> None:
 # -- segments ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", by_name(NUMBERS), ids=str)
-@pytest.mark.parametrize("promise", [False, True])
-@pytest.mark.parametrize(
+@each("dtype", by_name(NUMBERS))
+@each("promise", [False, True])
+@each(
     ("shape", "ids"),
     [
         ((6,), [0, 0, 1, 3, 3, 3]),
@@ -437,8 +435,8 @@ def test_segment_sum(dtype: DType, promise: bool, shape: tuple[int, ...], ids: l
         same(out, as_array(want, dtype, (5, *shape[1:])))
 
 
-@pytest.mark.parametrize("dtype", by_name(ORDERED), ids=str)
-@pytest.mark.parametrize("promise", [False, True])
+@each("dtype", by_name(ORDERED))
+@each("promise", [False, True])
 def test_segment_max(dtype: DType, promise: bool) -> None:
     data = random_array(dtype, (7, 3))
     if dtype.is_float:
@@ -450,8 +448,8 @@ def test_segment_max(dtype: DType, promise: bool) -> None:
     same(apply(op, data, np.asarray(ids, np.int32)), as_array(want, dtype, (6, 3)))
 
 
-@pytest.mark.parametrize(("dtype", "accum"), ACCUMULATORS, ids=str)
-@pytest.mark.parametrize("tail", [(), (2,)])
+@each(("dtype", "accum"), ACCUMULATORS)
+@each("tail", [(), (2,)])
 def test_segment_sums_accumulate_where_they_are_told(
     dtype: DType, accum: DType, tail: tuple[int, ...]
 ) -> None:
@@ -508,8 +506,8 @@ def check_cumulative(
         same(apply(op(axis, reverse), x), np.asarray(expected))
 
 
-@pytest.mark.parametrize("dtype", by_name(NUMBERS), ids=str)
-@pytest.mark.parametrize(("shape", "axis"), CUMULATIVE_CASES)
+@each("dtype", by_name(NUMBERS))
+@each(("shape", "axis"), CUMULATIVE_CASES)
 def test_cumulative_sum_and_product(dtype: DType, shape: tuple[int, ...], axis: int) -> None:
     def fit(value: Any) -> Any:
         return wrap(value, dtype) if dtype.is_integer else value
@@ -524,8 +522,8 @@ def test_cumulative_sum_and_product(dtype: DType, shape: tuple[int, ...], axis: 
     )
 
 
-@pytest.mark.parametrize("dtype", by_name(ORDERED), ids=str)
-@pytest.mark.parametrize(("shape", "axis"), CUMULATIVE_CASES)
+@each("dtype", by_name(ORDERED))
+@each(("shape", "axis"), CUMULATIVE_CASES)
 def test_cumulative_max_and_min(dtype: DType, shape: tuple[int, ...], axis: int) -> None:
     x = random_array(dtype, shape)
     if dtype.is_float and x.size:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, assert_ulp, bits, by_name, infer, random_array
 from weft.foundation.dtypes import (
     ALL,
@@ -141,7 +142,7 @@ def patches(x: Array, axes: list[Axis], fill: Any) -> Array:
     return result
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
+@each("dtype", ALL)
 def test_extract_patches(dtype: DType) -> None:
     rng = np.random.default_rng(dtype.index)
     for turn in range(25):
@@ -245,7 +246,7 @@ DEFINED = {ReduceKind.SUM: NUMBERS, ReduceKind.MAX: ORDERED, ReduceKind.MIN: ORD
 CASES = [(kind, dtype) for kind in ReduceKind for dtype in by_name(DEFINED[kind])]
 
 
-@pytest.mark.parametrize(("kind", "dtype"), CASES, ids=str)
+@each(("kind", "dtype"), CASES)
 def test_reduce_window(kind: ReduceKind, dtype: DType) -> None:
     rng = np.random.default_rng(dtype.index)
     for turn in range(24):
@@ -259,7 +260,7 @@ def test_reduce_window(kind: ReduceKind, dtype: DType) -> None:
             np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
+@each("dtype", by_name(FLOATS))
 def test_sums_of_floats_are_rounded_once(dtype: DType) -> None:
     x = np.abs(random_array(dtype, (6, 7), scale=1.0))
     axes = [Axis(6, 3, 1, 1, 1, 1), Axis(7, 2, 2, 2, 0, 1)]
@@ -271,8 +272,8 @@ def test_sums_of_floats_are_rounded_once(dtype: DType) -> None:
     assert_ulp(out, exact, 0.501 if dtype.bits < 32 else 6)
 
 
-@pytest.mark.parametrize("dtype", by_name(FLOATS), ids=str)
-@pytest.mark.parametrize("kind", [ReduceKind.MAX, ReduceKind.MIN])
+@each("dtype", by_name(FLOATS))
+@each("kind", [ReduceKind.MAX, ReduceKind.MIN])
 def test_extremes_propagate_nan(dtype: DType, kind: ReduceKind) -> None:
     x = np.array([1.0, np.nan, 2.0, 3.0, -1.0]).astype(dtype.numpy)
     axes = [Axis(5, 2, 1, 1, 0, 1)]
@@ -296,7 +297,7 @@ IDENTITIES: list[tuple[ReduceKind, DType, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "dtype", "value"), IDENTITIES, ids=str)
+@each(("kind", "dtype", "value"), IDENTITIES)
 def test_windows_of_padding_give_the_identity(kind: ReduceKind, dtype: DType, value: Any) -> None:
     wider = {True: F32, False: SI32 if dtype.is_signed else UI32}[dtype.is_float]
     for accum in (None, dtype, wider):

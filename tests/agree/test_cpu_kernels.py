@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support import kernels
+from tests.support.cases import one_in
 from tests.support.native_kernels import plans_for, run_native
 from weft.foundation.dtypes import BF16, F16, F32, F64, DType
 from weft.region.interp import run_kernel
@@ -47,7 +48,7 @@ ROWS: dict[str, Callable[..., Module]] = {
 
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("dtype", ULPS, ids=str)
-@pytest.mark.parametrize(("rows", "columns"), SIZES)
+@pytest.mark.parametrize(("rows", "columns"), one_in(2, SIZES, unpack=True))
 def test_row_and_map_kernels(name: str, dtype: DType, rows: int, columns: int) -> None:
     check(ROWS[name](rows, columns, dtype), ULPS[dtype])
 
@@ -57,7 +58,9 @@ def test_online_softmax_fold(rows: int, columns: int) -> None:
     check(kernels.softmax_fold(rows, columns), ULPS[F32])
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(12, 20, 16), (1, 1, 1), (7, 33, 5), (6, 16, 64)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), one_in(2, [(12, 20, 16), (1, 1, 1), (7, 33, 5), (6, 16, 64)], unpack=True)
+)
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
 def test_linear(m: int, n: int, k: int, dtype: DType) -> None:
     check(kernels.linear(m, n, k, dtype=dtype), ULPS[dtype])

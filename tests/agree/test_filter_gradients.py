@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.support.cases import one_in
 from tests.support.gpu_convolutions import Case
 from tests.support.images import data, wide
 from weft.driver.compile import Executable, compile_program
@@ -42,7 +43,7 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", one_in(3, LINES))
 def test_windows_are_packed_line_by_line(name: str) -> None:
     routines = agree(LINES[name]).stages["cpu"].split("\nroutine ")
     loads = [

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.support.cases import one_in
 from tests.support.images import Conv, wide
 from weft import functional as F
 from weft import nn
@@ -49,7 +50,11 @@ CONVS = [
 ]
 
 
-@pytest.mark.parametrize(("conv", "side"), CONVS, ids=[str(number) for number in range(len(CONVS))])
+@pytest.mark.parametrize(
+    ("conv", "side"),
+    one_in(3, CONVS, unpack=True),
+    ids=[str(number) for number in range(len(CONVS))],
+)
 def test_filters_that_stay_lie_in_panels(conv: Conv, side: str) -> None:
     made = compile_program(conv.program(), wide(), params=(1,))
     assert (side, "panels") in places(made)

@@ -75,3 +75,14 @@ def _run_cases(test: Test, cases: list[Case], fixtures: Case) -> None:
 def _tell_value(value: Any) -> str:
     """Functions and classes by their names; else what the value says of itself, in a line."""
     return str(getattr(value, "__name__", value)).replace("\n", " ")[:80]
+
+
+def one_in(count: int, values: Iterable[Any], *, unpack: bool = False) -> list[Any]:
+    """Values for `pytest.mark.parametrize` of which one in so many is in the fast run, the first
+    among them; the others are for `make test-full`. `unpack` is for tables of several names."""
+    return [
+        pytest.param(
+            *(value if unpack else (value,)), marks=[pytest.mark.slow] if number % count else []
+        )
+        for number, value in enumerate(values)
+    ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cases import each
+from tests.support.cases import each, one_in
 from tests.support.draws import generator
 
 RANDOM = generator()
@@ -74,3 +74,13 @@ def test_what_a_case_draws_does_not_depend_on_the_others() -> None:
     each("size", [1, 2])(table)()
     each("size", [2, 1])(table)()
     assert drawn[1][0] == drawn[1][1] != drawn[2][0] == drawn[2][1]
+
+
+def test_one_case_in_several_is_in_the_fast_run() -> None:
+    made = one_in(3, [(size, -size) for size in range(5)], unpack=True)
+    assert [param.values for param in made] == [(size, -size) for size in range(5)]
+    assert [[mark.name for mark in param.marks] for param in made] == [
+        [], ["slow"], ["slow"], [], ["slow"]
+    ]  # fmt: skip
+    (single,) = one_in(3, [(1, 2)])
+    assert single.values == ((1, 2),)

@@ -9,6 +9,7 @@ import pytest
 
 import weft
 import weft.functional as F
+from tests.support.cases import one_in
 from weft.codegen.gpu import ir as gpu
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.element_ops import ElementOp
@@ -83,7 +84,10 @@ BLOCK = (2, 4, 128, 64)
     ],
     ids=["softmax", "gelu", "variance", "convolution", "attention", "columns"],
 )
-@pytest.mark.parametrize(("dtype", "target"), [("f32", "sm90"), ("bf16", "sm90"), ("bf16", "sm80")])
+@pytest.mark.parametrize(
+    ("dtype", "target"),
+    one_in(3, [("f32", "sm90"), ("bf16", "sm90"), ("bf16", "sm80")], unpack=True),
+)
 def test_every_value_of_a_kernel_is_in_some_variable(
     function: Callable[..., Any], given: list[tuple[int, ...]], dtype: str, target: str
 ) -> None:

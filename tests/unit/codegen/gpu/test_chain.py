@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gemm_kernels import Contraction
+from tests.support.cases import one_in
 from tests.support.gpu_contractions import COOPERATIVE, sm90_kernel
 from tests.support.gpu_programs import CASES, compiled, through_stages
 from tests.support.gpu_rows import dialect_kernel, error_of
@@ -215,7 +216,10 @@ def test_machine_code_of_kernels_that_do_not_wait_has_nothing_of_it() -> None:
 
 
 @pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
-@pytest.mark.parametrize(("name", "dtype"), [(n, d) for n, d, target in CASES if target == "sm90"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    one_in(3, [(n, d) for n, d, target in CASES if target == "sm90"], unpack=True),
+)
 def test_the_compiler_moves_no_access_ahead_of_the_wait(name: str, dtype: str) -> None:
     """Loads of data that nobody writes are free to move, as far as the language goes."""
     made = compiled(name, dtype, "sm90")

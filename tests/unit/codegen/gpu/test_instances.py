@@ -1,9 +1,9 @@
 """A fixed list of template instances becomes machine code for both architectures: nothing spilled,
 no stack, nothing serialised, the instructions of the plan in place.
 
-Small instances, of every template and in every form of it, are compiled in every run. Lines of the
-GPU benchmark, whose plans are those of large sizes, take minutes, and all but a few are for long
-runs.
+Small programs, of every template and in every form of it, are compiled in every run: for SM90 all
+of them, for SM80 what is built otherwise there. One in four of the matrix kernels is. The rest, and
+most lines of the GPU benchmark, whose plans are those of large sizes, are for long runs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import pytest
 from benchmarks.gpu_line import Line
 from benchmarks.gpu_lines import FAMILIES
 from tests.device.sanitize import overrides
+from tests.support.cases import one_in
 from tests.support.gpu_contractions import sm80_kernel, sm90_kernel
-from tests.support.gpu_instances import MATRICES, PROGRAMS, templates_of
+from tests.support.gpu_instances import COMMON, MATRICES, PROGRAMS, templates_of
 from tests.support.gpu_machine_code import check, problems, wanted
 from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu import sass
@@ -125,7 +126,10 @@ def test_every_template_is_in_the_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "name"), [(target, name) for target, cases in MATRICES.items() for name in cases]
+    ("target", "name"),
+    one_in(
+        4, [(target, name) for target, cases in MATRICES.items() for name in cases], unpack=True
+    ),
 )
 def test_matrix_instances(target: str, name: str) -> None:
     shape, plan = MATRICES[target][name]
@@ -135,7 +139,12 @@ def test_matrix_instances(target: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "name"), [(target, name) for target, made in PROGRAMS.items() for name in made]
+    ("target", "name"),
+    [
+        *(("sm90", name) for name in PROGRAMS["sm90"]),
+        *(("sm80", name) for name in PROGRAMS["sm80"] if name not in COMMON),
+        *one_in(6, (("sm80", name) for name in COMMON), unpack=True),
+    ],
 )
 def test_program_instances(target: str, name: str) -> None:
     instance = PROGRAMS[target][name]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from tests.support.gpu_machine import Machine, MachineBackend
 from weft import functional as F
 from weft.driver import legalise
@@ -39,7 +40,7 @@ def program(dtype: str, *, both: bool, classes: int = CLASSES) -> Program:
     return found
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", one_in(2, ["f32", "bf16"]))
 @pytest.mark.parametrize("both", [False, True])
 def test_a_loss_in_turns_agrees(
     gpu: Machine, backend: MachineBackend, dtype: str, both: bool

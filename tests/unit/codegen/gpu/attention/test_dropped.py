@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_dropped import CASES, STATE, Dropped
 from tests.support.gpu_faults import planted
@@ -54,7 +55,7 @@ def test_dropped_weights_are_drawn_in_one_kernel(name: str) -> None:
     agree(program)
 
 
-@pytest.mark.parametrize("name", ["causal", "by hand"])
+@pytest.mark.parametrize("name", one_in(2, ["causal", "by hand"]))
 def test_single_warps_draw_in_one_kernel(name: str) -> None:
     program = CASES[name].program()
     ((name, kernel),) = kernels(program, "sm80").items()
@@ -153,7 +154,7 @@ def test_the_text_of_a_kernel_reads_back() -> None:
     assert parse_module(print_module(module)) == module
 
 
-@pytest.mark.parametrize("keys", [144, 145], ids=["shared", "alone"])
+@pytest.mark.parametrize("keys", one_in(2, [144, 145]), ids=["shared", "alone"])
 def test_machine_code_holds_everything_in_registers(keys: int) -> None:
     """Random bits are made while matrix instructions run, which stay asynchronous."""
     program = vjp(Dropped(queries=80, keys=keys, heads=1).program(), (0, 1, 2))

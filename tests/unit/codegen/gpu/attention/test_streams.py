@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_attention import GRADIENTS, Case
 from tests.support.gpu_faults import planted, without
@@ -34,7 +35,7 @@ def streams(case: Case) -> list[ir.Kernel]:
     return [code.kernels[code.launches[name].symbol] for name in names]
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("name", one_in(3, GRADIENTS))
 def test_gradients_are_two_kernels_and_agree(name: str) -> None:
     program = GRADIENTS[name].gradients()
     assert len(streams(GRADIENTS[name])) == 2
@@ -150,7 +151,7 @@ def test_blocks_that_nobody_sees_are_not_loaded() -> None:
         assert starts[-1] == 8
 
 
-@pytest.mark.parametrize("depth", [64, 128])
+@pytest.mark.parametrize("depth", one_in(2, [64, 128]))
 @pytest.mark.parametrize("causal", [False, True])
 def test_machine_code_keeps_its_asynchrony(depth: int, *, causal: bool) -> None:
     case = Case(heads=4, queries=512, keys=512, depth=depth, width=depth, causal=causal)

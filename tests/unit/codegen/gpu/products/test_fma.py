@@ -13,6 +13,7 @@ import pytest
 
 import weft
 from tests.support import kernels
+from tests.support.cases import one_in
 from tests.support.gpu_faults import Change, planted, without
 from tests.support.gpu_fma import Case, convolution, error_of, is_wrong, numbers, product
 from tests.support.gpu_interpreted import InterpretedGpu
@@ -72,7 +73,7 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(2, CASES))
 def test_products_agree_with_numpy(name: str) -> None:
     program, inputs, want = CASES[name]()
     executable = InterpretedGpu("sm90").compile(program)
@@ -233,14 +234,18 @@ def test_plans_that_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("tile", "warp_tile", "resident"),
-    [
-        ((128, 128, 8), (64, 64), 2),
-        ((128, 128, 8), (32, 64), 2),
-        ((256, 128, 8), (64, 64), 1),
-        ((128, 256, 16), (64, 64), 1),
-        ((128, 128, 16), (32, 32), 1),
-        ((16, 128, 16), (16, 32), 4),
-    ],
+    one_in(
+        3,
+        [
+            ((128, 128, 8), (64, 64), 2),
+            ((128, 128, 8), (32, 64), 2),
+            ((256, 128, 8), (64, 64), 1),
+            ((128, 256, 16), (64, 64), 1),
+            ((128, 128, 16), (32, 32), 1),
+            ((16, 128, 16), (16, 32), 4),
+        ],
+        unpack=True,
+    ),
 )
 def test_as_many_tiles_share_a_unit_as_have_the_registers(
     tile: tuple[int, int, int], warp_tile: tuple[int, int], resident: int
@@ -363,7 +368,7 @@ CONVOLUTIONS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, A
 }
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("name", one_in(4, CONVOLUTIONS))
 @pytest.mark.parametrize("target", TARGETS)
 def test_convolutions_stay_in_registers(name: str, target: str) -> None:
     """By their first plans, whose blocks have registers for the places of windows as well."""

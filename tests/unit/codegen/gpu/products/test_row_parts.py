@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
 from weft import functional
@@ -103,7 +104,7 @@ def kernels(program: Program) -> list[str]:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_numbers_of_parts_are_made_behind_the_product(name: str) -> None:
     program = behind(*CASES[name])
     made = InterpretedGpu("sm90").compile(program).compilation

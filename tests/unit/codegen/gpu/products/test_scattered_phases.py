@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_contractions import TWO_UNITS
 from tests.support.gpu_convolutions import PHASES, Case
@@ -48,7 +49,7 @@ def phased(program: Program) -> ir.Kernel:
     return kernel
 
 
-@pytest.mark.parametrize("name", PHASES)
+@pytest.mark.parametrize("name", one_in(3, PHASES))
 def test_all_phases_are_one_convolution_of_what_lies_in_memory(name: str) -> None:
     program = PHASES[name].gradient(0)
     kernels = region_of(program).kernels
@@ -95,7 +96,7 @@ def test_sizes_that_steps_do_not_divide_keep_a_copy_with_zeros() -> None:
     assert any(name.endswith("_image_copy") for name in names)
 
 
-@pytest.mark.parametrize("name", ["3x3", "4x4", "3-D"])
+@pytest.mark.parametrize("name", one_in(3, ["3x3", "4x4", "3-D"]))
 def test_phases_become_machine_code_as_planned(name: str) -> None:
     kernel = phased(PHASES[name].gradient(0))
     assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []
@@ -115,7 +116,7 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", one_in(3, FORMS))
 def test_blocks_that_take_several_tiles_of_unequal_phases_give_the_same_bits(name: str) -> None:
     program = Case(size=(10, 12), stride=2, images=3, inputs=72, outputs=136).gradient(0)
     made = InterpretedGpu("sm90").compile(program).compilation

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_convolutions import CASES, COPIED, GRADIENTS, Case
 from tests.support.gpu_faults import planted, without
@@ -53,7 +54,7 @@ def archs(program: Program) -> list[str]:
     return [plan.arch for plan in plans if isinstance(plan, MmaPlan)]
 
 
-@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("name", one_in(3, CHOSEN))
 def test_convolutions_are_products_of_windows_and_agree(name: str) -> None:
     program = CHOSEN[name].program()
     assert archs(program) == ["sm80"]
@@ -108,7 +109,8 @@ def test_channels_that_are_no_pieces_are_multiplied_and_added(case: Case) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["of the filters, stride 2", "of the filters, two groups", "of the filters, 1-D"]
+    "name",
+    one_in(3, ["of the filters, stride 2", "of the filters, two groups", "of the filters, 1-D"]),
 )
 def test_gradients_of_filters_sum_over_places_and_agree(name: str) -> None:
     case, of = GRADIENTS[name]

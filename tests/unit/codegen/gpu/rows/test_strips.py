@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gpu_convolutions import Shape
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_convolutions import DEPTHWISE, depthwise
 from tests.support.gpu_faults import OF_COLUMNS, planted
@@ -37,7 +38,7 @@ def compiled(name: str, target: str = "sm90", **changes: int) -> Compilation:
     return through_stages(program, target, plan=json.dumps(plans))
 
 
-@pytest.mark.parametrize("name", DEPTHWISE)
+@pytest.mark.parametrize("name", one_in(3, DEPTHWISE))
 def test_strips_agree_with_the_reference(name: str) -> None:
     program = depthwise(name)
     inputs = inputs_for(program, 3)
@@ -88,7 +89,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("target", ["sm80", "sm90"])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", one_in(3, LAYERS))
 @pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
 def test_layers_of_networks_do_not_spill(name: str, target: str) -> None:
     shape, rows = LAYERS[name]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.one_op import Array
 from weft.foundation.dtypes import as_dtype
 from weft.ptir import Builder
@@ -145,11 +146,9 @@ def test_quantisation(dtype: Any, axis: int | None) -> None:
 SIZES = [((1, 1, 4, 4), (1, 1, 8, 8)), ((1, 2, 5, 3), (1, 2, 7, 4)), ((1, 1, 6, 6), (1, 1, 3, 2))]
 
 
-@pytest.mark.parametrize(("old", "new"), SIZES)
-@pytest.mark.parametrize("mode", ["nearest", "linear"])
-@pytest.mark.parametrize(
-    "coordinates", ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"]
-)
+@each(("old", "new"), SIZES)
+@each("mode", ["nearest", "linear"])
+@each("coordinates", ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"])
 def test_resize(old: tuple[int, ...], new: tuple[int, ...], mode: str, coordinates: str) -> None:
     x, target = normal(*old), np.array(new)
     found = ours(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.core_modules import random_case
 from tests.support.core_oracle import evaluate
 from tests.support.one_op import Array
@@ -122,7 +123,7 @@ def test_random_modules(seed: int) -> None:
             check(case.module, case.inputs, output, seed)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_equal_modules_have_equal_gradients(seed: int) -> None:
     first, second = (random_case(seed, dtypes=FLOATS).module for _ in "ab")
     for output, value in enumerate(first.outputs):
@@ -156,7 +157,7 @@ def agrees_with_ptir(module: Module, inputs: list[Array]) -> None:
             )
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_ptir_has_the_same_gradient(name: str) -> None:
     module = from_expression(CASES[name])
     agrees_with_ptir(module, data(module))

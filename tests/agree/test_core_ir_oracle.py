@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.core_modules import Case, random_case
 from tests.support.core_oracle import MEANINGS, evaluate
 from tests.support.one_op import Array
@@ -34,14 +35,14 @@ def check(case: Case, backend: str = "reference") -> None:
         assert_close(a, b, bound)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", SEEDS)
 def test_random_modules_mean_what_numpy_says(seed: int) -> None:
     case = random_case(seed, div=seed % 2 == 0)
     verify(case.module)
     check(case)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", SEEDS)
 def test_canonicalising_keeps_the_meaning(seed: int) -> None:
     case = random_case(seed, div=seed % 2 == 0)
     canonical = canonicalise(case.module)
@@ -54,7 +55,7 @@ def test_canonicalising_keeps_the_meaning(seed: int) -> None:
     assert len(canonical.inputs) == len(case.module.inputs)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@each("seed", SEEDS)
 def test_text_round_trips(seed: int) -> None:
     module = random_case(seed, div=True).module
     text = dumps(module)

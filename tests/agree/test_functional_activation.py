@@ -10,6 +10,7 @@ import pytest
 from scipy import special
 
 import weft
+from tests.support.cases import each
 from tests.support.tensors import DTYPES, Array, agrees, data, wide
 from weft import functional as F
 from weft.foundation.dtypes import BF16, F16, DType
@@ -52,8 +53,8 @@ POINTWISE: dict[str, tuple[Callable[..., Any], Callable[[Array], Array]]] = {
 SHAPES: list[tuple[int, ...]] = [(), (7,), (3, 5), (2, 0, 3)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", POINTWISE)
+@each("dtype", DTYPES)
+@each("name", POINTWISE)
 def test_one_element_at_a_time(name: str, dtype: DType) -> None:
     function, oracle = POINTWISE[name]
     for shape in SHAPES:
@@ -65,8 +66,8 @@ LARGE = {"relu", "gelu", "silu", "sigmoid", "softplus", "log_sigmoid", "leaky_re
          "hardswish", "mish", "gelu tanh"}  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", sorted(LARGE))
+@each("dtype", DTYPES)
+@each("name", sorted(LARGE))
 def test_far_from_zero_nothing_overflows(name: str, dtype: DType) -> None:
     function, oracle = POINTWISE[name]
     x = np.asarray([-30000.0, -200.0, -20.0, 20.0, 200.0, 30000.0]).astype(dtype.numpy)
@@ -79,8 +80,8 @@ NARROW = ("gelu", "gelu tanh", "silu", "sigmoid", "softplus", "softplus 2, 1", "
           "elu 0.5", "selu", "mish")  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [F16, BF16], ids=str)
-@pytest.mark.parametrize("name", NARROW)
+@each("dtype", [F16, BF16])
+@each("name", NARROW)
 def test_narrow_floats_are_rounded_once(name: str, dtype: DType) -> None:
     """Every element is one of the neighbours of the exact value, small ones too."""
     function, oracle = POINTWISE[name]
@@ -120,9 +121,9 @@ ALONG: dict[str, tuple[Callable[..., Any], Callable[[Array, int], Array]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ALONG)
-@pytest.mark.parametrize(("shape", "axis"), [((6,), -1), ((4, 6), 0), ((2, 8, 3), 1), ((0, 4), 1)])
+@each("dtype", DTYPES)
+@each("name", ALONG)
+@each(("shape", "axis"), [((6,), -1), ((4, 6), 0), ((2, 8, 3), 1), ((0, 4), 1)])
 def test_along_an_axis(name: str, dtype: DType, shape: tuple[int, ...], axis: int) -> None:
     function, oracle = ALONG[name]
     x = data(shape, dtype, scale=4.0)
@@ -144,9 +145,9 @@ def test_methods_are_the_functions() -> None:
         np.testing.assert_array_equal(getattr(x, name)().numpy(), getattr(F, name)(x).numpy())
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("axis", [None, 0, -1, (0, 2)])
-@pytest.mark.parametrize("keepdims", [False, True])
+@each("dtype", DTYPES)
+@each("axis", [None, 0, -1, (0, 2)])
+@each("keepdims", [False, True])
 def test_logsumexp(axis: Any, keepdims: bool, dtype: DType) -> None:
     for shape in [(2, 3, 5), (2, 0, 3), (1, 1, 1)]:
         x = data(shape, dtype, scale=3.0)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support.cases import one_in
+from tests.support.cases import each, one_in
 from tests.support.tensors import DTYPES, Array, agrees, data, wide
 from weft import functional
 from weft.foundation.dtypes import DType
@@ -90,9 +90,9 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("implementation", F.implementations("attention"))
-@pytest.mark.parametrize("name", SETTINGS)
+@each("dtype", DTYPES)
+@each("implementation", F.implementations("attention"))
+@each("name", SETTINGS)
 def test_attention(name: str, implementation: str, dtype: DType) -> None:
     setting = SETTINGS[name]
     q, k, v, mask = setting.arrays(dtype)
@@ -382,9 +382,9 @@ def rotated(x: Array, positions: Array, base: float, interleaved: bool) -> Array
     return out
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("shape", [(5, 6), (2, 3, 5, 8), (2, 0, 4)])
+@each("dtype", DTYPES)
+@each("interleaved", [False, True])
+@each("shape", [(5, 6), (2, 3, 5, 8), (2, 0, 4)])
 def test_rotary_embedding(shape: tuple[int, ...], interleaved: bool, dtype: DType) -> None:
     x = data(shape, dtype)
     positions = np.arange(shape[-2]) * 3 + 1

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.tensors import DTYPES, Array, agrees, data, wide
 from weft import functional
 from weft.foundation.dtypes import DType
@@ -111,10 +112,10 @@ CONVS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
-@pytest.mark.parametrize("implementation", ["default", "whole"])
-@pytest.mark.parametrize("case", CONVS, ids=str)
+@each("dtype", DTYPES)
+@each("last", [False, True])
+@each("implementation", ["default", "whole"])
+@each("case", CONVS)
 def test_convolution(case: Conv, implementation: str, last: bool, dtype: DType) -> None:
     n = case.spatial
     x, weight = data(case.x, dtype), data(case.weight, dtype, 1)
@@ -172,9 +173,9 @@ TRANSPOSED = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
-@pytest.mark.parametrize("case", TRANSPOSED, ids=str)
+@each("dtype", DTYPES)
+@each("last", [False, True])
+@each("case", TRANSPOSED)
 def test_transposed_convolution(case: Transposed, last: bool, dtype: DType) -> None:
     n = len(case.x) - 2
     x, weight = data(case.x, dtype), data(case.weight, dtype, 1)

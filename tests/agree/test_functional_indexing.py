@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.tensors import DTYPES, Array, agrees, data, wide
 from weft import functional
 from weft.foundation.dtypes import DType
@@ -30,9 +31,9 @@ def test_one_hot(axis: int, dtype: str) -> None:
     np.testing.assert_array_equal(wide(found.numpy()), np.moveaxis(expected, -1, axis))
 
 
-@pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize(("shape", "axis", "k"), [((7,), -1, 3), ((4, 6), 0, 4), ((2, 5, 3), 1, 1)])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@each("largest", [True, False])
+@each(("shape", "axis", "k"), [((7,), -1, 3), ((4, 6), 0, 4), ((2, 5, 3), 1, 1)])
+@each("dtype", DTYPES)
 def test_top_k(shape: Shape, axis: int, k: int, largest: bool, dtype: DType) -> None:
     x = np.round(wide(data(shape, dtype, scale=2.0))).astype(dtype.numpy)  # with ties
     order = np.argsort(-wide(x) if largest else wide(x), axis, kind="stable")
@@ -136,8 +137,8 @@ def test_cumsum_sort_tile_clip_where() -> None:
 # -- padding and pixels --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
-@pytest.mark.parametrize(
+@each("mode", ["constant", "reflect", "edge", "wrap"])
+@each(
     ("shape", "widths"),
     [((5,), 2), ((5,), (1, 2)), ((3, 4), ((0, 2), (3, 0))), ((2, 3, 4), 1), ((4,), 0)],
 )
@@ -202,11 +203,9 @@ def resampled(x: Array, axis: int, new: int, step: float, mode: str, corners: bo
     return np.stack(pieces, axis)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("mode", "corners"), [("nearest", False), ("linear", False), ("linear", True)]
-)
-@pytest.mark.parametrize(
+@each("dtype", DTYPES)
+@each(("mode", "corners"), [("nearest", False), ("linear", False), ("linear", True)])
+@each(
     ("shape", "size"),
     [
         ((1, 2, 5), (8,)),
@@ -215,7 +214,7 @@ def resampled(x: Array, axis: int, new: int, step: float, mode: str, corners: bo
         ((1, 1, 2, 3, 4), (3, 3, 3)),
     ],
 )
-@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+@each("last", [False, True])
 def test_interpolate(
     shape: Shape, size: Shape, mode: str, corners: bool, last: bool, dtype: DType
 ) -> None:

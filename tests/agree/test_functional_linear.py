@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.tensors import DTYPES, agrees, data, wide
 from weft import functional
 from weft.foundation.dtypes import DType
@@ -34,8 +34,8 @@ PAIRS: list[tuple[Shape, Shape]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("left", "right"), PAIRS)
+@each("dtype", DTYPES)
+@each(("left", "right"), PAIRS)
 def test_matmul(left: Shape, right: Shape, dtype: DType) -> None:
     a, b = data(left, dtype, 1), data(right, dtype, 2)
     exact = np.matmul(wide(a), wide(b))
@@ -57,9 +57,9 @@ def test_matmul_of_integers_is_exact() -> None:
     np.testing.assert_array_equal(F.matmul(weft.asarray(a), weft.asarray(b)).numpy(), a @ b)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (0, 4)])
+@each("dtype", DTYPES)
+@each("bias", [False, True])
+@each("shape", [(4,), (3, 4), (2, 3, 4), (0, 4)])
 def test_linear(shape: Shape, bias: bool, dtype: DType) -> None:
     x, weight, shift = data(shape, dtype), data((5, 4), dtype, 1), data((5,), dtype, 2)
     exact = wide(x) @ wide(weight).T + (wide(shift) if bias else 0)
@@ -96,7 +96,7 @@ EINSUMS: list[tuple[str, list[Shape]]] = [
 ]
 
 
-@pytest.mark.parametrize(("subscripts", "shapes"), EINSUMS)
+@each(("subscripts", "shapes"), EINSUMS)
 def test_einsum(subscripts: str, shapes: list[Shape]) -> None:
     for dtype in DTYPES:
         arrays = [data(shape, dtype, seed) for seed, shape in enumerate(shapes)]

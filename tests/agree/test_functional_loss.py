@@ -10,6 +10,7 @@ import pytest
 from scipy import special
 
 import weft
+from tests.support.cases import each
 from tests.support.tensors import DTYPES, Array, agrees, data, wide
 from weft import functional as F
 from weft.foundation.dtypes import DType
@@ -72,9 +73,9 @@ REDUCE: dict[str, Callable[[Array], Array]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("reduction", REDUCE)
-@pytest.mark.parametrize("name", LOSSES)
+@each("dtype", DTYPES)
+@each("reduction", REDUCE)
+@each("name", LOSSES)
 def test_loss(name: str, reduction: str, dtype: DType) -> None:
     function, oracle, kind = LOSSES[name]
     for shape in ((), (5,), (3, 4)):
@@ -120,11 +121,11 @@ def loop_classes(
     return REDUCE[reduction](out)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("reduction", REDUCE)
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-@pytest.mark.parametrize("ignored", [-100, 1])
-@pytest.mark.parametrize(("shape", "axis"), [((4,), -1), ((5, 4), -1), ((2, 4, 3), 1)])
+@each("dtype", DTYPES)
+@each("reduction", REDUCE)
+@each("smoothing", [0.0, 0.2])
+@each("ignored", [-100, 1])
+@each(("shape", "axis"), [((4,), -1), ((5, 4), -1), ((2, 4, 3), 1)])
 def test_cross_entropy(
     shape: Shape, axis: int, ignored: int, smoothing: float, reduction: str, dtype: DType
 ) -> None:

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.tensors import DTYPES, Array, agrees, data, wide
 from weft import functional
 from weft.foundation.dtypes import DType
@@ -43,9 +43,9 @@ def parameters(shape: Shape, dtype: DType, which: str) -> tuple[Array | None, Ar
     return weight, bias
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("which", ["", "w", "wb", "b"])
-@pytest.mark.parametrize(
+@each("dtype", DTYPES)
+@each("which", ["", "w", "wb", "b"])
+@each(
     ("shape", "given"),
     [((5,), None), ((3, 7), None), ((3, 7), 7), ((2, 3, 5), (3, 5)), ((0, 4), 4), ((2, 3, 1), [1])],
 )
@@ -67,9 +67,9 @@ def test_the_variance_survives_a_large_mean() -> None:
     agrees(F.layer_norm(weft.asarray(x)), standardised(wide(x), (1,), 1e-5), ulps=2048)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("which", ["", "w"])
-@pytest.mark.parametrize(("shape", "given"), [((3, 8), None), ((2, 3, 5), (3, 5)), ((0, 4), 4)])
+@each("dtype", DTYPES)
+@each("which", ["", "w"])
+@each(("shape", "given"), [((3, 8), None), ((2, 3, 5), (3, 5)), ((0, 4), 4)])
 def test_rms_norm(shape: Shape, given: Any, which: str, dtype: DType) -> None:
     last = shape[-1:] if given is None else tuple(np.atleast_1d(given).tolist())
     x = data(shape, dtype, scale=3.0)
@@ -80,10 +80,10 @@ def test_rms_norm(shape: Shape, given: Any, which: str, dtype: DType) -> None:
     agrees(F.rms_norm(weft.asarray(x), given, tensor(weight), 1e-2), exact, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("which", ["", "wb"])
-@pytest.mark.parametrize("running", [False, True])
-@pytest.mark.parametrize(("shape", "axis"), [((4, 3), 1), ((2, 3, 4, 5), 1), ((2, 4, 5, 3), -1)])
+@each("dtype", DTYPES)
+@each("which", ["", "wb"])
+@each("running", [False, True])
+@each(("shape", "axis"), [((4, 3), 1), ((2, 3, 4, 5), 1), ((2, 4, 5, 3), -1)])
 def test_batch_norm(shape: Shape, axis: int, running: bool, which: str, dtype: DType) -> None:
     x = data(shape, dtype, scale=2.0)
     channels = (shape[axis],)
@@ -110,9 +110,9 @@ def grouped(x: Array, groups: int, axis: int, eps: float) -> Array:
     return np.moveaxis(standardised(rows, (2,), eps).reshape(first.shape), 1, axis)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("which", ["", "wb"])
-@pytest.mark.parametrize(
+@each("dtype", DTYPES)
+@each("which", ["", "wb"])
+@each(
     ("shape", "groups", "axis"),
     [
         ((2, 6, 5), 3, 1),
@@ -132,9 +132,9 @@ def test_group_norm(shape: Shape, groups: int, axis: int, which: str, dtype: DTy
     agrees(found, exact, dtype, ulps=12)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("which", ["", "wb"])
-@pytest.mark.parametrize(("shape", "axis"), [((2, 3, 5), 1), ((2, 3, 4, 3), 1), ((2, 4, 3, 5), -1)])
+@each("dtype", DTYPES)
+@each("which", ["", "wb"])
+@each(("shape", "axis"), [((2, 3, 5), 1), ((2, 3, 4, 3), 1), ((2, 4, 3, 5), -1)])
 def test_instance_norm(shape: Shape, axis: int, which: str, dtype: DType) -> None:
     x = data(shape, dtype, scale=2.0)
     weight, bias = parameters((shape[axis],), dtype, which)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.tensors import DTYPES, Array, agrees, data, wide
 from weft import functional as F
 from weft.foundation.dtypes import DType
@@ -127,10 +128,10 @@ def parts(x: Array, counts: Shape, function: Callable[..., Any]) -> Array:
     return x
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
-@pytest.mark.parametrize("kind", ["max", "avg"])
-@pytest.mark.parametrize(
+@each("dtype", DTYPES)
+@each("last", [False, True])
+@each("kind", ["max", "avg"])
+@each(
     ("shape", "counts"),
     [((2, 3, 8), (4,)), ((2, 3, 7), (3,)), ((1, 2, 6, 5), (1, 1)), ((1, 2, 5, 6), (4, 2)),
      ((1, 2, 3, 4, 5), (2, 2, 3))],

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support import padded_programs
+from tests.support.cases import each
 from tests.support.lowered import given, lowered, sizes
 from tests.support.movements import random_chain
 from weft.driver.stages.opaque import run_opaque
@@ -29,7 +30,7 @@ Array = NDArray[Any]
 TARGETS = ("cpu", "sm80", "sm90")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_movements(seed: int) -> None:
     graph = random_chain(seed, 6)
     found = lowered(graph, TARGETS[seed % 3])

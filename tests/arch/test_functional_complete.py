@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import pkgutil
 
-import pytest
-
 from docs import generate_functional
+from tests.support.cases import each
 from weft.ops import functional
 from weft.ops.functional import registry
 
@@ -28,7 +27,7 @@ def test_every_op_is_exported() -> None:
     assert functional.__all__ == sorted(functional.__all__)
 
 
-@pytest.mark.parametrize("op", sorted(registry._ENTRIES))
+@each("op", sorted(registry._ENTRIES))
 def test_every_op_says_what_it_means(op: str) -> None:
     function = registry.entry_of(op).implementations["default"].run
     assert inspect.getdoc(function)

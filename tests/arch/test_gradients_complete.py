@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
 from docs import generate_gradients
 from tests.derivatives.cases import CASES
+from tests.support.cases import each
 from weft.ptir.autodiff.control_flow import CONTROL
 from weft.ptir.op import Op, all_ops
 
 OPS = all_ops()
-BY_CLASS = pytest.mark.parametrize("cls", OPS, ids=lambda cls: str(cls.__name__))
+BY_CLASS = each("cls", OPS)
 REFUSED = {"while", "custom_call", "callback"}
 """Ops whose rule is a refusal."""
 FIRST_ORDER = {"byteir.flash_attn_bwd", "byteir.flash_attn_kvcache"}

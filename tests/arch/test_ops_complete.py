@@ -5,16 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 
-import pytest
-
 from docs import generate_ops
+from tests.support.cases import each
 from weft.foundation.dtypes import ALL
 from weft.ptir.composite import Composite
 from weft.ptir.decompositions import DECOMPOSITIONS
 from weft.ptir.op import BY_TARGET, CORE, SPELLINGS, Op, all_ops
 
 OPS = all_ops()
-BY_CLASS = pytest.mark.parametrize("cls", OPS, ids=lambda cls: str(cls.__name__))
+BY_CLASS = each("cls", OPS)
 
 # Ops whose result has the dtype that an attribute names, and ops on values of any type.
 NO_DTYPE_TABLE = {
@@ -59,7 +58,7 @@ def test_the_contract_is_complete() -> None:
     assert sorted(CORE) == list(range(39))
 
 
-@pytest.mark.parametrize("name", EXTENSIONS)
+@each("name", EXTENSIONS)
 def test_the_extension_op_exists(name: str) -> None:
     cls = BY_TARGET[f"weft.{name}.v1"]
     assert cls.name == name
@@ -67,7 +66,7 @@ def test_the_extension_op_exists(name: str) -> None:
     assert cls.wire_name == "CustomCall"
 
 
-@pytest.mark.parametrize("target", [*(f"byteir.{n}" for n in COARSE), *OURS])
+@each("target", [*(f"byteir.{n}" for n in COARSE), *OURS])
 def test_the_coarse_op_exists(target: str) -> None:
     cls = BY_TARGET[target]
     assert issubclass(cls, Composite)

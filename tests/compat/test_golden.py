@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import each
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Program, dumps, load, loads, verify
 
@@ -38,7 +39,7 @@ def test_all_the_vectors_are_here() -> None:
         assert sorted(path.stem for path in GOLDEN.glob(f"*{suffix}")) == NAMES
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in UNREADABLE])
+@each("name", [n for n in NAMES if n not in UNREADABLE])
 def test_json_loads_to_the_same_program_and_is_written_back(name: str) -> None:
     text = (GOLDEN / f"{name}.json").read_text()
     program = loads(text)
@@ -46,18 +47,18 @@ def test_json_loads_to_the_same_program_and_is_written_back(name: str) -> None:
     assert json.loads(dumps(program, "json")) == json.loads(text)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_bincode_is_written_back_byte_for_byte(name: str) -> None:
     data = (GOLDEN / f"{name}.bin").read_bytes()
     assert dumps(loads(data), "bincode") == data
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_display_text_is_the_same(name: str) -> None:
     assert dumps(golden(name), "display") == (GOLDEN / f"{name}.ptir").read_text()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_text_reads_back_to_an_equal_program(name: str) -> None:
     program = golden(name)
     text = dumps(program, "text")
@@ -65,13 +66,13 @@ def test_text_reads_back_to_an_equal_program(name: str) -> None:
     assert dumps(loads(text), "text") == text
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_our_json_reads_back_to_an_equal_program(name: str) -> None:
     program = golden(name)
     assert loads(dumps(program, "json")) == program
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_exactly_the_known_ones_fail_to_verify(name: str) -> None:
     codes = {finding.code for finding in verify(golden(name), collect=True)}
     assert codes == ({INVALID[name]} if name in INVALID else set())
@@ -102,7 +103,7 @@ def without_hints(data: bytes, results: int) -> bytes:
     return data[:at] + data[at + 8 :]
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in NOT_PLAIN])
+@each("name", [n for n in NAMES if n not in NOT_PLAIN])
 def test_bincode_from_before_hints_loads(name: str) -> None:
     program = golden(name)
     old = without_hints((GOLDEN / f"{name}.bin").read_bytes(), len(program.main.result_ids))

@@ -13,6 +13,7 @@ import pytest
 
 from tests.hostile.generated import GENERATED, SLOW
 from tests.hostile.worker import CORPUS, MEMORY, Outcome, judged
+from tests.support.cases import each
 
 
 def expectations() -> dict[str, str]:
@@ -59,7 +60,7 @@ CLAIMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("claim", CLAIMS)
+@each("claim", CLAIMS)
 def test_everything_that_must_never_hurt_is_tried(claim: str) -> None:
     assert set(CLAIMS[claim]) <= EXPECTED.keys() | GENERATED.keys()
 

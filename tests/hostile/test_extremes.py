@@ -15,6 +15,7 @@ import weft
 from tests.hostile.bases import bases, instruction
 from tests.hostile.judge import verdict
 from tests.hostile.worker import judged
+from tests.support.cases import each
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Builder
@@ -40,8 +41,8 @@ def test_every_op_has_a_program() -> None:
     assert verdicts == lacking
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("count", [0, 20])
+@each("name", NAMES)
+@each("count", [0, 20])
 def test_every_op_counts_its_operands(name: str, count: int) -> None:
     base = bases()[name]
     inst = instruction(base)

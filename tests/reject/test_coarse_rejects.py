@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.one_op import Array
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import SpecViolation
@@ -137,7 +138,7 @@ def emitted(name: str, kinds: list[Kind], attrs: dict[str, Any]) -> SpecViolatio
     return caught.value
 
 
-@pytest.mark.parametrize(("name", "kinds", "attrs", "why"), ATTRIBUTES)
+@each(("name", "kinds", "attrs", "why"), ATTRIBUTES)
 def test_attributes(name: str, kinds: list[Kind], attrs: dict[str, Any], why: str) -> None:
     found = emitted(name, kinds, attrs)
     assert (found.code, found.why) == ("InvalidAttributeValue", why)
@@ -233,7 +234,7 @@ TYPES: list[tuple[str, list[Kind], dict[str, Any], str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "kinds", "attrs", "code", "why"), TYPES)
+@each(("name", "kinds", "attrs", "code", "why"), TYPES)
 def test_types(name: str, kinds: list[Kind], attrs: dict[str, Any], code: str, why: str) -> None:
     found = emitted(name, kinds, attrs)
     assert (found.code, found.why) == (code, why)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import infer
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI8, SI32, UI32, DType
 from weft.foundation.errors import SpecViolation
@@ -146,7 +147,7 @@ CASES: list[tuple[DotGeneral, list[ValueType], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "types", "code", "why"), CASES)
+@each(("op", "types", "code", "why"), CASES)
 def test_types_are_refused(op: DotGeneral, types: list[ValueType], code: str, why: str) -> None:
     with pytest.raises(SpecViolation) as caught:
         infer(op, *types)

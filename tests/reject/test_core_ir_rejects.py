@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from weft.core_ir import CoreOperation, Module, from_expression, gradient, loads, verify
 from weft.foundation.errors import BackendUnavailable, SpecViolation
 
@@ -22,7 +23,7 @@ X = "%0 = Input () {name=x} : tensor<f32[2, 3]>\n"
 SCALAR = "%0 = Input () {name=x} : tensor<f32[]>\n"
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@each("name", BLOCKS)
 def test_modules(name: str) -> None:
     text, messages = re.split(r"^--\n", BLOCKS[name], flags=re.MULTILINE)
     with pytest.raises(SpecViolation) as error:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, infer
 from weft.foundation.dtypes import ALL, SI64, DType
 from weft.foundation.errors import SpecViolation
@@ -79,8 +80,8 @@ def test_the_table_above_is_complete() -> None:
     assert found == set(DEFINED)
 
 
-@pytest.mark.parametrize("name", DEFINED)
-@pytest.mark.parametrize("dtype", ALL, ids=str)
+@each("name", DEFINED)
+@each("dtype", ALL)
 def test_dtypes(name: str, dtype: DType) -> None:
     op = bits.Bitcast(dtype) if name == "bitcast" else make(name)
     types = [tensor(dtype, [2, 2])] * len(op.operands)
@@ -93,12 +94,12 @@ def test_dtypes(name: str, dtype: DType) -> None:
     assert error.why == f"{name} is not defined for {operand} of dtype {dtype}"
 
 
-@pytest.mark.parametrize("name", DEFINED)
+@each("name", DEFINED)
 def test_wire_target(name: str) -> None:
     assert BY_TARGET[f"weft.{name}.v1"] is SPELLINGS[name][0]
 
 
-@pytest.mark.parametrize("name", DEFINED)
+@each("name", DEFINED)
 def test_operand_count(name: str) -> None:
     op = make(name)
     count = len(op.operands) + 1
@@ -235,9 +236,9 @@ def indefinite(kind: str) -> Array:
     return np.array(matrices[kind])
 
 
-@pytest.mark.parametrize("upper", [False, True])
-@pytest.mark.parametrize("dtype", sorted(LAPACK))
-@pytest.mark.parametrize("kind", ["negative", "zero", "nan"])
+@each("upper", [False, True])
+@each("dtype", sorted(LAPACK))
+@each("kind", ["negative", "zero", "nan"])
 def test_cholesky_names_the_matrix(kind: str, dtype: str, upper: bool) -> None:
     op = linear_algebra.Cholesky(upper)
     bad = indefinite(kind).astype(tensor(dtype).dtype.numpy)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import Array, apply, by_name, infer
 from weft.foundation.dtypes import ALL, INDICES, DType
 from weft.foundation.errors import SpecViolation
@@ -269,7 +270,7 @@ CASES: list[tuple[Op, list[Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "types", "code", "why"), CASES, ids=lambda v: str(v)[:60])
+@each(("op", "types", "code", "why"), CASES)
 def test_type_rules(op: Op, types: list[Any], code: str, why: str) -> None:
     with pytest.raises(SpecViolation) as caught:
         infer(op, *types)

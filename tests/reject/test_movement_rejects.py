@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import NoScope, infer
 from weft.foundation.dtypes import CF32, F32, I1, SI4, SI8, UI8, UI64, DType
 from weft.foundation.errors import SpecViolation
@@ -297,7 +298,7 @@ CASES: list[tuple[Op, list[Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "types", "code", "why"), CASES, ids=lambda v: str(v)[:60])
+@each(("op", "types", "code", "why"), CASES)
 def test_type_rules(op: Op, types: list[Any], code: str, why: str) -> None:
     with pytest.raises(SpecViolation) as caught:
         infer(op, *types)

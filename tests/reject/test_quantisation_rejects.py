@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import infer
 from weft.foundation.dtypes import F32, FP8_E4M3, SI8, SI32, UI8, UI32
 from weft.foundation.errors import SpecViolation
@@ -195,7 +196,7 @@ CASES: list[tuple[Op, list[ValueType], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "types", "code", "why"), CASES)
+@each(("op", "types", "code", "why"), CASES)
 def test_types_are_refused(op: Op, types: list[ValueType], code: str, why: str) -> None:
     with pytest.raises(SpecViolation) as caught:
         infer(op, *types)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import apply, infer
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI8, SI32, SI64, UI32
 from weft.foundation.errors import SpecViolation
@@ -266,7 +267,7 @@ CASES: list[tuple[Op, list[ValueType], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "types", "code", "why"), CASES)
+@each(("op", "types", "code", "why"), CASES)
 def test_types_are_refused(op: Op, types: list[ValueType], code: str, why: str) -> None:
     with pytest.raises(SpecViolation) as caught:
         infer(op, *types)

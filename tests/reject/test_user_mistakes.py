@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import weft
+from tests.support.cases import each
 from weft import functional as F
 from weft.foundation.errors import SpecViolation, UserError, WeftError
 
@@ -247,7 +248,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: f"{m.op} {m.says}"[:60])
+@each("mistake", MISTAKES)
 def test_a_mistake_is_told_in_one_sentence(mistake: Mistake) -> None:
     with pytest.raises(WeftError) as caught:
         mistake.call()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import apply, infer
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI8, SI32, DType
 from weft.foundation.errors import ResourceExceeded, SpecViolation
@@ -170,7 +171,7 @@ CASES: list[tuple[Op, Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("op", "x", "code", "why"), CASES, ids=lambda v: str(v)[:60])
+@each(("op", "x", "code", "why"), CASES)
 def test_type_rules(op: Op, x: Any, code: str, why: str) -> None:
     with pytest.raises(SpecViolation) as caught:
         infer(op, x)

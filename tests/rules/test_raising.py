@@ -13,6 +13,7 @@ import pytest
 
 import weft
 from tests.rules.raised import HEADS, Shape, agree, attention, built, check, coarse
+from tests.support.cases import each
 from weft.coarse.raising import PATTERNS, raise_program
 from weft.foundation.dtypes import as_dtype
 from weft.ptir import Builder, HintRegion, Value, library, verify
@@ -45,9 +46,9 @@ def softmax(
     return INVERSES[inverse](b, e, total, back)
 
 
-@pytest.mark.parametrize("inverse", INVERSES)
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize(("keep", "stop"), [*itertools.product([True, False], repeat=2)])
+@each("inverse", INVERSES)
+@each("axis", [0, 1])
+@each(("keep", "stop"), [*itertools.product([True, False], repeat=2)])
 def test_softmax(inverse: str, axis: int, keep: bool, stop: bool) -> None:
     program = built(lambda b, x: softmax(b, x, inverse, axis, keep=keep, stop=stop), (3, 5))
     raised = check(program, "byteir.softmax")

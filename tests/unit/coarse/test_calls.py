@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from weft.coarse.extremes import ByteirArgMax
 from weft.coarse.flash import ByteirFlashAttnKvcache
 from weft.coarse.norms import ByteirLayerNorm
@@ -109,8 +110,8 @@ CALLS: dict[str, tuple[list[ValueType], ValueType, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("target", CALLS)
-@pytest.mark.parametrize("form", FORMS)
+@each("target", CALLS)
+@each("form", FORMS)
 def test_a_call_becomes_its_op_and_goes_out_as_the_same_call(target: str, form: str) -> None:
     operands, output, attrs = CALLS[target]
     program = called(target, operands, output, **attrs)
@@ -126,7 +127,7 @@ def test_a_call_becomes_its_op_and_goes_out_as_the_same_call(target: str, form: 
     assert not declared & set(call["attrs"])
 
 
-@pytest.mark.parametrize("target", CALLS)
+@each("target", CALLS)
 def test_what_the_declared_type_says_is_checked(target: str) -> None:
     operands, _, attrs = CALLS[target]
     wrong = TupleType((tensor("cf32", [1]),) * 6)

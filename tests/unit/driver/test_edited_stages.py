@@ -16,6 +16,7 @@ import pytest
 
 import weft
 from examples.make_programs import attention, mlp, mlp_bf16, softmax_layernorm
+from tests.support.cases import each
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_programs import through_stages
 from weft.driver.compile import Executable
@@ -198,7 +199,7 @@ NESTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NESTS)
+@each("name", NESTS)
 def test_faults_in_loop_nests_are_refused(name: str) -> None:
     old, new, code, why = NESTS[name]
     assert old in by_hand()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.one_op import bits, random_array
 from weft.driver import backends
 from weft.driver.backends import register_backend
@@ -127,7 +128,7 @@ def test_every_decomposition_has_an_example() -> None:
     assert own == set(EXAMPLES)
 
 
-@pytest.mark.parametrize("name", sorted(EXAMPLES))
+@each("name", sorted(EXAMPLES))
 def test_decomposed_program_is_legal_and_computes_the_same(name: str) -> None:
     program = built(EXAMPLES[name])
     assert name in names(program)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from tests.support.one_op import apply, random_array
 from weft.foundation import functions
 from weft.foundation.dtypes import (
@@ -72,8 +73,8 @@ def same(found: object, expected: object) -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("fn", sorted(set(functions.UNARY) - COMPOSED - {"not"}))
+@each("dtype", FLOATS)
+@each("fn", sorted(set(functions.UNARY) - COMPOSED - {"not"}))
 def test_functions_of_floats(fn: str, dtype: DType) -> None:
     x = random_array(dtype, (200,), scale=3.0)
     with np.errstate(all="ignore"):
@@ -89,7 +90,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("fn", "dtype"), PAIRS, ids=str)
+@each(("fn", "dtype"), PAIRS)
 def test_functions_of_pairs(fn: str, dtype: DType) -> None:
     x, y = random_array(dtype, (200,), 1), random_array(dtype, (200,), 2)
     if dtype.is_integer:

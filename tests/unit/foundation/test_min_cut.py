@@ -6,8 +6,7 @@ import itertools
 import random
 import time
 
-import pytest
-
+from tests.support.cases import each
 from weft.foundation.min_cut import UNCUTTABLE, Network
 
 Edges = list[tuple[int, int, int]]
@@ -34,7 +33,7 @@ def cheapest(count: int, edges: Edges) -> int:
     return min(price(edges, {count - 1, *side}) for side in sides)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@each("seed", range(150))
 def test_no_cut_is_cheaper(seed: int) -> None:
     source = random.Random(seed)
     count = source.randint(2, 8)

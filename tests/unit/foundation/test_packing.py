@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
-import pytest
-
+from tests.support.cases import each
 from weft.foundation.packing import Block, Packing, pack, peak
 
 
@@ -33,8 +32,8 @@ def random_blocks(seed: int) -> list[Block]:
     return blocks
 
 
-@pytest.mark.parametrize("alignment", [1, 16])
-@pytest.mark.parametrize("seed", range(40))
+@each("alignment", [1, 16])
+@each("seed", range(40))
 def test_blocks_that_meet_do_not_overlap(seed: int, alignment: int) -> None:
     blocks = random_blocks(seed)
     packing = pack(blocks, alignment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.movements import random_chain
 from weft.foundation.dtypes import F32
 from weft.foundation.scalar import Fn
@@ -152,7 +153,7 @@ def test_a_refused_link_leaves_no_trace() -> None:
     assert table.atoms(far) == (6, 6)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_an_aligned_reshape_regroups_atoms(seed: int) -> None:
     graph = random_chain(seed, 8)
     book = build_book(graph)

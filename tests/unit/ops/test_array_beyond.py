@@ -11,6 +11,7 @@ import pytest
 import scipy.special
 
 import weft
+from tests.support.cases import each
 from tests.unit.ops.arrays import agrees, data
 from weft.foundation.errors import OutOfRange, UserError
 
@@ -98,7 +99,7 @@ def own(module: Any, x: Any) -> Any:
     return weft.asarray(x) if module is weft else x
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_functions_agree_with_numpy(name: str) -> None:
     exact = np.asarray(CASES[name](np))
     found = CASES[name](weft)
@@ -106,7 +107,7 @@ def test_functions_agree_with_numpy(name: str) -> None:
     np.testing.assert_allclose(np.asarray(found), exact, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_methods_agree_with_numpy(name: str) -> None:
     found, exact = METHODS[name](weft.asarray(X)), np.asarray(METHODS[name](X))
     assert found.shape == exact.shape

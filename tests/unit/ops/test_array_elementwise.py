@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.unit.ops.arrays import (
     ALL,
     COMPLEX,
@@ -347,8 +348,8 @@ REMEMBERED: list[tuple[Callable[..., Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("symbol", "name"), REMEMBERED)
-@pytest.mark.parametrize("dtype", ["int8", "uint16", "float32"])
+@each(("symbol", "name"), REMEMBERED)
+@each("dtype", ["int8", "uint16", "float32"])
 def test_an_operator_captures_what_its_function_does(
     symbol: Callable[..., Any], name: str, dtype: str
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import weft
+from tests.support.cases import each
 from tests.unit.ops.arrays import Array, agrees, data
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.graph.cache import PROGRAMS
@@ -169,7 +170,7 @@ WRITTEN: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("key", WRITTEN, ids=[str(k).replace("\n", "")[:40] for k in WRITTEN])
+@each("key", WRITTEN)
 def test_written_expressions(key: Any) -> None:
     agrees(weft.asarray(X)[key], X[key])
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from weft.foundation.dtypes import ALL, DType
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.jit import jit
@@ -45,7 +46,7 @@ def named(name: str) -> DType:
     return found
 
 
-@pytest.mark.parametrize(("left", "right"), standard_table())
+@each(("left", "right"), standard_table())
 def test_the_standards_table(left: str, right: str) -> None:
     expected = named(standard_table()[left, right])
     assert promoted(named(left), named(right)) is expected

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.unit.ops.arrays import ALL, FLOATS, INTEGERS, agrees, data
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ops.jit import jit
@@ -18,8 +19,8 @@ NAN = float("nan")
 # -- searching -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["bool", *REALS])
-@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@each("dtype", ["bool", *REALS])
+@each("name", ["argmax", "argmin"])
 def test_positions_of_extremes(name: str, dtype: str) -> None:
     x = data(dtype, (3, 4, 2))
     for axis in (None, 0, 1, -1):
@@ -58,8 +59,8 @@ def test_nonzero_needs_a_rank_and_data() -> None:
     assert "test_array_searching.py" in str(error.value)
 
 
-@pytest.mark.parametrize("dtype", REALS)
-@pytest.mark.parametrize("side", ["left", "right"])
+@each("dtype", REALS)
+@each("side", ["left", "right"])
 def test_searchsorted(dtype: str, side: Any) -> None:
     x, values = data(dtype, (8,)), data(dtype, (3, 2), 1)
     order = np.argsort(x)
@@ -93,8 +94,8 @@ def test_where_with_numbers() -> None:
 # -- sorting -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["bool", *REALS])
-@pytest.mark.parametrize("descending", [False, True])
+@each("dtype", ["bool", *REALS])
+@each("descending", [False, True])
 def test_sorting(dtype: str, descending: bool) -> None:
     x = data(dtype, (4, 5))
     for axis in (0, 1, -1):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.unit.ops.arrays import ALL, COMPLEX, FLOATS, INTEGERS, NUMBERS, agrees, data, dtype_of
 from weft.foundation.errors import SpecViolation
 
@@ -58,8 +59,8 @@ def test_narrow_floats_accumulate_in_f32() -> None:
     assert weft.mean(x).dtype is weft.bfloat16
 
 
-@pytest.mark.parametrize("dtype", ["bool", *INTEGERS, *FLOATS])
-@pytest.mark.parametrize("name", ["max", "min"])
+@each("dtype", ["bool", *INTEGERS, *FLOATS])
+@each("name", ["max", "min"])
 def test_extremes(name: str, dtype: str) -> None:
     x = data(dtype, (2, 3, 4))
     for axis in AXES:
@@ -117,8 +118,8 @@ def test_deviations_do_not_cancel() -> None:
     agrees(weft.var(weft.asarray(x)), np.var(x))
 
 
-@pytest.mark.parametrize("dtype", NUMBERS)
-@pytest.mark.parametrize("initial", [False, True])
+@each("dtype", NUMBERS)
+@each("initial", [False, True])
 def test_running_sums_and_products(dtype: str, initial: bool) -> None:
     x = data(dtype, (3, 4))
     for axis in (0, 1, -1):

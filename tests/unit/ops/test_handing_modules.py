@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.unit.ops.handed import (
     DONATED,
     KINDS,
@@ -45,7 +46,7 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS.keys())
+@each("look", LOOKS.values())
 def test_a_module_has_all_when_somebody_looks(look: Callable[[Any], Any]) -> None:
     module = stepped(adding(), Model(1), 5)
     assert look(module)

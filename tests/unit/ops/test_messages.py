@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from weft import functional as F
 from weft import nn
 from weft.foundation.dtypes import ALL
@@ -26,7 +27,7 @@ wide: Any = weft
 """`weft` for names that it does not have."""
 
 
-@pytest.mark.parametrize(
+@each(
     ("ask", "message"),
     [
         (lambda: wide.zeroes, "module 'weft' has no attribute 'zeroes'; did you mean zeros?"),

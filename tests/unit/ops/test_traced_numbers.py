@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.support.one_op import assert_ulp
 from weft import SpecViolation, functional
 from weft.ptir.verify import verify
@@ -57,8 +58,8 @@ def assigned(x: Any, n: Any, m: Any) -> Any:
 FUNCTIONS["assigned"] = assigned
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@each("dtype", DTYPES)
+@each("name", FUNCTIONS)
 def test_with_jit_and_without(name: str, dtype: Any) -> None:
     function = FUNCTIONS[name]
     x = weft.asarray([-1.5, 0.2, 0.1, 3.0], dtype=dtype)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import kernels
+from tests.support.cases import each
 from tests.support.lowered import lowered
 from weft.codegen.cpu import compile as cpu
 from weft.codegen.cpu.accept import PACKED
@@ -169,8 +170,8 @@ def test_every_field_is_tried(kind: str) -> None:
     assert set(changes) == {found.name for found in fields(cls)} - {"header"}
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(("kind", "name"), FIELDS)
+@each("target", TARGETS)
+@each(("kind", "name"), FIELDS)
 def test_each_field_has_an_effect_or_is_refused(kind: str, name: str, target: str) -> None:
     _, plan, _ = planned(kind, target)
     tried = 0
@@ -238,7 +239,7 @@ EFFECTS = [
 ]
 
 
-@pytest.mark.parametrize(("target", "kind", "name"), EFFECTS)
+@each(("target", "kind", "name"), EFFECTS)
 def test_fields_that_change_the_code(target: str, kind: str, name: str) -> None:
     """Not everything is refused: each of these fields has a value that gives other code."""
     module, plan, code = planned(kind, target)
@@ -286,8 +287,8 @@ ONLY_SM80 = ("bind", "vectorize", "predicate_tail")
 """Statements that plans of the other template do not have."""
 
 
-@pytest.mark.parametrize("target", ["sm80", "sm90"])
-@pytest.mark.parametrize("name", STATEMENTS)
+@each("target", ["sm80", "sm90"])
+@each("name", STATEMENTS)
 def test_each_statement_has_an_effect_or_is_refused(name: str, target: str) -> None:
     _, plan, _ = planned("mma", target)
     assert isinstance(plan, MmaPlan)

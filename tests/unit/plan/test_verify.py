@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from weft.foundation.errors import SpecViolation
 from weft.plan.ir import (
     AttentionPlan,
@@ -164,7 +165,7 @@ WRONG: dict[str, tuple[Plan, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@each("name", WRONG)
 def test_wrong_plans_are_refused(name: str) -> None:
     plan, code, why = WRONG[name]
     target = target_named("sm90" if plan is not MMA and plan.header.target == "sm90" else "sm80")

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.support.cases import each
 from tests.support.gpu_programs import through_stages
 from tests.support.staged_programs import twice
 from weft import functional
@@ -186,7 +187,7 @@ def outcome(kind: str, word: str, target: str) -> tuple[str, list[Finding]]:
     return emitted(kind, target, plans.of(kernel_of(kind, target).name))
 
 
-@pytest.mark.parametrize(("kind", "word", "target"), CASES)
+@each(("kind", "word", "target"), CASES)
 def test_each_word_acts_or_is_refused(kind: str, word: str, target: str) -> None:
     code, reasons = outcome(kind, word, target)
     acts = word in ACTS[kind]["cpu" if target == "cpu" else "gpu"].split()

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tests.support.cases import each
 from weft.foundation.index_expr import Expr, Guard, add, axis, constant, evaluate, param, scale
 from weft.poly import sets
 from weft.poly.sets import Difference, Domain, IslBudget, Piece
@@ -43,7 +44,7 @@ def random_domain(rng: random.Random) -> Domain:
     return Domain(axes, (("p", 0, rng.randint(0, 2)),), guards)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_questions_agree_with_counting(seed: int) -> None:
     rng = random.Random(seed)
     domain, other = random_domain(rng), random_domain(rng)

@@ -11,6 +11,7 @@ import pytest
 import scipy.special
 
 import weft
+from tests.support.cases import each
 from tests.support.one_op import random_array
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import SpecViolation, UserError
@@ -47,8 +48,8 @@ def softmax(x: Array, axis: int) -> Array:
     return np.asarray(e / e.sum(axis=axis, keepdims=True))
 
 
-@pytest.mark.parametrize("dtype", ["fp8_e5m2", *FLOATS])
-@pytest.mark.parametrize(("shape", "axis"), [((3, 5), -1), ((2, 3, 4), 1), ((4,), 0), ((0, 3), 1)])
+@each("dtype", ["fp8_e5m2", *FLOATS])
+@each(("shape", "axis"), [((3, 5), -1), ((2, 3, 4), 1), ((4,), 0), ((0, 3), 1)])
 def test_softmax(dtype: str, shape: tuple[int, ...], axis: int) -> None:
     x = data(dtype, *shape)
     out = run(lambda b, v: b.softmax(v, axis), dtype, x)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import weft
+from tests.support.cases import each
 from weft.foundation.dtypes import ALL, DType
 from weft.foundation.errors import SpecViolation
 from weft.ptir import Builder, Program, TensorLiteral, TensorType, dumps, loads, tensor, verify
@@ -116,7 +117,7 @@ REJECTED: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("text", REJECTED)
+@each("text", REJECTED)
 def test_a_wrong_text_is_rejected_with_its_place(text: str) -> None:
     with pytest.raises(SpecViolation) as caught:
         parse_program(text)
@@ -203,8 +204,8 @@ def test_literals_print_in_decimals_where_they_are_short_and_exact(
     assert program.main.body[0].operands[1] == literal
 
 
-@pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize("count", [0, 1, 8, 300])
+@each("dtype", ALL)
+@each("count", [0, 1, 8, 300])
 def test_literals_of_every_dtype_read_back_bit_for_bit(dtype: DType, count: int) -> None:
     unit = bytes(range(256)) * 16
     data = unit[: count * dtype.storage_bytes] * (count * dtype.storage_bytes // len(unit) + 1)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support import kernels
+from tests.support.cases import each
 from weft.foundation.dtypes import F32, I1, SI32
 from weft.foundation.errors import SpecViolation
 from weft.foundation.index_expr import Expr, Guard, axis, constant, param
@@ -262,7 +263,7 @@ BROKEN: dict[str, tuple[Module, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@each("name", BROKEN)
 def test_broken_modules_are_refused(name: str) -> None:
     module, code, why = BROKEN[name]
     found = list(findings(module))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.cases import each
 from weft.foundation.dtypes import ALL, BF16, F16, F32, F64, FP8_E4M3, FP8_E5M2, DType, as_dtype
 from weft.testing import compare_results
 from weft.testing.tolerance import ulp
@@ -109,8 +110,8 @@ SPECIAL = [
 ]
 
 
-@pytest.mark.parametrize(("out", "ref", "passed"), SPECIAL)
-@pytest.mark.parametrize("dtype", [F32, F64, F16, BF16, FP8_E5M2], ids=str)
+@each(("out", "ref", "passed"), SPECIAL)
+@each("dtype", [F32, F64, F16, BF16, FP8_E5M2])
 def test_nan_and_infinities_stand_where_the_reference_has_them(
     out: float, ref: float, passed: bool, dtype: DType
 ) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
+from tests.support.cases import each
 from weft.foundation.dtypes import BF16, DType, as_dtype
 from weft.foundation.scalar import Fn
 from weft.ptir import Builder, Program
@@ -85,7 +86,7 @@ ORDERS = [
 ]
 
 
-@pytest.mark.parametrize("spelling", ORDERS, ids=str)
+@each("spelling", ORDERS)
 def test_gelu_in_every_order(spelling: Spelling) -> None:
     assert functions(gelu_of(spelling)) == {Fn.GELU}
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from tests.unit.driver.buffers.case import Case, program_of, unit
 from tests.unit.driver.buffers.regions import REGIONS
 from tests.unit.driver.buffers.simulated_memory import Overwritten, simulate
@@ -40,7 +41,7 @@ def owner(plan: BufferPlan, value: int) -> int:
     return plan.values[value][0].buffer
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@each("case", CASES)
 def test_hand_written(case: Case) -> None:
     program = program_of(case.build)
     plan = plan_buffers(program)
@@ -231,7 +232,7 @@ def test_random_programs_cover_what_they_should() -> None:
     assert sum(plan.peak_bytes < plan.total_bytes for plan in plans) > 100
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_live_ranges_are_those_of_numpy(seed: int) -> None:
     """Run the program on NumPy arrays: who owns the memory, and who reads it last?"""
     generator = Generator(1000 + seed)

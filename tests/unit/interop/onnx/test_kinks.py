@@ -12,6 +12,7 @@ import pytest
 
 import weft
 from tests.support import onnx_models as m
+from tests.support.cases import each
 
 SELU = 1.67326319217681884765625 * 1.05070102214813232421875
 
@@ -65,7 +66,7 @@ KINKS = [
 ]
 
 
-@pytest.mark.parametrize("kink", KINKS, ids=lambda kink: f"{kink.op}-{kink.at}-{kink.attributes}")
+@each("kink", KINKS)
 def test_the_derivative_at_a_kink(kink: Kink) -> None:
     x = np.array(kink.at, np.float32)
     names = " ".join("-" if each is None else name for name, each in kink.constants.items())

@@ -12,6 +12,7 @@ from tests.support.draws import generator
 
 pytest.importorskip("jaxlib", reason="the extra weft[stablehlo] is not installed")
 
+from tests.support.cases import each
 from tests.support.stablehlo_oracle import Array, function, interpret
 from weft.foundation.errors import Unimplemented
 from weft.interop import stablehlo
@@ -68,8 +69,8 @@ def test_complex_bits_are_refused() -> None:
         stablehlo.loads(function(f"%x: {kinds[0]}", body, f"%0 : {kinds[1]}"))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
-@pytest.mark.parametrize("form", ["e5m10", "e8m7", "e4m3", "e8m23", "e3m1", "e5m2", "e2m9", "e8m0"])
+@each("dtype", ["f32", "f64", "f16", "bf16"])
+@each("form", ["e5m10", "e8m7", "e4m3", "e8m23", "e3m1", "e5m2", "e2m9", "e8m0"])
 def test_precision_is_cut(form: str, dtype: str) -> None:
     with np.errstate(all="ignore"):
         x = np.concatenate([np.array(SPECIAL).astype(DTYPES[dtype].numpy), any_bits((200,), dtype)])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.cases import each
 from weft.region.forms.thin import FEW, LONG_SIDE, RESIDENT, is_thin, thin_tile, tiles_per_unit
 from weft.target.sm90 import SM90
 
 THREADS = 128
 
 
-@pytest.mark.parametrize("word", [4, 8])
-@pytest.mark.parametrize("few", range(1, FEW[-1] + 1))
+@each("word", [4, 8])
+@each("few", range(1, FEW[-1] + 1))
 def test_a_tile_holds_the_short_side_and_gives_every_thread_a_share(few: int, word: int) -> None:
     for m, n in ((few, 4096), (4096, few)):
         rows, columns, depth = thin_tile(m, n, word)

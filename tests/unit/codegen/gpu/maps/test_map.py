@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support import kernels
+from tests.support.cases import each
 from tests.support.gpu_faults import planted, with_bound
 from tests.support.gpu_programs import through_stages
 from tests.support.gpu_rows import dialect_kernel, error_of
@@ -42,8 +43,8 @@ MODULES: dict[str, Callable[[], Module]] = {
 }
 
 
-@pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("name", MODULES)
+@each("plan", PLANS)
+@each("name", MODULES)
 def test_maps_agree_with_playback(name: str, plan: str) -> None:
     module = MODULES[name]()
     made = dialect_kernel(module, PLANS[plan])

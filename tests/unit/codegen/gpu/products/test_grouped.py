@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.cases import one_in
+from tests.support.cases import each, one_in
 from tests.support.draws import generator
 from tests.support.gpu_faults import Change, is_caught, planted, without
 from tests.support.gpu_whole import carried_out, kernel_of
@@ -46,9 +46,9 @@ def table_of(op: GroupTiles, offsets: Array) -> Array:
     return carried_out(kernel_of(op, [offsets], result), [offsets], result)
 
 
-@pytest.mark.parametrize("name", OFFSETS)
-@pytest.mark.parametrize("tile", [64, 128])
-@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@each("name", OFFSETS)
+@each("tile", [64, 128])
+@each("kind", [np.int32, np.int64])
 def test_the_table_says_which_rows_each_tile_has(name: str, tile: int, kind: type) -> None:
     offsets: Array = np.array(OFFSETS[name], kind)
     op = GroupTiles(ROWS, len(offsets), tile)

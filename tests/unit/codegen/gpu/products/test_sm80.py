@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.gemm_kernels import Contraction, references, region_kernel
+from tests.support.cases import each
 from tests.support.gpu_contractions import (
     SM80_CASES,
     TWO_BY_TWO,
@@ -271,7 +272,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("field", REFUSED)
+@each("field", REFUSED)
 def test_plans_that_are_refused(field: str) -> None:
     fields, message = REFUSED[field]
     shape = Contraction(40, 40, 72, epilogue=("bias",))

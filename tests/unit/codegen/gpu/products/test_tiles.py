@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
-
+from tests.support.cases import each
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp.scalars import Value, evaluate
 from weft.codegen.gpu.ir.scalar import Name
@@ -35,8 +34,8 @@ def visit(order: TileOrder) -> list[tuple[int, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("order", ["rows", "grouped:1", "grouped:4", "grouped:32", "hilbert"])
-@pytest.mark.parametrize(("rows", "columns"), SHAPES)
+@each("order", ["rows", "grouped:1", "grouped:4", "grouped:32", "hilbert"])
+@each(("rows", "columns"), SHAPES)
 def test_every_tile_once(order: str, rows: int, columns: int) -> None:
     for batches in (1, 3):
         seen = visit(TileOrder(rows, columns, batches, order))

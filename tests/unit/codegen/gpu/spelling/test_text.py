@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.gpu_contractions import SM90_CASES, sm90_kernel
 from tests.support.gpu_programs import CASES, compiled, program, through_stages
 from weft.codegen.gpu import ir
@@ -219,7 +220,7 @@ WRONG: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@each("name", WRONG)
 def test_wrong_texts_are_refused_with_their_place(name: str) -> None:
     text, message = WRONG[name]
     with pytest.raises(SpecViolation) as caught:

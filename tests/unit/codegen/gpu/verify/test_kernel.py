@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.cases import each
 from tests.support.gpu_contractions import SM90_CASES, sm90_kernel
 from tests.support.gpu_programs import CASES, compiled
 from weft.codegen.gpu import ir
@@ -195,12 +196,12 @@ WRONG: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("text", RIGHT)
+@each("text", RIGHT)
 def test_right_statements(text: str) -> None:
     assert statement(text) == []
 
 
-@pytest.mark.parametrize("text", WRONG)
+@each("text", WRONG)
 def test_wrong_statements(text: str) -> None:
     assert WRONG[text] in statement(text)
 
@@ -254,7 +255,7 @@ FRAMES: dict[tuple[str, str], str] = {
 }
 
 
-@pytest.mark.parametrize(("old", "new"), FRAMES)
+@each(("old", "new"), FRAMES)
 def test_wrong_frames(old: str, new: str) -> None:
     assert old in FRAME
     found = [str(f) for f in findings(kernel_of(FRAME.replace(old, new)), SM90)]
@@ -287,7 +288,7 @@ def test_what_the_templates_make_is_right(name: str, dtype: str, target: str) ->
         verify(kernel, target_named(target))
 
 
-@pytest.mark.parametrize("case", SM90_CASES)
+@each("case", SM90_CASES)
 def test_contractions_are_right(case: str) -> None:
     verify(sm90_kernel(*SM90_CASES[case]), SM90)
 

@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from tests.rules.programs import Case, agree, mnemonics
+from tests.support.cases import one_in
 from tests.support.python_calls import python_calls
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import InternalError
@@ -300,7 +301,7 @@ def _chain(step: str, length: int) -> Program:
     return b.build(y)
 
 
-@pytest.mark.parametrize("step", ["neg", "reshape", "transpose", "add", "cast"])
+@pytest.mark.parametrize("step", one_in(3, ["neg", "reshape", "transpose", "add", "cast"]))
 def test_ten_thousand_ops_in_a_chain(step: str) -> None:
     program = _chain(step, 10_000)
     start = time.process_time()

@@ -8,25 +8,21 @@ in a `c` block is compiled by the tests of bundles.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import weft
 from examples import gpt
+from tests.support.command_line import Weft, command_runner
 from tests.support.doc_pages import blocks, run_python
 from weft.ptir import dumps, loads, verify
 
 pytestmark = pytest.mark.usefixtures("default_backend", "small_machine")
 
 ROOT = Path(__file__).parents[2]
-SOURCE = str(Path(weft.__file__).parents[1])
 ELSEWHERE = {
     "docs/backends.md": "its example is tests/example_backend, which has tests of its own",
     "docs/torch.md": "it needs torch; tests/torch/test_page.py runs it",
@@ -46,26 +42,13 @@ def lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip("\n").splitlines()]
 
 
-def run_command(command: str) -> str:
-    program, *args = shlex.split(command)
-    assert program == "weft", f"only the weft command is run, not {program}"
-    done = subprocess.run(
-        [sys.executable, "-m", "weft", *args],
-        env={**os.environ, "PYTHONPATH": SOURCE, "PYTHONIOENCODING": "utf-8"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        timeout=300,
-        check=False,
-    )
-    return done.stdout
-
-
-def check_console(code: str) -> None:
+def check_console(code: str, run: Weft) -> None:
     for part in re.split(r"^\$ ", code, flags=re.MULTILINE)[1:]:
         command, _, shown = part.partition("\n")
-        expected, real = lines(shown), lines(run_command(command))
+        program, *args = shlex.split(command)
+        assert program == "weft", f"only the weft command is run, not {program}"
+        done = run(*args)
+        expected, real = lines(shown), lines(done.out + done.err)
         assert len(real) == len(expected), f"{command} prints\n" + "\n".join(real)
         for want, got in zip(expected, real, strict=True):
             if want.endswith("..."):
@@ -76,7 +59,10 @@ def check_console(code: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_on_the_page_does_what_it_says(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -93,7 +79,7 @@ def test_the_code_on_the_page_does_what_it_says(
                 assert lines(printed) == lines(block.code), f"{where} shows another output"
                 printed = ""
             case "console":
-                check_console(block.code)
+                check_console(block.code, command_runner(capfd))
             case "ptir":
                 program = loads(block.code)
                 verify(program)

@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from tests.support.odd_calls import ODD, Target, calls, targets, verdict
+from weft.ops.functional import registry
 from weft.ops.session import Session
 from weft.ptir import Builder
 from weft.ptir.op import SPELLINGS
@@ -26,8 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(autouse=True)
 def _somewhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that write files write them here."""
+    """Calls that write files write them here, and functions that they register are forgotten."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
 
 
 def failures(found: list[Target], most: int | None) -> list[str]:

@@ -20,19 +20,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.panels import Cut, close, cuts, repeat
+from weft.codegen.cpu.panels import MANY_LANES, Cut, close, cuts, repeat
+from weft.codegen.cpu.prefetch import LINE
 from weft.codegen.cpu.reductions import Reductions
 from weft.codegen.cpu.scopes import LANES, PARALLEL, SERIAL, UNROLLED, Scope
-from weft.codegen.cpu.tiling import segments
+from weft.codegen.cpu.tiling import Segment, segments
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant, simplify
-from weft.region.ir import Reduce
+from weft.region.ir import Read, Reduce
 
 _STRIP: Final = 32
 """Rows that are added up before they join the totals."""
 _AT_A_TIME: Final = 8
 """Rows that are added up in registers first, where a column has several totals: with four, the
 totals of eight rows come from the second cache twice as often, and all takes a twentieth longer."""
+
+
+_SHORT_RUN: Final = 4096
+"""Bytes of a row that a piece has, of which the machine foresees few."""
 
 
 class ColumnSums(Reductions):
@@ -105,12 +110,32 @@ class ColumnSums(Reductions):
             place = place + cut.start
             inner.axes[self.columns] = start + place
             tile, total = (over, each, inner), axis(over.var) * width + place
+            self._foretell(loop, some.extent, flat + some.extent - axis(deep.var), start, cut)
             self._begin(loop, tile, total)
             self._add(inner)
             close(inner, loop)
             loop.body.append(_in_tile(tile, *self._held(total)))
             loop.close()
         row.close()
+
+    def _foretell(self, loop: Scope, rows: int, first: Expr, start: Expr, cut: Segment) -> None:
+        """The columns of the next rows told to the memory, where a piece has short runs of rows:
+        each begins where the machine foresees nothing. Wide vectors ask for so much at a time that
+        this takes longer (8 rows times 4096 x 4096 with 16 threads: 0.46 ms, and 0.42 without)."""
+        if cut.lanes >= MANY_LANES or self.width * self.sums[0].dtype.storage_bytes > _SHORT_RUN:
+            return
+        ahead = Scope(loop, self._name("ka"), rows, UNROLLED)
+        ahead.axes.update(self._unflatten(self.summed, first + axis(ahead.var)))
+        ahead.axes[self.columns] = start + axis(loop.var) * cut.extent + cut.start
+        for let in self.kernel.body:
+            along = {self.columns, *self.summed} <= set(let.axes)
+            if along and isinstance(let.expr, Read) and not let.expr.guards:
+                load, size = self._load(let, let.expr, ahead), let.dtype.storage_bytes
+                ahead.body += [
+                    ir.Prefetch(load.buffer, load.address + at)
+                    for at in range(0, cut.extent, LINE // size)
+                ]
+        ahead.close()
 
     def _begin(self, loop: Scope, tile: Sequence[Scope], place: Expr) -> None:
         """Registers that hold what the strip holds."""

@@ -88,6 +88,8 @@ _PART_BYTES: Final = 1 << 18
 """Bytes of a part of a row that a CPU reduces, at least: a thread reads them in about 20
 microseconds, which is what it takes to wake it and to begin the second kernel."""
 _LEAST_PARTS: Final = 4
+_LEAST_CUT: Final = 2
+"""Parts of the sums of a piece, of which there are several where columns are many."""
 _MOST_PARTS: Final = 32
 _LEAST_ROWS: Final = 32
 """Parts that are worth a second kernel, that it joins in no time, and rows of a part, at least."""
@@ -198,15 +200,16 @@ def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:
     """Parts that are long streams, where a matrix is large and its columns are few pieces."""
     strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
     columns = summed_columns(kernel, strides)
-    if columns is None or pieces_of_columns(kernel, columns) >= _LEAST_PARTS:
+    if columns is None:
         return None
     size, gone = matrix_bytes(kernel, columns), removed_axes(kernel)
     rows = math.prod(axis.size for axis in gone)
     wanted = min(size / _STREAM_PART_BYTES, _MOST_PARTS, rows / _LEAST_ROWS)
-    if size < _STREAM_BYTES or wanted < _LEAST_PARTS:
+    each = wanted / pieces_of_columns(kernel, columns)
+    if size < _STREAM_BYTES or wanted < _LEAST_PARTS or each < _LEAST_CUT:
         return None
     # Threads are often a power of two, and then all have as many parts.
-    return _even_cut(gone, 1 << int(math.log2(wanted)))
+    return _even_cut(gone, 1 << int(math.log2(each)))
 
 
 def _long_row_cut(kernel: Kernel) -> Cut | None:

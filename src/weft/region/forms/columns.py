@@ -22,6 +22,11 @@ FEW_ROWS: Final = 8
 TOTAL_BYTES: Final = 128 * 1024
 """Totals, at most, of one piece: with what a strip of rows adds to them, they stay well inside a
 second-level cache."""
+NEAR_BYTES: Final = 16 * 1024
+"""The same where a column has many totals, which are read and written as often as memory is read:
+with their strip's they stay in the first cache."""
+_WHOLE: Final = 64
+"""Columns of which such pieces are made, but for the last: whole vectors, and whole lines."""
 _PIECES: Final = 64
 """Pieces that sums of few rows are cut into, where there are columns enough: what they add up is
 near, and need not be read in long runs."""
@@ -107,8 +112,10 @@ def columns_of_piece(kernel: Kernel, columns: str) -> int:
     fewer where there are few rows, as parts of a sum are."""
     sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
     each = rows_together(kernel) * sum(let.dtype.storage_bytes for let in sums)
-    most = max(1, TOTAL_BYTES // each)
     size = max(1, kernel.sizes[columns])
+    if rows_together(kernel) > FEW_ROWS // 2:
+        return min(size, max(_WHOLE, NEAR_BYTES // each // _WHOLE * _WHOLE))
+    most = max(1, TOTAL_BYTES // each)
     if (
         kernel.roles is None
         and math.prod(kernel.sizes[a] for a in reduced_once(kernel)) <= _FEW_ROWS

@@ -190,6 +190,22 @@ def test_parts_and_what_adds_them_up_are_pieces_for_many_threads(
     assert [kernel.work_items for kernel in made] == pieces
 
 
+@pytest.mark.usefixtures("small_machine")
+@pytest.mark.parametrize("rows", [2, 8])
+def test_many_totals_stay_in_the_first_cache(rows: int) -> None:
+    """512 columns of eight totals, whose rows are told to the memory; of two, all 1030 columns."""
+    b = Builder("near")
+    x, w = b.param("f32", [rows, 2056]), b.param("f32", [2056, 1030])
+    executable = weft.compile(b.build(b.matmul(x, w)), "cpu")
+    nest = executable.stages["cpu"]
+    assert f"scratch f32[{rows * (512 if rows == 8 else 1030)}]" in nest
+    assert ("prefetch b1" in nest[: nest.index("routine", 10)]) is (rows == 8)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype("f4") for s in ((rows, 2056), (2056, 1030))]
+    exact = arrays[0].astype("f8") @ arrays[1].astype("f8")
+    np.testing.assert_allclose(executable.run(arrays)[0], exact, atol=3e-4)
+
+
 def test_totals_are_read_and_written_for_eight_rows_of_the_matrix_at_a_time() -> None:
     b = Builder("at a time")
     program = b.build(b.matmul(b.param("f32", [5, 768]), b.param("f32", [768, 700])))

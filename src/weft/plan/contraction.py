@@ -73,6 +73,7 @@ def cpu_plan(
         or _matrix_tiles(kernel, tensors, target, lanes)
         or _image_tiles(kernel, tensors, target, lanes)
         or _blocks_of_panels(kernel, tensors, target, lanes)
+        or _nothing_packed(kernel, tensors, target, lanes)
         or _packed_blocks(kernel, tensors, target, lanes)
         or _register_tiles(kernel, tensors, target, lanes)
     )
@@ -200,6 +201,30 @@ def _matrix_tiles(
     return _Tiles(block, edges, Vectorize("n.i.i", lanes), packed)
 
 
+def _nothing_packed(
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
+) -> _Tiles | None:
+    """Rows so few that packing a column takes longer than it saves: tiles as tall as registers
+    hold, which read the fewest columns for a product, of rows and columns where they lie; None
+    where rows are more, sums are short, or rows of columns are pages apart."""
+    assert kernel.roles is not None
+    roles, (m, n, depth) = kernel.roles, _inner_sizes(kernel)
+    columns = _TALL_VECTORS * lanes
+    if not _TALLEST // 2 < m <= _ROWS_IN_PLACE or n < columns or depth < _DEEP:
+        return None
+    if not _lies_in_place(kernel, tensors, lanes, _ROWS_TOGETHER, columns):
+        return None
+    item = kernel.let(roles.rhs).dtype.storage_bytes
+    if _operand_stride(kernel, tensors, roles.rhs, roles.k[0]) * item >= _PAGE:
+        return None
+    beside = math.prod(kernel.sizes[a] for a in roles.batch) * -(-n // columns)
+    parts = max(-(-m // _ROWS_TOGETHER), -(-target.limits.units // beside))
+    shared = -(-m // min(parts, -(-m // _TALLEST)))
+    rows = even_blocks(shared, _TALLEST, 1)
+    block = -(-shared // rows) * rows
+    return _Tiles((block, columns, depth), (rows, columns), Vectorize("n.i.i", lanes))
+
+
 def _packed_blocks(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
 ) -> _Tiles | None:
@@ -219,19 +244,29 @@ def _rows_stay(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, la
     finished in registers: wide vectors use a number of A so often that packing it costs more than
     it saves, as long as the rows and columns of a piece stay in the second cache."""
     assert kernel.roles is not None
-    roles = kernel.roles
+    m, n, _ = _inner_sizes(kernel)
+    columns = lanes * register_tile(m, n, lanes, target.limits.vector_registers or 16)[1]
+    batch = math.prod(kernel.sizes[a] for a in kernel.roles.batch)
+    pieces = batch * -(-m // ROWS_PER_PIECE) * -(-n // columns)
+    enough = pieces >= target.limits.units
+    return enough and _lies_in_place(kernel, tensors, lanes, ROWS_PER_PIECE, columns)
+
+
+def _lies_in_place(
+    kernel: Kernel, tensors: Mapping[str, Tensor], lanes: int, rows: int, columns: int
+) -> bool:
+    """Whether wide vectors of columns and single numbers of rows can be read where they lie, and
+    the second cache keeps so many columns and rows."""
     if lanes < _WIDE or not _multiplies_matrices(kernel):
         return False
-    m, n, depth = _inner_sizes(kernel)
-    vectors = register_tile(m, n, lanes, target.limits.vector_registers or 16)[1]
-    columns, item = vectors * lanes, kernel.let(roles.contraction).dtype.storage_bytes
-    batch = math.prod(kernel.sizes[a] for a in roles.batch)
-    pieces = batch * -(-m // ROWS_PER_PIECE) * -(-n // columns)
-    near = (min(m, ROWS_PER_PIECE) + columns) * depth * item <= NEAR_BYTES
+    assert kernel.roles is not None
+    roles, (m, _, depth) = kernel.roles, _inner_sizes(kernel)
+    item = kernel.let(roles.contraction).dtype.storage_bytes
+    near = (min(m, rows) + columns) * depth * item <= NEAR_BYTES
     along_k = _operand_stride(kernel, tensors, roles.lhs, roles.k[0]) == 1
     along_n = _operand_stride(kernel, tensors, roles.rhs, roles.n[0]) == 1
     apart = _operand_stride(kernel, tensors, roles.lhs, roles.m[0]) * item
-    return along_k and along_n and near and apart % _PAGE > 0 and pieces >= target.limits.units
+    return along_k and along_n and near and apart % _PAGE > 0
 
 
 def _multiplies_matrices(kernel: Kernel) -> bool:
@@ -271,6 +306,15 @@ WORTH_PACKING = 64 * 64 * 64
 """Products from which on copying operands into panels takes less than reading them as they lie."""
 _WIDE = 16
 """Lanes of vectors whose tiles are so much code that it should not be written twice."""
+_TALLEST = 14
+_TALL_VECTORS = 2
+"""The tallest register tile of 32 registers, in rows and vectors."""
+_ROWS_IN_PLACE = 256
+"""Rows that are too few to pack columns for, ..."""
+_ROWS_TOGETHER = 140
+"""... those of a piece ..."""
+_DEEP = 256
+"""... and elements of sums that are not too few."""
 _PAGE = 4096
 """Bytes after which rows take one another's place in the nearest cache."""
 

@@ -62,14 +62,29 @@ def product(m: int, k: int, n: int, batch: int = 1, *, turned: bool = False) -> 
 @pytest.mark.parametrize(
     ("program", "packed"),
     [
-        (product(64, 784, 512), "B"),
+        (product(64, 784, 512), ""),
+        (product(24, 784, 512, 2), ""),
+        (product(256, 768, 768), ""),
+        (product(270, 300, 512), "B"),
+        (product(200, 300, 1100), "B"),
         (product(128, 64, 128, 48), "B"),
         (product(1000, 1000, 1000), "AB"),
         (product(64, 2048, 512), "AB"),
         (product(64, 1024, 512), "AB"),
         (product(64, 784, 512, turned=True), "AB"),
     ],
-    ids=["few rows", "batch", "many rows", "deep", "rows a page apart", "columns along k"],
+    ids=[
+        "few rows",
+        "fewer",
+        "in parts",
+        "more rows",
+        "columns pages apart",
+        "batch",
+        "many rows",
+        "deep",
+        "rows a page apart",
+        "columns along k",
+    ],
 )
 def test_wide_vectors_read_rows_where_they_lie(program: Program, packed: str) -> None:
     plans = json.loads(compile_program(program, wide()).stages["plan"])["plans"]
@@ -77,7 +92,9 @@ def test_wide_vectors_read_rows_where_they_lie(program: Program, packed: str) ->
 
 
 @pytest.mark.parametrize(
-    "sizes", [(64, 300, 130, 1), (45, 129, 200, 2)], ids=["whole tiles", "rests"]
+    "sizes",
+    [(64, 300, 130, 1), (45, 129, 200, 2), (37, 260, 130, 2), (160, 260, 100, 1)],
+    ids=["whole tiles", "rests", "nothing packed", "rows in parts"],
 )
 def test_rows_where_they_lie_give_the_product(sizes: tuple[int, int, int, int]) -> None:
     m, k, n, batch = sizes

@@ -262,7 +262,7 @@ def _refuse_blocks(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
 
 
 def _tile(kernel: Kernel, plan: MmaPlan, axis: str) -> Iterator[str]:
-    """The tile is what warp_tile says, over all of k; only packing has a say in its rows."""
+    """The tile is what warp_tile says, over all of k, or has as many rows as share columns."""
     rows, columns = plan.warp_tile
     lanes = plan.vectorize.width if plan.vectorize else 1
     depth = prod(kernel.sizes[name] for name in kernel.roles.k) if kernel.roles else 1
@@ -271,7 +271,7 @@ def _tile(kernel: Kernel, plan: MmaPlan, axis: str) -> Iterator[str]:
         size = depth * columns * kernel.let(kernel.roles.rhs).dtype.storage_bytes
         if size > SCRATCH_BYTES:
             yield f"packed columns of B take {size:,} bytes; {SCRATCH_BYTES:,} is the most"
-    wanted = (max(rows, plan.tile[0]) if plan.cache else rows, columns, depth)
+    wanted = (max(rows, plan.tile[0]) if axis == "n" else rows, columns, depth)
     if plan.tile != wanted:
         shown = "x".join(map(str, wanted))
         yield f"tile is {'x'.join(map(str, plan.tile))}; with this warp_tile it is {shown}"

@@ -293,14 +293,15 @@ class Lowering(Reductions):
         wrappers: Sequence[Wrapper],
         block: Segment,
     ) -> None:
-        """The columns of a piece copied into scratch, then all its rows, tile by tile."""
+        """All rows of a piece, tile by tile, next to its columns, which may be copied first."""
         packing = self._packing()
         start = substitute(
             places[packing.columns_axis], {var: constant(0) for var, _, _ in wrappers}
         )
         width = math.prod(count for _, count, _ in wrappers)
-        self._pack(root, places, wrappers, (start, width))
-        self.packed = (start, width)
+        if packing.copies:
+            self._pack(root, places, wrappers, (start, width))
+            self.packed = (start, width)
         rows = packing.rows_axis
         for segment in segments(block.extent, self.tiling.outer(rows)):
             scope = Scope(root, self._name(f"{plain(rows)}t"), segment.count, SERIAL)

@@ -15,8 +15,8 @@ passes over a row is written into scratch by the first.
 An `MmaPlan` gives a register tile: `warp_tile` = rows x columns. `vectorize.axis` says which
 columns the lanes carry: those of the result (n), or those that are summed (k), which suits a few
 rows; a small tile then keeps several sums of each element apart.
-With B in `cache`, a piece first copies the columns of B that it needs into scratch, one after the
-other, and then computes `tile[0]` rows with them. With A and B in `cache`, a piece is a block of
+A piece computes `tile[0]` rows with the same columns of B; with B in `cache`, it first copies those
+into scratch, one after the other. With A and B in `cache`, a piece is a block of
 `tile[0]` rows and `tile[1]` columns, and both operands are packed, `tile[2]` of the sum at a time;
 8-bit numbers may be packed as words of four, and words of these or of two bf16 be multiplied by
 matrix tiles. With one of them cached as an image, see `images`.
@@ -73,13 +73,15 @@ class Segment:
 
 @dataclass(frozen=True)
 class Packing:
-    """An operand copied into scratch once for many rows."""
+    """Columns of an operand that many rows share, one tile of these after the other."""
 
     value: str
     """The Let that reads the operand."""
     rows_axis: str
     rows: int
     columns_axis: str
+    copies: bool
+    """Whether they are copied into scratch first."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +262,7 @@ def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:
         )
         return Tiling(roles.n[-1], {}, {}, blocking=blocking)
     packing = None
-    if roles.m and any(cached.tensor == "B" for cached in plan.cache):
-        packing = Packing(roles.rhs, roles.m[-1], max(rows, plan.tile[0]), roles.n[-1])
+    if roles.m and (plan.cache or plan.tile[0] > rows):
+        shared, copies = max(rows, plan.tile[0]), bool(plan.cache)
+        packing = Packing(roles.rhs, roles.m[-1], shared, roles.n[-1], copies)
     return Tiling(roles.n[-1], outer, {}, packing)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dis
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache, partial
@@ -23,6 +23,7 @@ from weakref import ref
 
 import numpy as np
 
+from weft.ops.capture_paths import structure_of
 from weft.ops.settings import exact
 from weft.ops.state import Holder
 from weft.ops.steps import (
@@ -46,6 +47,7 @@ Way: TypeAlias = tuple[Step, ...]
 _MOST_STEPS: Final = 2_000
 _MOST_ITEMS: Final = 1_000
 """Of a larger container only the size is looked at."""
+_MOST_MODULES: Final = 100
 _DEEPEST: Final = 12
 _VALUES: Final = (*PLAIN, Enum, np.generic, np.dtype, range, slice)
 _PARTS: Final[dict[type, tuple[str, ...]]] = {
@@ -67,13 +69,18 @@ class Values:
     turns: dict[Step, Values] = field(default_factory=dict)
     kept: dict[Step, Any] = field(default_factory=dict)
     objects: dict[Step, ref[Any]] = field(default_factory=dict)
+    is_once: bool = False
+    """Whether the function changes settings or parts of a module that it reads: it is traced for
+    every call."""
 
     @property
     def are_none(self) -> bool:
-        return not (self.turns or self.kept or self.objects)
+        return not (self.turns or self.kept or self.objects or self.is_once)
 
     def hold(self, holder: Any) -> bool:
         """Whether all of them are what they were."""
+        if self.is_once:
+            return False
         try:
             for (read, key, _), value in self.kept.items():
                 found = read(holder, key)
@@ -92,6 +99,8 @@ class Values:
 
     def changes(self, holder: Any, name: str = "") -> Iterator[str]:
         """In words, what is not what it was."""
+        if self.is_once:
+            yield "the function changes a module that it captures"
         for step, value in self.kept.items():
             found, path = try_step(step, holder), join_path(name, step.text).removeprefix(".")
             if not _are_same_values(found, value):
@@ -104,17 +113,18 @@ class Values:
             yield from values.changes(try_step(step, holder), join_path(name, step.text))
 
 
-def read_values(function: Any) -> dict[Way, Any]:
+def read_values(function: Any) -> Reader:
     """What a function can read, before it is traced."""
-    reader = _Reader()
+    reader = Reader()
     reader.read(function)
-    return reader.found
+    return reader
 
 
-def unchanged(found: dict[Way, Any], function: Any) -> Values:
+def unchanged(before: Reader, function: Any) -> Values:
     """Those values that are the same after the trace."""
     made = Values()
-    for way, value in found.items():
+    made.is_once = any(structure_of(module) != form for module, form in before.modules)
+    for way, value in before.found.items():
         holder = function
         for step in way:
             holder = try_step(step, holder)
@@ -163,11 +173,14 @@ def _weak(value: Any) -> ref[Any] | None:
 # -- going through what a function names ---------------------------------------------------------
 
 
-class _Reader:
+class Reader:
     """Goes from a function to everything that its code can read."""
 
     def __init__(self) -> None:
         self.found: dict[Way, Any] = {}
+        """Values, and weak references to objects."""
+        self.modules: list[tuple[Holder, Hashable]] = []
+        """Modules, with how they come apart and their settings."""
         self._names: set[str] = set()
         """What the code that was reached so far names."""
         self._waiting: dict[str, list[tuple[Way, Step, Any, bool]]] = {}
@@ -235,7 +248,10 @@ class _Reader:
         elif isinstance(holder, ref):
             self._go(way, Step(read_referent, None, ""), holder)
         elif isinstance(holder, Holder):
-            self._begin_at(type(holder))  # its settings are told apart with the module
+            # What it holds is compared with the module, wherever it is captured.
+            if len(self.modules) < _MOST_MODULES:
+                self.modules.append((holder, structure_of(holder)))
+            self._begin_at(type(holder))
         else:
             parts = next((p for kind, p in _PARTS.items() if isinstance(holder, kind)), ())
             for name in parts:

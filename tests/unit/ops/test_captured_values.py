@@ -237,3 +237,31 @@ def test_a_static_module_has_the_settings_and_tensors_of_the_call() -> None:
         held.append(weft.full((2,), value))
         model.w = held[-1]
         assert call(model, X).tolist() == call(model, X).tolist() == [4.0 * value] * 2
+
+
+class Turned(nn.Module):
+    """Changes its own settings when it is called."""
+
+    def __init__(self) -> None:
+        self.w, self.flag, self.name = weft.ones((2,)), False, ""
+
+    def __call__(self, x: Any) -> Any:
+        self.flag = not self.flag
+        return x * self.w * (2.0 if self.flag else 3.0)
+
+    def once(self, x: Any) -> Any:
+        self.name = "known"
+        return x * self.w
+
+
+def test_a_captured_module_that_changes_itself_is_traced_for_every_call() -> None:
+    model = Turned()
+    for call in (weft.jit(Turned()), weft.jit(lambda x: model(x))):
+        assert [call(X).tolist()[0] for _ in range(5)] == [2.0, 3.0, 2.0, 3.0, 2.0]
+        assert "changes a module that it captures" in weft.explain(call)
+    settled = weft.jit(model.once)
+    for _ in range(4):
+        settled(X)
+    assert model.name == "known"
+    (version,) = settled.versions.values()
+    assert version.calls == 3  # The second call was traced with the name, and serves from then on.

@@ -103,6 +103,7 @@ class Copies(Warp):
         index = first + np.arange(statement.count)
         in_range(source, index)
         places = start + np.arange(statement.count * size)
+        self.block.memory.check_loaded(self.block.memory.places(places, 1))
         self.copy(places, as_bytes(source[index]), self.barrier(statement.barrier, mask))
 
     def copy(

@@ -77,11 +77,14 @@ class SharedMemory:
     bytes: Array = field(init=False)
     awaited: Array = field(init=False)
     unfenced: Array = field(init=False)
+    loading: Array = field(init=False)
+    """Bytes that loads of a warp, counted from 1, may not have read yet when a copy begins."""
 
     def __post_init__(self) -> None:
         self.bytes = np.full(-(-self.size // _NUMBER) * _NUMBER, POISON, np.uint8)
         self.awaited = np.zeros(self.size, bool)
         self.unfenced = np.zeros(self.size, np.int16)
+        self.loading = np.zeros(self.size, np.int16)
         self.races = Races(self.warps, self.size)
 
     def places(self, start: Array | int, count: int) -> Array:
@@ -144,7 +147,16 @@ class SharedMemory:
         self.unfenced[places] = warp + 1
 
     def fence(self, warp: int) -> None:
-        self.unfenced[self.unfenced == warp + 1] = 0
+        for pending in (self.unfenced, self.loading):
+            pending[pending == warp + 1] = 0
+
+    def note_staged(self, start: Array, count: int, warp: int) -> None:
+        """A warp takes what a copy has brought."""
+        self.loading[self.places(start, count)] = warp + 1
+
+    def check_loaded(self, places: Array) -> None:
+        if np.count_nonzero(self.loading[places]):
+            raise Hazard("a copy overwrites what loads read that no proxy fence has ordered")
 
     def announce(self, places: Array, warp: int) -> None:
         """A copy that a warp asked for may write these bytes from now on: what they held is

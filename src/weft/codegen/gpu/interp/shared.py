@@ -99,6 +99,7 @@ class Elements(Matrices):
                 size, places = dtype.storage_bytes, self.places(place)
                 if (places % (size * len(names))).any():
                     raise Hazard(f"a vector of {len(names)} elements begins inside another")
+                memory.note_staged(places[mask], size * len(names), self.warp)
                 for number, name in enumerate(names):
                     raw = self.read_shared(places + number * size, size, mask)
                     keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])

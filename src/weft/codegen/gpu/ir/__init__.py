@@ -30,7 +30,8 @@ its bytes on its barrier;
 `Wgmma` reads its operands and updates its accumulators by the `WgmmaWait` that covers its group;
 `CpAsync` writes by the `WaitGroup` that covers its group; `TmaStore` reads by the `TmaWaitRead`
 that covers its group. What an asynchronous statement reads must be written before (with a
-`ProxyFence` where plain stores wrote it) and not overwritten until then.
+`ProxyFence` where plain stores wrote it) and not overwritten until then; what a `BulkLoad` writes
+must have been read before, with a `ProxyFence` behind each `LoadStaged`.
 
 Blocks of a cluster run side by side. `StCluster` writes into another block's shared memory; what
 was written before a `ClusterArrive` is there after the `ClusterWait` that follows in that block.

@@ -106,7 +106,8 @@ class TmaWaitRead:
 
 @dataclass(frozen=True)
 class ProxyFence:
-    """Order this thread's plain stores to shared memory before later asynchronous reads."""
+    """Order this thread's plain accesses of shared memory before later asynchronous ones: stores
+    before reads, loads before writes."""
 
 
 @dataclass(frozen=True)

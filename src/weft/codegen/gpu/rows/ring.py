@@ -227,7 +227,9 @@ class RingRows(ColumnRows):
         if self.pins_places:
             row.body.append(ir.Let("here", Name("member"), pinned=True))
         self.kept = [self.taken(row, number) for number in range(self.pieces)]
-        row.body.append(ir.SyncThreads())
+        # A barrier does not wait for loads that are still on their way; the copy engine, which they
+        # are not ordered with, would write over what they have not read yet.
+        row.body += [ir.ProxyFence(), ir.SyncThreads()]
         ahead = Name("oldest") + self.plan.ring
         row.body.append(self.fetch(ahead, least(Name("pieces") - ahead, self.pieces)))
         self.store_all(row, Lit(1))

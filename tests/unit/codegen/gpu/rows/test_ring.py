@@ -151,6 +151,7 @@ def one_slot_on(statement: ir.Stmt) -> ir.Stmt:
 
 FAULTS: dict[str, Change] = {
     "no meeting before pieces are asked for": without(ir.SyncThreads),
+    "loads not ordered before copies": without(ir.ProxyFence),
     "no waiting": without(ir.MbarrierWait),
     "nothing announced": without(ir.MbarrierExpectTx),
     "the other phase": other_phase,

@@ -25,6 +25,7 @@ from tests.support.gpu_attention import FEW, GRADIENTS
 from tests.support.gpu_codes import CASES as CODES
 from tests.support.gpu_convolutions import CASES, GROUPED
 from tests.support.gpu_planes import Case as Pooled
+from tests.support.norms import norm_back
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
@@ -147,6 +148,8 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
         {"threads": 256, "blocks_per_row": 2, "ring": 6},
     ),
     "columns": (columns, "sm90", {}),
+    "rows one after the other": (lambda: norm_back(528, 768), "sm90", {}),
+    "rows of several warps": (lambda: norm_back(528, 1024, "f32"), "sm90", {}),
     "fma": (product("f32", 65, 70, 33), "sm90", {}),
     "fma, a ring of three": (product("f32", 65, 70, 100), "sm90", {"stages": 3}),
     "sm80": (product("bf16", 130, 136, 72), "sm80", {}),

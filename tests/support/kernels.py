@@ -163,6 +163,37 @@ def layer_norm(rows: int = 6, columns: int = 10, dtype: DType = F32) -> Module:
     return _row_module("layer_norm", axes, body, result, dtype=dtype, more=more)
 
 
+def norm_gradient(
+    parts: int = 3, rows: int = 4, columns: int = 10, dtype: DType = F32, *, shift: bool = True
+) -> Module:
+    """The gradient of a norm's rows, and of its weights the sums of every part of the rows."""
+    axes = (KernelAxis("p", parts), KernelAxis("i", rows), KernelAxis("j", columns))
+    body = body_over(axes)
+    place = (axis("p") * rows + axis("i"), axis("j"))
+    x, grad = (body.read(name, dtype, place) for name in ("x", "g"))
+    if dtype is not F32:
+        x, grad = body.cast(x, F32), body.cast(grad, F32)
+    x = body.binary("mul", x, body.read("scale", F32, place[:1]))
+    slope = body.binary("mul", grad, body.plain("gamma", F32, "j"))
+    along = body.reduce("sum", body.binary("mul", slope, x), ("j",), F32)
+    result = body.binary("sub", slope, body.binary("mul", x, along))
+    result = result if dtype is F32 else body.cast(result, dtype=dtype)
+    outputs = [Output("y", result, place)]
+    sums = [body.binary("mul", grad, x), *([grad] if shift else [])]
+    more = [
+        Tensor("gamma", F32, (columns,), "param"),
+        Tensor("scale", F32, (parts * rows,), "input"),
+    ]
+    for number, value in enumerate(sums):
+        total = body.reduce("sum", value, ("i",), F32)
+        outputs.append(Output(f"s{number}", total, identity("p", "j")))
+        more.append(Tensor(f"s{number}", F32, (parts, columns), "output"))
+    kernel = Kernel("norm_gradient", Pattern.ROW, axes, tuple(body.lets), tuple(outputs))
+    shape = (parts * rows, columns)
+    given = [Tensor(name, dtype, shape, "input") for name in ("x", "g")]
+    return module_of(kernel, tensors=[*given, *more, Tensor("y", dtype, shape, "output")])
+
+
 def _row_module(
     name: str,
     axes: tuple[KernelAxis, ...],

@@ -47,6 +47,7 @@ MEANINGS: Final = {
     "rows_per_thread": "Rows that each thread takes at once (GPU).",
     "ring": "Vectors of the next rows that are on their way already (GPU).",
     "across": "Whether vectors run across rows, which lie side by side, and not along them.",
+    "walks": "Whether a block goes through many rows and adds up their columns (GPU).",
     "tile_q": "Queries that are worked on at once.",
     "tile_kv": "Keys and values that are worked on at once.",
     "algo": "One pass over the keys with running sums, or two passes.",

@@ -34,6 +34,7 @@ from weft.plan.slides import slide_plan
 from weft.plan.staged import staged_plan
 from weft.plan.tensor_cores import sm80_plan, sm90_plan, takes_warpgroups, takes_warps
 from weft.plan.transposes import block_for, crossing_of, reads_borders, run_block
+from weft.plan.walked_rows import walked_plan
 from weft.region.cost import operations_of
 from weft.region.form import Attention, Map, Product, Staged, Stream
 from weft.region.forms.widths import inner_axis, length_with_room, vector_bytes
@@ -178,7 +179,9 @@ def _row_plan(
     kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, header: Header
 ) -> RowPlan:
     if target.kind is Kind.GPU:
-        return gpu_row_plan(kernel, tensors, target, header)
+        return walked_plan(kernel, tensors, target, header) or gpu_row_plan(
+            kernel, tensors, target, header
+        )
     return cpu_row_plan(kernel, tensors, _cpu_lanes(kernel, tensors, target), header)
 
 

@@ -28,6 +28,7 @@ from weft.plan.rows import chunks_of, row_count, row_length, rows_together
 from weft.plan.slides import slide_of
 from weft.plan.staged import strip_of
 from weft.plan.tensor_cores import product_seconds
+from weft.plan.walked_rows import as_rows
 from weft.region.cost import kernel_work, slide_operations
 from weft.region.forms.grouped import find_groups
 from weft.region.ir import Fold, Kernel, Read, Reduce, Tensor, problem_of
@@ -114,14 +115,15 @@ def _map_seconds(
 def _row_seconds(
     kernel: Kernel, tensors: Mapping[str, Tensor], plan: RowPlan, target: Target
 ) -> float:
+    rows = as_rows(kernel) if plan.walks else kernel
     together = rows_together(plan) * (plan.vector if plan.across else 1)
-    blocks = -(-row_count(kernel) // together) * plan.blocks_per_row
+    blocks = -(-row_count(rows) // together) * plan.blocks_per_row
     reductions = sum(isinstance(let.expr, Reduce | Fold) for let in kernel.body)
     each = _REDUCED + (_MET if plan.threads > roofline.WARP else 0)
     life = _ROW + each * max(1, reductions)
     if not plan.across:
         lanes = plan.threads * plan.blocks_per_row * plan.vector
-        life *= chunks_of(kernel, plan) * lanes / row_length(kernel)
+        life *= chunks_of(rows, plan) * lanes / row_length(rows)
     threads = plan.threads * plan.rows_per_block
     return _stream_seconds(kernel, tensors, target, blocks, threads, life)
 

@@ -144,6 +144,9 @@ class RowPlan:
     """Whether vectors run across rows, which lie side by side in memory. On a GPU `rows_per_block`
     then counts vectors of rows; on a CPU the totals of all rows are kept in memory of the thread,
     and `accumulators` vectors are added to them at a time."""
+    walks: bool = False
+    """Whether a block takes the rows of a part one after the other, `rows_per_block` and
+    `rows_per_thread` of them at a time, and adds up their columns (GPU)."""
 
 
 @dataclass(frozen=True)

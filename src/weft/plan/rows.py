@@ -367,7 +367,7 @@ def _ring_of(kernel: Kernel, plan: RowPlan, target: Target) -> int:
     whole = pieces * plan.threads * plan.blocks_per_row * plan.vector == row_length(kernel)
     many = row_count(kernel) >= _ROWS_OF_A_TEAM * target.clusters(plan.blocks_per_row)
     beside = len(shared_reads(kernel)) * plan.vector
-    size = pieces * len(_streams(kernel)) * plan.threads * _VECTOR_BYTES
+    size = pieces * len(row_streams(kernel)) * plan.threads * _VECTOR_BYTES
     if (
         not whole
         or not many
@@ -394,7 +394,7 @@ def holds_shared(kernel: Kernel, plan: RowPlan, target: Target, *, tight: bool =
     return needed + len(shared_reads(kernel)) * elements <= given
 
 
-def _streams(kernel: Kernel) -> list[Let]:
+def row_streams(kernel: Kernel) -> list[Let]:
     """Operands that a row brings along."""
     reduced = set(reduced_axes(kernel))
     reads = [let for let in kernel.body if isinstance(let.expr, Read)]
@@ -403,7 +403,7 @@ def _streams(kernel: Kernel) -> list[Let]:
 
 def _stream_bytes(kernel: Kernel) -> int:
     """Bytes of one row of the operands that it brings along."""
-    return row_length(kernel) * sum(let.dtype.storage_bytes for let in _streams(kernel))
+    return row_length(kernel) * sum(let.dtype.storage_bytes for let in row_streams(kernel))
 
 
 def _plan_across_rows(

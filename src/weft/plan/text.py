@@ -129,6 +129,7 @@ def brief(plan: Plan) -> str:
         case RowPlan():
             several = counted(plan.rows_per_block, "row") + " side by side" * plan.across
             again = f", {plan.rows_per_thread} times" if plan.rows_per_thread > 1 else ""
+            again += ", one after the other" * plan.walks
             return f"{several} of {plan.threads} threads with vectors of {plan.vector}{again}"
         case StagedPlan():
             strips = ", ".join(f"{size} of {name}" for name, size in plan.tile.items())

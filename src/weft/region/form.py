@@ -30,6 +30,8 @@ class Rows:
     columns: str | None = None
     """The axis of columns, where nothing is done but to sum over them and neighbours along it are
     neighbours in memory."""
+    walked: str | None = None
+    """The axis that sums of columns run along, where rows are reduced too (`row_reads`)."""
 
 
 class Crossing(NamedTuple):

@@ -1,7 +1,7 @@
 """The form of a kernel as JSON: `{"kind": ..., ...}` with the fields of its record.
 
     {"kind": "map", "crossing"?: {"columns", "rows"}}
-    {"kind": "row" | "columns", "rows": {"reduced", "regular", "columns"?}}
+    {"kind": "row" | "columns", "rows": {"reduced", "regular", "columns"?, "walked"?}}
     {"kind": "product", "rows", "problem"?, "epilogue"}
     {"kind": "convolution", "rows", "problem"?, "epilogue", "windows"}      text: why none
     {"kind": "attention" | "stream", "rows", "parts"}
@@ -107,8 +107,10 @@ def _convolution(form: Fields) -> Convolution:
 
 def _parse_rows(form: Fields) -> Rows:
     with _inner(form, "rows") as rows:
-        columns = rows.text("columns") if rows.has("columns") else None
-        return Rows(rows.texts("reduced"), rows.flag("regular"), columns)
+        columns, walked = (
+            rows.text(name) if rows.has(name) else None for name in ("columns", "walked")
+        )
+        return Rows(rows.texts("reduced"), rows.flag("regular"), columns, walked)
 
 
 def _parse_problem(form: Fields) -> Problem:

@@ -27,6 +27,7 @@ from weft.region.fitting.elements_behind import with_elements_behind
 from weft.region.fitting.fit import fit
 from weft.region.fitting.join_attention import join_attention
 from weft.region.fitting.join_codes import join_codes
+from weft.region.fitting.join_column_sums import join_column_sums
 from weft.region.fitting.join_pools import join_pools
 from weft.region.fitting.join_row_folds import join_row_folds
 from weft.region.fitting.join_stages import join_stages
@@ -74,7 +75,9 @@ def lower_scop(
     scop = with_channels_last(scop, target)
     lowering = _Lowering(scop, graph, target, roles or {}, fuse)
     for what, module in lowering.run():
-        joined = module if fuse is fuse_nothing else join_pools(module, target)
+        joined = module
+        if fuse is not fuse_nothing:
+            joined = join_column_sums(join_pools(module, target), target)
         fitted = fit(joined, target, graph.constants)
         if fuse is not fuse_nothing:
             fitted = with_elements_behind(join_row_folds(fitted, target), target)

@@ -52,8 +52,46 @@ def longest_row(kernel: Kernel, tensors: Mapping[str, Tensor]) -> int:
 
 
 def reduced_axes(kernel: Kernel) -> frozenset[str]:
-    """The axes that some reduction of the kernel removes."""
-    return kernel.reduced
+    """The axes that some reduction of the kernel removes, but for those of its columns where it
+    reduces rows."""
+    walked = walked_axis(kernel) if len(kernel.reduced) > 1 else None
+    return kernel.reduced if walked is None else kernel.reduced - {walked}
+
+
+def walked_axis(kernel: Kernel) -> str | None:
+    """The axis along which a kernel adds up columns, for results alone, while it reduces rows: all
+    other reductions are over the same axes, which results live over whole or not at all. Its rows
+    follow one another along it, in as many parts as the axes beside both have points."""
+    sums = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    every = list(dict.fromkeys([_removed_by(let) for let in sums]))
+    if len(every) != 2 or kernel.roles is not None:
+        return None
+    for (name, *others), row in (every, every[::-1]):
+        if not others and name not in row and _walks(kernel, sums, name, {*row}):
+            return name
+    return None
+
+
+def _removed_by(let: Let) -> tuple[str, ...]:
+    return let.expr.axes if isinstance(let.expr, Reduce | Fold) else ()
+
+
+def _walks(kernel: Kernel, sums: Sequence[Let], name: str, row: set[str]) -> bool:
+    """Whether some of the sums are of columns, along an axis, and the others of its rows."""
+    used = {operand for let in walk(kernel.body) for operand in operands(let)}
+    columns = [let for let in sums if _removed_by(let) == (name,)]
+    ends = {let.name for let in columns} - used
+    for let in columns:
+        plain = isinstance(let.expr, Reduce) and let.expr.fn == "sum" and let.name in ends
+        if not plain or {*let.axes, name} != {*kernel.sizes}:
+            return False
+    results = [kernel.let(output.value) for output in kernel.outputs]
+    rows = [let for let in results if let.name not in ends]
+    return (
+        ends <= {let.name for let in results}
+        and all(name in let.axes for let in sums if let.name not in ends)
+        and all(name in let.axes and row & {*let.axes} in (set(), row) for let in rows)
+    )
 
 
 def passes_before(kernel: Kernel) -> dict[str, int]:

@@ -155,6 +155,7 @@ ROW: dict[str, Sequence[Any]] = {
     "rows_per_thread": [2, 4],
     "ring": [1, 3],
     "across": [True],
+    "walks": [True],
 }
 KINDS: dict[str, tuple[type[Plan], dict[str, Sequence[Any]]]] = {
     "mma": (MmaPlan, MMA),

@@ -16,7 +16,7 @@ from weft.codegen.gpu.body.thread import Refs
 from weft.codegen.gpu.maps import map as elementwise
 from weft.codegen.gpu.maps import slides, transposed
 from weft.codegen.gpu.products import codes, fma, groups, planes, slabs, sm80, sm90
-from weft.codegen.gpu.rows import columns, row, strips
+from weft.codegen.gpu.rows import columns, row, strips, walks
 from weft.codegen.gpu.rows import ring as row_ring
 from weft.codegen.gpu.rows import several as row_several
 from weft.codegen.gpu.template import Job, Template
@@ -33,6 +33,7 @@ TEMPLATES: Final[tuple[Template[Any], ...]] = (
     row_ring.TEMPLATE,
     columns.TEMPLATE,
     strips.TEMPLATE,
+    walks.TEMPLATE,
     fma.TEMPLATE,
     groups.TEMPLATE,
     codes.TEMPLATE,

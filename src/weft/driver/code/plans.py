@@ -139,6 +139,8 @@ def _other_plans(kernel: Kernel, module: Module, first: Plan, target: Target) ->
     tiled = fma_plan(kernel, target, header) if kernel.roles is not None else None
     if tiled is not None and tiled != first:
         yield tiled
+    if isinstance(first, RowPlan) and first.walks:
+        yield replace(first, ring=0)
     if isinstance(first, RowPlan) and first.ring:
         yield gpu_row_plan(kernel, module.tensors, target, header, ring=False)
     if isinstance(first, MapPlan):

@@ -11,7 +11,7 @@ of its elements, out of a cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -94,6 +94,20 @@ def with_joined_rows(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Kernel:
             break
         joined = _join_axes(joined, outer, inner)
     return joined
+
+
+def with_one_axis(
+    kernel: Kernel, tensors: Mapping[str, Tensor], names: Collection[str]
+) -> Kernel | None:
+    """A kernel with one axis, called like the first, in the place of some; None where an access
+    does not go along them as memory does."""
+    first, *others = [found.name for found in kernel.axes if found.name in names]
+    for name in others:
+        outer, inner = (found for found in kernel.axes if found.name in (first, name))
+        if not _go_together(kernel, tensors, outer, inner):
+            return None
+        kernel = _join_axes(kernel, outer, inner)
+    return kernel
 
 
 def _go_together(

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft.region.form import Rows
 from weft.region.forms.columns import summed_columns
 from weft.region.ir import Fold, Kernel, Reduce
+from weft.region.row_reads import walked_axis
 
 
 def find_rows(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> Rows:
@@ -17,4 +18,4 @@ def find_rows(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> Rows:
     stored = [removed & set(kernel.let(output.value).axes) for output in kernel.outputs]
     alike = all(axes == removed for axes in every)
     regular = alike and all(axes in (set(), removed) for axes in stored)
-    return Rows(reduced, regular, summed_columns(kernel, strides))
+    return Rows(reduced, regular, summed_columns(kernel, strides), walked_axis(kernel))

@@ -21,6 +21,7 @@ PLANS: dict[str, Plan] = {
     "ring": RowPlan(HEADER, 4, ring=4, rows_per_thread=2),
     "columns": RowPlan(HEADER, 4, across=True, ring=4),
     "strips": RowPlan(HEADER, 4, across=True, rows_per_thread=7),
+    "walks": RowPlan(HEADER, 4, walks=True, across=True, ring=4),
     "fma": MmaPlan(HEADER, TILE, arch="fma"),
     "groups": MmaPlan(HEADER, TILE, arch="groups"),
     "codes": MmaPlan(HEADER, TILE, arch="codes"),

@@ -172,6 +172,15 @@ class RingRows(ColumnRows):
     def grid(self) -> int:
         return self.teams * self.plan.blocks_per_row
 
+    @property
+    def turns(self) -> Scalar:
+        """Rows of a team."""
+        return (Name("team") * -1 + (self.rows + self.teams - 1)) // self.teams
+
+    def row_number(self, turn: Scalar) -> Scalar:
+        """The row that a team takes in a turn."""
+        return turn * self.teams + Name("team")
+
     # -- the ring --------------------------------------------------------------------------------
 
     def work(self) -> Iterator[ir.Stmt]:
@@ -180,7 +189,7 @@ class RingRows(ColumnRows):
         yield ir.Let("team", BLOCK // blocks if blocks > 1 else BLOCK)
         yield ir.Let("rank", BLOCK % blocks if blocks > 1 else Lit(0))
         yield ir.Let("member", Name("rank") * self.plan.threads + THREAD)
-        yield ir.Let("turns", (Name("team") * -1 + (self.rows + self.teams - 1)) // self.teams)
+        yield ir.Let("turns", self.turns)
         yield ir.Let("pieces", Name("turns") * self.pieces)
         starts = [ir.MbarrierInit(array.name) for array in self.barriers]
         yield ir.If(THREAD.equals(0), (*starts, ir.MbarrierInitFence()))
@@ -199,7 +208,7 @@ class RingRows(ColumnRows):
         piece = Name(self.fresh("piece"))
         scope.body += [
             ir.Let(piece.name, THREAD + first),
-            ir.Let("fetched", piece // self.pieces * self.teams + Name("team")),
+            ir.Let("fetched", self.row_number(piece // self.pieces)),
         ]
         axes: dict[str, Scalar] = dict.fromkeys(self.reduced, Lit(0))
         axes |= self.places(scope, Name("fetched"), self.outer)
@@ -221,8 +230,9 @@ class RingRows(ColumnRows):
     def turn(self) -> list[ir.Stmt]:
         """Everything for one row."""
         row = Scope(None, {}, [])
-        row.body.append(ir.Let("row", Name("turn") * self.teams + Name("team")))
+        row.body.append(ir.Let("row", self.row_number(Name("turn"))))
         row.axes = self.places(row, Name("row"), self.outer)
+        self.begin_row(row)
         row.body.append(ir.Let("oldest", Name("turn") * self.pieces))
         if self.pins_places:
             row.body.append(ir.Let("here", Name("member"), pinned=True))
@@ -234,6 +244,9 @@ class RingRows(ColumnRows):
         row.body.append(self.fetch(ahead, least(Name("pieces") - ahead, self.pieces)))
         self.store_all(row, Lit(1))
         return row.body
+
+    def begin_row(self, row: Scope) -> None:
+        """What is done before a row is waited for."""
 
     def taken(self, row: Scope, number: int) -> Group:
         """A thread's vector of a row, out of the ring."""
@@ -302,7 +315,7 @@ class RingTemplate:
     name: Final = "ring"
 
     def takes(self, plan: Plan) -> bool:
-        return isinstance(plan, RowPlan) and plan.ring != 0 and not plan.across
+        return isinstance(plan, RowPlan) and plan.ring != 0 and not plan.across and not plan.walks
 
     def accepts(self, job: Job[RowPlan]) -> list[Finding]:
         return accepts(job.short, job.tensors, job.refs, job.plan, job.target)

@@ -242,9 +242,14 @@ class Rows(Emitter):
 
     # -- results ---------------------------------------------------------------------------------
 
+    @property
+    def stored_by_row(self) -> Sequence[Output]:
+        """The results of single rows."""
+        return self.kernel.outputs
+
     def store_all(self, root: Scope, exists: Scalar) -> None:
         groups: dict[tuple[str, ...], list[Output]] = {}
-        for output in self.kernel.outputs:
+        for output in self.stored_by_row:
             live = self.lets[output.value].axes
             groups.setdefault(tuple(a for a in live if a in self.reduced), []).append(output)
         for missing, outputs in sorted(groups.items(), key=lambda item: len(item[0])):
@@ -405,9 +410,14 @@ class Rows(Emitter):
             start = (in_block + number) * warps
             puts.append(ir.StShared(at(start + WARP % warps), name, carry.dtype))
             found.append((carry.dtype, at(start + LANE % warps)))
-        scope.body += [ir.If(LANE.equals(0), tuple(puts)), ir.SyncThreads()]
+        scope.body += [ir.If(LANE.equals(0), tuple(puts)), self.meeting]
         merged = [self.get(scope, dtype, place) for dtype, place in found]
         return self.exchange(scope, reduction, merged, warps)
+
+    @property
+    def meeting(self) -> ir.Stmt:
+        """Where the warps of a row meet."""
+        return ir.SyncThreads()
 
     def through_cluster(
         self, scope: Scope, reduction: Reduction, carries: Sequence[str]
@@ -464,7 +474,7 @@ class RowTemplate:
     name: Final = "row"
 
     def takes(self, plan: Plan) -> bool:
-        if not isinstance(plan, RowPlan) or plan.across or plan.ring:
+        if not isinstance(plan, RowPlan) or plan.across or plan.ring or plan.walks:
             return False
         return plan.rows_per_thread <= 1
 

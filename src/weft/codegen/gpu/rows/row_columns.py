@@ -4,12 +4,15 @@ not depend on the row (the weights of a norm) is made once for all of them."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
+from weft.codegen.gpu import ir
 from weft.codegen.gpu.body.scopes import Group, Scope
 from weft.codegen.gpu.body.thread import Refs
+from weft.codegen.gpu.ir.scalar import Name
 from weft.codegen.gpu.rows.row import Rows
 from weft.plan.ir import RowPlan
-from weft.region.ir import Kernel
+from weft.region.ir import Kernel, Read
 from weft.target.target import Target
 
 
@@ -41,6 +44,26 @@ class ColumnRows(Rows):
             self.column_of[point] = column
             group.instances.append(point)
         return group
+
+    def columns(self) -> list[Group]:
+        """The places of a thread's vectors, whichever the row."""
+        groups = []
+        count, apart = prod(self.vectors.values()), self.vectors_apart
+        for number in range(-(-count // apart)):
+            variable = self.fresh("q")
+            self.outside.body.append(ir.Let(variable, Name("member") + number * apart))
+            whole = (number + 1) * apart <= count
+            groups.append(self.chunk(self.outside, Name(variable), whole=whole))
+        return groups
+
+    def load_all(self, groups: list[Group]) -> None:
+        """What the rows are made of, then what they share, before anything waits for it."""
+        reads = [let for let in self.kernel.body if isinstance(let.expr, Read)]
+        along = [let for let in reads if set(let.axes) & set(self.reduced)]
+        for let in sorted(along, key=self.is_in_row, reverse=True):
+            for group in groups:
+                for point in group.instances:
+                    self.value(let.name, point)
 
     def home(self, axes: Sequence[str], scope: Scope) -> Scope:
         if self.keeps_columns and scope in self.column_of and self.is_shared(axes):

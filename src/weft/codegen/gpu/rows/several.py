@@ -10,12 +10,11 @@ The rows of a block follow one another: each thread takes every `rows_per_block`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
 from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.body.accept import refuse
-from weft.codegen.gpu.body.scopes import Group, Scope
+from weft.codegen.gpu.body.scopes import Scope
 from weft.codegen.gpu.ir.scalar import BLOCK, THREAD, Lit, Name, Scalar, least
 from weft.codegen.gpu.rows.row import accepts as accepts_rows
 from weft.codegen.gpu.rows.row_columns import ColumnRows
@@ -23,7 +22,7 @@ from weft.codegen.gpu.template import Job
 from weft.foundation.errors import Finding
 from weft.plan.ir import Plan, RowPlan
 from weft.plan.rows import row_registers, rows_together
-from weft.region.ir import Kernel, Read, Tensor
+from weft.region.ir import Kernel, Tensor
 from weft.target.target import Target
 
 
@@ -61,17 +60,6 @@ class SeveralRows(ColumnRows):
             self.store_all(row, exists)
         yield from self.outside.body
 
-    def columns(self) -> list[Group]:
-        """The places of a thread's vectors, whichever the row."""
-        groups = []
-        count, apart = prod(self.vectors.values()), self.vectors_apart
-        for number in range(-(-count // apart)):
-            variable = self.fresh("q")
-            self.outside.body.append(ir.Let(variable, Name("member") + number * apart))
-            whole = (number + 1) * apart <= count
-            groups.append(self.chunk(self.outside, Name(variable), whole=whole))
-        return groups
-
     def row_at(self, number: int) -> tuple[Scope, Scalar]:
         """One of a thread's rows, and whether it exists."""
         together = rows_together(self.plan)
@@ -84,15 +72,6 @@ class SeveralRows(ColumnRows):
         scope.axes = self.places(scope, row, self.outer)
         return scope, Lit(1) if whole else place < self.rows
 
-    def load_all(self, groups: list[Group]) -> None:
-        """What the rows are made of, then what they share, before anything waits for it."""
-        reads = [let for let in self.kernel.body if isinstance(let.expr, Read)]
-        along = [let for let in reads if set(let.axes) & set(self.reduced)]
-        for let in sorted(along, key=self.is_in_row, reverse=True):
-            for group in groups:
-                for point in group.instances:
-                    self.value(let.name, point)
-
 
 class SeveralTemplate:
     """Several rows to a thread."""
@@ -100,7 +79,7 @@ class SeveralTemplate:
     name: Final = "several"
 
     def takes(self, plan: Plan) -> bool:
-        if not isinstance(plan, RowPlan) or plan.across or plan.ring:
+        if not isinstance(plan, RowPlan) or plan.across or plan.ring or plan.walks:
             return False
         return plan.rows_per_thread > 1
 

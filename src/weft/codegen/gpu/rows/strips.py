@@ -380,7 +380,9 @@ class StripsTemplate:
     name: Final = "strips"
 
     def takes(self, plan: Plan) -> bool:
-        return isinstance(plan, RowPlan) and plan.across and plan.rows_per_thread > 1
+        if not isinstance(plan, RowPlan) or plan.walks:
+            return False
+        return plan.across and plan.rows_per_thread > 1
 
     def accepts(self, job: Job[RowPlan]) -> list[Finding]:
         return accepts(job.short, job.tensors, job.plan, job.target)

@@ -1,0 +1,329 @@
+"""Rows and the sums of their columns in one kernel, in parts of rows that follow one another.
+
+    y = kernel(x, g), row by row;  s[c] = sum over r of f(x, g)[r, c]
+
+      -->  y, t[p, c] = kernel(x, g)          t: the sums of the rows of part p
+           s[c] = sum over p of t[p, c]
+
+The gradient of a norm is such a pair: that of its input row by row, those of its weights column by
+column, of the same rows. A block that goes through the rows of a part has them in registers when
+columns are added up, so that they are read once. It keeps a sum for each column of a row besides,
+and where registers do not hold both, kernels stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from weft.foundation.index_expr import axis
+from weft.region.cost import kernel_seconds
+from weft.region.fitting.cutting import computed_from, free_name, needed
+from weft.region.fitting.joined_axes import with_one_axis
+from weft.region.fitting.joining import live, merged, replaced
+from weft.region.fitting.long_sums import in_parts
+from weft.region.forms.columns import reduced_once
+from weft.region.ir import (
+    Check,
+    Fold,
+    Kernel,
+    KernelAxis,
+    Let,
+    Module,
+    Output,
+    Pattern,
+    Read,
+    Reduce,
+    Tensor,
+    Words,
+)
+from weft.region.row_reads import points_of, walked_axis
+from weft.region.writing.axes import split_axis
+from weft.target.roofline import quantisation
+from weft.target.target import Kind, Target
+
+_REGISTER: Final = 4
+"""Bytes."""
+_BESIDE: Final = 9
+"""Bytes of registers for addresses and what is being computed, for each element of a row: 36 of a
+thread that has 16 elements."""
+_MOST_BLOCKS: Final = 4
+"""Of a unit."""
+_MOST_PARTS: Final = 511
+"""That a kernel adds up by itself (`long_sums`)."""
+_BUSY: Final = 0.7
+"""The share of units that have something to do, at least."""
+_LEAST_ROW: Final = 256
+"""Elements of a row that a warp has vectors of for each of its lanes."""
+_VECTOR_BYTES: Final = 16
+_READ: Final = " as it was read"
+"""What is added to the name of a tensor where it is handed on by a kernel that reads it."""
+_SLOWER: Final = 1.1
+"""How many times longer it takes to go through memory in few long-lived blocks."""
+
+
+def join_column_sums(module: Module, target: Target) -> Module:
+    """The module with sums of columns made where their rows are, where that takes less time."""
+    if target.kind is not Kind.GPU:
+        return module
+    for rows in module.kernels:
+        if _reduces_rows(rows, module.tensors):
+            module = _with_sums(module, rows, target)
+    return module
+
+
+def _with_sums(module: Module, rows: Kernel, target: Target) -> Module:
+    parts, best = [rows], None
+    for sums in module.kernels:
+        if not _beside(rows, sums) or not _sums_columns(sums):
+            continue
+        found = _joined(module, [*parts, sums], target)
+        if found is not None and found.saves > (0.0 if best is None else best.saves):
+            parts, best = [*parts, sums], found
+    return module if best is None else best.module
+
+
+def _reduces_rows(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a kernel reduces rows that lie in whole vectors, all over the same axes, and stores
+    some as long."""
+    if not _is_plain(kernel):
+        return False
+    every = {let.expr.axes for let in kernel.body if isinstance(let.expr, Reduce | Fold)}
+    stored = [o for o in kernel.outputs if kernel.reduced <= {*kernel.let(o.value).axes}]
+    if len(every) != 1 or not stored or points_of(kernel, tuple(kernel.reduced)) < _LEAST_ROW:
+        return False
+    tensor = tensors[stored[0].tensor]
+    return tensor.shape[-1] * tensor.dtype.storage_bytes % _VECTOR_BYTES == 0
+
+
+def _sums_columns(kernel: Kernel) -> bool:
+    """Whether a kernel does nothing but to sum over some axes, in at least 32 bits."""
+    plain = _is_plain(kernel) and bool(reduced_once(kernel))
+    bound = (Check, Words, Fold)
+    if not plain or any(isinstance(let.expr, bound) for let in kernel.body):
+        return False
+    reads = [let.expr for let in kernel.body if isinstance(let.expr, Read)]
+    sums = [let for let in kernel.body if isinstance(let.expr, Reduce)]
+    return not any(read.places for read in reads) and all(
+        isinstance(let.expr, Reduce) and let.expr.fn == "sum" and let.dtype.bits >= 32
+        for let in sums
+    )
+
+
+def _is_plain(kernel: Kernel) -> bool:
+    plain = kernel.pattern is Pattern.ROW and kernel.roles is None and not kernel.params
+    return plain and not kernel.stages and all(o.base is None for o in kernel.outputs)
+
+
+def _beside(rows: Kernel, sums: Kernel) -> bool:
+    """Whether sums may be of what a kernel of rows reads or stores."""
+    stored = {output.tensor for output in rows.outputs}
+    return sums is not rows and bool({*sums.inputs} & {*rows.inputs, *stored})
+
+
+# -- the two kernels -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Joined:
+    module: Module
+    saves: float
+    """Seconds."""
+
+
+def _joined(module: Module, parts: Sequence[Kernel], target: Target) -> _Joined | None:
+    """The module with one kernel of rows and sums, and one that adds up its parts."""
+    whole = _whole(module, parts)
+    place = _place_for(module, parts)
+    if whole is None or place is None:
+        return None
+    row = {f"{name}0" for name in parts[0].reduced}
+    along = [name for name in whole.sizes if name in whole.reduced - row]
+    whole = with_one_axis(whole, module.tensors, along) if along else None
+    count = None if whole is None else _parts_of(whole, along[0], target)
+    if whole is None or count is None:
+        return None
+    first, second, between = _in_parts(module, whole, along[0], count)
+    if walked_axis(first) is None:
+        return None
+    tensors = {**module.tensors, **{tensor.name: tensor for tensor in between}}
+    apart = sum(_seconds_when_cut(part, tensors, target) for part in parts)
+    busy = quantisation(count, target.limits.units)
+    together = _SLOWER * kernel_seconds(first, tensors, target) / busy
+    together += _seconds_when_cut(second, tensors, target)
+    others = [part for part in parts if part is not place]
+    gone = {o.tensor for part in parts for o in part.outputs} - _stored(first, second)
+    made = replaced(replace(module, tensors=tensors), [*others, place], first, frozenset(gone))
+    name = others[0].name
+    kernels: list[Kernel] = []
+    for kernel in made.kernels:
+        found = kernel.body == first.body and kernel.outputs == first.outputs
+        kernels += [kernel, replace(second, name=name)] if found else [kernel]
+    origin = {**made.origin, name: module.origin.get(name, ())}
+    return _Joined(replace(made, kernels=tuple(kernels), origin=origin), apart - together)
+
+
+def _stored(*kernels: Kernel) -> set[str]:
+    return {output.tensor for kernel in kernels for output in kernel.outputs}
+
+
+def _seconds_when_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> float:
+    """The time of a kernel, cut as it will be."""
+    kernels, between = in_parts(kernel, tensors, target)
+    known = {**tensors, **{tensor.name: tensor for tensor in between}}
+    return sum(kernel_seconds(found, known, target) for found in kernels)
+
+
+def _whole(module: Module, parts: Sequence[Kernel]) -> Kernel | None:
+    """A kernel of rows and others of sums as one; None where elements do not meet one to one. What
+    all of them read is handed on like what the first one stores."""
+    rows, *sums = parts
+    own = [o for o in rows.outputs if rows.reduced <= {*rows.let(o.value).axes}]
+    own += [output for output in rows.outputs if output not in own]
+    stored = {output.tensor for output in own}
+    wanted = {name for part in sums for name in part.inputs}
+    if any(o.tensor in part.inputs for o in _outputs(sums) for part in parts):
+        return None
+    read: dict[str, Output] = {}
+    for let in rows.body:
+        if isinstance(let.expr, Read) and not let.expr.guards and not let.expr.places:
+            alias = f"{let.expr.tensor}{_READ}"
+            read.setdefault(let.expr.tensor, Output(alias, let.name, let.expr.index))
+    common = [output for name, output in read.items() if name in wanted]
+    handed = frozenset({*(stored & wanted), *(output.tensor for output in common)})
+    others = {name for k in module.kernels if k not in parts for name in k.inputs}
+    kept = {n for n in stored if n in others or module.tensors[n].role != "internal"}
+    whole = [replace(rows, outputs=(*own, *common)), *(_reading(part, read) for part in sums)]
+    return merged(whole, handed, Pattern.ROW, frozenset(kept & handed))
+
+
+def _reading(sums: Kernel, read: Mapping[str, Output]) -> Kernel:
+    """A kernel that has from another one what both of them read."""
+    body = tuple(
+        replace(let, expr=replace(let.expr, tensor=read[let.expr.tensor].tensor))
+        if isinstance(let.expr, Read) and let.expr.tensor in read
+        else let
+        for let in sums.body
+    )
+    return replace(sums, body=body)
+
+
+def _outputs(kernels: Sequence[Kernel]) -> Iterator[Output]:
+    for kernel in kernels:
+        yield from kernel.outputs
+
+
+def _in_parts(
+    module: Module, whole: Kernel, walked: str, count: int
+) -> tuple[Kernel, Kernel, tuple[Tensor, ...]]:
+    """Rows with the sums of every part, the kernel that adds these up, and what is between them."""
+    cut = split_axis(whole, walked, (count, whole.sizes[walked] // count))
+    part, within = f"{walked}_0", f"{walked}_1"
+    sums = [let for let in whole.body if let.expr in _sums_along(whole, walked)]
+    names = {let.name for let in sums}
+    taken = set(module.tensors)
+    tensors: dict[str, Tensor] = {}
+    for let in sums:
+        name = free_name(f"{let.name}_parts", taken)
+        taken.add(name)
+        shape = (count, *(whole.sizes[found] for found in let.axes))
+        tensors[let.name] = Tensor(name, let.dtype, shape)
+
+    def partial(let: Let) -> Let:
+        if let.name not in names or not isinstance(let.expr, Reduce):
+            return let
+        axes = tuple(name for name in cut.sizes if name in (part, *let.axes))
+        return replace(let, axes=axes, expr=replace(let.expr, axes=(within,)))
+
+    behind = computed_from(whole, names)
+    outputs = [output for output in cut.outputs if output.value not in behind]
+    outputs += [
+        Output(tensors[let.name].name, let.name, tuple(map(axis, (part, *let.axes))))
+        for let in sums
+    ]
+    body = tuple(partial(let) for let in cut.body if let.name in names or let.name not in behind)
+    first = live(replace(cut, body=body, outputs=tuple(outputs)))
+    second = _sum_of_parts(whole, sums, tensors, KernelAxis(part, count))
+    return first, second, tuple(tensors.values())
+
+
+def _sums_along(kernel: Kernel, walked: str) -> list[Reduce]:
+    reduces = [let.expr for let in kernel.body if isinstance(let.expr, Reduce)]
+    return [expr for expr in reduces if expr.axes == (walked,)]
+
+
+def _sum_of_parts(
+    whole: Kernel, sums: Sequence[Let], tensors: Mapping[str, Tensor], part: KernelAxis
+) -> Kernel:
+    """The kernel that adds up parts, and does what follows the sums."""
+    names = {let.name for let in sums}
+    behind = computed_from(whole, names)
+    outputs = tuple(output for output in whole.outputs if output.value in behind)
+    body: list[Let] = []
+    for let in sums:
+        place = tuple(map(axis, (part.name, *let.axes)))
+        read = Let(
+            free_name(f"{let.name}_part", whole.lets),
+            let.dtype,
+            (*let.axes, part.name),
+            Read(tensors[let.name].name, place),
+        )
+        body += [read, replace(let, expr=Reduce("sum", (part.name,), read.name))]
+    wanted = needed((output.value for output in outputs), whole, names) - names
+    body += [let for let in whole.body if let.name in wanted]
+    return live(
+        replace(whole, axes=(*whole.axes, part), body=tuple(body), outputs=outputs, labels={})
+    )
+
+
+# -- how many parts, and where --------------------------------------------------------------------
+
+
+def _parts_of(kernel: Kernel, walked: str, target: Target) -> int | None:
+    """Parts that fill the units with blocks whose registers hold a row and the sums of its columns:
+    of the numbers that leave no row over, the one that fills them best, of several the greatest."""
+    sums = _sums_along(kernel, walked)
+    row = kernel.reduced - {walked}
+    streams = [
+        let
+        for let in kernel.body
+        if isinstance(let.expr, Read) and walked in let.axes and row & {*let.axes}
+    ]
+    held = _REGISTER * (len(streams) + len(sums)) + _BESIDE
+    block = points_of(kernel, tuple(row)) * held
+    registers = _REGISTER * target.limits.registers_per_unit
+    units, size = target.limits.units, kernel.sizes[walked]
+    most = min(_MOST_PARTS, units * min(_MOST_BLOCKS, int(registers // block)), size // 2)
+    counts = [n for n in range(1, most + 1) if size % n == 0]
+    best = max(counts, key=lambda n: (round(quantisation(n, units), 2), n), default=0)
+    return best if best and quantisation(best, units) >= _BUSY else None
+
+
+def _place_for(module: Module, parts: Sequence[Kernel]) -> Kernel | None:
+    """The last of some kernels, or the first, in whose place all of them can be."""
+    order = {kernel.name: number for number, kernel in enumerate(module.kernels)}
+    ordered = sorted(parts, key=lambda part: order[part.name])
+    for place in (ordered[-1], ordered[0]):
+        if all(_can_move(module, part, place, parts, order) for part in parts):
+            return place
+    return None
+
+
+def _can_move(
+    module: Module,
+    kernel: Kernel,
+    place: Kernel,
+    parts: Sequence[Kernel],
+    order: Mapping[str, int],
+) -> bool:
+    """Whether a kernel may run in the place of another: nobody in between needs what it makes,
+    makes what it needs, or overwrites that."""
+    first, last = sorted((order[kernel.name], order[place.name]))
+    between = [k for k in module.kernels[first + 1 : last] if k not in parts]
+    stored = _stored(*between)
+    over = {output.base for other in between for output in other.outputs}
+    needed_there = {name for other in between for name in other.inputs}
+    if order[kernel.name] < order[place.name]:
+        return not needed_there & _stored(kernel) and not over & {*kernel.inputs}
+    return not stored & {*kernel.inputs}

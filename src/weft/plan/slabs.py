@@ -12,7 +12,6 @@ places reach beyond results whose sides are no multiples of 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -20,8 +19,8 @@ from weft.plan.images import IMAGE
 from weft.plan.ir import CacheRead, MmaPlan
 from weft.region.form import Problem
 from weft.region.ir import Kernel
-from weft.target.matrix_tiles import MOST_STAGES, Form
-from weft.target.matrix_time import H200, LINE, Contraction, cycles
+from weft.target.matrix_tiles import K_STEP, MOST_STAGES, Form
+from weft.target.matrix_time import AREA_PER_CYCLE, H200, LINE, Contraction, cycles
 from weft.target.target import Target
 
 PATCH: Final = 8
@@ -32,8 +31,8 @@ KEPT: Final = (CacheRead("A", IMAGE, "k.i"), CacheRead("B", "smem", "k.i"))
 """Slabs of the image and tiles of filters wait in shared memory."""
 SLAB_FORMS: Final = (
     Form(256, 64, (128, 64)),
-    Form(192, 64, (64, 64)),
     Form(128, 64, (64, 64)),
+    Form(192, 64, (64, 64)),
     Form(128, 128, (64, 128)),
     Form(256, 128, (128, 128)),
     *(Form(128, columns, (64, columns)) for columns in (96, 160, 192, 256)),
@@ -44,6 +43,10 @@ _PLACE: Final = 5.0
 units ask for each."""
 _GAIN: Final = 0.95
 """Of the time of taps, what slabs must take less than."""
+_EQUAL: Final = 1.01
+"""Times the least, within which times are as good as equal."""
+_LATENCY: Final = 2700.0
+"""Cycles from when a slot of the ring is free until its next slab is there."""
 _AXES: Final = 2
 """That windows move over."""
 FEWEST_STAGES: Final = 3
@@ -97,25 +100,34 @@ def slab_stages(form: Form, rows: int, step: int, beside: int, panel: int, targe
 
 
 def slab_cycles(form: Form, slabs: Contraction, rows: int, target: Target, *, light: bool) -> float:
-    """The time of a form with slabs of so many rows, the first of which memory has to bring to all
-    units before anything is multiplied."""
-    first = target.limits.units * form.rows / PATCH**2 * rows * LINE / H200.memory
-    return first + cycles(form, slabs, target, light=light)
+    """The time of a form with slabs of so many rows. Memory has to bring the first of them to all
+    units before anything is multiplied, half of them while the kernel starts; within a tile the
+    next one is waited for where its forerunner's taps are multiplied too soon."""
+    units, patches = target.limits.units, form.rows / PATCH**2
+    first = units * patches * rows * LINE / H200.memory / 2
+    taps = round(rows / (PATCH**2 * slabs.a.share))
+    steps = -(-slabs.extent.k // (K_STEP * taps))
+    multiplied = taps * form.rows * form.columns / AREA_PER_CYCLE
+    waves = -(-slabs.extent.tiles(form) // units)
+    waiting = waves * (steps - 1) * max(0.0, _LATENCY - multiplied)
+    # Light results are stored while other warpgroups multiply, as deferred ones are.
+    alike = replace(form, warp_tile=(PATCH**2, form.warp_tile[1])) if light else form
+    return first + waiting + cycles(alike, slabs, target, light=light)
 
 
 def faster_slabs(
     kernel: Kernel, problem: Problem, found: Contraction, taps: Form, target: Target, *, light: bool
-) -> Iterator[Form]:
+) -> list[Form]:
     """The forms in which slabs take less time than a form in which taps are copied, the fastest
-    first."""
+    first; of those that are as good as equal the first of the list."""
     slabs, rows = slab_contraction(kernel, problem, found), slab_rows(kernel, problem)
     if slabs is None or rows is None:
-        return
+        return []
     bound = max(cycles(taps, found, target, light=light), _copying_taps(taps, found, target))
     times = {form: slab_cycles(form, slabs, rows, target, light=light) for form in SLAB_FORMS}
-    for form in sorted(times, key=lambda form: times[form]):
-        if times[form] < _GAIN * bound:
-            yield form
+    near = _EQUAL * min(times.values())
+    faster = [form for form in SLAB_FORMS if times[form] < _GAIN * bound]
+    return sorted(faster, key=lambda form: max(times[form], near))
 
 
 def _copying_taps(form: Form, found: Contraction, target: Target) -> float:

@@ -49,7 +49,7 @@ PANEL: Final = 64
 _WORD: Final = 2
 """Bytes of an element."""
 _SECTOR: Final = 32
-_AREA_PER_CYCLE: Final = 32
+AREA_PER_CYCLE: Final = 32
 _SHARP: Final = 5
 _SOFT: Final = 3
 """How well the larger of two times hides the other: in steps and waves, and beside memory."""
@@ -337,7 +337,7 @@ class _Time:
     def _step(self) -> float:
         """A k step: multiplied, read from shared memory and written to it, copied."""
         form, rows, columns = self.form, self.rows, self.columns
-        multiplied = form.rows * form.columns / _AREA_PER_CYCLE
+        multiplied = form.rows * form.columns / AREA_PER_CYCLE
         read = form.rows / PANEL * (PANEL + form.columns)
         shared = self.pace.shared * (read + rows.copied + columns.copied)
         gap = self.pace.alone if form.consumers == 1 else 0.0

@@ -31,7 +31,7 @@ from weft.target.matrix_tiles import Form
 from weft.target.target import Target
 
 SMALL = Form(64, 64, (64, 64))
-PAIR, FOUR, WIDE = SLAB_FORMS[2], SLAB_FORMS[0], SLAB_FORMS[3]
+FOUR, PAIR, _, WIDE, *_ = SLAB_FORMS
 ODD = Case(size=(9, 13), images=3, dtype="f16")
 CASES: dict[str, tuple[Case, int | None, Form]] = {
     "two patches of a warpgroup": (ODD, None, FOUR),

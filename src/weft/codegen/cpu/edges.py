@@ -13,7 +13,7 @@ with instructions that load some lanes of a vector need none of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
 
@@ -84,7 +84,7 @@ def _divides(guard: Guard, names: set[str]) -> bool:
     return any(names & set(axes_of(term.value)) for term in terms)
 
 
-def _is_used_outside(stmts: list[ir.Stmt], around: tuple[ir.Stmt, ...]) -> bool:
+def _is_used_outside(stmts: Sequence[ir.Stmt], around: tuple[ir.Stmt, ...]) -> bool:
     """Whether a statement elsewhere has a name that these define."""
     made = {stmt.name for stmt in stmts if isinstance(stmt, ir.Load | ir.Let)}
     own = {id(stmt) for stmt in stmts}

@@ -43,13 +43,20 @@ class InterpretedExecutable:
         arrays[RUN] = np.array([seed, 0], np.uint64).view(np.int64)
         given = [name for name in module.inputs if name not in arrays]
         arrays.update(zip(given, map(numeric.as_pairs, inputs), strict=True))
+        begun: dict[str, list[Kernel]] = {}
+        code = self.compilation["gpu"]
         for kernel in module.kernels:
-            if kernel.name in self.compilation["gpu"].hosted:
+            if kernel.name in code.hosted:
                 arrays |= run_kernel(kernel, module.tensors, arrays)
-            elif kernel.name not in self.compilation["gpu"].launches:
+            elif kernel.name not in code.launches:
                 arrays |= self.on_the_host(kernel, arrays, seed)
             else:
-                arrays |= self.launch(kernel, arrays)
+                symbol = code.launches[kernel.name].symbol
+                parts = begun.setdefault(symbol, [])
+                parts.append(kernel)
+                if len(parts) == code.kernels[symbol].sets:
+                    arrays |= self.launch(begun.pop(symbol), arrays)
+        assert not begun
         declared = self.compilation.program.main.results
         kinds = [leaf for kind in declared for leaf in leaves(kind)]
         return [
@@ -70,10 +77,19 @@ class InterpretedExecutable:
             if number >= 0
         }
 
-    def launch(self, kernel: Kernel, arrays: dict[str, Array]) -> dict[str, Array]:
-        """The tensors that a kernel writes."""
+    def launch(self, kernels: Sequence[Kernel], arrays: dict[str, Array]) -> dict[str, Array]:
+        """The tensors that the kernels of a launch write."""
+        written: dict[str, Array] = {}
+        flat, *others = [self.operands(kernel, arrays, written) for kernel in kernels]
+        code = self.compilation["gpu"]
+        run(code.kernels[code.launches[kernels[0].name].symbol], flat, others=others)
+        return written
+
+    def operands(
+        self, kernel: Kernel, arrays: dict[str, Array], written: dict[str, Array]
+    ) -> dict[str, Array]:
+        """What a kernel is given, by the names of its code; room for results is `written`."""
         tensors, code = self.compilation["region"].tensors, self.compilation["gpu"]
-        written = {}
         for output in kernel.outputs:
             tensor = tensors[output.tensor]
             made = np.empty(tensor.shape, tensor.dtype.numpy)
@@ -89,8 +105,7 @@ class InterpretedExecutable:
             array = written.get(names[place], arrays.get(names[place]))
             assert array is not None
             flat[parameter] = np.asarray(array, order="C").reshape(-1)
-        run(made_kernel, flat)
-        return written
+        return flat
 
 
 def declared_form(array: Array, kind: TensorType) -> Array:

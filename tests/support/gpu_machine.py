@@ -28,6 +28,7 @@ from weft.driver.stages.compilation import Compilation
 from weft.foundation.dtypes import BY_NAME, DType
 from weft.foundation.numeric import cast
 from weft.ptir import Program
+from weft.region.structure import buffers
 from weft.runtime.cuda import driver
 
 Array = NDArray[Any]
@@ -105,7 +106,7 @@ class Machine:
         self.executables.append(executable)
 
     def kernel(self, symbol: str) -> tuple[ir.Kernel, list[tuple[DType, int]]]:
-        """A kernel, and dtype and size of each of its buffers."""
+        """A kernel, and dtype and size of each of its buffers, of all sets."""
         if symbol not in self.kernels:
             for executable in self.executables:
                 self._look_into(executable)
@@ -116,10 +117,16 @@ class Machine:
             self._learn(cluster.compilation)
 
     def _learn(self, compilation: Compilation) -> None:
-        tensors = compilation["region"].tensors
-        for symbol, kernel in compilation["gpu"].kernels.items():
-            kinds = [(tensors[n].dtype, prod(tensors[n].shape)) for n in kernel.buffers]
-            self.kernels[symbol] = (kernel, kinds)
+        module, code = compilation["region"], compilation["gpu"]
+        names: dict[str, list[str]] = {}
+        for found in module.kernels:
+            if launch := code.launches.get(found.name):
+                own = [buffers(found)[place] for place in launch.tensors]
+                names[launch.symbol] = [*names.get(launch.symbol, ()), *own]
+        for symbol, kernel in code.kernels.items():
+            every = names[symbol][: kernel.sets * len(kernel.buffers)]
+            tensors = [module.tensors[name] for name in every]
+            self.kernels[symbol] = (kernel, [(t.dtype, prod(t.shape)) for t in tensors])
         for body in compilation.bodies.values():
             self._learn(body)
 
@@ -401,7 +408,11 @@ class Machine:
         if symbol.startswith("weft_cast_"):
             words = _words(parameters, 3)
             return lambda: _cast(symbol, *words)
-        kernel, _ = self.kernel(symbol)
+        kernel, kinds = self.kernel(symbol)
+        if kernel.sets > 1:
+            (table,) = (ctypes.c_void_p * 1).from_address(parameters)
+            addresses = list((ctypes.c_uint64 * len(kinds)).from_address(table or 0))
+            return lambda: self.launch(symbol, addresses)
         count = len(kernel.maps) + len(kernel.buffers) + kernel.reports
         addresses = _words(parameters, count + (kernel.workspace is not None))
         return lambda: self.launch(symbol, addresses[len(kernel.maps) :])
@@ -423,12 +434,14 @@ class Machine:
         if kernel.workspace is not None:
             counters = (ctypes.c_uint32 * kernel.workspace.counters).from_address(addresses.pop())
             assert not any(counters), "a kernel finds counters that are not zero"
-        arrays = {
-            name: _array_at(address, *kind)
-            for name, address, kind in zip(kernel.buffers, addresses, kinds, strict=False)
-        }
+        every = [_array_at(at, *kind) for at, kind in zip(addresses, kinds, strict=False)]
+        count = len(kernel.buffers)
+        first, *others = (
+            dict(zip(kernel.buffers, every[n * count : (n + 1) * count], strict=True))
+            for n in range(kernel.sets)
+        )
         try:
-            run(kernel, arrays, self.timing, self.seed)
+            run(kernel, first, self.timing, self.seed, others=others)
         except Reported as found:
             # What a kernel finds it leaves in the error word, its last parameter.
             word = ~(found.number << 40 | found.element) & ((1 << 64) - 1)

@@ -81,7 +81,7 @@ def c_kernels(cubins: Cubins, number: int, version: Version) -> Iterator[str]:
             maps = f"maps_{number}_{place}"
             yield c_array("weft_map_of", maps, map(_map_initialiser, kernel.tensor_maps))
         entries.append(_kernel(cubins, kernel, maps))
-    nothing = '{"", 0, {0, 0, 0}, {0, 0, 0}, 0, 0, NULL, 0, 0, 0, 0, 0}'
+    nothing = '{"", 0, {0, 0, 0}, {0, 0, 0}, 0, 0, NULL, 0, 0, 0, 0, 0, 0}'
     yield c_array("weft_kernel", f"kernels_{number}", entries, nothing)
 
 
@@ -97,7 +97,7 @@ def _kernel(cubins: Cubins, kernel: KernelCode, maps: str) -> str:
     head = f"{c_string(kernel.symbol)}, {cubins.offsets[kernel.code]}"
     launch = f"{_number_list(kernel.grid)}, {_number_list(kernel.block)}, {kernel.cluster[0]}"
     flags = ", ".join(str(int(on)) for on in (kernel.reports, kernel.waits, kernel.together))
-    rest = f"{maps}, {len(kernel.tensor_maps)}, {flags}, {kernel.workspace_bytes}"
+    rest = f"{maps}, {len(kernel.tensor_maps)}, {flags}, {kernel.workspace_bytes}, {kernel.sets}"
     return f"{{{head}, {launch}, {kernel.shared_bytes}, {rest}}}"
 
 

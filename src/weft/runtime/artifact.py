@@ -96,6 +96,9 @@ class KernelCode:
     """Whether, on GPUs, its blocks wait for one another, so that all must run at once."""
     nanoseconds: int = 0
     """How long a launch takes, as the compiler estimates it."""
+    sets: int = 1
+    """Sets of buffers, on GPUs, that its blocks share out: where there are several, its one
+    parameter is the table of all their addresses."""
 
 
 @dataclass(frozen=True)

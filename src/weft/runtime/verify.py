@@ -104,7 +104,9 @@ def _spec_bytes(spec: TensorSpec) -> int:
 def _is_kernel(kernel: KernelCode) -> bool:
     sizes = (*kernel.grid, *kernel.block, *kernel.cluster)
     rest = (kernel.work_items, kernel.shared_bytes, kernel.workspace_bytes)
-    return bool(kernel.symbol) and min(sizes) > 0 and min(rest) >= 0
+    # A table of the buffers of several sets is all that a kernel is given.
+    plain = kernel.sets == 1 or not (kernel.tensor_maps or kernel.reports or kernel.workspace_bytes)
+    return bool(kernel.symbol) and min(*sizes, kernel.sets) > 0 and min(rest) >= 0 and plain
 
 
 def _is_step(step: Step, artifact: Artifact, limits: Mapping[int, int]) -> bool:
@@ -140,4 +142,5 @@ def _is_launch(launch: Launch, artifact: Artifact) -> bool:
         all(0 <= number < len(artifact.buffers) for number in launch.buffers)
         and all(0 <= place.buffer < count for place in kernel.tensor_maps)
         and len(launch.where) in (0, len(kernel.checks))
+        and count % kernel.sets == 0
     )

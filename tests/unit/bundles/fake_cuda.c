@@ -248,8 +248,9 @@ int cuGraphLaunch(void *graph, void *stream) {
     for (n = 0; n < found->count; n++) play(&found->nodes[n]);
     return 0;
 }
-/* The parameters are addresses of the device, as many as FAKE_CUDA_PARAMETERS says; those in front
-   of them are maps of 128 bytes, as many as FAKE_CUDA_MAPS says. */
+/* The parameters are addresses of the device, as many as FAKE_CUDA_PARAMETERS says, or, with
+   FAKE_CUDA_TABLE, one parameter that holds them all; those in front of them are maps of 128 bytes,
+   as many as FAKE_CUDA_MAPS says. */
 static int launch(const char *how, const char *symbol, const unsigned *grid, const unsigned *block,
                   unsigned shared, void **parameters) {
     int count = number("FAKE_CUDA_PARAMETERS", 0), maps = number("FAKE_CUDA_MAPS", 0), n;
@@ -260,7 +261,9 @@ static int launch(const char *how, const char *symbol, const unsigned *grid, con
     node = &recording->nodes[recording->count++];
     snprintf(node->symbol, sizeof node->symbol, "%s", symbol);
     for (n = 0; n < count; n++) {
-        memcpy(&node->words[n], parameters[maps + n], 8);
+        const char *place = number("FAKE_CUDA_TABLE", 0) ? (const char *)parameters[maps] + 8 * n
+                                                         : (const char *)parameters[maps + n];
+        memcpy(&node->words[n], place, 8);
         if (!inside(node->words[n], 1)) return INVALID;
     }
     node->bytes = (size_t)count;

@@ -10,7 +10,8 @@ typedef struct weft_map_of {
 } weft_map_of;
 
 /* A kernel of a GPU, and how it is launched. Its parameters are its maps, the addresses of its
-   buffers, that of an error word and that of its workspace. */
+   buffers, that of an error word and that of its workspace; or, where it works on several sets of
+   buffers, one table of all their addresses. */
 struct weft_kernel {
     const char *symbol;
     int64_t offset; /* of its cubin in the file of code */
@@ -21,4 +22,5 @@ struct weft_kernel {
     int32_t map_count;
     uint8_t reports, waits, together;
     int64_t workspace_bytes;
+    int32_t sets;
 };

@@ -57,6 +57,7 @@ static int weft_prepare(weft_context *context, const weft_version *version, weft
     }
     if (kernel->reports) word[words++] = weft_word(tables->errors + 8 * number);
     if (kernel->workspace_bytes > 0) word[words++] = weft_word(tables->workspaces[step->of]);
+    if (kernel->sets > 1) words = 1;
     for (i = 0; i < words; i++) pointers[kernel->map_count + i] = &word[i];
     *made = pointers;
     return failed;

@@ -31,6 +31,7 @@ def kernel_code(
         checks=checks,
         workspace_bytes=kernel.workspace.bytes if kernel.workspace else 0,
         together=kernel.together,
+        sets=kernel.sets,
     )
 
 

@@ -101,12 +101,13 @@ class Assembler:
         def place(name: str) -> BufferSlot:
             return own.get(name) or slot(name)
 
-        def launch(kernel: Kernel) -> tuple[int, Sequence[str], tuple[Site, ...]] | None:
+        def launch(kernel: Kernel) -> tuple[int, int, Sequence[str], tuple[Site, ...]] | None:
             native = unit.natives.get(kernel.name)
             if native is None:
                 return None
-            sites = _sites(kernel, self.kernels[native.symbol], unit)
-            return numbers[native.symbol], native.tensors, sites
+            code = self.kernels[native.symbol]
+            sites = _sites(kernel, code, unit)
+            return numbers[native.symbol], code.sets, native.tensors, sites
 
         def expand(kernel: Kernel, steps: StepList) -> bool:
             where = _loop_site(kernel, unit)

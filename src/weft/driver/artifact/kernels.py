@@ -33,9 +33,10 @@ from weft.runtime.artifact import (
 
 HostCalls: TypeAlias = Callable[[object, Mapping[int, tuple[int, ...]], Sequence[int]], str]
 """An op that the host carries out, and which results are wanted in which shapes, in words."""
-Launcher: TypeAlias = Callable[[Kernel], tuple[int, Sequence[str], tuple[Site, ...]] | None]
-"""The number of a kernel's code, its tensors in the order of the code's parameters, and which
-instruction each of its checks belongs to; None where the host carries the kernel out."""
+Launcher: TypeAlias = Callable[[Kernel], tuple[int, int, Sequence[str], tuple[Site, ...]] | None]
+"""The number of a kernel's code, how many kernels a launch of it carries out, the kernel's tensors
+in the order of the code's parameters, and which instruction each of its checks belongs to; None
+where the host carries the kernel out."""
 
 
 def kernel_key(
@@ -67,6 +68,7 @@ def body_steps(
     steps themselves; `hosted` says why a kernel is left to the host; `arena` is more memory than
     the map has."""
     made = StepList(arena=max(arena, buffer_map.arena_bytes))
+    begun: dict[int, list[Launch]] = {}
     copies: dict[str, list[Copy]] = {}
     for copy in buffer_map.copies:
         copies.setdefault(copy.before, []).append(copy)
@@ -89,9 +91,14 @@ def body_steps(
             ]
             made.append(together(calls, [o.tensor for k in (kernel, *others) for o in k.outputs]))
         else:
-            number, names, where = native
+            number, sets, names, where = native
             args = tuple(made.number(slot(name)) for name in names)
-            made.append(Launch(number, args, kernel.name, where))
+            parts = [*begun.pop(number, ()), Launch(number, args, kernel.name, where)]
+            if len(parts) < sets:
+                begun[number] = parts
+            else:
+                every = tuple(arg for part in parts for arg in part.buffers)
+                made.append(replace(parts[0], buffers=every))
     return made
 
 

@@ -7,7 +7,7 @@ spent, and what was not looked at is said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -52,21 +52,25 @@ def check_edited(
             )
 
 
-def _tensors_by_kernel(code: GpuModule, module: Module) -> dict[str, dict[str, Tensor]]:
-    """For each dialect kernel that is launched the tensors that its buffers are, once."""
-    found: dict[str, dict[str, Tensor]] = {}
+def _tensors_by_kernel(code: GpuModule, module: Module) -> dict[str, list[dict[str, Tensor]]]:
+    """For each dialect kernel that is launched the tensors that its buffers are, once: those of
+    each set of them."""
+    found: dict[str, list[dict[str, Tensor]]] = {}
     for kernel in module.kernels:
         launch = code.launches.get(kernel.name)
-        if launch is not None and launch.symbol not in found:
+        if launch is None:
+            continue
+        made, sets = code.kernels[launch.symbol], found.setdefault(launch.symbol, [])
+        if len(sets) < made.sets:
             names = buffers(kernel)
-            places = zip(code.kernels[launch.symbol].buffers, launch.tensors, strict=True)
-            found[launch.symbol] = {name: module.tensors[names[at]] for name, at in places}
+            places = zip(made.buffers, launch.tensors, strict=True)
+            sets.append({name: module.tensors[names[at]] for name, at in places})
     return found
 
 
-def _why_unknown(symbol: str, kernel: ir.Kernel, tensors: Mapping[str, Tensor]) -> str:
+def _why_unknown(symbol: str, kernel: ir.Kernel, tensors: Sequence[Mapping[str, Tensor]]) -> str:
     """Why it is not known whether a kernel is sound; nothing where it is."""
-    if sum(tensor.bytes for tensor in tensors.values()) > MOST_BYTES:
+    if sum(tensor.bytes for one in tensors for tensor in one.values()) > MOST_BYTES:
         return "its tensors are too large for the dialect's interpreter"
     for timing in Timing:
         unknown = _run_kernel(symbol, kernel, tensors, timing)
@@ -76,17 +80,20 @@ def _why_unknown(symbol: str, kernel: ir.Kernel, tensors: Mapping[str, Tensor]) 
 
 
 def _run_kernel(
-    symbol: str, kernel: ir.Kernel, tensors: Mapping[str, Tensor], timing: Timing
+    symbol: str, kernel: ir.Kernel, tensors: Sequence[Mapping[str, Tensor]], timing: Timing
 ) -> str:
     why = ""
     for number in _NUMBERS:
-        flat = {
-            name: np.full(int(np.prod(tensor.shape)), number).astype(tensor.dtype.numpy)
-            for name, tensor in tensors.items()
-        }
+        flat, *others = (
+            {
+                name: np.full(int(np.prod(tensor.shape)), number).astype(tensor.dtype.numpy)
+                for name, tensor in one.items()
+            }
+            for one in tensors
+        )
         try:
             with np.errstate(all="ignore"):
-                run(kernel, flat, timing, budget=BUDGET)
+                run(kernel, flat, timing, budget=BUDGET, others=others)
         except Hazard as found:
             raise SpecViolation(
                 "KernelRace", f"in the kernel {symbol} {found.what}", "put a barrier there"

@@ -2,7 +2,7 @@
 
 A kernel's parameters are its tensor maps, by value, then the address of every buffer, then that of
 its workspace, if it has one. Maps hold addresses: they are made again when a buffer moves, and kept
-while it stays.
+while it stays. One that works on several sets of buffers takes all addresses as one table.
 """
 
 from __future__ import annotations
@@ -136,7 +136,10 @@ class LoadedKernel:
             for found in self.code.tensor_maps
         ]
         own = (self.workspace.address,) if self.workspace is not None else ()
-        storage = [*maps, *(ctypes.c_uint64(address) for address in (*addresses, *own))]
+        if self.code.sets > 1:
+            storage: list[Any] = [(ctypes.c_uint64 * len(addresses))(*addresses)]
+        else:
+            storage = [*maps, *(ctypes.c_uint64(address) for address in (*addresses, *own))]
         return Prepared(storage, pointer_table([ctypes.addressof(part) for part in storage]))
 
     def unload(self) -> None:

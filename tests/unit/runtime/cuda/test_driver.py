@@ -234,6 +234,16 @@ def test_a_launch_passes_maps_and_addresses() -> None:
     assert addresses == [4096, 8192]
 
 
+def test_a_launch_on_several_sets_of_buffers_passes_one_table() -> None:
+    driver = FakeDriver()
+    code = replace(CODE, tensor_maps=(), sets=2)
+    kernel = load_kernel(open_device(driver=driver), code)
+    kernel.launch([4096, 8192, 64, 32], "stream")
+    pointers = ctypes.cast(driver.asked("cuLaunchKernel")[0][9], ctypes.POINTER(ctypes.c_void_p))
+    table = ctypes.cast(pointers[0], ctypes.POINTER(ctypes.c_uint64))
+    assert list(table[:4]) == [4096, 8192, 64, 32]
+
+
 def test_the_map_of_an_image_has_corners_channels_and_places() -> None:
     driver = FakeDriver()
     window = Window((-1, -2), (0, -1), (2, 3))

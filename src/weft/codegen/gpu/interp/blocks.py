@@ -100,6 +100,8 @@ class Block:
     number: int
     kernel: ir.Kernel = field(init=False)
     arrays: list[Array] = field(init=False)
+    every: list[Array] = field(init=False)
+    """Those of all sets."""
     timing: Timing = field(init=False)
     workspace: Workspace | None = field(init=False)
     budget: Budget = field(init=False)
@@ -125,6 +127,11 @@ class Block:
         # Statements ask for these again and again, each time through one object less.
         for name, found in vars(launch).items():
             setattr(self, name, found)
+        self.every = self.arrays
+
+    def take(self, first: int, count: int) -> None:
+        """Work on `count` buffers of all."""
+        self.arrays = self.every[first : first + count]
 
     def begin(self, cluster: Cluster, make: MakeWarp) -> list[Warp]:
         self.cluster = cluster

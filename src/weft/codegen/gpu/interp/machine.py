@@ -59,11 +59,12 @@ def run(
     timing: Timing = Timing.LATE,
     seed: int = 0,
     budget: int | None = None,
+    others: Sequence[Mapping[str, Array]] = (),
 ) -> None:
-    """Run every block of a kernel on flat arrays, which it changes; `Spent` where that takes more
-    statements of warps than `budget`."""
+    """Run every block of a kernel on flat arrays, which it changes; `others` are those of further
+    sets of buffers. `Spent` where that takes more statements of warps than `budget`."""
     left = Budget(budget)
-    arrays = [buffers[name] for name in kernel.buffers]
+    arrays = [found[name] for found in (buffers, *others) for name in kernel.buffers]
     space = Workspace(kernel.workspace) if kernel.workspace else None
     shared = Launch(kernel, arrays, timing, space, left, frozenset(_waiting(kernel.body)))
     clusters = (
@@ -170,6 +171,12 @@ class Strand(Elements):
 
     def let(self, statement: ir.Let | ir.Set, mask: Lanes) -> None:
         self.assign(statement.name, self.value(statement.value), mask)
+
+    def take_set(self, statement: ir.TakeSet, mask: Lanes) -> None:
+        number, count = self.one(statement.number, mask), len(self.block.kernel.buffers)
+        if not 0 <= number < self.block.kernel.sets:
+            raise Hazard(f"there is no set {number} of buffers")
+        self.block.take(number * count, count)
 
     def make_registers(self, statement: ir.Registers, mask: Lanes) -> None:
         made = np.empty((statement.count, WARP), _REGISTERS[statement.kind])
@@ -352,6 +359,7 @@ _DO: Final[Mapping[type, Callable[[Strand, Any, Lanes], None]]] = {
         Strand.pass_by,
     ),
     ir.Registers: Strand.make_registers,
+    ir.TakeSet: Strand.take_set,
     ir.AwaitPrevious: Strand.await_previous,
     ir.SyncWarp: Strand.sync_warp,
     ir.ProxyFence: Strand.fence,

@@ -2,7 +2,7 @@
 
     Kernel = grid, threads, buffers, maps [TensorMap], tiles [SharedTile], barriers [Barriers],
              tables, workspace, body
-    Stmt   = Let | Set | Registers | For | If | Roles(case, ...)                     control
+    Stmt   = Let | Set | TakeSet | Registers | For | If | Roles(case, ...)           control
            | LoadElement | StShared | CountShared | LoadShared | LoadSharedVector      elements
            | LoadStaged | DrawBits | Epilogue | StGlobalVec | StGlobalRow
            | statements on single values (`values.py`)                               map, row
@@ -44,6 +44,10 @@ no memory that others can see before it has waited for them.
 Blocks that make parts of one sum hand it on through the workspace, in an order that is the same in
 every run. Words of it are read by whoever has waited for the counter, or counted off, after those
 that wrote them.
+
+A kernel of several sets of buffers does the same with each of them, as one launch. `TakeSet` says
+which one a block works on; no memory is touched before it, and the buffers that statements name are
+those of that set.
 
 A barrier has a phase, which completes when all arrivals have come and all announced bytes have been
 counted; `MbarrierWait(parity)` passes when the phase of that parity is complete. Waiting for a
@@ -118,6 +122,7 @@ from weft.codegen.gpu.ir.kernel import (
     Sm80Stmt,
     Sm90Stmt,
     Stmt,
+    TakeSet,
     walk,
 )
 from weft.codegen.gpu.ir.matrix import (
@@ -258,6 +263,7 @@ __all__ = [
     "SyncThreads",
     "SyncWarp",
     "Table",
+    "TakeSet",
     "TensorMap",
     "TmaCommit",
     "TmaLoad",

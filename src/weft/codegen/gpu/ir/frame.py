@@ -15,6 +15,8 @@ WINDOW_CORNERS: Final = {3: (-(1 << 15), (1 << 15) - 1), 4: (-128, 127), 5: (-16
 """How far places may begin before and end behind an image, by the rank of its map."""
 LARGEST_STEP: Final = 8
 """Elements from place to place."""
+MOST_POINTERS: Final = 4000
+"""Of all sets of a kernel's buffers: a launch takes 32 KB of parameters."""
 _LINE_WORDS: Final = 32
 """32-bit words of a line of memory."""
 

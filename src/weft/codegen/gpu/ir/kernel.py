@@ -57,6 +57,13 @@ class Set:
 
 
 @dataclass(frozen=True)
+class TakeSet:
+    """From here on the block works on a set of buffers, by its number, the same in all threads."""
+
+    number: Scalar
+
+
+@dataclass(frozen=True)
 class Registers:
     """A register array, of undefined content unless it starts as zeros."""
 
@@ -111,7 +118,7 @@ class Roles:
 Sm80Stmt: TypeAlias = Sm80Copy | Sm80Matrix
 Sm90Stmt: TypeAlias = Sm90Copy | Sm90Matrix
 Stmt: TypeAlias = (
-    Let | Set | Registers | For | If | Roles
+    Let | Set | TakeSet | Registers | For | If | Roles
     | LoadElement | SharedStmt | DrawBits | Epilogue | StGlobalVec | StGlobalRow
     | ValueStmt | Sm80Stmt | Sm90Stmt | ClusterStmt | ChainStmt | NamedBarrier | SyncThreads
     | SyncWarp | AddRegisters | RowStmt | PartStmt
@@ -121,13 +128,14 @@ Stmt: TypeAlias = (
 @dataclass(frozen=True)
 class Kernel:
     """What one launch runs. Parameters are the tensor maps, then one pointer per buffer, then, in
-    kernels that report violations, that of the error word, then that of the workspace, if any."""
+    kernels that report violations, that of the error word, then that of the workspace, if any. A
+    kernel of several sets of buffers has one parameter: a table with the pointers of all sets."""
 
     name: str
     grid: int
     threads: int
     buffers: tuple[str, ...]
-    """Tensors, by the position of their pointer."""
+    """Tensors, by the position of their pointer; of the first set where there are several."""
     maps: tuple[TensorMap, ...]
     tiles: tuple[SharedTile, ...]
     barriers: tuple[Barriers, ...]
@@ -142,6 +150,8 @@ class Kernel:
     workspace: Workspace | None = None
     together: bool = False
     """Whether its blocks wait for one another, so that all must run at once."""
+    sets: int = 1
+    """Sets of buffers; each block takes one of them (`TakeSet`)."""
 
     @property
     def shared_bytes(self) -> int:

@@ -19,7 +19,9 @@ class Launch:
 @dataclass(frozen=True)
 class GpuModule:
     """Dialect kernels by symbol, and launches by the name of the program's kernel. Equal kernels of
-    a program have one symbol. `hosted` are the kernels that no template carries out, and why."""
+    a program have one symbol. Those that name a dialect kernel of several sets of buffers are one
+    launch, so many at a time, in the order of the program: each brings one set. `hosted` are the
+    kernels that no template carries out, and why."""
 
     kernels: dict[str, ir.Kernel] = field(default_factory=dict)
     launches: dict[str, Launch] = field(default_factory=dict)

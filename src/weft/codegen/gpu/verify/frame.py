@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Final
 
 from weft.codegen.gpu import ir
-from weft.codegen.gpu.chain import chain_faults
-from weft.codegen.gpu.ir.frame import LARGEST_STEP, WINDOW_CORNERS
+from weft.codegen.gpu.chain import chain_faults, reaches_memory
+from weft.codegen.gpu.ir.frame import LARGEST_STEP, MOST_POINTERS, WINDOW_CORNERS
 from weft.codegen.gpu.spelling.names import is_free
 from weft.foundation.errors import Finding
 from weft.target.target import CLUSTERS, Target
@@ -54,6 +54,7 @@ def _findings(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
         yield FRAME, f"{kernel.resident} resident blocks of {kernel.threads} threads, over {most}"
     if len(kernel.buffers) > _MOST_BUFFERS:
         yield FRAME, f"{len(kernel.buffers)} buffers, over {_MOST_BUFFERS}"
+    yield from ((FRAME, why) for why in _set_problems(kernel))
     for group in (kernel.maps, kernel.tiles, kernel.barriers, kernel.tables):
         names = [found.name for found in group]
         for name in names:
@@ -69,6 +70,24 @@ def _findings(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
     yield from _shared_problems(kernel, target)
     yield from ((FRAME, why) for why in _workspace(kernel, target))
     yield from ((FRAME, why) for why in chain_faults(kernel))
+
+
+def _set_problems(kernel: ir.Kernel) -> Iterator[str]:
+    """What is wrong with the sets of buffers that the blocks of a kernel take."""
+    if kernel.sets == 1:
+        return
+    if kernel.sets < 1 or kernel.sets * len(kernel.buffers) > MOST_POINTERS:
+        yield f"{kernel.sets} sets of {len(kernel.buffers)} buffers, over {MOST_POINTERS} in all"
+    if kernel.maps or kernel.workspace or kernel.reports:
+        yield "a kernel of several sets of buffers has maps, a workspace or violations"
+    if kernel.cluster > 1:
+        yield "the blocks of a cluster take sets of buffers of their own"
+    takes = [n for n, found in enumerate(kernel.body) if isinstance(found, ir.TakeSet)]
+    every = sum(isinstance(found, ir.TakeSet) for found in ir.walk(kernel.body))
+    if kernel.grid and (len(takes), every) != (1, 1):
+        yield "a block takes a set of buffers once, and outside of branches and loops"
+    elif takes and any(map(reaches_memory, ir.walk(kernel.body[: takes[0]]))):
+        yield "memory is touched before a set of buffers is taken"
 
 
 def _workspace(kernel: ir.Kernel, target: Target) -> Iterator[str]:

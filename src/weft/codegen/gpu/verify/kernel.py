@@ -96,6 +96,8 @@ class _Checker(Scope):
                 self.define(name, Known("number"))
             case ir.Set(name=name):
                 self.use(name, "number")
+            case ir.TakeSet():
+                self.need(self.kernel.sets > 1, "the kernel has one set of buffers")
             case ir.Registers(name=name, kind=kind, count=count):
                 self.need(0 < count <= _MOST_REGISTERS, f"{count} registers")
                 self.define(name, Known("registers", _HELD_IN[kind], count))

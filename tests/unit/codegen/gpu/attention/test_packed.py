@@ -73,7 +73,7 @@ def test_blocks_that_nobody_sees_are_left_out() -> None:
     arrays: dict[str, Array] = dict(zip(module.inputs, case.inputs(program), strict=True))
     for kernel in module.kernels:
         if kernel.name.startswith("row_hull"):
-            arrays |= executable.launch(kernel, arrays)
+            arrays |= executable.launch([kernel], arrays)
     names = ("first", "last", "wholefrom", "wholeto")
     found = {n: next(a for t, a in arrays.items() if t.endswith(f"_{n}")) for n in names}
     starts = np.arange(32) // 2 * 128

@@ -167,6 +167,9 @@ def _element_ops(statements: Iterable[ir.Stmt]) -> Iterator[ElementOp]:
 def _signature(kernel: ir.Kernel) -> Iterator[str]:
     maps = [f"const __grid_constant__ TensorMap m{i}" for i, _ in enumerate(kernel.maps)]
     buffers = [f"char* b{i}" for i, _ in enumerate(kernel.buffers)]
+    if kernel.sets > 1:
+        yield f"struct Sets_ {{ char* buffers[{kernel.sets}][{len(kernel.buffers)}]; }};"
+        buffers = ["const __grid_constant__ Sets_ sets_"]
     buffers += ["u64* error"] if kernel.reports else []
     buffers += ["u32* workspace"] if kernel.workspace else []
     # The second bound, even where it is one block a multiprocessor, lets setmaxnreg take effect.
@@ -213,6 +216,7 @@ class _Printer:
         self.barriers = {array.name: array for array in kernel.barriers}
         self.maps = {found.name: f"m{i}" for i, found in enumerate(kernel.maps)}
         self.values = ValuePrinter()
+        self.buffers = len(kernel.buffers)
         self.blocks = kernel.cluster
         self.first_word = kernel.workspace.first_word if kernel.workspace else 0
 
@@ -226,10 +230,8 @@ class _Printer:
             yield from self.values.lines(statement)
             return
         match statement:
-            case ir.Let(name=name, value=value, pinned=pinned):
-                yield f"int {name} = {text(value)};{f' pin({name});' if pinned else ''}"
-            case ir.Set(name=name, value=value):
-                yield f"{name} = {text(value)};"
+            case ir.Let() | ir.Set() | ir.TakeSet():
+                yield from self.number(statement)
             case ir.Registers(name=name, kind=kind, count=count):
                 yield f"{kind.value} {name}[{count}]{' = {}' if statement.zero else ''};"
             case ir.For() | ir.If() | ir.Roles():
@@ -273,6 +275,16 @@ class _Printer:
                 yield "await_previous();"
             case _:
                 yield from self.sm90(statement)
+
+    def number(self, statement: ir.Let | ir.Set | ir.TakeSet) -> Iterator[str]:
+        match statement:
+            case ir.Let(name=name, value=value, pinned=pinned):
+                yield f"int {name} = {text(value)};{f' pin({name});' if pinned else ''}"
+            case ir.Set(name=name, value=value):
+                yield f"{name} = {text(value)};"
+            case ir.TakeSet(number=number):
+                yield f"const int set_ = {text(number)};"
+                yield from (f"char* b{i} = sets_.buffers[set_][{i}];" for i in range(self.buffers))
 
     def control(self, statement: ir.For | ir.If | ir.Roles) -> Iterator[str]:
         match statement:

@@ -101,9 +101,9 @@ class _Reader:
         tokens = self.tokens
         name = self.name()
         grid, threads = self.setting("grid"), self.setting("threads")
-        cluster, resident = (
+        cluster, resident, sets = (
             self.setting(word) if tokens.current.text == word else 1
-            for word in ("cluster", "resident")
+            for word in ("cluster", "resident", "sets")
         )
         reports, together = tokens.accept("reports"), tokens.accept("together")
         tokens.expect("{")
@@ -125,7 +125,7 @@ class _Reader:
         maps, tiles, barriers, tables, spaces = (tuple(frame[cls]) for cls in _FRAME)
         return ir.Kernel(
             name, grid, threads, buffers, maps, tiles, barriers, tables, tuple(body), reports,
-            cluster, resident, next(iter(spaces), None), together,
+            cluster, resident, next(iter(spaces), None), together, sets,
         )  # fmt: skip
 
     def setting(self, name: str) -> int:

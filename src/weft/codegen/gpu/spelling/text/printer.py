@@ -39,9 +39,10 @@ def print_kernel(kernel: ir.Kernel) -> str:
     reports = " reports" if kernel.reports else ""
     cluster = f" cluster={kernel.cluster}" if kernel.cluster > 1 else ""
     resident = f" resident={kernel.resident}" if kernel.resident > 1 else ""
+    sets = f" sets={kernel.sets}" if kernel.sets > 1 else ""
     together = " together" if kernel.together else ""
-    frame = f"grid={kernel.grid} threads={kernel.threads}{cluster}{resident}{reports}{together}"
-    head = f"kernel {kernel.name} {frame}"
+    frame = f"grid={kernel.grid} threads={kernel.threads}{cluster}{resident}{sets}"
+    head = f"kernel {kernel.name} {frame}{reports}{together}"
     inner = [f"buffers ({commas(map(label, kernel.buffers))})"]
     inner += map(_field_text, (*kernel.maps, *kernel.tiles, *kernel.barriers, *kernel.tables))
     inner += [_field_text(kernel.workspace)] if kernel.workspace else []

@@ -21,6 +21,7 @@ from tests.unit.bundles import models
 from weft.codegen.gpu import compile as nvrtc
 from weft.driver.code import gpu_linker
 from weft.foundation.errors import Unimplemented
+from weft.ptir import Builder
 from weft.target.known import target_named
 
 HERE = Path(__file__).parent
@@ -174,6 +175,19 @@ def test_tensor_maps_are_made_for_the_places_of_buffers(
     out, told = ended(example_of(made, tmp_path / "example"), made, env=on(driver, log))
     assert (out.startswith("out0[0] = "), told) == (True, "")
     assert "\nmap 9 2 " in log.read_text()
+
+
+def test_a_launch_for_tensors_of_several_sizes_has_one_table(
+    folder: Path, driver: Path, tmp_path: Path, compiled: None
+) -> None:
+    b = Builder("sums")
+    pairs = [[b.param("f32", [size]) for _ in range(2)] for size in (5, 3)]
+    sums = b.build(*(x + y for x, y in pairs))
+    made = weft.build(sums, out=folder / "sums", name="sums", target="sm90")
+    program, log = example_of(made, tmp_path / "example"), tmp_path / "log"
+    out, told = ended(program, made, env=on(driver, log, parameters=6, table=1, add=3))
+    assert (out.count("[0] = "), told) == (2, "")
+    assert log.read_text().count("\nlaunch ") == 1
 
 
 @pytest.mark.parametrize(

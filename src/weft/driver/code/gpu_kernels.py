@@ -3,9 +3,11 @@ that are kept on disk."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +18,7 @@ from weft.codegen.gpu.assemble import kernel_code
 from weft.codegen.gpu.chain import BOTH, Neighbours, chained
 from weft.codegen.gpu.compile import Cubin, Report, compile_cuda, pack_cubin, version
 from weft.codegen.gpu.ir.module import GpuModule, Launch
+from weft.codegen.gpu.maps import together
 from weft.codegen.gpu.products import grouped, outer
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.template import Job
@@ -24,6 +27,7 @@ from weft.codegen.gpu.verify import verify
 from weft.codegen.gpu.whole import templates as whole
 from weft.driver.artifact.assembler import Native
 from weft.driver.artifact.kernels import kernel_key
+from weft.driver.code import gpu_together
 from weft.driver.code.plans import Built
 from weft.foundation.errors import SpecViolation, WeftError
 from weft.foundation.functions import broken_rule
@@ -31,7 +35,7 @@ from weft.foundation.grouped_rows import GroupedTiles, OuterTiles
 from weft.foundation.json_fields import reading
 from weft.foundation.tally import counted
 from weft.foundation.whole_ops import WholeOp
-from weft.memory.ir import BufferMap, MemRef, Space, lie_alike
+from weft.memory.ir import BufferMap, lie_alike
 from weft.plan.ir import REFUSED, Plan, PlanSet
 from weft.region.cost import kernel_seconds, nanoseconds
 from weft.region.ir import Check, Kernel, Module, Pattern
@@ -94,6 +98,8 @@ def lower_module(
             lowering.by_template(kernel, plans, is_given)
         elif isinstance(kernel.opaque.op, WholeOp):
             lowering.whole(kernel, kernel.opaque.op)
+    if only is None:
+        lowering.join_launches(plans)
     lowering.make(is_part=only is not None, tell=tell)
     return lowering.code
 
@@ -109,8 +115,10 @@ def lower_again(
     """The same after plans have moved that templates carry out, those of some kernels by name: all
     others stay as they were."""
     first, *_, last = (*before.launches, *before.launches)
-    if first in moved or last in moved:
-        # Kernels at the ends of a program do not wait for others, or admit none.
+    shared = any(before.kernels[before.launches[name].symbol].sets > 1 for name in moved)
+    if shared or first in moved or last in moved:
+        # Kernels at the ends of a program do not wait for others, or admit none; one launch may
+        # carry out several that have one plan.
         return lower_module(module, buffer_map, plans, target)
     made = lower_module(module, buffer_map, plans, target, only=moved)
     launches = {name: made.launches.get(name, launch) for name, launch in before.launches.items()}
@@ -125,13 +133,15 @@ class Lowering:
     def __init__(self, module: Module, buffer_map: BufferMap, target: Target) -> None:
         self.module, self.buffer_map, self.target = module, buffer_map, target
         self.code = GpuModule()
-        self._is_settled = _settled_test(module, buffer_map)
+        self._is_settled = gpu_together.settled_test(module, buffer_map)
         self._symbols: dict[str, str] = {}
         """The dialect kernel of every kernel, in the order of the program."""
         self._makers: dict[str, tuple[Kernel, Callable[[str], ir.Kernel]]] = {}
         """How each of them is made, and the first kernel that it is for."""
         self._built: Collection[str] = ()
         """Kernels that were made when their plans were chosen."""
+        self._sets: dict[str, int] = {}
+        """How many kernels a launch of a dialect kernel carries out, where it is several."""
         self._taken: set[Hashable] = set()
         """Structures, and how their tensors lie, of which a template carries out the plan."""
 
@@ -186,13 +196,38 @@ class Lowering:
     def _add(self, kernel: Kernel, plan: Plan | None, make: Callable[[str], ir.Kernel]) -> str:
         refs = self.buffer_map.refs_of(buffers(kernel))
         shared, settled = (
-            _shared_buffers(refs.values()),
+            gpu_together.shared_buffers(refs.values()),
             [self._is_settled(ref) for ref in refs.values()],
         )
         key = kernel_key(kernel, self.module.tensors, refs, plan, shared, repr(settled))
         symbol = self._symbols[kernel.name] = "k_" + key[:16]
         self._makers.setdefault(symbol, (kernel, make))
         return symbol
+
+    def join_launches(self, plans: PlanSet) -> None:
+        """Let one launch carry out kernels of one text that have one plan."""
+        texts = gpu_together.alike(self.module, self.buffer_map)
+        known = {k.name: plans.of(k.name) for kernels in texts for k in kernels}
+        own = {name: plan for name, plan in known.items() if name in self._symbols}
+        for plan, kernels in gpu_together.launches(texts, own):
+            first, lengths = kernels[0], gpu_together.lengths_of(kernels)
+            refs = self.buffer_map.refs_of(buffers(first))
+            job = Job(first, self.module.tensors, refs, plan, self.target)
+            parts = [self._symbols[kernel.name] for kernel in kernels]
+            symbol = "k_" + hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
+            self._symbols.update((kernel.name, symbol) for kernel in kernels)
+            self._makers[symbol] = first, partial(together.build, job, lengths)
+            self._sets[symbol] = len(kernels)
+        used = set(self._symbols.values())
+        self._makers = {symbol: how for symbol, how in self._makers.items() if symbol in used}
+
+    def _launched(self) -> Iterator[str]:
+        """The dialect kernels in the order in which they are launched."""
+        counts = Counter[str]()
+        for symbol in self._symbols.values():
+            counts[symbol] += 1
+            if counts[symbol] % self._sets.get(symbol, 1) == 0:
+                yield symbol
 
     def _finish_kernel(self, symbol: str, near: Neighbours) -> tuple[ir.Kernel, tuple[int, ...]]:
         """A kernel, and which tensors it takes."""
@@ -207,7 +242,7 @@ class Lowering:
         """The kernels, which start while those before them end. What comes first anywhere and last
         anywhere, as the only kernel of a program does, has nobody to wait for or to admit; kernels
         that are part of a program have others before and behind them."""
-        symbols = list(self._symbols.values())
+        symbols = list(self._launched())
         behind, ahead = set(symbols[1:]), set(symbols[:-1])
         made: dict[str, tuple[ir.Kernel, tuple[int, ...]]] = {}
         # Those that are to be made, the products among them, take the compiler longest: they come
@@ -222,26 +257,6 @@ class Lowering:
             self.code.launches[name] = Launch(symbol, made[symbol][1])
 
 
-def _settled_test(module: Module, buffer_map: BufferMap) -> Callable[[MemRef], bool]:
-    """Whether no kernel of the program writes a tensor's buffer."""
-    outputs = (output.tensor for kernel in module.kernels for output in kernel.outputs)
-    buffers_of = (buffer_map.refs[name].buffer for name in outputs if name in buffer_map.refs)
-    written = {(buffer.space, buffer.number) for buffer in buffers_of}
-
-    def is_settled(ref: MemRef) -> bool:
-        space = ref.buffer.space
-        given = space in (Space.INPUT, Space.CONSTANT)
-        return given and (space, ref.buffer.number) not in written
-
-    return is_settled
-
-
-def _shared_buffers(refs: Iterable[MemRef]) -> str:
-    """Which tensors lie in one buffer: such a buffer is not read as if nobody wrote it."""
-    found = [ref.buffer for ref in refs]
-    return repr([found.index(buffer) for buffer in found])
-
-
 def check_module(
     code: GpuModule, module: Module, target: Target, before: GpuModule | None = None
 ) -> None:
@@ -254,6 +269,12 @@ def check_module(
     for kernel in module.kernels:
         if kernel.name in code.launches or not _is_the_hosts(kernel, code):
             _check_launch(kernel, code)
+    counts = Counter(launch.symbol for launch in code.launches.values())
+    for symbol, count in counts.items():
+        sets = code.kernels[symbol].sets
+        if count % sets:
+            why = f"a launch of {symbol} carries out {sets} kernels, and {count} name it"
+            raise SpecViolation("KernelLaunch", why)
 
 
 def _is_the_hosts(kernel: Kernel, code: GpuModule) -> bool:
@@ -386,11 +407,13 @@ def kernel_codes(
     code: GpuModule, module: Module, cubins: Cubins, target: Target
 ) -> dict[str, KernelCode]:
     """The machine code of every distinct kernel, with what the runtime wants to know of it."""
-    seconds = {
-        code.launches[k.name].symbol: kernel_seconds(k, module.tensors, target)
-        for k in module.kernels
-        if k.name in code.launches
-    }
+    launched = [k for k in module.kernels if k.name in code.launches]
+    counts = Counter(code.launches[k.name].symbol for k in launched)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for k in launched:
+        symbol = code.launches[k.name].symbol
+        share = code.kernels[symbol].sets / counts[symbol]
+        seconds[symbol] += share * kernel_seconds(k, module.tensors, target)
     checks = {
         code.launches[k.name].symbol: _checks(k)
         for k in module.kernels

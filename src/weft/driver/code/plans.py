@@ -8,12 +8,14 @@ single numbers in tiles, then with plain loops; why is kept as a note of the pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
 
 from weft.codegen.gpu import templates
+from weft.driver.code import gpu_together
 from weft.driver.code.gpu_coalescing import coalesced
 from weft.foundation.errors import Finding
 from weft.memory.ir import BufferMap, lie_alike
@@ -49,10 +51,9 @@ def choose_plans(
     reasons: dict[str, list[str]] = {}
     built: Built = {}
     tell = None if teller is None else teller(len(chosen.plans))
-    users: dict[str, list[Kernel]] = {key: [] for key in chosen.plans}
-    for kernel in module.kernels:
-        if kernel.name in chosen.kernels:
-            users[chosen.kernels[kernel.name]].append(kernel)
+    users = _users(module, chosen)
+    texts = gpu_together.alike(module, buffer_map)
+    held = {chosen.kernels[kernel.name] for kernels in texts for kernel in kernels}
 
     def place(key: str) -> tuple[bool, int]:
         return isinstance(chosen.plans[key], MapPlan | RowPlan), -len(users[key][0].body)
@@ -63,15 +64,17 @@ def choose_plans(
         if taken is not None:
             taken, moved = coalesced(kernels, module, buffer_map, taken, target, built)
             why += moved
-            if tell is not None:
+            if tell is not None and key not in held:
                 tell(kernels, taken, built)
         plans[key] = plan if taken is None else taken
         names = ", ".join(kernel.name for kernel in kernels)
         reasons[key] = [f"{names}: {reason}" for reason in why]
+    suits = partial(_suits, users, module, buffer_map, target)
+    shared = [_share_plan(kernels, chosen.kernels, plans, suits) for kernels in texts]
     return replace(
         chosen,
         plans={key: plans[key] for key in users},
-        notes=tuple(reason for key in users for reason in reasons[key]),
+        notes=tuple(chain(*(reasons[key] for key in users), *shared)),
         origins={
             key: _origin(users[key][0], module, final, target)
             for key in users
@@ -80,6 +83,52 @@ def choose_plans(
         own=frozenset(plans),
         built=built,
     )
+
+
+def _users(module: Module, chosen: PlanSet) -> dict[str, list[Kernel]]:
+    """The kernels of every structure."""
+    users: dict[str, list[Kernel]] = {key: [] for key in chosen.plans}
+    for kernel in module.kernels:
+        if kernel.name in chosen.kernels:
+            users[chosen.kernels[kernel.name]].append(kernel)
+    return users
+
+
+def _suits(
+    users: Mapping[str, list[Kernel]],
+    module: Module,
+    buffer_map: BufferMap,
+    target: Target,
+    key: str,
+    plan: Plan,
+) -> bool:
+    """Whether a plan suits all kernels of a structure."""
+    return not _findings(users[key], module, buffer_map, plan, target)
+
+
+def _share_plan(
+    kernels: Sequence[Kernel],
+    keys: Mapping[str, str],
+    plans: dict[str, Plan],
+    suits: Callable[[str, Plan], bool],
+) -> list[str]:
+    """Let kernels that one launch can carry out have the plan of the largest of them, as far as it
+    suits them; the others that of the largest of the rest. Says so, a sentence for each launch."""
+    left, notes = gpu_together.largest_first(kernels), list[str]()
+    while left:
+        plan, rest, shared = plans[keys[left[0].name]], list[Kernel](), list[str]()
+        for kernel in left:
+            key = keys[kernel.name]
+            own = replace(plan, header=plans[key].header)
+            if plans[key] == own or suits(key, own):
+                plans[key] = own
+                shared.append(kernel.name)
+            else:
+                rest.append(kernel)
+        if len(shared) > 1:
+            notes.append(f"{', '.join(shared)}: one launch, by the plan of {shared[0]}")
+        left = rest
+    return notes
 
 
 def _settle(

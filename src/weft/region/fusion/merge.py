@@ -6,12 +6,17 @@ a kernel of a known shape within the machine's limits, at least one read disappe
 estimate is lower. On a GPU those that have much in common come first, as what an optimiser makes of
 one tensor; then those that are hardly longer than their start. Where there are very many kernels of
 one number each on a CPU, they are put together first; kernels of short vectors on a GPU, last.
+
+What an optimiser makes of one tensor and of the next stays apart on a GPU: such kernels are one
+text (`flat_maps`), and one launch carries them out. They come last, side by side, where what they
+read may wait for them in the memory that there is.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import TypeAlias
 
 from weft.foundation.index_expr import Expr, axis, substitute
@@ -19,6 +24,7 @@ from weft.foundation.memo import memo
 from weft.foundation.tally import asked, done
 from weft.poly_view.ir import BlockKind
 from weft.region.cost import kernel_work
+from weft.region.flat_maps import flat_key
 from weft.region.fusion.bounds import PLACED
 from weft.region.fusion.greedy import LARGEST, Fusion
 from weft.region.fusion.order import Order, Traffic
@@ -75,6 +81,7 @@ class _Merger:
         self._pairs = Pairs(fusion.signatures, fusion.members, fusion.settled)
         self._verdicts: dict[object, Verdict] = {}
         self._leads: dict[int, tuple[int, ...] | None] = {}
+        self._texts: dict[Group, Hashable | None] = {}
         self.readers: dict[str, set[int]] = {}
         for n, names in self.reads.items():
             for name in names:
@@ -169,7 +176,43 @@ class _Merger:
 
     def in_order(self) -> list[Group]:
         """The groups, each after those that it needs."""
-        return [self.groups[number] for number in self.order.sequence(self.traffic())]
+        traffic = self.traffic()
+        sequence = self.order.sequence(traffic)
+        last = self._updates_last(sequence)
+        if last != sequence and traffic.peak(last) <= traffic.peak(sequence):
+            sequence = last
+        return [self.groups[number] for number in sequence]
+
+    def _updates_last(self, sequence: list[int]) -> list[int]:
+        """Another order: results of one text behind all else, the largest first."""
+        texts = {number: self._text(number) for number in sequence}
+        counts = Counter(texts.values())
+        late = [n for n in sequence if texts[n] is not None and counts[texts[n]] > 1]
+        blocks, others = self.fusion.view.blocks, set(late)
+        late.sort(key=lambda n: -math.prod(blocks[self.groups[n][0].block].shape))
+        return [n for n in sequence if n not in others] + late
+
+    def _text(self, number: int) -> Hashable | None:
+        """What a group on a GPU is but for names and sizes, where it makes results of the program
+        that no other one reads; None where a launch of its own carries it out."""
+        group, sources = self.groups[number], self.fusion.view.sources
+        if self.fusion.target.kind is not Kind.GPU or self.order.after[number]:
+            return None
+        if any(sources[root.block].tensor.role != "output" for root in group):
+            return None
+        if group not in self._texts:
+            try:
+                kernel, _ = self.fusion.kernel(group)
+            except Stop:
+                self._texts[group] = None
+            else:
+                self._texts[group] = flat_key(kernel, self.fusion.tensors)
+        return self._texts[group]
+
+    def _is_one_text(self, number: int, other: int) -> bool:
+        """Whether one launch may carry two groups out as they are."""
+        text = self._text(number)
+        return text is not None and text == self._text(other)
 
     # -- what a group reads ----------------------------------------------------------------------
 
@@ -259,13 +302,14 @@ class _Merger:
         if other not in self.groups:
             return False
         asked(PAIRS)
-        key = self._pairs.key(self.groups, number, other), related, kin
+        alike = self._is_one_text(number, other)
+        key = self._pairs.key(self.groups, number, other), related, kin, alike
         # A refusal that is known costs less than finding out what is between the two.
         if self._verdicts.get(key) is REFUSED or not self._may_join(number, other, related):
             return False
         if key not in self._verdicts:
             done(PAIRS)
-            self._verdicts[key] = self._verdict(number, other, related, kin)
+            self._verdicts[key] = self._verdict(number, other, related, kin, alike)
         verdict, group, earlier = self._verdicts[key], self.groups[number], self.groups[other]
         if verdict.seconds is not None:
             pair, (spent, apart) = (group[0].block, earlier[0].block), verdict.seconds
@@ -315,8 +359,9 @@ class _Merger:
             self.groups[number] = rest
             del self.home[root.block]
 
-    def _verdict(self, number: int, other: int, related: bool, kin: bool) -> Verdict:
-        """Whether two groups should be one. The answer holds for every pair with their key."""
+    def _verdict(self, number: int, other: int, related: bool, kin: bool, alike: bool) -> Verdict:
+        """Whether two groups should be one, which are `alike` where one launch may carry out both.
+        The answer holds for every pair with their key."""
         fusion, group, earlier = self.fusion, self.groups[number], self.groups[other]
         if related and not self._may_share(number, other):
             return REFUSED
@@ -328,7 +373,8 @@ class _Merger:
             return REFUSED
         if kernel.roles is not None and self._has_strangers(group, earlier, parts):
             return REFUSED
-        if related and self._are_strangers(kernel, parts) and (kin or self._are_long(parts)):
+        stay = alike or (related and (kin or self._are_long(parts)))
+        if stay and self._are_strangers(kernel, parts):
             return REFUSED
         reads = sum(_read_count(part) for part, _ in parts)
         if related and _read_count(kernel) >= reads:

@@ -162,17 +162,21 @@ class Map(Elementwise):
 
     def work(self) -> Iterator[ir.Stmt]:
         plan, extent = self.plan, self.extent
-        each = plan.threads * plan.vector
-        turns = plan.grain // each
+        whole = extent.vectors * plan.vector % plan.grain == 0
         block = BLOCK % extent.blocks if extent.outer else BLOCK
+        yield from self.turns(block, None if whole else Lit(extent.vectors))
+
+    def turns(self, block: Scalar, end: Scalar | None) -> Iterator[ir.Stmt]:
+        """The grain of a block, as far as there are vectors: up to an `end`, or all."""
+        plan = self.plan
+        turns = plan.grain // (plan.threads * plan.vector)
         start = block * (plan.grain // plan.vector) + THREAD
         number: Scalar = Name("turn") * plan.threads + start if turns > 1 else start
-        whole = extent.vectors * plan.vector % plan.grain == 0
         scope = Scope(None, {}, [])
         self.point(scope)
         work: tuple[ir.Stmt, ...] = tuple(scope.body)
-        if not whole:
-            work = (ir.If(Name("point") < extent.vectors, work),)
+        if end is not None:
+            work = (ir.If(Name("point") < end, work),)
         work = (ir.Let("point", number), *work)
         if turns == 1:
             yield from work

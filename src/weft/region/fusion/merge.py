@@ -39,6 +39,9 @@ LONGEST = 1 << 15
 """Elements of vectors that a GPU reads and writes in less time than it takes to start a kernel."""
 LITTLE = 1 / 16
 """Of what a kernel moves, what it has in common with another one that it has nothing to do with."""
+MORE = 1 / 32
+"""Of the most memory that is in use at one moment, what gradients may add that wait for a launch
+with the updates of all tensors: those of the last layers, while activations of all others live."""
 PAIRS = "pairs of kernels"
 MANY = 32
 """From so many numbers on, kernels compute several that have nothing to do with one another."""
@@ -179,7 +182,7 @@ class _Merger:
         traffic = self.traffic()
         sequence = self.order.sequence(traffic)
         last = self._updates_last(sequence)
-        if last != sequence and traffic.peak(last) <= traffic.peak(sequence):
+        if last != sequence and traffic.peak(last) <= (1 + MORE) * traffic.peak(sequence):
             sequence = last
         return [self.groups[number] for number in sequence]
 

@@ -150,6 +150,7 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "columns": (columns, "sm90", {}),
     "rows one after the other": (lambda: norm_back(528, 768), "sm90", {}),
     "rows of several warps": (lambda: norm_back(528, 1024, "f32"), "sm90", {}),
+    "rows one after the other, a ring": (lambda: norm_back(2112, 4096), "sm90", {}),
     "fma": (product("f32", 65, 70, 33), "sm90", {}),
     "fma, a ring of three": (product("f32", 65, 70, 100), "sm90", {"stages": 3}),
     "sm80": (product("bf16", 130, 136, 72), "sm80", {}),

@@ -31,7 +31,7 @@ from weft.target.matrix_tiles import Form
 from weft.target.target import Target
 
 SMALL = Form(64, 64, (64, 64))
-FOUR, PAIR, _, WIDE, *_ = SLAB_FORMS
+FOUR, PAIR, WIDE = SLAB_FORMS[0], SLAB_FORMS[1], SLAB_FORMS[3]
 ODD = Case(size=(9, 13), images=3, dtype="f16")
 CASES: dict[str, tuple[Case, int | None, Form]] = {
     "two patches of a warpgroup": (ODD, None, FOUR),

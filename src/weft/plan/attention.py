@@ -54,7 +54,7 @@ _FEW_KEYS: Final = 64
 _LEAST_TILES: Final = 2
 """Of a part: joining parts takes as long as some tiles."""
 _MOST_STAGES: Final = 6
-"""Tiles of keys on their way: more are in flight than memory's latency needs."""
+"""Tiles of keys on their way, at most."""
 _RING_BYTES: Final = 192 << 10
 """Of keys and values that the blocks of a unit have asked for."""
 

@@ -30,7 +30,7 @@ MOST_SUMS: Final = 64
 _RUN: Final = 16
 """Bytes of a run of codes."""
 _MOST_REGISTERS: Final = 224
-"""Of a thread, by the estimate, which is up to 30 short: a thread has 255."""
+"""Of a thread, by the estimate; a thread has 255."""
 _OTHERS: Final = 54
 """Registers for places, and for what is made of codes on its way."""
 _WARPS: Final = 4

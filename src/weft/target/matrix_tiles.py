@@ -17,7 +17,7 @@ K_STEP: Final = 64
 NARROW: Final = (8, 16, 32)
 """Columns of tiles that hold one side of a contraction whole."""
 MOST_STAGES: Final = 12
-"""Steps on their way, at most: small tiles have room for more than memory's latency takes."""
+"""Steps on their way, at most."""
 
 
 @dataclass(frozen=True)

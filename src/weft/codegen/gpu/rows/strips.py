@@ -50,6 +50,8 @@ from weft.target.target import Target
 
 _WRITTEN_OUT = 300
 """Products of turns that the compiler may interleave."""
+_ON_THEIR_WAY = 16
+"""Elements that a thread has asked for before it puts the first into shared memory, at most."""
 
 
 def accepts(
@@ -311,29 +313,43 @@ class Strips(Columns):
         return sizes
 
     def stage(self, let: Let) -> None:
-        """In the order in which elements lie in memory."""
+        """In the order in which elements lie in memory, several on their way to each thread: put
+        down one by one, each would wait for memory as long as a chunk of products takes."""
+        body, count = self.root.body, prod(self.sizes_staged(let).values())
+        turns, rest = divmod(count, self.threads)
+        loops = max(0, turns - 1) // _ON_THEIR_WAY
+        each = -(-turns // (loops + 1))
+        if loops:
+            turn = self.fresh("turn")
+            first = Name(turn) * (each * self.threads)
+            body.append(ir.For(turn, 0, loops, 1, self.put_down(let, first, each)))
+        done = loops * each
+        body.extend(self.put_down(let, Lit(done * self.threads), turns - done))
+        if rest:
+            last = self.put_down(let, Lit(turns * self.threads), 1)
+            body.append(ir.If(rest > THREAD, last))
+
+    def put_down(self, let: Let, first: Scalar, turns: int) -> tuple[ir.Stmt, ...]:
+        """So many elements of each thread: all are asked for before one is stored."""
         assert isinstance(let.expr, Read)
         sizes, address = self.sizes_staged(let), self.address(let.expr)
         order = sorted(sizes, key=lambda name: -abs(coefficient(address, name)))
-        count = prod(sizes.values())
-        turn, number = self.fresh("turn"), self.fresh("q")
-        inner = Scope(self.root, {}, [])
-        inner.body.append(ir.Let(number, Name(turn) * self.threads + THREAD))
-        places = unflatten(Name(number), order, sizes)
-        at = dict(places)
-        inside: Scalar = Name(number) < count
-        if self.kept[-1] in at:
-            at[self.kept[-1]] += BLOCK % self.groups * self.columns_of_block
-            if self.sizes[self.kept[-1]] % self.lanes:
-                inside = both(inside, at[self.kept[-1]] < self.kernel.sizes[self.kept[-1]])
-        scope = Scope(inner, at, inner.body, inside)
-        name = self.fresh()
-        inner.body.append(self.load(name, let, let.expr, scope))
-        put = ir.StShared(self.slot(let, places), name, let.dtype)
-        inner.body.append(ir.If(Name(number) < count, (put,)))
-        turns = -(-count // self.threads)
-        loop = ir.For(turn, 0, turns, 1, tuple(inner.body), times=min(turns, 4))
-        self.root.body.append(loop)
+        columns = self.kept[-1]
+        inner, stores = Scope(self.root, {}, []), list[ir.Stmt]()
+        for turn in range(turns):
+            number, name = self.fresh("q"), self.fresh()
+            inner.body.append(ir.Let(number, first + (turn * self.threads) + THREAD))
+            places = unflatten(Name(number), order, sizes)
+            at: dict[str, Scalar] = dict(places)
+            exists: Scalar = ALWAYS
+            if columns in at:
+                at[columns] += BLOCK % self.groups * self.columns_of_block
+                if self.sizes[columns] % self.lanes:
+                    exists = at[columns] < self.kernel.sizes[columns]
+            scope = Scope(inner, at, inner.body, exists)
+            inner.body.append(self.load(name, let, let.expr, scope))
+            stores.append(ir.StShared(self.slot(let, places), name, let.dtype))
+        return (*inner.body, *stores)
 
     def slot(self, let: Let, places: Mapping[str, Scalar]) -> ir.Address:
         """Where an element is, from its places along the axes in shared memory."""

@@ -4,6 +4,7 @@ faults that were planted are found, and large ones keep all in registers."""
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import numpy as np
@@ -61,6 +62,14 @@ def test_what_neighbours_share_is_read_once() -> None:
     statements = list(walk(_kernel(compiled("3x3")).body))
     assert sum(isinstance(s, values.LoadVector) for s in statements) == 9
     assert sum(isinstance(s, ir.LoadSharedVector) for s in statements) == 3
+
+
+def test_filters_are_asked_for_before_one_is_put_down() -> None:
+    """Elements that were stored as they come would each wait for memory."""
+    kernel = _kernel(compiled("7x7", rows_per_block=32))
+    moves = [s for s in walk(kernel.body) if isinstance(s, ir.LoadElement | ir.StShared)]
+    kinds = [len(list(run)) for _, run in itertools.groupby(moves, type)]
+    assert kinds[:2] == [12, 12], kinds
 
 
 @pytest.mark.parametrize("fault", OF_COLUMNS)

@@ -31,6 +31,7 @@ def _initialise() -> None:
     llvm.initialize_all_asmprinters()
 
 
+@cache
 def host_cpu() -> tuple[str, str, str]:
     """Triple, processor and features of this machine."""
     with no_fork:

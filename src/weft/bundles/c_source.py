@@ -20,7 +20,7 @@ from weft.bundles.variants import Variant
 from weft.bundles.versions import Follower, Version
 from weft.bundles.weights import Weights
 from weft.foundation.errors import InternalError
-from weft.runtime import native, sharing
+from weft.runtime import native, threads
 from weft.runtime.artifact import (
     Again,
     Artifact,
@@ -92,7 +92,7 @@ def _write_needs(layout: Layout) -> Iterator[str]:
         return
     for number, variant in enumerate(layout.variants):
         yield _write_missing(number, variant.required)
-    yield "\n".join(f"#define WEFT_{name} {value}" for name, value in sharing.CONSTANTS.items())
+    yield "\n".join(f"#define WEFT_{name} {value}" for name, value in threads.SHARING.items())
     for symbol in native.SYMBOLS:
         yield f"#define {symbol} {linked_symbol(layout.name, symbol)}"
     yield (

@@ -27,7 +27,6 @@ from weft.foundation.functions import broken_at
 from weft.foundation.launches import note_nothing_started, take_note
 from weft.foundation.ranks import Begun
 from weft.runtime import native
-from weft.runtime.addresses import address_of, few_words, point_words
 from weft.runtime.artifact import (
     Again,
     Artifact,
@@ -47,19 +46,20 @@ from weft.runtime.artifact import (
     host_functions,
 )
 from weft.runtime.host_memory import (
+    address_of,
     aligned_bytes,
     aligned_copy,
     as_tensor,
     empty_tensor,
+    few_words,
     maker,
+    point_words,
     tensor_at,
 )
 from weft.runtime.jit import Library
-from weft.runtime.kept import Kept, KeptSteps, kept_of
+from weft.runtime.kept import Kept, KeptSteps, Passing, kept_of
 from weft.runtime.overlap import Begin, Exchanging, Flight, needed_at
-from weft.runtime.passing import Passing
-from weft.runtime.sharing import WORTH_SHARING, shared_out
-from weft.runtime.threads import Call, thread_count
+from weft.runtime.threads import WORTH_SHARING, Call, shared_out, thread_count
 from weft.runtime.timeline import Lap, Recorder
 from weft.runtime.watching import watched
 

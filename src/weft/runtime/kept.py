@@ -1,5 +1,6 @@
-"""Results that a program keeps from run to run: what it makes of its parameters alone, as filters
-in the order in which kernels read them.
+"""Results that a run need not make: those that a program keeps from run to run, which it makes of
+its parameters alone, as filters in the order in which kernels read them; and outputs that are
+inputs.
 
 Whoever calls a program may say that some inputs are a *holder's*, and the same as long as it is.
 When the same holder comes again, what is made of its inputs alone moves to memory of its own, and
@@ -131,3 +132,32 @@ class KeptSteps:
             for table, place in self._pointers[number]:
                 table[place] = int(held.ctypes.data)
         self._memory, self._kept = list(memory.values()), found
+
+
+class Passing:
+    """Which outputs of a program are inputs, None for those that are not: a donated input that
+    keeps its place, with other elements in it. There may be hundreds, most often in the order of
+    the inputs."""
+
+    def __init__(self, passed: Sequence[int | None]) -> None:
+        self._none: list[Any] = [None] * len(passed)
+        self._runs: list[tuple[int, int, int, int]] = []
+        """Outputs that are inputs one after the other: the first, the one behind the last, and the
+        same of the inputs."""
+        for number, given in enumerate(passed):
+            if given is None:
+                continue
+            first, end, start, stop = self._runs[-1] if self._runs else (0, 0, 0, -1)
+            if (end, stop) == (number, given):
+                self._runs[-1] = (first, end + 1, start, stop + 1)
+            else:
+                self._runs.append((number, number + 1, given, given + 1))
+        self.others = [number for number, given in enumerate(passed) if given is None]
+        """The outputs that are no inputs."""
+
+    def outputs(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs for these inputs, as far as they are inputs; None for the others."""
+        outputs = self._none.copy()
+        for first, end, start, stop in self._runs:
+            outputs[first:end] = inputs[start:stop]
+        return outputs

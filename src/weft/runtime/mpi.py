@@ -42,8 +42,8 @@ from weft.foundation.dtypes import I1, as_dtype
 from weft.foundation.errors import UserError, WeftError
 from weft.foundation.lines import failing_line, shown
 from weft.foundation.ranks import Begun, Meeting, RankFailed, World, collective_timeout
-from weft.runtime.addresses import address_of
 from weft.runtime.board import ENDED, FAILED, STARTING, Board
+from weft.runtime.host_memory import address_of
 
 Array = NDArray[Any]
 T = TypeVar("T")

@@ -12,8 +12,7 @@ import pytest
 
 from weft.runtime import native, threads
 from weft.runtime.native_pool import SLEEPERS_AT, WORKERS_AT
-from weft.runtime.sharing import shared_out
-from weft.runtime.threads import Call
+from weft.runtime.threads import Call, shared_out
 
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 

@@ -56,7 +56,7 @@ static void weft_point(const weft_context *context, weft_tables *tables, uint64_
 static uint64_t weft_word(const void *pointer) { return (uint64_t)(uintptr_t)pointer; }
 
 /* How many pieces a thread takes at a time, how many threads come, and whether those that sleep are
-   woken, by the rules of `weft.runtime.sharing`; woken for each that is shared. */
+   woken, by the rules of `weft.runtime.threads`; woken for each that is shared. */
 static void weft_share_out(const weft_kernel *kernel, int64_t threads, uint64_t *words) {
     int64_t pieces = kernel->pieces, wanted = 0, grabs;
     while (wanted < threads && (wanted + 1) * (wanted + 1) <= kernel->work / WEFT_OF_A_THREAD)

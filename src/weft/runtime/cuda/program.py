@@ -48,7 +48,7 @@ from weft.runtime.cuda.tensors import (
     overwritten,
 )
 from weft.runtime.cuda.watched import Watched
-from weft.runtime.passing import Passing
+from weft.runtime.kept import Passing
 from weft.runtime.timeline import Lap
 
 Array = NDArray[Any]

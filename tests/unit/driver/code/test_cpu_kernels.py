@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from weft.ptir import Builder
-from weft.runtime.sharing import WORTH_SHARING
+from weft.runtime.threads import WORTH_SHARING
 from weft.target import cpu, known
 
 _CACHES = (32 << 10, 1 << 20)

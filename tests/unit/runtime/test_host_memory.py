@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from weft.runtime.addresses import address_of
+from weft.runtime.host_memory import address_of
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 

@@ -42,7 +42,7 @@ from weft.driver.stages.opaque import run_opaque
 from weft.foundation import limits
 from weft.foundation.errors import InternalError, SpecViolation, WeftError, WeftWarning
 from weft.ptir import Program
-from weft.ptir.sizes import check_memory
+from weft.ptir.specialise import check_memory
 from weft.region.interp import run_module
 from weft.target.known import target_named
 from weft.target.target import Kind

@@ -49,8 +49,7 @@ from weft.foundation.progress import at, compiling
 from weft.foundation.tally import counted
 from weft.ptir.exchanges import exchanges
 from weft.ptir.ir import Program
-from weft.ptir.sizes import check_memory, check_results
-from weft.ptir.specialise import bind_shapes, is_static, specialise
+from weft.ptir.specialise import bind_shapes, check_memory, check_results, is_static, specialise
 from weft.ptir.types import TensorType, leaves
 from weft.ptir.verify import check_program, verify
 from weft.runtime.artifact import Artifact, HostCall, Launch

@@ -31,9 +31,8 @@ from weft.ptir.ops.constant import Constant
 from weft.ptir.ops.movement import BroadcastTo
 from weft.ptir.ops.random import Drawing
 from weft.ptir.ops.tuples import MakeTuple
-from weft.ptir.passes.edit import Editor, dropped, edit_bodies
+from weft.ptir.passes.edit import Editor, Replacement, dropped, edit_bodies
 from weft.ptir.passes.log import PassLog
-from weft.ptir.passes.replacement import Replacement
 from weft.ptir.streams import drop_default_streams
 from weft.ptir.term import Term
 from weft.ptir.types import TensorType, TupleType, ValueType

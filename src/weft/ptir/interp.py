@@ -24,7 +24,7 @@ from weft.foundation.errors import (
 )
 from weft.ptir.ir import Body, ElementRef, Instruction, Operand, Program, Ref
 from weft.ptir.op import Array, EvalContext, RegionRun, Value
-from weft.ptir.sizes import check_values
+from weft.ptir.specialise import check_values
 from weft.ptir.streams import assign_streams
 from weft.ptir.types import TupleType, ValueType
 

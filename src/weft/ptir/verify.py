@@ -19,7 +19,7 @@ from weft.foundation.errors import Finding, SpecViolation, UserError
 from weft.foundation.limits import Limits
 from weft.foundation.lines import shown, user_line
 from weft.foundation.memo import memo
-from weft.ptir.calls import check_call
+from weft.ptir.codecs.wire import check_call
 from weft.ptir.ir import (
     Body,
     Function,

@@ -28,7 +28,7 @@ from weft.ptir import (
     loads,
     tensor,
 )
-from weft.ptir.calls import encode_call
+from weft.ptir.codecs.wire import encode_call
 from weft.ptir.ir import HintKind, HintPolicy
 from weft.ptir.schema import (
     INFER,

@@ -18,7 +18,7 @@ from weft.foundation.errors import PluginFault
 from weft.ptir.interp import Observer
 from weft.ptir.ir import Program
 from weft.ptir.op import Op
-from weft.ptir.sizes import check_values
+from weft.ptir.specialise import check_values
 from weft.ptir.types import TensorType, leaves
 
 Array = NDArray[Any]

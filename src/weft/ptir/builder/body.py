@@ -15,7 +15,7 @@ from weft.foundation.errors import SpecViolation, UserError, brief
 from weft.foundation.lines import shown, user_line
 from weft.ptir import library
 from weft.ptir.builder.value import Like, Value
-from weft.ptir.calls import decode_call
+from weft.ptir.codecs.wire import decode_call
 from weft.ptir.ir import (
     ElementRef,
     Function,

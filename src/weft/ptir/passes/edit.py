@@ -15,12 +15,13 @@ and `edit_bodies` hold for every pass:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from weft.foundation.errors import InternalError, SpecViolation
 from weft.foundation.lines import Place
+from weft.ptir.emitter import Emitter
 from weft.ptir.ir import (
     Body,
     ElementRef,
@@ -38,6 +39,7 @@ from weft.ptir.ir import (
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Op
 from weft.ptir.passes.log import PassLog
+from weft.ptir.term import Term
 from weft.ptir.types import UNKNOWN, Symbol, TupleType, ValueType, symbols_of
 from weft.ptir.verify import U32_MAX, BodyScope
 
@@ -342,3 +344,21 @@ def _readers(function: Function) -> dict[int, set[int]]:
         for value_id in instruction.uses:
             readers.setdefault(value_id, set()).add(instruction.id)
     return readers
+
+
+class Replacement(Emitter):
+    """Makes instructions that join the body of an editor only when they are kept."""
+
+    def __init__(self, editor: Editor) -> None:
+        super().__init__()
+        self.editor = editor
+        self.made: list[Instruction] = []
+
+    def terms(self, operands: Iterable[Operand]) -> list[Term]:
+        """Operands of the body as terms."""
+        return [self.term(operand, self.editor.type_of(operand)) for operand in operands]
+
+    def append(self, op: Op, operands: Sequence[Term]) -> Term:
+        made = self.editor.make(op, tuple(map(self.operand, operands)))
+        self.made.append(made)
+        return self.term(Ref(made.id), made.output)

@@ -16,7 +16,7 @@ from weft.interop.stablehlo.reading.sorting import extremes
 from weft.interop.stablehlo.reading.windows import reduce_window
 from weft.interop.stablehlo.records import CALL_DICTIONARIES, HloTensor, MlirText, tensors
 from weft.ptir.builder import Value
-from weft.ptir.calls import STREAMED, decode_call, is_target
+from weft.ptir.codecs.wire import STREAMED, decode_call, is_target
 from weft.ptir.op import BY_TARGET, Op
 from weft.ptir.ops.constant import CustomCall
 from weft.ptir.schema import ShapeOf, attr_map

@@ -18,7 +18,7 @@ from weft.interop.stablehlo.writing.page import Page, Ssa, Written, flattened, q
 from weft.interop.stablehlo.writing.quantisation import write_quantisation
 from weft.interop.stablehlo.writing.structure import STRUCTURE, top_k
 from weft.interop.stablehlo.writing.windows import WINDOWS
-from weft.ptir.calls import encode_call
+from weft.ptir.codecs.wire import encode_call
 from weft.ptir.decompose import decompose
 from weft.ptir.decompositions import DECOMPOSITIONS
 from weft.ptir.ir import Body, Function, Instruction, Operand, Program, Ref, Region

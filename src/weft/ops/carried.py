@@ -51,9 +51,10 @@ class Place:
         return found
 
     def put(self, tensor: Tensor) -> None:
-        """Let this tensor stand there. Lists and dicts stay the objects that they are."""
+        """Let this tensor stand there. Lists and dicts stay the objects that they are. What a class
+        does on assignment, in a `__setattr__` of its own, was done in the trace."""
         found = _with_item(attributes(self.holder).get(self.name), self.path, tensor)
-        setattr(self.holder, self.name, found)
+        Holder.__setattr__(self.holder, self.name, found)
 
 
 def _with_item(value: Any, path: Sequence[Any], tensor: Tensor) -> Any:
@@ -164,7 +165,7 @@ class _Remade:
     def put(self, holder: Holder, values: Sequence[Any]) -> None:
         """Give the attribute to the caller's module."""
         if self.structure is None:
-            delattr(holder, self.name)
+            Holder.__delattr__(holder, self.name)
             return
         made, old = unflatten(self.structure, values), attributes(holder).get(self.name)
         if self.is_same and isinstance(old, list):
@@ -174,7 +175,7 @@ class _Remade:
             old.clear()
             old.update(made)
             made = old
-        setattr(holder, self.name, made)
+        Holder.__setattr__(holder, self.name, made)
 
 
 @dataclass(frozen=True)

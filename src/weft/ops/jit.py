@@ -342,12 +342,12 @@ class Jitted:
             if isinstance(leaf._node.storage, TensorLiteral):
                 return from_array(leaf._node.storage.array, home)
             return leaf
-        if isinstance(leaf, np.ndarray | np.generic):
-            return from_array(handed_in(leaf), home)
         if type(leaf) in EXACT:
             tensor = from_array(number(leaf, EXACT[type(leaf)]).array, home)
             tensor.number = UNFOLLOWED
             return tensor
+        if isinstance(leaf, np.ndarray | np.generic):
+            return from_array(handed_in(leaf), home)
         name = self._parameters.leaf_names(structure)[index]
         if type(leaf).__module__.partition(".")[0] == "torch" and hasattr(leaf, "__dlpack__"):
             raise UserError(

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
+import numpy as np
+
 from weft.foundation.dtypes import (
     BF16,
     CF32,
@@ -38,8 +40,11 @@ DEFAULTS: Final[dict[type, DType]] = {
     complex: DEFAULT_COMPLEX,
 }
 """The dtype of a Python number that nothing stands beside."""
-EXACT: Final[dict[type, DType]] = {bool: I1, int: SI64, float: F64, complex: CF64}
-"""The dtype in which traced Python numbers are computed among themselves, as Python does it."""
+EXACT: Final[dict[type, DType]] = {
+    bool: I1, int: SI64, float: F64, np.float64: F64, complex: CF64, np.complex128: CF64,
+}  # fmt: skip
+"""The dtype in which traced Python numbers are computed among themselves, as Python does it. Two of
+NumPy's scalars are numbers of Python."""
 _RANK = {Kind.BOOL: 0, Kind.UNSIGNED: 1, Kind.SIGNED: 1, Kind.FLOAT: 2, Kind.COMPLEX: 3}
 
 

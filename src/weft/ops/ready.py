@@ -216,13 +216,16 @@ def _find_storage(leaf: Any, kind: TensorType, is_number: bool, call: Taken) -> 
             return None
         held = node.arena.backend is call.home.backend and type(node.storage) not in _NOT_HELD
         return node.storage if held else None
-    if isinstance(leaf, np.ndarray | np.generic):
+    dtype = EXACT.get(type(leaf))
+    if dtype is not None and is_number:
+        if dtype is not kind.dtype:
+            return None
+        call.numbers[len(call.inputs)] = leaf
+        return call.home.backend.store(number(leaf, dtype).array)
+    if dtype is None and not is_number and isinstance(leaf, np.ndarray | np.generic):
         made = from_array(handed_in(leaf), call.home)._node
-        return made.storage if made.type is kind and not is_number else None
-    if not is_number or EXACT.get(type(leaf)) is not kind.dtype:
-        return None
-    call.numbers[len(call.inputs)] = leaf
-    return call.home.backend.store(number(leaf, kind.dtype).array)
+        return made.storage if made.type is kind else None
+    return None
 
 
 class Ready:

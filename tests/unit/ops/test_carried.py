@@ -242,3 +242,18 @@ def test_a_model_that_counts_is_trained() -> None:
     slopes = weft.grad(applied(("an attribute",)))(grown, weft.ones((2,)))
     with pytest.raises(UserError, match=r"no params\.more; make what is learnt before"):
         optimiser.update(slopes, optimiser.init(Loose()), grown)
+
+
+class Tenfold(Counting):
+    """A module that has another value than what is assigned."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value * 10 if name == "calls" else value)
+
+
+def test_what_a_class_does_on_assignment_is_done_once() -> None:
+    plain, model = Tenfold(), Tenfold()
+    compiled = weft.jit(lambda m, x: m(x))
+    for _ in range(3):
+        assert compiled(model, weft.ones((2,))).item() == plain(weft.ones((2,))).item()
+        assert model.calls == plain.calls

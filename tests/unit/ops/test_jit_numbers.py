@@ -28,6 +28,17 @@ def added(x: Any, y: Any) -> Any:
     return x + y
 
 
+@pytest.mark.parametrize("number", [np.float64(2.5), np.complex128(2.5j), np.float32(2.5)])
+@pytest.mark.parametrize("dtype", [np.float16, np.int32])
+def test_a_scalar_of_numpy_means_what_it_does_without_jit(number: Any, dtype: Any) -> None:
+    f, x = weft.jit(added), weft.asarray(np.ones(2, dtype))
+    for _ in range(2):
+        found, expected = f(x, number), added(x, number)
+        assert found.dtype is expected.dtype
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    assert len(f.versions) == 1
+
+
 def test_a_number_that_fits_no_dtype() -> None:
     with pytest.raises(SpecViolation, match="not representable in si64"):
         weft.jit(added)(X, 2**70)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import struct
+import sys
+from collections.abc import Callable
 from typing import IO, Final
+
+from weft.foundation.errors import WeftError
 
 LENGTH: Final = struct.Struct("<Q")
 """What stands before every message: how many bytes it has. No bytes: it could not be compiled."""
@@ -26,3 +30,18 @@ def _exactly(pipe: IO[bytes], size: int) -> bytes:
     if len(found) != size:
         raise EOFError
     return found
+
+
+def serve(answer: Callable[[bytes], bytes]) -> None:
+    """Answer messages that come in, until the pipe is closed."""
+    while True:
+        try:
+            message = receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            found = answer(message)
+        except WeftError:
+            # Whoever sent it does it as well, and gets the reason.
+            found = b""
+        send(sys.stdout.buffer, found)

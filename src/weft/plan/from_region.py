@@ -63,24 +63,35 @@ _BUSY: Final = 1 << 15
 """Threads that keep a machine busy while each of them waits for its own operations."""
 _LONG: Final = 256
 """Operations of a thread that take longer than starting the kernel."""
+_SCORES: Final = ".attention"
+"""How the keys of contractions end that scores and mixed values of an attention are."""
 
 
 def plan_module(module: Module, target: Target) -> PlanSet:
     """A plan for every kernel of a module but those the host carries out."""
-    kernels: dict[str, str] = {}
-    plans: dict[str, Plan] = {}
-    attention = _in_attention(module)
+    keys, plans = plan_keys(module), dict[str, Plan]()
     for kernel in module.kernels:
-        if kernel.pattern is Pattern.OPAQUE:
-            continue
-        key = structure_key(kernel, module.tensors)
-        if kernel.name in attention:
-            key = f"{key}.attention"
-        kernels[kernel.name] = key
-        if key not in plans:
-            plan = plan_kernel(kernel, module.tensors, target, key)
-            plans[key] = _as_streaming(plan) if kernel.name in attention else plan
-    return PlanSet(kernels, plans)
+        key = keys.get(kernel.name)
+        if key is not None and key not in plans:
+            plans[key] = first_plan(kernel, module.tensors, target, key)
+    return PlanSet(keys, plans)
+
+
+def plan_keys(module: Module) -> dict[str, str]:
+    """What the plan of every kernel is kept under, by the kernel's name: equal kernels have one."""
+    attention = _in_attention(module)
+    return {
+        kernel.name: structure_key(kernel, module.tensors)
+        + (_SCORES if kernel.name in attention else "")
+        for kernel in module.kernels
+        if kernel.pattern is not Pattern.OPAQUE
+    }
+
+
+def first_plan(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, key: str) -> Plan:
+    """The plan of the kernels that have a key, one of which is given."""
+    plan = plan_kernel(kernel, tensors, target, key)
+    return _as_streaming(plan) if key.endswith(_SCORES) else plan
 
 
 def _in_attention(module: Module) -> set[str]:

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final
 
@@ -104,7 +104,8 @@ class Workers:
         self._module = module
         self._messages: list[bytes] = []
         self._waiting: list[tuple[int, int]] = []
-        """The longest come first, so that none of them is the one all others wait for."""
+        """The most urgent come first: unless told the longest, so that none of them is the one all
+        others wait for."""
         lock = threading.Lock()
         self._changed, self._answered = threading.Condition(lock), threading.Condition(lock)
         """Told of messages and of the end; and of answers, which only one thread waits for."""
@@ -121,12 +122,13 @@ class Workers:
             self._working += count
         self._helpers += [_Helper(self, self._module) for _ in range(count)]
 
-    def add(self, message: bytes) -> int:
+    def add(self, message: bytes, urgency: int | None = None) -> int:
         """Have something made of a message; its number."""
         with self._changed:
             number = len(self._messages)
             self._messages.append(message)
-            heapq.heappush(self._waiting, (-len(message), number))
+            first = len(message) if urgency is None else urgency
+            heapq.heappush(self._waiting, (-first, number))
             self._changed.notify()
         return number
 
@@ -134,13 +136,26 @@ class Workers:
         """What is made of every message so far. This process takes part: `own` gets the number of
         one."""
         at("machine code", lambda: (len(self.made), len(self._messages)))
-        while (number := self._next(waits=False)) is not None:
-            self.made[number] = own(number)
-        for number in range(len(self._messages)):
-            self._wait_for(number)
-            if number not in self.made:
-                self.made[number] = own(number)
-        return [self.made[number] for number in range(len(self._messages))]
+        numbers = range(len(self._messages))
+        for _ in self.each(numbers, own):
+            pass
+        return [self.made[number] for number in numbers]
+
+    def each(
+        self, numbers: Collection[int], own: Callable[[int], bytes]
+    ) -> Iterator[tuple[int, bytes]]:
+        """The same of some messages, with their numbers, as soon as it is there."""
+        left = set(numbers)
+        while left:
+            done = [number for number in sorted(left) if number in self.made]
+            left.difference_update(done)
+            yield from ((number, self.made[number]) for number in done)
+            if left and not done:
+                number = self._next(among=left)
+                if number is None:
+                    number = self._lost(left)
+                if number is not None and number not in self.made:
+                    self.made[number] = own(number)
 
     def finish(self, own: Callable[[int], bytes]) -> list[bytes]:
         """The same where no further ones come: the processes end."""
@@ -185,19 +200,29 @@ class Workers:
             self._working -= 1
             self._answered.notify_all()
 
-    def _wait_for(self, number: int) -> None:
-        """Until something was made of a message, or no process can."""
+    def _lost(self, numbers: Collection[int]) -> int | None:
+        """Wait until something was made of one of some messages; the number of one of which no
+        process can make anything."""
         with self._answered:
             self._answered.wait_for(
-                lambda: number in self.made or number in self._unanswered or not self._working
+                lambda: (
+                    any(n in self.made or n in self._unanswered for n in numbers)
+                    or not self._working
+                )
             )
+            if any(number in self.made for number in numbers):
+                return None
+            return min(self._unanswered.intersection(numbers), default=min(numbers))
 
-    def _next(self, waits: bool = True) -> int | None:
-        """The number of a message that nobody works on; None where none will come, or where none is
-        there and nobody `waits`."""
+    def _next(self, among: Collection[int] | None = None) -> int | None:
+        """The number of the most urgent message that nobody works on; None where none will come, or
+        where it is not `among` those that somebody asks for, who does not wait."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_complete or not waits)
-            return heapq.heappop(self._waiting)[1] if self._waiting else None
+            if among is None:
+                self._changed.wait_for(lambda: self._waiting or self._is_complete)
+            if not self._waiting or (among is not None and self._waiting[0][1] not in among):
+                return None
+            return heapq.heappop(self._waiting)[1]
 
 
 class _Helper:

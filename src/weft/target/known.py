@@ -8,7 +8,8 @@ from weft.target.sm80 import SM80
 from weft.target.sm90 import SM90
 from weft.target.target import Target
 
-NAMES = ("cpu", "sm80", "sm90", *PROCESSORS)
+GPUS = ("sm80", "sm90")
+NAMES = ("cpu", *GPUS, *PROCESSORS)
 
 
 def target_named(name: str | Target) -> Target:

@@ -12,7 +12,7 @@ import pytest
 from weft.foundation.errors import InternalError
 from weft.foundation.pipes import receive
 from weft.runtime import compilers
-from weft.runtime.compilers import SHARE, compile_objects
+from weft.runtime.compilers import SHARE, Workers, compile_objects
 from weft.runtime.jit import compile_object
 
 
@@ -68,6 +68,21 @@ def test_what_a_helper_fails_at_is_made_here(monkeypatch: pytest.MonkeyPatch) ->
     assert compile_objects(texts, processes=3) == expected
     monkeypatch.setattr(compilers, "_start_process", lambda module: None)
     assert compile_objects(texts, processes=3) == expected
+
+
+def test_only_what_is_asked_for_is_made_here() -> None:
+    """The most urgent first; others that wait are for those who ask for them."""
+    workers, made = Workers("none"), list[int]()
+
+    def own(number: int) -> bytes:
+        made.append(number)
+        return b"%d" % number
+
+    long, short, first = workers.add(b"long"), workers.add(b"s"), workers.add(b"f", urgency=9)
+    second = workers.add(b"g", urgency=8)
+    assert list(workers.each([second, first], own)) == [(first, b"2"), (second, b"3")]
+    assert workers.gather(own) == [b"0", b"1", b"2", b"3"]
+    assert made == [first, second, long, short]
 
 
 def test_a_wrong_module_is_told_as_ever() -> None:

@@ -3,26 +3,15 @@ compiler says of it go out, until the pipe is closed."""
 
 from __future__ import annotations
 
-import sys
-
 from weft.codegen.gpu.compile import compile_cuda, pack_cubin
-from weft.foundation.errors import WeftError
-from weft.foundation.pipes import receive, send
+from weft.foundation.pipes import serve
 
 
-def main() -> None:
-    while True:
-        try:
-            arch, _, source = receive(sys.stdin.buffer).decode().partition("\n")
-        except EOFError:
-            return
-        try:
-            code = pack_cubin(compile_cuda(source, arch))
-        except WeftError:
-            # Whoever sent it compiles it as well, and gets the reason.
-            code = b""
-        send(sys.stdout.buffer, code)
+def answer(message: bytes) -> bytes:
+    """The cubin of a source, which stands behind its architecture."""
+    arch, _, source = message.decode().partition("\n")
+    return pack_cubin(compile_cuda(source, arch))
 
 
 if __name__ == "__main__":
-    main()
+    serve(answer)

@@ -1,37 +1,32 @@
-"""Machine code of kernels while the stages of others still run.
+"""Plans, CUDA text and machine code of kernels by other processes, while stages still run.
 
-Python makes one kernel after the other, and NVRTC takes longer for some of them than Python for
-all: where there is much to compile, processes get each source when it is printed, and are done soon
-after the last one. They start before the first stage, where a program looks as if it had many
-kernels: until its first source is printed, they have loaded the compiler.
+Python works on one kernel after the other, and NVRTC takes longer for some of them than Python for
+all: where there is much to compile, processes work out plans and text of each structure of kernels
+(`gpu_tasks`), and compile what was written, the longest first. They start before the first stage,
+where a program looks as if it had many kernels: until the kernels are known, they have loaded what
+they need. The stages make the same kernels, but for what is known of them already.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, compile_cuda, pack_cubin, version
 from weft.codegen.gpu.spelling.print import cuda
-from weft.driver.code import gpu_kernels
-from weft.driver.code.gpu_kernels import (
-    PROCESS,
-    CudaCode,
-    Lowering,
-    message_of,
-    source_key,
-    unpacked,
-)
-from weft.driver.code.plans import Built, Tell
+from weft.driver.code import gpu_kernels, gpu_tasks, gpu_together
+from weft.driver.code.gpu_kernels import CudaCode, Tell, message_of, source_key, unpacked
+from weft.driver.code.plans import Built, Choice, Chooser, choose_plan
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import Unimplemented
+from weft.foundation.progress import at
 from weft.memory.ir import BufferMap
-from weft.plan.ir import Plan
 from weft.ptir.ir import Program
-from weft.region.ir import Kernel, Module
+from weft.region.form import Map, Row
+from weft.region.ir import Kernel, Module, form_of
 from weft.runtime import cache
 from weft.runtime.compilers import Workers
 from weft.target.target import Target
@@ -41,6 +36,9 @@ _READ: Final = frozenset({"gpu", "cu"})
 _KINDS: Final = 3
 """Kinds of instructions, ops that give values of one type, for each distinct kernel of a program:
 2.2 to 3 in training steps of transformers and convolutional networks."""
+_PROCESS: Final = "weft.driver.code.gpu_process"
+_URGENT: Final = 1 << 40
+"""More than any source is long: what is to be compiled is known when all tasks are done."""
 _SWITCH: Final = 5e-4
 """Seconds after which threads that hand on messages may interrupt a stage."""
 
@@ -51,12 +49,18 @@ class Ahead:
     def __init__(self, arch: str) -> None:
         self.arch = arch
         self.kernels: dict[str, ir.Kernel] = {}
+        """Kernels that were printed, ..."""
+        self.verified: dict[str, ir.Kernel] = {}
+        """... those of them that processes verified, ..."""
         self.printed = CudaCode({})
+        """... and what was printed, by symbols."""
+        self._texts: dict[str, str] = {}
+        """Of kernels that have others before and behind them: what processes wrote."""
         self.made: dict[str, Cubin] = {}
         """What is finished, by its source."""
-        self._sources: list[str] = []
-        """What is not kept on disk, by the numbers of messages."""
-        self._workers = Workers(PROCESS)
+        self._asked: dict[str, int] = {}
+        """The numbers of messages, by sources that are not kept on disk."""
+        self._workers = Workers(_PROCESS)
         self._most = self._started = 0
 
     def expect(self, program: Program) -> None:
@@ -70,39 +74,76 @@ class Ahead:
             self._workers.start(most - self._started)
             self._started = most
 
-    def teller(self, count: int) -> Callable[[ir.Kernel], None] | None:
+    # -- plans and text --------------------------------------------------------------------------
+
+    def chooser(self, module: Module, buffer_map: BufferMap, target: Target) -> Chooser:
+        """Who chooses plans, and has the text of kernels written and compiled. It is the same that
+        is made of them when all plans are known, but for the few that something else moves."""
+        is_settled = gpu_together.settled_test(module, buffer_map)
+
+        def choose(
+            users: Mapping[str, Sequence[Kernel]], held: Collection[str], built: Built
+        ) -> dict[str, Choice]:
+            self._start(gpu_kernels.worth(len(users)) - 1)
+            if not self._started or not gpu_tasks.can_send(target):
+                given = module, buffer_map, target, built
+                return {key: choose_plan(key, kernels, *given) for key, kernels in users.items()}
+            order = sorted(users, key=lambda key: _place(users[key][0]))
+            tasks = (
+                gpu_tasks.task_of(
+                    key, users[key], module, buffer_map, target, is_settled, key in held
+                )
+                for key in order
+            )
+            return self._done(tasks, built)
+
+        return choose
+
+    def _done(self, tasks: Iterable[gpu_tasks.Task], built: Built) -> dict[str, Choice]:
+        """What is chosen in tasks, the most urgent first, by the keys of plans. Their texts go on
+        to be compiled."""
+        asked = {
+            self._workers.add(gpu_tasks.pack_task(task), _URGENT - place): task
+            for place, task in enumerate(tasks)
+        }
+
+        def own(number: int) -> bytes:
+            return gpu_tasks.pack_done(gpu_tasks.do(asked[number], built))
+
+        found = {}
+        for number, message in self._workers.each(asked, own):
+            done = gpu_tasks.read_done(message)
+            found[asked[number].key] = done.choice
+            self._texts |= done.texts
+            for source in done.texts.values():
+                self._add(source)
+        return found
+
+    def teller(self, count: int) -> Tell | None:
         """Who is told of kernels of so many structures; None where processes do not pay."""
         self._most = gpu_kernels.worth(count) - 1
         return self._tell if self._most > 0 else None
 
-    def teller_of_plans(
-        self, module: Module, buffer_map: BufferMap, target: Target
-    ) -> Callable[[int], Tell | None]:
-        """Who is told of the plans of a module. What is made of them is the same again when all of
-        them are known, but for the few that something else moves: nobody asks for those."""
-        lowering = Lowering(module, buffer_map, target)
-
-        def tell(kernels: Sequence[Kernel], plan: Plan, built: Built) -> None:
-            for kernel in lowering.inside(kernels, plan, built):
-                self._tell(kernel)
-
-        return lambda count: None if self.teller(count) is None else tell
-
-    def _tell(self, kernel: ir.Kernel) -> None:
-        if self.kernels.get(kernel.name) == kernel:
-            return
-        source = cuda(kernel)
+    def _tell(self, kernel: ir.Kernel, is_inside: bool) -> None:
+        source = self._texts.get(kernel.name) if is_inside else None
+        if source is not None:
+            self.verified[kernel.name] = kernel
+        else:
+            source = cuda(kernel)
+            if self._add(source):
+                # All at once: where one source is missing on disk others are.
+                self._start(self._most)
         self.kernels[kernel.name], self.printed.sources[kernel.name] = kernel, source
-        if self._add(source):
-            # All at once: where one source is missing on disk others are.
-            self._start(self._most)
+
+    # -- machine code ----------------------------------------------------------------------------
 
     def _add(self, source: str) -> bool:
         """Have a source compiled; whether it is not kept on disk."""
+        if source in self._asked:
+            return True
         if unpacked(cache.load(source_key(source, self.arch)), self.arch) is not None:
             return False
-        self._sources.append(source)
-        self._workers.add(message_of(source, self.arch))
+        self._asked[source] = self._workers.add(message_of(source, self.arch))
         return True
 
     def add_body(self, code: CudaCode) -> None:
@@ -119,15 +160,17 @@ class Ahead:
     def _add_all(self, sources: Iterable[str]) -> None:
         if self._started:
             for source in sources:
-                if source not in self._sources:
-                    self._add(source)
+                self._add(source)
 
     def finished(self) -> dict[str, Cubin]:
         """The machine code of every source that was not kept on disk, which it is then."""
-        answers = self._workers.gather(
-            lambda n: pack_cubin(compile_cuda(self._sources[n], self.arch))
+        sources = {number: source for source, number in self._asked.items()}
+        at("machine code", lambda: (sum(n in self._workers.made for n in sources), len(sources)))
+        answers = self._workers.each(
+            sources, lambda n: pack_cubin(compile_cuda(sources[n], self.arch))
         )
-        for source, data in zip(self._sources, answers, strict=True):
+        for number, data in answers:
+            source = sources[number]
             if source not in self.made:
                 cubin = unpacked(data, self.arch) or compile_cuda(source, self.arch)
                 cache.save(source_key(source, self.arch), pack_cubin(cubin))
@@ -137,6 +180,11 @@ class Ahead:
     def stop(self) -> None:
         """End the processes."""
         self._workers.stop()
+
+
+def _place(kernel: Kernel) -> tuple[bool, int]:
+    """Kernels that take the compiler longest come first: products, and those that compute most."""
+    return isinstance(form_of(kernel), Map | Row), -len(kernel.body)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def _choose(compilation: Compilation) -> PlanSet:
     # Beside plans that are read, those of the planner only say which of them are its own.
     if ahead is None or "plan" in compilation.overrides:
         return choose_plans(*parts)
-    return choose_plans(*parts, ahead.teller_of_plans(*parts))
+    return choose_plans(*parts, ahead.chooser(*parts))
 
 
 def _lower(compilation: Compilation) -> GpuModule:
@@ -122,6 +122,12 @@ def _print(compilation: Compilation) -> gpu_kernels.CudaCode:
     ahead: Ahead | None = compilation.ahead
     printed = () if ahead is None else (GpuModule(ahead.kernels), ahead.printed)
     return gpu_kernels.print_cuda(compilation["gpu"], *printed)
+
+
+def _check(compilation: Compilation) -> None:
+    ahead: Ahead | None = compilation.ahead
+    known = None if ahead is None else GpuModule(ahead.verified)
+    gpu_kernels.check_module(compilation["gpu"], compilation["region"], compilation.target, known)
 
 
 def _wait_for_one_another(read: GpuModule, made: GpuModule, compilation: Compilation) -> None:
@@ -171,7 +177,7 @@ GENERATOR = Generator(
         Stage(
             "gpu", "txt",
             enter=_lower,
-            verify=lambda c: gpu_kernels.check_module(c["gpu"], c["region"], c.target),
+            verify=_check,
             render=text.print_module,
             parse=lambda source, c: text.parse_module(source),
             agree=_wait_for_one_another,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.assemble import kernel_code
@@ -35,7 +35,7 @@ from weft.foundation.grouped_rows import GroupedTiles, OuterTiles
 from weft.foundation.json_fields import reading
 from weft.foundation.tally import counted
 from weft.foundation.whole_ops import WholeOp
-from weft.memory.ir import BufferMap, lie_alike
+from weft.memory.ir import BufferMap, MemRef, lie_alike
 from weft.plan.ir import REFUSED, Plan, PlanSet
 from weft.region.cost import kernel_seconds, nanoseconds
 from weft.region.ir import Check, Kernel, Module, Pattern
@@ -56,8 +56,13 @@ sixth of what one long product takes."""
 _MOST_PROCESSES: Final = 16
 """That compile at once, at most."""
 PROCESS: Final = "weft.codegen.gpu.compiler_process"
+"""Who compiles."""
 _ELF: Final = b"\x7fELF"
 """How machine code for GPUs begins."""
+
+
+Tell: TypeAlias = Callable[[ir.Kernel, bool], object]
+"""Who is told of each kernel when it is made, and whether it has others before and behind it."""
 
 
 @dataclass
@@ -84,7 +89,7 @@ def lower_module(
     target: Target,
     given: Collection[str] = (),
     only: Collection[str] | None = None,
-    tell: Callable[[ir.Kernel], object] | None = None,
+    tell: Tell | None = None,
 ) -> GpuModule:
     """The dialect kernels of all distinct kernels, or of `only` some. Those that no template
     carries out are for the host; but a plan that somebody gave, by the keys in `given`, is carried
@@ -130,10 +135,16 @@ def lower_again(
 class Lowering:
     """The kernels of a module: first which of them are one, then each of these."""
 
-    def __init__(self, module: Module, buffer_map: BufferMap, target: Target) -> None:
+    def __init__(
+        self,
+        module: Module,
+        buffer_map: BufferMap,
+        target: Target,
+        is_settled: Callable[[MemRef], bool] | None = None,
+    ) -> None:
         self.module, self.buffer_map, self.target = module, buffer_map, target
         self.code = GpuModule()
-        self._is_settled = gpu_together.settled_test(module, buffer_map)
+        self._is_settled = is_settled or gpu_together.settled_test(module, buffer_map)
         self._symbols: dict[str, str] = {}
         """The dialect kernel of every kernel, in the order of the program."""
         self._makers: dict[str, tuple[Kernel, Callable[[str], ir.Kernel]]] = {}
@@ -161,15 +172,14 @@ class Lowering:
             self.code.hosted[kernel.name] = findings[0].why
 
     def inside(self, kernels: Sequence[Kernel], plan: Plan, built: Built) -> Iterator[ir.Kernel]:
-        """The distinct kernels of one structure by a plan that suits them, of those that have
-        others before and behind them."""
-        first, last = self.module.kernels[0].name, self.module.kernels[-1].name
+        """The distinct ones of some kernels by a plan that suits them, where they have others
+        before and behind them."""
         for kernel in kernels:
             refs = self.buffer_map.refs_of(buffers(kernel))
             job = Job(kernel, self.module.tensors, refs, plan, self.target)
             make = partial(self._make_kernel, job, built)
             symbol = self._add(kernel, plan, make)
-            if kernel.name not in (first, last) and self._makers[symbol][1] is make:
+            if self._makers[symbol][1] is make:
                 yield self._finish_kernel(symbol, BOTH)[0]
 
     def _make_kernel(self, job: Job[Plan], built: Built, name: str) -> ir.Kernel:
@@ -238,7 +248,7 @@ class Lowering:
         done = chained(built, self.target, frozenset(places), near)
         return done, tuple(names.index(name) for name in built.buffers)
 
-    def make(self, *, is_part: bool, tell: Callable[[ir.Kernel], object] | None) -> None:
+    def make(self, *, is_part: bool, tell: Tell | None) -> None:
         """The kernels, which start while those before them end. What comes first anywhere and last
         anywhere, as the only kernel of a program does, has nobody to wait for or to admit; kernels
         that are part of a program have others before and behind them."""
@@ -251,7 +261,7 @@ class Lowering:
             near = Neighbours(is_part or symbol in behind, is_part or symbol in ahead)
             made[symbol] = self._finish_kernel(symbol, near)
             if tell is not None:
-                tell(made[symbol][0])
+                tell(made[symbol][0], near == BOTH)
         self.code.kernels.update((symbol, made[symbol][0]) for symbol in self._makers)
         for name, symbol in self._symbols.items():
             self.code.launches[name] = Launch(symbol, made[symbol][1])

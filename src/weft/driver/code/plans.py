@@ -8,8 +8,8 @@ single numbers in tiles, then with plain loops; why is kept as a note of the pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from weft.driver.code import gpu_together
 from weft.driver.code.gpu_coalescing import coalesced
 from weft.foundation.errors import Finding
 from weft.memory.ir import BufferMap, lie_alike
-from weft.plan.from_region import gpu_map_plan, plan_module
+from weft.plan.from_region import first_plan, gpu_map_plan, plan_keys, plan_module
 from weft.plan.ir import Header, MapPlan, MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.multiply_adds import fma_plan
 from weft.plan.rows import gpu_row_plan
@@ -31,67 +31,83 @@ from weft.target.target import Kind, Target
 
 Built: TypeAlias = dict[str, tuple[Plan, Any]]
 """Kernels that were made, with the plans that they were made by."""
-Tell: TypeAlias = Callable[[Sequence[Kernel], Plan, Built], object]
-"""Who is told of kernels of one structure, their plan, and kernels that were made of plans."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The plan of the kernels of one structure."""
+
+    plan: Plan
+    notes: tuple[str, ...]
+    """Why plans before it were not taken, a sentence each."""
+    origin: str | None
+    """Where the tiles of a matrix kernel come from."""
+    fits: bool
+    """Whether some template carries it out."""
+
+
+Chooser: TypeAlias = Callable[
+    [Mapping[str, Sequence[Kernel]], Collection[str], Built], Mapping[str, Choice]
+]
+"""Who chooses for the kernels of many structures, by their keys: choices by the same keys. Of some
+a launch may carry out several, and their plans are not final."""
 
 
 def choose_plans(
-    module: Module,
-    buffer_map: BufferMap,
-    target: Target,
-    teller: Callable[[int], Tell | None] | None = None,
+    module: Module, buffer_map: BufferMap, target: Target, chooser: Chooser | None = None
 ) -> PlanSet:
-    """A plan for every kernel of a module but those the host carries out. The `teller` for so many
-    structures is told of each as soon as its plan is known; what no plan moves on from comes first:
-    products, which take a compiler longest, those first that compute most beside."""
-    chosen = plan_module(module, target)
+    """A plan for every kernel of a module but those the host carries out."""
     if target.kind is Kind.CPU:
-        return chosen
-    plans: dict[str, Plan] = {}
-    reasons: dict[str, list[str]] = {}
-    built: Built = {}
-    tell = None if teller is None else teller(len(chosen.plans))
-    users = _users(module, chosen)
+        return plan_module(module, target)
+    keys, built = plan_keys(module), Built()
+    users: dict[str, list[Kernel]] = {}
+    for kernel in module.kernels:
+        if kernel.name in keys:
+            users.setdefault(keys[kernel.name], []).append(kernel)
     texts = gpu_together.alike(module, buffer_map)
-    held = {chosen.kernels[kernel.name] for kernels in texts for kernel in kernels}
-
-    def place(key: str) -> tuple[bool, int]:
-        return isinstance(chosen.plans[key], MapPlan | RowPlan), -len(users[key][0].body)
-
-    for key in sorted(users, key=place):
-        kernels, plan = users[key], chosen.plans[key]
-        taken, why = _settle(kernels, module, buffer_map, plan, target)
-        if taken is not None:
-            taken, moved = coalesced(kernels, module, buffer_map, taken, target, built)
-            why += moved
-            if tell is not None and key not in held:
-                tell(kernels, taken, built)
-        plans[key] = plan if taken is None else taken
-        names = ", ".join(kernel.name for kernel in kernels)
-        reasons[key] = [f"{names}: {reason}" for reason in why]
+    found: Mapping[str, Choice]
+    if chooser is None:
+        found = {
+            key: choose_plan(key, kernels, module, buffer_map, target, built)
+            for key, kernels in users.items()
+        }
+    else:
+        held = {keys[kernel.name] for kernels in texts for kernel in kernels}
+        found = chooser(users, held, built)
+    plans = {key: found[key].plan for key in users}
+    names = {key: ", ".join(kernel.name for kernel in kernels) for key, kernels in users.items()}
     suits = partial(_suits, users, module, buffer_map, target)
-    shared = [_share_plan(kernels, chosen.kernels, plans, suits) for kernels in texts]
-    return replace(
-        chosen,
-        plans={key: plans[key] for key in users},
-        notes=tuple(chain(*(reasons[key] for key in users), *shared)),
-        origins={
-            key: _origin(users[key][0], module, final, target)
-            for key in users
-            if isinstance(final := plans[key], MmaPlan)
-        },
+    shared = [_share_plan(kernels, keys, plans, suits) for kernels in texts]
+    return PlanSet(
+        keys,
+        plans,
+        notes=(
+            *(f"{names[key]}: {note}" for key in users for note in found[key].notes),
+            *chain(*shared),
+        ),
+        origins={key: why for key in users if (why := found[key].origin) is not None},
         own=frozenset(plans),
         built=built,
     )
 
 
-def _users(module: Module, chosen: PlanSet) -> dict[str, list[Kernel]]:
-    """The kernels of every structure."""
-    users: dict[str, list[Kernel]] = {key: [] for key in chosen.plans}
-    for kernel in module.kernels:
-        if kernel.name in chosen.kernels:
-            users[chosen.kernels[kernel.name]].append(kernel)
-    return users
+def choose_plan(
+    key: str,
+    kernels: Sequence[Kernel],
+    module: Module,
+    buffer_map: BufferMap,
+    target: Target,
+    built: Built,
+) -> Choice:
+    """The plan of the kernels of one structure. What is made of them on the way is `built`."""
+    first = first_plan(kernels[0], module.tensors, target, key)
+    taken, why = _settle(kernels, module, buffer_map, first, target)
+    plan = first
+    if taken is not None:
+        plan, moved = coalesced(kernels, module, buffer_map, taken, target, built)
+        why += moved
+    origin = _origin(kernels[0], module, plan, target) if isinstance(plan, MmaPlan) else None
+    return Choice(plan, tuple(why), origin, taken is not None)
 
 
 def _suits(
@@ -132,7 +148,11 @@ def _share_plan(
 
 
 def _settle(
-    kernels: list[Kernel], module: Module, buffer_map: BufferMap, first: Plan, target: Target
+    kernels: Sequence[Kernel],
+    module: Module,
+    buffer_map: BufferMap,
+    first: Plan,
+    target: Target,
 ) -> tuple[Plan | None, list[str]]:
     """The first plan that suits all kernels of one structure, and why those before it do not.
 
@@ -157,7 +177,7 @@ def _origin(kernel: Kernel, module: Module, plan: MmaPlan, target: Target) -> st
 
 
 def _findings(
-    kernels: list[Kernel], module: Module, buffer_map: BufferMap, plan: Plan, target: Target
+    kernels: Sequence[Kernel], module: Module, buffer_map: BufferMap, plan: Plan, target: Target
 ) -> list[Finding]:
     seen: set[Hashable] = set()
     for kernel in kernels:

@@ -1,8 +1,10 @@
-"""Kernels are compiled while stages run: the same machine code, and no process is left behind."""
+"""Other processes plan, write and compile kernels while stages run: the same plans, text and
+machine code, and no process is left behind."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,14 @@ import pytest
 import weft
 from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu.compile import compile_cuda
-from weft.driver.code import gpu_ahead, gpu_kernels
+from weft.codegen.gpu.spelling.print import cuda
+from weft.codegen.gpu.verify import verify
+from weft.driver.code import gpu_ahead, gpu_kernels, gpu_tasks
 from weft.driver.code.gpu_ahead import Ahead
-from weft.driver.code.plans import Tell, choose_plans
+from weft.driver.code.plans import Choice, choose_plans
 from weft.driver.compile import Executable
 from weft.foundation.errors import SpecViolation
+from weft.plan import text as plan_text
 from weft.plan.ir import MmaPlan
 from weft.ptir import Builder, Program
 from weft.runtime.compilers import Workers
@@ -63,7 +68,7 @@ def test_the_same_machine_code_as_afterwards(
     made = weft.compile(program(), target="sm90")
     first, *_ = workers
     sources = made._latest.compilation["cu"].sources
-    assert len(first.made) == len(sources) > 2
+    assert len(first.made) == len(sources) + len(made._latest.compilation["plan"].plans) > 4
     monkeypatch.setattr(gpu_kernels, "worth", lambda count: 1)
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "other"))
     after = weft.compile(program(), target="sm90")
@@ -89,7 +94,8 @@ def test_bodies_are_compiled_beside_the_program(
     parts = compilation, *compilation.bodies.values()
     sources = {source for part in parts for source in part["cu"].sources.values()}
     assert len(parts) > 1
-    assert len(workers[0].made) == len(sources) > len(compilation["cu"].sources)
+    compiled = [m for m in workers[0]._messages if not gpu_tasks.is_task(m)]
+    assert len(compiled) == len(sources) > len(compilation["cu"].sources)
     assert made._latest.built.compiled == len(sources)
 
 
@@ -100,7 +106,7 @@ def test_what_is_kept_is_not_compiled_again(
     monkeypatch.setattr("weft.driver.compile.kept.key_of", lambda *parts: None)
     workers.clear()
     again = weft.compile(program(), target="sm90")
-    assert not any(each.made for each in workers)
+    assert all(map(gpu_tasks.is_task, workers[0]._messages))
     assert (again._latest.built.compiled, again._latest.built.reused) == (
         0,
         made._latest.built.compiled,
@@ -139,9 +145,13 @@ def test_processes_are_there_before_the_first_source(
 
 def test_few_kernels_are_not_worth_it() -> None:
     ahead = Ahead("sm_90a")
+    compilation = through_stages(program(), "sm90")
+    parts = compilation["region"], compilation["memory"], compilation.target
     assert ahead.teller(3) is None
     ahead.expect(program())
+    assert choose_plans(*parts, ahead.chooser(*parts)) == compilation["plan"]
     assert not ahead._workers._helpers
+    assert not ahead._workers._messages
 
 
 def test_where_nothing_can_be_started_all_is_made_here(
@@ -168,7 +178,7 @@ def test_what_takes_the_compiler_longest_is_told_first() -> None:
         compilation["memory"],
         replace(compilation["plan"], built=dict(compilation["plan"].built)),
         compilation.target,
-        tell=lambda kernel: told.append(kernel.name),
+        tell=lambda kernel, is_inside: told.append(kernel.name),
     )
     launches = compilation["gpu"].launches
     built = {launches[name].symbol for name in compilation["plan"].built if name in launches}
@@ -187,38 +197,116 @@ def test_all_processes_are_there_from_the_first_source_on(
     assert sys.getswitchinterval() == interval
 
 
-def test_kernels_are_told_of_when_their_plans_are_known(
+def test_kernels_are_written_when_their_plans_are_known(
     monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
 ) -> None:
-    """And are the same when all plans are known: no source is compiled that nobody asks for."""
+    """And are the same when all plans are known: no source is compiled that nobody asks for, and
+    what processes verified and wrote is neither verified nor written again."""
     early: list[int] = []
+    here: list[str] = []
     lower = gpu_kernels.lower_module
 
     def lowered(*args: Any, **options: Any) -> Any:
-        early.append(len(workers[0]._messages))
+        early.append(sum(not gpu_tasks.is_task(message) for message in workers[0]._messages))
         return lower(*args, **options)
 
     monkeypatch.setattr(gpu_kernels, "lower_module", lowered)
+    monkeypatch.setattr(gpu_ahead, "cuda", lambda k: here.append(k.name) or cuda(k))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(gpu_kernels, "verify", lambda k, t: here.append(k.name) or verify(k, t))  # type: ignore[func-returns-value]
     made = weft.compile(chain(), target="sm90")
     compilation = made._latest.compilation
+    launches = compilation["gpu"].launches
     _, *inner, _ = (kernel.name for kernel in compilation["region"].kernels)
-    planned = [name for name in inner if name in compilation["plan"].kernels]
-    assert early[0] == len({compilation["gpu"].launches[name].symbol for name in planned}) > 1
-    assert len(workers[0]._messages) == len(compilation["cu"].sources)
+    planned = {launches[name].symbol for name in inner if name in compilation["plan"].kernels}
+    assert early[0] == len(planned) > 1
+    assert planned.isdisjoint(here)
+    assert set(here) == compilation["gpu"].kernels.keys() - planned
+    sources = [m for m in workers[0]._messages if not gpu_tasks.is_task(m)]
+    assert len(sources) == len(compilation["cu"].sources)
 
 
-def test_plans_and_notes_are_the_same_with_and_without_a_teller() -> None:
+def test_products_are_the_first_task() -> None:
+    """They take the compiler longest, and of the others those that compute most."""
     compilation = through_stages(chain(), "sm90")
     parts = compilation["region"], compilation["memory"], compilation.target
-    told: list[str] = []
-    tell: Tell = lambda kernels, plan, built: told.extend(kernel.name for kernel in kernels)  # noqa: E731
-    alone, watched = choose_plans(*parts), choose_plans(*parts, lambda count: tell)
-    assert watched == alone
-    assert list(watched.plans) == list(alone.plans)
-    assert sorted(told) == sorted(alone.kernels)
-    products = [name for name in told if isinstance(alone.of(name), MmaPlan)]
-    assert told[: len(products)] == products
-    bodies = {kernel.name: len(kernel.body) for kernel in compilation["region"].kernels}
-    lengths = [bodies[name] for name in told[len(products) :]]
+    seen: list[str] = []
+
+    class Here(Ahead):
+        def _done(self, tasks: Any, built: Any) -> dict[str, Choice]:
+            found = {task.key: gpu_tasks.do(task, built).choice for task in tasks}
+            seen.extend(found)
+            return found
+
+    ahead = Here("sm_90a")
+    ahead._started = 1
+    plans = choose_plans(*parts, ahead.chooser(*parts))
+    products = [key for key in seen if isinstance(plans.plans[key], MmaPlan)]
+    assert sorted(seen) == sorted(plans.plans)
+    assert seen[: len(products)] == products
+    bodies = {plans.kernels.get(k.name): len(k.body) for k in compilation["region"].kernels}
+    lengths = [bodies[key] for key in seen[len(products) :]]
     assert lengths == sorted(lengths, reverse=True)
     assert len(set(lengths)) > 1
+
+
+def updates() -> Program:
+    """Results of one text, which one launch carries out by one plan; a kernel that no unit has
+    whole lines for; and a matrix whose plan is refused before another one is taken."""
+    b = Builder()
+    x, w = b.param("f32", [2048, 1536]), b.param("f32", [1536, 2048])
+    small = [b.param("f32", [size]) for size in (2048, 96, 7)]
+    made = [b.exp(b.tanh(each)) for each in small]
+    crossed = b.exp(x) + b.transpose(w, [1, 0])
+    return b.build(*made, crossed, b.reduce_sum(b.exp(crossed), axes=[1]), crossed @ w)
+
+
+@pytest.mark.parametrize("made", [program, chain, updates])
+def test_tasks_say_all_that_plans_and_texts_depend_on(made: Callable[[], Program]) -> None:
+    """What comes back from another process is what is made without one, to the letter."""
+    compilation = through_stages(made(), "sm90")
+    parts = compilation["region"], compilation["memory"], compilation.target
+
+    class Packed(Ahead):
+        def _done(self, tasks: Any, built: Any) -> dict[str, Choice]:
+            found = {}
+            for task in tasks:
+                done = gpu_tasks.read_done(gpu_tasks.answer(gpu_tasks.pack_task(task)))
+                found[task.key] = done.choice
+                self._texts |= done.texts
+            return found
+
+    ahead = Packed("sm_90a")
+    ahead._started = 1
+    plans = choose_plans(*parts, ahead.chooser(*parts))
+    wanted = compilation["plan"]
+    assert plan_text.dumps(plans) == plan_text.dumps(wanted)
+    assert (plans.notes, plans.origins) == (wanted.notes, wanted.origins)
+    assert ahead._texts
+    assert ahead._texts.items() <= compilation["cu"].sources.items()
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch, workers: list[Workers]) -> list[Workers]:
+    """Workers whose processes end when they read a task."""
+    monkeypatch.setattr(gpu_tasks, "pack_task", lambda task: b"{")
+    return workers
+
+
+def test_what_processes_leave_is_made_here(ending: list[Workers], tmp_path: Path) -> None:
+    made = weft.compile(program(), target="sm90")
+    assert ending[0]._unanswered
+    wanted = through_stages(program(), "sm90")
+    assert made.stages["cu"] == wanted.text("cu")
+    assert made._latest.compilation["plan"] == wanted["plan"]
+
+
+def test_what_a_task_comes_upon_is_told_as_ever(
+    monkeypatch: pytest.MonkeyPatch, ending: list[Workers]
+) -> None:
+    def refuse(*parts: object) -> None:
+        raise SpecViolation("Broken", "no plan is good enough")
+
+    monkeypatch.setattr(gpu_tasks, "choose_plan", refuse)
+    with pytest.raises(SpecViolation, match=r"^Broken at stage plan: no plan is good enough"):
+        weft.compile(program(), target="sm90")
+    assert not ending[0]._helpers

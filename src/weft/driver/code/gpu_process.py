@@ -1,0 +1,21 @@
+"""A process that works beside the stages for GPUs: tasks of kernels come in and plans and CUDA text
+go out, or CUDA text comes in and machine code goes out, until the pipe is closed."""
+
+from __future__ import annotations
+
+from weft.codegen.gpu import compiler_process
+from weft.driver.code import gpu_tasks
+from weft.foundation.collector import collector_paused
+from weft.foundation.pipes import serve
+
+
+def answer(message: bytes) -> bytes:
+    """What is made of a message."""
+    answerer = gpu_tasks if gpu_tasks.is_task(message) else compiler_process
+    found: bytes = answerer.answer(message)
+    return found
+
+
+if __name__ == "__main__":
+    with collector_paused:
+        serve(answer)

@@ -29,8 +29,7 @@ from examples.gpt import Shape, build_gpt
 from weft.driver.compile import Executable
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
-from weft.driver.stages.compilation import Compilation
-from weft.driver.stages.levels import DEFAULT_LEVEL, EXACT_LEVEL, LEVELS
+from weft.driver.stages.compilation import DEFAULT_LEVEL, EXACT_LEVEL, LEVELS, Compilation
 from weft.poly_view.ir import BlockKind, PolyBlock
 from weft.ptir import Builder, Program, gradient, load
 from weft.region.cost import kernel_seconds, kernel_work, operations_of

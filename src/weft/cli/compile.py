@@ -16,8 +16,7 @@ from weft.cli.tables import new_table, print_table
 from weft.driver.compile import Executable, compile_program
 from weft.driver.pipeline import UNCHECKED, check_overrides, run_pipeline, stages_for
 from weft.driver.signature import Role, make_signature
-from weft.driver.stages.compilation import Compilation
-from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
+from weft.driver.stages.compilation import DEFAULT_LEVEL, Compilation, check_level
 from weft.driver.stages.links import links_of
 from weft.driver.stages.remarks import with_origins
 from weft.driver.tuning.measure import append, measure_program

@@ -13,7 +13,7 @@ from weft.cli.programs import load_program
 from weft.cli.report import check_apart, complain, printable, write
 from weft.cli.scripts import run_script
 from weft.cli.sizes import Sizes, load_sized, sizes_in, with_sizes
-from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
+from weft.driver.stages.compilation import DEFAULT_LEVEL, check_level
 from weft.explorer.collect import Shown, of_program, records, watched
 from weft.explorer.page import page
 from weft.explorer.record import Options

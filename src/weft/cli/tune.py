@@ -10,7 +10,7 @@ import typer
 
 from weft.cli.commands import work_of
 from weft.cli.sizes import Sizes
-from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
+from weft.driver.stages.compilation import DEFAULT_LEVEL, check_level
 from weft.foundation.errors import UserError
 from weft.foundation.files import check_writable
 

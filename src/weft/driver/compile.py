@@ -27,20 +27,16 @@ from weft.driver.inputs import (
     check_threads,
     in_one_piece,
 )
-from weft.driver.options import options_told
 from weft.driver.programs import kept
-from weft.driver.programs.compiled import Compiled
 from weft.driver.programs.shape_sets import ShapeSet
-from weft.driver.programs.shaped import ShapedExecutable
+from weft.driver.programs.shaped import Compiled, ShapedExecutable
 from weft.driver.signature import Role, Signature, make_signature
-from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.compilation import DEFAULT_LEVEL, Compilation, check_level, naming_lines
 from weft.driver.stages.generators import Built, generator_for, linker_for, pipeline
-from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
 from weft.driver.stages.opaque import host_op
 from weft.driver.stages.origins import Origin, step_origins
-from weft.driver.stages.places import naming_lines
 from weft.foundation import limits
-from weft.foundation.calls import told_outside
+from weft.foundation.calls import options_told, told_outside
 from weft.foundation.collector import collector_paused
 from weft.foundation.errors import ResourceExceeded, UserError, WeftWarning
 from weft.foundation.forks import new_reentrant_lock, no_fork

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 from weft.core_ir.ir import Module
-from weft.core_ir.to_ptir import to_ptir
+from weft.core_ir.to_ptir import core_violation, to_ptir
 from weft.driver.agreement import Agreement, agreement_on, same_inputs
 from weft.driver.backends import (
     Backend,
@@ -25,14 +26,12 @@ from weft.driver.backends import (
     get_backend,
     is_own,
 )
-from weft.driver.core_modules import in_core_words
 from weft.driver.inputs import check_inputs, check_seed
 from weft.driver.legalise import legalise
 from weft.driver.loading.guard import guarded
 from weft.driver.loading.plugins import described
-from weft.driver.options import options_told
-from weft.foundation.calls import told_outside
-from weft.foundation.errors import ResourceExceeded, UserError
+from weft.foundation.calls import options_told, told_outside
+from weft.foundation.errors import BackendUnavailable, ResourceExceeded, SpecViolation, UserError
 from weft.foundation.forks import new_lock, no_fork
 from weft.foundation.launches import note_nothing_started
 from weft.ptir.interp import Observer
@@ -258,3 +257,14 @@ def check_choice(backend: str | Backend) -> None:
         raise UserError(f"{described(backend)} is neither the name of a backend nor a backend")
     if not is_own(backend):
         check_backend(backend)
+
+
+@contextmanager
+def in_core_words(program: Program) -> Iterator[None]:
+    """What goes wrong inside is about the module that `program` was lowered from."""
+    try:
+        yield
+    except SpecViolation as error:
+        raise core_violation(error, program) from None
+    except BackendUnavailable as error:
+        raise BackendUnavailable(f"E6002: {error}") from None

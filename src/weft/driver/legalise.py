@@ -17,6 +17,9 @@ from functools import partial
 from typing import Final
 
 from weft.driver.conversion import Capabilities, is_supported, require_legal
+from weft.foundation.dtypes import BF16, F16, DType
+from weft.foundation.grouped_rows import GroupedRows, OuterRows
+from weft.foundation.whole_ops import WholeOp
 from weft.ptir.composite import Composite
 from weft.ptir.decompose import decompose
 from weft.ptir.decompositions import DECOMPOSITIONS
@@ -28,7 +31,6 @@ from weft.ptir.streams import assign_streams
 from weft.ptir.term import Term
 from weft.ptir.turns import TurnSizes, in_turns
 from weft.runtime.artifact import Site
-from weft.target.grouped_rows import stays_whole
 from weft.target.target import Kind, Target
 
 MAX_ROUNDS = 8
@@ -96,3 +98,20 @@ def _unsupported_ops(program: Program, backend: Capabilities) -> set[type[Op]]:
     """The classes of the ops that the backend does not support and that can be decomposed."""
     ops = (instruction.op for body in program.bodies for instruction in body.body)
     return {type(op) for op in ops if type(op) in DECOMPOSITIONS and not is_supported(op, backend)}
+
+
+_LINE: Final = 16
+"""Bytes that rows in memory are multiples of."""
+_MOST: Final = 1 << 31
+"""Elements of rows, and entries of the table, that are counted in 32 bits."""
+
+
+def stays_whole(op: WholeOp, dtype: DType, target: Target) -> bool:
+    """Whether an op that may be taken apart as PTIR has kernels of its own on a target."""
+    if target.kind is not Kind.GPU or not isinstance(op, GroupedRows | OuterRows):
+        return False
+    if not target.has("wgmma") or dtype not in (BF16, F16):
+        return False
+    sides = (op.height, op.width) if isinstance(op, OuterRows) else (op.depth, op.columns)
+    lines = all(n * dtype.storage_bytes % _LINE == 0 for n in sides)
+    return min(op.rows, op.groups, *sides) > 0 and lines and op.rows * max(sides) < _MOST

@@ -13,17 +13,22 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weft.driver.stages.algorithms import allowed_algorithms, chosen_plans
+from weft.driver.stages.algorithms import allowed_algorithms, chosen_plans, refuse_others
 from weft.driver.stages.bodies import parts_of
-from weft.driver.stages.compilation import Compilation, Stage
+from weft.driver.stages.compilation import (
+    DEFAULT_LEVEL,
+    EXACT_LEVEL,
+    Compilation,
+    Stage,
+    naming_lines,
+    with_lines_of,
+    with_origins_of,
+)
 from weft.driver.stages.edges import edge_lines
 from weft.driver.stages.generators import exact_fusion, generator_for
-from weft.driver.stages.hints import check_required_hints
-from weft.driver.stages.levels import DEFAULT_LEVEL, EXACT_LEVEL
 from weft.driver.stages.opaque import decode_op, encode_op
-from weft.driver.stages.places import naming_lines, with_lines_of, with_origins_of
 from weft.driver.tuning.tuned import with_tuned
-from weft.foundation.errors import SpecViolation, UserError
+from weft.foundation.errors import SpecViolation, Unimplemented, UserError
 from weft.foundation.progress import at
 from weft.foundation.tally import tallied
 from weft.indexbook import agree as indexbook_agree
@@ -37,7 +42,6 @@ from weft.memory.from_region import assign_buffers
 from weft.memory.from_region import report as memory_report
 from weft.plan import text as plan_text
 from weft.plan import verify as plan_verify
-from weft.plan.algorithms import refuse_others
 from weft.plan.completion import completed_plans
 from weft.plan.from_region import check_plans, same_kernels
 from weft.plan.ir import PlanSet
@@ -47,7 +51,7 @@ from weft.poly_view import text as poly_view_text
 from weft.poly_view import verify as poly_view_verify
 from weft.poly_view.from_tiny import build_scop
 from weft.ptir import text as ptir_text
-from weft.ptir.ir import Program
+from weft.ptir.ir import HintPolicy, HintRegion, Program
 from weft.ptir.passes import optimise
 from weft.ptir.streams import assign_streams
 from weft.ptir.verify import verify as verify_program
@@ -108,9 +112,32 @@ def _verify_plans(compilation: Compilation) -> None:
         plan_verify.verify(plan, compilation.target, sizes.get(key, 2))
 
 
+def _check_required_hints(compilation: Compilation) -> None:
+    """Every Required hint of the program has a kernel that computes all of it."""
+    main = compilation.simple().main
+    for hint in main.hints:
+        if hint.policy is HintPolicy.REQUIRED:
+            _check_hint(hint, compilation["region"], main.label)
+
+
+def _check_hint(hint: HintRegion, module: Module, label: str) -> None:
+    wanted = {instruction.id for instruction in hint.body}
+    found = {name: wanted.intersection(ids) for name, ids in module.origin.items()}
+    found = {name: ids for name, ids in found.items() if ids}
+    computed = set().union(*found.values())
+    if any(ids == computed for ids in found.values()) or not computed:
+        return
+    parts = [i.summary for i in hint.body if i.id in computed]
+    raise Unimplemented(
+        f"hint {hint.id} of {label}",
+        f"it is a required {hint.kind}, but {', '.join(parts)} become {len(found)} kernels here: "
+        f"{', '.join(found)}; make it preferred, or give it fewer instructions",
+    )
+
+
 def _verify_kernels(compilation: Compilation) -> None:
     region_verify.verify(compilation["region"], holds)
-    check_required_hints(compilation)
+    _check_required_hints(compilation)
 
 
 def fuse_at(level: int) -> Fuse:

@@ -12,7 +12,7 @@ import numpy as np
 from weft.driver.compile import Cluster, Executable, compile_program
 from weft.driver.execute import Prepared
 from weft.driver.signature import Role
-from weft.driver.stages.levels import DEFAULT_LEVEL
+from weft.driver.stages.compilation import DEFAULT_LEVEL
 from weft.explorer.record import Json, Measured, Options, records_of
 from weft.foundation.errors import WeftError
 from weft.foundation.progress import ALOUD, at, compiling

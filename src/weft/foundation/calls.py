@@ -8,11 +8,12 @@ import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType, FunctionType, MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -35,6 +36,8 @@ from weft.foundation.tracebacks import ending_outside
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
+P = ParamSpec("P")
+R = TypeVar("R")
 PYTHON_ERRORS: Final = (
     TypeError,
     ValueError,
@@ -204,3 +207,29 @@ def _finding_with_name(name: str, finding: Finding, where: str) -> Finding:
     if finding.why.startswith("["):
         return replace(finding, where=finding.where or where)
     return Finding(finding.code, where or finding.where, f"[{name}] {finding.why}", finding.hint)
+
+
+def options_told(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """For a function that users know by `name`: a call with an option that it does not have is a
+    sentence with the options it has."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        known = list(inspect.signature(function).parameters)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            strange = next((option for option in kwargs if option not in known), None)
+            if strange is not None:
+                raise _unknown_option(name, strange, known)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def _unknown_option(name: str, option: str, known: Sequence[str]) -> WrongArguments:
+    near = get_close_matches(option, known, 1, 0.5)
+    hint = f", but {near[0]}" if near else ""
+    why = f"{name} has no option {option!r}{hint}; it takes {', '.join(known)}"
+    return WrongArguments(why, "WrongArguments")

@@ -13,9 +13,9 @@ from tests.support.lowered import Lowered, graph_of, lowered
 from tests.support.tiny_example import EXAMPLE, convolution
 from weft.codegen.gpu import ir, templates
 from weft.codegen.gpu.ir import walk
+from weft.driver.stages.algorithms import algorithm_of
 from weft.foundation.errors import SpecViolation
 from weft.memory.from_region import assign_buffers
-from weft.plan.algorithms import algorithm_of
 from weft.plan.completion import completed
 from weft.plan.from_region import check_plans, plan_module
 from weft.plan.ir import AttentionPlan, LocalEdge, MmaPlan, RowPlan

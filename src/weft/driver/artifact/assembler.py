@@ -10,22 +10,23 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from weft.driver.artifact.control_flow import AssembledBody, ControlFlow, assemble_body
-from weft.driver.artifact.kept import kept_results, made_once
 from weft.driver.artifact.kernels import (
     HostCalls,
+    StepList,
+    align_bytes,
     body_steps,
     constants_of,
     make_artifact,
     slot_of,
 )
-from weft.driver.artifact.steps import StepList, align_bytes
 from weft.driver.stages.bodies import CompiledBody, Use
 from weft.foundation.functions import broken_rule
-from weft.memory.ir import BufferMap
+from weft.memory.ir import BufferMap, Space
 from weft.ptir.ir import Body, Instruction, Program, ValueKey
 from weft.ptir.op import Op
 from weft.ptir.ops import bits, elementwise, functions, indexing, reduction
 from weft.region.ir import Kernel, Module
+from weft.region.structure import buffers
 from weft.runtime.artifact import Artifact, BufferSlot, KernelCode, Site
 
 _REPORTED_BY: Final[Mapping[str, tuple[type[Op], ...]]] = {
@@ -241,3 +242,75 @@ def _reports(op: Op, violation: str) -> bool:
     if isinstance(op, elementwise.ElementwiseBinary) and op.fn is not elementwise.BinaryFn.DIV:
         return False
     return isinstance(op, _REPORTED_BY.get(violation, ()))
+
+
+_GIVEN: Final = ("input", "param", "constant")
+"""What a run is handed and only reads."""
+_STAYS: Final = ("param", "constant")
+"""What the body of a loop is handed in every turn as in the first."""
+_ROOM: Final = 1.25
+"""How much larger results may be than what they are made of: rows are filled up to whole lines, and
+panels to whole tiles."""
+
+
+def kept_results(
+    module: Module,
+    buffer_map: BufferMap,
+    plain: Collection[str],
+    given_as: Collection[str] = _GIVEN,
+) -> Mapping[str, int]:
+    """The number, from 1 on, of every tensor that a runtime may keep: filters whose channels were
+    put last, weights in another dtype. `plain` are the kernels that have machine code and report
+    nothing; `given_as` are the roles of what stays the same.
+
+    A kernel that reads inputs and constants alone, or what such kernels make of them, makes the
+    same of them in the next run. A runtime that sees the same inputs again may keep its results, in
+    memory of its own, and leave the kernel out. They are hardly larger than what they are made of:
+    what a program blows up would take far more memory than was handed in.
+    """
+    tensors = module.tensors
+    sources = {name for name, tensor in tensors.items() if tensor.role in given_as}
+    alone = _tensors_alone(module, buffer_map, plain)
+    found: dict[str, int] = {}
+    for kernel in module.kernels:
+        made = {output.tensor for output in kernel.outputs}
+        read = set(buffers(kernel)) - made
+        if kernel.name not in plain or not made or not made <= alone or not read <= sources:
+            continue
+        if any(output.base is not None for output in kernel.outputs):
+            continue
+        taken, given = (sum(tensors[name].bytes for name in names) for names in (made, read))
+        if taken > _ROOM * given:
+            continue
+        sources |= made
+        found |= {name: len(found) + number for number, name in enumerate(sorted(made), 1)}
+    return found
+
+
+def made_once(module: Module, buffer_map: BufferMap, plain: Collection[str]) -> Collection[str]:
+    """The tensors that are the same in every turn of a loop whose body a module is."""
+    return kept_results(module, buffer_map, plain, _STAYS).keys()
+
+
+def _tensors_alone(module: Module, buffer_map: BufferMap, plain: Collection[str]) -> set[str]:
+    """The tensors of the arena that have their memory for themselves while they live, are written
+    by one kernel, and touched by kernels that have machine code alone."""
+    found = {n for n, ref in buffer_map.refs.items() if ref.buffer.space is Space.ARENA}
+    for share in buffer_map.shares:
+        found -= {share.first, share.second}
+    for copy in buffer_map.copies:
+        found -= {copy.source, copy.target}
+    written: set[str] = set()
+    for kernel in module.kernels:
+        made = {output.tensor for output in kernel.outputs}
+        found -= written & made
+        written |= made
+        if kernel.name not in plain:
+            found -= _touched_tensors(kernel)
+    return found & written
+
+
+def _touched_tensors(kernel: Kernel) -> set[str]:
+    """What a kernel reads and writes."""
+    inputs = kernel.opaque.inputs if kernel.opaque is not None else ()
+    return {*buffers(kernel), *inputs, *(output.tensor for output in kernel.outputs)}

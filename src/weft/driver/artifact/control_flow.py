@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from weft.driver.artifact.steps import ALIGNMENT, StepList, align_bytes, shift_step
+from weft.driver.artifact.kernels import ALIGNMENT, StepList, align_bytes, shift_step
 from weft.driver.stages.bodies import CompiledBody, Use, carried
 from weft.foundation.errors import InternalError
 from weft.ptir.ir import Region

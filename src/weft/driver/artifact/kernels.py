@@ -6,13 +6,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
 from weft.driver.artifact.host_kernels import kernel_call, spec_of
-from weft.driver.artifact.steps import StepList
 from weft.memory.ir import BufferMap, Copy, MemRef
 from weft.plan.ir import Plan
 from weft.ptir.ir import Program
@@ -22,14 +21,89 @@ from weft.region.exchanges import buckets
 from weft.region.ir import Kernel, Let, Module, Output, Read, Tensor
 from weft.region.structure import structure_key
 from weft.runtime.artifact import (
+    Again,
     Artifact,
     BufferSlot,
+    CopyBuffer,
     HostCall,
+    Jump,
+    JumpUnless,
     KernelCode,
     Launch,
+    Leave,
     Site,
+    Step,
     TensorSpec,
 )
+
+ALIGNMENT = 128
+"""Bytes, as those of `memory`."""
+
+
+def align_bytes(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass
+class StepList:
+    """Steps in order; slots are numbered as they are asked for."""
+
+    steps: list[Step] = field(default_factory=list)
+    slots: list[BufferSlot] = field(default_factory=list)
+    arena: int = 0
+    """Bytes of the arena so far."""
+    once: int = 0
+    """The first steps, which are the same in every turn of a loop around them."""
+    _numbers: dict[BufferSlot, int] = field(default_factory=dict)
+
+    @property
+    def here(self) -> int:
+        """The position of the next step."""
+        return len(self.steps)
+
+    def number(self, slot: BufferSlot) -> int:
+        if slot not in self._numbers:
+            self._numbers[slot] = len(self.slots)
+            self.slots.append(slot)
+        return self._numbers[slot]
+
+    def append(self, step: Step) -> int:
+        """Append a step; its position."""
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def aim(self, position: int, target: int) -> None:
+        """Let a jump go somewhere else."""
+        step = self.steps[position]
+        if isinstance(step, Jump | JumpUnless | Leave | Again):
+            self.steps[position] = replace(step, target=target)
+
+    def copy(self, source: BufferSlot, target: BufferSlot, size: int, label: str) -> None:
+        """A copy, unless the bytes are where they should be."""
+        if size and source != target:
+            self.append(CopyBuffer(self.number(source), self.number(target), size, label))
+
+
+def shift_step(step: Step, numbers: list[int], by: int) -> Step:
+    """A step over other slots, in a list in which it stands so much further down."""
+    match step:
+        case Launch(buffers=buffers):
+            return replace(step, buffers=tuple(numbers[n] for n in buffers))
+        case CopyBuffer(source=source, target=target):
+            return replace(step, source=numbers[source], target=numbers[target])
+        case HostCall(inputs=inputs, outputs=outputs):
+            return replace(
+                step,
+                inputs=tuple((numbers[n], spec) for n, spec in inputs),
+                outputs=tuple((numbers[n], spec) for n, spec in outputs),
+            )
+        case JumpUnless(buffer=buffer, target=target):
+            return replace(step, buffer=numbers[buffer], target=target + by)
+        case Jump(target=target) | Leave(target=target) | Again(target=target):
+            return replace(step, target=target + by)
+        case _:
+            return step
+
 
 HostCalls: TypeAlias = Callable[[object, Mapping[int, tuple[int, ...]], Sequence[int]], str]
 """An op that the host carries out, and which results are wanted in which shapes, in words."""

@@ -19,8 +19,8 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from weft.driver.signature import Role, Signature
+from weft.driver.stages.compilation import DEFAULT_LEVEL
 from weft.driver.stages.generators import Built, linker_for
-from weft.driver.stages.levels import DEFAULT_LEVEL
 from weft.foundation import limits
 from weft.foundation.errors import WeftError
 from weft.ptir.codecs import bincode

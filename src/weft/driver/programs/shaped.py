@@ -7,17 +7,30 @@ filled up for it, it is told the real sizes, and its results are cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from numpy.typing import NDArray
 
 from weft.driver.inputs import check_inputs, in_one_piece
-from weft.driver.programs.compiled import Compiled
 from weft.driver.programs.shape_sets import Clusters, Fit, ShapeSet
 from weft.driver.signature import Role, Signature
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.ir import Program
 from weft.ptir.types import TensorType, leaves, symbols_of
+
+
+class Compiled:
+    """The base of what holds machine code at addresses of this process, and memory that runs write
+    into: it is neither pickled nor copied."""
+
+    def __reduce__(self) -> NoReturn:
+        raise UserError(
+            f"{type(self).__name__}, a compiled program, can be neither pickled nor copied: it "
+            "belongs to its process; send the program and compile it there, which finds the "
+            "machine code in Weft's cache",
+            "CannotBePickled",
+        )
+
 
 Array = NDArray[Any]
 

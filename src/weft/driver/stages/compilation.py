@@ -1,20 +1,43 @@
-"""A program on its way through the stages, and what a stage is."""
+"""A program on its way through the stages, what a stage is, and how hard the compiler looks for
+what becomes one kernel.
+
+An error about a kernel names an instruction that the kernel computes, and the line of the user that
+wrote it (`naming_lines`); what somebody edited keeps the lines of what stayed as it was.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from weft.driver.legalise import without_composites
 from weft.driver.signature import Signature
-from weft.driver.stages.levels import DEFAULT_LEVEL
-from weft.foundation.errors import UserError, WeftWarning
+from weft.foundation.errors import SpecViolation, Unimplemented, UserError, WeftWarning
 from weft.foundation.tally import Tally
 from weft.ptir.ir import Program, ValueKey
 from weft.ptir.passes.log import PassLog
 from weft.target.target import Target
+
+if TYPE_CHECKING:
+    from weft.tiny.ir import Graph
+
+DEFAULT_LEVEL: Final = 2
+EXACT_LEVEL: Final = 3
+LEVELS: Final[Mapping[int, str]] = {
+    0: "nothing is fused",
+    DEFAULT_LEVEL: "greedy",
+    EXACT_LEVEL: "exact, window by window",
+}
+
+
+def check_level(level: int) -> None:
+    """Refuse what is no level."""
+    if type(level) is not int or level not in LEVELS:
+        known = ", ".join(f"{number} ({what})" for number, what in LEVELS.items())
+        raise UserError(f"there is no optimisation level {level!r}; the levels are {known}")
 
 
 @dataclass(repr=False)
@@ -97,3 +120,57 @@ class Stage:
 
 def unchecked(compilation: Compilation) -> None:
     """For stages whose value is checked on the way: templates check what they build."""
+
+
+@contextmanager
+def naming_lines(compilation: Compilation) -> Iterator[None]:
+    """Errors about kernels of a compilation, with their instructions."""
+    try:
+        yield
+    except SpecViolation as error:
+        found = [replace(f, where=_with_line(f.where, compilation)) for f in error.findings]
+        raise type(error).of(found) from None
+    except Unimplemented as error:
+        raise Unimplemented(_with_line(error.op, compilation), error.reason) from None
+
+
+def _with_line(where: str, compilation: Compilation) -> str:
+    kernel = where.removeprefix("kernel ").partition(",")[0]
+    place = _place_of(kernel, compilation)
+    return f"{where}, {place}" if place and place not in where else where
+
+
+def _place_of(kernel: str, compilation: Compilation) -> str:
+    """The first instruction of a kernel, of those with a known line where there are any."""
+    module = compilation.values.get("region")
+    ids = () if module is None else module.origin.get(kernel, ())
+    if not ids:
+        return ""
+    program = compilation.simple()
+    main = program.main
+    inside = [instruction for instruction in main.body if instruction.id in ids]
+    inside.sort(key=lambda instruction: (main.label, instruction.id) not in program.locations)
+    return program.place(main, inside[0]) if inside else ""
+
+
+def with_lines_of(read: Program, made: Program) -> Program:
+    """An edited program, with the user's lines for the instructions that stayed as they were."""
+    written = {
+        (body.label, instruction.id): instruction
+        for body in made.bodies
+        for instruction in body.body
+    }
+    lines = {
+        (body.label, instruction.id): made.locations[body.label, instruction.id]
+        for body in read.bodies
+        for instruction in body.body
+        if (body.label, instruction.id) in made.locations
+        and written.get((body.label, instruction.id)) == instruction
+    }
+    return replace(read, locations=lines)
+
+
+def with_origins_of(read: Graph, made: Graph) -> Graph:
+    """An edited graph, with the origins of the values that stayed as they were."""
+    known = {value: made.origin[value] for value in read.values if value in made.origin}
+    return replace(read, origin=known)

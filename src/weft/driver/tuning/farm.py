@@ -18,8 +18,7 @@ from typing import Any
 
 from weft.driver.programs.kept import tuned_key
 from weft.driver.signature import make_signature
-from weft.driver.stages.compilation import Compilation
-from weft.driver.stages.levels import DEFAULT_LEVEL, check_level
+from weft.driver.stages.compilation import DEFAULT_LEVEL, Compilation, check_level
 from weft.driver.stages.opaque import decode_op, encode_op
 from weft.driver.tuning.alone import module_of
 from weft.driver.tuning.measure import Measurement

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from weft.driver.stages.levels import check_level
+from weft.driver.stages.compilation import check_level
 from weft.foundation.errors import UserError, a_type
 from weft.foundation.lines import reading_line, shown
 from weft.interop.torch import decompositions

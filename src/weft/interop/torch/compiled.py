@@ -26,7 +26,7 @@ from weft.driver.cpu import CpuExecutable
 from weft.driver.execute import Prepared
 from weft.driver.legalise import legalise
 from weft.driver.programs.shape_sets import ShapeSet
-from weft.driver.stages.levels import DEFAULT_LEVEL
+from weft.driver.stages.compilation import DEFAULT_LEVEL
 from weft.foundation.dims import Dim, Symbol
 from weft.foundation.dtypes import SI64
 from weft.foundation.errors import UserError, WeftError, clipped

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 import weft
 from weft.driver.pipeline import report, run_pipeline
 from weft.driver.signature import make_signature
+from weft.driver.stages.algorithms import algorithm_of
 from weft.driver.stages.bodies import parts_of
 from weft.driver.stages.compilation import Compilation
 from weft.driver.tuning.tune import classes_of
 from weft.foundation.errors import SpecViolation
-from weft.plan.algorithms import algorithm_of
 from weft.plan.ir import ONLINE, STREAMING, PlanSet
 from weft.plan.winograd import ALGORITHM as WINOGRAD
 from weft.ptir import Builder, Program

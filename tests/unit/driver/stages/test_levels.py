@@ -10,7 +10,7 @@ import pytest
 
 import weft
 from weft.driver.stages.bodies import parts_of
-from weft.driver.stages.levels import LEVELS
+from weft.driver.stages.compilation import LEVELS
 from weft.foundation.errors import UserError
 from weft.ptir import Builder, Program, load
 from weft.ptir.builder import BodyBuilder, Value

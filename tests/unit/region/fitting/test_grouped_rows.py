@@ -7,10 +7,10 @@ import pytest
 
 from tests.support.draws import generator
 from tests.support.grouped_steps import in_steps
+from weft.driver.legalise import stays_whole
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.grouped_rows import GroupedRows, OuterRows
 from weft.region.fitting.grouped_rows import _nanoseconds, _tile
-from weft.target.grouped_rows import stays_whole
 from weft.target.known import target_named
 
 RNG = generator()

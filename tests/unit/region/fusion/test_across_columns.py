@@ -12,8 +12,7 @@ from weft import functional
 from weft.driver.pipeline import run_pipeline
 from weft.driver.reference import ReferenceBackend
 from weft.driver.signature import make_signature
-from weft.driver.stages.compilation import Compilation
-from weft.driver.stages.levels import DEFAULT_LEVEL, EXACT_LEVEL
+from weft.driver.stages.compilation import DEFAULT_LEVEL, EXACT_LEVEL, Compilation
 from weft.ptir import Program
 from weft.region.cost import kernel_seconds
 from weft.region.ir import Module

@@ -11,8 +11,7 @@ import pytest
 import weft
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
-from weft.driver.stages.compilation import Compilation
-from weft.driver.stages.levels import DEFAULT_LEVEL, EXACT_LEVEL
+from weft.driver.stages.compilation import DEFAULT_LEVEL, EXACT_LEVEL, Compilation
 from weft.ptir import Program
 from weft.region.cost import kernel_seconds
 from weft.region.fitting import join_stages

@@ -44,10 +44,9 @@ from weft.region.fusion.merge import (
 from weft.region.fusion.stages import MOST_STAGES, Search
 from weft.region.fusion.windows import windows_of
 from weft.region.ir import Chain, Kernel, Module, OpaqueCall, Output, Pattern, Tensor, row_major
-from weft.region.writing.channels_last import with_channels_last
 from weft.region.writing.emit import Root, Source, View, makes_up
 from weft.region.writing.folds import in_one_pass
-from weft.region.writing.layouts import Layout, contraction_layouts
+from weft.region.writing.layouts import Layout, contraction_layouts, with_channels_last
 from weft.region.writing.repeated_sums import with_single_sums
 from weft.region.writing.spread_factors import with_spread_factors
 from weft.target.target import Kind, Target

@@ -11,17 +11,20 @@ from weft.region.fitting.aligned import with_aligned_operands
 from weft.region.fitting.boards import Made, with_board_of_groups, with_boards
 from weft.region.fitting.few_channels import with_folded_windows, with_patches
 from weft.region.fitting.filters import with_panels
+from weft.region.fitting.gathers_and_scatters import (
+    sorted_together,
+    with_near_gathers,
+    with_sums_in_place,
+    with_wide_sums,
+)
 from weft.region.fitting.hulls import with_hulls
 from weft.region.fitting.joined_axes import with_joined_axes, with_joined_rows
 from weft.region.fitting.joined_groups import with_joined_groups
 from weft.region.fitting.long_sums import in_parts
-from weft.region.fitting.near_gathers import with_near_gathers
 from weft.region.fitting.one_row import with_one_row
 from weft.region.fitting.phases import with_phases
 from weft.region.fitting.phases_at_once import with_phases_at_once
 from weft.region.fitting.room import with_room
-from weft.region.fitting.sorted_together import sorted_together
-from weft.region.fitting.sums_in_place import with_sums_in_place
 from weft.region.fitting.turned_filters import (
     Constants,
     with_filters_in_place,
@@ -29,7 +32,6 @@ from weft.region.fitting.turned_filters import (
 )
 from weft.region.fitting.turned_windows import with_turned_windows, with_written_windows
 from weft.region.fitting.whole_ops import whole_in_parts
-from weft.region.fitting.wide_sums import with_wide_sums
 from weft.region.forms.planes import find_planes
 from weft.region.ir import Cast, Const, Kernel, Module, Pattern, Tensor
 from weft.region.structure import buffers

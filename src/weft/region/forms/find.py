@@ -1,21 +1,22 @@
-"""Finding out what finished kernels are."""
+"""What a finished kernel is: its form, with the rows along which it reduces."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.foundation.errors import InternalError
-from weft.region.form import Attention, Convolution, Form, Map, Product, Row, Stream, Whole
+from weft.region.form import Attention, Convolution, Form, Map, Product, Row, Rows, Stream, Whole
 from weft.region.forms.attention import find_attention
+from weft.region.forms.columns import summed_columns
 from weft.region.forms.crossing import find_crossing
 from weft.region.forms.epilogue import find_epilogue
 from weft.region.forms.problem import find_problem
-from weft.region.forms.rows import find_rows
 from weft.region.forms.staged import find_staged
 from weft.region.forms.stream import find_stream
 from weft.region.forms.winograd import find_windows
-from weft.region.ir import Kernel, Module, Pattern, Tensor, row_major
+from weft.region.ir import Fold, Kernel, Module, Pattern, Reduce, Tensor, row_major
+from weft.region.row_reads import walked_axis
 from weft.region.structure import buffers
 
 
@@ -52,3 +53,14 @@ def find_form(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Form:
             raise InternalError(f"kernel {kernel.name} is called stream, but its body is none")
         return Stream(rows, streamed)
     return Map(find_crossing(kernel, strides)) if kernel.pattern is Pattern.MAP else Row(rows)
+
+
+def find_rows(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> Rows:
+    """The rows of a kernel whose tensors lie so."""
+    every = [set(let.expr.axes) for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    removed = set[str]().union(*every)
+    reduced = tuple(axis.name for axis in kernel.axes if axis.name in removed)
+    stored = [removed & set(kernel.let(output.value).axes) for output in kernel.outputs]
+    alike = all(axes == removed for axes in every)
+    regular = alike and all(axes in (set(), removed) for axes in stored)
+    return Rows(reduced, regular, summed_columns(kernel, strides), walked_axis(kernel))

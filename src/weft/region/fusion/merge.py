@@ -28,8 +28,8 @@ from weft.region.flat_maps import flat_key
 from weft.region.fusion.bounds import PLACED
 from weft.region.fusion.greedy import LARGEST, Fusion
 from weft.region.fusion.order import Order, Traffic
-from weft.region.fusion.pairs import REFUSED, Pairs, Verdict
 from weft.region.fusion.resources import stop_reason
+from weft.region.fusion.signature import REFUSED, Pairs, Verdict
 from weft.region.ir import Kernel, Pattern, Read, Weighed
 from weft.region.writing.emit import Emitter, Root, Stop, View
 from weft.target.target import Kind

@@ -10,7 +10,7 @@ from tests.support.gpu_programs import through_stages
 from weft.driver.stages.opaque import run_opaque
 from weft.foundation.digit_sort import Starts
 from weft.ptir import Builder, Program, Value
-from weft.region.fitting import sorted_together
+from weft.region.fitting import gathers_and_scatters
 from weft.region.interp import run_module
 from weft.region.ir import Module
 
@@ -63,10 +63,10 @@ def test_others_are_sorted_by_themselves(count: int, rows: int, expected: list[i
 
 
 def test_a_kernel_sorts_for_so_many_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sorted_together, "_MOST_SCATTERS", 3)
+    monkeypatch.setattr(gathers_and_scatters, "_MOST_SCATTERS", 3)
     b = Builder()
     places = [b.param("si32", [COUNT]) for _ in range(7)]
     program = b.build(*(counted(b, at) for at in places))
     assert rows_sorted(through_stages(program, "sm90")["region"]) == [1, 3, 3]
-    monkeypatch.setattr(sorted_together, "_MOST_UPDATES", COUNT - 1)
+    monkeypatch.setattr(gathers_and_scatters, "_MOST_UPDATES", COUNT - 1)
     assert rows_sorted(through_stages(program, "sm90")["region"]) == [1] * 7

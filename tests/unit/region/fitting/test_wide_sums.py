@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from weft.driver.stages.opaque import run_opaque
 from weft.foundation.dtypes import BF16, F16, F32, SI32, DType
 from weft.foundation.whole_ops import Scatter
-from weft.region.fitting.wide_sums import with_wide_sums
+from weft.region.fitting.gathers_and_scatters import with_wide_sums
 from weft.region.interp import run_kernel
 from weft.region.ir import Kernel, OpaqueCall, Output, Pattern, Tensor
 

@@ -18,13 +18,13 @@ from weft.region.fitting import boards, levels, long_sums
 from weft.region.fitting.cutting import removed_axes
 from weft.region.forms import columns
 from weft.region.ir import Module, Pattern, Tensor
-from weft.region.writing import channels_last
+from weft.region.writing import layouts
 from weft.testing.compare import compare
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels_last, "_WORTH", 1)
+    monkeypatch.setattr(layouts, "_WORTH", 1)
     monkeypatch.setattr(boards, "WORTH", 1)
 
 

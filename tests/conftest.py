@@ -16,6 +16,10 @@ from pathlib import Path
 
 import pytest
 
+# OpenBLAS reads it when NumPy is loaded, which is below. Its threads look for more work for 20 ms
+# after a product, and so take a processor from the tests that run beside this one.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from tests.support import draws
 from tests.support.outcomes import OutcomeLog
 from weft.driver.backends import DEFAULT, IN_FORCE

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import graphlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.arch.import_graph import SOURCE, Import, folder, imports, modules
+from tests.arch.import_graph import SOURCE, Import, calls, calls_in, folder, imports, modules
 
 # What each folder may import besides itself and `foundation`.
 ALLOWED: dict[str, set[str]] = {
@@ -193,43 +194,40 @@ def test_nothing_reads_code_from_bytes(package: str) -> None:
     assert not [str(i) for i in imports() if i.imported.partition(".")[0] == package]
 
 
-def loaded_by_name(tree: ast.Module) -> list[str | None]:
+def loaded_by_name(every: Iterable[ast.Call]) -> list[str | None]:
     """What `import_module` is called with: the text, or None for anything that is computed."""
     found: list[str | None] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            function = node.func
-            name = function.attr if isinstance(function, ast.Attribute) else ""
-            name = function.id if isinstance(function, ast.Name) else name
-            if name in ("import_module", "load_part"):
-                given = node.args[0] if node.args else None
-                found.append(str(given.value) if isinstance(given, ast.Constant) else None)
+    for node in every:
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else ""
+        name = function.id if isinstance(function, ast.Name) else name
+        if name in ("import_module", "load_part"):
+            given = node.args[0] if node.args else None
+            found.append(str(given.value) if isinstance(given, ast.Constant) else None)
     return found
 
 
 def test_modules_are_loaded_by_name_in_few_places_only() -> None:
     """The package face, the commands, the backends, and optional packages in their homes."""
     wrong = []
-    for module, tree in modules().items():
-        for name in loaded_by_name(tree):
+    for module, every in calls().items():
+        for name in loaded_by_name(every):
             homes = HOMES.get(str(name).partition(".")[0], set())
             at_home = any(module.startswith(f"weft.{home}") for home in homes)
             if module not in DYNAMIC and not at_home:
                 wrong.append(f"{module} loads {name}")
     assert wrong == []
-    assert {m for m, tree in modules().items() if None in loaded_by_name(tree)} == DYNAMIC
+    assert {m for m, every in calls().items() if None in loaded_by_name(every)} == DYNAMIC
 
 
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_METHODS = {("os", "system"), ("os", "popen"), ("numpy", "load"), ("np", "load")}
 
 
-def forbidden(tree: ast.Module) -> list[str]:
+def forbidden(every: Iterable[ast.Call]) -> list[str]:
     """Calls that run text as code, start a shell, or read pickles."""
     found = []
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
+    for node in every:
         function = node.func
         if isinstance(function, ast.Name) and function.id in FORBIDDEN_CALLS:
             found.append(f"{function.id} at line {node.lineno}")
@@ -248,7 +246,7 @@ def forbidden(tree: ast.Module) -> list[str]:
 
 
 def test_no_text_is_run_as_code() -> None:
-    wrong = {name: calls for name, tree in modules().items() if (calls := forbidden(tree))}
+    wrong = {name: found for name, every in calls().items() if (found := forbidden(every))}
     assert wrong == {}
 
 
@@ -257,7 +255,7 @@ def test_no_text_is_run_as_code() -> None:
     ["eval('1')", "exec(x)", "os.system('ls')", "subprocess.run('ls', shell=True)", "np.load(f)"],
 )
 def test_the_search_for_forbidden_calls_finds_them(code: str) -> None:
-    assert forbidden(ast.parse(code))
+    assert forbidden(calls_in(ast.parse(code)))
 
 
 def test_every_folder_has_a_docstring() -> None:

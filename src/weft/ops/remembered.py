@@ -68,11 +68,15 @@ class Remembered:
         tensors: a change in between is one that is seen."""
         kind = type(value)
         if isinstance(value, Holder):
+            watch(value, me)
+        parts = children(value) or ()
+        if isinstance(value, Holder):
             if not tells(kind):
                 self.is_current = False
-            watch(value, me)
-            for setting in attributes(value).values():
-                self._watch_setting(setting)
+            inside = {name.removeprefix(".") for name, _ in parts}
+            for name, setting in attributes(value).items():
+                if name not in inside:
+                    self._watch_setting(setting)
             if value._is_open:
                 self._compare_later(attributes(value))
         elif kind is list:
@@ -85,13 +89,11 @@ class Remembered:
             self.is_current = False
         if kind is Tensor or not self.is_current:
             return
-        for _, child in children(value) or ():
+        for _, child in parts:
             self._watch(child, me, depth + 1)
 
     def _watch_setting(self, value: Any) -> None:
         """The same for what a setting has, where that may change while it is the same object."""
-        if type(value) is Tensor or isinstance(value, Holder | list | dict):
-            return
         for part in islice(changing_parts(value), _MOST_PARTS):
             if type(part) is dict:
                 self._compare_later(part)

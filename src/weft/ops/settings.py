@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections import deque
 from collections.abc import Hashable, Iterator
 from enum import Enum
 from types import FunctionType, GetSetDescriptorType
@@ -21,7 +22,7 @@ FOREIGN: Final = sys.stdlib_module_names | {"weft", "numpy"}
 _BY_KIND: Final = frozenset({int, bool, str, bytes, type(None), FunctionType, type})
 """Equal values of one of these classes are the same to a function."""
 _DEEPEST: Final = 3
-_MOST: Final = 1_000
+MOST_ITEMS: Final = 1_000
 """How many items of one container are looked at."""
 
 
@@ -108,16 +109,19 @@ def can_change(value: Any, depth: int = 0) -> bool:
 
 def changing_parts(value: Any, depth: int = 0) -> Iterator[Any]:
     """The dicts, lists and sets that a setting is made of, as far as `exact` looks at them, and the
-    objects with `__slots__`, of which nobody can keep what they have."""
+    objects of which nobody can keep what they have, such as those with `__slots__`."""
     kind: Any = type(value)
     if kind in _BY_KIND or kind is float:
         return
     inside: Any = ()
-    if kind in (list, dict, set):
+    if isinstance(value, _MUTABLE):
         yield value
-        inside = value.values() if kind is dict else value
+        inside, depth = (value.values() if isinstance(value, dict) else value), depth + 1
     elif isinstance(value, tuple | frozenset):
         inside = value
+    elif _is_namespace(value):
+        yield vars(value)
+        inside, depth = vars(value).values(), depth + 1
     elif _is_foreign(kind):
         return
     elif dataclasses.is_dataclass(value) and kind.__eq__ is not object.__eq__:
@@ -131,8 +135,28 @@ def changing_parts(value: Any, depth: int = 0) -> Iterator[Any]:
         if held is not None:
             yield held
         inside, depth = [*(held or {}).values(), *slots.values()], depth + 1
-    for each in inside if len(inside) <= _MOST else ():
+    for each in inside if len(inside) <= MOST_ITEMS and depth <= _DEEPEST else ():
         yield from changing_parts(each, depth)
+
+
+_MUTABLE: Final = (list, dict, set, deque)
+
+
+def _is_namespace(value: Any) -> bool:
+    """Whether an object is compared by its attributes, and has no hash for this."""
+    kind: Any = type(value)
+    if kind.__hash__ is not None or isinstance(value, _MUTABLE) or dataclasses.is_dataclass(value):
+        return False
+    return type(getattr(value, "__dict__", None)) is dict
+
+
+def inside_of(value: Any) -> Iterator[Any]:
+    """A setting, and what is in it, as far as that may change."""
+    yield value
+    parts = [value] if isinstance(value, tuple) else changing_parts(value)
+    for part in parts:
+        for each in part.values() if isinstance(part, dict) else part:
+            yield from inside_of(each) if isinstance(each, tuple) else (each,)
 
 
 def _fields_compared(record: Any) -> list[Any]:
@@ -148,28 +172,32 @@ def _own_dict(record: Any) -> list[Any]:
 def frozen(value: Any, depth: int) -> Hashable:
     """An attribute of a setting as it is at this moment."""
     kind: Any = type(value)
-    if kind in (list, set, dict) and (len(value) > _MOST or depth > _DEEPEST):
+    if isinstance(value, _MUTABLE) and (len(value) > MOST_ITEMS or depth > _DEEPEST):
         return Same(value)
-    if kind is list or isinstance(value, tuple):
+    if isinstance(value, list | tuple | deque):
         return kind, tuple([frozen(each, depth + 1) for each in value])
-    if kind is set:
+    if isinstance(value, set):
         return kind, frozenset([(each, exact(each, depth)) for each in value])
-    if kind is dict:
+    if isinstance(value, dict):
         items = [(key, exact(key), frozen(each, depth + 1)) for key, each in value.items()]
         return kind, tuple(items)
-    if kind.__hash__ is None and dataclasses.is_dataclass(value):
-        return kind, tuple([frozen(each, depth + 1) for each in _fields_compared(value)])
-    if isinstance(value, dict):
-        return kind, frozen(dict(value), depth)
-    if kind.__hash__ is None and type(getattr(value, "__dict__", None)) is dict:
-        return kind, frozen(vars(value), depth + 1)  # a namespace
-    if kind.__hash__ is None or kind.__eq__ is object.__eq__ or kind.__module__ in _BY_ELEMENT:
-        return Same(value), exact(value, depth)
+    if _is_namespace(value):
+        return kind, frozen(vars(value), depth + 1)
+    if has_hash(value) and kind.__eq__ is not object.__eq__ and kind.__module__ not in _BY_ELEMENT:
+        return value, exact(value, depth)
+    if dataclasses.is_dataclass(value) and kind.__eq__ is not object.__eq__:
+        fields = dataclasses.fields(value)
+        return kind, tuple([frozen(getattr(value, each.name), depth + 1) for each in fields])
+    return Same(value), exact(value, depth)
+
+
+def has_hash(value: Any) -> bool:
+    """Whether a value has a hash, as far as its parts go."""
     try:
         hash(value)
     except TypeError:
-        return Same(value)
-    return value, exact(value, depth)
+        return False
+    return True
 
 
 _BY_ELEMENT: Final = frozenset({"weft.ops.tensor"})

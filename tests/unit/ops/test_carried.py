@@ -39,6 +39,8 @@ class Loose(nn.Module):
         self.empty: list[Any] = []
         self.named: dict[str, Any] = {"b": weft.zeros((2,)), "a": weft.ones((2,))}
         self.pair = Pair(weft.zeros((2,)), weft.ones((2,)))
+        self.none: list[Any] = [None, {"b": None}]
+        self.sizes = [1, 2]
         self.inner = Inner()
         self.parts = [Inner(), Inner()]
 
@@ -68,6 +70,9 @@ CHANGES: dict[str, Change] = {
     "a list shrinks": lambda m, x: m.items and m.items.pop(0),
     "a list is turned round": lambda m, x: m.items.reverse(),
     "another list": lambda m, x: setattr(m, "items", [x, *m.items[:1]]),
+    "a list of none": lambda m, x: m.none.__setitem__(0, x),
+    "none in a dict in a list": lambda m, x: m.none[1].update(b=x + 1.0),
+    "a list of numbers": lambda m, x: m.sizes.append(3),
     "a key": lambda m, x: m.named.update({f"k{len(m.named)}": x}),
     "a key goes": lambda m, x: m.named.pop("b", None),
     "another order of keys": lambda m, x: m.named.update(a=m.named.pop("a") + x),

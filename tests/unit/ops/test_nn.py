@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -64,10 +66,19 @@ def test_settings_are_part_of_the_structure() -> None:
     assert len(call.versions) == 2
 
 
-def test_an_attribute_without_a_hash_is_told() -> None:
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (np.ones(2), "is an array of NumPy, of which changes are not seen; make a tensor of it"),
+        ([np.ones(2)], "is a list with an array of NumPy"),
+        (deque([weft.ones(2)]), "is a deque with a tensor in it, which nobody would train"),
+        (SimpleNamespace(layer=nn.Linear(2, 2)), "is a SimpleNamespace with a module in it"),
+    ],
+)
+def test_an_attribute_that_is_no_setting_is_told(value: Any, message: str) -> None:
     model = MLP()
-    model.sizes = [3, 4, 2]  # type: ignore[assignment]
-    with pytest.raises(UserError, match=r"the attribute sizes of MLP is neither a tensor"):
+    model.sizes = value
+    with pytest.raises(UserError, match=f"the attribute sizes of MLP {message}"):
         flatten(model)
 
 

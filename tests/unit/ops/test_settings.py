@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, deque, namedtuple
 from dataclasses import dataclass, field
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,14 @@ class Plain:
     def __init__(self, rate: Any = 1.0) -> None:
         self.rate = rate
         self.inside: Any = None
+
+
+@dataclass
+class Config:
+    """The sizes of a model, as many write them."""
+
+    sizes: Any
+    hidden: int = field(default=1, compare=False)
 
 
 class Colour(Enum):
@@ -149,6 +158,70 @@ def test_a_setting_that_changes_inside_is_seen(nest: Any, change: Any) -> None:
         assert turn or model(x).tolist() != before
         for name, (f, given) in calls.items():
             np.testing.assert_array_equal(f(*given).numpy(), model(x).numpy(), err_msg=name)
+
+
+UNHASHED: dict[str, tuple[Any, Any]] = {
+    "a list": ([1, 2], lambda how: how.append(3)),
+    "a list of another kind": ([1, 2], lambda how: how.__setitem__(0, 1.0)),
+    "a list in a tuple": (([1, 2], 3), lambda how: how[0].append(4)),
+    "a dict": ({"a": 1, "b": "c"}, lambda how: how.update(a=2)),
+    "another order": ({"a": 1, "b": 2}, lambda how: how.update(a=how.pop("a"))),
+    "a dict in a dict": ({"a": {"b": 1}}, lambda how: how["a"].update(b=2)),
+    "a set": ({1, 2}, lambda how: how.add(3)),
+    "a deque": (deque([1, 2]), lambda how: how.rotate()),
+    "an ordered dict": (OrderedDict(a=1), lambda how: how.update(b=2)),
+    "a record": (Config([1, 2]), lambda how: setattr(how, "sizes", 3)),
+    "a field that is not compared": (Config([1, 2]), lambda how: setattr(how, "hidden", 3)),
+    "a list in a record": (Config([1, 2]), lambda how: how.sizes.append(3)),
+    "a list in a frozen record": (Frozen([1, 2]), lambda how: how.rate.append(3)),
+    "a namespace": (SimpleNamespace(a=1), lambda how: setattr(how, "a", 2)),
+    "a namespace in an object": (
+        Plain(SimpleNamespace(a=1)), lambda how: setattr(how.rate, "a", 2)),
+    "a named tuple": (Pair([1], 2), lambda how: how.a.append(2)),
+}  # fmt: skip
+
+
+class Shown(nn.Module):
+    """Its result says what its setting is."""
+
+    def __init__(self, how: Any) -> None:
+        self.how, self.weight = how, weft.ones(())
+
+    def __call__(self, x: Any) -> Any:
+        how = self.how
+        inside = vars(how.rate) if isinstance(how, Plain) else getattr(how, "hidden", None)
+        return x * self.weight * float(sum(f"{how!r:.40} {inside}".partition("at 0x")[0].encode()))
+
+
+@pytest.mark.parametrize("name", UNHASHED)
+def test_a_setting_without_a_hash_that_changes_is_seen(name: str) -> None:
+    how: Any
+    change: Any
+    how, change = copy.deepcopy(UNHASHED[name])
+    model, x = Shown(how), weft.ones(())
+    jitted = weft.jit(lambda m, x: m(x))
+    captured, whole = weft.jit(lambda x: model(x)), weft.jit(model)
+    slopes = weft.jit(weft.grad(lambda m: m(x)))
+    calls: dict[str, Any] = {
+        "an argument": lambda: jitted(model, x),
+        "a copy": lambda: jitted(copy.deepcopy(model), x),
+        "captured": lambda: captured(x),
+        "the function": lambda: whole(x),
+        "a gradient": lambda: slopes(model).weight,
+    }
+    for _ in range(3):
+        for told, call in calls.items():
+            for _ in range(2):
+                assert call().item() == model(x).item(), told
+        change(how)
+    assert Shown(copy.deepcopy(how)).map(lambda w: w * 2.0).how == how or isinstance(how, Plain)
+
+
+def test_equal_settings_without_a_hash_are_one_version() -> None:
+    f = weft.jit(lambda m, x: m(x))
+    for _ in range(3):
+        f(Shown({"a": [1, 2.0]}), weft.ones(()))
+    assert len(f.versions) == 1
 
 
 def test_a_donated_module_whose_setting_changes_is_seen() -> None:

@@ -9,10 +9,9 @@
             return self.out(F.relu(self.hidden(x)))
 
 Attributes that are tensors, modules, or lists, tuples and dicts of them are its children; all
-others are settings, must be hashable, and are part of the structure. A module is never changed by a
-traced function: `grad` and the optimisers answer new modules of the same structure. Tensors that
-are kept but not learnt, such as running statistics, are named in `buffers`: optimisers leave them
-as they are.
+others are settings, and are part of the structure. `grad` and the optimisers answer new modules of
+the same structure. Tensors that are kept but not learnt, such as running statistics, are named in
+`buffers`: optimisers leave them as they are.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
 
 from weft.foundation.calls import told
 from weft.foundation.errors import SpecViolation, UserError, a_type
@@ -37,8 +38,9 @@ from weft.ops.pytree import (
     let_wait,
     map_leaves,
     register_pytree,
+    unflatten,
 )
-from weft.ops.settings import can_change, exact
+from weft.ops.settings import MOST_ITEMS, can_change, exact, frozen, has_hash, inside_of
 from weft.ops.state import (
     Holder,
     attributes_of,
@@ -196,21 +198,30 @@ def _dot_path(name: str) -> str:
 
 
 def _is_child(value: Any) -> bool:
-    if isinstance(value, Tensor | Module | Packed | Sharded):
-        return True
-    if isinstance(value, tuple):
-        return any(map(_is_child, value))
-    if isinstance(value, list | dict):
-        held = value.values() if isinstance(value, dict) else value
-        return not value or any(map(_is_child, held))
-    return False
+    return (isinstance(value, list | dict) and not value) or _has_child(value)
+
+
+def _has_child(value: Any) -> bool:
+    if isinstance(value, list | tuple | dict):
+        return any(map(_has_child, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, Tensor | Module | Packed | Sharded)
 
 
 class _Open(tuple[Any, ...]):
     """What a module has besides its children, where a setting may change while it stays the same
-    object: it is looked at anew whenever the module comes apart."""
+    object: it is looked at anew whenever the module comes apart. Settings without a hash, such as
+    lists of numbers, are told apart by what is in them."""
 
     __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Open and self[0] == other[0] and self[2] == other[2]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((self[0], self[2]))
 
 
 def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
@@ -219,23 +230,56 @@ def _take_apart(module: Module) -> tuple[list[Any], Hashable]:
     if known is not None:
         return [held[name] for name in known[0]], known
     children = {name: value for name, value in held.items() if _is_child(value)}
-    settings = tuple((n, v) for n, v in held.items() if n not in children)
-    try:
-        hash(settings)
-    except TypeError:
-        bad = next(n for n, v in settings if v.__hash__ is None)
-        raise UserError(
-            f"the attribute {bad} of {type(module).__name__} is neither a tensor or module nor "
-            "hashable; make a list of settings a tuple"
-        ) from None
-    rest = (tuple(children), settings, exact(settings))
-    return list(children.values()), _Open(rest) if can_change(settings) else rest
+    settings = tuple([(n, v) for n, v in held.items() if n not in children])
+    if not can_change(settings) and has_hash(settings):
+        return list(children.values()), (tuple(children), settings, exact(settings))
+    forms = tuple([(name, _form_of(module, name, value)) for name, value in settings])
+    kept = tuple([(name, _own(value)) for name, value in settings])
+    return list(children.values()), _Open((tuple(children), kept, forms))
+
+
+def _form_of(module: Module, name: str, value: Any) -> Hashable:
+    """What tells a setting from another one."""
+    if not has_hash(value):
+        for part in inside_of(value):
+            if isinstance(part, Tensor | Module | np.ndarray):
+                raise UserError(
+                    f"the attribute {name} of {type(module).__name__} {_told_setting(value, part)}"
+                )
+    return frozen(value, 0)
+
+
+def _told_setting(value: Any, part: Any) -> str:
+    """Why something is no setting, and what to do."""
+    what = "is" if part is value else f"is {a_type(value)} with"
+    if isinstance(part, np.ndarray):
+        return f"{what} an array of NumPy, of which changes are not seen; make a tensor of it"
+    kind = "a tensor" if isinstance(part, Tensor) else "a module"
+    return (
+        f"{what} {kind} in it, which nobody would train; tensors and modules stand in attributes, "
+        "lists, tuples and dicts of a module"
+    )
 
 
 def _put_together(cls: type[Module], rest: Any, children: Sequence[Any]) -> Module:
-    made = blank(cls, rest if tells(cls) and type(rest) is tuple else None)
-    furnish(made, rest, children)
+    if type(rest) is not _Open:
+        made = blank(cls, rest if tells(cls) else None)
+        furnish(made, rest, children)
+        return made
+    names, settings, _ = rest
+    made = blank(cls)
+    furnish(made, (names, [(name, _own(value)) for name, value in settings], None), children)
     return made
+
+
+def _own(value: Any) -> Any:
+    """A setting, to keep or for another module: lists and dicts are the module's own, as those of
+    tensors are, objects everybody's. What is so large that it is compared by its identity is
+    shared, too."""
+    if not isinstance(value, list | dict | tuple) or len(value) > MOST_ITEMS:
+        return value
+    parts, structure = flatten(value, lambda x: not isinstance(x, list | dict | tuple))
+    return unflatten(structure, parts)
 
 
 def _later(cls: type[Module], rest: Any) -> Later | None:

@@ -11,7 +11,7 @@ are kept too, with how these are nested and their settings: the function was tra
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
@@ -21,7 +21,7 @@ from weakref import ref
 
 from weft.foundation.errors import UserError
 from weft.ops.graph.node import Node
-from weft.ops.pytree import flatten
+from weft.ops.pytree import Structure, flatten
 from weft.ops.remembered import Remembered, recall
 from weft.ops.settings import frozen
 from weft.ops.state import Holder, attributes
@@ -40,6 +40,7 @@ from weft.ops.steps import (
     read_member,
     read_referent,
     read_variable,
+    step_to,
     try_step,
 )
 from weft.ops.tensor import Tensor
@@ -173,16 +174,19 @@ class Ways:
 
 
 def ways_to(
-    tensors: Sequence[ref[Tensor]], function: Callable[..., Any], constants: Sequence[Node] = ()
+    tensors: Sequence[ref[Tensor]],
+    function: Callable[..., Any],
+    constants: Sequence[Node] = (),
+    given: Sequence[FunctionType | type] = (),
 ) -> Ways:
-    """The ways by which a function reaches these tensors, these constants, and modules, the nearest
-    of them."""
+    """The ways by which a function, and functions and classes that it is given, reach these
+    tensors, these constants, and modules, the nearest of them."""
     wanted = {id(tensor()): tensor for tensor in tensors}
     fixed = set(constants)
     found = Ways(module=structure_of(function))
     inside: set[tuple[Step, ...]] = {()} if found.module is not None else set()
     left = _MOST_MODULES
-    for way, value in reached_by(function):
+    for way, value in reached_by(function, given=given):
         if isinstance(value, Tensor):
             if id(value) in wanted:
                 found.add(way, wanted[id(value)])
@@ -231,6 +235,41 @@ def _as_it_is(value: Any, above: tuple[int, ...] = ()) -> Hashable:
     return frozen(value, 1)
 
 
+def code_in(arguments: Structure) -> list[FunctionType | type]:
+    """The classes of modules in what a structure holds, and the functions that are settings."""
+    kinds: dict[type, None] = {}
+    return [*code_of(settings_in(arguments, kinds)), *kinds]
+
+
+def code_of(values: Iterable[Any]) -> list[FunctionType | type]:
+    """Those values that are functions and classes, and what methods are made of."""
+    found: list[FunctionType | type] = []
+    for value in values:
+        inner = value
+        while isinstance(inner, MethodType | partial):
+            inner = inner.__func__ if isinstance(inner, MethodType) else inner.func
+        if isinstance(inner, FunctionType | type):
+            found.append(inner)
+    return found
+
+
+def settings_in(arguments: Structure, kinds: dict[type, None]) -> Iterator[Any]:
+    """What the containers in the arguments have besides leaves; `kinds` gets their classes."""
+    for child in arguments.children:
+        if child.kind is not None:
+            kinds[child.kind] = None
+            yield from _items_of_tuples(child.rest)
+            yield from settings_in(child, kinds)
+
+
+def _items_of_tuples(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _items_of_tuples(item)
+    else:
+        yield value
+
+
 def _try_recall(module: Holder) -> Remembered | None:
     """What is known of a module, also of one that is no argument: nobody says what is wrong."""
     try:
@@ -239,10 +278,14 @@ def _try_recall(module: Holder) -> Remembered | None:
         return None
 
 
-def reached_by(function: Any, most: int = _MOST_STEPS) -> Iterator[tuple[tuple[Step, ...], Any]]:
-    """What a function or a class reaches, the nearest first, each with a way to it."""
+def reached_by(
+    function: Any, most: int = _MOST_STEPS, given: Sequence[Any] = ()
+) -> Iterator[tuple[tuple[Step, ...], Any]]:
+    """What a function or a class reaches, and what it is given, the nearest first, each with a way
+    to it."""
     functions: set[int] = set()
     queue: deque[tuple[Any, tuple[Step, ...], tuple[int, ...]]] = deque([(function, (), ())])
+    queue += [(each, (step_to(each),), ()) for each in given]
     left = most
     while queue:
         holder, way, above = queue.popleft()

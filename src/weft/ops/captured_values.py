@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dis
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache, partial
@@ -23,7 +23,8 @@ from weakref import ref
 
 import numpy as np
 
-from weft.ops.capture_paths import structure_of
+from weft.ops.capture_paths import code_in, structure_of
+from weft.ops.pytree import Structure
 from weft.ops.settings import exact
 from weft.ops.state import Holder
 from weft.ops.steps import (
@@ -39,6 +40,7 @@ from weft.ops.steps import (
     read_member,
     read_referent,
     read_variable,
+    step_to,
     try_step,
 )
 from weft.ops.tensor import Tensor
@@ -113,10 +115,11 @@ class Values:
             yield from values.changes(try_step(step, holder), join_path(name, step.text))
 
 
-def read_values(function: Any) -> Reader:
-    """What a function can read, before it is traced."""
+def read_values(function: Any, given: Iterable[Any] = ()) -> Reader:
+    """What a function can read, before it is traced: from where it was written, and from the
+    classes of the modules that it is given and the functions that are settings of these."""
     reader = Reader()
-    reader.read(function)
+    reader.read(function, given)
     return reader
 
 
@@ -189,8 +192,10 @@ class Reader:
         self._seen: dict[int, Any] = {}
         self._left = _MOST_STEPS
 
-    def read(self, function: Any) -> None:
+    def read(self, function: Any, given: Iterable[Any]) -> None:
         self._queue.append(((), function))
+        for value in given:
+            self._begin_at(value)
         while self._queue and self._left > 0:
             way, holder = self._queue.popleft()
             self._open(way, holder)
@@ -232,7 +237,7 @@ class Reader:
         if id(value) not in self._seen:
             self._seen[id(value)] = value
             name = value.__name__ if isinstance(value, type) else ""
-            self._queue.append(((Step(_read_known, ref(value), name),), value))
+            self._queue.append(((step_to(value, name),), value))
 
     def _open(self, way: Way, holder: Any) -> None:
         if isinstance(holder, FunctionType):
@@ -249,9 +254,13 @@ class Reader:
             self._go(way, Step(read_referent, None, ""), holder)
         elif isinstance(holder, Holder):
             # What it holds is compared with the module, wherever it is captured.
+            structure = structure_of(holder)
             if len(self.modules) < _MOST_MODULES:
-                self.modules.append((holder, structure_of(holder)))
+                self.modules.append((holder, structure))
             self._begin_at(type(holder))
+            if isinstance(structure, Structure):
+                for value in code_in(Structure(None, None, (structure,))):
+                    self._begin_at(value)
         else:
             parts = next((p for kind, p in _PARTS.items() if isinstance(holder, kind)), ())
             for name in parts:
@@ -269,6 +278,8 @@ class Reader:
             return
         words, names = _names_read(function.__code__)
         self._learn(names)
+        for name in [name for name in vars(function) if name[:2] != "__"]:
+            self._go_if_named(way, Step(read_member, name, f".{name}"), function)
         for name in sorted(words):
             if name in function.__globals__:
                 self._go(way, Step(read_global, name, name), function)
@@ -358,10 +369,6 @@ def _names_read(code: CodeType) -> tuple[set[str], set[str]]:
         elif isinstance(constant, str) and constant.isidentifier():
             names.add(constant)
     return words, names
-
-
-def _read_known(_: Any, known: ref[Any]) -> Any:
-    return known()
 
 
 def _read_size(holder: Any, _: None) -> int:

@@ -7,7 +7,7 @@ import random
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, Final, TypeAlias
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.foundation.errors import WeftWarning
 from weft.foundation.lines import place_of, user_line
-from weft.ops.capture_paths import reached_by
+from weft.ops.capture_paths import reached_by, settings_in
 from weft.ops.pytree import Structure
 from weft.ops.steps import written
 
@@ -71,7 +71,7 @@ def _number_sources(function: Any, arguments: Structure) -> list[Source]:
     if "numpy.random" in sys.modules:
         found.append(("numpy.random", lambda: _comparable(np.random.get_state(legacy=False))))
     kinds: dict[type, None] = {}
-    for value in _settings(arguments, kinds):
+    for value in settings_in(arguments, kinds):
         if _is_own(value):
             found.append(("a generator in its arguments", partial(_state, value)))
     for root in (function, *kinds):
@@ -80,23 +80,6 @@ def _number_sources(function: Any, arguments: Structure) -> list[Source]:
                 name = written(way)
                 found.append((f"self{name}" if name[0] in ".[" else name, partial(_state, value)))
     return found
-
-
-def _settings(arguments: Structure, kinds: dict[type, None]) -> Iterator[Any]:
-    """What the containers in the arguments have besides leaves; `kinds` gets their classes."""
-    for child in arguments.children:
-        if child.kind is not None:
-            kinds[child.kind] = None
-            yield from _items_of_tuples(child.rest)
-            yield from _settings(child, kinds)
-
-
-def _items_of_tuples(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple):
-        for item in value:
-            yield from _items_of_tuples(item)
-    else:
-        yield value
 
 
 def _is_own(value: Any) -> bool:

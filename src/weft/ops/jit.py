@@ -407,7 +407,8 @@ class Jitted:
     def _compile(self, key: Key, home: Arena) -> Version:
         started = time.perf_counter()
         old = self.versions.get(key)
-        numbers, found = Numbers(), read_values(self.function)
+        numbers, given = Numbers(), key.code
+        found = read_values(self.function, given)
         traced = self.trace(key, home, numbers)
         donated = frozenset(self._donated_leaves(key.structure))
         compiled = self._prepare(traced, home, donated, key.structure)
@@ -419,7 +420,7 @@ class Jitted:
         reason += "".join(f"; {name} is exact: {why}" for name, why in self._exact.items())
         held = [each.tensor for each in traced.captured if each.tensor is not None]
         fixed = [each.node for each in traced.constants]
-        ways = ways_to(held, self.function, fixed)
+        ways = ways_to(held, self.function, fixed, given)
         values = unchanged(found, self.function)
         line = user_line()
         version = Version(key, traced, compiled, seconds, reason, line, ways, values, numbers)
@@ -558,7 +559,8 @@ def _wrap(traced: Trace, made: Sequence[Tensor]) -> Any:
             leaf.number = UNFOLLOWED if is_number else None
             leaves.append(leaf)
         else:
-            leaves.append(output.value)
+            is_array = isinstance(output.value, np.ndarray)
+            leaves.append(output.value.copy() if is_array else output.value)
     return unflatten(traced.structure, leaves)
 
 

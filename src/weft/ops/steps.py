@@ -8,6 +8,7 @@ from enum import Enum
 from functools import reduce
 from types import CodeType
 from typing import Any, Final, NamedTuple
+from weakref import ref
 
 from weft.ops.settings import FOREIGN
 from weft.ops.state import Holder, attributes
@@ -76,6 +77,15 @@ def read_global(function: Any, name: str) -> Any:
 
 def read_referent(reference: Any, _: None) -> Any:
     return reference()
+
+
+def step_to(known: Any, text: str = "") -> Step:
+    """To a function or class that is known, whoever reaches it; it is not kept alive."""
+    return Step(_read_known, ref(known), text)
+
+
+def _read_known(_: Any, known: ref[Any]) -> Any:
+    return known()
 
 
 def read_class(holder: Any, _: None) -> Any:

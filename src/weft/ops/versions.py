@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import is_
+from types import FunctionType
 from typing import Any, Final
 from weakref import ref
 
@@ -14,7 +15,7 @@ from weft.foundation.dims import Symbol
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import UserError
 from weft.foundation.lines import Line, shown
-from weft.ops.capture_paths import Ways, structure_of, ways_to
+from weft.ops.capture_paths import Ways, code_in, code_of, structure_of, ways_to
 from weft.ops.captured_values import Values
 from weft.ops.graph.node import CHANGES
 from weft.ops.pytree import Structure, alike, flatten
@@ -80,6 +81,12 @@ class Key:
     """The narrow dtype where it is called in mixed precision."""
     training: bool = False
     """Whether it is called inside `nn.training()`."""
+
+    @property
+    def code(self) -> list[FunctionType | type]:
+        """The classes and functions that are given: their code is part of what is done."""
+        static = [setting.value for _, setting in self.static]
+        return [*code_in(self.structure), *code_of(static), *map(type, static)]
 
 
 class Held:

@@ -6,6 +6,7 @@ import gc
 import weakref
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -265,3 +266,82 @@ def test_a_captured_module_that_changes_itself_is_traced_for_every_call() -> Non
     assert model.name == "known"
     (version,) = settled.versions.values()
     assert version.calls == 3  # The second call was traced with the name, and serves from then on.
+
+
+class Reading(nn.Module):
+    """Its method reads a global, an attribute of its class and a function."""
+
+    factor = 2.0
+    table = X
+
+    def __init__(self, act: Any = doubled) -> None:
+        self.w, self.act = X, act
+
+    def __call__(self, x: Any) -> Any:
+        return self.act(ACT(x) * self.w) * FACTOR * self.factor * self.table
+
+
+def _closing_over(value: Any) -> tuple[Any, Callable[[Any], None]]:
+    def act(x: Any) -> Any:
+        return x * value
+
+    def change(other: Any) -> None:
+        nonlocal value
+        value = other
+
+    return act, change
+
+
+@pytest.mark.parametrize("how", ["argument", "captured", "inside"])
+def test_what_a_module_reads_is_seen(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (act, other_rate), (tensor_act, other_tensor) = _closing_over(2.0), _closing_over(X)
+    model: Any = nn.Sequential(Reading(act), Reading(partial(tensor_act)))
+    calls: dict[str, Any] = {
+        "argument": lambda f=weft.jit(lambda m, x: m(x)): f(model, X),  # noqa: B008
+        "captured": lambda f=weft.jit(lambda x: model(x)): f(X),  # noqa: B008
+        "inside": lambda f=weft.jit(lambda a, x: a[0]["m"](x)): f([{"m": model}], X),  # noqa: B008
+    }
+    changes: list[Callable[[], Any]] = [
+        lambda: None,
+        lambda: monkeypatch.setitem(globals(), "FACTOR", 5.0),
+        lambda: monkeypatch.setitem(globals(), "ACT", F.tanh),
+        lambda: monkeypatch.setattr(Reading, "factor", 3.0),
+        lambda: monkeypatch.setattr(Reading, "table", X * 2.0),
+        lambda: other_rate(7.0),
+        lambda: other_tensor(X * 3.0),
+    ]
+    for number, change in enumerate(changes):
+        change()
+        for _ in range(2):
+            np.testing.assert_allclose(calls[how]().numpy(), model(X).numpy(), err_msg=str(number))
+
+
+def test_what_a_static_function_reads_is_seen() -> None:
+    act, change = _closing_over(2.0)
+    f = weft.jit(lambda x, act: act(x), static="act")
+    assert f(X, act).tolist() == [2.0, 2.0]
+    change(3.0)
+    assert f(X, act).tolist() == [3.0, 3.0]
+
+
+def test_attributes_of_functions_are_seen() -> None:
+    def scaled(x: Any) -> Any:
+        return x * scaled.rate  # type: ignore[attr-defined]
+
+    f = weft.jit(scaled)
+    for rate in (2.0, 2.0, 3.0):
+        scaled.rate = rate  # type: ignore[attr-defined]
+        assert f(X).tolist() == [rate, rate]
+
+
+def test_an_array_that_is_returned_is_the_callers() -> None:
+    f = weft.jit(lambda x: (x, np.zeros(2)))
+    for _ in range(2):
+        found = f(X)[1]
+        assert found.tolist() == [0.0, 0.0]
+        found += 1.0
+
+
+def test_a_module_with_slots_is_told() -> None:
+    with pytest.raises(weft.UserError, match="the module Tight has __slots__"):
+        type("Tight", (nn.Module,), {"__slots__": ("rate",)})

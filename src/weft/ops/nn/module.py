@@ -64,6 +64,11 @@ class Module(Holder):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if vars(cls).get("__slots__"):
+            raise UserError(
+                f"the module {cls.__name__} has __slots__, and what stands there is neither a "
+                "parameter nor a setting; leave __slots__ out"
+            )
         if "__call__" in vars(cls):
             call = vars(cls)["__call__"]
             own = told(call) if cls.__module__.startswith("weft.") else call

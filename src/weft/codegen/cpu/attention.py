@@ -271,7 +271,7 @@ class StreamedAttention(Panels, ABC):
             ir.Let("now", self.dtype, "max", ("before", "high")),
             *self._shift("now"),
             ir.Let("fallen", self.dtype, "sub", ("before", "shift")),
-            ir.Let("factor", self.dtype, "exp_nonpositive", ("fallen",)),
+            ir.Let("factor", self.dtype, "exp_floored", ("fallen",)),
             ir.Store(self.tops, state, "now", ()),
             *((ir.Store(self.past, state, "factor", ()),) if keep else ()),
         )
@@ -288,7 +288,7 @@ class StreamedAttention(Panels, ABC):
     def _weight(self, x: str) -> Statements:
         return (
             ir.Let("distance", self.dtype, "sub", (x, "shift")),
-            ir.Let("weight", self.dtype, "exp_nonpositive", ("distance",)),
+            ir.Let("weight", self.dtype, "exp_floored", ("distance",)),
         )
 
     def _add_up(self, total: str, state: Expr) -> Statements:

@@ -24,7 +24,7 @@ _INTEGER_OPS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "o
 _LOGIC = {"max": "or", "min": "and", "or": "or", "and": "and", "xor": "xor"}
 FUNCTIONS = frozenset(
     {"neg", "abs", "sqrt", "rsqrt", "recip", "relu", "gelu", "silu", "not", "max", "min", "div"}
-    | {"share", "word", "dot"}
+    | {"exp_nonpositive", "share", "word", "dot"}
     | {"cast", "select", "const", "index", "copysign", "nextafter", "shift_left", "shift_right"}
     | elementary.FUNCTIONS
     | set(_INTEGER_OPS)
@@ -137,6 +137,8 @@ class Elements:
                 return code.binary("fdiv", one, x)
             case "share":
                 return self._share(*code.level(*args))
+            case "exp_nonpositive":
+                return self._lowered(self._float("exp_lifted", args))
             case "rsqrt":
                 return code.binary("fdiv", one, code.intrinsic("llvm.sqrt", x))
             case _ if fn in elementary.FUNCTIONS:
@@ -209,16 +211,23 @@ class Elements:
         return code.select(usual, better, rough)
 
     def _share(self, part: Val, total: Val) -> Val:
-        """part / total for 0 <= part <= 1 <= total, where many parts share a total: the reciprocal
-        is computed once for all, and what the product with it lacks is added, which rounds the
-        quotient as a division would (Markstein). Without fused multiply-adds the last bit may
-        differ."""
+        """part / total for a total of 1 or more and a lifted part of it, where many parts share a
+        total: the reciprocal is computed once for all, and what the product with it lacks is added,
+        which rounds the quotient as a division would (Markstein). Without fused multiply-adds the
+        last bit may differ."""
         code = self.code
         reciprocal = code.binary("fdiv", number(1.0, total.scalar, total.lanes), total)
         rough = code.assign(f"fmul {part}, {reciprocal.text}", part.scalar, part.lanes)
         minus = code.assign(f"fneg {rough}", part.scalar, part.lanes)
         rest = code.intrinsic("llvm.fmuladd", minus, total, part)
-        return code.intrinsic("llvm.fmuladd", rest, reciprocal, rough)
+        return self._lowered(code.intrinsic("llvm.fmuladd", rest, reciprocal, rough))
+
+    def _lowered(self, x: Val) -> Val:
+        """A lifted number as it is. Only x86-64 takes its time for subnormal ones."""
+        if "asimd" not in self.features:
+            return elementary.apply(self.code, "lowered", x)
+        down = number(2.0 ** -elementary.LIFT[x.scalar], x.scalar, x.lanes)
+        return self.code.binary("fmul", x, down)
 
     def _integer(self, fn: str, args: list[Val], dtype: DType) -> Val:
         code, x = self.code, args[0]

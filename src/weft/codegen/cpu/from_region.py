@@ -87,6 +87,7 @@ class Lowering(Reductions):
     ) -> None:
         super().__init__(kernel, tensors, refs, tiling)
         self.reduced = reduced_axes(kernel)
+        self.lifted = self._lifted()
         self.packed: tuple[Expr, int] | None = None
         """While a piece with packed columns is built: its first column, and how many it has."""
         self.scratch_elements = 0

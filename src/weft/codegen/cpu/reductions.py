@@ -12,9 +12,11 @@ from typing import TypeAlias
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.kept_row import KeptRow
+from weft.codegen.cpu.math import LIFT
 from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope, instances, plain, reopen
 from weft.codegen.cpu.statements import Statements
 from weft.codegen.cpu.tiling import Segment, Tiling, halved_segments
+from weft.foundation.dtypes import F32
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant
 from weft.memory.ir import MemRef
@@ -93,7 +95,19 @@ class Reductions(Statements):
         base.body[marker:marker] = list(opened.values())
         for name in group:
             home.names.add(name)
-            home.body.append(ir.Finish(name, tuple(pending[name])))
+            home.body += self._finished(self.lets[name], tuple(pending[name]))
+
+    def _finished(self, let: Let, accs: tuple[str, ...]) -> tuple[ir.Stmt, ...]:
+        """A reduction from its accumulators; the sum of lifted exponentials is brought down."""
+        if not isinstance(let.expr, Reduce) or let.expr.value not in self.lifted:
+            return (ir.Finish(let.name, accs),)
+        down = 2.0 ** -LIFT["float" if let.dtype is F32 else "double"]
+        total, scale = f"{let.name}.lifted", f"{let.name}.down"
+        return (
+            ir.Finish(total, accs),
+            ir.Let(scale, let.dtype, "const", value=down),
+            ir.Let(let.name, let.dtype, "mul", (total, scale)),
+        )
 
     def _emit_needed(self, names: Sequence[str], home: Scope) -> None:
         """Every reduction that a loop will read and that does not change in it, before the loop:

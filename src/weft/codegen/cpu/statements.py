@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.scopes import Scope
+from weft.foundation.dtypes import F32, F64
 from weft.foundation.errors import InternalError
 from weft.foundation.functions import broken_rule
 from weft.foundation.index_expr import Expr, Guard, linear, substitute
@@ -30,6 +31,7 @@ from weft.region.ir import (
     Tensor,
     Unary,
     Words,
+    operands,
 )
 from weft.region.structure import buffers
 
@@ -45,6 +47,8 @@ class Statements:
         self.numbers = {tensor: i for i, tensor in enumerate(buffers(kernel))}
         self.lets = {let.name: let for let in kernel.body}
         self.checks = [let.expr for let in kernel.body if isinstance(let.expr, Check)]
+        self.lifted = frozenset[str]()
+        """Exponentials that are computed a power of two too large, see `_lifted`."""
         self.fresh = 0
 
     def _params(self) -> tuple[ir.ParamArg, ...]:
@@ -104,7 +108,8 @@ class Statements:
                 index = substitute(expr, scope.bindings())
                 return ir.Let(let.name, let.dtype, "index", index=index)
             case Unary(fn="exp", x=x) if self._is_nonpositive(x):
-                return ir.Let(let.name, let.dtype, "exp_nonpositive", (x,))
+                fn = "exp_lifted" if let.name in self.lifted else "exp_nonpositive"
+                return ir.Let(let.name, let.dtype, fn, (x,))
             case Unary(fn=fn, x=x):
                 return ir.Let(let.name, let.dtype, fn, (x,))
             case Cast(x=x):
@@ -131,18 +136,43 @@ class Statements:
         top = self.lets[expr.rhs].expr if expr.rhs in self.lets else None
         return isinstance(top, Reduce) and (top.fn, top.value) == ("max", expr.lhs)
 
+    def _lifted(self) -> frozenset[str]:
+        """The exponentials of softmaxes of which nothing but sums and shares is made: all of a row
+        are computed so many times too large that none is subnormal, and sums and shares are
+        brought down."""
+        users: dict[str, list[Let]] = {}
+        for let in self.kernel.body:
+            for operand in operands(let):
+                users.setdefault(operand, []).append(let)
+
+        def stays(name: str, user: Let) -> bool:
+            match user.expr:
+                case Reduce(fn="sum"):
+                    return True
+                case Binary(fn="div", lhs=lhs, rhs=rhs):
+                    return lhs == name and self._is_part(lhs, rhs)
+            return False
+
+        stored = {output.value for output in self.kernel.outputs}
+        return frozenset(
+            let.name
+            for let in self.kernel.body
+            if isinstance(let.expr, Unary)
+            and (let.expr.fn, let.dtype in (F32, F64)) == ("exp", True)
+            and self._is_nonpositive(let.expr.x)
+            and let.name not in stored
+            and all(stays(let.name, user) for user in users.get(let.name, ()))
+        )
+
     def _is_share(self, name: str, total: str) -> bool:
         """Whether a value is one of those that make up a sum, each from 0 to 1 and one of them 1:
         the exponentials of a softmax."""
-        part, whole = (self.lets[n].expr if n in self.lets else None for n in (name, total))
+        return name in self.lifted and self._is_part(name, total)
+
+    def _is_part(self, name: str, total: str) -> bool:
+        whole = self.lets[total].expr if total in self.lets else None
         summed = isinstance(whole, Reduce) and (whole.fn, whole.value) == ("sum", name)
-        return (
-            summed
-            and isinstance(part, Unary)
-            and part.fn == "exp"
-            and self._is_nonpositive(part.x)
-            and set(self.lets[total].axes) < set(self.lets[name].axes)
-        )
+        return summed and set(self.lets[total].axes) < set(self.lets[name].axes)
 
     def _load(self, let: Let, read: Read, scope: Scope) -> ir.Load:
         bindings = scope.bindings()

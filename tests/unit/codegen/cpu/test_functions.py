@@ -13,6 +13,7 @@ from tests.support.native_functions import PAIRS, REAL, SPECIAL, UNARY, apply, c
 from tests.support.native_kernels import Array
 from tests.support.one_op import assert_ulp, bits, random_array
 from weft.codegen.cpu.elements import FUNCTIONS as WRITTEN
+from weft.codegen.cpu.math import LIFT
 from weft.foundation import functions
 from weft.foundation.dtypes import F32, F64, I1, DType
 from weft.foundation.scalar import Fn
@@ -42,11 +43,22 @@ def test_the_exponential_of_what_is_not_positive(dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", [F32, F64], ids=str)
 def test_a_share_is_rounded_as_a_quotient(dtype: DType) -> None:
+    """Of a part that is lifted; a quotient that is subnormal may be off by one in the last place,
+    and one that rounds to nothing is 0."""
     rng = np.random.default_rng(0)
-    part = np.concatenate([rng.uniform(0, 1, 60_000), 2.0 ** -rng.uniform(0, 90, 20_000), [0, 1]])
-    part = part.astype(dtype.numpy)
+    lift = 2.0 ** LIFT["float" if dtype is F32 else "double"]
+    lowest = 150 if dtype is F32 else 1075
+    sizes = [2.0 ** -rng.uniform(0, 90, 20_000), 2.0 ** -rng.uniform(0, lowest - 1, 20_000)]
+    part = np.concatenate([rng.uniform(0, 1, 60_000), *sizes, [0, 1]])
     whole = np.exp(rng.uniform(0, 16, part.size)).astype(dtype.numpy)
-    np.testing.assert_array_equal(apply("share", dtype, part, whole), part / whole)
+    raised = (part.astype(np.longdouble) * lift).astype(dtype.numpy)
+    found = apply("share", dtype, raised, whole)
+    want = ((raised / whole).astype(np.longdouble) / lift).astype(dtype.numpy)
+    normal = want >= np.finfo(dtype.numpy).smallest_normal
+    np.testing.assert_array_equal(found[normal], want[normal])
+    assert np.abs(found - want).max() <= np.finfo(dtype.numpy).smallest_subnormal
+    assert ((want > 0) & ~normal).any()
+    assert np.isnan(apply("share", dtype, np.full(40, np.nan, dtype.numpy), whole[:40])).all()
 
 
 def test_powers_of_floats_are_near_and_lanes_that_are_listed_leave_the_others() -> None:

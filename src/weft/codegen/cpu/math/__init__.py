@@ -21,11 +21,14 @@ from weft.codegen.cpu.math import (
     rounding,
     trigonometric,
 )
+from weft.codegen.cpu.math.exponential import LIFT as LIFT
 from weft.codegen.cpu.math.writer import Writer
 
 _NATIVE: Final[dict[str, Callable[..., Val]]] = {
     "exp": exponential.exp,
-    "exp_nonpositive": exponential.exp_nonpositive,
+    "exp_lifted": exponential.exp_lifted,
+    "exp_floored": exponential.exp_floored,
+    "lowered": exponential.lowered,
     "exp2": exponential.exp2,
     "tanh": exponential.tanh,
     "log": logarithm.log,
@@ -60,10 +63,14 @@ _WIDE_OR_SHORT: Final[dict[str, Callable[..., Val]]] = {
     "pow": power.power,
 }
 _OF_AVX512: Final[dict[str, Callable[..., Val]]] = {
-    "exp_nonpositive": exponential.exp_nonpositive_by_scaling,
+    "exp_lifted": exponential.exp_lifted_by_scaling,
+    "exp_floored": exponential.exp_floored_by_scaling,
 }
 """The same results by instructions that AVX-512 has."""
-NARROWED: Final = {"exp_nonpositive": "exp", "share": "div"}
+NARROWED: Final = {
+    **dict.fromkeys(("exp_nonpositive", "exp_lifted", "exp_floored"), "exp"),
+    "share": "div",
+}
 """Functions that are others of Tiny where operands are known to be of one kind."""
 FUNCTIONS: Final = frozenset({*_NATIVE, *_WIDE, *_WIDE_OR_SHORT})
 """The functions of floats that are written here, by their names in Tiny."""

@@ -38,8 +38,9 @@ _ONE: Final = {"float": 4.0, "double": 6.0}
 
 def erf(w: Writer, x: Val) -> Val:
     size = w.abs(x)
-    near = w.fma(x, w.poly(_NEAR[x.scalar], w.mul(x, x)), x)
-    held = w.code.intrinsic("llvm.minnum", size, w.like(_ONE[x.scalar], x))
+    held = w.not_tiny(size)
+    near = w.fma(x, w.poly(_NEAR[x.scalar], w.mul(held, held)), x)
+    held = w.code.intrinsic("llvm.minnum", held, w.like(_ONE[x.scalar], x))
     far = w.copysign(w.sub(1.0, _erf_complement(w, held)), x)
     result = w.choose(w.test("olt", size, 1.0), near, far)
     return w.choose(w.is_nan(x), x, result)

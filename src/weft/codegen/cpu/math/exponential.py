@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from weft.codegen.cpu.code import Val
+from weft.codegen.cpu.code import Val, number
 from weft.codegen.cpu.math.writer import Pair, Writer
 
 LN2_HIGH: Final = {"float": 0.693145751953125, "double": 0.6931471803691238}
@@ -40,7 +40,13 @@ _NORMAL: Final = {"float": 87.3, "double": 708.3}
 """For |x| up to here e^x is a normal number."""
 _VANISHES: Final = {"float": -104.0, "double": -746.0}
 """Below this e^x rounds to 0."""
-_LIFT: Final = {"float": 30, "double": 60}
+_ENDLESS: Final = {"float": 89.5, "double": 711.0}
+"""Above this half of e^x is infinite."""
+LIFT: Final = {"float": 80, "double": 160}
+"""Numbers that make up a sum of exponentials are this many powers of two too large: the least of
+them, their sums, and what a quotient of them lacks are normal numbers then."""
+FLOOR: Final = {"float": 2.0**-110, "double": 2.0**-1000}
+"""The least weight of an attention: over a sum of some ten thousand still a normal number."""
 _TANH: Final = {
     "float": (-0.33333301915198077, 0.13326107252863112, -0.051485448711987375),
     "double": (-0.3333333333333333, 0.13333333333331834, -0.05396825396423038,
@@ -56,7 +62,7 @@ _TANH_ONE: Final = {"float": 9.1, "double": 20.0}
 def exp(w: Writer, x: Val) -> Val:
     usual = inner_exp(w, x)
     beyond = w.test("ugt", w.abs(x), _NORMAL[x.scalar])
-    return w.code.rarely(beyond, [usual], lambda: [w.choose(beyond, _exp_anywhere(w, x), usual)])[0]
+    return w.code.rarely(beyond, [usual], lambda: [_exp_anywhere(w, x)])[0]
 
 
 def inner_exp(w: Writer, x: Val) -> Val:
@@ -65,26 +71,81 @@ def inner_exp(w: Writer, x: Val) -> Val:
     return w.scale_normal(w.poly(_EXP[x.scalar], r), n)
 
 
-def exp_nonpositive(w: Writer, x: Val) -> Val:
-    """e^x for x <= 0: no branch, as nothing is infinite; what is subnormal is computed `_LIFT`
-    powers of two higher and rounds once on the way down. What vanishes, as masked scores do, is 0
-    before that: x86-64 takes 150 cycles for a product that underflows."""
-    lowest, lift = w.like(_VANISHES[x.scalar], x), _LIFT[x.scalar]
-    held = w.code.intrinsic("llvm.maximum", x, lowest)
-    n, r = _power_and_rest(w, held)
-    lifted = w.mul(w.poly(_EXP[x.scalar], r), w.scale_normal(w.like(2.0**lift, x), n))
-    vanishes = w.code.compare("fcmp ole", x, lowest)
-    return w.mul(w.code.select(vanishes, w.like(0.0, x), lifted), 2.0**-lift)
+def exp_lifted(w: Writer, x: Val) -> Val:
+    """e^x for x <= 0, times 2^LIFT: no branch, as nothing is infinite, and nothing is subnormal."""
+    lowest = w.like(_VANISHES[x.scalar], x)
+    n, r = _power_and_rest(w, w.code.intrinsic("llvm.maximum", x, lowest))
+    lifted = w.mul(w.poly(_EXP[x.scalar], r), w.scale_normal(w.like(2.0 ** LIFT[x.scalar], x), n))
+    return w.choose(w.code.compare("fcmp ole", x, lowest), 0.0, lifted)
 
 
-def exp_nonpositive_by_scaling(w: Writer, x: Val) -> Val:
-    """The same numbers, in registers of AVX-512: one instruction scales by a power of two, rounds
-    what is subnormal once, and leaves out what vanishes, which it would take as long for."""
+def exp_lifted_by_scaling(w: Writer, x: Val) -> Val:
+    """The same numbers, in registers of AVX-512: one instruction scales by a power of two, and
+    leaves out what vanishes."""
+    return _scaled_by_instruction(w, x, x, LIFT[x.scalar])
+
+
+def exp_floored(w: Writer, x: Val) -> Val:
+    """e^x for x <= 0, where `FLOOR` stands for what is less: no branch, and nothing is subnormal.
+    What vanishes is 0."""
+    floor = w.like(math.log(FLOOR[x.scalar]), x)
+    n, r = _power_and_rest(w, w.code.intrinsic("llvm.maximum", x, floor))
+    found = w.mul(w.poly(_EXP[x.scalar], r), w.scale_normal(w.like(1.0, x), n))
+    return w.choose(w.test("ole", x, _VANISHES[x.scalar]), 0.0, found)
+
+
+def exp_floored_by_scaling(w: Writer, x: Val) -> Val:
+    """The same numbers, in registers of AVX-512."""
+    floor = w.like(math.log(FLOOR[x.scalar]), x)
+    return _scaled_by_instruction(w, x, w.choose(w.test("ogt", floor, x), floor, x), 0)
+
+
+def lowered(w: Writer, x: Val) -> Val:
+    """x / 2^LIFT for an x of 0 up to 2^LIFT, see `_lowered_anywhere`; what is not needed for normal
+    numbers is skipped where no lane needs it."""
+    usual = _lowered_normal(w, x)
+    beyond = w.test("ult", x, _least_lifted(w, x))
+    return w.code.rarely(
+        beyond, [usual], lambda: [w.choose(w.is_nan(x), x, _lowered_anywhere(w, x))]
+    )[0]
+
+
+def _least_lifted(w: Writer, x: Val) -> float:
+    return 2.0 ** (LIFT[x.scalar] + 1 - w.form(x).bias)
+
+
+def _lowered_normal(w: Writer, x: Val) -> Val:
+    return w.from_bits(w.integer("sub", w.bits(x), LIFT[x.scalar] << w.form(x).mantissa))
+
+
+def _lowered_anywhere(w: Writer, x: Val) -> Val:
+    """x / 2^LIFT for any x of 0 or more: what becomes subnormal is rounded by an addition whose
+    last place is that of subnormal numbers. x86-64 takes 150 cycles for a product that underflows,
+    or for a factor that is subnormal."""
+    least, bits = _least_lifted(w, x), LIFT[x.scalar] + 1 << w.form(x).mantissa
+    small = w.from_bits(w.integer("sub", w.bits(w.exact_add(x, least)), bits))
+    return w.choose(w.test("olt", x, least), small, _lowered_normal(w, x))
+
+
+def _scaled_anywhere(w: Writer, value: Val, shifted: Val, more: int = 0) -> Val:
+    """A value near 1 times 2^(n + more), by no product that underflows; n is in the low bits of
+    `shifted`, which is n and 1.5 * 2^mantissa."""
+    model = w.bits(value)
+    small = w.test("olt", shifted, 1.5 * 2.0 ** w.form(value).mantissa + 8 - w.form(value).bias)
+    up, down = (number(k, model.scalar, value.lanes) for k in (LIFT[value.scalar], -3))
+    moved = w.integer("add", w.bits(shifted), w.code.select(small, up, down))
+    scaled = w.scale_normal(value, w.integer("add", moved, more) if more else moved)
+    return w.choose(small, _lowered_anywhere(w, scaled), w.mul(scaled, 8.0))
+
+
+def _scaled_by_instruction(w: Writer, x: Val, held: Val, lift: int) -> Val:
+    """2^(lift + n) e^r for the n and r of `held`; 0 where e^x vanishes."""
     magic = 1.5 * 2.0 ** w.form(x).mantissa
-    n = w.exact_sub(w.fma(x, math.log2(math.e), magic), magic)
-    r = w.fma(n, -LN2_LOW[x.scalar], w.fma(n, -LN2_HIGH[x.scalar], x))
+    n = w.exact_sub(w.fma(held, math.log2(math.e), magic), magic)
+    r = w.fma(n, -LN2_LOW[x.scalar], w.fma(n, -LN2_HIGH[x.scalar], held))
     stays = w.code.compare("fcmp ugt", x, w.like(_VANISHES[x.scalar], x))
-    return w.code.instruction("scalef", [w.poly(_EXP[x.scalar], r), n], stays)
+    power = w.poly([c * 2.0**lift for c in _EXP[x.scalar]], r)
+    return w.code.instruction("scalef", [power, n], stays)
 
 
 def _power_and_rest(w: Writer, x: Val) -> Pair:
@@ -96,25 +157,40 @@ def _power_and_rest(w: Writer, x: Val) -> Pair:
     return w.bits(shifted), r
 
 
-def _exp_anywhere(w: Writer, x: Val) -> Val:
-    scaled = w.mul(x, math.log2(math.e))
-    n, r = _reduce_argument(w, x, scaled)
-    return _choose_edges(w, w.scale(w.poly(_EXP[x.scalar], r), n), scaled, x)
+def _exp_anywhere(w: Writer, x: Val, more: int = 0) -> Val:
+    """e^x 2^more for any x."""
+    low, high = (w.like(bound, x) for bound in (_VANISHES[x.scalar], _ENDLESS[x.scalar]))
+    held = w.code.intrinsic("llvm.minnum", w.code.intrinsic("llvm.maxnum", x, low), high)
+    shifted, r = _power_and_rest(w, held)
+    found = _scaled_anywhere(w, w.poly(_EXP[x.scalar], r), w.from_bits(shifted), more)
+    return w.choose(w.is_nan(x), x, found)
 
 
 def exp2(w: Writer, x: Val) -> Val:
     """x = n + r exactly, then 2^n times e^(r ln 2)."""
-    n = w.nearest(_bound_exponent(w, x))
-    r = w.mul(w.sub(x, n), math.log(2))
-    return _choose_edges(w, w.scale(w.poly(_EXP[x.scalar], r), n), x, x)
+    form = w.form(x)
+
+    def parts(x: Val) -> Pair:
+        magic = 1.5 * 2.0**form.mantissa
+        shifted = w.exact_add(x, magic)
+        r = w.mul(w.exact_sub(x, w.exact_sub(shifted, magic)), math.log(2))
+        return shifted, w.poly(_EXP[x.scalar], r)
+
+    def anywhere() -> list[Val]:
+        low, high = (w.like(n, x) for n in (-form.bias - form.mantissa - 4.0, form.bias + 2.0))
+        held = w.code.intrinsic("llvm.minnum", w.code.intrinsic("llvm.maxnum", x, low), high)
+        shifted, power = parts(held)
+        return [w.choose(w.is_nan(x), x, _scaled_anywhere(w, power, shifted))]
+
+    shifted, power = parts(x)
+    usual = w.scale_normal(power, w.bits(shifted))
+    beyond = w.test("ugt", w.abs(x), form.bias - 2.0)
+    return w.code.rarely(beyond, [usual], anywhere)[0]
 
 
 def half_exp(w: Writer, x: Val) -> Val:
     """e^x / 2, also where e^x itself is beyond the format."""
-    scaled = w.mul(x, math.log2(math.e))
-    n, r = _reduce_argument(w, x, scaled)
-    halved = w.scale(w.poly(_EXP[x.scalar], r), w.sub(n, 1.0))
-    return _choose_edges(w, halved, scaled, x)
+    return _exp_anywhere(w, x, -1)
 
 
 def expm1(w: Writer, x: Val) -> Val:
@@ -135,15 +211,17 @@ def expm1(w: Writer, x: Val) -> Val:
 def tanh(w: Writer, x: Val) -> Val:
     """|x| plus |x|^3 times a polynomial near zero; elsewhere d / (d + 2) with d = e^(2|x|) - 1,
     which is 2^n (e^r - 1) + (2^n - 1)."""
-    size, square = w.abs(x), w.mul(x, x)
-    near = w.fma(w.mul(size, square), w.poly(_TANH[x.scalar], square), size)
-    held = w.code.intrinsic("llvm.minimum", size, w.like(_TANH_ONE[x.scalar], x))
+    size = w.abs(x)
+    held = w.not_tiny(size)
+    square = w.mul(held, held)
+    near = w.fma(size, w.mul(square, w.poly(_TANH[x.scalar], square)), size)
+    held = w.code.intrinsic("llvm.minnum", held, w.like(_TANH_ONE[x.scalar], x))
     n, r = _power_and_rest(w, w.add(held, held))
     small = w.fma(w.mul(r, r), w.poly(_EXPM1[x.scalar], r), r)
     power = w.scale_normal(w.like(1.0, x), n)
     d = w.fma(power, small, w.sub(power, 1.0))
     far = w.div(d, w.add(d, 2.0))
-    return w.copysign(w.choose(w.test("olt", size, _TANH_NEAR), near, far), x)
+    return w.copysign(w.choose(w.test("oge", size, _TANH_NEAR), far, near), x)
 
 
 def sinh(w: Writer, x: Val) -> Val:
@@ -162,33 +240,9 @@ def cosh(w: Writer, x: Val) -> Val:
     return w.add(half, w.div(0.25, half))
 
 
-def _reduce_argument(w: Writer, x: Val, scaled: Val) -> Pair:
-    """n and r of x = n ln 2 + r; `scaled` is x log2 e."""
-    n = w.nearest(_bound_exponent(w, scaled))
-    r = w.fma(n, -LN2_HIGH[x.scalar], x)
-    return n, w.fma(n, -LN2_LOW[x.scalar], r)
-
-
 def _reduced_pair(w: Writer, x: Val, n: Val) -> Pair:
     """r, and the part of it that one number cannot hold."""
     high = w.exact_sub(x, w.exact_mul(n, LN2_HIGH[x.scalar]))
     low = w.exact_mul(n, LN2_LOW[x.scalar])
     r = w.exact_sub(high, low)
     return r, w.exact_sub(w.exact_sub(high, r), low)
-
-
-def _limit(w: Writer, x: Val) -> float:
-    return float(2 * w.form(x).bias)
-
-
-def _bound_exponent(w: Writer, x: Val) -> Val:
-    """x kept where 2^x is neither far below nor far above the format; NaN becomes a bound."""
-    low = w.code.intrinsic("llvm.maxnum", x, w.like(-_limit(w, x), x))
-    return w.code.intrinsic("llvm.minnum", low, w.like(_limit(w, x), x))
-
-
-def _choose_edges(w: Writer, result: Val, power: Val, x: Val) -> Val:
-    """Infinity and zero beyond the bounds of 2^power, and NaN for NaN."""
-    result = w.choose(w.test("ogt", power, _limit(w, x)), math.inf, result)
-    result = w.choose(w.test("olt", power, -_limit(w, x)), 0.0, result)
-    return w.choose(w.is_nan(x), x, result)

@@ -91,6 +91,13 @@ class Writer:
             result = self.fma(result, square, pair)
         return result
 
+    def not_tiny(self, size: Val) -> Val:
+        """A number that is not negative, or for less, and for NaN, one whose square is less than
+        half of the last place of 1: for polynomials to which it is nothing. x86-64 takes 150 cycles
+        for a square that underflows."""
+        least = 2.0 ** -(self.form(size).mantissa // 2 + 4)
+        return self.code.intrinsic("llvm.maxnum", size, self.like(least, size))
+
     # -- tests and choices -----------------------------------------------------------------------
 
     def test(self, op: str, a: Operand, b: Operand) -> Val:
@@ -143,15 +150,6 @@ class Writer:
         """The whole number nearest to a moderate x: adding 1.5 * 2^mantissa rounds the rest off."""
         magic = 1.5 * 2.0 ** self.form(x).mantissa
         return self.sub(self.exact_add(x, magic), magic)
-
-    def scale(self, value: Val, n: Val) -> Val:
-        """value times 2^n for a whole float n, in two steps so that subnormal results round
-        once."""
-        whole = self.whole(n)
-        half = self.integer("ashr", whole, 1)
-        rest = self.integer("sub", whole, half)
-        value = self.mul(value, self.power_of_two(half, value.scalar))
-        return self.mul(value, self.power_of_two(rest, value.scalar))
 
     def scale_normal(self, value: Val, n: Val) -> Val:
         """value times 2^n where both are normal; the bits of n above the exponent's count for

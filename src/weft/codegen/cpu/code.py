@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from weft.foundation.errors import InternalError
 
+RARE = 1
+"""The number of the node that says how likely the first way of a branch is."""
 _SUFFIX = {"float": "f32", "double": "f64"}
 
 
@@ -411,7 +413,7 @@ class Code:
         some = self.intrinsic_scalar("llvm.vector.reduce.or", pred) if pred.lanes > 1 else pred
         name = self.fresh()[1:]
         before = self.block
-        self.line(f"br {some}, label %{name}.rare, label %{name}.done")
+        self.line(f"br {some}, label %{name}.rare, label %{name}.done, !prof !{RARE}")
         self.label(f"{name}.rare")
         with self.inside():
             found = other()

@@ -171,44 +171,30 @@ class Elements:
         return code.select(code.compare("fcmp uno", x, y), code.binary("fadd", x, y), found)
 
     def _shared_quotient(self, part: Val, total: Val) -> Val:
-        """part / total for a vector of parts that share a total, as those of a norm's row do: what
-        depends on the total alone is computed once for all vectors, and the remainder corrects the
-        product with the reciprocal (as on a GPU, see `spelling/prelude/instructions.py`). Powers of
-        two keep the reciprocal normal; those of 0 and infinity are right as they are. The quotient
-        is correctly rounded, but for one in the last place where a part or the quotient is below
-        2^-100."""
+        """part / total for a vector of parts that share a total, as those of a norm's row do: the
+        reciprocal is computed once for all vectors, and the remainder corrects the product with it
+        (Markstein). All is computed with the other sign, which zeros keep then, and what is not
+        finite has no remainder. The quotient is correctly rounded, but for one in the last place
+        where a part or the quotient is below 2^-100. A total that is not positive, or whose
+        reciprocal is no normal number, divides every vector."""
         code, lanes = self.code, part.lanes
+        small = code.compare("fcmp ult", total, number(2.0**-126, total.scalar))
+        large = code.compare("fcmp ugt", total, number(2.0**126, total.scalar))
+        backward = code.binary("fdiv", number(-1.0, total.scalar), total)
+        backward, below = code.spread(backward, lanes), code.spread(total, lanes)
+        rough = code.assign(f"fmul {part}, {backward.text}", part.scalar, lanes)
+        rest = code.intrinsic("llvm.fma", rough, below, part)
+        most = number(2.0**126, part.scalar, lanes)
+        least = number(-(2.0**126), part.scalar, lanes)
+        rest = code.select(code.compare("fcmp olt", rest, most), rest, most)
+        rest = code.select(code.compare("fcmp ogt", rest, least), rest, least)
+        better = code.intrinsic("llvm.fma", rest, backward, rough)
 
-        def scalar(value: float) -> Val:
-            return number(value, total.scalar)
+        def divided() -> list[Val]:
+            return [code.binary("fdiv", code.assign(f"fneg {part}", part.scalar, lanes), total)]
 
-        def product(a: Val, b: Val) -> Val:
-            return code.assign(f"fmul {a}, {b.text}", a.scalar, a.lanes)
-
-        size = code.intrinsic("llvm.fabs", total)
-        small = code.compare("fcmp olt", size, scalar(2.0**-100))
-        large = code.compare("fcmp ogt", size, scalar(2.0**100))
-        grown = code.select(small, scalar(2.0**64), scalar(1.0))
-        scale = code.select(large, scalar(2.0**-64), grown)
-        below = product(total, scale)
-        reciprocal = code.binary("fdiv", scalar(1.0), below)
-        # The product with the reciprocal of 0 or infinity has no remainder that corrects it.
-        size = code.intrinsic("llvm.fabs", below)
-        some = code.compare("fcmp ogt", size, scalar(0.0))
-        finite = code.compare("fcmp olt", size, scalar(math.inf))
-        below = code.select(code.binary("and", some, finite), below, scalar(0.0))
-        scale, below, reciprocal = (code.spread(x, lanes) for x in (scale, below, reciprocal))
-        above = product(part, scale)
-        rough = product(above, reciprocal)
-        minus = code.assign(f"fneg {rough}", part.scalar, lanes)
-        rest = code.intrinsic("llvm.fma", minus, below, above)
-        better = code.intrinsic("llvm.fma", rest, reciprocal, rough)
-        # Zeros keep their sign, and what is not finite is what it is: of the bits without the sign,
-        # less one, these are the greatest.
-        bits = code.convert("bitcast", code.intrinsic("llvm.fabs", rough), "i32")
-        before = code.binary("add", bits, number(-1, "i32", lanes))
-        usual = code.compare("icmp ult", before, number(0x7F7FFFFF, "i32", lanes))
-        return code.select(usual, better, rough)
+        found = code.rarely(code.binary("or", small, large), [better], divided)[0]
+        return code.assign(f"fneg {found}", part.scalar, lanes)
 
     def _share(self, part: Val, total: Val) -> Val:
         """part / total for a total of 1 or more and a lifted part of it, where many parts share a

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.accumulators import Accumulators, tree
-from weft.codegen.cpu.code import Code, Val, multiples, number
+from weft.codegen.cpu.code import RARE, Code, Val, multiples, number
 from weft.codegen.cpu.edges import GuardedTile, tile_of
 from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, number_of, storage_type
@@ -56,7 +56,8 @@ def emit_module(
     head = [f'target triple = "{triple}"'] if triple else []
     text = "\n".join([*shared.values(), *functions])
     called = [_mark_inlining(name, body, text) for name, body in shared.items()]
-    return "\n".join([*head, *sorted(declared.values()), *called, *functions, "!0 = !{}", ""])
+    nodes = ["!0 = !{}", f'!{RARE} = !{{!"branch_weights", i32 1, i32 4000}}']
+    return "\n".join([*head, *sorted(declared.values()), *called, *functions, *nodes, ""])
 
 
 def statements_by_line(

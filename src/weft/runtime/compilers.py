@@ -151,7 +151,7 @@ class Workers:
             left.difference_update(done)
             yield from ((number, self.made[number]) for number in done)
             if left and not done:
-                number = self._next(among=left)
+                number = self._least(left)
                 if number is None:
                     number = self._lost(left)
                 if number is not None and number not in self.made:
@@ -214,15 +214,22 @@ class Workers:
                 return None
             return min(self._unanswered.intersection(numbers), default=min(numbers))
 
-    def _next(self, among: Collection[int] | None = None) -> int | None:
-        """The number of the most urgent message that nobody works on; None where none will come, or
-        where it is not `among` those that somebody asks for, who does not wait."""
+    def _next(self) -> int | None:
+        """The number of the most urgent message that nobody works on; None where none will come."""
         with self._changed:
-            if among is None:
-                self._changed.wait_for(lambda: self._waiting or self._is_complete)
-            if not self._waiting or (among is not None and self._waiting[0][1] not in among):
+            self._changed.wait_for(lambda: self._waiting or self._is_complete)
+            return heapq.heappop(self._waiting)[1] if self._waiting else None
+
+    def _least(self, numbers: Collection[int]) -> int | None:
+        """The least urgent of some messages that nobody works on, if there is one: whoever takes it
+        is soon back to look at what others made."""
+        with self._changed:
+            last = max((entry for entry in self._waiting if entry[1] in numbers), default=None)
+            if last is None:
                 return None
-            return heapq.heappop(self._waiting)[1]
+            self._waiting.remove(last)
+            heapq.heapify(self._waiting)
+            return last[1]
 
 
 class _Helper:

@@ -71,7 +71,7 @@ def test_what_a_helper_fails_at_is_made_here(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_only_what_is_asked_for_is_made_here() -> None:
-    """The most urgent first; others that wait are for those who ask for them."""
+    """The least urgent first, which is done soon; others wait for those who ask for them."""
     workers, made = Workers("none"), list[int]()
 
     def own(number: int) -> bytes:
@@ -80,9 +80,9 @@ def test_only_what_is_asked_for_is_made_here() -> None:
 
     long, short, first = workers.add(b"long"), workers.add(b"s"), workers.add(b"f", urgency=9)
     second = workers.add(b"g", urgency=8)
-    assert list(workers.each([second, first], own)) == [(first, b"2"), (second, b"3")]
+    assert list(workers.each([second, first], own)) == [(second, b"3"), (first, b"2")]
     assert workers.gather(own) == [b"0", b"1", b"2", b"3"]
-    assert made == [first, second, long, short]
+    assert made == [second, first, short, long]
 
 
 def test_a_wrong_module_is_told_as_ever() -> None:

@@ -37,7 +37,7 @@ _KINDS: Final = 3
 """Kinds of instructions, ops that give values of one type, for each distinct kernel of a program:
 2.2 to 3 in training steps of transformers and convolutional networks."""
 _PROCESS: Final = "weft.driver.code.gpu_process"
-_URGENT: Final = 1 << 40
+URGENT: Final = 1 << 40
 """More than any source is long: what is to be compiled is known when all tasks are done."""
 _SWITCH: Final = 5e-4
 """Seconds after which threads that hand on messages may interrupt a stage."""
@@ -103,7 +103,7 @@ class Ahead:
         """What is chosen in tasks, the most urgent first, by the keys of plans. Their texts go on
         to be compiled."""
         asked = {
-            self._workers.add(gpu_tasks.pack_task(task), _URGENT - place): task
+            self._workers.add(gpu_tasks.pack_task(task), URGENT - place): task
             for place, task in enumerate(tasks)
         }
 
@@ -137,45 +137,46 @@ class Ahead:
 
     # -- machine code ----------------------------------------------------------------------------
 
-    def _add(self, source: str) -> bool:
+    def _add(self, source: str, urgency: int | None = None) -> bool:
         """Have a source compiled; whether it is not kept on disk."""
         if source in self._asked:
             return True
         if unpacked(cache.load(source_key(source, self.arch)), self.arch) is not None:
             return False
-        self._asked[source] = self._workers.add(message_of(source, self.arch))
+        self._asked[source] = self._workers.add(message_of(source, self.arch), urgency)
         return True
 
-    def add_body(self, code: CudaCode) -> None:
-        """Have the kernels of a branch's or loop's body compiled beside those of the program, where
-        there are processes."""
-        self._add_all(code.sources.values())
-
-    def compiled(self, sources: Iterable[str]) -> dict[str, Cubin]:
-        """The machine code of sources that nobody told of, where there are processes, and of all
-        that were told of before; what is kept on disk is not among it."""
-        self._add_all(sources)
-        return self.finished()
-
-    def _add_all(self, sources: Iterable[str]) -> None:
+    def ask(self, sources: Iterable[str], urgency: int | None = None) -> None:
+        """Have sources compiled, where there are processes."""
         if self._started:
             for source in sources:
-                self._add(source)
+                self._add(source, urgency)
 
-    def finished(self) -> dict[str, Cubin]:
-        """The machine code of every source that was not kept on disk, which it is then."""
-        sources = {number: source for source, number in self._asked.items()}
-        at("machine code", lambda: (sum(n in self._workers.made for n in sources), len(sources)))
-        answers = self._workers.each(
-            sources, lambda n: pack_cubin(compile_cuda(sources[n], self.arch))
-        )
-        for number, data in answers:
-            source = sources[number]
+    def next_of(self, sources: Iterable[str]) -> tuple[str, Cubin] | None:
+        """One of some sources with its machine code, as soon as that of one is there; None where
+        nobody was asked for any, or it is kept on disk."""
+        numbers = {self._asked[source]: source for source in sources if source in self._asked}
+        made, asked = self._workers.made, self._asked
+        at("machine code", lambda: (sum(n in made for n in asked.values()), len(asked)))
+
+        def own(number: int) -> bytes:
+            return pack_cubin(compile_cuda(numbers[number], self.arch))
+
+        for number, data in self._workers.each(numbers, own):
+            source = numbers[number]
             if source not in self.made:
                 cubin = unpacked(data, self.arch) or compile_cuda(source, self.arch)
                 cache.save(source_key(source, self.arch), pack_cubin(cubin))
                 self.made[source] = cubin
-        return self.made
+            return source, self.made[source]
+        return None
+
+    def finish(self) -> int:
+        """Wait for the machine code of all that was asked for; how many that were still."""
+        count = 0
+        while self.next_of(self._asked.keys() - self.made.keys()) is not None:
+            count += 1
+        return count
 
     def stop(self) -> None:
         """End the processes."""

@@ -53,7 +53,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     ahead: Ahead | None = compilation.ahead
     if ahead is not None:
         for body in bodies.values():
-            ahead.add_body(body.compilation["cu"])
+            ahead.ask(body.compilation["cu"].sources.values())
     unit = replace(_unit(compilation, made, notes, program, program.main), guards=guards)
     known = {} if ahead is None else ahead.made
     units = {

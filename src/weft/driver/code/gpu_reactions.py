@@ -16,7 +16,7 @@ else: the next compilation takes the last plan at once, and compiles what it fou
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from itertools import islice
 from typing import Final
@@ -25,6 +25,7 @@ from weft.codegen.gpu import templates
 from weft.codegen.gpu.compile import REMARK, Cubin, version
 from weft.codegen.gpu.ir.module import GpuModule
 from weft.driver.code import gpu_kernels
+from weft.driver.code.gpu_ahead import URGENT, Ahead
 from weft.driver.code.gpu_kernels import Cubins, CudaCode
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.errors import WeftError
@@ -77,6 +78,15 @@ class Fault:
         if self.spilled_bytes:
             return f"{self.spilled_bytes} bytes of registers are spilled"
         return "nothing is spilled"
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A plan of one key's kernels, and what is made of these."""
+
+    plan: Plan
+    gpu: GpuModule
+    cu: CudaCode
 
 
 @dataclass
@@ -144,64 +154,89 @@ class _Reactions:
         records = {key: self._record(key) for key in own}
         found = {key: move for key, name in records.items() if (move := self._kept_move(key, name))}
         self._take(found)
-        self._gather(())
-        cubins = self._compile(self.compilation["cu"])
-        moves = self._move_plans([key for key in own if key not in found], cubins)
+        self._ask(self.compilation["cu"])
+        moves = self._move_plans([key for key in own if key not in found])
         for key, move in moves.items():
             cache.save(records[key], _write_move(move))
         self._take(moves)
-        return self._compile(self.compilation["cu"]) if moves else cubins
+        self._ask(self.compilation["cu"])
+        cubins = self._compile(self.compilation["cu"])
+        if self.compilation.ahead is not None:
+            # What others asked for, such as bodies of loops.
+            cubins.compiled += self.compilation.ahead.finish()
+        return cubins
+
+    def _ask(self, code: CudaCode, urgency: int | None = None) -> None:
+        """Have text compiled by processes, where there are any."""
+        if self.compilation.ahead is not None:
+            self.compilation.ahead.ask(code.sources.values(), urgency)
 
     def _compile(self, code: CudaCode) -> Cubins:
         """Machine code, that of this compilation once: the counts are those of all of it."""
-        fresh = {s: source for s, source in code.sources.items() if source not in self.known}
-        if fresh:
-            self._gather(fresh.values())
-            fresh = {s: source for s, source in fresh.items() if source not in self.known}
-        made = gpu_kernels.compile_sources(CudaCode(fresh), self.arch)
-        self.count.compiled += made.compiled
-        self.count.reused += made.reused
-        self.known |= {fresh[symbol]: cubin for symbol, cubin in made.cubins.items()}
+        while fresh := [source for source in code.sources.values() if source not in self.known]:
+            self._wait_for(fresh)
+        return self._known_of(code)
+
+    def _known_of(self, code: CudaCode) -> Cubins:
         cubins = {symbol: self.known[source] for symbol, source in code.sources.items()}
         return Cubins(self.arch, cubins, self.count.compiled, self.count.reused)
 
-    def _gather(self, sources: Iterable[str]) -> None:
-        """Machine code of sources by processes that compile already, and what these were told of
-        before."""
-        if self.compilation.ahead is not None:
-            made: dict[str, Cubin] = self.compilation.ahead.compiled(sources)
-            self.count.compiled += len(made.keys() - self.known.keys())
-            self.known |= made
+    def _wait_for(self, sources: Sequence[str]) -> None:
+        """Until the machine code of some of these sources is there: of one that processes were
+        asked for, or of all, where they were asked for none."""
+        ahead: Ahead | None = self.compilation.ahead
+        found = None if ahead is None else ahead.next_of(sources)
+        if found is not None:
+            self.known[found[0]] = found[1]
+            self.count.compiled += 1
+            return
+        texts = {str(number): source for number, source in enumerate(dict.fromkeys(sources))}
+        made = gpu_kernels.compile_sources(CudaCode(texts), self.arch)
+        self.count.compiled += made.compiled
+        self.count.reused += made.reused
+        self.known |= {texts[number]: cubin for number, cubin in made.cubins.items()}
 
     # -- plans that move -------------------------------------------------------------------------
 
-    def _move_plans(self, keys: Sequence[str], cubins: Cubins) -> dict[str, Move]:
-        """Where plans go, of those that have something to go for. They go step by step together:
-        what all of them try next is compiled side by side."""
-        plans, limits = self.compilation["plan"].plans, self.compilation.target.limits
-        code: GpuModule = self.compilation["gpu"]
-        faults = {key: fault_of(code, cubins, self._symbols(key, code), limits) for key in keys}
-        ways = [
-            _Way(key, islice(self._others(key, plans[key], fault), MOST_STEPS), plans[key], fault)
-            for key, fault in faults.items()
-            if fault.is_there
-        ]
-        open_ways = ways
-        while open_ways:
-            tried = [(way, plan) for way in open_ways for plan in islice(way.others, 1)]
-            found = self._try_plans([(way.key, plan) for way, plan in tried])
-            for (way, plan), fault in zip(tried, found, strict=True):
-                way.steps.append((plan, fault))
-            open_ways = [way for way, _ in tried if way.steps[-1][1].is_there]
-        return {way.key: way.end for way in ways}
+    def _move_plans(self, keys: Sequence[str]) -> dict[str, Move]:
+        """Where plans go, of those that have something to go for. Each takes its next step as soon
+        as the machine code of the last one is there: while processes compile other kernels, or,
+        where there are none, together with the next steps of all."""
+        limits, ways = self.compilation.target.limits, dict[str, _Way]()
+        tried = {key: self._first_step(key) for key in keys}
+        while tried:
+            ready = [key for key, step in tried.items() if self._is_known(step.cu)]
+            if not ready:
+                sources = (source for step in tried.values() for source in step.cu.sources.values())
+                self._wait_for([source for source in sources if source not in self.known])
+            for key in ready:
+                step = tried.pop(key)
+                cubins = self._known_of(step.cu)
+                fault = fault_of(step.gpu, cubins, [*step.cu.sources], limits)
+                if key in ways:
+                    ways[key].steps.append((step.plan, fault))
+                elif fault.is_there:
+                    others = islice(self._others(key, step.plan, fault), MOST_STEPS)
+                    ways[key] = _Way(key, others, step.plan, fault)
+                plan = next(ways[key].others, None) if fault.is_there else None
+                if plan is not None:
+                    tried[key] = self._next_step(key, plan)
+        return {key: ways[key].end for key in keys if key in ways}
 
-    def _try_plans(self, choices: Sequence[tuple[str, Plan]]) -> list[Fault]:
-        """What is wrong with the machine code of plans, each for the kernels of a key."""
-        made = [self._carried_out(key, plan) for key, plan in choices]
-        kernels = {symbol: kernel for code in made for symbol, kernel in code.kernels.items()}
-        cubins = self._compile(gpu_kernels.print_cuda(GpuModule(kernels)))
-        limits = self.compilation.target.limits
-        return [fault_of(code, cubins, tuple(code.kernels), limits) for code in made]
+    def _is_known(self, code: CudaCode) -> bool:
+        return all(source in self.known for source in code.sources.values())
+
+    def _first_step(self, key: str) -> _Step:
+        code, texts = self.compilation["gpu"], self.compilation["cu"].sources
+        own = {symbol: texts[symbol] for symbol in self._symbols(key, code)}
+        return _Step(self.compilation["plan"].plans[key], code, CudaCode(own))
+
+    def _next_step(self, key: str, plan: Plan) -> _Step:
+        """A step to another plan, which comes before what waits: others may follow it."""
+        code = self._carried_out(key, plan)
+        texts = gpu_kernels.print_cuda(code)
+        self._ask(texts, URGENT)
+        return _Step(plan, code, texts)
 
     def _carried_out(self, key: str, plan: Plan) -> GpuModule:
         """The kernels of a key by another plan."""

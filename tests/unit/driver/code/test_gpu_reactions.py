@@ -4,7 +4,7 @@ once by the real one."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.compile import Cubin, Report, read_log
 from weft.codegen.gpu.spelling.print import cuda
 from weft.codegen.gpu.verify import verify
-from weft.driver.code import gpu_kernels
+from weft.driver.code import gpu_kernels, gpu_reactions
 from weft.driver.code.gpu_reactions import Fault, fault_of
 from weft.driver.compile import Executable
 from weft.driver.tuning import tuned
@@ -224,6 +224,51 @@ def test_plans_that_move_go_their_steps_together(monkeypatch: pytest.MonkeyPatch
     assert checked.count(small) == printed.count(small) == 1
     again = through_stages(program, "sm90", plan=made.stages["plan"])
     assert again.text("cu") == made.stages["cu"]
+
+
+class OneByOne:
+    """Processes that are done with the product's first plan before they begin with the rest."""
+
+    def __init__(self, compiler: Callable[[str], Cubin]) -> None:
+        self.compiler = compiler
+        self.events: list[str] = []
+
+    def ask(self, sources: Iterable[str], urgency: int | None = None) -> None:
+        self.events += ["urgent"] * (urgency is not None and len([*sources]))
+
+    def next_of(self, sources: Sequence[str]) -> tuple[str, Cubin]:
+        found = min(sources, key=lambda source: "wgmma" not in source)
+        self.events.append("product" if "wgmma" in found else "other")
+        return found, self.compiler(found)
+
+    def finish(self) -> int:
+        return 0
+
+
+def test_a_plan_moves_while_other_kernels_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And to where it moves after all of them."""
+    b = Builder()
+    x, y, z = b.param("bf16", [2048, 512]), b.param("bf16", [512, 2048]), b.param("f32", [3, 5])
+    program = b.build(x @ y, b.exp(z), b.reduce_sum(b.exp(z), axes=[1]))
+    seen: list[str] = []
+
+    def nvrtc(source: str) -> Cubin:
+        seen.extend([source] if "wgmma" in source and source not in seen else [])
+        spilled = 16 if seen[:1] == [source] else 0
+        return Cubin("sm_90a", ELF + source.encode(), "", Report(100, 0, spilled, ()))
+
+    one, others = through_stages(program, "sm90"), through_stages(program, "sm90")
+    one.ahead = OneByOne(nvrtc)
+    made = gpu_reactions.compiled(one, "sm_90a")
+    assert one.ahead.events[:5] == ["product", "urgent", "product", "other", "other"]
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "other"))
+    known = {source: nvrtc(source) for source in [*others["cu"].sources.values(), *seen]}
+    assert gpu_reactions.compiled(others, "sm_90a", known).cubins == made.cubins
+    assert one["plan"] == others["plan"]
+    assert one["plan"].notes == others["plan"].notes
+    assert one.text("cu") == others.text("cu")
 
 
 def test_kernels_whose_plans_stay_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

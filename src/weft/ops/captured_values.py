@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from operator import is_
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -60,6 +60,7 @@ _PARTS: Final[dict[type, tuple[str, ...]]] = {
     classmethod: ("__func__",),
 }
 """What callables that are made of others have of them."""
+_CONSTRUCTORS: Final = ("__init__", "__new__", "__post_init__")
 _OPTIMISERS: Final = "weft.ops.optim"
 """Where the classes are from whose settings are all read: their code is not looked at."""
 
@@ -84,20 +85,30 @@ class Values:
         if self.is_once:
             return False
         try:
-            for (read, key, _), value in self.kept.items():
-                found = read(holder, key)
-                if found is not value and not _are_same_values(found, value):
-                    return False
-            for (read, key, _), weak in self.objects.items():
-                found = read(holder, key)
-                if found is None or found is not weak():
-                    return False
-            for (read, key, _), values in self.turns.items():
-                if not values.hold(read(holder, key)):
-                    return False
+            return self._hold(holder)
         except BROKEN_WAY:
             return False
+
+    def _hold(self, holder: Any) -> bool:
+        kept, objects, turns = self._lists
+        for read, key, value in kept:
+            found = read(holder, key)
+            if found is not value and not _are_same_values(found, value):
+                return False
+        for read, key, weak in objects:
+            found = read(holder, key)
+            if found is None or found is not weak():
+                return False
+        for read, key, values in turns:  # noqa: SIM110 - a generator would take as long again
+            if not values._hold(read(holder, key)):
+                return False
         return True
+
+    @cached_property
+    def _lists(self) -> Any:
+        """All of it as it is gone through in every call."""
+        parts: tuple[dict[Step, Any], ...] = (self.kept, self.objects, self.turns)
+        return tuple([[(read, key, x) for (read, key, _), x in part.items()] for part in parts])
 
     def changes(self, holder: Any, name: str = "") -> Iterator[str]:
         """In words, what is not what it was."""
@@ -214,6 +225,8 @@ class Reader:
                 self._keep_object(way, value)
             if isinstance(value, FunctionType | type):
                 self._begin_at(value)
+            if isinstance(value, type):
+                self._begin_constructors(value)
         elif id(value) in self._seen:
             self._keep_object(way, value)
         elif not isinstance(value, Tensor) and len(way) < _DEEPEST:
@@ -300,12 +313,20 @@ class Reader:
             self._begin_at(base)
         for name, member in list(vars(kind).items()):
             if name[:2] == "__":
-                if isinstance(member, FunctionType):
+                if isinstance(member, FunctionType) and name not in _CONSTRUCTORS:
                     self._begin_at(member)
                 continue
             # Whether a method is another one is not looked at in every call.
             is_kept = not isinstance(member, FunctionType)
             self._go_if_named(way, Step(read_member, name, f".{name}"), kind, is_kept=is_kept)
+
+    def _begin_constructors(self, kind: type) -> None:
+        """Whoever names a class makes instances of it, as a rule."""
+        for base in kind.__mro__:
+            for name in () if is_foreign(base.__module__) else _CONSTRUCTORS:
+                member = vars(base).get(name)
+                if isinstance(member, FunctionType):
+                    self._begin_at(member)
 
     def _open_instance(self, way: Way, holder: Any) -> None:
         kind = type(holder)

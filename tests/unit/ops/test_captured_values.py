@@ -345,3 +345,25 @@ def test_an_array_that_is_returned_is_the_callers() -> None:
 def test_a_module_with_slots_is_told() -> None:
     with pytest.raises(weft.UserError, match="the module Tight has __slots__"):
         type("Tight", (nn.Module,), {"__slots__": ("rate",)})
+
+
+class Sized(nn.Module):
+    """What a constructor reads counts where a function makes instances, and nowhere else."""
+
+    def __init__(self) -> None:
+        self.w = X * FACTOR
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.w
+
+
+def test_what_a_constructor_reads_is_seen_where_it_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(globals(), "FACTOR", 2.0)
+    made, given, model = weft.jit(lambda x: Sized()(x)), weft.jit(lambda m, x: m(x)), Sized()
+    for factor in (2.0, 9.0):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        assert made(X).tolist() == [factor, factor]
+        assert given(model, X).tolist() == [2.0, 2.0]
+    assert "first call" in weft.explain(given)

@@ -25,12 +25,12 @@ def convolutions(x: Any, w: Any, v: Any) -> Any:
     return functional.conv2d(inner, v, padding=1)
 
 
-def shapes_of(size: int) -> list[tuple[int, ...]]:
-    return [(2, 32, size, size), (32, 32, 3, 3), (32, 32, 3, 3)]
+def shapes_of(size: int, channels: int = 32) -> list[tuple[int, ...]]:
+    return [(2, channels, size, size), *[(channels, channels, 3, 3)] * 2]
 
 
-def program_of(size: int, dtype: str = "f32") -> Program:
-    given = [weft.zeros(shape, dtype=dtype) for shape in shapes_of(size)]
+def program_of(size: int, dtype: str = "f32", channels: int = 32) -> Program:
+    given = [weft.zeros(shape, dtype=dtype) for shape in shapes_of(size, channels)]
     made: Program = weft.jit(convolutions).program(*given)
     return made
 
@@ -62,11 +62,13 @@ def test_matrix_units_store_their_columns() -> None:
 
 
 def test_results_are_those_of_the_reference() -> None:
-    program = program_of(12)
+    """Tiles of 32 places and of 32 channels, the last of which are not full."""
+    program = program_of(6, channels=16)
     rng = np.random.default_rng(3)
-    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes_of(12)]
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in shapes_of(6, 16)]
     made = compiled(program, EXACT_LEVEL, None)
     assert len(made["region"].kernels) == 2
+    assert [kernel.grid for kernel in made["gpu"].kernels.values()] == [3, 3]
     (result,) = InterpretedExecutable(made).execute(inputs)
     (meant,) = ReferenceBackend().compile(program).execute(inputs)
     np.testing.assert_allclose(result, meant, rtol=1e-4, atol=1e-3)

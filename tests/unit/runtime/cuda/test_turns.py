@@ -20,7 +20,7 @@ from weft.ptir.turns import TurnSizes
 from weft.region.fitting import join_row_folds
 from weft.testing.compare import compare
 
-ROWS, DEPTH, CLASSES = 192, 32, 80
+ROWS, DEPTH, CLASSES = 192, 16, 80
 
 
 @pytest.fixture(autouse=True)

@@ -213,7 +213,10 @@ def optimiser_advice(name: str) -> str:
 
 def function_advice(name: str, known: Sequence[str], apart: Mapping[str, str]) -> str:
     """What to write instead of `weft.name`, as the end of a message: what it is called here, or
-    what is spelled most like it, in `weft` or `apart` from it."""
+    what is spelled most like it, in `weft` or `apart` from it. For a private name, which tools ask
+    every module for, there is none."""
+    if name.startswith("_"):
+        return ""
     own = dict(zip(known, known, strict=True))
     return _advice(FUNCTIONS, name) or _closest(name, own) or _closest(name, apart)
 

@@ -81,6 +81,12 @@ def test_a_name_that_is_not_there_is_answered_with_one_that_is(
     assert message in str(caught.value)
 
 
+def test_nothing_is_guessed_for_private_names() -> None:
+    """Tools ask every module for some, and to look for the closest name takes half a ms."""
+    with pytest.raises(AttributeError, match=r"weft.functional has no '_softmax'$"):
+        wide.functional._softmax  # noqa: B018
+
+
 def test_nothing_is_guessed_where_nothing_is_alike() -> None:
     with pytest.raises(AttributeError) as caught:
         wide.quaternion  # noqa: B018

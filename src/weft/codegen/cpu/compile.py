@@ -11,6 +11,7 @@ from weft.codegen.cpu.elements import FUNCTIONS
 from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.from_region import lower_kernel
 from weft.codegen.cpu.images import ImageContraction
+from weft.codegen.cpu.narrow_places import narrow_places
 from weft.codegen.cpu.next_rows import rows_ahead
 from weft.codegen.cpu.prefetch import prefetched
 from weft.codegen.cpu.staged import lower_staged
@@ -69,4 +70,5 @@ def lower(
         return prefetched(blocked(kernel, tensors, refs, tiling).routine(name))
     if tiling.columns is not None:
         return ColumnSums(kernel, tensors, refs, tiling).routine(name)
-    return prefetched(in_strips(rows_ahead(lower_kernel(kernel, tensors, refs, tiling, name))))
+    made = rows_ahead(lower_kernel(kernel, tensors, refs, tiling, name))
+    return prefetched(in_strips(narrow_places(made)))

@@ -188,7 +188,7 @@ def _steps_of_instance(stmt: ir.Stmt, chains: _Chains, name: str) -> int:
 def _add_instances(init: ir.Init, part: str) -> tuple[ir.Stmt, ...]:
     """Each instance of a strip's sum added to the same instance of the total."""
     held = f"{part}.held"
-    return _in_loops(init, (ir.Current(held, part), ir.Accumulate(init.acc, held)))
+    return in_loops(init, (ir.Current(held, part), ir.Accumulate(init.acc, held)))
 
 
 def _merge_instances(
@@ -202,11 +202,11 @@ def _merge_instances(
     body += merge.combine
     results = zip(merge.merged, inits, strict=True)
     body += [ir.Assign(init.acc, result) for result, init in results]
-    return _in_loops(inits[0], tuple(body))
+    return in_loops(inits[0], tuple(body))
 
 
-def _in_loops(init: ir.Init, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
-    """The body for every instance."""
+def in_loops(init: ir.Init, body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """The body for every instance of an accumulator."""
     for var, count, kind in reversed(init.loops):
         body = (ir.For(var, constant(0), constant(count), 1, kind, body),)
     return body

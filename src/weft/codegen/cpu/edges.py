@@ -6,13 +6,15 @@
                      else:                                 load ... if 0 <= i + u + l - 1 < 56
     else:            load ... if both
 
-Most tiles are inside. Two numbers say of all its elements that guards hold, which takes no longer
-than asking for one of them; without such a question each vector makes a mask of its own. Machines
-with instructions that load some lanes of a vector need none of this.
+Most tiles are inside, with all places of a window around each element, and that is asked first;
+their windows are written out. Two numbers say of all elements that guards hold, which takes no
+longer than asking for one of them; without such a question each vector makes a mask of its own.
+Machines with instructions that load some lanes of a vector need none of this.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
@@ -23,6 +25,9 @@ from weft.foundation.index_expr import FloorDiv, Guard, axes_of, coefficient
 
 _MOST_STATEMENTS: Final = 32
 """Of a tile, which is written three times."""
+_MOST_WRITTEN: Final = 400
+"""Statements of a window that is written out once more, for the tiles that are inside with all of
+it."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,36 @@ class GuardedTile:
         return _drop(self.loop, frozenset(dropped))
 
 
-def tile_of(loop: ir.For, around: tuple[ir.Stmt, ...]) -> GuardedTile | None:
+def window_of(loop: ir.For, around: tuple[ir.Stmt, ...]) -> GuardedTile | None:
+    """A counted loop over the few places of a window, with a tile inside, whose guards can be asked
+    for together for all of them: as it is written out where they hold. None as for a tile."""
+    found = tile_of(loop, around, LoopKind.SERIAL)
+    if found is None or not all(each.step == 1 for each in found.loops):
+        return None
+    turns = (each.stop.constant - each.start.constant for each in _written_out(found.loops))
+    written = math.prod(turns) * len(list(ir.walk((loop,))))
+    return found if written <= _MOST_WRITTEN else None
+
+
+def _written_out(loops: tuple[ir.For, ...]) -> Iterator[ir.For]:
+    return (loop for loop in loops if loop.kind is not LoopKind.LANES)
+
+
+def written_out(loop: ir.For) -> ir.For:
+    """The loop, its counted loops written out."""
+    body = tuple(written_out(stmt) if isinstance(stmt, ir.For) else stmt for stmt in loop.body)
+    kind = LoopKind.UNROLLED if loop.kind is LoopKind.SERIAL else loop.kind
+    return replace(loop, kind=kind, body=body)
+
+
+def tile_of(loop: ir.For, around: tuple[ir.Stmt, ...], *more: LoopKind) -> GuardedTile | None:
     """A loop whose guards can be asked for together; None where none of them moves, or not evenly,
-    or what is computed in it is used by others of the statements that it is among."""
+    or what is computed in it is used by others of the statements that it is among. Its loops are
+    unrolled or lanes, or of kinds that are named."""
     inner = list(ir.walk((loop,)))
     loops = tuple(stmt for stmt, _ in inner if isinstance(stmt, ir.For))
     if any(
-        one.kind not in (LoopKind.UNROLLED, LoopKind.LANES)
+        one.kind not in (LoopKind.UNROLLED, LoopKind.LANES, *more)
         or not (one.start.is_constant and one.stop.is_constant)
         or one.end is not None
         for one in loops

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.codegen.cpu.code import Code, Val, multiples, number
+from weft.codegen.cpu.edges import GuardedTile
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import (
     Axis,
@@ -193,3 +194,23 @@ class IndexCode:
     def unrolled(self) -> dict[str, int]:
         """The variables that are known while code is written."""
         return {var: value for var, value in self.variables.items() if isinstance(value, int)}
+
+    def hold_everywhere(self, tile: GuardedTile) -> Val:
+        """Whether the moving guards of a tile hold for all of its elements."""
+        code = self.code
+        found: Val | None = None
+        for guard in tile.moving:
+            ends = []
+            for last in (False, True):
+                corner = tile.corner(guard, last=last)
+                self.variables.update(corner)
+                ends.append(self.value(guard.expr))
+                for name in corner:
+                    del self.variables[name]
+            low = code.compare("icmp sge", ends[0], number(0, "i64"))
+            high = code.compare("icmp slt", ends[1], number(guard.size, "i64"))
+            holds = code.binary("and", low, high)
+            found = holds if found is None else code.binary("and", found, holds)
+        if found is None:
+            raise InternalError("a tile without guards that move")
+        return found

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.accumulators import Accumulators, tree
 from weft.codegen.cpu.code import RARE, Code, Val, multiples, number
-from weft.codegen.cpu.edges import GuardedTile, tile_of
+from weft.codegen.cpu.edges import tile_of, window_of, written_out
 from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, number_of, storage_type
 from weft.codegen.cpu.index_code import IndexCode, Lanes
@@ -100,7 +100,7 @@ class _Emitter:
         """Statements with the lines that were written for each: from, and to before."""
         self.counted = routine.body
         """Statements of the innermost counted loop: what they compute, they alone use."""
-        self.outside_tile = False
+        self.outside_tile = self.in_window = False
         """Whether guards are asked for element by element."""
         self.looks = looks_of(routine)
         """Loops in which a long routine looks whether it shall stop, and after how many turns."""
@@ -177,7 +177,8 @@ class _Emitter:
         stop = last if loop.end is None else min(last, loop.end)
         indices.ranges[loop.var] = (start, max(start, stop - 1))
         if loop.kind is LoopKind.SERIAL:
-            self._count_loop(loop)
+            if self.outside_tile or self.in_window or not self._window(loop):
+                self._count_loop(loop)
             return
         if not (loop.start.is_constant and loop.stop.is_constant):
             raise InternalError("loop bounds are not constant")
@@ -211,7 +212,7 @@ class _Emitter:
             indices.ranges[one.var] = one.span(indices.ranges)
 
         def near() -> None:
-            inner = self._hold_everywhere(tile)
+            inner = indices.hold_everywhere(tile)
             everywhere = (*tile.fixed, *tile.moving)
             self.code.either(
                 inner,
@@ -226,31 +227,33 @@ class _Emitter:
             near()
         return True
 
+    def _window(self, loop: ir.For) -> bool:
+        """Write a loop over a window as it is inside of what it reads, and as it stands; False
+        where it is none."""
+        window = None if "avx512f" in self.features else window_of(loop, self.counted)
+        if window is None:
+            return False
+        indices = self.indices
+        for one in window.loops:
+            indices.ranges[one.var] = one.span(indices.ranges)
+
+        def as_it_stands() -> None:
+            self.in_window = True
+            self._count_loop(loop)
+            self.in_window = False
+
+        self.code.either(
+            indices.hold_everywhere(window),
+            lambda: self._known_loop(written_out(window.without(window.moving))),
+            as_it_stands,
+        )
+        return True
+
     def _far_loop(self, loop: ir.For) -> None:
         """A tile that is outside of what it reads, as it stands."""
         self.outside_tile = True
         self._known_loop(loop)
         self.outside_tile = False
-
-    def _hold_everywhere(self, tile: GuardedTile) -> Val:
-        """Whether the moving guards of a tile hold for all of its elements."""
-        code, indices = self.code, self.indices
-        found: Val | None = None
-        for guard in tile.moving:
-            ends = []
-            for last in (False, True):
-                corner = tile.corner(guard, last=last)
-                indices.variables.update(corner)
-                ends.append(indices.value(guard.expr))
-                for name in corner:
-                    del indices.variables[name]
-            low = code.compare("icmp sge", ends[0], number(0, "i64"))
-            high = code.compare("icmp slt", ends[1], number(guard.size, "i64"))
-            holds = code.binary("and", low, high)
-            found = holds if found is None else code.binary("and", found, holds)
-        if found is None:
-            raise InternalError("a tile without guards that move")
-        return found
 
     def _count_loop(self, loop: ir.For) -> None:
         first, last = self.indices.value(loop.start), self.indices.value(loop.stop)

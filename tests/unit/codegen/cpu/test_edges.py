@@ -46,14 +46,18 @@ def test_windows_are_the_same_inside_and_at_the_edges(name: str) -> None:
 
 
 def test_a_window_inside_of_an_image_has_no_mask() -> None:
-    """What is read of a whole tile comes in vectors, without a guard between them."""
+    """What a whole tile reads comes in vectors, without a guard between them: at first for all
+    places of the window together, then for those that are inside of a tile at an edge."""
     window, *shapes = WINDOWS["three"]
     arrays = [np.ones(shape, np.float32) for shape in shapes]
     program = weft.jit(window).program(*map(weft.tensor, arrays))
     text = compile_program(program, PLAIN).stages["llvm"]
-    inside = text.split("\nthen")[2].split("\nelse")[0]
+    everywhere, _, inside = (part.split("\nelse")[0] for part in text.split("\nthen")[1:4])
+    products = everywhere.count("fmul contract <4 x float>")
+    assert products and products % 9 == 0
     assert "load <4 x float>" in inside
-    assert "select" not in inside
+    assert "select" not in everywhere + inside
+    assert everywhere.count(" br ") == 1
 
 
 def nest(guard: Guard, used: str = "y") -> tuple[ir.For, tuple[ir.Stmt, ...]]:

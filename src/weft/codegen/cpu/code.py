@@ -201,8 +201,9 @@ class Code:
         text = f"call {x.type} @{full}({', '.join(map(str, operands))})"
         return self.assign(text, x.scalar, x.lanes)
 
-    def function(self, name: str, body: Callable[..., Val], *args: Val) -> Val:
-        """A call of a function of values of one type that `body` writes, once per type."""
+    def function(self, name: str, body: Callable[..., Val], *args: Val, rare: bool = False) -> Val:
+        """A call of a function of values of one type that `body` writes, once per type; one that is
+        rarely called is never copied to where it is."""
         values = self.level(*args)
         x = values[0]
         full = f"{name}_{x.scalar}_{x.lanes}"
@@ -214,7 +215,8 @@ class Code:
             self.declared.update(inner.declared)
             lines = "\n".join(inner.lines)
             parameters = ", ".join(f"{x.type} {name}" for name in names)
-            head = f"define internal {x.type} @{full}({parameters}) nounwind {{"
+            how = "nounwind noinline cold" if rare else "nounwind"
+            head = f"define internal {x.type} @{full}({parameters}) {how} {{"
             self.functions[full] = f"{head}\nentry:\n{lines}\n  ret {result}\n}}"
         operands = ", ".join(map(str, values))
         return self.assign(f"call {x.type} @{full}({operands})", x.scalar, x.lanes)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import weft
 from tests.support.cases import one_in
 from tests.support.native_functions import PAIRS, REAL, SPECIAL, UNARY, apply, compute, points
 from tests.support.native_kernels import Array
@@ -211,3 +212,15 @@ def assert_same(found: Array, want: Array, dtype: DType, fn: str) -> None:
     room = 3.5 if dtype.bits >= 32 else 1
     room = 40 if fn in ("logaddexp", "pow") and dtype.bits >= 32 else room
     assert_ulp(plain[0], plain[1].astype(np.float64), room)
+
+
+def test_a_power_is_copied_without_what_is_rare() -> None:
+    """So that its constants are made once, before a loop."""
+    function = weft.jit(lambda x, y: x**y)
+    program = function.program(*(weft.asarray(np.ones(4096, np.float32)) for _ in range(2)))
+    text = str(weft.compile(program, target="aarch64").stages["llvm"])
+    heads = [line for line in text.splitlines() if line.startswith("define internal")]
+    assert len(heads) == 2
+    assert "noinline cold" in heads[0]
+    assert "short_pow" in heads[1]
+    assert "alwaysinline" in heads[1]

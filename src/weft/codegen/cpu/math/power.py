@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from weft.codegen.cpu.code import Val
+from weft.codegen.cpu.code import Code, Val, number
 from weft.codegen.cpu.math.exponential import exp
 from weft.codegen.cpu.math.logarithm import exponent_and_rest, log
 from weft.codegen.cpu.math.writer import Pair, Writer
@@ -28,6 +28,8 @@ _EXP2: Final = (
 )  # fmt: skip
 _NORMAL: Final = 1000.0
 """For |t| up to here 2^t is a normal double."""
+_ENDLESS: Final = 0x7FF0 << 48
+"""The bits of infinity."""
 _MOST: Final = 1500.0
 """Beyond e^1500 and e^-1500 everything is infinite or zero."""
 
@@ -58,16 +60,22 @@ def _power_of_floats(w: Writer, x: Val, y: Val) -> Val:
     shifted = w.exact_add(t, magic)
     r = w.exact_sub(t, w.exact_sub(shifted, magic))
     usual = w.scale_normal(w.poly(_EXP2, r), w.bits(shifted))
-    endless = w.either(w.test("ule", x, 0.0), w.test("oeq", x, math.inf))
+    # Of the bits without those of 0, numbers that are positive and finite are the least.
+    before = w.integer("sub", bits, 1)
+    endless = w.code.compare("icmp uge", before, number(_ENDLESS - 1, "i64", x.lanes))
     other = w.either(endless, w.test("ugt", w.abs(t), _NORMAL))
 
     def listed() -> list[Val]:
-        size = w.abs(x)
-        return [
-            w.choose(other, _listed_cases(w, x, y, size, exp(w, w.mul(y, log(w, size)))), usual)
-        ]
+        found = w.code.function("listed_power", _listed_power, x, y, rare=True)
+        return [w.choose(other, found, usual)]
 
     return w.code.rarely(other, [usual], listed)[0]
+
+
+def _listed_power(code: Code, x: Val, y: Val) -> Val:
+    w = Writer(code)
+    size = w.abs(x)
+    return _listed_cases(w, x, y, size, exp(w, w.mul(y, log(w, size))))
 
 
 def _log_pair(w: Writer, size: Val) -> Pair:

@@ -18,6 +18,8 @@ from weft.target.target import Target
 
 SCRATCH_BYTES: Final = 3 << 19
 """The most that packed operands and sums may take: they live on a thread's stack."""
+STACK_BYTES: Final = 1 << 21
+"""The same for a product of packed blocks, whose sums pass through the second cache."""
 PANELS: Final = "panels"
 """Where a plan finds an operand that lies in panels (`CacheRead.where`): it is read as it is."""
 TILES: Final = "tiles"
@@ -27,12 +29,17 @@ TILE_EDGE: Final = 32
 BLOCK: Final = (256, 512, 256)
 """The most rows, columns and summed elements of a block: the packed rows and columns, in f32, stay
 in the second cache, and the sums pass through it once for each step along k."""
+TALL_BLOCK: Final = 512
+"""The most rows of a block of wide vectors, which packs and finishes a panel of rows at a time:
+columns alone stay in the second cache, and the more rows share them, the less is packed."""
 REGISTER_BLOCKS: Final = {False: ((6, 2), (4, 3)), True: ((8, 3), (12, 2), (6, 4))}
 """Rows by vectors of register tiles for 16 vector registers, and for 32; the best one first."""
 _NEXT_BEST: Final = 0.02
-"""How much longer each takes than the one before it: it loads more, or packs less well."""
-_PACKING: Final = 8
-"""Products that take as long as packing one element."""
+"""How much longer the second takes, and the third four times as much: they load more, or pack less
+well."""
+_PACKING: Final = 2
+"""Products, for each lane of a vector, that take as long as packing one element: memory does not
+become faster with vectors."""
 _MORE_CUTS: Final = 16
 """Cuts beyond the fewest that are priced: finer blocks spend more on packing than they even out."""
 
@@ -49,32 +56,43 @@ class Sizes:
 def register_block(target: Target, lanes: int, m: int = 0, n: int = 0) -> tuple[int, int]:
     """Rows and columns of the largest product of packed panels that registers hold; of several, the
     one whose panels cover the sizes, if any are given, with the least to spare."""
-    shapes = REGISTER_BLOCKS[(target.limits.vector_registers or 16) >= 32]
 
     def covered(shape: tuple[int, int]) -> float:
-        rows, columns = shape[0], shape[1] * lanes
+        rows, columns = shape
         points = -(-m // rows) * rows * -(-n // columns) * columns
-        return points * (1 + _NEXT_BEST * shapes.index(shape))
+        return points * slower(target, lanes, shape)
 
-    whole = [(rows, vectors) for rows, vectors in shapes if rows <= m and vectors * lanes <= n]
-    rows, vectors = min(whole or shapes, key=covered)
-    return rows, vectors * lanes
+    shapes = register_blocks(target, lanes)
+    whole = [(rows, columns) for rows, columns in shapes if rows <= m and columns <= n]
+    return min(whole or shapes, key=covered)
+
+
+def register_blocks(target: Target, lanes: int) -> list[tuple[int, int]]:
+    """Rows and columns of the register tiles for packed panels, the best one first."""
+    shapes = REGISTER_BLOCKS[(target.limits.vector_registers or 16) >= 32]
+    return [(rows, vectors * lanes) for rows, vectors in shapes]
+
+
+def slower(target: Target, lanes: int, registers: tuple[int, int]) -> float:
+    """How many times as long as the best register tile one takes for a product."""
+    return 1 + _NEXT_BEST * register_blocks(target, lanes).index(registers) ** 2
 
 
 def block_sizes(
-    sizes: Sizes, most: tuple[int, int], registers: tuple[int, int], units: int
+    sizes: Sizes, most: tuple[int, int], registers: tuple[int, int], units: int, lanes: int
 ) -> tuple[int, int]:
     """Rows and columns of blocks: of all equal cuts, the one whose rounds of blocks, one for each
     unit, take the least time."""
-
-    def seconds(block: tuple[int, int]) -> int:
-        rows, columns = block
-        pieces = sizes.batch * -(-sizes.m // rows) * -(-sizes.n // columns)
-        return waves(pieces, units) * (rows * columns + _PACKING * (rows + columns))
-
     rows = _equal_cuts(sizes.m, most[0], registers[0], units)
     columns = _equal_cuts(sizes.n, most[1], registers[1], units)
-    return min(product(rows, columns), key=seconds)
+    return min(product(rows, columns), key=lambda block: time_of(sizes, block, units, lanes))
+
+
+def time_of(sizes: Sizes, block: tuple[int, int], units: int, lanes: int) -> int:
+    """What the rounds of blocks take, in products."""
+    rows, columns = block
+    pieces = sizes.batch * -(-sizes.m // rows) * -(-sizes.n // columns)
+    return waves(pieces, units) * (rows * columns + _PACKING * lanes * (rows + columns))
 
 
 def _equal_cuts(size: int, most: int, step: int, units: int) -> list[int]:

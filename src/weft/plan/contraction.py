@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from weft.foundation.dtypes import BF16, F32, SI8, SI32, UI8, UI32, DType
 from weft.foundation.index_expr import coefficient, linear
@@ -13,12 +14,16 @@ from weft.plan.blocks import (
     PANELS,
     REGISTER_BLOCKS,
     SCRATCH_BYTES,
+    TALL_BLOCK,
     TILE_EDGE,
     TILES,
     Sizes,
     block_sizes,
     even_blocks,
     register_block,
+    register_blocks,
+    slower,
+    time_of,
     without_rest,
 )
 from weft.plan.edges import local_edges
@@ -230,7 +235,7 @@ def _packed_blocks(
 ) -> _Tiles | None:
     """Blocks of which both operands are packed; None where `blocked_tile` has none, or rows are
     better left where they are."""
-    found = blocked_tile(kernel, target, lanes)
+    found = blocked_tile(kernel, tensors, target, lanes)
     if found is None or _rows_stay(kernel, tensors, target, lanes):
         return None
     block, registers = found
@@ -319,8 +324,22 @@ _PAGE = 4096
 """Bytes after which rows take one another's place in the nearest cache."""
 
 
+_LONG: Final = 1 << 14
+"""Elements of sums from which on they have totals beside them, for which stacks have no room."""
+
+
+def takes_rows_in_turn(kernel: Kernel, tensors: Mapping[str, Tensor], lanes: int) -> bool:
+    """Whether blocks of packed operands pack, multiply and finish a panel of rows at a time, which
+    then stays in the nearest cache: vectors are wide, so that columns come from the second one, and
+    rows do not lie side by side, where memory is read along several panels."""
+    roles = kernel.roles
+    assert roles is not None
+    across = roles.m and _operand_stride(kernel, tensors, roles.lhs, roles.m[-1]) == 1
+    return lanes >= _WIDE and not across
+
+
 def blocked_tile(
-    kernel: Kernel, target: Target, lanes: int
+    kernel: Kernel, tensors: Mapping[str, Tensor], target: Target, lanes: int
 ) -> tuple[tuple[int, int, int], tuple[int, int]] | None:
     """Block and register tile for a contraction that is worth packing both operands for: blocks of
     equal size that keep all threads busy. None: it is too small, or too thin."""
@@ -332,11 +351,28 @@ def blocked_tile(
     least = columns // 2 if roles.n and sizes[roles.n[-1]] < lanes else columns
     if m < rows or n < least or k < 16 or m * n * k < WORTH_PACKING:
         return None
-    return _choose_block(kernel, target, lanes, (rows, columns)), (rows, columns)
+    tiles, plain = [(rows, columns)], kernel.pattern is not Pattern.CONV
+    if plain:
+        every = register_blocks(target, lanes)
+        tiles = [tile for tile in every if tile[0] <= m and tile[1] <= n] or tiles
+    whole = Sizes(math.prod(sizes[a] for a in roles.batch), m, n)
+
+    def seconds(cut: tuple[tuple[int, int, int], tuple[int, int]]) -> float:
+        took = time_of(whole, cut[0][:2], target.limits.units, lanes)
+        return took * slower(target, lanes, cut[1])
+
+    tall = plain and k <= _LONG and takes_rows_in_turn(kernel, tensors, lanes)
+    cuts = ((_choose_block(kernel, target, lanes, tile, tall=tall), tile) for tile in tiles)
+    return min(cuts, key=seconds)
 
 
 def _choose_block(
-    kernel: Kernel, target: Target, lanes: int, registers: tuple[int, int]
+    kernel: Kernel,
+    target: Target,
+    lanes: int,
+    registers: tuple[int, int],
+    *,
+    tall: bool = False,
 ) -> tuple[int, int, int]:
     """Blocks of equal size, whole register tiles each, that keep all threads busy."""
     assert kernel.roles is not None
@@ -344,15 +380,17 @@ def _choose_block(
     batch, m, n, k = (
         math.prod(sizes[a] for a in axes) for axes in (roles.batch, roles.m, roles.n, roles.k)
     )
-    rows, columns = registers
+    rows, _ = registers
     wide = kernel.let(roles.contraction).dtype.storage_bytes > 4
     most_rows, most_columns, most_depth = (x // 2 if wide else x for x in BLOCK)
     if multiplies_tiles(kernel, target):
         most_depth *= 4 // kernel.let(roles.lhs).dtype.storage_bytes
     elif multiplies_words(kernel, target):
         most_depth *= 4
+    elif tall:
+        most_rows = TALL_BLOCK
     blocks = block_sizes(
-        Sizes(batch, m, n), (most_rows, most_columns), (rows, columns), target.limits.units
+        Sizes(batch, m, n), (most_rows, most_columns), registers, target.limits.units, lanes
     )
     if lanes >= _WIDE:
         blocks = (without_rest(m, blocks[0], rows), blocks[1])

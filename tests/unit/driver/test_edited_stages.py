@@ -175,7 +175,7 @@ NESTS = {
     ),
     "too much scratch": (
         "f32[16]", "f32[9999999]",
-        "RoutineMemory", "scratch takes 39,999,996 bytes of a thread's stack; 1,572,864 is",
+        "RoutineMemory", "scratch takes 39,999,996 bytes of a thread's stack; 2,097,152 is",
     ),
     "too much unrolling": (
         "  finish", f"{IDLE.format('unrolled', 10**5)}  finish",

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.lowered import lowered
 from weft.plan.blocks import BLOCK, Sizes, block_sizes, register_block, without_rest
+from weft.plan.from_region import plan_module
+from weft.plan.ir import MmaPlan
+from weft.ptir import Builder
 from weft.target.cpu import describe
+from weft.tiny.from_ptir import lower_program
 
 ARM = describe("aarch64", frozenset({"asimd"}), 2, (1 << 16, 1 << 20))
 AVX2 = describe("x86_64", frozenset({"avx2", "fma"}), 2, (1 << 15, 1 << 20))
@@ -51,7 +56,7 @@ def pieces(sizes: Sizes, block: tuple[int, int]) -> int:
 def test_blocks_are_as_large_as_keeps_all_units_busy(
     m: int, n: int, units: int, block: tuple[int, int]
 ) -> None:
-    assert block_sizes(Sizes(1, m, n), BLOCK[:2], REGISTERS, units) == block
+    assert block_sizes(Sizes(1, m, n), BLOCK[:2], REGISTERS, units, 4) == block
 
 
 @pytest.mark.parametrize("units", [1, 2, 3, 8, 16, 64])
@@ -59,13 +64,29 @@ def test_blocks_are_as_large_as_keeps_all_units_busy(
 def test_no_unit_waits_long(units: int, batch: int, m: int, n: int) -> None:
     """Rounds of blocks that are full, but for the last, take no more than twice the work."""
     sizes = Sizes(batch, m, n)
-    rows, columns = block = block_sizes(sizes, BLOCK[:2], REGISTERS, units)
+    rows, columns = block = block_sizes(sizes, BLOCK[:2], REGISTERS, units, 4)
     assert rows % REGISTERS[0] == columns % REGISTERS[1] == 0
     assert rows <= BLOCK[0]
     assert columns <= BLOCK[1] + REGISTERS[1]
     rounds = -(-pieces(sizes, block) // units)
     if batch * m * n >= 64 * units * REGISTERS[0] * REGISTERS[1]:
         assert rounds * rows * columns * units <= 2 * batch * m * n
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "most"), [(1000, 1000, 1.04), (777, 1111, 1.07), (2048, 2048, 1.02)]
+)
+def test_no_thread_has_much_more_than_its_share(m: int, n: int, most: float) -> None:
+    """Register tiles are chosen with the blocks that they allow, for 16 threads here."""
+    b = Builder("product")
+    graph = lower_program(b.build(b.matmul(b.param("f32", [m, 999]), b.param("f32", [999, n]))))
+    units = 16
+    machine = describe("x86_64", frozenset({"avx512f"}), units, ())
+    (plan,) = plan_module(lowered(graph).module, machine).plans.values()
+    assert isinstance(plan, MmaPlan)
+    rows, columns, _ = plan.tile
+    rounds = -(-pieces(Sizes(1, m, n), (rows, columns)) // units)
+    assert rounds * rows * columns * units <= most * m * n
 
 
 def test_blocks_without_a_rest_are_taken_where_they_are_not_much_smaller() -> None:

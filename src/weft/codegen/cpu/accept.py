@@ -9,9 +9,9 @@ from typing import Final
 
 from weft.codegen.cpu.attention_algorithms import ALGORITHMS as ATTENTIONS
 from weft.plan.attention import scratch_bytes
-from weft.plan.blocks import PANELS, SCRATCH_BYTES, TILE_EDGE, TILES
+from weft.plan.blocks import PANELS, SCRATCH_BYTES, STACK_BYTES, TILE_EDGE, TILES
 from weft.plan.completion import false_claims
-from weft.plan.contraction import are_tiles, are_words
+from weft.plan.contraction import are_tiles, are_words, takes_rows_in_turn
 from weft.plan.images import IMAGE, image_refusal
 from weft.plan.ir import (
     STREAMING,
@@ -191,7 +191,7 @@ def _contraction_refusals(
         yield "nothing is packed where vectors run along k"
     yield from _register_tile(plan, axis)
     if plan.cache in (BLOCKED, WORDS, IN_TILES, *LYING):
-        yield from _refuse_blocks(kernel, plan)
+        yield from _refuse_blocks(kernel, tensors, plan)
     else:
         yield from _tile(kernel, plan, axis)
 
@@ -242,7 +242,7 @@ def _register_tile(plan: MmaPlan, axis: str) -> Iterator[str]:
         )
 
 
-def _refuse_blocks(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
+def _refuse_blocks(kernel: Kernel, tensors: Mapping[str, Tensor], plan: MmaPlan) -> Iterator[str]:
     """Packed operands and sums lie on a thread's stack."""
     if kernel.roles is None:
         return
@@ -252,13 +252,15 @@ def _refuse_blocks(kernel: Kernel, plan: MmaPlan) -> Iterator[str]:
     )
     lets = [kernel.let(name) for name in (kernel.roles.contraction, kernel.roles.lhs)]
     item = max(let.dtype.storage_bytes for let in lets)
-    size = (rows * depth + columns * depth + rows * columns) * item
+    in_turn = plan.cache == BLOCKED and takes_rows_in_turn(kernel, tensors, _lanes_of(plan))
+    own = plan.warp_tile[0] if in_turn else rows
+    size = (own * depth + columns * depth + rows * columns) * item
     if plan.cache == IN_TILES:
         packed = (rows + columns) * (-(-depth // _TILE_DEPTH) * _TILE_DEPTH)
         size = packed * lets[1].dtype.storage_bytes + rows * columns * item
-    if size > SCRATCH_BYTES:
+    if size > STACK_BYTES:
         shown = "x".join(map(str, plan.tile))
-        yield f"packed blocks of tile {shown} take {size:,} bytes; {SCRATCH_BYTES:,} is the most"
+        yield f"packed blocks of tile {shown} take {size:,} bytes; {STACK_BYTES:,} is the most"
 
 
 def _tile(kernel: Kernel, plan: MmaPlan, axis: str) -> Iterator[str]:

@@ -4,9 +4,16 @@
       for each `tile[2]` of the summed axes:
         pack columns of B  [panels of nr columns][k][nr]
         pack rows of A     [panels of mr rows][k][mr]
-        for each panel of B, for each panel of A (wide vectors: for each of A, for each of B):
+        for each panel of B, for each panel of A:
           registers (mr x nr) += A panel x B panel;  sums += registers, or = for the first
       for each row: what follows the contraction (bias, activation, ...), and the stores
+
+With wide vectors a block's columns come from the second cache, and rows are taken in turn:
+
+        pack columns of B
+        for each panel of A:
+          pack it;  for each panel of B: registers, sums
+          after the last of the summed axes: what follows its rows, and the stores
 
 Rows, columns and summed axes are flattened, so that a convolution is the same thing with a window
 in the reads that packing does. What a panel lacks at the edge is packed as zeros and computed too;
@@ -33,12 +40,22 @@ from weft.codegen.cpu.panels import (
     cuts,
     repeat,
 )
+from weft.codegen.cpu.prefetch import LINE
 from weft.codegen.cpu.scopes import LANES, PARALLEL, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tiling import AxisTiling, Blocking, segments
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
-from weft.foundation.index_expr import Expr, axis, coefficient, constant, linear, simplify
+from weft.foundation.index_expr import (
+    Expr,
+    axis,
+    coefficient,
+    constant,
+    linear,
+    simplify,
+    substitute,
+)
 from weft.foundation.whole_numbers import round_up
+from weft.plan.contraction import takes_rows_in_turn
 from weft.region.forms.panels import Panels as PanelForm
 from weft.region.forms.panels import panels_of
 from weft.region.ir import Binary, Read, Reduce, operands
@@ -103,6 +120,8 @@ class BlockedContraction(Panels):
         (self.a, self.b), self.sums = sides, number
         if self._stays_in_rows(self.a):
             self.a = replace(self.a, in_rows=True)
+        in_turn = takes_rows_in_turn(self.kernel, self.tensors, self.lanes)
+        self.rows_in_turn = in_turn and self.packs_rows and not self.b.lies
         steps = self._size(self.roles.k) // blocking.depth
         self.totals = self.sums + (steps > 2 * _TOGETHER)
 
@@ -158,6 +177,8 @@ class BlockedContraction(Panels):
             round_up(block.block_columns, block.columns),
         )
         sums = (self.reduce.dtype, rows * columns)
+        if self.rows_in_turn:
+            rows = block.rows
         sizes = ((self.a, rows), (self.b, columns))
         return (
             *(
@@ -212,7 +233,7 @@ class BlockedContraction(Panels):
     def _block(self, root: Scope, block: Block) -> None:
         summed = self._size(self.roles.k)
         if self.totals == self.sums:
-            self._sum_up(root, block, constant(0), summed)
+            self._sum_up(root, block, constant(0), summed, finishes=self.rows_in_turn)
         else:
             self._clear(root, self.totals, block)
             for cut in cuts(summed, _TOGETHER * self.blocking.depth):
@@ -220,24 +241,75 @@ class BlockedContraction(Panels):
                 self._sum_up(scope, block, axis(scope.var) * cut.extent + cut.start, cut.extent)
                 self._add_up(scope, block)
                 scope.close()
-        self._finish_block(root, block)
+        if self.totals != self.sums or not self.rows_in_turn:
+            self._finish_block(root, block)
 
-    def _sum_up(self, root: Scope, block: Block, first: Expr, extent: int) -> None:
+    def _sum_up(
+        self, root: Scope, block: Block, first: Expr, extent: int, *, finishes: bool = False
+    ) -> None:
         """The sums over some of the summed axes, packed and multiplied step by step; the first step
-        stores them, and those after it add to them."""
-        for cut in first_apart(cuts(extent, self.blocking.depth)):
+        stores them, and those after it add to them. The last one `finishes` them."""
+        steps = first_apart(cuts(extent, self.blocking.depth))
+        for cut in last_apart(steps) if finishes else steps:
             scope = Scope(root, self._name("kb"), cut.count, SERIAL)
             start = axis(scope.var) * cut.extent + cut.start + first
-            for side, first_of, size in (
-                (self.b, block.column, block.columns),
-                (self.a, block.row, block.rows),
-            ):
-                if side.lies:
-                    self.origins[side.scratch] = first_of, start
-                else:
-                    self._pack_side(scope, side, first_of, size, start, cut.extent)
-            self._multiply(scope, block.rows, block.columns, cut.extent, adds=cut.start > 0)
+            ends = finishes and cut.start + cut.count * cut.extent == extent
+            self._pack_or_find(scope, self.b, block.column, block.columns, start, cut.extent)
+            if self.rows_in_turn:
+                self._rows_in_turn(scope, block, start, cut.extent, adds=cut.start > 0, ends=ends)
+            else:
+                self._pack_or_find(scope, self.a, block.row, block.rows, start, cut.extent)
+                self._multiply(scope, block.rows, block.columns, cut.extent, adds=cut.start > 0)
             scope.close()
+
+    def _pack_or_find(
+        self, scope: Scope, side: Side, first: Expr, size: int, start: Expr, depth: int
+    ) -> None:
+        if side.lies:
+            self.origins[side.scratch] = first, start
+        else:
+            self._pack_side(scope, side, first, size, start, depth)
+
+    def _rows_in_turn(
+        self, scope: Scope, block: Block, start: Expr, depth: int, *, adds: bool, ends: bool
+    ) -> None:
+        """Each panel of A packed, multiplied with all of B while it is in the nearest cache, and in
+        the last step finished while its sums are there."""
+        over = Scope(scope, self._name("ip"), -(-block.rows // self.a.width), SERIAL)
+        panel, side = axis(over.var), self.a
+        if side.lies:
+            self.origins[side.scratch] = block.row, start
+        else:
+            self._pack_panel(over, block, panel, start, depth)
+        columns = Scope(over, self._name("jp"), -(-block.columns // self.b.width), SERIAL)
+        if ends:
+            self._foresee_results(columns, block, panel, axis(columns.var))
+        tile = panel, axis(columns.var)
+        panels = (panel if side.lies else ZERO), tile[1]
+        width = round_up(block.columns, self.b.width)
+        self._multiply_tile(columns, tile, panels, width, self._steps(depth), adds=adds)
+        columns.close()
+        if ends:
+            first = panel * side.width
+            self._finish_some(over, block, first, first + side.width)
+        over.close()
+
+    def _pack_panel(self, over: Scope, block: Block, panel: Expr, start: Expr, depth: int) -> None:
+        """The panel of A at hand: a whole one, or the last, filled up with zeros. Loops that turn
+        once or not at all say which."""
+        side, (whole, rest) = self.a, divmod(block.rows, self.a.width)
+        if whole:
+            some = Scope(over, self._name("p"), whole, SERIAL)
+            first = block.row + axis(some.var) * side.width
+            self._panel(some, side, first, side.width, start, depth, ZERO)
+            over.body.append(ir.For(some.var, panel, panel + 1, 1, SERIAL, tuple(some.body), whole))
+        if rest:
+            last = Scope(over, self._name("p"), 1, SERIAL)
+            self._panel(last, side, block.row + whole * side.width, rest, start, depth, ZERO)
+            self._zeros(last, side, rest, depth, 0)
+            over.body.append(
+                ir.For(last.var, constant(whole), panel + 1, 1, SERIAL, tuple(last.body))
+            )
 
     def _clear(self, root: Scope, sums: int, block: Block) -> None:
         inner, place = self._each_sum(root, block)
@@ -290,25 +362,38 @@ class BlockedContraction(Panels):
         and sums follow one another."""
         over_a, over_b, inner = self._over_panels(scope, rows, columns)
         ip, jp = product * over_a.count + axis(over_a.var), axis(over_b.var)
+        own = product * over_b.count + jp
+        width = round_up(columns, self.b.width)
+        self._multiply_tile(inner, (ip, jp), (ip, own), width, self._steps(depth), adds=adds)
+        close(inner, scope)
+
+    def _multiply_tile(
+        self,
+        inner: Scope,
+        tile: tuple[Expr, Expr],
+        panels: tuple[Expr, Expr],
+        width: int,
+        steps: int,
+        *,
+        adds: bool,
+    ) -> None:
+        """A panel of A times one of B: registers, kept as a tile of sums."""
+        (ip, jp), (row, column) = tile, panels
         lanes = self.blocking.lanes
         u, v, lane = self._name("u"), self._name("v"), self._name("l")
         vectors = self.b.width // lanes
         loops = ((u, self.a.width, UNROLLED), (v, vectors, UNROLLED), (lane, lanes, LANES))
-        width = round_up(columns, self.b.width)
         if adds:
             self._foresee(inner, u, ip, jp, width)
         inner.body.append(ir.Init("tile", self.reduce.dtype, "sum", loops))
-        steps = self._steps(depth)
         deep = Scope(inner, self._name("k"), steps, SERIAL)
-        own = product * over_b.count + jp
         if lanes >= MANY_LANES:
-            ahead = self._panel_place(self.b, own, axis(deep.var) + _AHEAD, steps)
+            ahead = self._panel_place(self.b, column, axis(deep.var) + _AHEAD, steps)
             for vector in range(vectors):
                 deep.body.append(ir.Prefetch(self.b.scratch, ahead + vector * lanes))
-        self._multiply_step(deep, (self.a, self.b), (u, v, lane), ip, own, steps)
+        self._multiply_step(deep, (self.a, self.b), (u, v, lane), row, column, steps)
         deep.close()
         self._keep_tile(inner, (u, v, lane), ip, jp, width, adds=adds)
-        close(inner, scope)
 
     def _over_panels(self, scope: Scope, rows: int, columns: int) -> tuple[Scope, Scope, Scope]:
         """Loops over the panels of A and of B, and the inner of the two. A panel of B stays in the
@@ -326,6 +411,27 @@ class BlockedContraction(Panels):
         first = (ip * self.a.width + axis(u)) * width + jp * self.b.width
         hints = (ir.Prefetch(self.sums, first), ir.Prefetch(self.sums, first + self.b.width - 1))
         scope.body.append(repeat(u, self.a.width, UNROLLED, *hints))
+
+    def _foresee_results(self, scope: Scope, block: Block, ip: Expr, jp: Expr) -> None:
+        """Where the results of a tile go, told to the memory before the product."""
+        u, line = self._name("u"), LINE // self.reduce.dtype.storage_bytes
+        for first in range(0, self.b.width, line):
+            place = Scope(scope)
+            row, column = ip * self.a.width + axis(u), jp * self.b.width + first
+            place.axes.update(self._unflatten(self.roles.m, block.row + row))
+            place.axes.update(self._unflatten(self.roles.n, block.column + column))
+            places = place.bindings()
+            hints = [
+                ir.Prefetch(
+                    self.numbers[output.tensor],
+                    linear(
+                        tuple(substitute(each, places) for each in output.index),
+                        self.refs[output.tensor].strides,
+                    ),
+                )
+                for output in self.kernel.outputs
+            ]
+            scope.body.append(repeat(u, self.a.width, UNROLLED, *hints))
 
     def _keep_tile(
         self, scope: Scope, tile: Tile, ip: Expr, jp: Expr, width: int, *, adds: bool
@@ -345,7 +451,11 @@ class BlockedContraction(Panels):
     # -- the rest of the kernel ------------------------------------------------------------------
 
     def _finish_block(self, root: Scope, block: Block) -> None:
-        """Row by row: the contraction is read back, and everything after it is computed."""
+        self._finish_some(root, block, constant(0), constant(block.rows))
+
+    def _finish_some(self, root: Scope, block: Block, first: Expr, stop: Expr) -> None:
+        """Row by row, of those that a block has: the contraction is read back, and everything after
+        it is computed."""
         width = round_up(block.columns, self.b.width)
         over = Scope(root, self._name("i"), block.rows, SERIAL)
         over.axes.update(self._unflatten(self.roles.m, block.row + axis(over.var)))
@@ -362,7 +472,8 @@ class BlockedContraction(Panels):
             inner.names.add(self.reduce.name)
             self._store(self.kernel.outputs, inner)
             close(inner, over)
-        over.close()
+        end = None if stop.is_constant else block.rows
+        root.body.append(ir.For(over.var, first, stop, 1, SERIAL, tuple(over.body), end))
 
 
 def first_apart(blocks: list[Cut]) -> list[Cut]:
@@ -372,3 +483,12 @@ def first_apart(blocks: list[Cut]) -> list[Cut]:
     first = blocks[0]
     rest = Cut(first.start + first.extent, first.count - 1, first.extent)
     return [replace(first, count=1), rest, *blocks[1:]]
+
+
+def last_apart(blocks: list[Cut]) -> list[Cut]:
+    """The same blocks, the last by itself."""
+    *rest, last = blocks
+    if last.count == 1:
+        return blocks
+    apart = Cut(last.start + (last.count - 1) * last.extent, 1, last.extent)
+    return [*rest, replace(last, count=last.count - 1), apart]

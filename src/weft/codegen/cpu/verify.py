@@ -31,7 +31,7 @@ from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.functions import BINARY, COMPARISONS, REDUCTIONS, UNARY
 from weft.foundation.index_expr import Expr, Guard, always, axes_of, bounds, constant, params_of
 from weft.foundation.numeric import is_number_of
-from weft.plan.blocks import SCRATCH_BYTES
+from weft.plan.blocks import STACK_BYTES
 from weft.poly.sets import Domain, IslBudget, counterexample
 from weft.region.ir import Place
 
@@ -106,8 +106,8 @@ class _Checker:
                     "RoutineMemory", f"there is no scratch of {elements} elements of {dtype}"
                 )
         held = sum(dtype.storage_bytes * elements for dtype, elements in routine.scratch)
-        if held > SCRATCH_BYTES:
-            why = f"scratch takes {held:,} bytes of a thread's stack; {SCRATCH_BYTES:,} is the most"
+        if held > STACK_BYTES:
+            why = f"scratch takes {held:,} bytes of a thread's stack; {STACK_BYTES:,} is the most"
             self.wrong("RoutineMemory", why)
         outer = [stmt for stmt in routine.body if isinstance(stmt, ir.For)]
         if len(outer) != len(routine.body) or any(s.kind is not LoopKind.PARALLEL for s in outer):

@@ -129,6 +129,22 @@ def test_rows_are_foretold_while_those_before_are_packed(
     assert ("prefetch b1[2120*k_" in packing) is foretold
 
 
+@pytest.mark.parametrize(("layout", "in_turn"), [((1, 0), True), ((0, 0), False)])
+def test_wide_vectors_pack_rows_in_turn(layout: tuple[int, int], in_turn: bool) -> None:
+    """One panel of twelve rows has room, but where rows lie side by side and are read together."""
+    nest = weft.compile(product(1024, 1024, 1024, layout), target="x86-64-v4").stages["cpu"]
+    assert ("scratch f32[3072]" in nest) is in_turn
+
+
+@pytest.mark.usefixtures("wide_machine")
+@pytest.mark.parametrize("k", [200, 600, 17_000])
+def test_rows_are_finished_panel_by_panel(k: int) -> None:
+    """Rows and columns that fill no panel among them, and sums too long to have no totals."""
+    found, inputs, _ = run_both(product(275, 149, k, (1, 0)))
+    scale = np.sqrt(k)
+    np.testing.assert_allclose(found / scale, exact(inputs, (1, 0)) / scale, atol=4e-6)
+
+
 @pytest.mark.usefixtures("small_machine")
 def test_a_panel_of_narrow_vectors_stays_in_the_nearest_cache() -> None:
     _, _, nest = run_both(product(264, 530, 600, (1, 1)))

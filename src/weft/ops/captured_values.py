@@ -23,8 +23,9 @@ from weakref import ref
 
 import numpy as np
 
+from weft.foundation.errors import UserError
 from weft.ops.capture_paths import code_in, structure_of
-from weft.ops.pytree import Structure
+from weft.ops.pytree import Structure, flatten
 from weft.ops.settings import exact
 from weft.ops.state import Holder
 from weft.ops.steps import (
@@ -137,7 +138,7 @@ def read_values(function: Any, given: Iterable[Any] = ()) -> Reader:
 def unchanged(before: Reader, function: Any) -> Values:
     """Those values that are the same after the trace."""
     made = Values()
-    made.is_once = any(structure_of(module) != form for module, form in before.modules)
+    made.is_once = any(_is_changed(*each) for each in before.modules)
     for way, value in before.found.items():
         holder = function
         for step in way:
@@ -153,6 +154,21 @@ def unchanged(before: Reader, function: Any) -> Values:
                 values = values.turns.setdefault(step, Values())
             values.kept[way[-1]] = value
     return made
+
+
+def _is_changed(module: Holder, structure: Hashable, tensors: list[Any]) -> bool:
+    """Whether a module has other settings or parts, or tensors at other places."""
+    if structure_of(module) != structure:
+        return True
+    now = _tensors_of(module)
+    return len(now) != len(tensors) or not all(map(is_, now, tensors))
+
+
+def _tensors_of(module: Holder) -> list[Any]:
+    try:
+        return [leaf for leaf in flatten(module)[0] if isinstance(leaf, Tensor)]
+    except UserError:
+        return []
 
 
 def _are_same_values(found: Any, value: Any) -> bool:
@@ -193,8 +209,8 @@ class Reader:
     def __init__(self) -> None:
         self.found: dict[Way, Any] = {}
         """Values, and weak references to objects."""
-        self.modules: list[tuple[Holder, Hashable]] = []
-        """Modules, with how they come apart and their settings."""
+        self.modules: list[tuple[Holder, Hashable, list[Any]]] = []
+        """Modules, with how they come apart and their settings, and their tensors."""
         self._names: set[str] = set()
         """What the code that was reached so far names."""
         self._waiting: dict[str, list[tuple[Way, Step, Any, bool]]] = {}
@@ -269,7 +285,7 @@ class Reader:
             # What it holds is compared with the module, wherever it is captured.
             structure = structure_of(holder)
             if len(self.modules) < _MOST_MODULES:
-                self.modules.append((holder, structure))
+                self.modules.append((holder, structure, _tensors_of(holder)))
             self._begin_at(type(holder))
             if isinstance(structure, Structure):
                 for value in code_in(Structure(None, None, (structure,))):

@@ -333,9 +333,11 @@ class Watched:
             for name, value in now.items():
                 old = before.get(name)
                 found = self._look_at(value)
-                if old is None or not self._has_form(found, old):
+                is_same = old is not None and value is old.value
+                # Somebody else may hold the list that stood there, which stays as it was.
+                is_other = not is_same and isinstance(value, list | dict)
+                if old is None or is_other or not self._has_form(found, old):
                     sources = tuple([self._source(leaf, roots) for leaf in found.leaves])
-                    is_same = old is not None and value is old.value
                     yield _Remade(number, span, name, found.structure, sources, is_same)
 
     def _look_at(self, value: Any) -> _Attribute:

@@ -367,3 +367,19 @@ def test_what_a_constructor_reads_is_seen_where_it_is_called(
         assert made(X).tolist() == [factor, factor]
         assert given(model, X).tolist() == [2.0, 2.0]
     assert "first call" in weft.explain(given)
+
+
+def test_tensors_that_change_places_in_a_captured_module_do_so_in_every_call() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            self.parts = [X, X * 2.0]
+
+        def __call__(self, x: Any) -> Any:
+            self.parts.reverse()
+            return x
+
+    model = Pair()
+    f = weft.jit(lambda x: model(x))
+    for turn in range(4):
+        f(X)
+        assert model.parts[0].tolist() == [2.0 - turn % 2] * 2

@@ -262,3 +262,17 @@ def test_what_a_class_does_on_assignment_is_done_once() -> None:
     for _ in range(3):
         assert compiled(model, weft.ones((2,))).item() == plain(weft.ones((2,))).item()
         assert model.calls == plain.calls
+
+
+@pytest.mark.parametrize("wrapped", list(WRAPPED))
+def test_a_list_that_is_replaced_stays_as_it_was(wrapped: str) -> None:
+    def call(m: Any, x: Any) -> Any:
+        m.items, m.named = [m.items[0] + x], dict(m.named, b=x)
+        return total(m, x)
+
+    model = Loose()
+    items, named = model.items, model.named
+    WRAPPED[wrapped](call)(model, weft.ones((2,)))
+    assert model.items is not items
+    assert items[0].tolist() == named["b"].tolist() == [0.0, 0.0]
+    assert model.items[0].tolist() == model.named["b"].tolist() == [1.0, 1.0]

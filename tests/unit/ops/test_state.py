@@ -218,11 +218,11 @@ def test_items_of_lists_dicts_and_tuples_are_state(name: str) -> None:
 def test_items_that_are_state_are_told_where_nobody_carries_them() -> None:
     rows, model = weft.ones((3, 2)), Caches()
     with pytest.raises(
-        UserError, match=r"\[vmap\] the function assigns to the attribute keys\[0\]"
+        UserError, match=r"\[vmap\] the function assigns to the attribute named\['a'\]"
     ):
         weft.vmap(lambda m, row: m(row), in_axes=(None, 0))(model, rows)
     with pytest.raises(
-        UserError, match=r"\[on_true\] assigns to the attribute keys\[0\] of a Cach"
+        UserError, match=r"\[on_true\] assigns to the attribute named\['a'\] of a Cach"
     ):
         weft.cond(True, lambda m: m(rows[0]), lambda m: weft.sum(rows), model)
     with pytest.raises(UserError, match="stands at two places of the arguments"):

@@ -125,7 +125,8 @@ class Strand(Elements):
 
     def statement(self, statement: ir.Stmt, mask: Lanes) -> None:
         """A statement in which nobody waits."""
-        self.enter(statement)
+        if not self.awaited or self.block.budget.left is not None:
+            self.enter(statement)
         _DO[type(statement)](self, statement, mask)
 
     def waiting(self, statement: ir.Stmt, mask: Lanes) -> Running:

@@ -101,11 +101,19 @@ class SharedMemory:
         self.races.reads(warp, places, what, lanes)
         return self._held(places, what)
 
+    def check_readable(self, start: Array, count: int, what: str) -> None:
+        """`count` bytes from each start are there, and the plain stores that made them fenced."""
+        self._check_there(self.places(start, count), what)
+        self.check_fenced(start, what)
+
     def _held(self, places: Array, what: str) -> Array:
-        if np.count_nonzero(self.awaited[places]):
-            raise Hazard(f"{what} reads shared memory that a copy has not written yet")
+        self._check_there(places, what)
         found: Array = self.bytes[places]
         return found
+
+    def _check_there(self, places: Array, what: str) -> None:
+        if np.count_nonzero(self.awaited[places]):
+            raise Hazard(f"{what} reads shared memory that a copy has not written yet")
 
     def note_load(
         self,

@@ -61,8 +61,7 @@ class Matrices(Copies):
         pending = Pending(statement, rows, self.operand(statement.b, statement.n, size))
         for places in (rows, pending.b_places):
             if places is not None:
-                self.block.memory.load(places, size, "a matrix instruction")
-                self.block.memory.check_fenced(places, "a matrix instruction")
+                self.block.memory.check_readable(places, size, "a matrix instruction")
         if self.block.timing is Timing.EARLY:
             self.multiply(pending)
         return pending

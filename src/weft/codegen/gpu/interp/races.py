@@ -19,6 +19,8 @@ from weft.foundation.errors import InternalError
 
 Array = NDArray[Any]
 _NOBODY: Final = -1
+_CLOCK: Final = np.int32
+"""Most of what a block of many warps and much memory costs is room for times."""
 
 
 class Hazard(InternalError):
@@ -33,24 +35,24 @@ class Races:
     """The clocks of a block's warps, and when each byte was last touched by whom."""
 
     def __init__(self, warps: int, size: int) -> None:
-        self.seen = np.eye(warps, dtype=np.int64)
+        self.seen = np.eye(warps, dtype=_CLOCK)
         """What each warp (row) has seen of the clock of each other one."""
         self.writer = np.full(size, _NOBODY, np.int16)
-        self.written = np.zeros(size, np.int64)
-        self.read = np.zeros((warps, size), np.int64)
-        self.counted = np.zeros((warps, size), np.int64)
+        self.written = np.zeros(size, _CLOCK)
+        self.read = np.zeros((warps, size), _CLOCK)
+        self.counted = np.zeros((warps, size), _CLOCK)
         """When each warp last counted in each byte; such accesses need no order among them."""
         # The latest of all bytes, by warp: what a warp has seen of these it has seen of every byte,
         # and no byte has to be looked at.
-        self.last_written = np.zeros(warps, np.int64)
-        self.last_read = np.zeros(warps, np.int64)
-        self.last_counted = np.zeros(warps, np.int64)
+        self.last_written = np.zeros(warps, _CLOCK)
+        self.last_read = np.zeros(warps, _CLOCK)
+        self.last_counted = np.zeros(warps, _CLOCK)
         self.is_counted_in = False
-        self.last_after = np.full(warps, _NOBODY, np.int64)
-        self.meetings = np.zeros(warps, np.int64)
+        self.last_after = np.full(warps, _NOBODY, _CLOCK)
+        self.meetings = np.zeros(warps, _CLOCK)
         """How often the lanes of each warp have met."""
         self.lane = np.full(size, _NOBODY, np.int16)
-        self.after = np.full(size, _NOBODY, np.int64)
+        self.after = np.full(size, _NOBODY, _CLOCK)
         """The lane that wrote each byte, and after how many meetings of its warp."""
 
     # -- order -----------------------------------------------------------------------------------
@@ -116,7 +118,7 @@ class Races:
 
     def check_unread(self, places: Array, known: Array | None) -> None:
         """Nobody may still read these bytes, as far as another block knows."""
-        seen = np.zeros(len(self.read), np.int64) if known is None else known
+        seen = np.zeros(len(self.read), _CLOCK) if known is None else known
         if np.count_nonzero(self.read[:, places.reshape(-1)] > seen[:, None]):
             raise Hazard("a copy of another block overwrites shared memory that is still read")
 
@@ -149,17 +151,19 @@ class Races:
                 )
 
     def _check_stored(self, warp: int, where: Array, what: str) -> None:
-        ahead = self.last_written > self.seen[warp]
+        # By warp, and behind them all for nobody: who has written since this warp saw it last.
+        ahead = np.zeros(len(self.seen) + 1, bool)
+        np.greater(self.last_written, self.seen[warp], out=ahead[:-1])
         ahead[warp] = False
         if not np.count_nonzero(ahead):
             return
         writer = self.writer[where]
-        others = (writer != _NOBODY) & (writer != warp)
-        if not np.count_nonzero(others):
+        late = ahead[writer]
+        if not np.count_nonzero(late):
             return
-        late = self.written[where][others] > self.seen[warp][writer[others]]
-        if late.any():
-            other = int(writer[others][late][0])
+        late &= self.written[where] > self.seen[warp][writer]
+        if np.count_nonzero(late):
+            other = int(writer[late][0])
             raise Hazard(
                 f"{what} shared memory that warp {other} wrote, and warp {warp} has not met it "
                 "since"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -92,23 +93,34 @@ class Elements(Matrices):
                 places, word = self.places(place), held_bytes(dtype)
                 if (places % (word * len(names))).any():
                     raise Hazard(f"a vector of {len(names)} words begins inside another")
-                for number, name in enumerate(names):
-                    raw = self.read_shared(places + number * word, dtype.storage_bytes, mask)
-                    keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
+                self.load_vector(names, dtype, places, word, mask)
             case ir.LoadStaged(names=names, dtype=dtype, source=place):
                 size, places = dtype.storage_bytes, self.places(place)
                 if (places % (size * len(names))).any():
                     raise Hazard(f"a vector of {len(names)} elements begins inside another")
                 memory.note_staged(places[mask], size * len(names), self.warp)
-                for number, name in enumerate(names):
-                    raw = self.read_shared(places + number * size, size, mask)
-                    keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
+                self.load_vector(names, dtype, places, size, mask)
             case ir.StSharedVec(target=target, source=source_at, count=count):
                 first = source_at.index
                 values = self.settled(source_at.array)[first : first + count]
                 rows = np.ascontiguousarray(values.T).view(np.uint8)[mask]
                 each = np.flatnonzero(mask)
                 memory.store(self.places(target)[mask], rows, self.warp, "a store", each)
+
+    def load_vector(
+        self, names: Sequence[str], dtype: DType, places: Array, word: int, mask: Lanes
+    ) -> None:
+        """Elements that lie so many bytes apart, each by its name."""
+        size = dtype.storage_bytes
+        if word == size:
+            raw = self.read_shared(places, word * len(names), mask)
+            for name, found in zip(names, from_bytes(raw, dtype).T, strict=True):
+                keep(self, name, dtype, found)
+            return
+        # What lies between them nobody has written.
+        for number, name in enumerate(names):
+            raw = self.read_shared(places + number * word, size, mask)
+            keep(self, name, dtype, from_bytes(raw, dtype)[:, 0])
 
     def read_shared(self, places: Array, size: int, mask: Lanes) -> Array:
         """The bytes that each lane reads for itself; in place of lanes that do not, those of one

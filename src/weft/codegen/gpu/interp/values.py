@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from weft.codegen.gpu.interp.elements import apply, in_range, load_element
 from weft.codegen.gpu.interp.memory import Array
 from weft.codegen.gpu.interp.races import Hazard
-from weft.codegen.gpu.interp.scalars import Lanes, Value, among, is_whole, truth
+from weft.codegen.gpu.interp.scalars import ALL_LANES, Lanes, Value, among, is_whole, truth
 from weft.codegen.gpu.ir import values
 from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.ir.scalar import Scalar
 from weft.foundation import functions, numeric, philox
 from weft.foundation.digit_sort import sort_keys
-from weft.foundation.dtypes import SI64, UI32, DType
+from weft.foundation.dtypes import BY_NAME, SI64, UI32, DType
 from weft.foundation.errors import SpecViolation
 
 _LANE = np.arange(32)
 _ALL = (32,)
+_OF_ZEROS: Final = ("div", "fmod")
+"""Functions of integers that nobody may divide by zero."""
 
 
 class Warp(Protocol):
@@ -47,6 +51,8 @@ def run_value(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
     match node:
         case values.Compute(op=op):
             _compute(op, warp, mask)
+        case values.Assign():
+            _assign(node, warp, mask)
         case values.ReadParam(name=name):
             source = warp.block.arrays[node.buffer]
             in_range(source, np.asarray([node.element]))
@@ -62,10 +68,6 @@ def run_value(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
             _run_words(node, warp, mask)
         case values.Variable(name=name, dtype=dtype, start=start):
             keep(warp, name, dtype, np.asarray(start))
-        case values.Assign(name=name, source=source, guard=guard):
-            lanes = among(mask, warp.value(guard))
-            new = np.where(lanes, warp.elements[source], warp.elements[name])
-            keep(warp, name, warp.dtypes[name], new)
         case values.Choose(name=name, dtype=dtype, cond=cond, x=x, y=y):
             chosen = np.where(truth(warp.value(cond)), warp.elements[x], warp.elements[y])
             keep(warp, name, dtype, chosen)
@@ -130,9 +132,31 @@ def _run_report(node: values.Report, warp: Warp, lanes: Lanes) -> None:
         raise Reported(node.number, first, why)
 
 
+@cache
+def _as_it_is(fn: str, dtype: str) -> Callable[[Array, Array], Array] | None:
+    """A function of two numbers of a dtype where it is computed in that dtype, whatever they are;
+    nearly all ops of a long loop are such."""
+    kind = BY_NAME[dtype]
+    plain = fn in functions.BINARY.keys() - functions.ON_BITS and fn not in _OF_ZEROS
+    return functions.BINARY[fn] if plain and numeric.compute_dtype(kind) is kind else None
+
+
+def _assign(node: values.Assign, warp: Warp, mask: Lanes) -> None:
+    lanes, new = among(mask, warp.value(node.guard)), warp.elements[node.source]
+    if lanes is not ALL_LANES:
+        new = np.where(lanes, new, warp.elements[node.name])
+    keep(warp, node.name, warp.dtypes[node.name], new)
+
+
 def _compute(op: ElementOp, warp: Warp, mask: Lanes) -> None:
+    if len(op.args) == 2 and not op.deferred_rounding:
+        lhs, rhs = op.args
+        function = _as_it_is(op.fn, op.dtype.name)
+        if function is not None and warp.dtypes[lhs] is warp.dtypes[rhs] is op.dtype:
+            keep(warp, op.name, op.dtype, function(warp.elements[lhs], warp.elements[rhs]))
+            return
     arguments = {name: warp.elements[name] for name in op.args}
-    if op.fn in ("div", "fmod") and op.dtype.is_integer:
+    if op.fn in _OF_ZEROS and op.dtype.is_integer:
         # Lanes without a point hold zeros; what they divide by does not matter.
         divisor = arguments[op.args[1]]
         arguments[op.args[1]] = np.where(divisor == 0, divisor.dtype.type(1), divisor)

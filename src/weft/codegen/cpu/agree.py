@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from weft.codegen.cpu import ir
-from weft.codegen.cpu.domain import executed
+from weft.codegen.cpu.domain import executed, ring_faults
 from weft.codegen.cpu.reads import Unknown, other_reads, same_loads
-from weft.codegen.cpu.rings import ring_faults
 from weft.codegen.cpu.verify import EMPTY, findings, repetitions
 from weft.foundation.errors import Finding, SpecViolation
 from weft.foundation.index_expr import Expr, axes_of, linear, substitute

@@ -12,8 +12,7 @@ from weft.codegen.cpu.formats import supported
 from weft.codegen.cpu.from_region import lower_kernel
 from weft.codegen.cpu.images import ImageContraction
 from weft.codegen.cpu.narrow_places import narrow_places
-from weft.codegen.cpu.next_rows import rows_ahead
-from weft.codegen.cpu.prefetch import prefetched
+from weft.codegen.cpu.prefetch import prefetched, rows_ahead
 from weft.codegen.cpu.staged import lower_staged
 from weft.codegen.cpu.strips import in_strips
 from weft.codegen.cpu.tiles import TileContraction

@@ -1,18 +1,36 @@
-"""The proof that a loop nest does what its kernel says: every output element, once, and no other.
+"""The proofs that a loop nest does what its kernel says: every output element, once, and no other;
+and that stages hand on what is read of them.
 
 The executed points are recovered from the emitted loops (their bounds, and the expressions the
 stores were given), not from the kernel; isl compares them with the kernel's domain.
+
+All stores of a local that one stage hands to the next stand in one loop over steps, and loads in
+the same one, or in later ones, with rows that are told by the step:
+
+1. A point that is stored or loaded lies at its place in the ring.
+2. What is stored in step t is row `t + high`, whole; in a step stores come before loads.
+3. What is loaded is one of the newest `depth` rows that were stored until step t, or until the end
+   of their loop, so that no later row has taken its place.
+4. A row that a piece loads was stored by that piece.
+
+Points, rows and steps are read off the loops and statements, not off the kernel's form, so that the
+proofs hold for routines that somebody edited as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from weft.codegen.cpu import ir
+from weft.codegen.cpu.ir import LoopKind
+from weft.codegen.cpu.staged import ring_address
 from weft.foundation.errors import Finding, InternalError
-from weft.foundation.index_expr import Guard, axis
-from weft.poly.sets import Domain, IslBudget, Piece, difference
-from weft.region.ir import Kernel, Output
+from weft.foundation.index_expr import Expr, Guard, always, axes_of, axis, constant
+from weft.poly.sets import Domain, IslBudget, Piece, always_equal, difference, holds, uncovered
+from weft.region.form import Ring, Staged
+from weft.region.forms.staged import row_elements
+from weft.region.ir import Kernel, Output, Stage, form_of
 from weft.region.structure import buffers
 
 _FAR = 1 << 40
@@ -79,3 +97,173 @@ def executed(loops: tuple[ir.For, ...]) -> Domain:
             here = axis(loop.var)
             guards += [Guard(here - loop.start, _FAR), Guard(loop.stop - 1 - here, _FAR)]
     return Domain(tuple((name, *span) for name, span in ranges.items()), (), tuple(guards))
+
+
+def ring_faults(routine: ir.Routine, kernel: Kernel) -> Iterator[str]:
+    """What is wrong with how stages hand on their rows, a sentence each."""
+    form = form_of(kernel)
+    if not isinstance(form, Staged):
+        return
+    first = len(buffers(kernel))
+    for number, (stage, ring) in enumerate(zip(kernel.stages, form.rings, strict=True)):
+        _, elements = routine.scratch[first - len(routine.buffers) + number]
+        found = _Local(stage, ring, elements // row_elements(stage, ring))
+        for nest in routine.body:
+            try:
+                yield from found.faults((nest,), first + number)
+            except IslBudget as error:
+                yield str(error)
+
+
+def prove_rings(routine: ir.Routine, kernel: Kernel) -> None:
+    """Raises an `InternalError` where stages do not hand on what is read of them."""
+    for fault in ring_faults(routine, kernel):
+        raise InternalError(f"the stages of {kernel.name} do not hand on their rows: {fault}")
+
+
+@dataclass(frozen=True)
+class _Access:
+    """A store or a load of a local, with the loops around it and its place in the text."""
+
+    stmt: ir.Store | ir.Load
+    loops: tuple[ir.For, ...]
+    place: int
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        return self.stmt.guards if isinstance(self.stmt, ir.Load) else ()
+
+
+@dataclass(frozen=True)
+class _Local:
+    stage: Stage
+    ring: Ring
+    depth: int
+
+    def faults(self, nest: tuple[ir.Stmt, ...], buffer: int) -> Iterator[str]:
+        accesses = [
+            _Access(stmt, loops, place)
+            for place, (stmt, loops) in enumerate(ir.walk(nest))
+            if isinstance(stmt, ir.Store | ir.Load) and stmt.buffer == buffer
+        ]
+        stores = [found for found in accesses if isinstance(found.stmt, ir.Store)]
+        loads = [found for found in accesses if isinstance(found.stmt, ir.Load)]
+        found = list(self._frame(accesses))
+        for access in accesses if not found else ():
+            found += self._at_its_place(access)
+        if not found:
+            found += self._whole_rows(stores)
+            found += self._alive(stores, loads)
+        if not found:
+            found += self._complete(stores, loads)
+        yield from found
+
+    def _frame(self, accesses: Sequence[_Access]) -> Iterator[str]:
+        """Everything stands in loops over steps, one for all stores, and names its point."""
+        stores = [a for a in accesses if isinstance(a.stmt, ir.Store)]
+        steps = {id(a.loops[1]) for a in stores if len(a.loops) > 1}
+        serial = all(len(a.loops) > 1 and a.loops[1].kind is LoopKind.SERIAL for a in accesses)
+        if len(steps) > 1 or not serial:
+            yield f"{self._name} is not stored and read in one loop over rows"
+        elif any(len(a.stmt.point) != len(self.stage.outer) for a in accesses):
+            yield f"{self._name} is stored or read at no point of its axes"
+        elif any(self._columns(a) & axes_of(self._row(a)) for a in accesses):
+            yield f"{self._name} is stored or read in several rows at once"
+
+    @property
+    def _name(self) -> str:
+        return self.stage.name
+
+    def _row(self, access: _Access) -> Expr:
+        return self._coordinates(access)[self.ring.axis]
+
+    def _coordinates(self, access: _Access) -> dict[str, Expr]:
+        names = (found.name for found in self.stage.outer)
+        return dict(zip(names, access.stmt.point, strict=True))
+
+    def _inside(self) -> list[str]:
+        outside = {self.ring.axis, *self.ring.batch}
+        return [found.name for found in self.stage.outer if found.name not in outside]
+
+    def _columns(self, access: _Access) -> frozenset[str]:
+        """The loops of a step that go along a row."""
+        known = self._coordinates(access)
+        used = frozenset[str]().union(*(axes_of(known[name]) for name in self._inside()))
+        return used & {loop.var for loop in access.loops[2:]}
+
+    def _row_loops(self, access: _Access) -> tuple[ir.For, ...]:
+        columns = self._columns(access)
+        return tuple(loop for loop in access.loops if loop.var not in columns)
+
+    # -- the claims ------------------------------------------------------------------------------
+
+    def _at_its_place(self, access: _Access) -> Iterator[str]:
+        wanted = ring_address(self.stage, self.ring, self.depth, access.stmt.point)
+        domain = executed(access.loops).where(*access.guards)
+        address = access.stmt.address
+        if address is not wanted and not always_equal(domain, address, wanted):
+            yield f"{address} is not where its point of {self._name} lies, which is {wanted}"
+        known = self._coordinates(access)
+        ranges = {name: (low, high) for name, low, high in domain.axes}
+        for found in self.stage.outer:
+            guard = Guard(known[found.name], found.size)
+            # Rows are looked at with the loops that say which of them there are.
+            if found.name == self.ring.axis or always(guard, ranges) or holds(domain, guard):
+                continue
+            yield f"{guard.expr} leaves the axis {found.name} of {self._name}"
+
+    def _whole_rows(self, stores: Sequence[_Access]) -> Iterator[str]:
+        """In every step that stores a row, each of its elements is stored once."""
+        rows: dict[tuple[str, ...], list[Piece]] = {}
+        for access in stores:
+            step = axis(access.loops[1].var)
+            row = self._row(access)
+            if row - step is not constant(self.ring.high):
+                yield f"{self._name} is stored in row {row}, not {step + self.ring.high}"
+                return
+            known, columns = self._coordinates(access), self._columns(access)
+            domain = executed(tuple(loop for loop in access.loops if loop.var in columns))
+            index = tuple(known[name] for name in self._inside())
+            key = tuple(str(id(loop)) for loop in self._row_loops(access))
+            rows.setdefault(key, []).append(Piece(domain, index))
+        sizes = {found.name: found.size for found in self.stage.outer}
+        box = Domain.box({name: sizes[name] for name in self._inside()})
+        for pieces in rows.values():
+            missing = difference(tuple(pieces), box)
+            if missing is not None:
+                yield f"a row of {self._name} is not stored as a whole: {missing}"
+
+    def _alive(self, stores: Sequence[_Access], loads: Sequence[_Access]) -> Iterator[str]:
+        last = max((access.place for access in stores), default=-1)
+        for access in loads:
+            if access.place < last:
+                yield f"{self._name} is read before the row of the same step is stored"
+                return
+            loop, made = access.loops[1], stores[0].loops[1] if stores else None
+            step = axis(loop.var) if made is None or loop is made else made.stop - 1
+            age = Guard(step + self.ring.high - self._row(access), self.depth)
+            domain = executed(self._row_loops(access))
+            ranges = {name: (low, high) for name, low, high in domain.axes}
+            if not always(age, ranges) and not holds(domain, age):
+                yield (
+                    f"row {self._row(access)} of {self._name} is read in step {step}, when the "
+                    f"ring of {self.depth} rows does not hold it"
+                )
+
+    def _complete(self, stores: Sequence[_Access], loads: Sequence[_Access]) -> Iterator[str]:
+        """Every row that a piece loads is one that it stores."""
+        stored = tuple(dict.fromkeys(self._rows_of(access) for access in stores))
+        for rows in dict.fromkeys(self._rows_of(access) for access in loads):
+            point = uncovered(rows, stored)
+            if point is not None:
+                shown = ", ".join(f"{name} = {value}" for name, value in point.items())
+                yield f"{self._name} is read at {shown} in a row that its piece has not stored"
+
+    def _rows_of(self, access: _Access) -> Piece:
+        """The piece, the batch and the row of an access, over the loops that say them."""
+        loops, known = self._row_loops(access), self._coordinates(access)
+        names = {loop.var for loop in loops}
+        guards = tuple(guard for guard in access.guards if axes_of(guard.expr) <= names)
+        batch = tuple(known[name] for name in self.ring.batch)
+        domain = executed(loops).where(*guards)
+        return Piece(domain, (axis(loops[0].var), *batch, known[self.ring.axis]))

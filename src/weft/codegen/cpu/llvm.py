@@ -17,9 +17,8 @@ from weft.codegen.cpu.code import RARE, Code, Val, multiples, number
 from weft.codegen.cpu.edges import tile_of, window_of, written_out
 from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, number_of, storage_type
-from weft.codegen.cpu.index_code import IndexCode, Lanes
+from weft.codegen.cpu.index_code import IndexCode, Lanes, Loads
 from weft.codegen.cpu.ir import LoopKind
-from weft.codegen.cpu.loads import Loads
 from weft.codegen.cpu.looks import STOP_WORD, looks_of
 from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.reports import REPORT_BROKEN

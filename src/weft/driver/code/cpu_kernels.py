@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.agree import agree
 from weft.codegen.cpu.compile import accepts, lower
-from weft.codegen.cpu.domain import prove
+from weft.codegen.cpu.domain import prove, prove_rings
 from weft.codegen.cpu.llvm import emit_module
-from weft.codegen.cpu.rings import prove_rings
 from weft.codegen.cpu.text import parse_routines
 from weft.codegen.cpu.whole import lower_whole, prove_whole
 from weft.driver.artifact.assembler import Native

@@ -18,11 +18,10 @@ from weft.foundation.errors import Unimplemented, UserError
 from weft.foundation.mesh import Mesh, Split
 from weft.ptir.decompose import decompose
 from weft.ptir.ir import HintPolicy, Program
-from weft.ptir.op import Op
 from weft.ptir.passes.cse import cse
 from weft.ptir.passes.dce import dce
+from weft.ptir.splitting import rules
 from weft.ptir.splitting.parts import Part, layout_of
-from weft.ptir.splitting.rules import RULES
 from weft.ptir.splitting.walk import SplitWalk
 from weft.ptir.streams import assign_streams, drop_default_streams
 from weft.ptir.tape import Workshop
@@ -41,7 +40,7 @@ class SplitProgram:
 def split_program(program: Program, mesh: Mesh, splits: Sequence[Split]) -> SplitProgram:
     """The program of one rank, for parameters that are split so."""
     verify(program)
-    source = assign_streams(decompose(program, _KEPT))
+    source = assign_streams(decompose(program, rules.splits))
     main = source.main
     if any(hint.policy is HintPolicy.REQUIRED for hint in main.hints):
         raise Unimplemented("a Required hint", "the program of a rank has other instructions")
@@ -66,13 +65,3 @@ def split_program(program: Program, mesh: Mesh, splits: Sequence[Split]) -> Spli
     rank = drop_default_streams(cse(dce(plain)))
     results = ({d: a for d, a in enumerate(part.layout) if a} for part in found)
     return SplitProgram(rank, tuple(results))
-
-
-class _Kept:
-    """The ops that are not decomposed: those with a rule."""
-
-    def __contains__(self, cls: object) -> bool:
-        return isinstance(cls, type) and issubclass(cls, Op) and (cls.elementwise or cls in RULES)
-
-
-_KEPT = _Kept()

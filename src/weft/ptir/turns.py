@@ -37,7 +37,7 @@ from weft.ptir.passes.edit import with_settled_hints
 from weft.ptir.passes.log import PassLog
 from weft.ptir.slots import Slot
 from weft.ptir.splitting.parts import Part
-from weft.ptir.splitting.rules import NotSplit, Splitting, rule_of
+from weft.ptir.splitting.rules import NotSplit, Splitting, splits
 from weft.ptir.splitting.turns import TURN, Turn, slot_operand
 from weft.ptir.tape import Environment, Tape, Workshop, elements
 from weft.ptir.term import Term
@@ -249,7 +249,7 @@ class _Walk:
         self.parts[instruction.id] = found
 
     def _by_rule(self, op: Op, parts: tuple[Part, ...], kind: TensorType) -> Part:
-        rule = rule_of(op)
+        rule = splits.of(op)
         if rule is None:
             raise NotSplit("there is no rule for it")
         return rule(Splitting(self.turn, op, parts, kind, self.turn.tape.line))

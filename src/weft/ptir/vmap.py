@@ -17,12 +17,10 @@ from dataclasses import replace
 from weft.foundation.axes import normalise_axis
 from weft.foundation.calls import told_outside
 from weft.foundation.errors import Unimplemented, UserError
-from weft.ptir.batching.rules import RULES
+from weft.ptir.batching.rules import batches
 from weft.ptir.batching.walk import BatchMaker, BatchWalk, batched_type
 from weft.ptir.decompose import decompose
 from weft.ptir.ir import Function, HintPolicy, Program
-from weft.ptir.op import Op
-from weft.ptir.ops.custom import CustomGradient
 from weft.ptir.passes.cse import cse
 from weft.ptir.passes.dce import dce
 from weft.ptir.streams import assign_streams, drop_default_streams
@@ -40,7 +38,7 @@ def vmap(
     results have the batch axis first."""
     verify(program)
     (dim,) = shape_of([size])
-    source = assign_streams(decompose(program, _KEPT))
+    source = assign_streams(decompose(program, batches))
     main = source.main
     required = next((h for h in main.hints if h.policy is HintPolicy.REQUIRED), None)
     if required is not None:
@@ -64,17 +62,6 @@ def vmap(
     made = shop.finished(tape, walk.run([True] * len(main.results)))
     plain = made.with_main(replace(made.main, hints=()))
     return drop_default_streams(cse(dce(plain)))
-
-
-class _Kept:
-    """The ops that are not decomposed: those with a batching rule, and gradients of their own."""
-
-    def __contains__(self, cls: object) -> bool:
-        kept = isinstance(cls, type) and issubclass(cls, Op) and (cls.elementwise or cls in RULES)
-        return kept or cls is CustomGradient
-
-
-_KEPT = _Kept()
 
 
 def _parameter_axes(main: Function, axes: int | Sequence[int | None]) -> list[int | None]:

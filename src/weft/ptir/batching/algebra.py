@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import F32, F64
-from weft.ptir.batching.rules import Batching, batches, elementwise, op_as
+from weft.ptir.batching.rules import Batching, batches, elementwise
 from weft.ptir.batching.shapes import changed
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.linear_algebra import Cholesky, Eigh, Lu, Qr, Svd, TriangularSolve
 from weft.ptir.ops.normalisation import LayerNorm

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.ptir.batching.rules import Batching, batches, op_as
+from weft.ptir.batching.rules import Batching, batches
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.callback import Callback
 from weft.ptir.ops.control import Scan
 from weft.ptir.tape import elements

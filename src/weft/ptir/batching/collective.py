@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weft.foundation.axes import normalise_axis
-from weft.ptir.batching.rules import Batching, batches, op_as
+from weft.ptir.batching.rules import Batching, batches
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.collective import (
     AllGather,
     AllReduce,

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.foundation.dtypes import SI64
-from weft.ptir.batching.rules import Batching, batches, op_as
+from weft.ptir.batching.rules import Batching, batches
 from weft.ptir.batching.shapes import moved_axis
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.indexing import (
     DynamicSlice,
     DynamicUpdateSlice,

@@ -7,17 +7,16 @@ works on the elements at one index needs no rule of its own: its operands are al
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Final
 
 from weft.foundation.errors import InternalError, Unimplemented
 from weft.ptir.op import Op
+from weft.ptir.op_rules import OpRules
+from weft.ptir.ops.custom import CustomGradient
 from weft.ptir.tape import Tape
 from weft.ptir.term import Term
 from weft.ptir.types import Dim, TensorType, ValueType
-
-SomeOp = TypeVar("SomeOp", bound=Op)
 
 
 @dataclass(frozen=True)
@@ -62,32 +61,9 @@ class Batching:
         return Unimplemented(f"vmap of {self.op.mnemonic}", why)
 
 
-Rule: TypeAlias = Callable[[Batching], Term]
-RULES: dict[type[Op], Rule] = {}
+batches: Final = OpRules[Batching, Term](CustomGradient)
 
 
-def batches(*classes: type[Op]) -> Callable[[Rule], Rule]:
-    """Declare the rule of these ops."""
-
-    def decorate(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(classes, rule))
-        return rule
-
-    return decorate
-
-
-def rule_of(op: Op) -> Rule | None:
-    """The rule for an op; None where there is none."""
-    found = RULES.get(type(op))
-    return elementwise if found is None and op.elementwise else found
-
-
-def op_as(b: Batching, kind: type[SomeOp]) -> SomeOp:
-    """The op as what its rule takes it for."""
-    if not isinstance(b.op, kind):
-        raise InternalError(f"{b.op.mnemonic} has the batching rule of {kind.__name__}")
-    return b.op
-
-
+@batches.elementwise
 def elementwise(b: Batching) -> Term:
     return b.emit(b.op, *b.all_spread)

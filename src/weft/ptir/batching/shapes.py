@@ -7,7 +7,8 @@ from typing import Any
 
 from weft.foundation.axes import normalise_axis
 from weft.foundation.dtypes import SI64
-from weft.ptir.batching.rules import Batching, batches, op_as
+from weft.ptir.batching.rules import Batching, batches
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Tile, Transpose
 from weft.ptir.ops.ordering import Argsort, Searchsorted, Side, Sort, TopK
 from weft.ptir.ops.reduction import (

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from weft.foundation.errors import SpecViolation, Unimplemented
 from weft.ptir.autodiff.custom import backward_program
-from weft.ptir.batching.rules import Batching, rule_of
+from weft.ptir.batching.rules import Batching, batches
 from weft.ptir.batching.spread import Flags, Spread
 from weft.ptir.copies import origins
 from weft.ptir.ir import Body, Instruction, Operand, Program, Region
@@ -139,7 +139,7 @@ class BatchWalk:
 
     def _by_rule(self, instruction: Instruction, batched: Flags) -> Term:
         op, operands = instruction.op, self.environment.operands(instruction)
-        rule = rule_of(op)
+        rule = batches.of(op)
         if rule is None:
             raise Unimplemented(f"vmap of {op.mnemonic}", "there is no batching rule for it")
         return rule(Batching(self.tape, self.size, op, operands, batched, instruction.output))

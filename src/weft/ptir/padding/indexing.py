@@ -5,8 +5,9 @@ the real elements becomes -1, so that it is rejected as well."""
 from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.indexing import Gather, ScatterAdd, ScatterReduce, Take
-from weft.ptir.padding.rules import Padding, neutral, op_as, pads
+from weft.ptir.padding.rules import Padding, neutral, pads
 from weft.ptir.term import Term
 from weft.ptir.types import Symbol
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.custom import CustomGradient
 from weft.ptir.ops.movement import BroadcastTo, Concat, Iota, Pad, Reshape, Slice, Tile, Transpose
 from weft.ptir.ops.random import (
@@ -14,7 +15,7 @@ from weft.ptir.ops.random import (
 )
 from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.ops.tuples import MakeTuple
-from weft.ptir.padding.rules import Padding, op_as, pads
+from weft.ptir.padding.rules import Padding, pads
 from weft.ptir.term import Term
 from weft.ptir.types import Dim
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from weft.ptir.decompose import decompose
 from weft.ptir.ir import HintPolicy, Instruction, Program, Ref
 from weft.ptir.op import Op
-from weft.ptir.ops.control import Cond, Scan, While
-from weft.ptir.padding.rules import RULES, NoPadding, Padding, RealSizes, rule_of
+from weft.ptir.padding.rules import NoPadding, Padding, RealSizes, pads, unknown
 from weft.ptir.passes.cse import cse
 from weft.ptir.passes.dce import dce
 from weft.ptir.specialise import region_symbols
@@ -42,7 +41,7 @@ class PaddedProgram:
 
 def pad_dims(program: Program, names: Iterable[str]) -> PaddedProgram:
     """The program for sizes of these symbols that may be too large."""
-    source = assign_streams(decompose(program, _KEPT))
+    source = assign_streams(decompose(program, pads))
     wanted, refused = set(names), dict[str, str]()
     while wanted:
         walk = _Walk(source, wanted)
@@ -54,18 +53,6 @@ def pad_dims(program: Program, names: Iterable[str]) -> PaddedProgram:
             continue
         return PaddedProgram(made, frozenset(wanted), walk.told(made), refused)
     return PaddedProgram(program, frozenset(), (), refused)
-
-
-class _Kept:
-    """The ops that are not decomposed: those with a padding rule, and what has regions."""
-
-    def __contains__(self, cls: object) -> bool:
-        if not isinstance(cls, type) or not issubclass(cls, Op):
-            return False
-        return cls.elementwise or cls in RULES or cls in (Cond, Scan, While)
-
-
-_KEPT = _Kept()
 
 
 class _Walk:
@@ -127,7 +114,7 @@ class _Walk:
             return
         where = Padding(self.tape, self.sizes, instruction.op, operands, instruction.output)
         try:
-            self.environment.define(instruction.id, rule_of(instruction.op)(where))
+            self.environment.define(instruction.id, (pads.of(instruction.op) or unknown)(where))
         except NoPadding as found:
             line = self.tape.line
             raise NoPadding(found.names, f"{found.why} ({line})" if line else found.why) from None

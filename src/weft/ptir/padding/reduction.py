@@ -9,6 +9,7 @@ from typing import Any
 from weft.foundation.axes import normalise_axes, normalise_axis
 from weft.foundation.dtypes import DType
 from weft.ptir.op import Op
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.reduce_kind import ReduceKind, reduce_identity
 from weft.ptir.ops.reduction import (
@@ -23,7 +24,7 @@ from weft.ptir.ops.reduction import (
     ReduceAny,
     ReduceProd,
 )
-from weft.ptir.padding.rules import Padding, neutral, op_as, pads
+from weft.ptir.padding.rules import Padding, neutral, pads
 from weft.ptir.term import Term
 
 

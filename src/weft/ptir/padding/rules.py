@@ -9,19 +9,19 @@ refuses; likewise where an op rejects some elements when it runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn
 
 from weft.foundation.dtypes import SI64, DType
 from weft.foundation.errors import InternalError
 from weft.ptir.op import Op
+from weft.ptir.op_rules import OpRules
+from weft.ptir.ops.control import Cond, Scan, While
 from weft.ptir.tape import Tape
 from weft.ptir.term import Term
 from weft.ptir.types import Dim, Symbol, TensorType, ValueType, leaves
-
-SomeOp = TypeVar("SomeOp", bound=Op)
 
 
 class NoPadding(Exception):
@@ -112,33 +112,7 @@ class Padding:
         raise NoPadding(frozenset().union(*blamed), f"{self.op.mnemonic} {why}")
 
 
-Rule: TypeAlias = Callable[[Padding], Term]
-RULES: dict[type[Op], Rule] = {}
-
-
-def pads(*classes: type[Op]) -> Callable[[Rule], Rule]:
-    """Declare the rule of these ops."""
-
-    def decorate(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(classes, rule))
-        return rule
-
-    return decorate
-
-
-def rule_of(op: Op) -> Rule:
-    """The rule for an op; one that has none is not padded."""
-    found = RULES.get(type(op))
-    if found is not None:
-        return found
-    return elementwise if op.elementwise else unknown
-
-
-def op_as(p: Padding, kind: type[SomeOp]) -> SomeOp:
-    """The op as what its rule takes it for."""
-    if not isinstance(p.op, kind):
-        raise InternalError(f"{p.op.mnemonic} has the padding rule of {kind.__name__}")
-    return p.op
+pads: Final = OpRules[Padding, Term](Cond, Scan, While)
 
 
 def neutral(dtype: DType) -> float:
@@ -152,6 +126,7 @@ def unknown(p: Padding) -> Term:
     p.refuse("has no rule for padded axes", *dims)
 
 
+@pads.elementwise
 def elementwise(p: Padding) -> Term:
     """One result element per index. Elements without meaning are computed too."""
     aligned(p)

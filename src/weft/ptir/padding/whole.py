@@ -4,6 +4,7 @@ of elementwise ops that reject some elements."""
 from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.bits import ShiftLeft, ShiftRight
 from weft.ptir.ops.elementwise import BinaryFn, ElementwiseBinary
 from weft.ptir.ops.functions import Fmod, Pow
@@ -11,7 +12,7 @@ from weft.ptir.ops.normalisation import LayerNorm
 from weft.ptir.ops.ordering import Argsort, Searchsorted, Sort, TopK
 from weft.ptir.ops.quantisation import Dequantize, Quantize, Requantize
 from weft.ptir.ops.window import ExtractPatches, ReduceWindow
-from weft.ptir.padding.rules import Padding, aligned, elementwise, op_as, pads
+from weft.ptir.padding.rules import Padding, aligned, elementwise, pads
 from weft.ptir.term import Term
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.foundation.axes import normalise_axis
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.indexing import (
     DynamicSlice,
     DynamicUpdateSlice,
@@ -12,7 +13,7 @@ from weft.ptir.ops.indexing import (
     Take,
 )
 from weft.ptir.splitting.parts import Axes, Layout, Part
-from weft.ptir.splitting.rules import NotSplit, Splitting, op_as, splits
+from weft.ptir.splitting.rules import NotSplit, Splitting, splits
 from weft.ptir.splitting.shapes import extent, untouched
 from weft.ptir.term import Term
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.splitting.parts import Layout, Part
-from weft.ptir.splitting.rules import Splitting, op_as, splits
+from weft.ptir.splitting.rules import Splitting, splits
 
 
 @splits(DotGeneral)

@@ -7,18 +7,17 @@ operands do not fit together, or there is no rule, the user is told to say `resh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from typing import Final
 
 from weft.foundation.errors import InternalError, UserError
 from weft.ptir.op import Op
+from weft.ptir.op_rules import OpRules
 from weft.ptir.ops.elementwise import BinaryFn, ElementwiseBinary, ElementwiseUnary, UnaryFn
 from weft.ptir.splitting.parts import Axes, Exchanges, Layout, Part, layout_text
 from weft.ptir.term import Term
 from weft.ptir.types import TensorType
-
-SomeOp = TypeVar("SomeOp", bound=Op)
 
 
 class NotSplit(Exception):
@@ -85,38 +84,14 @@ class Splitting:
         return self.part(self.at.tape.append(op, terms), layout)
 
 
-Rule: TypeAlias = Callable[[Splitting], Part]
-RULES: dict[type[Op], Rule] = {}
-
-
-def splits(*classes: type[Op]) -> Callable[[Rule], Rule]:
-    """Declare the rule of these ops."""
-
-    def decorate(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(classes, rule))
-        return rule
-
-    return decorate
-
-
-def rule_of(op: Op) -> Rule | None:
-    """The rule for an op; None where there is none."""
-    found = RULES.get(type(op))
-    return elementwise if found is None and op.elementwise else found
-
-
-def op_as(s: Splitting, kind: type[SomeOp]) -> SomeOp:
-    """The op as what its rule takes it for."""
-    if not isinstance(s.op, kind):
-        raise InternalError(f"{s.op.mnemonic} has the splitting rule of {kind.__name__}")
-    return s.op
-
+splits: Final = OpRules[Splitting, Part]()
 
 _SUMS: Final = (BinaryFn.ADD, BinaryFn.SUB)
 _SCALES: Final[Mapping[BinaryFn, tuple[int, ...]]] = {BinaryFn.MUL: (0, 1), BinaryFn.DIV: (0,)}
 """In which operands an op is linear, the others given."""
 
 
+@splits.elementwise
 def elementwise(s: Splitting) -> Part:
     """All operands split in the same way. Sums stay pending through what is linear in them."""
     pending = [part.pending for part in s.operands]

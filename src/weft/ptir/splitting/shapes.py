@@ -8,6 +8,7 @@ from math import prod
 from typing import Final
 
 from weft.foundation.axes import normalise_axes, normalise_axis
+from weft.ptir.op_rules import op_as
 from weft.ptir.ops.collective import Reshard
 from weft.ptir.ops.custom import CustomGradient
 from weft.ptir.ops.movement import BroadcastTo, Concat, Pad, Reshape, Slice, Tile, Transpose
@@ -28,7 +29,7 @@ from weft.ptir.ops.reduction import (
 from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.ops.window import ExtractPatches, ReduceWindow
 from weft.ptir.splitting.parts import Axes, Layout, Part, layout_of
-from weft.ptir.splitting.rules import WAITING, NotSplit, Splitting, op_as, splits
+from weft.ptir.splitting.rules import WAITING, NotSplit, Splitting, splits
 
 WAITING.update((Reshape, Transpose, Reduce, Reshard))
 

@@ -18,7 +18,7 @@ from weft.ptir.ops.movement import BroadcastTo, Iota
 from weft.ptir.ops.scheduling import Barrier
 from weft.ptir.slots import Slot, slot_type
 from weft.ptir.splitting.parts import DEEPEST, Axes, Exchanges, Layout, Part, whole
-from weft.ptir.splitting.rules import NotSplit, Splitting, rule_of
+from weft.ptir.splitting.rules import NotSplit, Splitting, splits
 from weft.ptir.tape import Tape
 from weft.ptir.term import Term
 from weft.ptir.types import TensorType, ValueType
@@ -107,7 +107,7 @@ class Turn(Exchanges):
     ) -> Term | None:
         """The rows of what an op made, from rows of its operands; None where it needs others."""
         ((axis, axes),) = wanted.items()
-        rule, parts = rule_of(made.op), list[Part]()
+        rule, parts = splits.of(made.op), list[Part]()
         for operand in made.operands:
             part = self.outside(operand)
             shape = part.term.shape

@@ -9,7 +9,7 @@ from weft.foundation.mesh import Mesh
 from weft.ptir.ir import Function, Instruction, Operand, Ref
 from weft.ptir.ops.collective import OfRanks, Reshard
 from weft.ptir.splitting.parts import Exchanges, Part, whole
-from weft.ptir.splitting.rules import NotSplit, Splitting, refusal, rule_of, waiting
+from weft.ptir.splitting.rules import NotSplit, Splitting, refusal, splits, waiting
 from weft.ptir.tape import Environment, Tape, Workshop
 from weft.ptir.types import TensorType
 
@@ -62,7 +62,7 @@ class SplitWalk:
 
     def _by_rule(self, instruction: Instruction) -> Part:
         op, kind = instruction.op, instruction.output
-        rule = rule_of(op)
+        rule = splits.of(op)
         kinds = [self.environment[o].type for o in instruction.operands]
         if rule is None or not all(isinstance(k, TensorType) for k in (kind, *kinds)):
             raise NotSplit("there is no rule for it")

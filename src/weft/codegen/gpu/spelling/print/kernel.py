@@ -24,6 +24,7 @@ from weft.codegen.gpu.ir.values import (
     ValueStmt,
     Words,
 )
+from weft.codegen.gpu.spelling.called import only_called
 from weft.codegen.gpu.spelling.prelude import (
     angles,
     elements,
@@ -45,15 +46,8 @@ BASE_ALIGNMENT: Final = 1024
 
 def cuda(kernel: ir.Kernel) -> str:
     """The whole source of a kernel."""
-    parts = [
-        *_head_lines(kernel),
-        *_signature(kernel),
-        *_entry_lines(kernel),
-        *_body_lines(kernel),
-        "}",
-        "",
-    ]
-    return "\n".join(parts)
+    own = [*_signature(kernel), *_entry_lines(kernel), *_body_lines(kernel), "}", ""]
+    return "\n".join([*only_called(_head_lines(kernel), own), *own])
 
 
 def _draws(statement: ir.Stmt) -> bool:

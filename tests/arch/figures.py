@@ -1,4 +1,5 @@
-"""How many ideas the house has, in figures: `python -m tests.arch.figures`.
+"""How many ideas the house has, in figures: `python -m tests.arch.figures`. With `softmax` or
+`product` behind it: which functions of which files one of them runs through.
 
 Size of the package; files that name an op; functions that one softmax and one product run through
 from the call to the machine code; names of functions that stand in many modules; and the classes
@@ -10,8 +11,10 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import os
 import re
 import sys
+import tempfile
 import tokenize
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -71,8 +74,8 @@ def naming(pattern: str) -> int:
     return sum(bool(re.search(pattern, text, re.IGNORECASE)) for _, text in sources())
 
 
-def ran(function: Callable[[], Any]) -> tuple[int, int]:
-    """How many functions of Weft a call goes through, and in how many files."""
+def ran(function: Callable[[], Any]) -> dict[str, list[str]]:
+    """The functions of Weft that a call goes through, by their files, in their order there."""
     seen: set[CodeType] = set()
 
     def look(frame: FrameType, event: str, _: object) -> None:
@@ -84,14 +87,26 @@ def ran(function: Callable[[], Any]) -> tuple[int, int]:
         function()
     finally:
         sys.setprofile(None)
-    inside = {code for code in seen if Path(code.co_filename).is_relative_to(PACKAGE)}
-    # Bodies of modules and classes, and comprehensions, are code but no functions.
-    named = {
-        code
-        for code in inside
-        if code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
-    }
-    return len(named), len({code.co_filename for code in named})
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for code in sorted(seen, key=lambda code: (code.co_filename, code.co_firstlineno)):
+        path = Path(code.co_filename)
+        # Bodies of modules and classes, and comprehensions, are code but no functions.
+        is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
+        if is_function and path.is_relative_to(PACKAGE):
+            found[str(path.relative_to(PACKAGE))].append(code.co_qualname)
+    return found
+
+
+def ways() -> dict[str, dict[str, list[str]]]:
+    """What one softmax and one product run through, with nothing of them on the disk."""
+    x = np.ones((64, 64), np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["WEFT_CACHE"] = folder
+        (weft.asarray(x) + 1).numpy()  # What is imported or made once belongs to neither.
+        return {
+            "softmax": ran(lambda: weft.functional.softmax(weft.asarray(x)).numpy()),
+            "product": ran(lambda: (weft.asarray(x) @ weft.asarray(x)).numpy()),
+        }
 
 
 def writers() -> list[str]:
@@ -118,15 +133,9 @@ def main() -> None:
     longest = max(sources(), key=lambda found: found[1].count("\n"))
     print(f"the longest file is {longest[0]}, {longest[1].count(chr(10))} lines")
     print("files that name " + ", ".join(f"{op} {naming(word)}" for op, word in NAMED.items()))
-    x = np.ones((64, 64), np.float32)
-    (weft.asarray(x) + 1).numpy()  # What is imported or made once belongs to neither.
-    for name, function in {
-        "softmax": lambda: weft.functional.softmax(weft.asarray(x)).numpy(),
-        "product": lambda: (weft.asarray(x) @ weft.asarray(x)).numpy(),
-    }.items():
-        functions, files = ran(function)
-        aim = AIMS.get(name, "")
-        print(f"one {name} runs through {functions} functions in {files} files{aim}")
+    for name, way in ways().items():
+        functions, aim = sum(map(len, way.values())), AIMS.get(name, "")
+        print(f"one {name} runs through {functions} functions in {len(way)} files{aim}")
     names = repeated_names()
     ours = {name for name in names if name.strip("_") in names_of_ops()}
     print(f"{len(names)} names of functions stand in more than {MANY} modules{AIMS['names']}:")
@@ -137,5 +146,11 @@ def main() -> None:
     print("PTIR is written by " + ", ".join(writers()) + AIMS["writers"])
 
 
+def list_way(name: str) -> None:
+    """Print what a softmax or a product runs through."""
+    for path, functions in ways()[name].items():
+        print(f"{path}: {', '.join(functions)}")
+
+
 if __name__ == "__main__":
-    main()
+    list_way(sys.argv[1]) if len(sys.argv) > 1 else main()

@@ -407,6 +407,24 @@ class Code:
             self.line(f"br label %{leave}")
         self.label(leave)
 
+    def unless(self, pred: Val, usual: Callable[[], Val], other: Callable[[], Val]) -> Val:
+        """`other` where some lane holds `pred`, and `usual`, which is not computed then, where none
+        does."""
+        some = self.intrinsic_scalar("llvm.vector.reduce.or", pred) if pred.lanes > 1 else pred
+        name = self.fresh()[1:]
+        self.line(f"br {some}, label %{name}.rare, label %{name}.usual, !prof !{RARE}")
+        found = []
+        for way, body in (("rare", other), ("usual", usual)):
+            self.label(f"{name}.{way}")
+            with self.inside():
+                value = body()
+            found.append((value, self.block))
+            self.line(f"br label %{name}.done")
+        self.label(f"{name}.done")
+        value = found[0][0]
+        ways = ", ".join(f"[ {value.text}, %{block} ]" for value, block in found)
+        return self.assign(f"phi {value.type} {ways}", value.scalar, value.lanes)
+
     def rarely(
         self, pred: Val, usual: Sequence[Val], other: Callable[[], Sequence[Val]]
     ) -> list[Val]:

@@ -200,13 +200,25 @@ class Elements:
         """part / total for a total of 1 or more and a lifted part of it, where many parts share a
         total: the reciprocal is computed once for all, and what the product with it lacks is added,
         which rounds the quotient as a division would (Markstein). Without fused multiply-adds the
-        last bit may differ."""
-        code = self.code
-        reciprocal = code.binary("fdiv", number(1.0, total.scalar, total.lanes), total)
-        rough = code.assign(f"fmul {part}, {reciprocal.text}", part.scalar, part.lanes)
-        minus = code.assign(f"fneg {rough}", part.scalar, part.lanes)
-        rest = code.intrinsic("llvm.fmuladd", minus, total, part)
-        return self._lowered(code.intrinsic("llvm.fmuladd", rest, reciprocal, rough))
+        last bit may differ. Where a quotient is subnormal it is made of a lifted one."""
+        code, lift = self.code, 2.0 ** elementary.LIFT[part.scalar]
+
+        def divided(total: Val) -> Val:
+            one = number(1.0, total.scalar, total.lanes)
+            reciprocal = code.binary("fdiv", one, total)
+            rough = code.assign(f"fmul {part}, {reciprocal.text}", part.scalar, part.lanes)
+            minus = code.assign(f"fneg {rough}", part.scalar, part.lanes)
+            rest = code.intrinsic("llvm.fmuladd", minus, total, part)
+            return code.intrinsic("llvm.fmuladd", rest, reciprocal, rough)
+
+        raised = code.binary("fmul", total, number(lift, total.scalar, total.lanes))
+        if "asimd" in self.features:
+            return divided(raised)
+        least = number(elementary.LEAST[part.scalar], total.scalar, total.lanes)
+        subnormal = code.compare("fcmp ult", part, code.binary("fmul", raised, least))
+        return code.unless(
+            subnormal, lambda: divided(raised), lambda: self._lowered(divided(total))
+        )
 
     def _lowered(self, x: Val) -> Val:
         """A lifted number as it is. Only x86-64 takes its time for subnormal ones."""

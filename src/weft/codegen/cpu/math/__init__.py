@@ -21,6 +21,7 @@ from weft.codegen.cpu.math import (
     rounding,
     trigonometric,
 )
+from weft.codegen.cpu.math.exponential import LEAST as LEAST
 from weft.codegen.cpu.math.exponential import LIFT as LIFT
 from weft.codegen.cpu.math.writer import Writer
 

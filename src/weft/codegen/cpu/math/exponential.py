@@ -45,6 +45,8 @@ _ENDLESS: Final = {"float": 89.5, "double": 711.0}
 LIFT: Final = {"float": 80, "double": 160}
 """Numbers that make up a sum of exponentials are this many powers of two too large: the least of
 them, their sums, and what a quotient of them lacks are normal numbers then."""
+LEAST: Final = {"float": 2.0**-125, "double": 2.0**-1021}
+"""From here on numbers are normal, also those that are off by some units in the last place."""
 FLOOR: Final = {"float": 2.0**-110, "double": 2.0**-1000}
 """The least weight of an attention: over a sum of some ten thousand still a normal number."""
 _TANH: Final = {

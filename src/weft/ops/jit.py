@@ -25,6 +25,7 @@ from weft.driver.loading.parts import load_part
 from weft.driver.programs.shape_sets import ShapeSet
 from weft.foundation.arrays import handed_in
 from weft.foundation.axes import normalise_axis
+from weft.foundation.collector import collector_paused
 from weft.foundation.dims import Symbol
 from weft.foundation.errors import (
     SizeWanted,
@@ -464,7 +465,7 @@ class Jitted:
             for index, argument in enumerate(key.arguments)
         ]
         fill = partial(unflatten, key.structure)
-        with FrozenNumbers(self.function, key.structure):
+        with FrozenNumbers(self.function, key.structure), collector_paused:
             return trace(self.function, kinds, fill, call, traced, home.backend)
 
     # -- looking in ------------------------------------------------------------------------------

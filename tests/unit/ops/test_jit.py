@@ -287,3 +287,15 @@ def test_caches_are_counted_and_cleared() -> None:
     weft.clear_caches()
     assert weft.cache_info().versions == weft.cache_info().programs == 0
     np.testing.assert_array_equal(f(X).numpy(), X * 3)
+
+
+def test_nobody_looks_for_cycles_while_a_function_is_traced() -> None:
+    found: list[bool] = []
+
+    def noted(x: Any) -> Any:
+        found.append(gc.isenabled())
+        return x + 1
+
+    weft.jit(noted).program(weft.tensor([1.0]))
+    assert found == [False]
+    assert gc.isenabled()

@@ -43,13 +43,13 @@ def pack(blocks: Sequence[Block], alignment: int = 1) -> Packing:
     offsets: dict[Hashable, int] = {}
     end = 0
     for block in order:
-        taken = sorted(placed.meeting(block))
-        offset = _best_gap(taken, block.size, alignment)
+        offset = _best_gap(sorted(placed.meeting(block)), block.size)
         offsets[block.name] = offset
         if block.size:
-            placed.add(offset, block)
-            end = max(end, offset + block.size)
-    return Packing(offsets, round_up(end, alignment))
+            behind = round_up(offset + block.size, alignment)
+            placed.add(block, offset, behind)
+            end = max(end, behind)
+    return Packing(offsets, end)
 
 
 class _Timeline:
@@ -57,28 +57,37 @@ class _Timeline:
     looking at all: most lives are short."""
 
     PERIODS: Final = 256
+    MANY: Final = 16
+    """Periods of a long life: who has it meets most blocks, and all are looked at."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self.start = min((block.first for block in blocks), default=0)
         end = max((block.last for block in blocks), default=0)
         self.length = max(1, -(-(end + 1 - self.start) // self.PERIODS))
-        self.placed: list[tuple[int, Block]] = []
+        self.placed: list[tuple[int, int, int, int]] = []
+        """When blocks live, first and last, and their bytes, from and to."""
         self.periods: dict[int, list[int]] = {}
 
     def _periods(self, block: Block) -> range:
         first, last = (moment - self.start for moment in (block.first, block.last))
         return range(first // self.length, last // self.length + 1)
 
-    def add(self, offset: int, block: Block) -> None:
+    def add(self, block: Block, offset: int, behind: int) -> None:
+        """Place a block; `behind` is where the next one can lie."""
         for period in self._periods(block):
             self.periods.setdefault(period, []).append(len(self.placed))
-        self.placed.append((offset, block))
+        self.placed.append((block.first, block.last, offset, behind))
 
     def meeting(self, block: Block) -> list[tuple[int, int]]:
         """The bytes, from and to, of the blocks that live while this one does."""
-        near = set[int]().union(*(self.periods.get(period, ()) for period in self._periods(block)))
-        held = (self.placed[number] for number in near)
-        return [(offset, offset + other.size) for offset, other in held if block.meets(other)]
+        periods, placed = self._periods(block), self.placed
+        if len(periods) < self.MANY:
+            near = set[int]().union(*(self.periods.get(period, ()) for period in periods))
+            placed = [self.placed[number] for number in near]
+        born, gone = block.first, block.last
+        return [
+            (at, behind) for first, last, at, behind in placed if first <= gone and born <= last
+        ]
 
 
 def peak(blocks: Iterable[Block]) -> int:
@@ -94,13 +103,13 @@ def peak(blocks: Iterable[Block]) -> int:
     return most
 
 
-def _best_gap(taken: list[tuple[int, int]], size: int, alignment: int) -> int:
+def _best_gap(taken: list[tuple[int, int]], size: int) -> int:
     """The start of the smallest gap that fits, or the end of everything."""
     best: tuple[int, int] | None = None
     start = 0
-    for first, end in taken:
+    for first, behind in taken:
         room = first - start
         if room >= size and (best is None or room < best[0]):
             best = (room, start)
-        start = max(start, round_up(end, alignment))
+        start = max(start, behind)
     return start if best is None else best[1]

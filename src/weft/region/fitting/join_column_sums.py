@@ -74,11 +74,12 @@ def join_column_sums(module: Module, target: Target) -> Module:
 
 
 def _with_sums(module: Module, rows: Kernel, target: Target) -> Module:
-    parts, best = [rows], None
+    parts, best, around = [rows], None, _Around.of(module)
+    touched = {*rows.inputs, *(output.tensor for output in rows.outputs)}
     for sums in module.kernels:
-        if not _beside(rows, sums) or not _sums_columns(sums):
+        if sums is rows or touched.isdisjoint(sums.inputs) or not _sums_columns(sums):
             continue
-        found = _joined(module, [*parts, sums], target)
+        found = _joined(around, [*parts, sums], target)
         if found is not None and found.saves > (0.0 if best is None else best.saves):
             parts, best = [*parts, sums], found
     return module if best is None else best.module
@@ -116,13 +117,27 @@ def _is_plain(kernel: Kernel) -> bool:
     return plain and not kernel.stages and all(o.base is None for o in kernel.outputs)
 
 
-def _beside(rows: Kernel, sums: Kernel) -> bool:
-    """Whether sums may be of what a kernel of rows reads or stores."""
-    stored = {output.tensor for output in rows.outputs}
-    return sums is not rows and bool({*sums.inputs} & {*rows.inputs, *stored})
-
-
 # -- the two kernels -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Around:
+    """A module, and what is asked of it for one choice of kernels after the other."""
+
+    module: Module
+    order: Mapping[str, int]
+    """The places of the kernels."""
+    readers: Mapping[str, frozenset[str]]
+    """The kernels that read a tensor."""
+
+    @classmethod
+    def of(cls, module: Module) -> _Around:
+        readers: dict[str, set[str]] = {}
+        for kernel in module.kernels:
+            for name in kernel.inputs:
+                readers.setdefault(name, set()).add(kernel.name)
+        order = {kernel.name: number for number, kernel in enumerate(module.kernels)}
+        return cls(module, order, {name: frozenset(found) for name, found in readers.items()})
 
 
 @dataclass(frozen=True)
@@ -132,10 +147,10 @@ class _Joined:
     """Seconds."""
 
 
-def _joined(module: Module, parts: Sequence[Kernel], target: Target) -> _Joined | None:
+def _joined(around: _Around, parts: Sequence[Kernel], target: Target) -> _Joined | None:
     """The module with one kernel of rows and sums, and one that adds up its parts."""
-    whole = _whole(module, parts)
-    place = _place_for(module, parts)
+    module, place = around.module, _place_for(around, parts)
+    whole = None if place is None else _whole(around, parts)
     if whole is None or place is None:
         return None
     row = {f"{name}0" for name in parts[0].reduced}
@@ -175,7 +190,7 @@ def _seconds_when_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Tar
     return sum(kernel_seconds(found, known, target) for found in kernels)
 
 
-def _whole(module: Module, parts: Sequence[Kernel]) -> Kernel | None:
+def _whole(around: _Around, parts: Sequence[Kernel]) -> Kernel | None:
     """A kernel of rows and others of sums as one; None where elements do not meet one to one. What
     all of them read is handed on like what the first one stores."""
     rows, *sums = parts
@@ -192,8 +207,12 @@ def _whole(module: Module, parts: Sequence[Kernel]) -> Kernel | None:
             read.setdefault(let.expr.tensor, Output(alias, let.name, let.expr.index))
     common = [output for name, output in read.items() if name in wanted]
     handed = frozenset({*(stored & wanted), *(output.tensor for output in common)})
-    others = {name for k in module.kernels if k not in parts for name in k.inputs}
-    kept = {n for n in stored if n in others or module.tensors[n].role != "internal"}
+    own_names, tensors = {part.name for part in parts}, around.module.tensors
+    kept = {
+        name
+        for name in stored
+        if around.readers.get(name, frozenset()) - own_names or tensors[name].role != "internal"
+    }
     whole = [replace(rows, outputs=(*own, *common)), *(_reading(part, read) for part in sums)]
     return merged(whole, handed, Pattern.ROW, frozenset(kept & handed))
 
@@ -300,27 +319,21 @@ def _parts_of(kernel: Kernel, walked: str, target: Target) -> int | None:
     return best if best and quantisation(best, units) >= _BUSY else None
 
 
-def _place_for(module: Module, parts: Sequence[Kernel]) -> Kernel | None:
+def _place_for(around: _Around, parts: Sequence[Kernel]) -> Kernel | None:
     """The last of some kernels, or the first, in whose place all of them can be."""
-    order = {kernel.name: number for number, kernel in enumerate(module.kernels)}
-    ordered = sorted(parts, key=lambda part: order[part.name])
+    ordered = sorted(parts, key=lambda part: around.order[part.name])
     for place in (ordered[-1], ordered[0]):
-        if all(_can_move(module, part, place, parts, order) for part in parts):
+        if all(_can_move(around, part, place, parts) for part in parts):
             return place
     return None
 
 
-def _can_move(
-    module: Module,
-    kernel: Kernel,
-    place: Kernel,
-    parts: Sequence[Kernel],
-    order: Mapping[str, int],
-) -> bool:
+def _can_move(around: _Around, kernel: Kernel, place: Kernel, parts: Sequence[Kernel]) -> bool:
     """Whether a kernel may run in the place of another: nobody in between needs what it makes,
     makes what it needs, or overwrites that."""
+    order, names = around.order, {part.name for part in parts}
     first, last = sorted((order[kernel.name], order[place.name]))
-    between = [k for k in module.kernels[first + 1 : last] if k not in parts]
+    between = [k for k in around.module.kernels[first + 1 : last] if k.name not in names]
     stored = _stored(*between)
     over = {output.base for other in between for output in other.outputs}
     needed_there = {name for other in between for name in other.inputs}

@@ -197,8 +197,7 @@ class _Finder:
         if sub is None or not _is_ewise(sub, "sub") or not _same_place(exp, exp.accesses[0]):
             return None
         scores, shift = sub.accesses
-        top = self.blocks.get(shift.tensor)
-        if _same_place(sub, shift) or (top is not None and _is_reduce(top, "max", scores.tensor)):
+        if _same_place(sub, shift):
             return None
         before = self._producers(scores.tensor, _EWISE_DEPTH) if _same_place(sub, scores) else None
         if before is None:
@@ -209,7 +208,7 @@ class _Finder:
     def _until_products(self, exp: PolyBlock) -> list[str] | None:
         """A block, all elementwise ones that are made of it, the products at the same place that
         they read too, and the products that they go into; None where they go elsewhere."""
-        found = {exp.name: exp}
+        found, beside = {exp.name: exp}, dict[str, None]()
         for block in _iterate_growing(found):
             readers = self.readers.get(block.name, [])
             if block.kind is not BlockKind.EWISE:
@@ -222,9 +221,9 @@ class _Finder:
                     return None
                 if not inside and reader.kind is not BlockKind.CONTRACTION:
                     return None
-                beside = self._beside(reader, found) if inside else []
-                found |= {name: self.blocks[name] for name in (*beside, reader.name)}
-        return [*found]
+                beside |= dict.fromkeys(self._beside(reader, found) if inside else [])
+                found[reader.name] = reader
+        return [*dict.fromkeys((*beside, *found))]
 
     def _beside(self, block: PolyBlock, known: Container[str]) -> list[str]:
         """What a block reads at its own index, back to the product that it is made of."""

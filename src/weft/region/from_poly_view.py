@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -326,25 +326,39 @@ class _Lowering:
             tuple(self.scop.inputs),
             tuple(self.outputs),
             {kernel: self._origin(names) for kernel, names in computed.items()},
-            self._chains(computed),
+            self._chains(kernels, computed),
             tuple(fusion.notes),
             stops,
             {name: fusion.why_stored(name) for name in fusion.stored},
             tuple(fusion.weighed.values()),
         )
 
-    def _chains(self, computed: Mapping[str, tuple[str, ...]]) -> tuple[Chain, ...]:
-        """The chains of Poly-View as the kernels that compute them."""
-        places = {name: place for place, name in enumerate(computed)}
-        kernels: dict[str, list[str]] = {}
-        for kernel, names in computed.items():
-            for name in names:
-                kernels.setdefault(name, []).append(kernel)
+    def _chains(
+        self, kernels: Sequence[Kernel], computed: Mapping[str, tuple[str, ...]]
+    ) -> tuple[Chain, ...]:
+        """The chains of Poly-View as the kernels that compute them: those of its ends, and those
+        that store blocks of it for them. Others may compute some of it again for themselves."""
         found = []
         for chain in self.scop.chains:
-            held = {kernel for name in chain.blocks for kernel in kernels.get(name, ())}
-            found.append(Chain(chain.kind, tuple(sorted(held, key=places.__getitem__))))
+            held = self._chain_kernels(chain.blocks, kernels, computed)
+            found.append(Chain(chain.kind, tuple(name for name in computed if name in held)))
         return tuple(found)
+
+    def _chain_kernels(
+        self,
+        blocks: Collection[str],
+        kernels: Sequence[Kernel],
+        computed: Mapping[str, tuple[str, ...]],
+    ) -> set[str]:
+        read = {access.tensor for name in blocks for access in self.blocks[name].accesses}
+        ends = set(blocks) - read
+        held = {kernel for kernel, names in computed.items() if ends & set(names)}
+        between = {self.sources[name].tensor.name for name in blocks if name in self.sources}
+        for kernel in reversed(kernels):
+            made = between & {output.tensor for output in kernel.outputs}
+            if any(made & set(other.inputs) for other in kernels if other.name in held):
+                held.add(kernel.name)
+        return held
 
     def _kernel(
         self, fusion: Fusion, group: tuple[Root, ...], number: int

@@ -5,7 +5,8 @@ Only what lies between the wanted parameters and the seeded results is asked for
 flow has rules of its own (`weft.ptir.autodiff.control_flow`), which replace the instruction on the
 way forward by one that also returns what the way back will need. A quotient by `1 + exp(u)` hands
 its cotangents past the sum and the exponential (`weft.ptir.autodiff.logistic`), a product of
-patches past them (`weft.ptir.autodiff.convolution`); rows that are a window go back as a whole
+patches past them (`weft.ptir.autodiff.convolution`), one of the shares of a softmax past these
+(`weft.ptir.autodiff.shares`); rows that are a window go back as a whole
 (`weft.ptir.autodiff.window`).
 """
 
@@ -21,6 +22,7 @@ from weft.foundation.partitions import SAME, Classes, sums
 from weft.ptir.autodiff.convolution import Convolution, convolution
 from weft.ptir.autodiff.dependence import Dependence
 from weft.ptir.autodiff.logistic import Logistic, logistic, pulled_back
+from weft.ptir.autodiff.shares import Shares, shares
 from weft.ptir.autodiff.window import window
 from weft.ptir.ir import Body, ElementRef, Instruction, Operand, Ref, Region
 from weft.ptir.literal import TensorLiteral
@@ -172,6 +174,10 @@ class Walk:
         if product is not None and wanted[0]:
             back = self._past_the_patches(product, Pullback(operands, result, (), wanted))
             return _Step(instruction, product.sources, back)
+        mixture = shares(instruction, self.definitions, self._is_wanted)
+        if mixture is not None:
+            at = Pullback(operands, result, (), wanted)
+            return _Step(instruction, mixture.sources, self._past_the_shares(mixture, at))
         rows = window(instruction, self.definitions)
 
         def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
@@ -199,6 +205,12 @@ class Walk:
 
         def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
             return form.pulled_back(image, replace(at, cotangents=tuple(cotangents)))
+
+        return way_back
+
+    def _past_the_shares(self, form: Shares, at: Pullback) -> WayBack:
+        def way_back(cotangents: Sequence[Term | None]) -> Cotangents:
+            return form.pulled_back(self.environment, replace(at, cotangents=tuple(cotangents)))
 
         return way_back
 

@@ -112,12 +112,16 @@ class DotGeneral(Op):
         return numeric.cast(total, accum, self.out_dtype or dtype).reshape(ctx.shape)
 
     def vjp(self, at: Pullback) -> Cotangents:
+        return self.pulled_back(at)
+
+    def pulled_back(self, at: Pullback, out_dtype: DType | None = None) -> Cotangents:
         """Two products of the same kind, accumulated in the wider of the dtypes of the operands and
-        the result."""
+        the result; in the dtypes of the operands, or in `out_dtype`."""
         lhs, rhs = at.operands
         wide = wider(lhs.dtype, at.cotangent.dtype)
         g = at.cotangent.cast(wide)
         accum, out = (self.accum_dtype, None) if wide is lhs.dtype else (None, lhs.dtype)
+        out = out_dtype or out
         left, right = self._sides(lhs.rank, rhs.rank)
         batch = tuple(range(len(left.batch)))
         rows = tuple(range(len(batch), len(batch) + len(left.free)))

@@ -11,7 +11,7 @@ scores and weights never reach memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TypeAlias
 
 from weft.foundation.dtypes import F32, F64
@@ -136,14 +136,14 @@ def keeps_weights(kernel: Kernel, found: AttentionParts) -> bool:
     return source(kernel, name).name == share
 
 
-def leads_to(lets: Mapping[str, Let], name: str, goal: str) -> bool:
-    """Whether a value is made of another one."""
+def leads_to(lets: Mapping[str, Let], name: str, goal: str, *, past: Container[str] = ()) -> bool:
+    """Whether a value is made of another one, on a way that none of `past` is on."""
     stack, seen = [name], set[str]()
     while stack:
         current = stack.pop()
         if current == goal:
             return True
-        if current not in seen:
+        if current not in seen and current not in past:
             seen.add(current)
             stack += operands(lets[current])
     return False

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from weft.foundation.dtypes import F32
+from weft.foundation.dtypes import F32, DType
 from weft.region.form import StreamParts
 from weft.region.forms.attention import leads_to, source
 from weft.region.ir import (
@@ -173,3 +173,12 @@ def weight_and_rows(kernel: Kernel, found: StreamParts, result: str) -> tuple[st
     assert pair is not None
     weight, other = pair if found.row in kernel.let(pair[0]).axes else (pair[1], pair[0])
     return weight, source(kernel, other)
+
+
+def is_narrow(kernel: Kernel, name: str, dtype: DType) -> bool:
+    """Whether a value is rounded to a dtype: computed in it, or cast to it on the way through the
+    casts that it ends in."""
+    let = kernel.let(name)
+    while let.dtype is not dtype and isinstance(let.expr, Cast):
+        let = kernel.let(let.expr.x)
+    return let.dtype is dtype

@@ -21,6 +21,7 @@ from weft.region.forms.pages import find_pages
 from weft.region.forms.runs import longest_run
 from weft.region.forms.stream import (
     find_stream,
+    is_narrow,
     sides,
     summed_axes,
     value_axes,
@@ -99,6 +100,8 @@ def stream_suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bo
         return False
     if not _reads_plainly(kernel, tensors) or not _stores_each(kernel, found.results):
         return False
+    if _divides_by_rows(kernel):
+        return False
     shift = kernel.let(found.shift)
     if not isinstance(shift.expr, Read) or shift.dtype is not F32:
         return False
@@ -107,12 +110,16 @@ def stream_suits_warpgroups(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bo
     if not all(_is_regular(kernel, x, depths[n], tensors) for n in pairs for x in pairs[n]):
         return False
     streamed = [_rows_read(pairs[name][1], depths[name]) for name in found.products]
+    lets = {let.name: let for let in kernel.body}
     for name in found.results:
         width = value_axes(kernel, found, name)
         weight, let = weight_and_rows(kernel, found, name)
         if not isinstance(let.expr, Read) or _rows_read(let, width) not in streamed:
             return False
-        if let.dtype not in _cast_to(kernel, weight):
+        # Powers take the place of the scores that they are made of.
+        if leads_to(lets, weight, found.products[0], past=(found.power,)):
+            return False
+        if not is_narrow(kernel, weight, let.dtype) and not _ends_in(kernel, name, let.dtype):
             return False
     widths = [points_of(kernel, value_axes(kernel, found, name)) for name in found.results]
     dtypes = {let.dtype for pair in pairs.values() for let in pair}
@@ -143,13 +150,18 @@ def _stores_each(kernel: Kernel, results: Sequence[str]) -> bool:
     return whole and all(let.dtype in (BF16, F16, F32) for let in stored)
 
 
-def _cast_to(kernel: Kernel, name: str) -> set[DType]:
-    """The dtypes that a value has on its way through the casts that it ends in."""
-    let, found = kernel.let(name), set[DType]()
-    while isinstance(let.expr, Cast):
-        found.add(let.dtype)
-        let = kernel.let(let.expr.x)
-    return found
+def _divides_by_rows(kernel: Kernel) -> bool:
+    """Whether something is divided by what there is only where there are rows and columns: beyond
+    them it is 0, and 0 times that no number."""
+    quotients = [let.expr for let in kernel.body if isinstance(let.expr, Binary)]
+    return any(made.fn == "div" and bool(kernel.let(made.rhs).axes) for made in quotients)
+
+
+def _ends_in(kernel: Kernel, result: str, dtype: DType) -> bool:
+    """Whether a result is rounded to a dtype before it is stored, so that weights may be."""
+    lets = {let.name: let for let in kernel.body}
+    stored = [lets[o.value] for o in kernel.outputs if leads_to(lets, o.value, result)]
+    return all(let.dtype is dtype for let in stored)
 
 
 def _rows_read(let: Let, columns: Sequence[str]) -> tuple[object, ...]:

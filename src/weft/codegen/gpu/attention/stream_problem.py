@@ -20,7 +20,7 @@ from weft.foundation.dtypes import F32, DType
 from weft.region.form import Stream, StreamParts
 from weft.region.forms.attention import leads_to
 from weft.region.forms.bands import Band, band_of_stream
-from weft.region.forms.stream import sides, summed_axes, value_axes, weight_and_rows
+from weft.region.forms.stream import is_narrow, sides, summed_axes, value_axes, weight_and_rows
 from weft.region.ir import Cast, Kernel, Output, Read, form_of, operands, stream_parts
 
 
@@ -142,11 +142,14 @@ class _Analysis(Reading):
         streamed = [product.streamed for product in products]
         if operand not in streamed:
             raise Refusal("OperandForm", "a result sums what no product reads")
-        value = self.unrounded(weight, operand.dtype)
+        output = self.output(name)
+        stored = self.lets[output.value].dtype
+        if not is_narrow(self.kernel, weight, operand.dtype) and stored is not operand.dtype:
+            raise Refusal("WeightDType", f"weights are not rounded to {operand.dtype}")
+        value = self.unrounded(weight)
         used = self.needed(value, {found.power, *found.products})
         starts = {found.power, *found.products[1:]}
         made_of = {value} | {arg for let in used for arg in operands(self.lets[let])}
-        output = self.output(name)
         values = Axes(self.batch, found.row, width, self.sizes)
         return Result(
             self.program(value, [found.power, *found.products[1:]], wide),
@@ -154,20 +157,15 @@ class _Analysis(Reading):
             bool(starts - {found.power} & made_of),
             streamed.index(operand),
             output.tensor,
-            self.lets[output.value].dtype,
+            stored,
             values.strides(self.address(output.index, output.tensor)),
             self.program(output.value, [name], values),
         )
 
-    def unrounded(self, weight: str, dtype: DType) -> str:
+    def unrounded(self, weight: str) -> str:
         """A weight before it is rounded to the dtype of what it is multiplied by."""
-        rounded = False
-        expr = self.lets[weight].expr
-        while isinstance(expr, Cast):
-            rounded = rounded or self.lets[weight].dtype is dtype
-            weight, expr = expr.x, self.lets[expr.x].expr
-        if not rounded:
-            raise Refusal("WeightDType", f"weights are not rounded to {dtype}")
+        while isinstance(cast := self.lets[weight].expr, Cast):
+            weight = cast.x
         return weight
 
     def output(self, name: str) -> Output:

@@ -1,0 +1,54 @@
+"""Attention as people write it, with rounded scores, is the kernels of `F.attention`, forward and
+back, and has the values of its program."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.example_inputs import inputs_for
+from tests.support.gpu_interpreted import InterpretedGpu
+from tests.support.spelled_attention import QUIET, SPELLED, program_of
+from weft.driver.pipeline import run_pipeline
+from weft.driver.signature import make_signature
+from weft.driver.stages.compilation import Compilation
+from weft.ptir import Program
+from weft.target.known import target_named
+from weft.testing.compare import compare
+
+
+def forms(program: Program, target: str) -> list[str]:
+    """The patterns of the kernels that are attentions or their gradients."""
+    made = Compilation(program, target_named(target), make_signature(program))
+    kernels = run_pipeline(made, "region")["region"].kernels
+    found = [kernel.pattern.value for kernel in kernels]
+    return [name for name in found if name in ("attention", "stream", "matmul")]
+
+
+def test_every_spelling_is_one_kernel_forward_and_two_back() -> None:
+    for number, (name, write) in enumerate(SPELLED.items()):
+        program = program_of(write, ("bfloat16", "float16")[number % 2])
+        found = forms(program, ("sm90", "sm80")[number // 2 % 2])
+        assert found == ["attention", "stream", "stream"], name
+
+
+def test_a_softmax_of_other_sums_has_streams_for_its_gradients() -> None:
+    assert forms(program_of(QUIET), "sm90").count("stream") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("a mask added", "sm90"),
+        ("wide throughout", "sm80"),
+        ("dropout", "sm90"),
+        ("slopes", "sm80"),
+    ],
+)
+def test_values_are_those_of_the_program(name: str, target: str) -> None:
+    program = program_of(SPELLED[name])
+    code = InterpretedGpu(target).compile(program).compilation["gpu"]
+    streams = [launch for kernel, launch in code.launches.items() if kernel.startswith("stream")]
+    least = {"sm90": 256, "sm80": 64}[target]
+    assert all(code.kernels[launch.symbol].threads >= least for launch in streams)
+    report = compare(program, inputs_for(program, 3), InterpretedGpu(target))
+    assert report.agrees, str(report)

@@ -120,7 +120,8 @@ def program_of(write: Spelling, dtype: str = "bfloat16") -> Program:
         return (result, *pull(g))
 
     given = [weft.tensor(x).astype(getattr(weft, dtype)) for x in numbers()]
-    return weft.jit(both).program(*given)
+    made: Program = weft.jit(both).program(*given)
+    return made
 
 
 def numbers() -> list[NDArray[Any]]:

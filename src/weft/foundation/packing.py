@@ -8,9 +8,9 @@ cent of the most that ever lives at once on the graphs of real models.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from weft.foundation.records import dataclass
 from weft.foundation.whole_numbers import round_up
 
 

@@ -11,9 +11,11 @@ everything is as before.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import TypeAlias
+
+from weft.foundation.records import dataclass
 
 Side: TypeAlias = tuple[tuple[int, int], ...]
 """The dims of one side of a reshape group: (node, stride) from the outermost to the innermost."""

@@ -25,12 +25,12 @@ marked `materialise`, which must then exist in memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from weft.foundation.dims import Dim
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import Expr, FloorDiv, Guard, Index
+from weft.foundation.records import dataclass
 
 
 class AxisKind(Enum):

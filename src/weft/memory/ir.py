@@ -20,8 +20,10 @@ meet in at most one kernel, the one that reads the first and writes the second, 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
+
+from weft.foundation.records import dataclass
 
 
 class Space(Enum):

@@ -4,10 +4,11 @@ GPU those whose scores and sums stay in registers."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Final
 
+from weft.foundation.records import dataclass
 from weft.foundation.whole_numbers import round_up
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks, register_block
 from weft.plan.ir import AttentionPlan, Header

@@ -9,10 +9,10 @@ empty. The sizes of blocks never change a result: every sum is added up in the s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
+from weft.foundation.records import dataclass
 from weft.target.roofline import waves
 from weft.target.target import Target
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F32, SI8, SI32, UI8, UI32, DType
 from weft.foundation.index_expr import coefficient, linear
+from weft.foundation.records import dataclass
 from weft.plan.blocks import (
     BLOCK,
     PANELS,

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from typing import Final
 
 from weft.foundation.index_expr import Axis, Expr, axes_of, coefficient, linear
+from weft.foundation.records import dataclass
 from weft.plan.blocks import SCRATCH_BYTES, even_blocks
 from weft.plan.ir import MmaPlan
 from weft.region.ir import (

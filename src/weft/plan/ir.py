@@ -12,8 +12,10 @@ template's `accepts`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from typing import Any, Final, TypeAlias
+
+from weft.foundation.records import dataclass
 
 ONLINE: Final = "online_softmax"
 """Attention in one pass over the keys, whose sums are rescaled when a greater score turns up."""

@@ -7,9 +7,9 @@ consumer has tiles of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+from weft.foundation.records import dataclass
 from weft.plan.completion import CACHED
 from weft.plan.edges import local_edges
 from weft.plan.ir import Header, MmaPlan

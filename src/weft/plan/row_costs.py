@@ -8,8 +8,9 @@ little how they begin and end; and *run at once* where it has room for all of th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from weft.foundation.records import dataclass
 
 _WARP: Final = 32
 BLOCK: Final = 128

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 from weft.foundation.index_expr import Expr, axis, substitute
+from weft.foundation.records import dataclass
 from weft.plan.ir import Header, RowPlan
 from weft.region.forms.overlap import Overlap, OverlappingRows, overlapping_rows
 from weft.region.ir import Kernel, Let, Read

@@ -8,9 +8,9 @@ algo_choice matmul splitk_parallel_N whoever comes last adds up all parts, the f
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
+from weft.foundation.records import dataclass
 from weft.plan.ir import MmaPlan
 
 SPLITTING: Final = re.compile(r"splitk_(serial|parallel)_([1-9]\d*)")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Final
 
+from weft.foundation.records import dataclass
 from weft.plan.completion import BOUND, CACHED, HINTS, algorithm_kind, pieces
 from weft.plan.edges import local_edges
 from weft.plan.ir import Header, MmaPlan

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from weft.foundation.index_expr import Axis, Expr, coefficient, linear
+from weft.foundation.records import dataclass
 from weft.region.form import Crossing, Map
 from weft.region.forms.crossing import is_across
 from weft.region.ir import Kernel, Let, Read, Tensor, form_of, row_major

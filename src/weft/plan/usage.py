@@ -5,8 +5,8 @@ and 6, which its estimate of the time divides by. A CPU's loops say more (`codeg
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from weft.foundation.records import dataclass
 from weft.plan.gpu_price import plan_seconds
 from weft.plan.ir import MmaPlan, Plan
 from weft.plan.verify import threads_of_accumulators, threads_of_block

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Final
 
+from weft.foundation.records import dataclass
 from weft.plan.ir import AttentionPlan, Header
 from weft.region.ir import Kernel, attention_parts
 from weft.target.target import Target

@@ -18,7 +18,7 @@ they follow their readers, and how far apart.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import ceil, prod
 
 from weft.foundation.index_expr import (
@@ -35,6 +35,7 @@ from weft.foundation.index_expr import (
     substitute,
 )
 from weft.foundation.memo import memo
+from weft.foundation.records import dataclass
 from weft.poly.sets import Domain, IslBudget, Range, range_of
 
 

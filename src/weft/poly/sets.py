@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
@@ -24,6 +23,7 @@ from weft.foundation.errors import Finding, InternalError, ResourceExceeded
 from weft.foundation.forks import new_lock, no_fork
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, Index, Param, add, scale
 from weft.foundation.memo import memo
+from weft.foundation.records import dataclass
 from weft.foundation.tally import asked, done
 from weft.poly.boxes import fill_box
 

@@ -42,13 +42,14 @@ A param is a scalar of the run: element `access` of a tensor, clamped to `[low, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from weft.foundation.dtypes import DType
 from weft.foundation.index_expr import SELECTED, Expr, Guard, Index, params_of
+from weft.foundation.records import dataclass
 
 Scalar: TypeAlias = bool | int | float | complex
 

@@ -13,10 +13,10 @@ axes and Lets are named as the kernel names them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from weft.foundation.dtypes import DType
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

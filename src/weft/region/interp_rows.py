@@ -6,7 +6,7 @@ What a ring does not hold any more, or does not hold yet, is NaN or another odd 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from weft.foundation import functions
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import evaluate
+from weft.foundation.records import dataclass
 from weft.region.form import Ring, Staged
 from weft.region.interp import Array, Playback
 from weft.region.ir import Kernel, Output, Read, Tensor, form_of

@@ -8,11 +8,11 @@ hide in part. The numbers were read from 24 plans of four programs on an H200.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import hypot, prod
 from typing import Final
 
 from weft.foundation.dtypes import F32
+from weft.foundation.records import dataclass
 from weft.region.forms.slides import LANES, Slide
 from weft.region.ir import Binary, Const, Kernel, Unary
 from weft.target.target import Target

@@ -9,8 +9,10 @@ bucket. Left out: ranks that are late, loading of data, memory of activations.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+from weft.foundation.records import dataclass
 
 _GRADIENT_BYTES: Final = 2
 """A gradient of bf16."""

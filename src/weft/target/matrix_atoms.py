@@ -10,7 +10,6 @@ not theirs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from weft.foundation.dtypes import (
@@ -26,6 +25,7 @@ from weft.foundation.dtypes import (
     UI32,
     DType,
 )
+from weft.foundation.records import dataclass
 
 FULL: Final = "full"
 """Products and sums as the dtypes say."""

@@ -6,10 +6,11 @@ How long each takes is for `target.matrix_time` to say.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Final
 
+from weft.foundation.records import dataclass
 from weft.target.target import Target
 
 K_STEP: Final = 64

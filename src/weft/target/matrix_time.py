@@ -33,10 +33,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from weft.foundation.memo import memo
+from weft.foundation.records import dataclass
 from weft.target.matrix_tiles import FORMS, K_STEP, NARROW, Extent, Form, stages_for
 from weft.target.target import Target
 

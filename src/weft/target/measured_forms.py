@@ -15,12 +15,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Final
 
 from weft.foundation.errors import UserError
+from weft.foundation.records import dataclass
 from weft.target.matrix_tiles import FORMS, Extent, Form
 from weft.target.matrix_time import LINE, Contraction, Operand, fastest
 from weft.target.target import Target

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from weft.foundation.records import dataclass
 from weft.target.target import Limits, Target
 
 BASE_REGISTERS = 40

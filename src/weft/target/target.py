@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Final
 
 from weft.foundation.dtypes import DType
+from weft.foundation.records import dataclass
 
 PORTABLE_CLUSTER: Final = 8
 """Blocks of a cluster that every GPU with clusters can run."""

@@ -9,11 +9,12 @@ row here, or stay whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final, TypeAlias
 
 from weft.foundation import numeric
 from weft.foundation.dtypes import F64, I1, DType
+from weft.foundation.records import dataclass
 from weft.foundation.scalar import Fn
 from weft.ptir.literal import ScalarLiteral, ScalarTag
 from weft.ptir.op import Op

@@ -24,7 +24,7 @@ when a graph is read from JSON; every later stage wants numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -34,6 +34,7 @@ from weft.foundation.dims import Shape, add_dims
 from weft.foundation.dtypes import I1, UI32, DType
 from weft.foundation.index_expr import Index
 from weft.foundation.interned import Node, node
+from weft.foundation.records import dataclass
 from weft.foundation.scalar import COMPARISONS, Fn
 
 Scalar: TypeAlias = bool | int | float | complex

@@ -21,12 +21,13 @@ may: such reads are for buffers that no kernel of the program writes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir import values, walk
 from weft.codegen.gpu.ir.scalar import LANES
+from weft.foundation.records import dataclass
 from weft.target.target import Target
 
 _MOST_WAVES: Final = 2

@@ -10,7 +10,6 @@ what the copy engine brings, which is whole rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -31,6 +30,7 @@ from weft.codegen.gpu.ir.scalar import (
     scalar,
 )
 from weft.foundation.dtypes import UI8, DType
+from weft.foundation.records import dataclass
 
 SECTOR: Final = 32
 """Bytes that memory hands out at a time."""

@@ -10,11 +10,12 @@ import importlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from typing import Any, Final
 
 from weft.foundation.errors import Finding, InternalError, Unimplemented
+from weft.foundation.records import dataclass
 from weft.target.target import Target
 
 ARCHITECTURES: Final = ("sm_80", "sm_90", "sm_90a")

@@ -12,13 +12,13 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from weft.foundation.dtypes import F64, DType
 from weft.foundation.errors import ExecutionError, Finding, UserError
+from weft.foundation.records import dataclass
 
 _LINE: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)(.*?);")
 

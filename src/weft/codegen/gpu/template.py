@@ -4,7 +4,6 @@ kernel, and makes the dialect kernel. `templates.TEMPLATES` lists them all."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
@@ -12,6 +11,7 @@ from weft.codegen.gpu import ir
 from weft.codegen.gpu.body.peephole import recognise
 from weft.codegen.gpu.body.thread import Refs
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.plan.ir import Plan
 from weft.region.ir import Kernel, Tensor
 from weft.target.target import Target

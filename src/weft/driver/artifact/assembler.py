@@ -4,7 +4,7 @@ and loops, over one list of kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from weft.driver.artifact.kernels import (
 )
 from weft.driver.stages.bodies import CompiledBody, Use
 from weft.foundation.functions import broken_rule
+from weft.foundation.records import dataclass
 from weft.memory.ir import BufferMap, Space
 from weft.ptir.ir import Body, Instruction, Program, ValueKey
 from weft.ptir.op import Op

@@ -14,11 +14,12 @@ carries where they lie, and writes what it makes where it belongs, and hardly an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.driver.artifact.kernels import ALIGNMENT, StepList, align_bytes, shift_step
 from weft.driver.stages.bodies import CompiledBody, Use, carried
 from weft.foundation.errors import InternalError
+from weft.foundation.records import dataclass
 from weft.ptir.ir import Region
 from weft.ptir.op import Op
 from weft.ptir.ops.control import Cond, Scan, While

@@ -9,12 +9,13 @@ on is the same in every turn: on a CPU it is a parameter of the body, as a progr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.driver.signature import Role, Signature
 from weft.driver.stages.algorithms import algorithm_sets
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.generators import pipeline
+from weft.foundation.records import dataclass
 from weft.ptir.ir import Body, Function, Instruction, Program, Region
 from weft.ptir.ops.control import Scan, While
 from weft.ptir.types import TensorType, leaves

@@ -10,12 +10,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from weft.driver.legalise import without_composites
 from weft.driver.signature import Signature
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError, WeftWarning
+from weft.foundation.records import dataclass
 from weft.foundation.tally import Tally
 from weft.ptir.ir import Program, ValueKey
 from weft.ptir.passes.log import PassLog

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.links import links_of
 from weft.foundation.lines import Place
+from weft.foundation.records import dataclass
 from weft.foundation.tally import counted
 from weft.poly_view.ir import Scop
 from weft.region.form import Staged

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from weft.driver.signature import Signature
 from weft.driver.stages.compilation import Compilation, Stage
 from weft.foundation.errors import Finding, UserError
 from weft.foundation.forks import no_fork
+from weft.foundation.records import dataclass
 from weft.ptir.types import TensorType
 from weft.runtime.artifact import Artifact, HostFunction
 from weft.runtime.timeline import Lap

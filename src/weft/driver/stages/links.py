@@ -9,13 +9,14 @@ as a coarse op, belongs to the instruction that was there before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from weft.driver.legalise import without_composites
 from weft.driver.stages.compilation import Compilation
 from weft.driver.stages.inside import values_inside
 from weft.foundation.lines import Place
+from weft.foundation.records import dataclass
 from weft.ptir.ir import Program
 from weft.target.target import Target
 from weft.tiny.ir import Input, value_ids

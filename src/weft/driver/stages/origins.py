@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.driver.stages.compilation import Compilation
 from weft.foundation.lines import Place
+from weft.foundation.records import dataclass
 from weft.ptir.ir import Program
 from weft.ptir.ops.contraction import DotGeneral
 from weft.ptir.ops.movement import BroadcastTo

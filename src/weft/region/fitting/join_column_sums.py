@@ -14,10 +14,11 @@ and where registers do not hold both, kernels stay as they are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import axis
+from weft.foundation.records import dataclass
 from weft.region.cost import kernel_seconds
 from weft.region.fitting.cutting import computed_from, free_name, needed
 from weft.region.fitting.joined_axes import with_one_axis

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from weft.foundation.dtypes import SI32, SI64
 from weft.foundation.index_expr import Expr, axis, constant
+from weft.foundation.records import dataclass
 from weft.region.form import AttentionParts, StreamParts
 from weft.region.ir import AxisIndex, Binary, Cast, Const, Kernel, Let, Read, Select
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
 from weft.foundation.dtypes import F32, UI32
+from weft.foundation.records import dataclass
 from weft.region.ir import Binary, Cast, Const, Kernel, Let, Words, operands
 
 _WORD: Final = 32

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16
 from weft.foundation.index_expr import Axis, Expr, axes_of, coefficient, linear
+from weft.foundation.records import dataclass
 from weft.region.forms.multiplied import usual_atom
 from weft.region.ir import (
     AxisIndex,

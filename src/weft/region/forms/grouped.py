@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from weft.foundation.dtypes import BF16, F16
+from weft.foundation.records import dataclass
 from weft.region.form import Problem
 from weft.region.forms.multiplied import usual_atom
 from weft.region.ir import Kernel, Pattern, Read

@@ -11,10 +11,10 @@ neighbours in memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, coefficient
+from weft.foundation.records import dataclass
 from weft.region.forms.columns import reduced_once
 from weft.region.ir import Check, Kernel, Let, Read, Reduce
 from weft.region.row_reads import is_gather

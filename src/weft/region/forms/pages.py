@@ -7,8 +7,6 @@ A page is a run of `size` rows anywhere in the tensor, in whatever dimension pag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.foundation.index_expr import (
     Axis,
     Expr,
@@ -22,6 +20,7 @@ from weft.foundation.index_expr import (
     floordiv,
     scale,
 )
+from weft.foundation.records import dataclass
 from weft.region.ir import Kernel, Let, Read
 
 

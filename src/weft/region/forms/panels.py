@@ -7,9 +7,9 @@ and then the next few.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from weft.foundation.index_expr import axis
+from weft.foundation.records import dataclass
 from weft.region.ir import Kernel, Read, Tensor
 
 

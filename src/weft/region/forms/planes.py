@@ -12,11 +12,11 @@ results are planes again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.index_expr import Expr, Guard, axis, coefficient, linear
+from weft.foundation.records import dataclass
 from weft.region.forms.multiplied import multiplies_reads
 from weft.region.ir import (
     Binary,

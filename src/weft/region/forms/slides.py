@@ -12,12 +12,13 @@ What is read of memory at several places is a stage too, a copy: a warp loads it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import Final
 
 from weft.foundation.index_expr import Axis, Expr, axis, bounds, coefficient, constant
+from weft.foundation.records import dataclass
 from weft.region.form import Ring, Staged
 from weft.region.forms.staged import find_staged
 from weft.region.ir import Kernel, KernelAxis, Let, Pattern, Read, Reduce, Stage, Tensor, walk

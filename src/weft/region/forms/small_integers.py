@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from weft.foundation.dtypes import F32, DType
 from weft.foundation.index_expr import bounds
+from weft.foundation.records import dataclass
 from weft.region.ir import AxisIndex, Binary, Cast, Const, Kernel, Let, Read, Select
 
 _LARGEST: Final = 128

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import thread_time
 from typing import Final
 
+from weft.foundation.records import dataclass
 from weft.foundation.tally import counted
 from weft.poly_view.ir import BlockKind
 from weft.region.fusion.greedy import HEAVY, LARGEST, Fusion, is_shorter

@@ -13,12 +13,13 @@ it reads. A solution stores every block or computes it wherever it is read, neve
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeVar
 
 import highspy
 import numpy as np
 
+from weft.foundation.records import dataclass
 from weft.region.fusion.windows import TIME_LIMIT
 
 _Key = TypeVar("_Key")

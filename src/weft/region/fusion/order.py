@@ -9,10 +9,10 @@ output where an input of the same size may be overwritten waits until nobody rea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from weft.foundation.packing import Block, peak
+from weft.foundation.records import dataclass
 
 
 class Order:

@@ -13,10 +13,11 @@ them the same few again: an optimiser's update of one matrix and of the next.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from weft.foundation.index_expr import Expr
+from weft.foundation.records import dataclass
 from weft.poly_view.ir import PolyBlock
 from weft.region.ir import Fold, Kernel, Let, Read
 from weft.region.writing.emit import Root, View

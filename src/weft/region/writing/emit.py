@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from weft.foundation.dims import static
@@ -37,6 +37,7 @@ from weft.foundation.index_expr import (
     simplify,
     substitute,
 )
+from weft.foundation.records import dataclass
 from weft.poly_view.ir import Access, BlockKind, IndexParam, PolyBlock, Scop
 from weft.region.ir import Cast, Output, Param, Place, Read, Scalar, Tensor, row_major
 from weft.region.writing.build import Body

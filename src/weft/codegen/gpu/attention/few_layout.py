@@ -9,7 +9,7 @@ warp take in the end, and what they are summed with.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from weft.codegen.gpu.attention.layout import ALIGNMENT, MOST_WIDTH, Layout, problem_findings
@@ -20,6 +20,7 @@ from weft.codegen.gpu.ir.swizzle import TileLayout, fitting
 from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.problem import Source, Strides
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.foundation.whole_numbers import round_up
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import Band

@@ -4,13 +4,13 @@ whose numbers it reads from a table, one tile ahead."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.few_layout import FewLayout
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar
 from weft.codegen.gpu.ir.values import Assign, PlaceOf, Variable
 from weft.codegen.gpu.products.place import offset
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.few_layout import VECTOR, FewLayout
@@ -16,6 +16,7 @@ from weft.codegen.gpu.ir.values import Compute, IndexValue, StoreElement, StoreV
 from weft.codegen.gpu.products.place import offset
 from weft.codegen.gpu.products.problem import Source
 from weft.foundation.dtypes import F32, I1
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ last `stages - 2` groups is waiting for its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.few_layout import FewLayout
 from weft.codegen.gpu.attention.few_sm90 import TILE, FewBuilder
 from weft.codegen.gpu.attention.filling import Filling
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

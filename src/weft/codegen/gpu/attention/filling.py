@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.scalar import THREAD, Lit, Name, Scalar, both, total, wide
 from weft.codegen.gpu.ir.swizzle import TileLayout
 from weft.codegen.gpu.products.operand import Operand
+from weft.foundation.records import dataclass
 
 _PIECE: Final = 8
 """Elements of 16 bytes."""

@@ -8,7 +8,6 @@ layout without any can be generated.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu.attention.problem import Problem
@@ -20,6 +19,7 @@ from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.problem import Source, Strides
 from weft.foundation.dtypes import BF16, F16, F32, I1, DType
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.foundation.whole_numbers import round_up
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import Band

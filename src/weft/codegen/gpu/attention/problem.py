@@ -10,7 +10,7 @@ such form.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Final
 
@@ -19,6 +19,7 @@ from weft.codegen.gpu.ir.element_ops import ElementOp
 from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.problem import Refs, Strides, element_op
 from weft.foundation.dtypes import DType
+from weft.foundation.records import dataclass
 from weft.region.form import Attention, AttentionParts
 from weft.region.forms.attention import score_sides, source, value_side, weight_of
 from weft.region.forms.bands import Band, End, band_of

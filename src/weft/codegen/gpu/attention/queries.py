@@ -4,7 +4,7 @@ statements on the two rows that it has of each."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -19,6 +19,7 @@ from weft.codegen.gpu.products.place import offset
 from weft.codegen.gpu.products.problem import Source
 from weft.codegen.gpu.products.ring import Ring
 from weft.foundation.dtypes import I1, UI32, DType
+from weft.foundation.records import dataclass
 from weft.plan.ir import AttentionPlan
 
 GROUP: Final = Name("group")

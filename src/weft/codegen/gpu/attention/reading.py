@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from weft.codegen.gpu.ir.element_ops import ElementOp
@@ -11,6 +10,7 @@ from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.problem import Refs, Source, Strides, affine, element_op
 from weft.foundation.dtypes import BF16, F16
 from weft.foundation.index_expr import Expr, coefficient, constant, linear
+from weft.foundation.records import dataclass
 from weft.region.forms.bands import HULL_ROWS, Band
 from weft.region.forms.chances import find_chance, made_of
 from weft.region.forms.runs import longest_run

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -50,6 +49,7 @@ from weft.codegen.gpu.ir.scalar import (
 )
 from weft.codegen.gpu.ir.values import Variable
 from weft.foundation.dtypes import F32
+from weft.foundation.records import dataclass
 
 _AT: Final = Name("key_block")
 _SLOT: Final = Name("slot")

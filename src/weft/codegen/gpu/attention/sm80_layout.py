@@ -8,7 +8,6 @@ says what the template cannot do: a layout without any can be generated.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -19,6 +18,7 @@ from weft.codegen.gpu.ir.scalar import LANES
 from weft.codegen.gpu.ir.swizzle import TileLayout, fitting
 from weft.codegen.gpu.products.problem import Source
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.foundation.whole_numbers import round_up
 from weft.plan.ir import ONLINE, AttentionPlan
 from weft.region.forms.bands import HULL_ROWS

@@ -7,7 +7,6 @@ of blocks of columns, what is read for each column besides, and the barriers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from weft.codegen.gpu.attention.layout import (
@@ -28,6 +27,7 @@ from weft.codegen.gpu.ir.swizzle import TileLayout, fitting
 from weft.codegen.gpu.products.problem import Source
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.foundation.whole_numbers import round_up
 from weft.plan.attention import stream_registers
 from weft.plan.ir import ONLINE, AttentionPlan

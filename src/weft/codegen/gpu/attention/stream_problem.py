@@ -10,13 +10,14 @@ such form.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from weft.codegen.gpu.attention.reading import Axes, HullTables, Program, Reading, State
 from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.problem import Refs, Source, Strides
 from weft.foundation.dtypes import F32, DType
+from weft.foundation.records import dataclass
 from weft.region.form import Stream, StreamParts
 from weft.region.forms.attention import leads_to
 from weft.region.forms.bands import Band, band_of_stream

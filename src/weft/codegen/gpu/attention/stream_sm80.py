@@ -15,7 +15,7 @@ last `stages - 2` groups is waiting for its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -40,6 +40,7 @@ from weft.codegen.gpu.ir.scalar import BLOCK, LANE, LANES, THREAD, WARP, Lit, Na
 from weft.codegen.gpu.ir.swizzle import TileLayout, fitting
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.foundation.whole_numbers import round_up
 from weft.plan.attention import stream_registers
 from weft.plan.ir import ONLINE, AttentionPlan

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from heapq import heapreplace
 from itertools import accumulate
@@ -18,6 +17,7 @@ from typing import Final
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.attention.reading import HullTables
 from weft.codegen.gpu.ir.scalar import BLOCK, Lit, Name, Scalar, TableAt, least, most
+from weft.foundation.records import dataclass
 from weft.plan.ir import AttentionPlan
 from weft.region.forms.bands import Band
 from weft.target.target import Target

@@ -6,7 +6,6 @@ takes two accesses where one by one they would take eight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from weft.foundation.dtypes import DType
@@ -19,6 +18,7 @@ from weft.foundation.index_expr import (
     coefficient,
     linear,
 )
+from weft.foundation.records import dataclass
 from weft.memory.ir import MemRef
 from weft.region.ir import Kernel, Read
 

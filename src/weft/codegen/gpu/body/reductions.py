@@ -9,7 +9,6 @@ and become one reduction of several carries. Folds that differ only in their res
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from weft.codegen.gpu.ir import values
@@ -17,6 +16,7 @@ from weft.codegen.gpu.ir.element_ops import ElementOp, Number
 from weft.foundation import functions
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import InternalError
+from weft.foundation.records import dataclass
 from weft.region.ir import Fold, Kernel, Let, Read, Reduce, operands
 
 FUNCTIONS: Mapping[str, str] = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, field
 from enum import Enum
 from random import Random
 from typing import TypeAlias
@@ -23,6 +23,7 @@ from weft.codegen.gpu.interp.scalars import Lanes, Memo, Value, only
 from weft.codegen.gpu.interp.workspace import Workspace
 from weft.codegen.gpu.ir.scalar import Scalar
 from weft.foundation.dtypes import DType
+from weft.foundation.records import dataclass
 
 WARP = 32
 

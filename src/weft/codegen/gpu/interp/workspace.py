@@ -7,7 +7,7 @@ those knew who passed it, and from the meetings of its own block.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.interp.memory import POISON, Array
 from weft.codegen.gpu.interp.races import Hazard
+from weft.foundation.records import dataclass
 
 _NOBODY: Final = -1
 Knowledge = dict[int, Array]

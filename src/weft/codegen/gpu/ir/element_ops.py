@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from weft.codegen.gpu.ir.casts import cast
@@ -23,6 +22,7 @@ from weft.codegen.gpu.ir.formats import HELD, NARROW, NIBBLES, PAIRED, held, rou
 from weft.codegen.gpu.ir.functions import LOOSE, SHARED, table
 from weft.foundation.dtypes import BF16, F64, I1, DType
 from weft.foundation.errors import InternalError, Unimplemented
+from weft.foundation.records import dataclass
 
 Number: TypeAlias = bool | int | float | complex
 

@@ -3,7 +3,6 @@ kernel."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.codegen.gpu.ir.element_ops import ElementOp, Number
@@ -11,6 +10,7 @@ from weft.codegen.gpu.ir.frame import Address, RegAt
 from weft.codegen.gpu.ir.scalar import Scalar
 from weft.codegen.gpu.ir.swizzle import Swizzle
 from weft.foundation.dtypes import F32, DType
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,13 @@ barriers, tables, the workspace, tensor maps, registers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from weft.codegen.gpu.ir.scalar import Scalar
 from weft.codegen.gpu.ir.swizzle import Swizzle, TileLayout
 from weft.foundation.dtypes import F32, F64, DType
+from weft.foundation.records import dataclass
 
 WINDOW_CORNERS: Final = {3: (-(1 << 15), (1 << 15) - 1), 4: (-128, 127), 5: (-16, 15)}
 """How far places may begin before and end behind an image, by the rank of its map."""

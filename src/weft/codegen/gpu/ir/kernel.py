@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.codegen.gpu.ir.copies import Sm80Copy, Sm90Copy
@@ -36,6 +35,7 @@ from weft.codegen.gpu.ir.parts import PartStmt
 from weft.codegen.gpu.ir.rows import RowStmt
 from weft.codegen.gpu.ir.scalar import Like, Scalar, scalar
 from weft.codegen.gpu.ir.values import ValueStmt
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.codegen.gpu.ir.frame import Address, BarrierAt
 from weft.codegen.gpu.ir.scalar import Scalar
 from weft.foundation.dtypes import DType
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from weft.codegen.gpu import ir
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

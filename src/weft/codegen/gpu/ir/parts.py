@@ -8,10 +8,10 @@ go on from the `AwaitTurn`, or the later `CountOff`, that finds its counter so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from weft.codegen.gpu.ir.scalar import Scalar
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

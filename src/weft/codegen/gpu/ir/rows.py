@@ -7,8 +7,9 @@ then the lower row's. What a whole row shares, the lanes of a quad make by `Shuf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
+
+from weft.foundation.records import dataclass
 
 
 class Which(Enum):

@@ -21,11 +21,11 @@ bits, so a misaligned tile would be permuted differently by each of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from weft.codegen.gpu.ir.scalar import Like, Scalar, scalar
+from weft.foundation.records import dataclass
 
 PIECE: Final = 16
 """Bytes that stay together."""

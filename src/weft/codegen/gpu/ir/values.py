@@ -12,12 +12,12 @@ kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, TypeAlias, get_args
 
 from weft.codegen.gpu.ir.element_ops import ElementOp, Number
 from weft.codegen.gpu.ir.scalar import Scalar
 from weft.foundation.dtypes import SI32, SI64, UI32, UI64, DType
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

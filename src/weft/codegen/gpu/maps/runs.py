@@ -15,7 +15,6 @@ banks, four next to one another for each, and those of neighbouring rows lie wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -29,6 +28,7 @@ from weft.codegen.gpu.maps.staged import Staged
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import Axis, coefficient, linear
+from weft.foundation.records import dataclass
 from weft.plan.ir import MapPlan
 from weft.plan.transposes import LINE, Runs, crossing_of, runs_of, turned_reads
 from weft.region.ir import (

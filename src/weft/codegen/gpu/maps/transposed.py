@@ -16,7 +16,6 @@ blocks of the grid.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -32,6 +31,7 @@ from weft.codegen.gpu.maps.staged import Staged
 from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.plan.ir import MapPlan, Plan
 from weft.plan.transposes import crossing_of, row_axes, turned_reads
 from weft.region.form import Crossing

@@ -9,11 +9,11 @@ wait for it only if it adds and compares, and divides once a tile at most.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, scalar
 from weft.codegen.gpu.products.walks import Walk
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

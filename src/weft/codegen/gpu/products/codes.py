@@ -16,7 +16,6 @@ over at the end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -37,6 +36,7 @@ from weft.codegen.gpu.products.refusals import (
 from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import F32, SI8
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.plan.code_tiles import COLUMNS, MOST_SUMS, ROWS, registers_of, step_of
 from weft.plan.completion import IN_REGISTERS, false_claims
 from weft.plan.ir import MmaPlan, Plan

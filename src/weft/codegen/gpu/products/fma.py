@@ -15,7 +15,7 @@ an operand is read or a result stored. Elements outside the tensors are zeros th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd, prod
 from typing import Final
 
@@ -42,6 +42,7 @@ from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import coefficient
+from weft.foundation.records import dataclass
 from weft.plan.ir import MmaPlan, Plan
 from weft.region.forms.codes import made_of
 from weft.region.ir import Kernel, Read, Tensor

@@ -4,13 +4,13 @@ can share a unit with them."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu.body.accept import refuse
 from weft.codegen.gpu.ir.formats import held_bytes
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.plan.ir import MmaPlan
 from weft.region.forms.thin import FEW, RESIDENT
 from weft.target.roofline import registers_given

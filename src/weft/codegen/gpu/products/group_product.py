@@ -5,7 +5,6 @@ products that there are."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from weft.codegen.gpu import ir
@@ -13,6 +12,7 @@ from weft.codegen.gpu.products.problem import Problem
 from weft.codegen.gpu.products.sm90 import Sm90Builder
 from weft.codegen.gpu.products.sm90_layout import Sm90Layout, refusals
 from weft.foundation.errors import Finding, InternalError, SpecViolation
+from weft.foundation.records import dataclass
 from weft.region.ir import Kernel, Tensor
 from weft.target.target import Target
 

@@ -9,7 +9,7 @@ in bands of a few of the table, column by column.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -24,6 +24,7 @@ from weft.codegen.gpu.products.sm90_layout import ROW, Sm90Layout
 from weft.codegen.gpu.products.tiles import TileOrder
 from weft.foundation.dtypes import SI32
 from weft.foundation.grouped_rows import ENTRY, GroupedTiles
+from weft.foundation.records import dataclass
 from weft.plan.ir import Header, MmaPlan
 from weft.region.ir import Tensor
 from weft.target.target import Target

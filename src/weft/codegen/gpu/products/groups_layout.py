@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -27,6 +26,7 @@ from weft.codegen.gpu.products.refusals import (
 from weft.foundation.dtypes import BF16, F16, F32
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import coefficient, linear
+from weft.foundation.records import dataclass
 from weft.plan.completion import false_claims
 from weft.plan.group_tiles import DEPTH, KEPT
 from weft.plan.ir import MmaPlan

@@ -4,7 +4,7 @@ are multiplied with."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from weft.codegen.gpu.ir.frame import LARGEST_STEP, WINDOW_CORNERS
@@ -20,6 +20,7 @@ from weft.codegen.gpu.products.walks import (
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import Expr, coefficient, constant, linear, substitute
+from weft.foundation.records import dataclass
 from weft.memory.ir import MemRef
 from weft.region.form import Image
 from weft.region.ir import Let, Read

@@ -10,7 +10,6 @@ since zero times infinity would count. A group without rows has one step, of not
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -26,6 +25,7 @@ from weft.codegen.gpu.products.sm90_layout import ROW, WARPGROUP, Sm90Layout
 from weft.codegen.gpu.products.split import Split
 from weft.foundation.dtypes import F32, SI32
 from weft.foundation.grouped_rows import OuterTiles
+from weft.foundation.records import dataclass
 from weft.plan.ir import Header, MmaPlan
 from weft.plan.sum_parts import sum_parts
 from weft.region.ir import Tensor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.scalar import Name, Scalar, total, wide
@@ -11,6 +10,7 @@ from weft.codegen.gpu.ir.swizzle import Major
 from weft.codegen.gpu.products.operand import Operand
 from weft.codegen.gpu.products.problem import Problem, Strides
 from weft.codegen.gpu.products.tiles import TileOrder
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

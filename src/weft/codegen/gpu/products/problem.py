@@ -12,7 +12,7 @@ what has no such form.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Final, TypeAlias
 
@@ -24,6 +24,7 @@ from weft.codegen.gpu.products.walks import ROW
 from weft.codegen.gpu.products.walks import Axes as WalkAxes
 from weft.foundation.dtypes import BF16, F16, F32, DType
 from weft.foundation.index_expr import Expr, FloorDiv, coefficient, linear, params_of
+from weft.foundation.records import dataclass
 from weft.memory.ir import MemRef
 from weft.region.forms.multiplied import multiplies_reads
 from weft.region.forms.row_folds import (

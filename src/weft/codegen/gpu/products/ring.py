@@ -15,10 +15,9 @@ inside that turn, too, or its wait passes by the phase of two turns before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from weft.codegen.gpu import ir
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar
+from weft.foundation.records import dataclass
 
 
 @dataclass(frozen=True)

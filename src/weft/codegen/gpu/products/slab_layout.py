@@ -16,7 +16,6 @@ of A's slots, then B's ring and the rest as in `sm90_layout.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -29,6 +28,7 @@ from weft.codegen.gpu.products.sm90_layout import refusals as sm90_refusals
 from weft.codegen.gpu.products.tiles import TileOrder
 from weft.codegen.gpu.products.walks import Step, Walk
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.plan.slabs import PATCH, SLABS
 from weft.plan.sum_parts import sum_parts
 from weft.plan.text import told

@@ -23,7 +23,7 @@ digits (`3xtf32`) are those of one k step; they are added up apart.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -53,6 +53,7 @@ from weft.codegen.gpu.products.split import Handing, Meeting
 from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import F32
 from weft.foundation.errors import Finding, SpecViolation
+from weft.foundation.records import dataclass
 from weft.plan.ir import MmaPlan, Plan
 from weft.region.ir import Kernel
 from weft.target.matrix_atoms import Atom

@@ -9,7 +9,6 @@ permuted so that `ldmatrix` meets no bank twice; rows of 32- and 64-bit elements
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu.body.accept import refuse
@@ -29,6 +28,7 @@ from weft.codegen.gpu.products.split import Split, split_refusals
 from weft.codegen.gpu.products.tiles import TileOrder
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI32, UI32
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.plan.completion import BOUND
 from weft.plan.ir import MmaPlan, Vectorize
 from weft.plan.sum_parts import sum_parts

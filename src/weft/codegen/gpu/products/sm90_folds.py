@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import Final
 
@@ -22,6 +21,7 @@ from weft.codegen.gpu.ir.scalar import Lit
 from weft.codegen.gpu.products.problem import Folded
 from weft.codegen.gpu.products.sm90_layout import Sm90Layout
 from weft.foundation.dtypes import F32, I1, SI32
+from weft.foundation.records import dataclass
 
 _PIECE: Final = 64
 """Columns, at most, whose elements are held beside the accumulators."""

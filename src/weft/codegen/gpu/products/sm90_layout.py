@@ -8,7 +8,6 @@ template cannot do; a layout without refusals can be generated.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -27,6 +26,7 @@ from weft.codegen.gpu.products.split import PhasedSplit, Split, split_refusals
 from weft.codegen.gpu.products.tiles import TileOrder
 from weft.foundation.dtypes import BF16, F16, F32, SI32, UI32
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.plan.ir import MmaPlan
 from weft.plan.sum_parts import sum_parts
 from weft.plan.text import told

@@ -17,7 +17,7 @@ then the copy engine, which stores; the consumer arrives on `free` when that has
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import Final, TypeAlias
 
@@ -31,6 +31,7 @@ from weft.codegen.gpu.products.ring import Ring
 from weft.codegen.gpu.products.sm90_folds import Folds
 from weft.codegen.gpu.products.sm90_layout import LINE, WARPGROUP, Sm90Layout
 from weft.foundation.dtypes import F32
+from weft.foundation.records import dataclass
 from weft.plan.ir import MmaPlan
 
 Box: TypeAlias = tuple[Scalar, tuple[Scalar, ...]]

@@ -13,7 +13,6 @@ unfinished one never waits. The last part leaves the tile's counters at zero.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -22,6 +21,7 @@ from weft.codegen.gpu.body.accept import refuse, too_many
 from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar, wide
 from weft.codegen.gpu.products.walks import Counted
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.foundation.tally import counted
 from weft.plan.sum_parts import SumParts
 

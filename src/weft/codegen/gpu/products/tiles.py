@@ -10,7 +10,6 @@ Batches follow one another. Every order visits every tile once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from weft.codegen.gpu.ir import Let, Stmt, Table
 from weft.codegen.gpu.ir.scalar import Name, Scalar, TableAt, least
+from weft.foundation.records import dataclass
 
 TABLE_LIMIT: Final = 1 << 16
 """Tiles up to which a curve is written down as a table."""

@@ -12,13 +12,14 @@ summed over are padded to whole copies, for which the engine writes zeros into b
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Final, TypeAlias
 
 from weft.codegen.gpu.ir.frame import Window
 from weft.codegen.gpu.ir.scalar import Scalar, scalar, total
 from weft.foundation.index_expr import Expr, coefficient
+from weft.foundation.records import dataclass
 from weft.memory.ir import MemRef
 from weft.region.form import Image, Moved
 from weft.region.forms.image import batch_factors, image_number

@@ -21,7 +21,6 @@ one still waits for this row's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -51,6 +50,7 @@ from weft.codegen.gpu.template import Job
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
 from weft.foundation.index_expr import linear
+from weft.foundation.records import dataclass
 from weft.plan.ir import Plan, RowPlan
 from weft.plan.rows import (
     chunks_of,

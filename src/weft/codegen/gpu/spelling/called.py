@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from weft.foundation.records import dataclass
 
 _WORD: Final = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION: Final = re.compile(r"(?:template <.*> )?INLINE [\w *&]*?(\w+)\(")

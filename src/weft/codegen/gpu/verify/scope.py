@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -11,6 +11,7 @@ from weft.codegen.gpu.spelling.names import is_free
 from weft.codegen.gpu.spelling.text import spelling
 from weft.foundation.dtypes import DType
 from weft.foundation.errors import Finding
+from weft.foundation.records import dataclass
 from weft.target.target import Target
 
 NAME: Final = "KernelName"

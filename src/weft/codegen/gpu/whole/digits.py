@@ -21,7 +21,6 @@ halves which: loads and stores stand there for all of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -45,6 +44,7 @@ from weft.codegen.gpu.whole.kernel import THREADS, WholeKernel, Work, blocks_of
 from weft.codegen.gpu.whole.running import warp_prefix
 from weft.foundation.digit_sort import CARRIED, Digits, Moved, Pass, Starts
 from weft.foundation.dtypes import SI32, UI32, UI64, DType
+from weft.foundation.records import dataclass
 
 _WARPS: Final = THREADS // LANES
 _FEW_KEYS: Final = 1 << 15

@@ -20,7 +20,6 @@ additions would wait four cycles each, two milliseconds for a million.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -42,6 +41,7 @@ from weft.codegen.gpu.ir.scalar import (
 )
 from weft.codegen.gpu.whole.kernel import WholeKernel, Work
 from weft.foundation.dtypes import SI32, UI32, DType
+from weft.foundation.records import dataclass
 from weft.foundation.whole_ops import Collected, Gathered
 
 _THREADS: Final = 128

@@ -15,7 +15,6 @@ However many blocks run when, numbers are combined in the same order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu import ir
@@ -37,6 +36,7 @@ from weft.codegen.gpu.ir.scalar import (
 )
 from weft.codegen.gpu.whole.kernel import THREADS, WholeKernel, Work, blocks_of
 from weft.foundation.dtypes import DType
+from weft.foundation.records import dataclass
 from weft.foundation.whole_ops import Columns, Continued, InParts, Running, Totals
 
 _SLOT: Final = 8

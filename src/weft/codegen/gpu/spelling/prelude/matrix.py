@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from weft.codegen.gpu.ir.swizzle import Major
@@ -17,6 +16,7 @@ from weft.foundation.dtypes import (
     UI8,
     DType,
 )
+from weft.foundation.records import dataclass
 
 _PTX: Final = {
     BF16: "bf16", F16: "f16", SI8: "s8", UI8: "u8", FP8_E4M3: "e4m3", FP8_E5M2: "e5m2"

@@ -1,0 +1,93 @@
+"""Frozen dataclasses that load fast.
+
+Python's `dataclass` writes six functions for a frozen class and compiles each of them: most of a
+millisecond, of which a compiler with a thousand such classes takes a second to load; and one
+program makes objects of a few. Here a class is given its fields, and Python makes the functions
+when the first of them is called. To whoever uses such a class, and to a type checker, it is a
+dataclass as any other. One that is not frozen, has other options or inherits from a dataclass is
+left to Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError
+from typing import TYPE_CHECKING, Any, Final
+
+__all__ = ["dataclass"]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(cls=None, **options):
+        """The decorator `dataclasses.dataclass`."""
+
+        def decorate(cls):
+            if options in _OURS and not any(map(dataclasses.is_dataclass, cls.__mro__)):
+                return _with_fields(cls, options)
+            return dataclasses.dataclass(**options)(cls)
+
+        return decorate if cls is None else decorate(cls)
+
+
+_OURS: Final = ({"frozen": True}, {"frozen": True, "eq": False})
+_MADE: Final = ("__init__", "__repr__", "__eq__", "__hash__")
+
+
+def _with_fields(cls: type, options: dict[str, bool]) -> type:
+    """A class with its fields; its functions are those of a twin that Python makes when one of them
+    is called."""
+    own = vars(cls)
+    kept = (*own.get("__annotations__", ()), "__annotations__", "__module__", "__qualname__")
+    twin = {name: own[name] for name in kept if name in own}
+    if hasattr(cls, "__post_init__"):
+        twin["__post_init__"] = cls.__post_init__
+    # A class that says what is equal, and nothing of a hash, has None in the place of one.
+    written = {name for name in own if name != "__hash__" or own[name] is not None}
+    wanted = [name for name in _MADE if name not in written]
+    if options.get("eq") is False:
+        wanted = [name for name in wanted if name not in ("__eq__", "__hash__")]
+    # Python describes a class without a docstring by its `__init__`, which it does not see here.
+    cls.__doc__ = cls.__doc__ or cls.__name__
+    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+    made.__dataclass_params__.frozen = True
+
+    def complete() -> None:
+        whole: Any = dataclasses.dataclass(**options)(type(cls.__name__, (), dict(twin)))
+        for name in wanted:
+            setattr(cls, name, getattr(whole, name))
+
+    for name in wanted:
+        setattr(made, name, _first(cls, name, complete))
+    made.__setattr__, made.__delattr__ = _refuse_to_set, _refuse_to_delete
+    return cls
+
+
+def _first(cls: type, name: str, complete: Callable[[], None]) -> Callable[..., Any]:
+    """A function that makes way for the one that it stands for."""
+
+    def first(*given: Any, **named: Any) -> Any:
+        complete()
+        return getattr(cls, name)(*given, **named)
+
+    return first
+
+
+def _refuse_to_set(self: Any, name: str, value: Any) -> None:
+    if _is_held(self, name):
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+    object.__setattr__(self, name, value)
+
+
+def _refuse_to_delete(self: Any, name: str) -> None:
+    if _is_held(self, name):
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+    object.__delattr__(self, name)
+
+
+def _is_held(self: Any, name: str) -> bool:
+    """Whether an attribute may not change; a class that inherits may have others of its own."""
+    held = type(self)
+    return "__dataclass_fields__" in vars(held) or name in held.__dataclass_fields__

@@ -1,0 +1,98 @@
+"""Frozen dataclasses that are made fast are dataclasses in all that can be seen of them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, field, replace
+from typing import Any
+
+import pytest
+
+from weft.foundation.records import dataclass
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A class with everything that a field can have."""
+
+    a: int
+    b: tuple[int, ...] = (1, 2)
+    c: list[int] = field(default_factory=list, hash=False)
+    d: str = field(default="seen", repr=False, compare=False)
+    e: list[str] = field(default_factory=lambda: ["made"], init=False, hash=False)
+    f: int = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.e.append(str(self.a))
+
+
+@dataclasses.dataclass(frozen=True)
+class Further(Ours):
+    more: int = 0
+
+
+@dataclass(frozen=True)
+class Equal:
+    """A class that says itself what is equal."""
+
+    a: float
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equal)
+
+    def __hash__(self) -> int:
+        return 7
+
+
+@dataclass(frozen=True, eq=False)
+class Same:
+    a: int
+
+
+def test_it_is_made_shown_compared_and_hashed_alike() -> None:
+    ours, again = Ours(1, (3,), f=5), Ours(1, b=(3,), d="other", f=5)
+    assert repr(ours) == "Ours(a=1, b=(3,), c=[], e=['made', '1'], f=5)"
+    assert ours == again
+    assert hash(ours) == hash(again) == hash((1, (3,), 5))
+    assert ours != Ours(2, (3,), f=5)
+    assert Ours(1).c is not Ours(1).c
+    assert replace(ours, a=4) == Ours(4, (3,), f=5)
+    assert Ours.__match_args__ == ("a", "b", "c", "d")
+    for copied in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert copied == ours
+    assert Ours.__init__.__qualname__ == "Ours.__init__"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: setattr(x, "a", 1), "cannot assign to field 'a'"),
+        (lambda x: setattr(x, "other", 1), "cannot assign to field 'other'"),
+        (lambda x: delattr(x, "a"), "cannot delete field 'a'"),
+    ],
+)
+def test_it_does_not_change(change: Callable[[Any], None], said: str) -> None:
+    with pytest.raises(FrozenInstanceError, match=said):
+        change(Ours(1))
+    with pytest.raises(FrozenInstanceError, match=said):
+        change(Further(1, more=2))
+
+
+def test_what_a_class_writes_itself_stays() -> None:
+    assert Equal(1) == Equal(2)
+    assert {Equal(1): 3}[Equal(2)] == 3
+    assert Same(1) != Same(1)
+
+
+def test_a_class_that_inherits_compares_as_its_own() -> None:
+    class Child(Ours):
+        pass
+
+    assert Child(1) == Child(1) != Ours(1)
+    child = Child(1)
+    child.other = 2  # type: ignore[attr-defined]
+    assert child.other == 2  # type: ignore[attr-defined]
+    assert Further(1, more=2) == Further(1, more=2) != Further(1)

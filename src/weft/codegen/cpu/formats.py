@@ -118,8 +118,17 @@ class Formats:
             high = self._op("lshr", self._bf16_bits(value), 16)
             return self.code.convert("trunc", high, "i16")
         if dtype is F16 and self.has_half:
-            return self.code.convert("bitcast", self.code.convert("fptrunc", value, "half"), "i16")
+            return self._to_half(value)
         return self._to_small(value, _SMALL[dtype]) if dtype in _SMALL else value
+
+    def _to_half(self, value: Val) -> Val:
+        """Floats as halves. Of a single one LLVM is told that its bits are wanted: where it was
+        rounded from a double, LLVM would call a function that nobody has."""
+        if value.lanes == 1:
+            name = "llvm.convert.to.fp16.f32"
+            self.code.declared[name] = f"declare i16 @{name}(float)"
+            return self.code.assign(f"call i16 @{name}({value})", "i16", 1)
+        return self.code.convert("bitcast", self.code.convert("fptrunc", value, "half"), "i16")
 
     def rounded(self, value: Val, dtype: DType) -> Val:
         """A computed value rounded (or wrapped) to `dtype`, still in the compute type."""

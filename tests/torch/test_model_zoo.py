@@ -8,8 +8,9 @@ import pytest
 import weft
 
 torch = pytest.importorskip("torch")
+from benchmarks.model_cases import Case, Weft, cases  # noqa: E402
 from benchmarks.model_zoo import WEFT, torch_library  # noqa: E402
-from benchmarks.models import Case, Weft, cases, main, torch_generation  # noqa: E402
+from benchmarks.models import main, torch_generation, with_weights  # noqa: E402
 
 CASES = {case.name.split()[0]: case for case in cases() if not case.trains and not case.cache}
 GENERATING = {case.name: case for case in cases() if case.cache}
@@ -35,7 +36,8 @@ def test_the_same_tokens_on_both_sides(case: Case) -> None:
     weights = {name: w.clone() for name, w in theirs.state_dict().items()}
     assert case.cache is not None
     data, caches = case.data(True), case.cache(True)
-    mine = Weft(case, case.tiny(WEFT), weights, data).call(case, caches)
+    model = with_weights(case.tiny(WEFT), weights)
+    mine = Weft(case, model, data, weft.float32).call(case, caches)
     other = torch_generation(theirs, [torch.as_tensor(d) for d in data], caches, "eager")
     for _ in range(3):
         np.testing.assert_allclose(np.asarray(mine()), other().numpy(), rtol=1e-4, atol=1e-4)

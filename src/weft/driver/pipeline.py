@@ -239,6 +239,14 @@ def run_pipeline(compilation: Compilation, until: str | None = None) -> Compilat
     return compilation
 
 
+def check_later(compilation: Compilation) -> None:
+    """Make the checks that were put off until machine code is waited for."""
+    while compilation.unchecked:
+        stage = compilation.unchecked.pop(0)
+        with tallied(compilation.tally), naming_lines(compilation):
+            _check(stage, compilation)
+
+
 def run_whole(compilation: Compilation) -> None:
     """Run all stages, and those of the bodies of branches and loops, as building does."""
     run_pipeline(compilation)
@@ -296,6 +304,16 @@ def _enter(stage: Stage, compilation: Compilation) -> None:
             compilation.values[stage.name] = stage.enter(compilation)
         else:
             compilation.values[stage.name] = _read_override(stage, override, compilation)
+    except SpecViolation as error:
+        raise error.at(f"stage {stage.name}") from None
+    if stage in MIDDLE and override is None and compilation.ahead is not None:
+        compilation.unchecked.append(stage)
+    else:
+        _check(stage, compilation)
+
+
+def _check(stage: Stage, compilation: Compilation) -> None:
+    try:
         stage.verify(compilation)
     except SpecViolation as error:
         raise error.at(f"stage {stage.name}") from None

@@ -21,6 +21,7 @@ from weft.driver.code import gpu_kernels, gpu_tasks, gpu_together
 from weft.driver.code.gpu_kernels import CudaCode, Tell, message_of, source_key, unpacked
 from weft.driver.code.plans import Built, Choice, Chooser, choose_plan
 from weft.driver.stages.compilation import Compilation
+from weft.driver.stages.generators import pipeline
 from weft.foundation.errors import Unimplemented
 from weft.foundation.progress import at
 from weft.memory.ir import BufferMap
@@ -200,6 +201,10 @@ def working_ahead(compilation: Compilation, arch: str) -> Iterator[None]:
     sys.setswitchinterval(min(interval, _SWITCH))
     try:
         yield
+    except Exception:
+        # What is wrong may be what an earlier stage made.
+        pipeline().check_later(compilation)
+        raise
     finally:
         sys.setswitchinterval(interval)
         if compilation.ahead is not None:

@@ -26,7 +26,7 @@ from weft.driver.signature import Signature
 from weft.driver.stages.algorithms import chosen_plans
 from weft.driver.stages.bodies import compile_bodies
 from weft.driver.stages.compilation import Compilation, Stage
-from weft.driver.stages.generators import Built, Generator
+from weft.driver.stages.generators import Built, Generator, pipeline
 from weft.driver.stages.opaque import host_call
 from weft.foundation.errors import Finding, InternalError, UserError
 from weft.memory.ir import BufferMap
@@ -54,6 +54,7 @@ def _build(compilation: Compilation, signature: Signature, state: Sequence[Array
     if ahead is not None:
         for body in bodies.values():
             ahead.ask(body.compilation["cu"].sources.values())
+    pipeline().check_later(compilation)
     unit = replace(_unit(compilation, made, notes, program, program.main), guards=guards)
     known = {} if ahead is None else ahead.made
     units = {

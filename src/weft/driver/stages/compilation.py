@@ -65,6 +65,8 @@ class Compilation:
     ahead: Any = None
     """Who makes machine code of kernels while stages run that come after them; None where nobody
     does, or asked for it."""
+    unchecked: list[Stage] = field(default_factory=list)
+    """Stages whose values are checked while others make machine code of what became of them."""
     algorithm_sets: Mapping[ValueKey, tuple[str, ...]] | None = None
     """The algorithms that ops allow for the contractions they were decomposed into, once known."""
     _simple: tuple[Program, Program] | None = field(default=None, init=False)

@@ -129,6 +129,10 @@ class Pipeline(Protocol):
         """Run all stages, and those of the bodies of branches and loops, as building does."""
         ...
 
+    def check_later(self, compilation: Compilation) -> None:
+        """Make the checks that were put off until machine code is waited for."""
+        ...
+
     def check_overrides(
         self, overrides: Mapping[str, str], target: Target, until: str | None = None
     ) -> None:

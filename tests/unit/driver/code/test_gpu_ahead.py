@@ -130,6 +130,29 @@ def test_a_failure_ends_the_processes(
     assert not any(Path(f"/proc/{pid}").exists() for pid in seen)
 
 
+def test_stages_are_checked_while_others_compile(
+    monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
+) -> None:
+    """And what is wrong is told before anything runs, or whatever a later stage says of it."""
+    asked: list[int] = []
+
+    def refuse(buffer_map: object) -> None:
+        asked.append(sum(not gpu_tasks.is_task(m) for m in workers[-1]._messages))
+        raise SpecViolation("Broken", "the buffers are refused")
+
+    def fail(*parts: object, **options: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("weft.driver.pipeline.memory_verify.verify", refuse)
+    with pytest.raises(SpecViolation, match="Broken at stage memory"):
+        weft.compile(program(), target="sm90")
+    assert asked.pop() > 3
+    monkeypatch.setattr(gpu_kernels, "lower_module", fail)
+    with pytest.raises(SpecViolation, match="Broken at stage memory"):
+        weft.compile(program(), target="sm90")
+    assert len(asked) == 1
+
+
 def test_processes_are_there_before_the_first_source(
     monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
 ) -> None:

@@ -339,25 +339,31 @@ class _Lowering:
         """The chains of Poly-View as the kernels that compute them: those of its ends, and those
         that store blocks of it for them. Others may compute some of it again for themselves."""
         found = []
+        moved = [
+            (kernel.name, {o.tensor for o in kernel.outputs}, kernel.inputs)
+            for kernel in reversed(kernels)
+        ]
         for chain in self.scop.chains:
-            held = self._chain_kernels(chain.blocks, kernels, computed)
+            held = self._chain_kernels(chain.blocks, moved, computed)
             found.append(Chain(chain.kind, tuple(name for name in computed if name in held)))
         return tuple(found)
 
     def _chain_kernels(
         self,
         blocks: Collection[str],
-        kernels: Sequence[Kernel],
+        moved: Sequence[tuple[str, set[str], Sequence[str]]],
         computed: Mapping[str, tuple[str, ...]],
     ) -> set[str]:
+        """Those of one chain; `moved` is what kernels store and read, the last kernel first."""
         read = {access.tensor for name in blocks for access in self.blocks[name].accesses}
         ends = set(blocks) - read
-        held = {kernel for kernel, names in computed.items() if ends & set(names)}
+        held = {kernel for kernel, names in computed.items() if not ends.isdisjoint(names)}
         between = {self.sources[name].tensor.name for name in blocks if name in self.sources}
-        for kernel in reversed(kernels):
-            made = between & {output.tensor for output in kernel.outputs}
-            if any(made & set(other.inputs) for other in kernels if other.name in held):
-                held.add(kernel.name)
+        wanted = {tensor for name, _, inputs in moved if name in held for tensor in inputs}
+        for name, outputs, inputs in moved:
+            if not wanted.isdisjoint(outputs & between):
+                held.add(name)
+                wanted.update(inputs)
         return held
 
     def _kernel(

@@ -408,6 +408,11 @@ class Kernel:
         return frozenset([name for expr in removing for name in expr.axes])
 
     @cached_property
+    def draws(self) -> bool:
+        """Whether its body has random numbers."""
+        return any(isinstance(let.expr, Words) for let in self.body)
+
+    @cached_property
     def buffers(self) -> tuple[str, ...]:
         """Its tensors by position: what it reads, what it writes, what that is based on."""
         outputs = [output.tensor for output in self.outputs]

@@ -35,7 +35,6 @@ from weft.region.ir import (
     Select,
     Tensor,
     Unary,
-    Words,
     operands,
 )
 from weft.region.structure import buffers
@@ -100,7 +99,7 @@ class _Streams:
         for kernel in self.module.kernels:
             if kernel.pattern is not Pattern.MAP or kernel.name in names:
                 continue
-            if not any(isinstance(let.expr, Words) for let in kernel.body):
+            if not kernel.draws:
                 continue
             for output in kernel.outputs:
                 part = live(replace(kernel, outputs=(output,)))

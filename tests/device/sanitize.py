@@ -79,6 +79,14 @@ def product(dtype: str, m: int, n: int, k: int) -> Callable[[], Program]:
     return made
 
 
+def product_with_sums() -> Program:
+    """A product and the sums of its columns, as one kernel and what adds up its parts."""
+    b = Builder()
+    x, w = b.param("bf16", [2048, 64]), b.param("bf16", [64, 256])
+    y = b.matmul(x, w)
+    return b.build(y, b.reduce_sum(b.cast(y, "f32"), [0]))
+
+
 def scatter() -> Program:
     b = Builder()
     x, updates = b.param("f32", [50, 16]), b.param("f32", [400, 16])
@@ -156,6 +164,7 @@ PROGRAMS: Final[dict[str, tuple[Callable[[], Program], str, dict[str, int]]]] = 
     "sm80": (product("bf16", 130, 136, 72), "sm80", {}),
     "sm90": (product("bf16", 256, 384, 192), "sm90", {}),
     "sums in parts": (product("bf16", 256, 384, 512), "sm90", {"split_k": 3}),
+    "sums of columns": (product_with_sums, "sm90", {}),
     "pool of planes": (Pooled((2, 64, 16, 72), (64, 64, 3, 3)).program, "sm90", {}),
     "windows of an image": (CASES["stride 2"].program, "sm90", {}),
     "windows of an image by warps": (CASES["stride 2"].program, "sm80", {}),

@@ -171,6 +171,7 @@ PROGRAMS: Final[dict[str, dict[str, Instance]]] = {
         "scatter of sorted rows": sanitized("scatter of sorted rows", "Collected"),
         "long sums in two kernels": product("bf16", 128, 65536, "sm90"),
         "sums in parts": sanitized("sums in parts", "sm90"),
+        "sums of columns": sanitized("sums of columns", "sm90"),
         "windows of an image": sanitized("windows of an image", "sm90"),
         "pool of planes": sanitized("pool of planes", "planes"),
         "gradients of attention": sanitized("gradients of attention", "attention"),

@@ -27,6 +27,7 @@ from weft.plan.slabs import (
 )
 from weft.region.form import Image, Problem
 from weft.region.forms.multiplied import usual_atom
+from weft.region.forms.part_sums import sums_in_panels, sums_parts, whole_results
 from weft.region.forms.row_folds import (
     folds_parts,
     folds_rows,
@@ -191,7 +192,7 @@ def sm90_choice(kernel: Kernel, problem: Problem, target: Target) -> Choice:
         choice = Choice(best, "by the model of its busiest unit")
     else:
         choice = choose(found, target, light=light, forms=forms)
-    several = len(kernel.outputs) > 1 and not folds_parts(kernel)
+    several = len(whole_results(kernel)) > 1 and not folds_parts(kernel)
     if not several or choice.form.sums <= _MOST_SUMS_OF_SEVERAL:
         return choice
     # It would spill, and then move to the best of those that hold less: `candidates.lighter`.
@@ -250,7 +251,7 @@ def product_seconds(kernel: Kernel, plan: MmaPlan, target: Target) -> float | No
 def _is_light(kernel: Kernel) -> bool:
     """Whether the epilogue costs next to nothing."""
     halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
-    if len(kernel.outputs) > 1 or folds_rows(kernel):
+    if len(whole_results(kernel)) > 1 or folds_rows(kernel):
         return False
     return halves and not _is_promoted(kernel) and set(epilogue_of(kernel)) <= LIGHT
 
@@ -261,7 +262,7 @@ def _can_wait(kernel: Kernel) -> bool:
     that they go through."""
     assert kernel.roles is not None
     halves = kernel.let(kernel.outputs[0].value).dtype.storage_bytes == 2
-    if len(kernel.outputs) > 1 or folds_rows(kernel):
+    if len(whole_results(kernel)) > 1 or folds_rows(kernel):
         return False
     m, n, k = ({*axes} for axes in (kernel.roles.m, kernel.roles.n, kernel.roles.k))
     reads = [set(let.axes) for let in kernel.body if isinstance(let.expr, Read)]
@@ -303,6 +304,8 @@ def sm90_forms(kernel: Kernel) -> tuple[Form, ...]:
     forms = FORMS if image is None else tuple(f for f in WINDOW_FORMS if _keeps_taps(f, image))
     if problem is not None and problem.scattered:
         forms = tuple(form for form in forms if not form.swap)
+    if sums_parts(kernel):
+        forms = tuple(form for form in forms if sums_in_panels(form))
     if folds_parts(kernel):
         forms = tuple(form for form in forms if holds_part(form, part_width(kernel)))
     elif problem is not None and folds_rows(kernel):
@@ -335,8 +338,9 @@ def _stores_alike(kernel: Kernel) -> bool:
     if folds_parts(kernel):
         assert kernel.roles is not None
         return all(is_row_fold(kernel.let(o.value), kernel.roles) for o in kernel.outputs)
-    sizes = {kernel.let(output.value).dtype.storage_bytes for output in kernel.outputs}
-    return len(sizes) == 1 and all(_has_all_sums(kernel, output) for output in kernel.outputs)
+    whole = whole_results(kernel)
+    sizes = {kernel.let(output.value).dtype.storage_bytes for output in whole}
+    return len(sizes) == 1 and all(_has_all_sums(kernel, output) for output in whole)
 
 
 def _has_all_sums(kernel: Kernel, output: Output) -> bool:

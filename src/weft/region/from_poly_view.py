@@ -29,6 +29,7 @@ from weft.region.fitting.join_attention import join_attention
 from weft.region.fitting.join_codes import join_codes
 from weft.region.fitting.join_column_sums import join_column_sums
 from weft.region.fitting.join_pools import join_pools
+from weft.region.fitting.join_product_sums import join_product_sums
 from weft.region.fitting.join_row_folds import join_row_folds
 from weft.region.fitting.join_stages import join_stages
 from weft.region.fitting.join_streams import join_streams
@@ -76,7 +77,8 @@ def lower_scop(
     for what, module in lowering.run():
         joined = module
         if fuse is not fuse_nothing:
-            joined = join_column_sums(join_pools(module, target), target)
+            pooled = join_pools(module, target)
+            joined = join_column_sums(join_product_sums(pooled, target), target)
         fitted = fit(joined, target, graph.constants)
         if fuse is not fuse_nothing:
             fitted = with_elements_behind(join_row_folds(fitted, target), target)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from weft.foundation.index_expr import axes_of
 from weft.region.forms.attention import find_attention
+from weft.region.forms.part_sums import is_part_sum
 from weft.region.forms.planes import is_pool
 from weft.region.forms.row_folds import is_row_fold
 from weft.region.forms.staged import find_staged
@@ -103,7 +104,7 @@ def _role_problems(kernel: Kernel, roles: Roles) -> Iterator[Problem]:
     if total.expr.axes != roles.k or set(total.axes) != {*roles.batch, *roles.m, *roles.n}:
         yield "RegionRoles", f"{roles.contraction} is not a sum over {list(roles.k)}"
     elif any(
-        not is_row_fold(let, roles) and not is_pool(kernel, let)
+        not (is_row_fold(let, roles) or is_part_sum(let, roles) or is_pool(kernel, let))
         for let in _other_folds(kernel, roles)
     ):
         yield "RegionRoles", "beside its contraction it reduces something else"

@@ -78,7 +78,7 @@ def _with_sums(module: Module, rows: Kernel, target: Target) -> Module:
     parts, best, around = [rows], None, _Around.of(module)
     touched = {*rows.inputs, *(output.tensor for output in rows.outputs)}
     for sums in module.kernels:
-        if sums is rows or touched.isdisjoint(sums.inputs) or not _sums_columns(sums):
+        if sums is rows or touched.isdisjoint(sums.inputs) or not sums_columns(sums):
             continue
         found = _joined(around, [*parts, sums], target)
         if found is not None and found.saves > (0.0 if best is None else best.saves):
@@ -99,7 +99,7 @@ def _reduces_rows(kernel: Kernel, tensors: Mapping[str, Tensor]) -> bool:
     return tensor.shape[-1] * tensor.dtype.storage_bytes % _VECTOR_BYTES == 0
 
 
-def _sums_columns(kernel: Kernel) -> bool:
+def sums_columns(kernel: Kernel) -> bool:
     """Whether a kernel does nothing but to sum over some axes, in at least 32 bits."""
     plain = _is_plain(kernel) and bool(reduced_once(kernel))
     bound = (Check, Words, Fold)
@@ -164,10 +164,10 @@ def _joined(around: _Around, parts: Sequence[Kernel], target: Target) -> _Joined
     if walked_axis(first) is None:
         return None
     tensors = {**module.tensors, **{tensor.name: tensor for tensor in between}}
-    apart = sum(_seconds_when_cut(part, tensors, target) for part in parts)
+    apart = sum(seconds_when_cut(part, tensors, target) for part in parts)
     busy = quantisation(count, target.limits.units)
     together = _SLOWER * kernel_seconds(first, tensors, target) / busy
-    together += _seconds_when_cut(second, tensors, target)
+    together += seconds_when_cut(second, tensors, target)
     others = [part for part in parts if part is not place]
     gone = {o.tensor for part in parts for o in part.outputs} - _stored(first, second)
     made = replaced(replace(module, tensors=tensors), [*others, place], first, frozenset(gone))
@@ -184,7 +184,7 @@ def _stored(*kernels: Kernel) -> set[str]:
     return {output.tensor for kernel in kernels for output in kernel.outputs}
 
 
-def _seconds_when_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> float:
+def seconds_when_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> float:
     """The time of a kernel, cut as it will be."""
     kernels, between = in_parts(kernel, tensors, target)
     known = {**tensors, **{tensor.name: tensor for tensor in between}}

@@ -220,7 +220,7 @@ def _pays(module: Module, rows: Kernel, kernel: Kernel, target: Target) -> bool:
     problem = _warpgroup_problem(kernel, module.tensors)
     if problem is None:
         return False
-    found = _contraction_of(problem)
+    found = contraction_of(problem)
     suiting = [form for form in FORMS if found.suits(form)]
     holding = [form for form in suiting if holds_rows(form, problem.n)]
     if not holding:
@@ -236,7 +236,7 @@ def _pays(module: Module, rows: Kernel, kernel: Kernel, target: Target) -> bool:
     return min(map(together, holding)) / CYCLES_A_SECOND < apart
 
 
-def _contraction_of(problem: Problem) -> Contraction:
+def contraction_of(problem: Problem) -> Contraction:
     depth = -(-problem.k * problem.dtype.storage_bytes // 2)
     first, second = problem.grains
     return Contraction(
@@ -282,7 +282,7 @@ def product_seconds(
     problem, atom = find_problem(product, tensors), usual_atom(product, "sm90")
     if problem is None or atom is None or not problem.aligned or problem.image is not None:
         return None
-    found = _contraction_of(problem)
+    found = contraction_of(problem)
     forms = (form for form in FORMS if found.suits(form))
     return min(cycles(form, found, target, light=light) for form in forms) / CYCLES_A_SECOND
 
@@ -290,7 +290,7 @@ def product_seconds(
 def _seconds_of_parts(kernel: Kernel, problem: Problem, target: Target) -> float:
     """The time of a product that stores numbers of parts of its rows alone. Where groups of warps
     take tiles in turn, one makes them while the other multiplies."""
-    found, each = _contraction_of(problem), _operations(kernel)
+    found, each = contraction_of(problem), _operations(kernel)
     width = part_width(kernel)
 
     def time(form: Form) -> float:

@@ -14,6 +14,7 @@ from weft.foundation.index_expr import Expr, Guard, axes_of, coefficient, linear
 from weft.region.form import Image, MatrixAxes, Problem
 from weft.region.forms.alignment import ROW, grain, is_aligned
 from weft.region.forms.image import find_image, is_convolution
+from weft.region.forms.part_sums import whole_results
 from weft.region.forms.row_folds import folds_parts
 from weft.region.forms.runs import longest_run
 from weft.region.ir import AxisIndex, Kernel, Let, Pattern, Read, Roles, Tensor, row_major
@@ -210,8 +211,8 @@ def _scatters(kernel: Kernel, strides: Strides) -> bool:
 def _other_addresses(
     kernel: Kernel, roles: Roles, strides: Strides, *, numbers: bool = True
 ) -> list[Expr]:
-    """The addresses and numbers of everything but the operands, and but for results that are
-    `numbers` of parts of rows, which have none of their columns."""
+    """The addresses and numbers of everything but the operands, and but for results that are sums
+    of columns, or `numbers` of parts of rows, which have none of their columns."""
     beside = [
         let.expr
         for let in kernel.body
@@ -221,7 +222,7 @@ def _other_addresses(
     apart = folds_parts(kernel) and not numbers
     places += [
         (output.tensor, output.index)
-        for output in kernel.outputs
+        for output in whole_results(kernel)
         if not apart or {*roles.n} <= {*kernel.let(output.value).axes}
     ]
     found = [linear(index, strides[name]) for name, index in places]

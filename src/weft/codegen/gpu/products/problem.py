@@ -18,8 +18,8 @@ from typing import Final, TypeAlias
 
 from weft.codegen.gpu.body.peephole import recognise
 from weft.codegen.gpu.ir.element_ops import ElementOp, loose_functions
-from weft.codegen.gpu.ir.formats import NARROW
 from weft.codegen.gpu.products.operand import Operand, Refusal, filter_operand, image_operand
+from weft.codegen.gpu.products.shortening import shortened
 from weft.codegen.gpu.products.walks import ROW
 from weft.codegen.gpu.products.walks import Axes as WalkAxes
 from weft.foundation.dtypes import BF16, F16, F32, DType
@@ -27,6 +27,7 @@ from weft.foundation.index_expr import Expr, FloorDiv, coefficient, linear, para
 from weft.foundation.records import dataclass
 from weft.memory.ir import MemRef
 from weft.region.forms.multiplied import multiplies_reads
+from weft.region.forms.part_sums import is_part_sum, summed_value
 from weft.region.forms.row_folds import (
     common_start,
     folded_value,
@@ -54,7 +55,6 @@ from weft.target.matrix_atoms import ATOMS
 Refs: TypeAlias = Mapping[str, MemRef]
 _SUMS: Final = frozenset(atom.acc for atoms in ATOMS.values() for atom in atoms)
 """Dtypes in which matrix instructions add up."""
-_POWERS: Final = frozenset({"exp", "exp2"})
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,18 @@ class Number:
 
 
 @dataclass(frozen=True)
+class Summed:
+    """Sums of columns, each over `rows` rows that follow one another, of a result's elements;
+    `strides.row` is the step from sum to sum."""
+
+    tensor: str
+    strides: Strides
+    of: int
+    """The number of the result."""
+    rows: int
+
+
+@dataclass(frozen=True)
 class Head:
     """What all programs of a contraction whose rows are folded begin with: `ops` make of a sum,
     called `value`, a number of f32, called `result`, that takes its place."""
@@ -167,6 +179,8 @@ class Problem:
     """Numbers of parts of rows; where there are any, nothing else is stored."""
     width: int = 0
     """The columns of a part."""
+    sums: tuple[Summed, ...] = ()
+    """Of columns, in parts of rows."""
 
     def folds_of(self, program: Stored | Folded | Head) -> tuple[Folded, ...]:
         """Those that a program takes."""
@@ -191,6 +205,7 @@ class Problem:
         read = [source.tensor for source in self.sources if source.tensor is not None]
         written = [stored.tensor for stored in self.stored]
         written += [number.tensor for number in self.numbers]
+        written += [made.tensor for made in self.sums]
         return list(dict.fromkeys([self.a.tensor, self.b.tensor, *read, *written]))
 
     @property
@@ -242,7 +257,9 @@ def analyse(
     lets = {let.name: let for let in kernel.body}
     own = [let for let in kernel.body if is_row_fold(let, roles)] if folds else []
     folded = frozenset(let.name for let in own)
-    ends = [*(output.value for output in kernel.outputs), *map(folded_value, own)]
+    sums = [o for o in kernel.outputs if folds and is_part_sum(kernel.let(o.value), roles)]
+    whole = [output for output in kernel.outputs if output not in sums]
+    ends = [*(output.value for output in whole), *map(folded_value, own)]
     epilogue = _slice(ends, roles.contraction, lets, folded)
     start = common_start(kernel, roles) if own else roles.contraction
     reads = {let.name: _source_address(let, kernel, refs) for let in epilogue}
@@ -254,8 +271,8 @@ def analyse(
     a, b = operands or _both_operands(kernel, roles, refs, axes, row)
     program = _Programs(lets, names, ops, start, folded)
     parts = folds and folds_parts(kernel)
-    stored = () if parts else kernel.outputs
-    numbers = kernel.outputs if parts else ()
+    stored = () if parts else whole
+    numbers = whole if parts else ()
     return Problem(
         batch=tuple(axes.sizes[name] for name in axes.batch),
         m=axes.size(axes.m),
@@ -271,6 +288,7 @@ def analyse(
         head=program.head(roles.contraction),
         numbers=tuple(program.number(o, kernel, refs, axes) for o in numbers),
         width=part_width(kernel) if own else 0,
+        sums=tuple(program.summed(o, stored, kernel, refs, axes) for o in sums),
     )
 
 
@@ -309,7 +327,7 @@ class _Programs:
             raise Refusal("OutputForm", f"{output.tensor} has not an element for each sum")
         dtype, result = self.lets[output.value].dtype, self.names[output.value]
         strides = _strides(_affine_address(output.index, refs[output.tensor], kernel), axes)
-        ops = _shorten_ops(self.needed(output.value, self.start), dtype, result)
+        ops = shortened(self.needed(output.value, self.start), dtype, result)
         return Stored(output.tensor, dtype, strides, ops, result)
 
     def number(self, output: Output, kernel: Kernel, refs: Refs, axes: _Axes) -> Number:
@@ -321,6 +339,24 @@ class _Programs:
         address = _affine_address(output.index, refs[output.tensor], kernel)
         strides = replace(_strides(address, axes), column=coefficient(address, roles.n[0]))
         return Number(output.tensor, F32, strides, self.names[output.value])
+
+    def summed(
+        self, output: Output, stored: Sequence[Output], kernel: Kernel, refs: Refs, axes: _Axes
+    ) -> Summed:
+        """Sums of the columns of a result, as it is stored."""
+        *parts, within = axes.m
+        value = summed_value(self.lets[output.value], self.lets)
+        of = [number for number, found in enumerate(stored) if found.value == value]
+        if not of:
+            raise Refusal("OutputForm", f"{output.tensor} sums what is not stored")
+        address = _affine_address(output.index, refs[output.tensor], kernel)
+        if len(_run_digits(address, parts, axes.sizes)) > 1:
+            raise Refusal(
+                "OutputForm", f"parts of rows do not follow one another in {output.tensor}"
+            )
+        row = _run_stride(address, parts, axes.sizes)
+        strides = replace(_strides(address, axes), row=row, digits=())
+        return Summed(output.tensor, strides, of[0], axes.sizes[within])
 
     def folded_row(self, let: Let, outputs: Sequence[Output]) -> Folded:
         """A number of each row, with the ops that its elements need."""
@@ -543,44 +579,3 @@ def element_op(let: Let, name: str, names: Mapping[str, str]) -> ElementOp:
             return ElementOp(name, let.dtype, "cast", args)
         case _:
             return ElementOp(name, let.dtype, "select", args)
-
-
-def _shorten_ops(ops: Sequence[ElementOp], dtype: DType, result: str) -> tuple[ElementOp, ...]:
-    """The program without what a result of a dtype does not show."""
-    return _without_last_rounding(_with_shares(_loosely(ops, dtype), result), result)
-
-
-def _loosely(ops: Sequence[ElementOp], result: DType) -> list[ElementOp]:
-    """Functions of f32 need not have digits that the result does not show."""
-    loose = loose_functions([result])
-    return [replace(op, loose=op.dtype is F32 and op.fn in loose) for op in ops]
-
-
-def _with_shares(ops: Sequence[ElementOp], result: str) -> list[ElementOp]:
-    """Loose quotients by one more than a power, `x / (1 + 2^v)`, as functions of x and the power:
-    the divisor is one at least, which spares the care that others need."""
-    made = {op.name: op for op in ops}
-    shares = []
-    for op in ops:
-        power = _power_below(op, made)
-        shares.append(op if power is None else replace(op, fn="share", args=(op.args[0], power)))
-    used = {result} | {arg for op in shares for arg in op.args}
-    return [op for op in shares if op.name in used]
-
-
-def _power_below(op: ElementOp, made: Mapping[str, ElementOp]) -> str | None:
-    """p, where an op is a loose quotient by `1 + p`, and p a power."""
-    below = made.get(op.args[1]) if op.fn == "div" and op.loose else None
-    if below is None or below.fn != "add":
-        return None
-    for one, power in (below.args, below.args[::-1]):
-        if one in made and made[one].value == 1.0 and power in made and made[power].fn in _POWERS:
-            return power
-    return None
-
-
-def _without_last_rounding(ops: Sequence[ElementOp], result: str) -> tuple[ElementOp, ...]:
-    """Storing rounds anyway: the op that makes the stored value need not."""
-    used = {arg for op in ops for arg in op.args}
-    last = {op.name for op in ops if op.dtype in NARROW} & {result} - used
-    return tuple(replace(op, deferred_rounding=True) if op.name in last else op for op in ops)

@@ -30,6 +30,7 @@ from weft.foundation.records import dataclass
 from weft.plan.ir import MmaPlan
 from weft.plan.sum_parts import sum_parts
 from weft.plan.text import told
+from weft.region.forms.part_sums import PART, PIECE, SUMMED
 from weft.target.matrix_atoms import INTEGERS, PROMOTED, TINY, Atom, atom_for
 from weft.target.target import Target
 
@@ -322,6 +323,7 @@ def refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
     yield from _operand_refusals(layout, layout.atom)
     yield from _scattered_refusals(layout)
     yield from _fold_refusals(layout)
+    yield from _sum_refusals(layout)
     yield from _unused_fields(layout.plan)
     broken = [*_tile_refusals(layout)]
     yield from broken
@@ -356,6 +358,24 @@ def _fold_refusals(layout: Sm90Layout) -> Iterator[Finding]:
         yield refuse("Tile", f"{why} columns, which makes numbers of them")
     if plan.deferred_epilogue:
         yield refuse("PlanField", "a deferred epilogue makes no numbers of rows")
+
+
+def _sum_refusals(layout: Sm90Layout) -> Iterator[Finding]:
+    """Sums of columns are made of panels that the copy engine stores."""
+    problem, plan = layout.problem, layout.plan
+    if not problem.sums:
+        return
+    if plan.swap_ab:
+        yield refuse("PlanField", "swap_ab: sums of columns are not made of rows")
+    if problem.scattered or not layout.tma_store:
+        yield refuse("OutputForm", "columns are summed of whole rows that the copy engine stores")
+    if problem.out_dtype not in SUMMED or layout.c.columns % PIECE:
+        what = f"panels of {layout.c.columns} columns of {problem.out_dtype}"
+        yield refuse(
+            "Tile", f"sums of columns are made of 16-bit floats, {PIECE} at a time: {what}"
+        )
+    if any(found.rows != PART for found in problem.sums) or problem.m % PART:
+        yield refuse("OutputForm", f"sums of columns are those of {PART} rows each")
 
 
 def _operand_refusals(layout: Sm90Layout, atom: Atom) -> Iterator[Finding]:

@@ -30,6 +30,7 @@ from weft.codegen.gpu.products.problem import Folded, Head, Problem, Source, Sto
 from weft.codegen.gpu.products.ring import Ring
 from weft.codegen.gpu.products.sm90_folds import Folds
 from weft.codegen.gpu.products.sm90_layout import LINE, WARPGROUP, Sm90Layout
+from weft.codegen.gpu.products.sm90_sums import Sums
 from weft.foundation.dtypes import F32
 from weft.foundation.records import dataclass
 from weft.plan.ir import MmaPlan
@@ -235,6 +236,10 @@ class Results:
     def folds(self) -> Folds:
         return Folds(self.layout)
 
+    @property
+    def sums(self) -> Sums:
+        return Sums(self.layout, self.buffers, self.number)
+
     def fold_rows(self, place: Place) -> Iterator[ir.Stmt]:
         """Numbers of whole rows, each before what takes it. Where nothing but numbers is stored,
         the sums of one accumulator are done with before those of the next."""
@@ -370,6 +375,8 @@ class Results:
         elif layout.beside is not None:
             for panel in range(layout.chunks):
                 yield from self.exchanged_panel(panel, place)
+            if self.problem.sums:
+                yield from (ir.ProxyFence(), self.meet())
             yield self.hand_back()
         elif layout.staged:
             for panel in range(layout.chunks):
@@ -438,14 +445,20 @@ class Results:
         yield self.meet()
         yield from self.stage_and_copy(panel, place, start)
 
-    def stage_and_copy(self, panel: int, place: Place, start: Scalar) -> Iterator[ir.Stmt]:
+    def stage_and_copy(
+        self, panel: int, place: Place, start: Scalar, met: Sequence[ir.Stmt] = ()
+    ) -> Iterator[ir.Stmt]:
+        """`met` is what comes after nobody reads what was staged before."""
         for block in range(self.layout.blocks):
             yield from self.stage(panel, block, start)
         yield ir.ProxyFence()
         yield self.meet()
+        yield from met
         boxes = self.boxes(panel, place, self.stored.strides, start)
         stores = (ir.TmaStore(ir.Address("c", at), self.name, coords) for at, coords in boxes)
         yield ir.If(_MEMBER.equals(0), (*stores, ir.TmaCommit()))
+        column = self.first_column(place) + panel * self.layout.c.columns
+        yield from self.sums.of_panel(place, self.first_row(place), column, start)
 
     def boxes(self, panel: Like, place: Place, strides: Strides, start: Scalar) -> Iterator[Box]:
         """Where the parts of a panel are staged, and where they lie in a tensor of the result's
@@ -552,9 +565,11 @@ class Results:
         ring = self.panels
         yield ir.MbarrierWait(self.panel_barrier("filled", ring.slot), ring.phase)
         yield from self.epilogue(place, panel * self.layout.c.columns, self.layout.c.columns)
-        if panel:
-            yield self.hand_back()
-        yield from self.stage_and_copy(panel, place, self.staging(ring.slot))
+        before = [self.hand_back()] if panel else []
+        if not self.problem.sums:
+            yield from before
+        met = before if self.problem.sums else ()
+        yield from self.stage_and_copy(panel, place, self.staging(ring.slot), met)
         yield from ring.advance()
 
     def hand_back(self) -> ir.Stmt:

@@ -40,6 +40,8 @@ _BLOCK: Final = 128
 _LARGEST_BLOCK: Final = 512
 """Threads of a block: about so many, and at most, where whole warps need more."""
 _WARP: Final = 32
+_FEWEST: Final = 8
+"""Vectors of columns that a block has side by side, at least, if there are as many."""
 _STAGED_BYTES: Final = 40 << 10
 """Of what all strips read alike, in shared memory."""
 _BESIDE: Final = 48
@@ -129,7 +131,7 @@ def lanes_of(kernel: Kernel, of: OverlappingRows, plan: RowPlan) -> int:
     vectors = kernel.sizes[of.columns] // plan.vector
     common = math.gcd(vectors, plan.rows_per_block)
     wide = math.gcd(_WARP, plan.rows_per_block)
-    return common if common >= min(wide, vectors) // 2 else wide
+    return common if common >= min(_FEWEST, vectors) else wide
 
 
 def resident_strips(strip: Strip, plan: RowPlan, target: Target) -> int:

@@ -50,6 +50,8 @@ from weft.target.target import Target
 
 _WRITTEN_OUT = 300
 """Products of turns that the compiler may interleave."""
+_IN_VECTOR = "column.in"
+"""The place of a column in its vector, as an axis."""
 _ON_THEIR_WAY = 16
 """Elements that a thread has asked for before it puts the first into shared memory, at most."""
 
@@ -295,27 +297,35 @@ class Strips(Columns):
 
     def stage_all(self) -> None:
         """What all strips read alike, put down by all threads of the block."""
-        lets = staged(self.kernel, self.strip.of, self.columns_of_block)
+        lets = staged(self.kernel, self.strip.of, self.pitch)
         for let in lets:
             start = sum(tile.bytes for tile in self.tiles)
-            size = prod(self.sizes_staged(let).values()) * held_bytes(let.dtype)
+            size = prod(self.sizes_staged(let, self.pitch).values()) * held_bytes(let.dtype)
             self.staged[let.name] = f"shared{len(self.tiles)}"
             self.tiles.append(ir.SharedTile(self.staged[let.name], start, size))
             self.stage(let)
         if lets:
             self.root.body.append(ir.SyncThreads())
 
-    def sizes_staged(self, let: Let) -> dict[str, int]:
-        """The axes of such a value in shared memory, columns last."""
+    @property
+    def pitch(self) -> int:
+        """Places for the columns of a tap: an odd number of vectors, so that neighbouring taps of a
+        vector lie in other banks."""
+        return self.columns_of_block + (self.lanes % 2 == 0) * self.plan.vector
+
+    def sizes_staged(self, let: Let, columns: int) -> dict[str, int]:
+        """The axes of such a value in shared memory, so many columns last."""
         sizes = {name: self.kernel.sizes[name] for name in self.reduced if name in let.axes}
         if self.kept[-1] in let.axes:
-            sizes[self.kept[-1]] = self.columns_of_block
+            sizes[self.kept[-1]] = columns
         return sizes
 
     def stage(self, let: Let) -> None:
-        """In the order in which elements lie in memory, several on their way to each thread: put
-        down one by one, each would wait for memory as long as a chunk of products takes."""
-        body, count = self.root.body, prod(self.sizes_staged(let).values())
+        """In the order in which elements lie in memory, but those of a vector together: neighbours
+        put them into different banks. Several are on their way to each thread: put down one by
+        one, each would wait for memory as long as a chunk of products takes."""
+        body = self.root.body
+        count = prod(self.sizes_staged(let, self.columns_of_block).values())
         turns, rest = divmod(count, self.threads)
         loops = max(0, turns - 1) // _ON_THEIR_WAY
         each = -(-turns // (loops + 1))
@@ -332,14 +342,18 @@ class Strips(Columns):
     def put_down(self, let: Let, first: Scalar, turns: int) -> tuple[ir.Stmt, ...]:
         """So many elements of each thread: all are asked for before one is stored."""
         assert isinstance(let.expr, Read)
-        sizes, address = self.sizes_staged(let), self.address(let.expr)
+        address, columns, vector = self.address(let.expr), self.kept[-1], self.plan.vector
+        sizes = self.sizes_staged(let, self.lanes)
         order = sorted(sizes, key=lambda name: -abs(coefficient(address, name)))
-        columns = self.kept[-1]
+        if columns in sizes:
+            order, sizes = [*order, _IN_VECTOR], {**sizes, _IN_VECTOR: vector}
         inner, stores = Scope(self.root, {}, []), list[ir.Stmt]()
         for turn in range(turns):
             number, name = self.fresh("q"), self.fresh()
             inner.body.append(ir.Let(number, first + (turn * self.threads) + THREAD))
             places = unflatten(Name(number), order, sizes)
+            if columns in places:
+                places[columns] = places[columns] * vector + places.pop(_IN_VECTOR)
             at: dict[str, Scalar] = dict(places)
             exists: Scalar = ALWAYS
             if columns in at:
@@ -353,7 +367,7 @@ class Strips(Columns):
 
     def slot(self, let: Let, places: Mapping[str, Scalar]) -> ir.Address:
         """Where an element is, from its places along the axes in shared memory."""
-        sizes = self.sizes_staged(let)
+        sizes = self.sizes_staged(let, self.pitch)
         strides = row_major_of(tuple(sizes.values()))
         flat = linear(tuple(map(axis, sizes)), strides)
         indexer = Indexer({name: (0, size - 1) for name, size in sizes.items()}, {})

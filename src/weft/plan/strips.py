@@ -36,6 +36,10 @@ _THREADS: Final = 512
 """That a unit should have, at least."""
 _MEMBERS: Final = 16
 """Threads that share the sums of a strip, at most."""
+_TEAM: Final = 256
+"""The same where neighbours in memory are points of its sums."""
+_TURNS: Final = 4
+"""Of each of them, at least."""
 _BLOCK: Final = 128
 _LARGEST_BLOCK: Final = 512
 """Threads of a block: about so many, and at most, where whole warps need more."""
@@ -158,6 +162,9 @@ def strip_plan(kernel: Kernel, target: Target, header: Header) -> RowPlan | None
     wanted = target.limits.units * _THREADS
 
     def members(strip: Strip) -> int:
+        if of.summed:
+            turns = strip.turns(kernel) // _TURNS
+            return min(_TEAM, max(_WARP, 1 << (max(1, turns).bit_length() - 1)))
         count, threads = 1, strip.vectors(kernel, vector)
         while threads * count < wanted and count < min(_MEMBERS, strip.turns(kernel) // 4):
             count *= 2
@@ -168,7 +175,7 @@ def strip_plan(kernel: Kernel, target: Target, header: Header) -> RowPlan | None
         return _cycles(kernel, strip, vector) * max(1.0, wanted / max(1, threads))
 
     best = min(strips, key=time)
-    rows = _rows_of_a_block(kernel.sizes[of.columns] // vector, members(best))
+    rows = 1 if of.summed else _rows_of_a_block(kernel.sizes[of.columns] // vector, members(best))
     return RowPlan(
         header,
         vector,
@@ -192,7 +199,7 @@ def _suits(kernel: Kernel, strip: Strip, vector: int) -> bool:
 
 def _access_columns(kernel: Kernel, of: OverlappingRows) -> int:
     """Columns of one access; single ones where windows move along them."""
-    if of.moves_along_columns():
+    if of.summed or of.moves_along_columns():
         return 1
     widest = max(let.dtype.storage_bytes for let in of.streams)
     vector = min(_VECTOR, max(1, 16 // widest))

@@ -29,7 +29,7 @@ from weft.region.forms.columns import (
     summed_columns,
 )
 from weft.region.forms.multiplied import usual_atom
-from weft.region.forms.overlap import overlapping_rows
+from weft.region.forms.overlap import LONG, OverlappingRows, overlapping_rows
 from weft.region.forms.problem import find_problem
 from weft.region.forms.thin import FEW, LONG_SIDE, tiles_per_unit
 from weft.region.ir import (
@@ -173,7 +173,9 @@ def _row_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> C
     gone = removed_axes(kernel)
     length = math.prod(axis.size for axis in gone)
     rows = math.prod(kernel.sizes.values()) // max(1, length)
-    together, width = _rows_of_a_block(kernel, tensors, {axis.name for axis in gone})
+    overlapping = overlapping_rows(kernel)
+    together, width = _rows_of_a_block(kernel, tensors, {axis.name for axis in gone}, overlapping)
+    shortest = LONG if overlapping is not None and overlapping.summed else _SHORTEST
     wave = target.limits.units * _BLOCKS_PER_UNIT
     strip = short_strips(kernel, {axis.name for axis in gone}, tensors)
     if strip:
@@ -184,9 +186,9 @@ def _row_cut(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) -> C
     wanted = wave / max(1, rows // together)
     if together == 1 and rows * length * width >= wave * _WAVES * _LONG_PART:
         wanted *= _WAVES
-    if wanted < 2 or length < 2 * _SHORTEST:
+    if wanted < 2 or length < 2 * shortest:
         return None
-    wanted = min(wanted, length / _SHORTEST)
+    wanted = min(wanted, length / shortest)
     return _cut_about(gone, wanted, _WHOLE_LINES if together == 1 else 1)
 
 
@@ -227,14 +229,18 @@ def _long_row_cut(kernel: Kernel) -> Cut | None:
 
 
 def _rows_of_a_block(
-    kernel: Kernel, tensors: Mapping[str, Tensor], gone: set[str]
+    kernel: Kernel,
+    tensors: Mapping[str, Tensor],
+    gone: set[str],
+    overlapping: OverlappingRows | None,
 ) -> tuple[int, int]:
     """One, or where rows lie side by side as many as a strip of them has, where they overlap those
     of its threads; and the bytes of their widest elements."""
     strides = {name: row_major(tensors[name].shape) for name in kernel.inputs}
     reads = [let for let in kernel.body if isinstance(let.expr, Read) and gone & set(let.axes)]
     width = max((let.dtype.storage_bytes for let in reads), default=1)
-    overlapping = overlapping_rows(kernel)
+    if overlapping is not None and overlapping.summed:
+        return math.prod(kernel.sizes[pair.kept] for pair in overlapping.pairs), width
     if overlapping is not None:
         taps = kernel.sizes[overlapping.pairs[0].kept]
         return _STRIPS * _STRIP_VECTOR * min(taps, _STRIP_TAPS), width

@@ -5,19 +5,23 @@ tap of its window.
 
 Kept axis p and reduced axis s meet in one place of x. In the gradient of the filters, a sum over p,
 they have changed sides: there neighbouring taps overlap. Neighbours along the columns c are
-neighbours in memory.
+neighbours in memory; where images have their channels first, those along the last summed axis are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from math import prod
+from typing import Final, NamedTuple
 
 from weft.foundation.index_expr import Axis, Expr, FloorDiv, coefficient
 from weft.foundation.records import dataclass
 from weft.region.forms.columns import reduced_once
 from weft.region.ir import Check, Kernel, Let, Read, Reduce
 from weft.region.row_reads import is_gather
+
+LONG: Final = 1 << 12
+"""Points of a sum that threads share, at least."""
 
 
 class Overlap(NamedTuple):
@@ -39,6 +43,8 @@ class OverlappingRows:
     """What is read at every point of a row and differs from row to row."""
     shared: tuple[Let, ...]
     """What all rows of a column read alike: filters."""
+    summed: bool = False
+    """Whether neighbours in memory are points of one sum, not columns."""
 
     @property
     def columns(self) -> str:
@@ -72,7 +78,8 @@ def overlapping_rows(kernel: Kernel) -> OverlappingRows | None:
         found = _rows_side_by_side(kernel, (*others, columns), ordered)
         if found is not None:
             return found
-    return None
+    apart = (_rows_apart(kernel, kept, name, ordered) for name in kept)
+    return next((found for found in apart if found is not None), None)
 
 
 def _rows_side_by_side(
@@ -80,15 +87,41 @@ def _rows_side_by_side(
 ) -> OverlappingRows | None:
     """Rows side by side along the last of the kept axes; None where they do not lie so, or do not
     overlap along another one."""
-    reads = [let for let in kernel.body if isinstance(let.expr, Read)]
-    over = [let for let in reads if set(reduced) & set(let.axes)]
-    shared = [let for let in over if set(let.axes) <= {*reduced, kept[-1]} and not is_gather(let)]
-    streams = [let for let in over if let not in shared]
+    streams, shared = _streams_and_shared(kernel, kept, reduced)
     side_by_side = [let for let in streams if kept[-1] in let.axes]
     if not side_by_side or not all(_is_along(kernel, let, kept[-1]) for let in side_by_side):
         return None
     pairs = _overlap_pairs(kernel, streams, kept, reduced)
     return OverlappingRows(kept, reduced, pairs, tuple(streams), tuple(shared)) if pairs else None
+
+
+def _rows_apart(
+    kernel: Kernel, kept: Sequence[str], columns: str, reduced: tuple[str, ...]
+) -> OverlappingRows | None:
+    """Long sums of rows along whose last summed axis all elements lie side by side, in columns that
+    no window moves along."""
+    ordered = (*(name for name in kept if name != columns), columns)
+    streams, shared = _streams_and_shared(kernel, ordered, reduced)
+    over = [*streams, *shared]
+    if not streams or any(is_gather(let) or columns not in let.axes for let in over):
+        return None
+    along = all(coefficient(_index_of_read(let)[-1], reduced[-1]) == 1 for let in over)
+    pairs = _overlap_pairs(kernel, streams, ordered, reduced)
+    found = OverlappingRows(ordered, reduced, pairs, tuple(streams), tuple(shared), summed=True)
+    long = prod(kernel.sizes[name] for name in reduced) >= LONG
+    suits = along and long and bool(pairs) and pairs[0].reduced == reduced[-1]
+    return found if suits and not found.moves_along_columns() else None
+
+
+def _streams_and_shared(
+    kernel: Kernel, kept: Sequence[str], reduced: tuple[str, ...]
+) -> tuple[list[Let], list[Let]]:
+    """What is read at points of the sums: what differs from row to row, and what all rows of a
+    column, the last of the kept axes, read alike."""
+    reads = [let for let in kernel.body if isinstance(let.expr, Read)]
+    over = [let for let in reads if set(reduced) & set(let.axes)]
+    shared = [let for let in over if set(let.axes) <= {*reduced, kept[-1]} and not is_gather(let)]
+    return [let for let in over if let not in shared], shared
 
 
 def _is_along(kernel: Kernel, let: Let, columns: str) -> bool:

@@ -237,6 +237,11 @@ DEPTHWISE: Final[dict[str, tuple[Case, int | None, int]]] = {
     "of the filters, stride 2": (replace(_DEPTHWISE, stride=2, size=(9, 9)), 1, 9),
     "of the filters, 7x7": (replace(_DEPTHWISE, window=(7, 7), pad=3, size=(7, 7)), 1, 7),
     "of filters that were turned": (replace(_DEPTHWISE, layout="filters first"), 1, 9),
+    "of the filters, channels first": (
+        replace(_DEPTHWISE, layout="first", inputs=2, outputs=2, groups=2, size=(32, 66)),
+        1,
+        9,
+    ),
 }
 """Convolutions of single channels, the parameter whose gradient is taken, and how many places, or
 taps, a thread may take together."""

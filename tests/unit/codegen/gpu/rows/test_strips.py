@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import itertools
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from tests.support.gpu_machine_code import check
 from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu import ir, sass
 from weft.codegen.gpu.interp import Hazard, run
+from weft.codegen.gpu.interp.scalars import evaluate
 from weft.codegen.gpu.ir import values, walk
 from weft.driver.reference import ReferenceBackend
 from weft.driver.stages.compilation import Compilation
@@ -72,6 +75,26 @@ def test_filters_are_asked_for_before_one_is_put_down() -> None:
     assert kinds[:2] == [12, 12], kinds
 
 
+@pytest.mark.parametrize("channels", [96, 384, 144])
+def test_lanes_put_filters_into_different_banks(channels: int) -> None:
+    """Filters of which the taps of a channel lie side by side in memory: no bank has more than two
+    words of a warp, and two where it goes on to the next vector of channels."""
+    shape = Shape(64, (14, 14), channels, channels, 7, groups=channels)
+    kernel = _kernel(through_stages(shape.line().program(), "sm90"))
+    names: dict[str, Any] = {}
+    place, stores = SimpleNamespace(kernel=kernel, number=0), 0
+    for found in walk(kernel.body):
+        if isinstance(found, ir.For):
+            names[found.var] = 0
+        elif isinstance(found, ir.Let):
+            names[found.name] = evaluate(found.value, names, 0, place)
+        elif isinstance(found, ir.StShared):
+            stores += 1
+            places = np.asarray(evaluate(found.target.offset, names, 0, place))
+            assert max(np.bincount(places // 4 % 32)) <= 2
+    assert stores > 0
+
+
 @pytest.mark.parametrize("fault", OF_COLUMNS)
 def test_planted_faults_are_caught(fault: str) -> None:
     kernel = _kernel(compiled("f32, bias"))
@@ -94,6 +117,7 @@ LAYERS = {
     "7x7": (Shape(64, (14, 14), 384, 384, 7, groups=384), 14),
     "3x3": (Shape(32, (112, 112), 64, 64, 3, groups=64), 8),
     "stride 2": (Shape(32, (56, 56), 144, 144, 3, 2, groups=144), 7),
+    "channels first": (Shape(32, (56, 56), 144, 144, 3, groups=144, first=True), 28),
 }
 
 

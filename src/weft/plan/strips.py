@@ -46,6 +46,8 @@ _LARGEST_BLOCK: Final = 512
 _WARP: Final = 32
 _FEWEST: Final = 8
 """Vectors of columns that a block has side by side, at least, if there are as many."""
+_TOGETHER: Final = 8
+"""Strips of a block that overlap, at most."""
 _STAGED_BYTES: Final = 40 << 10
 """Of what all strips read alike, in shared memory."""
 _BESIDE: Final = 48
@@ -175,7 +177,8 @@ def strip_plan(kernel: Kernel, target: Target, header: Header) -> RowPlan | None
         return _cycles(kernel, strip, vector) * max(1.0, wanted / max(1, threads))
 
     best = min(strips, key=time)
-    rows = 1 if of.summed else _rows_of_a_block(kernel.sizes[of.columns] // vector, members(best))
+    vectors, team = kernel.sizes[of.columns] // vector, members(best)
+    rows = 1 if of.summed else _rows_of_a_block(vectors, team, _strips_beside(kernel, best))
     return RowPlan(
         header,
         vector,
@@ -222,12 +225,26 @@ def _cycles(kernel: Kernel, strip: Strip, vector: int) -> float:
     return strip.vectors(kernel, vector) * (products + loads + shared)
 
 
-def _rows_of_a_block(vectors: int, members: int) -> int:
+def _strips_beside(kernel: Kernel, strip: Strip) -> int:
+    """Strips that overlap along the other axes, if a block can have all of them: what they share is
+    then asked for by one unit only."""
+    others = [pair.kept for pair in strip.of.pairs if pair.kept not in strip.rows]
+    count = math.prod(kernel.sizes[name] for name in others)
+    return count if count <= _TOGETHER else 1
+
+
+def _rows_of_a_block(vectors: int, members: int, beside: int) -> int:
     """Vectors of rows: some strips of as many columns as lie side by side, in whole warps."""
-    divisors = [lanes for lanes in range(min(vectors, 2 * _WARP), 0, -1) if vectors % lanes == 0]
-    least = min(vectors, _WARP) // 2
-    lanes = next((n for n in divisors if max(1, least) <= n <= _WARP), divisors[0])
-    lanes = lanes if lanes >= least else _WARP
+    if beside > 1:
+        lanes = next(lanes for lanes in range(_FEWEST, 0, -1) if vectors % lanes == 0)
+        if lanes * beside * members <= _LARGEST_BLOCK:
+            return lanes * beside
+    lanes = math.gcd(vectors, _WARP)
+    if lanes < min(_FEWEST, vectors):
+        divisors = [n for n in range(min(vectors, 2 * _WARP), 0, -1) if vectors % n == 0]
+        least = min(vectors, _WARP) // 2
+        lanes = next((n for n in divisors if max(1, least) <= n <= _WARP), divisors[0])
+        lanes = lanes if lanes >= least else _WARP
     step = lanes * _WARP // math.gcd(lanes * members, _WARP)
     rows = step * max(1, _BLOCK // (step * members))
     return rows if rows * members <= _LARGEST_BLOCK else max(1, _BLOCK // members)

@@ -3,7 +3,8 @@ a thread computes with what it has packed.
 
 A block packs its rows of A and its columns of B by itself, so large blocks pack less; blocks that
 are as large as the caches hold may be too few for all threads, or leave the last round of them half
-empty. The sizes of blocks never change a result: every sum is added up in the same order.
+empty, or have all wait for a thread whose core does something else as well. The sizes of blocks
+never change a result: every sum is added up in the same order.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ REGISTER_BLOCKS: Final = {False: ((6, 2), (4, 3)), True: ((8, 3), (12, 2), (6, 4
 _NEXT_BEST: Final = 0.02
 """How much longer the second takes, and the third four times as much: they load more, or pack less
 well."""
-_PACKING: Final = 2
+PACKING: Final = 2
 """Products, for each lane of a vector, that take as long as packing one element: memory does not
 become faster with vectors."""
+_ONE_SLOW_OF: Final = 4
+"""Of so many units one may be half as fast: of 16 processors of a virtual machine, three to eight
+shared a core with another."""
 _MORE_CUTS: Final = 16
 """Cuts beyond the fewest that are priced: finer blocks spend more on packing than they even out."""
 
@@ -88,11 +92,21 @@ def block_sizes(
     return min(product(rows, columns), key=lambda block: time_of(sizes, block, units, lanes))
 
 
-def time_of(sizes: Sizes, block: tuple[int, int], units: int, lanes: int) -> int:
+def time_of(sizes: Sizes, block: tuple[int, int], units: int, lanes: int) -> float:
     """What the rounds of blocks take, in products."""
     rows, columns = block
     pieces = sizes.batch * -(-sizes.m // rows) * -(-sizes.n // columns)
-    return waves(pieces, units) * (rows * columns + _PACKING * lanes * (rows + columns))
+    return rounds(pieces, units) * (rows * columns + PACKING * lanes * (rows + columns))
+
+
+def rounds(pieces: int, units: int) -> float:
+    """How many pieces the busiest units take one after the other: the mean of what it is where all
+    are as fast, and where some do something else besides, such as the other thread of a core, and
+    others take pieces of theirs."""
+    slow, taken = units // _ONE_SLOW_OF, pieces // units
+    while (units - slow) * taken + slow * (taken // 2) < pieces:
+        taken += 1
+    return (waves(pieces, units) + taken) / 2
 
 
 def _equal_cuts(size: int, most: int, step: int, units: int) -> list[int]:

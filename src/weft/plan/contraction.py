@@ -11,6 +11,7 @@ from weft.foundation.index_expr import coefficient, linear
 from weft.foundation.records import dataclass
 from weft.plan.blocks import (
     BLOCK,
+    PACKING,
     PANELS,
     REGISTER_BLOCKS,
     SCRATCH_BYTES,
@@ -22,6 +23,7 @@ from weft.plan.blocks import (
     even_blocks,
     register_block,
     register_blocks,
+    rounds,
     slower,
     time_of,
     without_rest,
@@ -223,10 +225,17 @@ def _nothing_packed(
     if _operand_stride(kernel, tensors, roles.rhs, roles.k[0]) * item >= _PAGE:
         return None
     beside = math.prod(kernel.sizes[a] for a in roles.batch) * -(-n // columns)
-    parts = max(-(-m // _ROWS_TOGETHER), -(-target.limits.units // beside))
-    shared = -(-m // min(parts, -(-m // _TALLEST)))
-    rows = even_blocks(shared, _TALLEST, 1)
-    block = -(-shared // rows) * rows
+
+    def tiles_of(parts: int) -> tuple[int, int]:
+        rows = even_blocks(-(-m // parts), _TALLEST, 1)
+        return rows, -(-m // parts // rows) * rows
+
+    def seconds(tiles: tuple[int, int]) -> float:
+        pieces = beside * -(-m // tiles[1])
+        return rounds(pieces, target.limits.units) * (tiles[1] + _ROWS_A_READ)
+
+    parts = range(-(-m // _ROWS_TOGETHER), -(-m // _TALLEST) + 1)
+    rows, block = min(map(tiles_of, parts), key=seconds)
     return _Tiles((block, columns, depth), (rows, columns), Vectorize("n.i.i", lanes))
 
 
@@ -293,7 +302,7 @@ def _register_tiles(
     """Rows by vectors of columns, as large as the registers allow and the sizes fill; columns of a
     small B that many rows share are packed."""
     assert kernel.roles is not None
-    roles = kernel.roles
+    roles, sizes = kernel.roles, kernel.sizes
     m, n, depth = _inner_sizes(kernel)
     while lanes > 1 and lanes > n:
         lanes //= 2
@@ -302,7 +311,17 @@ def _register_tiles(
     small = depth * columns * kernel.let(roles.rhs).dtype.storage_bytes <= SCRATCH_BYTES
     apart = _operand_stride(kernel, tensors, roles.rhs, roles.n[-1]) != 1
     packs = small and bool(roles.m) and (m >= 3 * rows or (apart and m > 1))
-    block = min(-(-m // rows), max(1, ROWS_PER_PIECE // rows)) * rows if packs else rows
+    block = rows
+    if packs:
+        beside = math.prod(sizes[a] for a in roles.batch) * -(-n // columns)
+        parts = range(-(-m // max(rows, ROWS_PER_PIECE // rows * rows)), -(-m // rows) + 1)
+        blocks = (even_blocks(m, -(-m // count), rows) for count in parts)
+        block = min(
+            blocks,
+            key=lambda block: (
+                rounds(beside * -(-m // block), target.limits.units) * (block + PACKING * lanes)
+            ),
+        )
     packed = (CacheRead("B", "packed", "k", pingpong=False),) if packs else ()
     return _Tiles((block, columns, depth), (rows, columns), Vectorize("n.i.i", lanes), packed)
 
@@ -318,6 +337,8 @@ _ROWS_IN_PLACE = 256
 """Rows that are too few to pack columns for, ..."""
 _ROWS_TOGETHER = 140
 """... those of a piece ..."""
+_ROWS_A_READ = 8
+"""Rows that take as long as reading the columns of a piece, ..."""
 _DEEP = 256
 """... and elements of sums that are not too few."""
 _PAGE = 4096

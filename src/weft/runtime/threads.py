@@ -70,8 +70,6 @@ def shared_out(pieces: Array, work: Array, threads: int) -> Array:
     time, by how many threads, and whether those that sleep are woken for it."""
     best = np.sqrt(work / _OF_A_THREAD).astype(np.int64)
     wanted = np.clip(best, 1, np.minimum(threads, np.maximum(1, pieces)))
-    # As many as are needed for as many rounds of pieces.
-    wanted = -(-pieces // np.maximum(1, -(-pieces // wanted)))
     wanted = np.where(work >= WORTH_SHARING, np.maximum(1, wanted), 1)
     grabs = np.clip(work // _OF_A_GRAB, wanted, wanted * _GRABS)
     grab = np.maximum(1, np.where(wanted > 1, pieces // np.maximum(1, grabs), pieces))

@@ -74,10 +74,11 @@ def test_no_unit_waits_long(units: int, batch: int, m: int, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "most"), [(1000, 1000, 1.04), (777, 1111, 1.07), (2048, 2048, 1.02)]
+    ("m", "n", "most"), [(1000, 1000, 1.06), (777, 1111, 1.05), (2048, 2048, 1.03)]
 )
-def test_no_thread_has_much_more_than_its_share(m: int, n: int, most: float) -> None:
-    """Register tiles are chosen with the blocks that they allow, for 16 threads here."""
+def test_slow_threads_have_less_to_do(m: int, n: int, most: float) -> None:
+    """Register tiles are chosen with the blocks that they allow, for 16 threads here, of which four
+    take twice as long for a piece."""
     b = Builder("product")
     graph = lower_program(b.build(b.matmul(b.param("f32", [m, 999]), b.param("f32", [999, n]))))
     units = 16
@@ -85,8 +86,10 @@ def test_no_thread_has_much_more_than_its_share(m: int, n: int, most: float) -> 
     (plan,) = plan_module(lowered(graph).module, machine).plans.values()
     assert isinstance(plan, MmaPlan)
     rows, columns, _ = plan.tile
-    rounds = -(-pieces(Sizes(1, m, n), (rows, columns)) // units)
-    assert rounds * rows * columns * units <= most * m * n
+    count = pieces(Sizes(1, m, n), (rows, columns))
+    taken = next(t for t in range(1, 99) if 12 * t + 4 * (t // 2) >= count)
+    assert taken * rows * columns * 14 <= most * m * n
+    assert -(-count // units) * rows * columns * units <= 1.3 * m * n, "where all are as fast"
 
 
 def test_blocks_without_a_rest_are_taken_where_they_are_not_much_smaller() -> None:

@@ -68,8 +68,6 @@ static void weft_share_out(const weft_kernel *kernel, int64_t threads, uint64_t 
         return;
     }
     grabs = kernel->work / WEFT_OF_A_GRAB;
-    wanted = (pieces + wanted - 1) / wanted;
-    wanted = (pieces + wanted - 1) / wanted;
     if (grabs < wanted) grabs = wanted;
     if (grabs > WEFT_GRABS * wanted) grabs = WEFT_GRABS * wanted;
     words[0] = (uint64_t)(pieces > grabs ? pieces / grabs : 1);

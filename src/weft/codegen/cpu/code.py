@@ -17,6 +17,7 @@ from weft.foundation.errors import InternalError
 RARE = 1
 """The number of the node that says how likely the first way of a branch is."""
 _SUFFIX = {"float": "f32", "double": "f64"}
+_LANES_OF_16_BYTES = {"float": 4, "double": 2, "i64": 2, "i32": 4, "i16": 8, "i8": 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,16 +252,54 @@ class Code:
         return Val(text, scalar, lanes)
 
     def transposed(self, rows: list[Val]) -> list[Val]:
-        """A vector for every lane of some rows, whose number is a power of two: halves are
-        interleaved until every lane is where it belongs. Rows that are several times as long as
-        there are rows are turned in stretches, all of them by the same instructions."""
+        """A vector for every lane of some rows, whose number is a power of two. Halves are
+        interleaved inside of 16 bytes until every lane is where it belongs, and then those are
+        dealt out: steps that machines have instructions for, and that LLVM finds at once. Rows that
+        are several times as long as there are rows are turned in stretches, all of them by the same
+        instructions."""
         count, lanes = len(rows), rows[0].lanes
-        for _ in range(count.bit_length() - 1):
-            pairs = zip(rows[: count // 2], rows[count // 2 :], strict=True)
-            rows = [half for a, b in pairs for half in self._interleave(a, b, count)]
+        inner = min(count, _LANES_OF_16_BYTES.get(rows[0].scalar, count))
+        groups = [self._zipped(rows[at : at + inner]) for at in range(0, count, inner)]
+        dealt = [self._dealt(list(chunks), inner, count) for chunks in zip(*groups, strict=True)]
+        rows = [dealt[n % inner][n // inner] for n in range(count)]
         if lanes == count:
             return rows
         return [self._part(rows[n % count], n // count * count, count) for n in range(lanes)]
+
+    def _zipped(self, rows: list[Val]) -> list[Val]:
+        """Rows turned in stretches of as many lanes as there are rows."""
+        count = len(rows)
+        for _ in range(count.bit_length() - 1):
+            pairs = zip(rows[: count // 2], rows[count // 2 :], strict=True)
+            rows = [half for a, b in pairs for half in self._interleave(a, b, count)]
+        return rows
+
+    def _dealt(self, rows: list[Val], chunk: int, stretch: int) -> list[Val]:
+        """Rows turned in stretches, chunks of lanes at a time."""
+        if len(rows) == 1:
+            return rows
+        every = range(0, stretch, chunk)
+        sides = []
+        for first in (0, 1):
+            taken = [lane for start in every[first::2] for lane in range(start, start + chunk)]
+            pairs = zip(rows[::2], rows[1::2], strict=True)
+            some = [self._of_stretches(a, b, (taken, taken), stretch) for a, b in pairs]
+            sides.append(self._dealt(some, chunk, stretch))
+        return [row for pair in zip(*sides, strict=True) for row in pair]
+
+    def _of_stretches(
+        self, a: Val, b: Val, taken: tuple[Sequence[int], Sequence[int]], stretch: int
+    ) -> Val:
+        """Of every stretch of two vectors some lanes of the first, and then of the second."""
+        lanes = [
+            start + lane
+            for at in range(0, a.lanes, stretch)
+            for start, side in zip((at, a.lanes + at), taken, strict=True)
+            for lane in side
+        ]
+        mask = ", ".join(f"i32 {lane}" for lane in lanes)
+        text = f"shufflevector {a}, {b}, <{a.lanes} x i32> <{mask}>"
+        return self.assign(text, a.scalar, a.lanes)
 
     def _part(self, value: Val, first: int, lanes: int) -> Val:
         """Some neighbouring lanes of a vector."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from tests.support.cases import each
 from weft.codegen.cpu.code import Code, Val, number
 from weft.codegen.cpu.index_code import IndexCode, Lanes
 from weft.foundation.index_expr import axis
@@ -70,3 +73,47 @@ def test_a_part_that_could_leave_the_buffer_is_no_place() -> None:
     pointers = [line for line in indices.code.lines if "getelementptr" in line]
     assert len(pointers) == 2
     assert all("ptr %base" in line for line in pointers)
+
+
+SHUFFLE = re.compile(
+    r"(%\w+) = shufflevector <\d+ x \w+> (%\w+), <\d+ x \w+> (%\w+|poison), .*<(.*)>"
+)
+
+
+@each(
+    ("scalar", "rows", "lanes"),
+    [
+        (scalar, rows, lanes)
+        for scalar in ("float", "double", "i16", "i8")
+        for rows in (1, 2, 4, 8, 16)
+        for lanes in (rows, 2 * rows, 4 * rows)
+        if lanes > 1
+    ],
+)
+def test_rows_are_turned(scalar: str, rows: int, lanes: int) -> None:
+    """Every vector that comes out has one lane of each row, in order."""
+    code = Code()
+    given = [Val(f"%r{row}", scalar, lanes) for row in range(rows)]
+    turned = code.transposed(given)
+    known = {row.text: [f"{row.text}.{lane}" for lane in range(lanes)] for row in given}
+    for line in code.lines:
+        match = SHUFFLE.search(line)
+        assert match is not None
+        both = known[match[2]] + known.get(match[3], [])
+        known[match[1]] = [both[int(lane.split()[1])] for lane in match[4].split(",")]
+    wanted = [[f"{row.text}.{lane}" for row in given] for lane in range(lanes)]
+    assert [known[vector.text] for vector in turned] == wanted
+
+
+def test_rows_are_turned_inside_of_16_bytes_first() -> None:
+    """Steps across them are few, and exchange whole ones."""
+    code = Code()
+    code.transposed([Val(f"%r{row}", "float", 8) for row in range(8)])
+    masks = [
+        [int(n.split()[1]) for n in line.rpartition("<")[2][:-1].split(",")] for line in code.lines
+    ]
+    across = [
+        mask for mask in masks if any(lane % 8 // 4 != at // 4 for at, lane in enumerate(mask))
+    ]
+    assert len(masks) == 24
+    assert sorted(across) == [[0, 1, 2, 3, 8, 9, 10, 11]] * 4 + [[4, 5, 6, 7, 12, 13, 14, 15]] * 4

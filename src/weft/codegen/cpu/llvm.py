@@ -8,7 +8,7 @@ in the text are ours alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from weft.codegen.cpu import ir
@@ -20,6 +20,7 @@ from weft.codegen.cpu.formats import compute_type, number_of, storage_type
 from weft.codegen.cpu.index_code import IndexCode, Lanes, Loads
 from weft.codegen.cpu.ir import LoopKind
 from weft.codegen.cpu.looks import STOP_WORD, looks_of
+from weft.codegen.cpu.parts import parts_of
 from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import Items, sort_key
@@ -35,6 +36,7 @@ MOST_COPIES = 8
 """How many calls of one function are replaced by copies of it."""
 MOST_COPIED_LINES = 64
 """How long a function may be that is copied to more than one place."""
+_ARGUMENTS = "ptr noalias %args, ptr noalias %error, i64 %first, i64 %last"
 _HALT = "halt"
 """The end of a routine that was told to stop."""
 
@@ -48,10 +50,14 @@ def emit_module(
     shared: dict[str, str] = {}
     functions = []
     for routine in routines:
-        emitter = _Emitter(routine, features)
-        emitter.code.functions = shared
-        functions.append(emitter.function())
-        declared.update(emitter.code.declared)
+        looks, parts = looks_of(routine), parts_of(routine)
+        for part in parts or [routine]:
+            emitter = _Emitter(part, features, looks)
+            emitter.code.functions = shared
+            functions.append(emitter.function("internal " if parts else ""))
+            declared.update(emitter.code.declared)
+        if parts:
+            functions.append(_in_turn(routine.name, parts))
     head = [f'target triple = "{triple}"'] if triple else []
     text = "\n".join([*shared.values(), *functions])
     called = [_mark_inlining(name, body, text) for name, body in shared.items()]
@@ -62,11 +68,20 @@ def emit_module(
 def statements_by_line(
     routine: ir.Routine, features: frozenset[str] = frozenset()
 ) -> dict[int, ir.Stmt]:
-    """The statement that each line of a routine's function is there for; its first line is 0."""
-    emitter = _Emitter(routine, features)
+    """The statement that each line of a routine's function is there for; its first line is 0. None
+    where it is several functions."""
+    if parts_of(routine):
+        return {}
+    emitter = _Emitter(routine, features, looks_of(routine))
     emitter.function()
     first = 2 + len(emitter.code.entry)
     return {first + at: stmt for start, end, stmt in emitter.written for at in range(start, end)}
+
+
+def _in_turn(name: str, parts: list[ir.Routine]) -> str:
+    """A routine that is several functions."""
+    calls = "\n".join(f"  call void @{part.name}({_ARGUMENTS})" for part in parts)
+    return f"define void @{name}({_ARGUMENTS}) nounwind {{\nentry:\n{calls}\n  ret void\n}}"
 
 
 def _mark_inlining(name: str, function: str, text: str) -> str:
@@ -80,7 +95,9 @@ def _mark_inlining(name: str, function: str, text: str) -> str:
 
 
 class _Emitter:
-    def __init__(self, routine: ir.Routine, features: frozenset[str]) -> None:
+    def __init__(
+        self, routine: ir.Routine, features: frozenset[str], looks: Mapping[int, int]
+    ) -> None:
         self.routine = routine
         self.features = features
         self.code = Code()
@@ -101,10 +118,11 @@ class _Emitter:
         """Statements of the innermost counted loop: what they compute, they alone use."""
         self.outside_tile = self.in_window = False
         """Whether guards are asked for element by element."""
-        self.looks = looks_of(routine)
+        self.looks = looks
         """Loops in which a long routine looks whether it shall stop, and after how many turns."""
 
-    def function(self) -> str:
+    def function(self, linkage: str = "") -> str:
+        """The text, `internal ` where it is called from this module alone."""
         code = self.code
         for index in range(len(self.routine.buffers)):
             slot = code.pointer("%args", "ptr", number(index, "i64"))
@@ -119,11 +137,8 @@ class _Emitter:
             code.label(_HALT)
             code.line("ret void")
         lines = "\n".join(["entry:", *code.entry, *code.lines])
-        name = self.routine.name
-        return (
-            f"define void @{name}(ptr noalias %args, ptr noalias %error, i64 %first, i64 %last) "
-            f"nounwind {{\n{lines}\n}}"
-        )
+        head = f"define {linkage}void @{self.routine.name}({_ARGUMENTS}) nounwind"
+        return f"{head} {{\n{lines}\n}}"
 
     # -- statements ------------------------------------------------------------------------------
 

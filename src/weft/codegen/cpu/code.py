@@ -214,7 +214,7 @@ class Code:
             names = [f"%x{number}" for number in range(len(values))]
             result = body(inner, *(Val(name, x.scalar, x.lanes) for name in names))
             self.declared.update(inner.declared)
-            lines = "\n".join(inner.lines)
+            lines = "\n".join([*inner.entry, *inner.lines])
             parameters = ", ".join(f"{x.type} {name}" for name in names)
             how = "nounwind noinline cold" if rare else "nounwind"
             head = f"define internal {x.type} @{full}({parameters}) {how} {{"

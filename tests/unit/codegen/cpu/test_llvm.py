@@ -46,3 +46,14 @@ def test_an_unrolled_loop_that_takes_no_terms_is_refused() -> None:
     assert empty != text
     with pytest.raises(weft.SpecViolation, match=r"RoutineDomain.*sum takes 0 terms in all"):
         weft.compile(program, overrides={"cpu": empty})
+
+
+def test_large_angles_are_reduced_in_one_place() -> None:
+    """Whatever the vectors are: the function is called for all lanes of one, and LLVM reads it
+    once."""
+    b = Builder("angles")
+    text = weft.compile(b.build(b.sin(b.param("f32", [1007])))).stages["llvm"]
+    assert text.count("call { double, double, i64 } @reduce_large(") == 1
+    (head,) = (line for line in text.splitlines() if line.startswith("define internal void"))
+    assert "@large_angles(" in head
+    assert " cold " in head

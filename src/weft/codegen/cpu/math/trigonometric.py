@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from weft.codegen.cpu.code import Val, number
+from weft.codegen.cpu.code import Code, Val, number
 from weft.codegen.cpu.math.writer import Pair, Writer
 from weft.foundation.circle import COSINE, SINE, TWO_OVER_PI
 
@@ -32,6 +32,7 @@ _HALF_PI: Final = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487111665
 """Pieces of 33 bits."""
 _HALF_PI_REST: Final = 8.4784276603689e-32
 _LARGE: Final = 2.0**20
+_LARGE_ANGLES: Final = "large_angles"
 
 _WORDS: Final = ", ".join(f"i64 {word - (word >> 63 << 64)}" for word in TWO_OVER_PI)
 
@@ -196,25 +197,54 @@ def _exact_rest(w: Writer, n: Val, high: Val) -> Pair:
 def _reduced_large(
     w: Writer, x: Val, large: Val, usual: tuple[Val, Val, Val]
 ) -> tuple[Val, Val, Val]:
-    """The same with the large lanes reduced one by one."""
+    """The same with the large lanes reduced one by one, by a function that finds them in memory and
+    leaves what it finds there: it is seldom called, and is written once for all numbers of
+    lanes."""
     code = w.code
-    code.functions.setdefault("reduce_large", _REDUCE_LARGE)
-    code.declared["llvm.fshl.i64"] = "declare i64 @llvm.fshl.i64(i64, i64, i64)"
-    code.declared["llvm.ctlz.i128"] = "declare i128 @llvm.ctlz.i128(i128, i1)"
-    kind = "{ double, double, i64 }"
-    parts: tuple[list[Val], list[Val], list[Val]] = ([], [], [])
-    # The function wants a finite number; what it says of another one is not used.
+    if _LARGE_ANGLES not in code.functions:
+        code.functions.setdefault("reduce_large", _REDUCE_LARGE)
+        code.functions[_LARGE_ANGLES] = _large_angles(code)
+    # The function wants finite numbers; what it says of others is not used.
     safe = w.choose(w.test("olt", w.abs(x), math.inf), w.choose(large, x, _LARGE), _LARGE)
-    for lane in range(x.lanes):
-        made = code.assign(f"call {kind} @reduce_large({code.lane(safe, lane)})", "i64").text
-        for place, (scalar, found) in enumerate(
-            zip(("double", "double", "i64"), parts, strict=True)
-        ):
-            found.append(code.assign(f"extractvalue {kind} {made}, {place}", scalar))
-    high, low, quadrant = (code.gather_lanes(found) if x.lanes > 1 else found[0] for found in parts)
-    turned, lost = w.two_product(high, math.pi / 2)
-    lost = w.add(lost, w.fma(high, 6.123233995736766e-17, w.mul(low, math.pi / 2)))
-    turned, lost = w.quick_two_sum(turned, lost)
-    pairs = zip((quadrant, turned, lost), usual, strict=True)
-    first, second, third = (code.select(large, here, before) for here, before in pairs)
+    table, size = code.alloca("double", 3 * x.lanes), 8 * x.lanes
+    code.store(safe, table, 8)
+    code.line(f"call void @{_LARGE_ANGLES}(ptr {table}, i64 {x.lanes})")
+    places = (code.pointer(table, "i8", number(n * size, "i64")) for n in range(3))
+    kinds = zip(("i64", "double", "double"), places, usual, strict=True)
+    first, second, third = (
+        code.select(large, code.load(kind, place, x.lanes, 8), before)
+        for kind, place, before in kinds
+    )
     return first, second, third
+
+
+def _large_angles(around: Code) -> str:
+    """A function of a table's first `lanes` doubles, finite and of 2^20 or more. Their quarter
+    turns come in their place, and the two numbers of what is left in the two rows below."""
+    code = Code()
+    w, kind = Writer(code), "{ double, double, i64 }"
+    lanes = Val("%lanes", "i64")
+
+    def body(lane: Val) -> None:
+        here = code.pointer("%table", "double", lane)
+        x = code.load("double", here, 1, 8)
+        made = code.result(f"call {kind} @reduce_large({x})", "i64").text
+        high, low, quadrant = (
+            code.assign(f"extractvalue {kind} {made}, {place}", scalar)
+            for place, scalar in enumerate(("double", "double", "i64"))
+        )
+        turned, lost = w.two_product(high, math.pi / 2)
+        lost = w.add(lost, w.fma(high, 6.123233995736766e-17, w.mul(low, math.pi / 2)))
+        turned, lost = w.quick_two_sum(turned, lost)
+        code.store(quadrant, here, 8)
+        for value in (turned, lost):
+            here = code.pointer(here, "double", lanes)
+            code.store(value, here, 8)
+
+    code.loop(number(0, "i64"), lanes, 1, body)
+    around.declared.update(code.declared)
+    around.declared["llvm.fshl.i64"] = "declare i64 @llvm.fshl.i64(i64, i64, i64)"
+    around.declared["llvm.ctlz.i128"] = "declare i128 @llvm.ctlz.i128(i128, i1)"
+    lines = "\n".join(code.lines)
+    head = f"define internal void @{_LARGE_ANGLES}(ptr %table, i64 %lanes) nounwind noinline cold"
+    return f"{head} {{\nentry:\n{lines}\n  ret void\n}}"

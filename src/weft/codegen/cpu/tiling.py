@@ -47,6 +47,8 @@ MANY_ROWS: Final = 64
 WIDE: Final = 8
 NARROW: Final = 4
 """Lanes of vectors that are worth halving, and of those that are not halved again."""
+FEW: Final = 4
+"""Vectors of a whole map that take no longer when they are more and narrower."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
     if vector in reduced and _keeps_order(kernel):
         vector = None
     if isinstance(plan, MapPlan):
-        tile = AxisTiling(plan.unroll, plan.vector)
+        tile = _map_tile(kernel, vector, plan)
     elif isinstance(plan, RowPlan):
         tile = AxisTiling(plan.accumulators, plan.vector)
     else:
@@ -200,6 +202,20 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
     outer = {} if vector in reduced else {vector: tile}
     whole = isinstance(plan, MapPlan) and _has_many_rows(kernel, vector)
     return Tiling(vector, outer, {vector: tile}, kept=kept, whole_rows=whole)
+
+
+def _map_tile(kernel: Kernel, along: str | None, plan: MapPlan) -> AxisTiling:
+    """The tile of a map along its vectors. What is left of whole ones is code of its own, which
+    LLVM takes as long for as for them: a map of few vectors is made of narrower ones where those
+    leave nothing."""
+    size = kernel.sizes[along] if along is not None else 0
+    lanes = plan.vector
+    few = math.prod(kernel.sizes.values()) <= FEW * lanes
+    if few and size % lanes and size % NARROW == 0:
+        while size % lanes:
+            lanes //= 2
+        return AxisTiling(1, lanes)
+    return AxisTiling(plan.unroll, lanes)
 
 
 def _has_many_rows(kernel: Kernel, along: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -77,3 +78,17 @@ def test_what_is_left_of_wide_vectors_is_halved() -> None:
     narrow = AxisTiling(2, 4)
     assert halved_segments(27, narrow) == segments(27, narrow)
     assert halved_segments(0, AxisTiling(1, 16)) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "lanes"), [(24, [8]), (40, [8]), (20, [4]), (48, [16]), (72, [16, 8])]
+)
+def test_maps_of_few_vectors_have_no_rest(size: int, lanes: list[int]) -> None:
+    """Narrower vectors leave nothing, which would be compiled by itself."""
+    b = Builder("short")
+    x = b.param("f32", [size])
+    executable = compile_program(b.build(x * x), wide())
+    found = [int(n) for n in re.findall(r"lanes \w+ in 0..(\d+)", executable.stages["cpu"])]
+    assert found == lanes
+    data = np.arange(size, dtype=np.float32)
+    np.testing.assert_array_equal(executable.run([data])[0], data * data)

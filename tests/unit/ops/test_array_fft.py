@@ -10,6 +10,7 @@ import pytest
 import weft
 from tests.unit.ops.arrays import data
 from weft.foundation.errors import SpecViolation, UserError
+from weft.ptir import Builder, fourier
 
 SIZES = [1, 2, 3, 5, 8, 12, 63, 64, 65, 67, 100, 128, 134, 210, 243, 360]
 NORMS = ["backward", "ortho", "forward"]
@@ -30,6 +31,27 @@ def test_sizes(n: int) -> None:
     near(weft.fft.ifft(weft.asarray(x)), np.fft.ifft(x))
     near(weft.fft.rfft(weft.asarray(x.real)), np.fft.rfft(x.real))
     near(weft.fft.irfft(weft.asarray(x), n=n), np.fft.irfft(x, n=n))
+
+
+@pytest.mark.parametrize("n", [8, 67, 360])
+def test_roots_of_one_are_constants_with_the_bits_of_the_reference(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short tables are no kernels of sines."""
+
+    def transformed() -> tuple[list[str], Any]:
+        b = Builder("transform")
+        program = b.build(fourier.fourier_sums(b.param("cf32", [2, n]), n, -1))
+        x = data("complex64", (2, n))
+        ops = [instruction.op.name for instruction in program.main.body]
+        return ops, weft.run(program, [x], backend="reference")[0]
+
+    ops, found = transformed()
+    assert not {"sin", "cos", "iota"}.intersection(ops)
+    monkeypatch.setattr(fourier, "_LARGEST_TABLE", 0)
+    ops, computed = transformed()
+    assert {"sin", "cos", "iota"} <= set(ops)
+    np.testing.assert_array_equal(found, computed)
 
 
 @pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"])

@@ -48,7 +48,7 @@ def kernels(program: Program, target: str = "sm90") -> dict[str, ir.Kernel]:
     return {name: code.kernels[launch.symbol] for name, launch in code.launches.items()}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(2, CASES))
 def test_dropped_weights_are_drawn_in_one_kernel(name: str) -> None:
     program = CASES[name].program()
     assert [found[:9] for found in kernels(program)] == ["attention"]
@@ -64,7 +64,7 @@ def test_single_warps_draw_in_one_kernel(name: str) -> None:
     agree(program, "sm80")
 
 
-@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize("name", one_in(2, GRADIENTS))
 def test_gradients_draw_again_what_was_dropped(name: str) -> None:
     program = vjp(GRADIENTS[name].program(), (0, 1, 2))
     found = kernels(program)
@@ -111,7 +111,9 @@ def bits_drawn(kernel: ir.Kernel) -> list[ir.DrawBits]:
 
 
 @pytest.mark.parametrize(
-    ("keys", "shared"), [(144, 4), (146, 2), (145, 1)], ids=["four", "a pair", "one"]
+    ("keys", "shared"),
+    one_in(2, [(144, 4), (146, 2), (145, 1)], unpack=True),
+    ids=["four", "a pair", "one"],
 )
 def test_neighbours_share_blocks_of_their_stream(keys: int, shared: int) -> None:
     case = Dropped(queries=64, keys=keys, heads=2)

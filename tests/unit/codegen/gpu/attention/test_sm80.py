@@ -41,7 +41,7 @@ def only_kernel(case: Case) -> ir.Kernel:
     return kernel
 
 
-@pytest.mark.parametrize("name", one_in(3, CASES))
+@pytest.mark.parametrize("name", one_in(5, CASES))
 def test_attentions_are_one_kernel_and_agree(name: str) -> None:
     program, kernel = CASES[name].program(), only_kernel(CASES[name])
     assert any(isinstance(statement, ir.MmaSync) for statement in walk(kernel.body))
@@ -86,7 +86,7 @@ PLANS: dict[str, dict[str, Any]] = {
 VARIED = Case(heads=2, shared=2, queries=100, keys=130, depth=40, width=72, causal=True, lse=True)
 
 
-@pytest.mark.parametrize("name", one_in(2, PLANS))
+@pytest.mark.parametrize("name", one_in(4, PLANS))
 def test_every_form_of_a_plan_agrees(name: str) -> None:
     program = VARIED.program()
     plan = with_fields(program, **PLANS[name])
@@ -154,7 +154,7 @@ LONG = {
 
 
 @pytest.mark.parametrize("arch", one_in(2, ["sm_80", "sm_90"]))
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", one_in(2, LONG))
 def test_machine_code_multiplies_and_spills_nothing(name: str, arch: str) -> None:
     cubin = compile_cuda(cuda(only_kernel(LONG[name])), arch)
     assert cubin.report.findings == []

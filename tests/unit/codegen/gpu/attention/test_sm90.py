@@ -47,7 +47,7 @@ def only_kernel(case: Case) -> ir.Kernel:
     return kernel
 
 
-@pytest.mark.parametrize("name", one_in(2, CASES))
+@pytest.mark.parametrize("name", one_in(4, CASES))
 def test_attentions_are_one_kernel_and_agree(name: str) -> None:
     program = CASES[name].program()
     assert only_kernel(CASES[name]).maps
@@ -55,7 +55,7 @@ def test_attentions_are_one_kernel_and_agree(name: str) -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("name", DIVIDED_AFTER)
+@pytest.mark.parametrize("name", one_in(3, DIVIDED_AFTER))
 def test_powers_that_are_divided_after_are_one_kernel_and_agree(name: str) -> None:
     program = by_hand("bf16", DIVIDED_AFTER[name])
     launches = InterpretedGpu("sm90").compile(program).compilation["gpu"].launches
@@ -141,7 +141,7 @@ def test_work_is_dealt_out_evenly() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", one_in(2, ["causal", "causal, rows of 128", "mask of truth values"])
+    "name", one_in(3, ["causal", "causal, rows of 128", "mask of truth values"])
 )
 def test_machine_code_keeps_its_asynchrony(name: str) -> None:
     cubin = compile_cuda(cuda(only_kernel(CASES[name])), "sm_90a")

@@ -12,6 +12,7 @@ import pytest
 
 import weft
 from tests.random.stages import make_program
+from tests.support.cases import one_in
 from tests.support.gpu_interpreted import InterpretedExecutable
 from tests.support.staged_programs import blur
 from weft import functional
@@ -121,7 +122,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("cheap")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", one_in(2, PROGRAMS))
 def test_programs_with_stages_agree_with_the_reference(name: str) -> None:
     program = program_of(*PROGRAMS[name])
     made = compiled(program)
@@ -146,7 +147,7 @@ def replanned(program: Program, **fields: Any) -> str:
     return json.dumps(plans)
 
 
-@pytest.mark.parametrize("vector", [1, 2, 4])
+@pytest.mark.parametrize("vector", one_in(2, [1, 2, 4]))
 @pytest.mark.parametrize(("rows", "warps", "unroll"), [(1, 1, 1), (5, 2, 3), (100, 3, 2)])
 def test_plans_are_obeyed(vector: int, rows: int, warps: int, unroll: int) -> None:
     program = program_of(lambda x: blur(sharpened(x)))

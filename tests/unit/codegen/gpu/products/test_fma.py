@@ -235,7 +235,7 @@ def test_plans_that_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("tile", "warp_tile", "resident"),
     one_in(
-        3,
+        6,
         [
             ((128, 128, 8), (64, 64), 2),
             ((128, 128, 8), (32, 64), 2),
@@ -339,7 +339,7 @@ def test_other_kernels_are_refused() -> None:
 
 
 @pytest.mark.skipif(not sass.available(), reason="nvdisasm is not installed")
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", one_in(2, TARGETS))
 @pytest.mark.parametrize(
     ("dtype", "instruction"),
     [
@@ -368,7 +368,7 @@ CONVOLUTIONS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, A
 }
 
 
-@pytest.mark.parametrize("name", one_in(4, CONVOLUTIONS))
+@pytest.mark.parametrize("name", one_in(8, CONVOLUTIONS))
 @pytest.mark.parametrize("target", TARGETS)
 def test_convolutions_stay_in_registers(name: str, target: str) -> None:
     """By their first plans, whose blocks have registers for the places of windows as well."""

@@ -103,12 +103,12 @@ def agrees(
     np.testing.assert_array_equal(out, wanted)
 
 
-@pytest.mark.parametrize("name", OFFSETS)
+@pytest.mark.parametrize("name", one_in(3, OFFSETS))
 def test_each_group_meets_its_own_matrix(name: str) -> None:
     agrees(OFFSETS[name], 128, 128, False, 72, BF16)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("transposed", one_in(2, [False, True]))
 @pytest.mark.parametrize(
     ("tile", "width"),
     one_in(3, [(64, 128), (64, 256), (128, 256), (192, 256), (256, 128)], unpack=True),
@@ -165,7 +165,7 @@ FAULTS: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", one_in(3, FAULTS))
 def test_planted_faults_are_caught(name: str) -> None:
     """There are more steps than slots."""
     op, offsets = GroupedTiles(233, 3, 456, 72, False, 128, 128), np.array([30, 200, 233])
@@ -179,7 +179,7 @@ def test_planted_faults_are_caught(name: str) -> None:
     assert any(is_caught(broken, given, wanted, seed) for seed in range(4))
 
 
-@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("transposed", one_in(2, [False, True]))
 @pytest.mark.parametrize(
     ("tile", "width"),
     one_in(

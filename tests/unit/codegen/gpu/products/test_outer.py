@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.cases import one_in
 from tests.support.draws import generator
 from tests.support.gpu_faults import Change, is_caught, planted, without
 from tests.support.gpu_whole import carried_out, kernel_of
@@ -71,7 +72,7 @@ def made_by(op: OuterTiles, x: Array, y: Array, offsets: Array, dtype: DType) ->
     return out
 
 
-@pytest.mark.parametrize("name", OFFSETS)
+@pytest.mark.parametrize("name", one_in(3, OFFSETS))
 def test_each_group_has_the_product_of_its_rows(name: str) -> None:
     offsets: Array = np.array(OFFSETS[name])
     x = RNG.integers(-4, 5, (ROWS, 72)).astype(BF16.numpy)
@@ -124,7 +125,7 @@ FAULTS: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", one_in(3, FAULTS))
 def test_planted_faults_are_caught(name: str) -> None:
     op, offsets = OuterTiles(233, 3, 72, 136, 128), np.array([30, 200, 233])
     x, y = (RNG.integers(1, 5, (233, n)).astype(F16.numpy) for n in (72, 136))
@@ -137,7 +138,7 @@ def test_planted_faults_are_caught(name: str) -> None:
     assert any(is_caught(broken, given, wanted, seed) for seed in range(4))
 
 
-@pytest.mark.parametrize("tile", [128, 256])
+@pytest.mark.parametrize("tile", one_in(2, [128, 256]))
 def test_machine_code_spills_nothing(tile: int) -> None:
     kernel = product_kernel(OuterTiles(500, 4, 136, 264, tile), BF16)
     module = GpuModule({"k_outer": kernel})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
 from weft.codegen.gpu import sass
@@ -82,7 +83,7 @@ def _holds(module: Any, rows: Any, kernel: Any, target: Any) -> bool:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_rows_are_folded_in_the_kernel_of_their_product(name: str) -> None:
     program = behind(*CASES[name])
     made = InterpretedGpu("sm90").compile(program).compilation
@@ -142,7 +143,7 @@ def test_what_stays_a_kernel_of_its_own() -> None:
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("name", ["softmax", "norm of 256 columns"])
+@pytest.mark.parametrize("name", one_in(2, ["softmax", "norm of 256 columns"]))
 def test_machine_code_keeps_all_in_registers(name: str) -> None:
     code = InterpretedGpu("sm90").compile(behind(*CASES[name])).compilation["gpu"]
     (kernel,) = code.kernels.values()

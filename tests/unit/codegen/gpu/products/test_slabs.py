@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.cases import one_in
 from tests.support.gpu_contractions import TWO_UNITS
 from tests.support.gpu_convolutions import Case
 from tests.support.gpu_faults import planted
@@ -97,7 +98,7 @@ def program_of(case: Case, of: int | None) -> Program:
     return case.program() if of is None else case.gradient(of)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(4, CASES))
 def test_slabs_give_what_taps_do(name: str) -> None:
     case, of, form = CASES[name]
     made = Made(program_of(case, of))

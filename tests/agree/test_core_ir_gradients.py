@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support.cases import each
+from tests.support.cases import each, one_in
 from tests.support.core_modules import random_case
 from tests.support.core_oracle import evaluate
 from tests.support.one_op import Array
@@ -115,7 +115,7 @@ def test_every_rule(name: str) -> None:
         check(made, data(made, 2), output, 3)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", one_in(2, range(80)))
 def test_random_modules(seed: int) -> None:
     case = random_case(seed, dtypes=FLOATS, smooth=True)
     for output, value in enumerate(case.module.outputs):
@@ -133,11 +133,12 @@ def test_equal_modules_have_equal_gradients(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000, 2000))
-def test_many_random_modules(seed: int) -> None:
-    case = random_case(seed, size=20, dtypes=FLOATS, smooth=True)
-    if case.module.types[case.module.outputs[0]].size:
-        check(case.module, case.inputs, 0, seed)
+@pytest.mark.parametrize("first", range(1000, 2000, 50))
+def test_many_random_modules(first: int) -> None:
+    for seed in range(first, first + 50):
+        case = random_case(seed, size=20, dtypes=FLOATS, smooth=True)
+        if case.module.types[case.module.outputs[0]].size:
+            check(case.module, case.inputs, 0, seed)
 
 
 def agrees_with_ptir(module: Module, inputs: list[Array]) -> None:

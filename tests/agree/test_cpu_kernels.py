@@ -48,7 +48,7 @@ ROWS: dict[str, Callable[..., Module]] = {
 
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("dtype", ULPS, ids=str)
-@pytest.mark.parametrize(("rows", "columns"), one_in(2, SIZES, unpack=True))
+@pytest.mark.parametrize(("rows", "columns"), one_in(4, SIZES, unpack=True))
 def test_row_and_map_kernels(name: str, dtype: DType, rows: int, columns: int) -> None:
     check(ROWS[name](rows, columns, dtype), ULPS[dtype])
 

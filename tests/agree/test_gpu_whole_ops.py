@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.support.cases import one_in
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import through_stages
 from weft.codegen.gpu.interp.values import Reported
@@ -45,7 +46,9 @@ def on_gpu(program: Program, *inputs: Array) -> list[Array]:
 
 
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize(("shape", "axis"), [((1, 17), 1), ((3, 40), 1), ((40, 2), 0)])
+@pytest.mark.parametrize(
+    ("shape", "axis"), one_in(2, [((1, 17), 1), ((3, 40), 1), ((40, 2), 0)], unpack=True)
+)
 def test_argsort_and_sort(shape: tuple[int, ...], axis: int, descending: bool) -> None:
     b = Builder()
     x = b.param("f32", list(shape))
@@ -93,7 +96,7 @@ def test_rows_added_to_rows(dtype: str) -> None:
     assert (got.astype(np.float64) == exact.astype(given.dtype).astype(np.float64)).all()
 
 
-@pytest.mark.parametrize(("rows", "kind"), [(7, "si32"), (600, "si64")])
+@pytest.mark.parametrize(("rows", "kind"), one_in(2, [(7, "si32"), (600, "si64")], unpack=True))
 def test_scatters_that_are_sorted_together(rows: int, kind: str) -> None:
     """Three tables, two of which are looked up at the same places, onto zeros and onto others."""
     b = Builder()

@@ -46,7 +46,7 @@ def test_operands_of_either_sign_on_a_gpu(a: str, b: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["sm80", "sm90"])
-@pytest.mark.parametrize(("a", "b"), one_in(2, BYTES, unpack=True))
+@pytest.mark.parametrize(("a", "b"), one_in(4, BYTES, unpack=True))
 def test_matrix_instructions_take_operands_of_either_sign(a: str, b: str, target: str) -> None:
     made = through_stages(widened(a, b, 256, 256, 256), target)
     (plan,) = made["plan"].plans.values()

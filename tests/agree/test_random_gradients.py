@@ -18,7 +18,7 @@ from weft.ptir.types import TensorType, leaves
 from weft.testing import random_program, widen_arrays, widen_program
 from weft.testing.derivatives import Array, directions, inner, smooth_arrays
 
-FEW, MANY = range(120), range(120, 4000)
+FEW, MANY = range(60), range(60, 4000)
 SIZE = 8
 
 

@@ -77,7 +77,7 @@ def check_range(first: int, count: int) -> None:
             raise
 
 
-@pytest.mark.parametrize("first", one_in(2, range(0, FAST, FAST_CHUNK)))
+@pytest.mark.parametrize("first", one_in(4, range(0, FAST, FAST_CHUNK)))
 def test_random_programs(first: int) -> None:
     check_range(first, FAST_CHUNK)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.support.cases import one_in
 
 HEAVY = [
     "islpy",
@@ -74,7 +75,7 @@ def processor_seconds(package: str) -> float:
 
 def test_importing_costs_at_most_twice_numpy() -> None:
     # The best of several, taken in turn: other work on the machine only ever adds time.
-    pairs = [(processor_seconds("weft"), processor_seconds("numpy")) for _ in range(7)]
+    pairs = [(processor_seconds("weft"), processor_seconds("numpy")) for _ in range(5)]
     ours, numpys = (min(times) for times in zip(*pairs, strict=True))
     assert ours <= 2 * numpys, f"import weft takes {ours:.3f} s, import numpy {numpys:.3f} s"
 
@@ -92,7 +93,7 @@ def test_the_public_names_are_there() -> None:
 MODULES = ("fft", "functional", "linalg", "nn", "optim")
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", one_in(2, MODULES))
 def test_a_module_is_imported_as_a_statement(name: str) -> None:
     """First thing in a process, and as what `weft` hands out."""
     python(

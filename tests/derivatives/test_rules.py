@@ -9,15 +9,15 @@ import pytest
 
 from tests.derivatives.case import Case
 from tests.derivatives.cases import CASES
-from tests.derivatives.differences import TOLERANCE, agrees_with_differences
+from tests.derivatives.differences import TOLERANCE, agrees_with_differences, highest_orders
 from weft.testing.derivatives import derivative_errors
 
 PLAIN = [case for case in CASES if not case.is_coarse]
 
 
-@pytest.mark.parametrize("case", PLAIN, ids=lambda case: str(case.id))
-def test_the_derivative_is_what_differences_say(case: Case) -> None:
-    agrees_with_differences(case)
+@pytest.mark.parametrize(("case", "orders"), highest_orders(PLAIN))
+def test_the_derivative_is_what_differences_say(case: Case, orders: int) -> None:
+    agrees_with_differences(case, orders)
 
 
 def test_every_rule_is_checked_on_several_shapes() -> None:

@@ -16,7 +16,7 @@ from weft.ops.session import Session
 from weft.ptir import Builder
 from weft.ptir.op import SPELLINGS
 
-QUICK = 12
+QUICK = 6
 """How many calls of each target are part of `make test`."""
 GROUPS = {
     home: list(found)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from tests.support.one_op import Array
 from weft.coarse.convolution import Conv, Layout
 from weft.foundation.dtypes import as_dtype
@@ -40,7 +41,7 @@ def same(before: Program, after: Program, inputs: list[Array], seed: int = 5) ->
         np.testing.assert_array_equal(a.astype(np.complex128), b.astype(np.complex128))
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", one_in(3, range(8)))
 def test_random_programs_of_coarse_ops_mean_the_same_decomposed(block: int) -> None:
     plain = ["add", "broadcast_to", "reshape", "make_tuple", "constant", "clamp", "select", "mul"]
     for seed in range(block * 8, block * 8 + 8):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from weft import functional as F
 from weft import nn, optim
 from weft.ptir import Builder
@@ -60,9 +61,9 @@ def trained(mesh: weft.Mesh | None, split: dict[str, Any]) -> tuple[list[float],
     return losses, model, run
 
 
-@pytest.mark.parametrize(("split", "count"), [
+@pytest.mark.parametrize(("split", "count"), one_in(2, [
     (BATCH, 21), (LAYERS, 4), ({**BATCH, **LAYERS}, 25),
-], ids=["batches", "layers", "both"])  # fmt: skip
+], unpack=True), ids=["batches", "layers", "both"])  # fmt: skip
 def test_a_model_that_is_split_learns_the_same(split: dict[str, Any], count: int) -> None:
     alone, whole, _ = trained(None, {})
     losses, model, run = trained(MESH, split)

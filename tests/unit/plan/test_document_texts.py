@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from tests.support.cases import one_in
 from tests.support.lowered import Lowered, given, lowered
 from tests.support.tiny_example import EXAMPLE
 from weft.codegen.gpu import ir, templates
@@ -90,7 +91,7 @@ def built(found: Lowered, plans: PlanSet, target: str) -> ir.Kernel:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("sizes", [EVEN, ODD])
-@pytest.mark.parametrize("section", TEXTS)
+@pytest.mark.parametrize("section", one_in(2, TEXTS))
 def test_the_documents_texts_load_and_compile(
     section: str, sizes: tuple[int, int, int], target: str
 ) -> None:

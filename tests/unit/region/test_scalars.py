@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from weft.ptir import Builder, Program
 from weft.region.fusion.merge import MANY
 
@@ -19,7 +20,9 @@ def numbers(count: int) -> Program:
     return b.build(*[b.tanh(x) * (1.5 + n) for n, x in enumerate(values)])
 
 
-@pytest.mark.parametrize(("count", "kernels"), [(MANY - 1, MANY - 1), (MANY, 2), (8 * MANY, 10)])
+@pytest.mark.parametrize(
+    ("count", "kernels"), one_in(2, [(MANY - 1, MANY - 1), (MANY, 2), (8 * MANY, 10)], unpack=True)
+)
 def test_very_many_numbers_are_computed_by_few_kernels(count: int, kernels: int) -> None:
     program = numbers(count)
     made = weft.compile(program)

@@ -395,7 +395,7 @@ def _calls(size: int) -> int:
 
 
 def test_the_work_grows_with_the_size_and_no_faster() -> None:
-    small, large = _calls(400), _calls(1_600)
+    small, large = _calls(200), _calls(800)
     assert large < 6 * small
 
 

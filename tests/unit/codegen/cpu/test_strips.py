@@ -74,7 +74,7 @@ def program_of(shape: tuple[int, ...], write: Callable[[Builder, Value], Value])
     return b.build(write(b, x))
 
 
-@pytest.mark.parametrize("case", one_in(2, CASES), ids=lambda case: case[0].replace(" ", "-"))
+@pytest.mark.parametrize("case", one_in(3, CASES), ids=lambda case: case[0].replace(" ", "-"))
 @pytest.mark.parametrize("data", ["constant", "random"])
 def test_long_sums_err_like_pairwise_ones(case: Any, data: str) -> None:
     name, shape, write, oracle = case

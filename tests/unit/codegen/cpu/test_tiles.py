@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.support.cases import one_in
 from tests.support.lowered import lowered
 from weft.bundles.variants import targets_of
 from weft.codegen.cpu.compile import accepts
@@ -64,7 +65,7 @@ def close_enough(found: Array, x: Array, y: Array) -> None:
     np.testing.assert_array_less(np.abs(found - exact), 2e-6 * bound + 1e-44)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", one_in(2, SHAPES))
 def test_products_of_bf16_by_vectors(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     program = product(m, n, k)
@@ -245,7 +246,7 @@ def emulated(program: Program) -> Executable:
     return compile_program(program, host(), overrides=overrides)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", one_in(2, SHAPES))
 def test_products_by_tiles(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     x, y = numbers(0, m, k), numbers(1, k, n)
@@ -253,7 +254,7 @@ def test_products_by_tiles(shape: tuple[int, int, int]) -> None:
     close_enough(found, x, y)
 
 
-@pytest.mark.parametrize("turned", ["A", "B", "AB"])
+@pytest.mark.parametrize("turned", one_in(2, ["A", "B", "AB"]))
 def test_operands_that_lie_across(turned: str) -> None:
     x, y = numbers(0, 50, 170), numbers(1, 170, 40)
     given = [x.T.copy() if "A" in turned else x, y.T.copy() if "B" in turned else y]
@@ -294,7 +295,7 @@ def of_bytes(m: int, n: int, k: int, dtype: str) -> Program:
     return b.build(b.dot_general(x, y, contract=([1], [0]), out_dtype="si32"))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", one_in(2, SHAPES))
 def test_products_of_bytes_are_exact(shape: tuple[int, int, int]) -> None:
     m, n, k = shape
     rng, program = np.random.default_rng(0), of_bytes(m, n, k, "si8")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from weft.codegen.cpu.code import Code, Val
 from weft.driver.compile import Executable
 from weft.ptir import Builder
@@ -26,7 +27,7 @@ def softmax(columns: int, dtype: str) -> Executable:
     return weft.compile(b.build(b.softmax(b.param(dtype, [5, columns]))))
 
 
-@pytest.mark.parametrize("columns", [16, 24, 27, 31, 75, 1003])
+@pytest.mark.parametrize("columns", one_in(2, [16, 24, 27, 31, 75, 1003]))
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_the_rest_of_a_row_agrees(columns: int, dtype: str) -> None:
     x = np.random.default_rng(columns).standard_normal((5, columns))

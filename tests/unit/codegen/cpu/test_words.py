@@ -46,7 +46,7 @@ def numbers(dtype: str, *shape: int) -> Array:
 
 @pytest.mark.parametrize("instruction", [False, True])
 @pytest.mark.parametrize(("dtype", "turned"), [("si8", False), ("si8", True), ("ui8", False)])
-@pytest.mark.parametrize("shape", one_in(2, SHAPES))
+@pytest.mark.parametrize("shape", one_in(4, SHAPES))
 def test_products_are_exact(
     shape: tuple[int, int, int], dtype: str, turned: bool, instruction: bool
 ) -> None:

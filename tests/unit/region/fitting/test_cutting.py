@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import TARGETS, through_stages
@@ -67,7 +68,7 @@ def agree(program: Program, target: str) -> None:
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", one_in(3, TARGETS))
 @pytest.mark.parametrize("name", LEFT_OVER)
 def test_lengths_without_divisors(name: str, target: str) -> None:
     program = LEFT_OVER[name]()
@@ -102,7 +103,7 @@ LEVELS: dict[str, tuple[Callable[[], Program], list[Pattern]]] = {
 }
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", one_in(2, TARGETS))
 @pytest.mark.parametrize("name", LEVELS)
 def test_few_long_rows(name: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(levels, "_KEPT", 1000)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_convolutions import Shape
+from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_convolutions import Case
 from tests.support.gpu_interpreted import InterpretedGpu
@@ -64,7 +65,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", one_in(3, CASES))
 def test_the_most_parts_that_there_are_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def most(found: Any, target: Any, counts: Sequence[int], forms: Any) -> int:
         return counts[-1]

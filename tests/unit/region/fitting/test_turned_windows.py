@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_programs import through_stages
 from weft import functional
@@ -81,7 +82,9 @@ def agrees_with_reference(program: Program, module: Module) -> None:
     np.testing.assert_allclose(arrays[module.outputs[0]], wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("pool", "shape"), [(largest, (1, 96, 70, 40)), (mean, (1, 44, 38, 40))])
+@pytest.mark.parametrize(
+    ("pool", "shape"), one_in(2, [(largest, (1, 96, 70, 40)), (mean, (1, 44, 38, 40))], unpack=True)
+)
 def test_the_gpu_computes_the_same(pool: Any, shape: tuple[int, ...]) -> None:
     program = program_of(planes(pool), shape)
     assert len(kernels_of(program, "sm90").kernels) == 1

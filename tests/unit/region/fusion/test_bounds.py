@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from tests.support.lowered import lowered
 from weft.driver.stages.opaque import encode_op
 from weft.foundation.tally import Tally, tallied
@@ -68,7 +69,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", one_in(3, PROGRAMS))
 def test_drafts_would_choose_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = lower_program(PROGRAMS[name]())
     quick = dumps(lowered(graph).module, encode_op)

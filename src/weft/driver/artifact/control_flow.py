@@ -72,17 +72,20 @@ def assemble_body(
         BufferSlot("input", body.passed[n], 0, kind.bytes) if n in body.passed else next(computed)
         for n, kind in enumerate(body.results)
     ]
-    by_result = {
-        place: replace(place, number=n) for n, place in enumerate(places) if _is_output(place)
-    }
+    by_result = {place.number: n for n, place in enumerate(places) if _is_output(place)}
+
+    def renumbered(slot: BufferSlot) -> BufferSlot:
+        """Also where it is a part of what is computed: several kernels may write one result."""
+        return replace(slot, number=by_result[slot.number]) if _is_output(slot) else slot
+
     return AssembledBody(
         number,
         tuple(steps.steps),
-        tuple(by_result.get(slot, slot) for slot in steps.slots),
+        tuple(map(renumbered, steps.slots)),
         steps.arena,
         tuple(body.parameters),
         tuple(body.results),
-        tuple(by_result.get(place, place) for place in places),
+        tuple(map(renumbered, places)),
         body.passed,
         steps.once,
     )

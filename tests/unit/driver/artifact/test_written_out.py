@@ -117,3 +117,14 @@ def test_loops_in_written_out_turns() -> None:
 def test_long_loops_turn() -> None:
     artifact = checked(scanned(_moving, 1, 70))
     assert any(isinstance(step, Again) for step in artifact.steps)
+
+
+def test_a_loop_inside_of_a_loop_fills_the_stack_that_its_body_gives() -> None:
+    """The body passes its first result on, so that the results it computes have other numbers."""
+
+    def outer(r: BodyBuilder, p: Value, x: Value) -> list[Value]:
+        last, stack = r.scan(_moving, [x], [r.broadcast_to(p, [3, WIDE])])
+        return [p, last, stack]
+
+    steps = checked(scanned(outer, 1, 2)).steps
+    assert not [step for step in steps if isinstance(step, Again)]

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 
@@ -159,7 +159,7 @@ class Watch:
             with self.span(f"{count} processes"):
                 start(workers, count)
 
-        def work(workers: Workers, process: subprocess.Popen[bytes]) -> None:
+        def work(workers: Workers, *pipes: IO[bytes]) -> None:
             mine = threading.get_ident()
             given = workers._next
 
@@ -179,7 +179,7 @@ class Watch:
                     return number
 
             open_: list[tuple[float, bytes]] = []
-            _WORK(Seen(), process)  # type: ignore[arg-type]
+            _WORK(Seen(), *pipes)  # type: ignore[arg-type]
 
         for name, call in (("add", added), ("start", started), ("work", work)):
             setattr(Workers, name, call)

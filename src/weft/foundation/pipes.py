@@ -1,16 +1,25 @@
-"""Messages between this process and those that help it, each with its length before it."""
+"""Messages between this process and those that help it, each with its length before it; and these
+processes."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import struct
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Final
 
 from weft.foundation.errors import WeftError
 
 LENGTH: Final = struct.Struct("<Q")
 """What stands before every message: how many bytes it has. No bytes: it could not be compiled."""
+_PATIENCE: Final = 0.2
+"""Seconds that processes have to end before they are told again, ..."""
+_REMINDERS: Final = 25
+"""... so many times."""
 
 
 def send(pipe: IO[bytes], message: bytes) -> None:
@@ -33,10 +42,36 @@ def _exactly(pipe: IO[bytes], size: int) -> bytes:
 
 
 def serve(answer: Callable[[bytes], bytes]) -> None:
-    """Answer messages that come in, until the pipe is closed."""
+    """Answer messages that come in, until the pipe is closed: in a process for each of the pipes
+    that this one was started with (`Family`). All of them have what this one has loaded."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # This process waits until the others are gone.
+    pairs = [tuple(map(int, pair.split(","))) for pair in sys.argv[1:]]
+    for number, pair in enumerate(pairs):
+        if os.fork() == 0:
+            try:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                _close_all(pairs[number + 1 :])
+                _answer(answer, os.fdopen(pair[0], "rb"), os.fdopen(pair[1], "wb"))
+            finally:
+                os._exit(0)
+        _close_all([pair])
+    while pairs:
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
+def _close_all(pairs: Iterable[tuple[int, ...]]) -> None:
+    for pair in pairs:
+        for end in pair:
+            os.close(end)
+
+
+def _answer(answer: Callable[[bytes], bytes], taken: IO[bytes], given: IO[bytes]) -> None:
     while True:
         try:
-            message = receive(sys.stdin.buffer)
+            message = receive(taken)
         except EOFError:
             return
         try:
@@ -44,4 +79,67 @@ def serve(answer: Callable[[bytes], bytes]) -> None:
         except WeftError:
             # Whoever sent it does it as well, and gets the reason.
             found = b""
-        send(sys.stdout.buffer, found)
+        send(given, found)
+
+
+class Family:
+    """Processes that answer messages, each by a pipe to it and a pipe back: copies of one that runs
+    a module which serves. That one loads what all of them need."""
+
+    def __init__(self, command: Sequence[str], count: int, env: Mapping[str, str]) -> None:
+        there, back = ([os.pipe() for _ in range(count)] for _ in range(2))
+        pairs = [(to[0], fro[1]) for to, fro in zip(there, back, strict=True)]
+        try:
+            self._first = subprocess.Popen(  # noqa: S603 (our own module)
+                [*command, *(f"{taken},{given}" for taken, given in pairs)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=env,
+                pass_fds=[end for pair in pairs for end in pair],
+                # Out of reach of Ctrl-C: whoever started them ends them.
+                start_new_session=True,
+            )
+        except OSError:
+            _close_all([*there, *back])
+            raise
+        _close_all(pairs)
+        self.pipes: list[tuple[IO[bytes], IO[bytes]]] = [
+            (os.fdopen(to[1], "wb"), os.fdopen(fro[0], "rb"))
+            for to, fro in zip(there, back, strict=True)
+        ]
+        """To each process and from it."""
+
+    @property
+    def pid(self) -> int:
+        """That of the first process, and of the group of them all."""
+        return self._first.pid
+
+    def kill(self) -> None:
+        """End the processes, whatever they do."""
+        self._signal(signal.SIGTERM)
+
+    def wait(self) -> None:
+        """Wait until they have ended, after `kill`."""
+        for ending in (signal.SIGTERM,) * _REMINDERS:
+            try:
+                self._first.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                # It came between a process and its beginning.
+                self._signal(ending)
+            else:
+                return
+        self._signal(signal.SIGKILL)
+        self._first.wait()
+
+    def close(self) -> None:
+        """Give the pipes back, of processes that have ended."""
+        for pair in self.pipes:
+            for pipe in pair:
+                # What was to be written may have nobody to read it.
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+    def _signal(self, what: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, what)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import heapq
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from weft.foundation.pipes import receive, send
+from weft.foundation.pipes import Family, receive, send
 from weft.foundation.progress import at
 from weft.runtime import cache
 from weft.runtime.jit import code_facts, compile_object, kept_object
@@ -30,6 +29,7 @@ the process takes a third."""
 MOST: Final = 8
 """The most processes that compile, this one included."""
 _PROCESS: Final = "weft.runtime.compiler_process"
+_THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def object_codes(
@@ -110,7 +110,9 @@ class Workers:
         self._changed, self._answered = threading.Condition(lock), threading.Condition(lock)
         """Told of messages and of the end; and of answers, which only one thread waits for."""
         self._is_complete = False
-        self._helpers: list[_Helper] = []
+        self._families: list[Family] = []
+        self._threads: list[threading.Thread] = []
+        """One for each process, which hands messages to it."""
         self._working = 0
         """Threads that hand messages to processes."""
         self._unanswered: set[int] = set()
@@ -118,9 +120,16 @@ class Workers:
 
     def start(self, count: int) -> None:
         """Start so many more processes."""
+        family = _start_family(self._module, count) if count > 0 else None
+        if family is None:
+            return
         with self._changed:
             self._working += count
-        self._helpers += [_Helper(self, self._module) for _ in range(count)]
+        self._families.append(family)
+        for pipes in family.pipes:
+            thread = threading.Thread(target=self._hand_on, args=pipes, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
     def add(self, message: bytes, urgency: int | None = None) -> int:
         """Have something made of a message; its number."""
@@ -170,22 +179,37 @@ class Workers:
             self._is_complete = True
             self._waiting.clear()
             self._changed.notify_all()
-        for helper in self._helpers:
+        for family in self._families:
             # All of them first: none takes time to end while another is waited for.
-            helper.kill()
-        for helper in self._helpers:
-            helper.stop()
-        self._helpers.clear()
+            family.kill()
+        for family in self._families:
+            family.wait()
+        for thread in self._threads:
+            thread.join()
+        for family in self._families:
+            family.close()
+        self._families.clear()
+        self._threads.clear()
 
-    def work(self, process: subprocess.Popen[bytes]) -> None:
+    def _hand_on(self, there: IO[bytes], back: IO[bytes]) -> None:
         """Hand messages to a process until there are none."""
-        assert process.stdin is not None
-        assert process.stdout is not None
+        try:
+            self.work(there, back)
+        except (OSError, EOFError, ValueError):
+            # The process is gone: what is missing is made by the others.
+            return
+        finally:
+            with self._answered:
+                self._working -= 1
+                self._answered.notify_all()
+
+    def work(self, there: IO[bytes], back: IO[bytes]) -> None:
+        """The same; a process that is gone is an error."""
         while (number := self._next()) is not None:
             code = b""
             try:
-                send(process.stdin, self._messages[number])
-                code = receive(process.stdout)
+                send(there, self._messages[number])
+                code = receive(back)
             finally:
                 with self._answered:
                     if code:
@@ -193,12 +217,6 @@ class Workers:
                     else:
                         self._unanswered.add(number)
                     self._answered.notify_all()
-
-    def leave(self) -> None:
-        """A thread hands on no more messages."""
-        with self._answered:
-            self._working -= 1
-            self._answered.notify_all()
 
     def _lost(self, numbers: Collection[int]) -> int | None:
         """Wait until something was made of one of some messages; the number of one of which no
@@ -232,63 +250,16 @@ class Workers:
             return last[1]
 
 
-class _Helper:
-    """Another process, and the thread here that hands messages to it."""
-
-    def __init__(self, workers: Workers, module: str) -> None:
-        self.process = _start_process(module)
-        self.thread = threading.Thread(target=self._work, args=(workers,), daemon=True)
-        self.thread.start()
-
-    def _work(self, workers: Workers) -> None:
-        try:
-            if self.process is not None:
-                workers.work(self.process)
-        except (OSError, EOFError, ValueError):
-            # The process is gone: what is missing is made by the others.
-            return
-        finally:
-            workers.leave()
-
-    def kill(self) -> None:
-        """End the process, whatever it does."""
-        if self.process is not None:
-            self.process.kill()
-
-    def stop(self) -> None:
-        """Wait until it has ended."""
-        if self.process is None:
-            return
-        self.process.wait()
-        self.thread.join()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                _close(pipe)
-
-
-def _close(pipe: IO[bytes]) -> None:
-    """Close a pipe whose other end may be gone."""
-    try:
-        pipe.close()
-    except OSError:
-        return
-
-
-def _start_process(module: str) -> subprocess.Popen[bytes] | None:
-    """A process that runs a module, on the same sources as this one; out of reach of Ctrl-C,
-    because this one ends it."""
+def _start_family(module: str, count: int) -> Family | None:
+    """Processes that run a module, on the same sources as this one; None where there are none."""
     python = _python()
     if python is None:
         return None
     path = os.pathsep.join(entry for entry in sys.path if entry)
+    # They compute nothing that a library would share out to threads, of which each had as many as
+    # there are processors.
+    env = {**os.environ, **dict.fromkeys(_THREADS, "1"), "PYTHONPATH": path}
     try:
-        return subprocess.Popen(  # noqa: S603 (our own module)
-            [python, "-P", "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,
-        )
+        return Family([python, "-P", "-m", module], count, env)
     except OSError:
         return None

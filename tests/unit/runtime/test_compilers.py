@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 from weft.foundation.errors import InternalError
-from weft.foundation.pipes import receive
+from weft.foundation.pipes import Family, receive, send
 from weft.runtime import compilers
 from weft.runtime.compilers import SHARE, Workers, compile_objects
 from weft.runtime.jit import compile_object
+
+
+def _group_of(process: Path) -> int:
+    try:
+        return os.getpgid(int(process.name))
+    except ProcessLookupError:
+        return 0
+
+
+def _children(pid: int) -> list[int]:
+    return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
+def _answered(pipes: tuple[IO[bytes], IO[bytes]]) -> bytes:
+    send(pipes[0], sources(1)[0].encode())
+    return receive(pipes[1])
 
 
 def sources(count: int) -> list[str]:
@@ -54,19 +72,14 @@ def test_helpers_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_helper_fails_at_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(module: str) -> Any:
-        return subprocess.Popen(
-            [sys.executable, "-c", "print('no')"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+    def broken(module: str, count: int) -> Family:
+        return Family([sys.executable, "-c", "print('no')"], count, {})
 
     texts = sources(6)
     expected = [compile_object(text) for text in texts]
-    monkeypatch.setattr(compilers, "_start_process", broken)
+    monkeypatch.setattr(compilers, "_start_family", broken)
     assert compile_objects(texts, processes=3) == expected
-    monkeypatch.setattr(compilers, "_start_process", lambda module: None)
+    monkeypatch.setattr(compilers, "_start_family", lambda module, count: None)
     assert compile_objects(texts, processes=3) == expected
 
 
@@ -83,6 +96,32 @@ def test_only_what_is_asked_for_is_made_here() -> None:
     assert list(workers.each([second, first], own)) == [(second, b"3"), (first, b"2")]
     assert workers.gather(own) == [b"0", b"1", b"2", b"3"]
     assert made == [second, first, short, long]
+
+
+def test_processes_are_copies_of_one_and_end_with_it() -> None:
+    family = compilers._start_family("weft.runtime.compiler_process", 3)
+    assert family is not None
+    try:
+        for pipes in family.pipes:
+            assert _answered(pipes) == compile_object(sources(1)[0])
+        groups = [_group_of(path) for path in Path("/proc").glob("[0-9]*")]
+        assert groups.count(family.pid) == 4
+        os.kill(_children(family.pid)[0], signal.SIGKILL)
+        with pytest.raises((EOFError, BrokenPipeError)):
+            _answered(family.pipes[0])
+    finally:
+        family.kill()
+        family.wait()
+        family.close()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(family.pid, 0)
+
+
+def test_processes_end_when_nobody_is_left_to_ask() -> None:
+    family = compilers._start_family("weft.runtime.compiler_process", 2)
+    assert family is not None
+    family.close()
+    assert family._first.wait(60) == 0
 
 
 def test_a_wrong_module_is_told_as_ever() -> None:

@@ -3,7 +3,7 @@ compiler says of it go out, until the pipe is closed."""
 
 from __future__ import annotations
 
-from weft.codegen.gpu.compile import compile_cuda, pack_cubin
+from weft.codegen.gpu.compile import compile_cuda, pack_cubin, version
 from weft.foundation.pipes import serve
 
 
@@ -14,4 +14,5 @@ def answer(message: bytes) -> bytes:
 
 
 if __name__ == "__main__":
+    version()  # Loads the compiler, for all of them.
     serve(answer)

@@ -4,6 +4,7 @@ go out, or CUDA text comes in and machine code goes out, until the pipe is close
 from __future__ import annotations
 
 from weft.codegen.gpu import compiler_process
+from weft.codegen.gpu.compile import version
 from weft.driver.code import gpu_tasks
 from weft.foundation.collector import collector_paused
 from weft.foundation.pipes import serve
@@ -17,5 +18,6 @@ def answer(message: bytes) -> bytes:
 
 
 if __name__ == "__main__":
+    version()  # Loads the compiler, for all of them.
     with collector_paused:
         serve(answer)

@@ -3,6 +3,7 @@ machine code, and no process is left behind."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -119,15 +120,17 @@ def test_a_failure_ends_the_processes(
     seen: list[int] = []
 
     def check(*parts: object) -> None:
-        seen.extend(helper.process.pid for helper in workers[0]._helpers if helper.process)
+        seen.extend(family.pid for family in workers[0]._families)
         raise SpecViolation("Broken", "the kernels are refused")
 
     monkeypatch.setattr(gpu_kernels, "check_module", check)
     with pytest.raises(SpecViolation, match="the kernels are refused"):
         weft.compile(program(), target="sm90")
     assert seen
-    assert not workers[0]._helpers
-    assert not any(Path(f"/proc/{pid}").exists() for pid in seen)
+    assert not workers[0]._families
+    for pid in seen:
+        with pytest.raises(ProcessLookupError):
+            os.killpg(pid, 0)
 
 
 def test_stages_are_checked_while_others_compile(
@@ -159,7 +162,7 @@ def test_processes_are_there_before_the_first_source(
     seen: dict[str, int] = {}
 
     def note(stage: str, *more: object) -> None:
-        seen[stage] = len(workers[0]._helpers)
+        seen[stage] = len(workers[0]._threads)
 
     monkeypatch.setattr("weft.driver.pipeline.at", note)
     weft.compile(program(), target="sm90")
@@ -173,14 +176,14 @@ def test_few_kernels_are_not_worth_it() -> None:
     assert ahead.teller(3) is None
     ahead.expect(program())
     assert choose_plans(*parts, ahead.chooser(*parts)) == compilation["plan"]
-    assert not ahead._workers._helpers
+    assert not ahead._workers._families
     assert not ahead._workers._messages
 
 
 def test_where_nothing_can_be_started_all_is_made_here(
     monkeypatch: pytest.MonkeyPatch, workers: list[Workers]
 ) -> None:
-    monkeypatch.setattr("weft.runtime.compilers._start_process", lambda module: None)
+    monkeypatch.setattr("weft.runtime.compilers._start_family", lambda module, count: None)
     taken: list[str] = []
 
     def counted(source: str, arch: str) -> object:
@@ -332,4 +335,4 @@ def test_what_a_task_comes_upon_is_told_as_ever(
     monkeypatch.setattr(gpu_tasks, "choose_plan", refuse)
     with pytest.raises(SpecViolation, match=r"^Broken at stage plan: no plan is good enough"):
         weft.compile(program(), target="sm90")
-    assert not ending[0]._helpers
+    assert not ending[0]._families

@@ -53,7 +53,7 @@ def _waiting_for(taken: list[bytes]) -> Any:
 
 
 def test_what_no_process_can_be_started_for_is_made_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilers, "_start_process", lambda module: None)
+    monkeypatch.setattr(compilers, "_start_family", lambda module, count: None)
     made = compile_all(sources(3), "sm_90a", processes=3)
     assert [cubin.code[:4] for cubin in made] == [b"\x7fELF"] * 3
 

@@ -34,6 +34,11 @@ class _Paused:
         with self._lock:
             self._inside -= 1
             if not self._inside and self._was_running:
+                if not gc.get_freeze_count():
+                    # What was made meanwhile stays, as a rule. It becomes old at once: the next
+                    # search among what is young would go through all of it.
+                    gc.freeze()
+                    gc.unfreeze()
                 gc.enable()
 
 

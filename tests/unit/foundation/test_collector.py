@@ -57,3 +57,22 @@ def test_compiling_pauses_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen
     assert not any(seen)
     assert gc.isenabled()
+
+
+def test_what_was_made_meanwhile_is_old() -> None:
+    """The next search among what is young does not go through it."""
+    gc.unfreeze()  # The tests' own.
+    try:
+        with collector_paused:
+            made = [[number] for number in range(100)]
+        old = {id(each) for each in gc.get_objects(2)}
+    finally:
+        gc.freeze()
+    assert old.issuperset(map(id, made))
+
+
+def test_what_somebody_froze_stays_frozen() -> None:
+    gc.freeze()
+    with collector_paused:
+        pass
+    assert gc.get_freeze_count()

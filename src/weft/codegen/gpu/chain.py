@@ -15,7 +15,9 @@ early launch of a kernel that does not wait would break this, for kernels furthe
 the runtime launches early only what `waits`.
 
 The compiler of machine code moves reads of constant data (`ld.global.nc`) ahead of the wait, as it
-may: such reads are for buffers that no kernel of the program writes.
+may: such reads are for buffers that no kernel of the program writes. Copies of such data into
+shared memory, and single elements of it, with which a kernel begins stay ahead of the wait too:
+weights are on their way while the kernel before makes what they are multiplied with.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def chained(
     scattered: that one is admitted when they have ended.
 
     In a kernel that waits, what is read from a buffer that is not `settled`, that is, which kernels
-    ahead may still write, is not constant: machine code may read constants before it waits."""
+    ahead may still write, is not constant: machine code may read constants before it waits, and
+    copies of them may begin before."""
     if not target.has("griddepcontrol"):
         return kernel
     count, body = waves(kernel, target), kernel.body
@@ -85,6 +88,8 @@ def _unsettle(statement: Any, settled: Collection[int]) -> Any:
         case ir.Roles(cases=cases):
             changed = (replace(case, body=_unsettle_all(case.body, settled)) for case in cases)
             return replace(statement, cases=tuple(changed))
+        case ir.CpAsync(buffer=buffer) if buffer in settled:
+            return replace(statement, constant=True)
         case _ if getattr(statement, "constant", False) and statement.buffer not in settled:
             return replace(statement, constant=False)
     return statement
@@ -110,6 +115,8 @@ def _has_place(part: Any) -> bool:
     if isinstance(part, values.Report | ir.PartStmt):
         return True
     if isinstance(part, ir.PrefetchMap):
+        return False
+    if isinstance(part, ir.CpAsync | ir.LoadElement) and part.constant:
         return False
     return any(found.name in ("buffer", "map") for found in fields(part))
 

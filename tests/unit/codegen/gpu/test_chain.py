@@ -76,6 +76,25 @@ def test_a_contraction_makes_its_barriers_before_it_waits() -> None:
     assert kernel.waits
 
 
+def test_weights_are_on_their_way_before_the_wait() -> None:
+    """Of two products with weights of few bits: codes and scales are nobody's results."""
+    b = Builder("weights")
+    x = b.param("bf16", [1, 512])
+    sides = [(b.param("si8", [512, 512]), b.param("bf16", [512])) for _ in range(2)]
+    for codes, scales in sides:
+        w = b.emit("dequantize", codes, scales, axis=0)
+        x = b.dot_general(x, w, contract=([1], [1]), accum_dtype="f32", out_dtype="bf16")
+    _, second = through_stages(b.build(x), "sm90")["gpu"].kernels.values()
+    ahead = [*walk(second.body[: second.body.index(WAIT)])]
+    assert {found.buffer for found in ahead if isinstance(found, ir.CpAsync)} == {1}
+    assert not any(isinstance(found, LoadVector) for found in ahead)
+    unsettled = replace(second, body=tuple(f for f in second.body if f != WAIT))
+    first = next(iter(chained(unsettled, SM90).body[1:]))
+    assert first != WAIT
+    wait = [type(found) for found in chained(unsettled, SM90).body]
+    assert wait.index(ir.AwaitPrevious) < wait.index(ir.CommitGroup)
+
+
 @pytest.mark.parametrize(("blocks", "admits"), [(132 * 32, True), (132 * 32 + 1, False)])
 def test_the_next_kernel_is_admitted_by_blocks_that_all_run_at_once(
     blocks: int, admits: bool

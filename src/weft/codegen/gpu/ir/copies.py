@@ -120,6 +120,8 @@ class CpAsync:
     offset: Scalar
     guard: Scalar
     bytes: int = 16
+    constant: bool = False
+    """Whether no kernel of the program writes the buffer, so that kernels ahead may still run."""
 
 
 @dataclass(frozen=True)

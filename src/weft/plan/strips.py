@@ -237,14 +237,20 @@ def _rows_of_a_block(vectors: int, members: int, beside: int) -> int:
     """Vectors of rows: some strips of as many columns as lie side by side, in whole warps."""
     if beside > 1:
         lanes = next(lanes for lanes in range(_FEWEST, 0, -1) if vectors % lanes == 0)
-        if lanes * beside * members <= _LARGEST_BLOCK:
-            return lanes * beside
+        rows = _whole_warps(lanes * beside, members)
+        if rows * members <= _LARGEST_BLOCK:
+            return rows
     lanes = math.gcd(vectors, _WARP)
     if lanes < min(_FEWEST, vectors):
         divisors = [n for n in range(min(vectors, 2 * _WARP), 0, -1) if vectors % n == 0]
         least = min(vectors, _WARP) // 2
         lanes = next((n for n in divisors if max(1, least) <= n <= _WARP), divisors[0])
         lanes = lanes if lanes >= least else _WARP
-    step = lanes * _WARP // math.gcd(lanes * members, _WARP)
-    rows = step * max(1, _BLOCK // (step * members))
+    rows = _whole_warps(lanes, members)
     return rows if rows * members <= _LARGEST_BLOCK else max(1, _BLOCK // members)
+
+
+def _whole_warps(rows: int, members: int) -> int:
+    """So many vectors of rows some times, of a block of whole warps."""
+    step = rows * _WARP // math.gcd(rows * members, _WARP)
+    return step * max(1, _BLOCK // (step * members))

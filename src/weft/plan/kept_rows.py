@@ -37,7 +37,7 @@ from weft.region.ir import (
     row_major,
     walk,
 )
-from weft.region.row_reads import passes_before
+from weft.region.row_reads import passes_before, piece_sums
 
 KEPT_BYTES: Final = 256 * 1024
 """Memory of a thread for the kept values of one tile: well inside a second-level cache."""
@@ -58,7 +58,7 @@ _IN_STREAM: Final = 4
 
 def kept_values(kernel: Kernel) -> tuple[str, ...]:
     """The values that are written down in one pass over a row and read in the later ones."""
-    if not is_regular(kernel):
+    if not is_regular(kernel) or piece_sums(kernel):
         return ()
     reduced = set(reduced_axes(kernel))
     before = passes_before(kernel)

@@ -31,7 +31,7 @@ from weft.region.ir import (
     operands,
     row_major,
 )
-from weft.region.row_reads import longest_row, passes_before
+from weft.region.row_reads import PIECE, longest_row, passes_before, piece_sums
 from weft.target import roofline
 from weft.target.target import Target
 
@@ -250,6 +250,8 @@ def gpu_row_plan(
         plan = _plan_across_rows(kernel, tensors, target, header)
         return plan or _single(kernel, tensors, header)
     vector = _vector_along(kernel, tensors, axis, length_with_room(kernel, tensors, axis))
+    pieces = bool(piece_sums(kernel))
+    vector = max(vector, PIECE // _WARP) if pieces else vector
     vectors = -(-row_length(kernel) // vector)
     units, rows = target.limits.units, row_count(kernel)
     costs = RowCosts(vectors, rows / units, stores_rows(kernel), len(shared_reads(kernel)))
@@ -275,9 +277,9 @@ def gpu_row_plan(
             ),
         )
         best = replace(best, accumulators=_partial_sums(kernel, best, costs))
-        return _with_more_rows(kernel, best, costs, target)
+        return best if pieces else _with_more_rows(kernel, best, costs, target)
     if kept_registers(kernel):
-        waiting = _through_ring(kernel, vector, target, header) if ring else None
+        waiting = _through_ring(kernel, vector, target, header) if ring and not pieces else None
         if waiting is not None:
             return waiting
         if rows >= _MANY_ROWS * units:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from weft.region.ir import Fold, Kernel, Let, Read, Reduce, Tensor, operands, walk
+
+PIECE: Final = 128
+"""Elements of a row that neighbouring lanes of a warp have between them, as vectors of 16 bytes."""
+_WHOLE: Final = 1 << 13
+"""Elements that the threads of any block have as vectors, or a part of them."""
+_VECTOR: Final = 8
+_BITS: Final = 32
 
 
 def points_of(kernel: Kernel, axes: Sequence[str]) -> int:
@@ -22,7 +30,9 @@ def passes_over_rows(kernel: Kernel) -> int:
     """How often a kernel needs its rows: once for each reduction and once for results along them;
     of one pass nothing is kept."""
     reduced = reduced_axes(kernel)
-    loops = len({let.expr for let in kernel.body if isinstance(let.expr, Reduce)})
+    pieces = piece_sums(kernel) if len(kernel.reduced) > 1 else frozenset()
+    sums = [let for let in kernel.body if isinstance(let.expr, Reduce) and let.name not in pieces]
+    loops = len({let.expr for let in sums})
     loops += len({let.expr.axes for let in kernel.body if isinstance(let.expr, Fold)})
     stored = {name for output in kernel.outputs for name in kernel.let(output.value).axes}
     return max(1, loops + (1 if reduced & stored else 0))
@@ -70,6 +80,30 @@ def walked_axis(kernel: Kernel) -> str | None:
         if not others and name not in row and _walks(kernel, sums, name, {*row}):
             return name
     return None
+
+
+def piece_sums(kernel: Kernel) -> frozenset[str]:
+    """Sums over the last axes of rows alone, of `PIECE` elements, for results: all other reductions
+    are over whole rows, which any number of threads have in vectors."""
+    sums = [let for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    every = {_removed_by(let) for let in sums}
+    if len(every) != 2 or kernel.roles is not None:
+        return frozenset()
+    piece, row = sorted(every, key=len)
+    inside = len(piece) < len(row) and piece == row[len(row) - len(piece) :]
+    if not inside or points_of(kernel, piece) != PIECE or kernel.sizes[piece[-1]] % _VECTOR:
+        return frozenset()
+    found = [let for let in sums if _removed_by(let) == piece]
+    used = {operand for let in walk(kernel.body) for operand in operands(let)}
+    suits = points_of(kernel, row) % _WHOLE == 0 and all(_is_piece(kernel, let) for let in found)
+    names = frozenset(let.name for let in found)
+    return names if suits and names.isdisjoint(used) else frozenset()
+
+
+def _is_piece(kernel: Kernel, let: Let) -> bool:
+    """Whether a reduction is a sum that every other axis has one of."""
+    plain = isinstance(let.expr, Reduce) and let.expr.fn == "sum" and let.dtype.bits == _BITS
+    return plain and {*let.axes, *_removed_by(let)} == {*kernel.sizes}
 
 
 def _removed_by(let: Let) -> tuple[str, ...]:

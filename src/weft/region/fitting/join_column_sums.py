@@ -17,20 +17,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from weft.foundation.index_expr import axis
 from weft.foundation.records import dataclass
 from weft.region.cost import kernel_seconds
-from weft.region.fitting.cutting import computed_from, free_name, needed
 from weft.region.fitting.joined_axes import with_one_axis
-from weft.region.fitting.joining import live, merged, replaced
+from weft.region.fitting.joining import merged, replaced
 from weft.region.fitting.long_sums import in_parts
+from weft.region.fitting.sums_in_parts import Cutting, parts_of_sums, sums_of_pieces
 from weft.region.forms.columns import reduced_once
 from weft.region.ir import (
     Check,
     Fold,
     Kernel,
     KernelAxis,
-    Let,
     Module,
     Output,
     Pattern,
@@ -156,6 +154,9 @@ def _joined(around: _Around, parts: Sequence[Kernel], target: Target) -> _Joined
         return None
     row = {f"{name}0" for name in parts[0].reduced}
     along = [name for name in whole.sizes if name in whole.reduced - row]
+    pieces = sums_of_pieces(whole, module.tensors, row)
+    if pieces is not None:
+        return _placed(around, parts, place, pieces, target)
     whole = with_one_axis(whole, module.tensors, along) if along else None
     count = None if whole is None else _parts_of(whole, along[0], target)
     if whole is None or count is None:
@@ -163,10 +164,23 @@ def _joined(around: _Around, parts: Sequence[Kernel], target: Target) -> _Joined
     first, second, between = _in_parts(module, whole, along[0], count)
     if walked_axis(first) is None:
         return None
+    slower = _SLOWER / quantisation(count, target.limits.units)
+    return _placed(around, parts, place, (first, second, between), target, slower)
+
+
+def _placed(
+    around: _Around,
+    parts: Sequence[Kernel],
+    place: Kernel,
+    pair: tuple[Kernel, Kernel, tuple[Tensor, ...]],
+    target: Target,
+    slower: float = 1.0,
+) -> _Joined:
+    """The module with a kernel of rows and sums, and one that adds up its parts, for others."""
+    module, (first, second, between) = around.module, pair
     tensors = {**module.tensors, **{tensor.name: tensor for tensor in between}}
     apart = sum(seconds_when_cut(part, tensors, target) for part in parts)
-    busy = quantisation(count, target.limits.units)
-    together = _SLOWER * kernel_seconds(first, tensors, target) / busy
+    together = slower * kernel_seconds(first, tensors, target)
     together += seconds_when_cut(second, tensors, target)
     others = [part for part in parts if part is not place]
     gone = {o.tensor for part in parts for o in part.outputs} - _stored(first, second)
@@ -239,62 +253,15 @@ def _in_parts(
 ) -> tuple[Kernel, Kernel, tuple[Tensor, ...]]:
     """Rows with the sums of every part, the kernel that adds these up, and what is between them."""
     cut = split_axis(whole, walked, (count, whole.sizes[walked] // count))
-    part, within = f"{walked}_0", f"{walked}_1"
+    part = KernelAxis(f"{walked}_0", count)
     sums = [let for let in whole.body if let.expr in _sums_along(whole, walked)]
-    names = {let.name for let in sums}
-    taken = set(module.tensors)
-    tensors: dict[str, Tensor] = {}
-    for let in sums:
-        name = free_name(f"{let.name}_parts", taken)
-        taken.add(name)
-        shape = (count, *(whole.sizes[found] for found in let.axes))
-        tensors[let.name] = Tensor(name, let.dtype, shape)
-
-    def partial(let: Let) -> Let:
-        if let.name not in names or not isinstance(let.expr, Reduce):
-            return let
-        axes = tuple(name for name in cut.sizes if name in (part, *let.axes))
-        return replace(let, axes=axes, expr=replace(let.expr, axes=(within,)))
-
-    behind = computed_from(whole, names)
-    outputs = [output for output in cut.outputs if output.value not in behind]
-    outputs += [
-        Output(tensors[let.name].name, let.name, tuple(map(axis, (part, *let.axes))))
-        for let in sums
-    ]
-    body = tuple(partial(let) for let in cut.body if let.name in names or let.name not in behind)
-    first = live(replace(cut, body=body, outputs=tuple(outputs)))
-    second = _sum_of_parts(whole, sums, tensors, KernelAxis(part, count))
-    return first, second, tuple(tensors.values())
+    cutting = Cutting(cut, (part,), (f"{walked}_1",), inside=False)
+    return parts_of_sums(module.tensors, whole, sums, cutting)
 
 
 def _sums_along(kernel: Kernel, walked: str) -> list[Reduce]:
     reduces = [let.expr for let in kernel.body if isinstance(let.expr, Reduce)]
     return [expr for expr in reduces if expr.axes == (walked,)]
-
-
-def _sum_of_parts(
-    whole: Kernel, sums: Sequence[Let], tensors: Mapping[str, Tensor], part: KernelAxis
-) -> Kernel:
-    """The kernel that adds up parts, and does what follows the sums."""
-    names = {let.name for let in sums}
-    behind = computed_from(whole, names)
-    outputs = tuple(output for output in whole.outputs if output.value in behind)
-    body: list[Let] = []
-    for let in sums:
-        place = tuple(map(axis, (part.name, *let.axes)))
-        read = Let(
-            free_name(f"{let.name}_part", whole.lets),
-            let.dtype,
-            (*let.axes, part.name),
-            Read(tensors[let.name].name, place),
-        )
-        body += [read, replace(let, expr=Reduce("sum", (part.name,), read.name))]
-    wanted = needed((output.value for output in outputs), whole, names) - names
-    body += [let for let in whole.body if let.name in wanted]
-    return live(
-        replace(whole, axes=(*whole.axes, part), body=tuple(body), outputs=outputs, labels={})
-    )
 
 
 # -- how many parts, and where --------------------------------------------------------------------

@@ -16,7 +16,7 @@ from weft.region.forms.staged import find_staged
 from weft.region.forms.stream import find_stream
 from weft.region.forms.winograd import find_windows
 from weft.region.ir import Fold, Kernel, Module, Pattern, Reduce, Tensor, row_major
-from weft.region.row_reads import walked_axis
+from weft.region.row_reads import piece_sums, walked_axis
 from weft.region.structure import buffers
 
 
@@ -57,10 +57,13 @@ def find_form(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Form:
 
 def find_rows(kernel: Kernel, strides: Mapping[str, Sequence[int]]) -> Rows:
     """The rows of a kernel whose tensors lie so."""
-    every = [set(let.expr.axes) for let in kernel.body if isinstance(let.expr, Reduce | Fold)]
+    pieces = piece_sums(kernel)
+    sums = [let for let in kernel.body if let.name not in pieces]
+    every = [set(let.expr.axes) for let in sums if isinstance(let.expr, Reduce | Fold)]
     removed = set[str]().union(*every)
     reduced = tuple(axis.name for axis in kernel.axes if axis.name in removed)
-    stored = [removed & set(kernel.let(output.value).axes) for output in kernel.outputs]
+    whole = [output for output in kernel.outputs if output.value not in pieces]
+    stored = [removed & set(kernel.let(output.value).axes) for output in whole]
     alike = all(axes == removed for axes in every)
     regular = alike and all(axes in (set(), removed) for axes in stored)
     return Rows(reduced, regular, summed_columns(kernel, strides), walked_axis(kernel))

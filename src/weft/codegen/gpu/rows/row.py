@@ -64,12 +64,15 @@ from weft.plan.rows import (
 )
 from weft.region.forms.widths import length_with_room
 from weft.region.ir import Binary, Const, Kernel, Let, Output, Tensor
+from weft.region.row_reads import PIECE, piece_sums
 from weft.target.target import CLUSTERS, Target
 
 _LINE = 8
 """Vectors of 16 bytes in a line of memory."""
 SLOT = 8
 """Bytes of one partial result in shared memory."""
+_WIDEST = 8
+"""Elements of a vector, at most, where the pieces of a row are added up."""
 _INTERLEAVED = 4
 """Turns of a loop over memory that the compiler may interleave."""
 Slots = Callable[[Like], ir.Address]
@@ -99,6 +102,8 @@ def _row_refusals(
     if size % plan.vector and roomy % plan.vector:
         yield refuse("Vector", f"a vector of {plan.vector} does not divide an axis of {size}")
     yield from too_many(row_count(kernel), row_length(kernel))
+    if plan.threads > 1 and piece_sums(kernel):
+        yield from _piece_refusals(plan)
     keeps = plan.keep_row and plan.threads > 1
     instances = plan.vector * (chunks_of(kernel, plan) if keeps else 1)
     if plan.accumulators > max(1, instances):
@@ -118,6 +123,15 @@ def _row_refusals(
         )
     if plan.blocks_per_row > 1 and not target.has("cluster"):
         yield refuse("PlanField", f"{target.name} has no clusters for blocks_per_row")
+
+
+def _piece_refusals(plan: RowPlan) -> Iterator[Finding]:
+    """Lanes of a warp add up a piece, one row at a time."""
+    lanes = PIECE // plan.vector
+    if lanes > LANES or plan.threads % lanes or plan.vector > _WIDEST:
+        yield refuse("Vector", f"{plan.threads} threads with vectors of {plan.vector} share pieces")
+    if plan.rows_per_thread > 1 or plan.ring or plan.walks:
+        yield refuse("PlanField", "pieces of rows are added up one row at a time")
 
 
 def _registers(kernel: Kernel, plan: RowPlan, target: Target) -> Iterator[Finding]:
@@ -158,6 +172,10 @@ class Rows(Emitter):
         self.rows = prod(kernel.sizes[name] for name in self.outer)
         self.axis = row_vector_axis(kernel)
         self.kept: list[Group] | None = None
+        self.piece_sums = piece_sums(kernel) if plan.threads > 1 else frozenset[str]()
+        """Sums of pieces of the row, which neighbouring lanes have between them."""
+        self.vector_at: dict[Scope, Group] = {}
+        """The points of a vector, by the scope of what they have in common."""
         self.all_run = False
         """Whether every block of the cluster is known to run by now."""
 
@@ -250,7 +268,8 @@ class Rows(Emitter):
     def store_all(self, root: Scope, exists: Scalar) -> None:
         groups: dict[tuple[str, ...], list[Output]] = {}
         for output in self.stored_by_row:
-            live = self.lets[output.value].axes
+            pieces = output.value in self.piece_sums
+            live = self.reduced if pieces else self.lets[output.value].axes
             groups.setdefault(tuple(a for a in live if a in self.reduced), []).append(output)
         for missing, outputs in sorted(groups.items(), key=lambda item: len(item[0])):
             if missing:
@@ -265,7 +284,18 @@ class Rows(Emitter):
         known = group.instances[0].known()
         axes = {name: known[name] for name in self.outer}
         for output in outputs:
-            self.store(output, group, both(exists, self.stored_once(output, axes)))
+            once = both(exists, self.stored_once(output, axes))
+            if output.value in self.piece_sums:
+                whole = group.instances[0].parent
+                assert whole is not None
+                first = (Name("member") % self.lanes_of_piece).equals(0)
+                self.store(output, Group(None, [whole]), both(once, first))
+            else:
+                self.store(output, group, once)
+
+    @property
+    def lanes_of_piece(self) -> int:
+        return PIECE // self.plan.vector
 
     # -- sweeps ----------------------------------------------------------------------------------
 
@@ -274,6 +304,8 @@ class Rows(Emitter):
             return
         if not self.shared:
             self.sweep_loops(scope, axes, body)
+        elif scope in self.vector_at and len(axes) < len(self.reduced):
+            body(self.vector_at[scope], 0)
         elif self.plan.keep_row:
             self.sweep_kept(scope, body)
         else:
@@ -321,6 +353,8 @@ class Rows(Emitter):
             axes[self.axis] = axes[self.axis] * self.plan.vector
         group = group_at(scope, axes, self.axis, self.plan.vector, inside)
         end_in_room(group, self.kernel.sizes)
+        if self.piece_sums and group.instances[0].parent is not None:
+            self.vector_at[group.instances[0].parent] = group
         return group
 
     @property
@@ -356,6 +390,8 @@ class Rows(Emitter):
     def finish(self, scope: Scope, reduction: Reduction, carries: Sequence[str]) -> list[str]:
         if not self.shared:
             return list(carries)
+        if scope in self.vector_at and len(reduction.axes) < len(self.reduced):
+            return self.exchange(scope, reduction, carries, self.lanes_of_piece)
         merged = self.exchange(scope, reduction, carries, min(self.plan.threads, LANES))
         warps = self.plan.threads // LANES
         if warps > 1:

@@ -62,6 +62,9 @@ from weft.region.ir import Binary, Read, Reduce, operands
 
 _TOGETHER: Final = 32
 """Steps of `tile[2]` that are summed up before they join the total of a long sum."""
+_MANY: Final = 16
+"""Of more steps of `tile[2]` than these the first and the last are as all others. For fewer, sums
+that are neither cleared before nor read again after are worth code of their own."""
 _AHEAD: Final = 8
 """Steps along k between a panel's prefetch from the second cache and its use: a hundred clocks."""
 _FINISHED_TOGETHER: Final = 2
@@ -232,34 +235,53 @@ class BlockedContraction(Panels):
 
     def _block(self, root: Scope, block: Block) -> None:
         summed = self._size(self.roles.k)
-        if self.totals == self.sums:
+        many = summed // self.blocking.depth > _MANY
+        if self.totals == self.sums and many:
+            self._clear(root, self.sums, block, self._nothing())
+            self._sum_up(root, block, constant(0), summed, clear=True)
+        elif self.totals == self.sums:
             self._sum_up(root, block, constant(0), summed, finishes=self.rows_in_turn)
         else:
-            self._clear(root, self.totals, block)
+            self._clear(root, self.totals, block, 0)
             for cut in cuts(summed, _TOGETHER * self.blocking.depth):
                 scope = Scope(root, self._name("kg"), cut.count, SERIAL)
                 self._sum_up(scope, block, axis(scope.var) * cut.extent + cut.start, cut.extent)
                 self._add_up(scope, block)
                 scope.close()
-        if self.totals != self.sums or not self.rows_in_turn:
+        if self.totals != self.sums or many or not self.rows_in_turn:
             self._finish_block(root, block)
 
+    def _nothing(self) -> float | int:
+        """What changes no number that it is added to, also no zero."""
+        return -0.0 if self.reduce.dtype.is_float else 0
+
     def _sum_up(
-        self, root: Scope, block: Block, first: Expr, extent: int, *, finishes: bool = False
+        self,
+        root: Scope,
+        block: Block,
+        first: Expr,
+        extent: int,
+        *,
+        finishes: bool = False,
+        clear: bool = False,
     ) -> None:
         """The sums over some of the summed axes, packed and multiplied step by step; the first step
-        stores them, and those after it add to them. The last one `finishes` them."""
-        steps = first_apart(cuts(extent, self.blocking.depth))
+        stores them, unless there is nothing in them already (`clear`), and those after it add to
+        them. The last one `finishes` them."""
+        steps = cuts(extent, self.blocking.depth)
+        if not clear:
+            steps = first_apart(steps)
         for cut in last_apart(steps) if finishes else steps:
+            adds = clear or cut.start > 0
             scope = Scope(root, self._name("kb"), cut.count, SERIAL)
             start = axis(scope.var) * cut.extent + cut.start + first
             ends = finishes and cut.start + cut.count * cut.extent == extent
             self._pack_or_find(scope, self.b, block.column, block.columns, start, cut.extent)
             if self.rows_in_turn:
-                self._rows_in_turn(scope, block, start, cut.extent, adds=cut.start > 0, ends=ends)
+                self._rows_in_turn(scope, block, start, cut.extent, adds=adds, ends=ends)
             else:
                 self._pack_or_find(scope, self.a, block.row, block.rows, start, cut.extent)
-                self._multiply(scope, block.rows, block.columns, cut.extent, adds=cut.start > 0)
+                self._multiply(scope, block.rows, block.columns, cut.extent, adds=adds)
             scope.close()
 
     def _pack_or_find(
@@ -311,10 +333,10 @@ class BlockedContraction(Panels):
                 ir.For(last.var, constant(whole), panel + 1, 1, SERIAL, tuple(last.body))
             )
 
-    def _clear(self, root: Scope, sums: int, block: Block) -> None:
+    def _clear(self, root: Scope, sums: int, block: Block, value: float | int) -> None:
         inner, place = self._each_sum(root, block)
         inner.body += [
-            ir.Let("zero", self.reduce.dtype, "const", value=0),
+            ir.Let("zero", self.reduce.dtype, "const", value=value),
             ir.Store(sums, place, "zero", ()),
         ]
         close(inner, root)

@@ -86,7 +86,7 @@ class WinogradConvolution(BlockedContraction):
         return self._size(self.roles.m) // STEP**2
 
     def _block(self, root: Scope, block: Block) -> None:
-        self._clear(root, self.sums, block)
+        self._clear(root, self.sums, block, 0)
         for cut in cuts(self._size(self.windows.channels), self.blocking.depth):
             scope = Scope(root, self._name("cb"), cut.count, SERIAL)
             start = axis(scope.var) * cut.extent + cut.start

@@ -102,7 +102,7 @@ def check(module: Module, inputs: list[Array], output: int, seed: int) -> Module
     return made
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_every_rule(name: str) -> None:
     module = from_expression(CASES[name])
     inputs = data(module)
@@ -164,7 +164,7 @@ def test_ptir_has_the_same_gradient(name: str) -> None:
     agrees_with_ptir(module, data(module))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_ptir_has_the_same_gradients_of_random_modules(seed: int) -> None:
     case = random_case(seed, dtypes=FLOATS)
     agrees_with_ptir(case.module, case.inputs)

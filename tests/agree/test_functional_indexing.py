@@ -107,9 +107,9 @@ READINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize("table", TABLES)
+@each("backend", ["reference", "cpu"])
+@each("reading", READINGS)
+@each("table", TABLES)
 def test_an_index_out_of_range_is_told_when_it_runs(table: str, reading: str, backend: str) -> None:
     with weft.graph(backend=backend):
         wrong = READINGS[reading](TABLES[table](), weft.asarray(np.asarray([0, 3])))

@@ -167,9 +167,9 @@ def left_over(x: Array, window: int, stride: int, padding: int, kind: str) -> Ar
     return np.stack(rows, -1)
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("kind", ["max", "avg", "avg_inside"])
-@pytest.mark.parametrize(
+@each("backend", ["reference", "cpu"])
+@each("kind", ["max", "avg", "avg_inside"])
+@each(
     ("size", "window", "stride", "padding"),
     [(5, 2, 2, 0), (6, 2, 2, 0), (6, 3, 2, 1), (7, 3, 3, 1), (4, 2, 3, 0), (5, 3, 4, 1)],
 )

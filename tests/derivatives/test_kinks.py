@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from tests.derivatives.kinks import KINKS, Kink
-from tests.support.cases import one_in
+from tests.support.cases import each, one_in
 from weft import functional as F
 from weft.ptir import Builder, gradient
 
@@ -20,8 +20,8 @@ def derivatives(kink: Kink, dtype: str) -> list[Any]:
     return [np.asarray(g) for g in weft.grad(lambda *x: weft.sum(kink.ours(*x)), asked)(*inputs)]
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("kink", KINKS, ids=lambda kink: f"{kink.name}-{kink.at}")
+@each("backend", ["reference", "cpu"])
+@each("kink", KINKS)
 def test_the_derivative_is_the_one_in_the_table(kink: Kink, backend: str) -> None:
     with weft.graph(backend=backend):
         found = derivatives(kink, "f64")

@@ -207,8 +207,8 @@ def layer_norm(
     return back(c) + back(w) * normal if swap else normal * back(w) + back(c)
 
 
-@pytest.mark.parametrize("root", ROOTS)
-@pytest.mark.parametrize(("times", "power", "swap"), [*itertools.product([False, True], repeat=3)])
+@each("root", ROOTS)
+@each(("times", "power", "swap"), [*itertools.product([False, True], repeat=3)])
 def test_layer_norm(root: str, times: bool, power: bool, swap: bool) -> None:
     def function(b: Any, x: Any, w: Any, c: Any) -> Any:
         return layer_norm(b, x, w, c, root=root, times=times, power=power, swap=swap)

@@ -11,6 +11,7 @@ import pytest
 
 import weft
 from tests.rules.raised import HEADS, Shape, agree, attention, built, check, coarse
+from tests.support.cases import each
 from weft.coarse.raising import raise_program
 from weft.ptir import Builder, Value, library, verify
 from weft.ptir.decompose import decompose
@@ -20,9 +21,9 @@ from weft.ptir.ir import Ref
 SCALES = ["div", "mul", "on q", "on both", "none", "after the mask", "root of a constant"]
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("shape", [HEADS, (3, 4, 8), (4, 8)])
-@pytest.mark.parametrize("with_mask", [False, True])
+@each("scale", SCALES)
+@each("shape", [HEADS, (3, 4, 8), (4, 8)])
+@each("with_mask", [False, True])
 def test_attention(scale: str, shape: Shape, with_mask: bool) -> None:
     shapes = [shape] * 3 + [(4, 4)] * with_mask
     program = built(lambda b, *p: attention(b, *p, scale=scale, turned=with_mask), *shapes)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from examples import gpt
+from tests.support.cases import each
 from tests.support.command_line import Weft, command_runner
 from tests.support.doc_pages import blocks, run_python
 from weft.ptir import dumps, loads, verify
@@ -87,7 +88,7 @@ def test_the_code_on_the_page_does_what_it_says(
     assert not printed, f"{page}: the last code prints, and nothing shows what"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text)

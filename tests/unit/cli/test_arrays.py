@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from weft.cli import arrays
 from weft.foundation.dtypes import ALL, DType
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("shape", [(), (3,), (0, 2)])
+@each("dtype", ALL)
+@each("shape", [(), (3,), (0, 2)])
 def test_every_dtype_goes_through_an_archive(
     tmp_path: Path, dtype: DType, shape: tuple[int, ...]
 ) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.cases import each
 from weft.foundation.digit_sort import Digits, Moved, Starts, sort_keys
 from weft.foundation.dtypes import ALL, BF16, F32, FP8_E4M3, FP8_E5M2, SI8, SI64, DType
 
@@ -29,8 +30,8 @@ def every_number(dtype: DType) -> Array:
     return np.array([edge for edge in edges if low <= edge <= high], object).astype(dtype.numpy)
 
 
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("dtype", SORTED, ids=str)
+@each("descending", [False, True])
+@each("dtype", SORTED)
 def test_keys_have_the_order_of_the_elements(dtype: DType, descending: bool) -> None:
     x = every_number(dtype)
     keys = sort_keys(x, descending)

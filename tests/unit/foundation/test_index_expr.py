@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tests.support.cases import each
 from weft.foundation.errors import SpecViolation
 from weft.foundation.index_expr import (
     Expr,
@@ -46,7 +47,7 @@ def random_expr(rng: random.Random, depth: int = 3) -> Expr:
     return inner // divisor if kind < 0.9 else inner % divisor
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_rewriting_keeps_the_value(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(6):
@@ -59,7 +60,7 @@ def test_rewriting_keeps_the_value(seed: int) -> None:
             assert low <= value <= high, f"{expr} is outside {low}..{high}"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_text_reads_back(seed: int) -> None:
     expr = random_expr(random.Random(seed), 4)
     assert parse_expr(str(expr)) is expr

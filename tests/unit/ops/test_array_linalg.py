@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.unit.ops.arrays import COMPLEX, FLOATS, NUMBERS, Array, agrees, data
 from weft.foundation.errors import SpecViolation, UserError
 
@@ -284,8 +285,8 @@ def test_the_gradient_of_the_frobenius_norm_is_zero_at_zero() -> None:
     np.testing.assert_array_equal(found.numpy(), np.zeros((2, 3)))
 
 
-@pytest.mark.parametrize("shape", [(3, 3), (2, 5), (5, 2), (2, 3, 4), (1, 1), (0, 3), (3, 0)])
-@pytest.mark.parametrize("offset", [-4, -1, 0, 1, 2, 6])
+@each("shape", [(3, 3), (2, 5), (5, 2), (2, 3, 4), (1, 1), (0, 3), (3, 0)])
+@each("offset", [-4, -1, 0, 1, 2, 6])
 def test_diagonals_and_traces(shape: tuple[int, ...], offset: int) -> None:
     for dtype in ("int8", "uint16", "float32", "complex128"):
         x = data(dtype, shape)

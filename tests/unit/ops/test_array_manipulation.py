@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from tests.unit.ops.arrays import ALL, agrees, data
 from weft.foundation.errors import SpecViolation, UserError
 
@@ -67,7 +68,7 @@ CASES: list[tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "oracle"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@each(("call", "oracle"), [c[1:] for c in CASES])
 def test_against_numpy(call: Any, oracle: Any) -> None:
     agrees(call(weft.asarray(X)), oracle(X))
 

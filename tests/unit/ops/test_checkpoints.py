@@ -15,6 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save
 
 import weft
+from tests.support.cases import each
 from weft import functional as F
 from weft import nn, optim
 from weft.foundation.errors import UserError
@@ -231,8 +232,8 @@ HOSTILE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("structure", HOSTILE.values(), ids=HOSTILE.keys())
-@pytest.mark.parametrize("like", [None, {"a": 1}])
+@each("structure", HOSTILE.values())
+@each("like", [None, {"a": 1}])
 def test_a_strange_structure_is_told(structure: Any, like: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\[load\]"):
         weft.load(written(tmp_path, structure), like=like)

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import weft
+from tests.support.cases import each
 from tests.support.one_op import random_array
 from weft import nn
 from weft.foundation.dtypes import BY_NAME
@@ -23,8 +24,8 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("shape", [(), (3, 2), (0, 4)])
+@each("name", NAMES)
+@each("shape", [(), (3, 2), (0, 4)])
 def test_every_dtype_comes_back(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     array = random_array(BY_NAME[name], shape)
     weft.save(tmp_path / "x.safetensors", {"x": weft.asarray(array)})

@@ -9,6 +9,7 @@ import pytest
 
 import weft
 from tests.support import kernels
+from tests.support.cases import each
 from tests.support.gpu_programs import through_stages
 from tests.support.lowered import graph_of, lowered
 from tests.support.tiny_example import convolution
@@ -406,9 +407,9 @@ def test_axes_are_plain_records() -> None:
 # -- the templates take what is chosen -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("activation", ["none", "gelu"])
-@pytest.mark.parametrize("batch", [0, 3])
-@pytest.mark.parametrize("sizes", [*SM90, (100, 200, 128), (16, 4096, 4096), (1536, 1536, 1536)])
+@each("activation", ["none", "gelu"])
+@each("batch", [0, 3])
+@each("sizes", [*SM90, (100, 200, 128), (16, 4096, 4096), (1536, 1536, 1536)])
 def test_the_sm90_template_accepts_its_plans(
     sizes: tuple[int, int, int], batch: int, activation: str
 ) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.cases import each
 from weft.foundation.dtypes import ANY, as_dtype, in_order
 from weft.foundation.errors import SpecViolation
 from weft.foundation.partitions import SAME, Classes, merged, split_classes, sums
@@ -71,8 +72,8 @@ MEANINGS: list[tuple[str, dict[str, Any], Callable[[list[Array], int], Array]]] 
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", in_order(ANY), ids=str)
-@pytest.mark.parametrize(("op", "attrs", "meaning"), MEANINGS, ids=lambda v: str(v)[:24])
+@each("dtype", in_order(ANY))
+@each(("op", "attrs", "meaning"), MEANINGS)
 def test_what_each_rank_gets(op: str, attrs: Any, meaning: Any, dtype: Any) -> None:
     x = parts(np.int8)
     small = [np.abs(part) % 2 for part in x]
@@ -179,8 +180,8 @@ def _whole(program: Program, x: list[Array], p: list[Array], total: str) -> floa
     ]
 
 
-@pytest.mark.parametrize("total", TOTAL)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@each("total", TOTAL)
+@each("name", FUNCTIONS)
 def test_gradients_on_four_ranks_against_differences(name: str, total: str) -> None:
     """A value of one rank, and one that is the same on all: the gradient of the latter is the sum
     over those ranks that share a loss."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import each
 from weft.foundation.dtypes import BF16, F32, SI4
 from weft.foundation.errors import SpecViolation
 from weft.ptir import (
@@ -156,8 +157,8 @@ def wire_cannot_carry(op: Op) -> bool:
     )
 
 
-@pytest.mark.parametrize("cls", all_ops(), ids=lambda cls: str(cls.__name__))
-@pytest.mark.parametrize("form", FORMS)
+@each("cls", all_ops())
+@each("form", FORMS)
 def test_every_attribute_of_every_op_survives(cls: type[Op], form: str) -> None:
     count = 0
     for op in variants(cls):

@@ -12,6 +12,7 @@ import pytest
 import weft
 from tests.derivatives.case import Array, Case, distinct, normal, whole
 from tests.derivatives.cases import CASES
+from tests.support.cases import each
 from tests.support.one_op import bits
 from weft.foundation.dtypes import as_dtype
 from weft.foundation.errors import SpecViolation, Unimplemented, UserError
@@ -70,9 +71,9 @@ def check(program: Program, inputs: Sequence[Array], axes: Sequence[int | None])
     found = weft.run(made, given, backend="reference", seed=2)
     wanted = [weft.run(program, value, backend="reference", seed=2) for value in alone]
     for number, result in enumerate(found):
-        each = np.stack([results[number] for results in wanted])
-        assert result.dtype == each.dtype
-        np.testing.assert_allclose(result, each, rtol=1e-10, atol=1e-10)
+        together = np.stack([results[number] for results in wanted])
+        assert result.dtype == together.dtype
+        np.testing.assert_allclose(result, together, rtol=1e-10, atol=1e-10)
     return made
 
 
@@ -80,7 +81,7 @@ def check(program: Program, inputs: Sequence[Array], axes: Sequence[int | None])
 SMOOTH = [c for c in CASES if c.label != "complex-vectors"]
 
 
-@pytest.mark.parametrize("case", SMOOTH, ids=lambda case: str(case.id))
+@each("case", SMOOTH)
 def test_a_batch_is_what_its_values_are(case: Case) -> None:
     count = len(case.inputs)
     check(case.program(), case.inputs, [0] * count)

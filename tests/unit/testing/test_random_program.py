@@ -18,6 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.support.cases import each
 from weft.foundation.dtypes import ALL, BF16, F32, I1, SI32, DType, as_dtype
 from weft.foundation.errors import UserError
 from weft.ptir import Program, TensorType, TupleType, all_ops, dumps, verify
@@ -295,7 +296,7 @@ def dtype_attributes(program: Program) -> set[DType]:
     return {value for value in values if isinstance(value, DType)}
 
 
-@pytest.mark.parametrize("cls", list(GENERATORS), ids=lambda cls: cls.name)
+@each("cls", list(GENERATORS))
 def test_programs_of_a_single_op(cls: Any) -> None:
     """Nothing else may slip in, whatever an op needs of its operands."""
     spellings = set(cls.spellings())

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.support.cases import one_in
+from tests.support.cases import each, one_in
 from tests.unit.testing.faulty import FaultyBackend
 from weft.driver import backends
 from weft.foundation.dtypes import ALL, DType
@@ -222,8 +222,8 @@ def test_names_cannot_break_out_of_a_script() -> None:
     assert code == 0
 
 
-@pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("shape", [(), (0, 2), (3,), (5, 20)])
+@each("dtype", ALL)
+@each("shape", [(), (0, 2), (3,), (5, 20)])
 def test_arrays_survive_the_script(dtype: DType, shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     values = rng.integers(0, 2 if dtype.bits < 4 else 7, shape) - (3 if dtype.is_float else 0)

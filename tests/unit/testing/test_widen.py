@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import weft
+from tests.support.cases import each
 from weft.foundation.dtypes import CF64, F64, DType
 from weft.ptir import Builder, Program, verify
 from weft.ptir.types import leaves
@@ -38,7 +39,7 @@ def test_a_chain_of_narrow_ops_rounds_nothing() -> None:
     assert float(rounded) != float(exact)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(40))
 def test_no_narrow_float_is_left_but_where_the_dtype_is_the_meaning(seed: int) -> None:
     case = random_program(seed)
     wide = widen_program(case.program)
@@ -55,7 +56,7 @@ def test_no_narrow_float_is_left_but_where_the_dtype_is_the_meaning(seed: int) -
             assert all(leaf.dtype is wide_dtype(leaf.dtype) for leaf in leaves(kind))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@each("seed", range(60))
 def test_discrete_results_do_not_change(seed: int) -> None:
     """Random programs feed exact values to whatever jumps."""
     case = random_program(seed)

@@ -15,7 +15,7 @@ import weft
 from tests.hostile.bases import program_of
 from tests.hostile.judge import inputs as ones
 from tests.support import onnx_models as m
-from tests.support.cases import one_in
+from tests.support.cases import each, one_in
 from tests.support.command_line import weft_command
 from weft import functional as F
 from weft import nn
@@ -52,16 +52,16 @@ def check(program: Program, inputs: Any) -> None:
     wanted = weft.run(program, list(inputs), backend="reference")
     with weft.graph(backend="reference"):
         model = load(export(program).SerializeToString())
-        found = [each.numpy() for each in model(*inputs).values()]
-    for each, expected in zip(found, wanted, strict=True):
-        close(each, expected)
+        found = [one.numpy() for one in model(*inputs).values()]
+    for one, expected in zip(found, wanted, strict=True):
+        close(one, expected)
 
 
 ALONE = {cls.name for cls in all_ops() if not cls.__module__.endswith("ops.collective")}
 """Ops for one device: those of several ranks have no inputs of their own here."""
 
 
-@pytest.mark.parametrize("name", sorted(ALONE))
+@each("name", sorted(ALONE))
 def test_every_op_comes_back_or_is_refused_with_its_line(name: str) -> None:
     program = program_of(next(cls for cls in all_ops() if cls.name == name))
     if name not in REFUSED:

@@ -7,6 +7,7 @@ import pytest
 from scipy import special
 
 import weft
+from tests.support.cases import each
 from tests.support.draws import generator
 from weft.foundation.dtypes import DType
 from weft.ptir.gradient import vjp
@@ -130,10 +131,8 @@ def wrapped(value: int, dtype: DType) -> int:
     return kept - (1 << dtype.bits) if dtype.is_signed and kept >> (dtype.bits - 1) else kept
 
 
-@pytest.mark.parametrize("source", ["i4", "i8", "ui8", "i32", "ui32", "i64", "ui64"])
-@pytest.mark.parametrize(
-    "target", ["i4", "ui4", "i8", "ui8", "i16", "ui16", "i32", "ui32", "i64", "ui64"]
-)
+@each("source", ["i4", "i8", "ui8", "i32", "ui32", "i64", "ui64"])
+@each("target", ["i4", "ui4", "i8", "ui8", "i16", "ui16", "i32", "ui32", "i64", "ui64"])
 def test_integer_conversions_keep_the_low_bits(source: str, target: str) -> None:
     dtype = DTYPES[source]
     low, high = int(dtype.lowest), int(dtype.highest)

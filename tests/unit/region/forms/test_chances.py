@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.cases import each
 from weft.foundation.dtypes import F32, I1, SI64, UI32, DType
 from weft.foundation.index_expr import constant
 from weft.region.forms.chances import Chance, find_chance
@@ -43,9 +44,9 @@ def lets(
 COMPARED = {"ge": np.greater_equal, "gt": np.greater, "lt": np.less, "le": np.less_equal}
 
 
-@pytest.mark.parametrize("left", [True, False])
-@pytest.mark.parametrize("fn", COMPARED)
-@pytest.mark.parametrize("bound", [float(np.float32(0.1)), 0.25, 0.3, 2.0**-24, 0.0])
+@each("left", [True, False])
+@each("fn", COMPARED)
+@each("bound", [float(np.float32(0.1)), 0.25, 0.3, 2.0**-24, 0.0])
 def test_words_at_the_bound_are_on_the_side_of_their_numbers(
     bound: float, fn: str, *, left: bool
 ) -> None:

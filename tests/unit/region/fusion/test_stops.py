@@ -8,6 +8,7 @@ import pytest
 
 import weft
 import weft.functional as F
+from tests.support.cases import each
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
 from tests.support.gpu_machine_code import check
@@ -44,10 +45,10 @@ def captured(
     return program
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("columns", [1000, 1001, 1002])
-@pytest.mark.parametrize("dtype", [weft.float32, weft.bfloat16], ids=str)
-@pytest.mark.parametrize("function", ROWS)
+@each("target", TARGETS)
+@each("columns", [1000, 1001, 1002])
+@each("dtype", [weft.float32, weft.bfloat16])
+@each("function", ROWS)
 def test_rows_of_any_length_are_one_kernel(
     function: str, dtype: weft.DType, columns: int, target: str
 ) -> None:

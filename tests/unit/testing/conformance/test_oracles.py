@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.support.cases import each
 from weft.foundation.dtypes import BF16, F16, FP8_E4M3, FP8_E5M2, DType
 from weft.testing.conformance.oracles.rounding import nearest, nearest_of_integers
 
@@ -38,7 +39,7 @@ def test_oracles_know_nothing_of_weft_but_the_dtypes(path: Path) -> None:
 FORBIDDEN = re.compile(r"weft\.(driver|ptir\.(interp|philox)|foundation\.(numeric|functions))")
 
 
-@pytest.mark.parametrize("path", sorted((KIT / "cases").glob("*.py")), ids=lambda p: p.stem)
+@each("path", sorted((KIT / "cases").glob("*.py")))
 def test_cases_never_run_an_op(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):

@@ -35,7 +35,7 @@ def test_kernels_of_programs_read_back(name: str, dtype: str, target: str) -> No
     assert print_module(parse_module(text)) == text
 
 
-@pytest.mark.parametrize("case", SM90_CASES)
+@each("case", SM90_CASES)
 def test_contractions_read_back(case: str) -> None:
     kernel = sm90_kernel(*SM90_CASES[case])
     module = GpuModule({kernel.name: kernel})

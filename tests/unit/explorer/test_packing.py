@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import weft
+from tests.support.cases import one_in
 from tests.support.explorer_pages import data_of, unpacked
 from weft.explorer.collect import of_program, records
 from weft.explorer.packing import HOLE, holed, slimmed
@@ -26,7 +27,7 @@ def layers(count: int) -> Program:
     return found
 
 
-@pytest.mark.parametrize("target", ["cpu", "sm90"])
+@pytest.mark.parametrize("target", one_in(2, ["cpu", "sm90"]))
 def test_records_come_back_as_they_were(target: str) -> None:
     found = records([of_program("deep", layers(3), target)])[0]
     assert data_of(page(found, "deep"))["programs"] == json.loads(json.dumps(found))

@@ -22,6 +22,7 @@ import pytest
 from typer.testing import CliRunner
 
 import weft
+from tests.support.cases import one_in
 from tests.support.explorer_pages import EVIL, data_of
 from weft.cli.main import app
 from weft.explorer.collect import Shown, Watcher, of_program, records
@@ -185,7 +186,7 @@ def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path, content: by
     assert run(tmp_path, "-o", tmp_path / "page.html").exit_code == 1
 
 
-@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("status", one_in(2, [0, 3]))
 def test_a_script_that_leaves_at_once_ends_and_not_the_command(tmp_path: Path, status: int) -> None:
     script, out = tmp_path / "leaves.py", tmp_path / "page.html"
     script.write_text(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import one_in
 from weft.codegen.cpu import looks
 from weft.driver.compile import Executable, compile_program
 from weft.foundation.errors import WeftWarning
@@ -167,7 +168,7 @@ def test_a_run_that_pauses_goes_on_where_it_was(begun: list[int]) -> None:
     assert any(begun)
 
 
-@pytest.mark.parametrize("roles", [{"state": [1]}, {"donate": [1]}], ids=str)
+@pytest.mark.parametrize("roles", one_in(2, [{"state": [1]}, {"donate": [1]}]), ids=str)
 def test_what_is_updated_in_place_is_updated_whole(roles: Any, begun: list[int]) -> None:
     executable = compile_program(counting(), "cpu", **roles)
     tables = [] if "state" in roles else [np.zeros(3, np.float32)]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.cases import one_in
 from tests.support.native_kernels import Array, row_major
 from tests.support.one_op import bits, random_array
 from weft.codegen.cpu import ir
@@ -166,7 +167,7 @@ ORDERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("op", ORDERS, ids=op_text)
+@pytest.mark.parametrize("op", one_in(2, ORDERS), ids=op_text)
 @pytest.mark.parametrize("dtype", ORDERED, ids=str)
 def test_order(op: Order, dtype: DType) -> None:
     x = keys(dtype, (op.outer, op.length))

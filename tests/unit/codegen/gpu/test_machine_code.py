@@ -71,7 +71,7 @@ def test_epilogues_that_read_a_matrix_do_not_spill(
     assert check(compilation, architecture(target_named(target), device=None)) == []
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("dtype", one_in(2, ["bf16", "f32"]))
 def test_a_norm_calls_no_subroutine(dtype: str) -> None:
     """Its scale is made without a branch, over which loads of weights could not be moved; and no
     element is divided."""

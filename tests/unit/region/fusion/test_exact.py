@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import fusion_programs
 from benchmarks.fusion_peers import weft_program
+from tests.support.cases import one_in
 from weft.indexbook.from_tiny import build_book
 from weft.poly_view.from_tiny import build_scop
 from weft.ptir import Builder, Program, gradient
@@ -104,7 +105,7 @@ def _is_heavy(fusion: Fusion, name: str) -> bool:
     return fusion.view.blocks[name].kind in HEAVY
 
 
-@pytest.mark.parametrize("target", ["cpu", "sm90"])
+@pytest.mark.parametrize("target", one_in(2, ["cpu", "sm90"]))
 def test_no_window_is_dearer_than_greedy_has_it(target: str) -> None:
     """A hundred and more windows a target, and some of them cheaper."""
     count = cheaper = 0

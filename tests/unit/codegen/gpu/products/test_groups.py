@@ -36,7 +36,7 @@ def plans_of(program: Program, target: str = "sm90") -> list[str]:
     return [plan.arch for plan in plans if isinstance(plan, MmaPlan)]
 
 
-@pytest.mark.parametrize("name", one_in(2, GROUPED))
+@pytest.mark.parametrize("name", one_in(3, GROUPED))
 def test_groups_are_one_kernel_and_agree(name: str) -> None:
     program = GROUPED[name].program()
     assert plans_of(program) == ["groups"]
@@ -87,7 +87,7 @@ def test_what_is_not_finite_stays_in_its_group(inputs: int, value: float) -> Non
     assert report.agrees, str(report)
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", one_in(4, GROUPED))
 def test_kernels_become_machine_code_as_planned(name: str) -> None:
     (kernel,) = through_stages(GROUPED[name].program(), "sm90")["gpu"].kernels.values()
     assert compile_cuda(cuda(kernel), "sm_90a").report.findings == []

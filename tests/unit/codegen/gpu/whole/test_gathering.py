@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.support.cases import one_in
 from tests.support.gpu_faults import Change, planted, without
 from tests.support.gpu_whole import carried_out, kernel_of
 from weft.codegen.gpu import ir
@@ -177,7 +178,7 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", one_in(2, EXAMPLES))
 def test_the_text_reads_back_and_the_code_is_sound(name: str) -> None:
     op, dtype = EXAMPLES[name]
     given = operands(op, spread(op), dtype)

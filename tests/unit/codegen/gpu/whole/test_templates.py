@@ -236,7 +236,7 @@ def test_the_sign_of_a_first_zero_is_kept() -> None:
 
 
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("dtype", [F32, SI8, BF16, F64])
+@pytest.mark.parametrize("dtype", one_in(2, [F32, SI8, BF16, F64]))
 @pytest.mark.parametrize(
     "shape",
     [(1, 1, 1), (3, 40, 40), (2, 66, 7), (1, 128, 128), (9, 250, 250), (2, 700, 699), (1, 2048, 9)],
@@ -304,7 +304,7 @@ def examples() -> dict[str, ir.Kernel]:
     }
 
 
-@pytest.mark.parametrize("name", one_in(3, list(examples())))
+@pytest.mark.parametrize("name", one_in(6, list(examples())))
 def test_the_text_reads_back_and_the_code_is_sound(name: str) -> None:
     kernel = examples()[name]
     module = GpuModule({kernel.name: kernel})

@@ -178,6 +178,36 @@ def test_gradients_of_sequences_side_by_side() -> None:
         np.testing.assert_allclose(one.numpy(), other.numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize("low", [float(np.finfo(np.float32).min), -1e9])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("spelled", [False, True])
+def test_gradients_of_rows_of_low_masks(low: float, causal: bool, spelled: bool) -> None:
+    """They are those of a softmax of equal scores: a log-sum-exp has no digits for their count."""
+    seen = np.tri(6, dtype=bool) if causal else np.ones((6, 6), bool)
+    flat = np.asarray([0, 1, 0, 1, 1, 0], bool)[:, None]
+    mask = np.where(flat | (np.arange(6) > 4), np.float32(low), np.float32(0))
+    arrays = [data((1, 2, 6, 4), "f32", seed) for seed in range(4)]
+
+    def mixed(q: Any, k: Any, v: Any) -> Any:
+        if not spelled:
+            return F.attention(q, k, v, weft.asarray(mask), causal=causal, scale=0.5)
+        scores = q @ k.mT * 0.5 + weft.asarray(mask)
+        return F.softmax(weft.where(weft.asarray(seen), scores, -math.inf), axis=-1) @ v
+
+    q, k, v, back = map(weft.asarray, arrays)
+    _, pull = weft.vjp(mixed, q, k, v)
+    scores = wide(arrays[0]) @ np.swapaxes(wide(arrays[1]), -1, -2) * 0.5 + mask
+    scores = np.where(seen, np.where(flat, low, scores), -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    dp = wide(arrays[3]) @ np.swapaxes(wide(arrays[2]), -1, -2)
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * 0.5
+    left = ((ds, 1), (np.swapaxes(ds, -1, -2), 0), (np.swapaxes(p, -1, -2), 3))
+    for found, (factor, other) in zip(pull(back), left, strict=True):
+        want = factor @ wide(arrays[other])
+        np.testing.assert_allclose(found.numpy(), want, atol=1e-5)
+
+
 @pytest.mark.parametrize("implementation", F.implementations("attention"))
 def test_a_query_of_a_sequence_without_keys_is_zero(implementation: str) -> None:
     x = weft.asarray(data((1, 1, 2, 4)))

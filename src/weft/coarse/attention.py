@@ -15,8 +15,12 @@ from weft.coarse.rules import check_algorithms, check_probability, check_scale, 
 from weft.foundation.dtypes import BF16, F16, F32, F64, SI64
 from weft.foundation.numeric import wide_dtype
 from weft.ptir import library
+from weft.ptir.autodiff.definitions import definition, known_number
 from weft.ptir.composite import Composite
+from weft.ptir.ir import Operand
 from weft.ptir.op import Op, coarse_op
+from weft.ptir.ops.elementwise import BinaryFn, Cast, ElementwiseBinary, Select
+from weft.ptir.ops.movement import BroadcastTo, Reshape
 from weft.ptir.ops.random import STATE
 from weft.ptir.rules import (
     invalid_attribute,
@@ -27,6 +31,7 @@ from weft.ptir.rules import (
     violation,
 )
 from weft.ptir.schema import Bool, Float, ListOf, Maybe, String, Usize, attr
+from weft.ptir.tape import Tape
 from weft.ptir.term import Cotangents, Parts, Pullback, Term
 from weft.ptir.types import Dim, Shape, Symbol, TensorType, TupleType, ValueType, symbols_of
 
@@ -131,6 +136,10 @@ def attend_backward(
     # The weights of a row that sees nothing are 0: exp(scores - inf).
     lse_column = library.unseen(lse_column, blind, math.inf)
     weights = (scores - lse_column.broadcast_to(scores.shape)).exp()
+    if setting.mask is not None and not setting.opened and not _only_hides(setting.mask):
+        sides = scores.shape[-2:]
+        sums = library.flat_rows(setting.mask.cast(wide), *sides, causal=setting.causal)
+        weights = weights * (sums.like(1.0) / sums).broadcast_to(scores.shape)
     rows = (dout.cast(wide) * out.cast(wide)).sum([3])
     dropped, dproduct, offset = (
         setting.kept(weights),
@@ -152,6 +161,30 @@ def attend_backward(
         dscores,
         rows,
     )
+
+
+def _only_hides(mask: Term) -> bool:
+    """Whether a mask is known to have no numbers but 0 and -inf."""
+    if not isinstance(mask.emitter, Tape):
+        return False
+    made = {instruction.id: instruction for instruction in mask.emitter.body}
+
+    def hides(operand: Operand) -> bool:
+        if known_number(operand, made) in (0.0, -math.inf):
+            return True
+        found = definition(operand, made)
+        if found is None:
+            return False
+        match found.op:
+            case Cast() | Reshape() | BroadcastTo():
+                return hides(found.operands[0])
+            case Select():
+                return all(map(hides, found.operands[1:]))
+            case ElementwiseBinary(fn=BinaryFn.ADD):
+                return all(map(hides, found.operands))
+        return False
+
+    return hides(mask.emitter.operand(mask))
 
 
 def _multiply_heads(lhs: Term, rhs: Term, left: tuple[int, ...], right: tuple[int, ...]) -> Term:

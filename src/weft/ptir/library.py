@@ -18,6 +18,8 @@ from weft.ptir.types import Dim, Shape, Symbol
 from weft.ptir.written import Emits, Symbolic
 
 V = TypeVar("V", bound=Symbolic)
+_FLAT = -(2.0**28)
+"""Numbers of f32 below lie 32 apart and more."""
 
 
 def _compute_dtype(dtype: DType, form: str) -> DType:
@@ -141,17 +143,35 @@ def has_early_rows(rows: Dim, columns: Dim) -> bool:
     return isinstance(rows, int) and isinstance(columns, int) and rows > columns
 
 
+def _shown_mask(mask: V, rows: Dim, columns: Dim, causal: bool) -> tuple[V, V]:
+    """A mask with its row axis where that counts, and what of it each row is shown."""
+    dims = broadcast_dims(mask.shape, (rows, columns) if causal else (1,))
+    whole = mask.broadcast_to(dims)
+    if not causal:
+        return whole, whole
+    # The other way round than a causal mask has it: each kernel computes its own.
+    last, column = _last_seen(mask.emitter, rows, columns)
+    seen = (last >= column).broadcast_to(dims)
+    return whole, seen.apply("select", whole, mask.full(-math.inf, dims))
+
+
 def _open_mask(mask: V, rows: Dim, columns: Dim, causal: bool) -> tuple[V, V]:
     """A mask that hides nothing from the rows that would see nothing, and which rows these are."""
-    dims = broadcast_dims(mask.shape, (rows, columns) if causal else (1,))
-    shown = whole = mask.broadcast_to(dims)
-    if causal:
-        # The other way round than a causal mask has it: each kernel computes its own.
-        last, column = _last_seen(mask.emitter, rows, columns)
-        seen = (last >= column).broadcast_to(dims)
-        shown = seen.apply("select", whole, mask.full(-math.inf, dims))
+    whole, shown = _shown_mask(mask, rows, columns, causal)
     blind = _reduce_axis("max", shown, shown.rank - 1).apply("compare", -math.inf, op="equal")
     return unseen(whole, blind, 0.0), blind
+
+
+def flat_rows(mask: V, rows: Dim, columns: Dim, *, causal: bool) -> V:
+    """What a row of powers of scores, less their log-sum-exp, adds up to, with a last axis of 1: 1,
+    but where its masks are all so low that a log-sum-exp has no digits for the logarithm of how
+    many of them are the largest. Sums with such masks have none for the scores either."""
+    _, shown = _shown_mask(mask, rows, columns, causal)
+    top = _reduce_axis("max", shown, shown.rank - 1)
+    start = unseen(top, top.apply("compare", -math.inf, op="equal"), 0.0)
+    powers = (shown - start.broadcast_to(shown.shape)).apply("exp")
+    total = _reduce_axis("sum", powers, shown.rank - 1).apply("maximum", 1.0)
+    return unseen(total, top.apply("compare", _FLAT, op="greater"), 1.0)
 
 
 def unseen(x: V, blind: V | None, value: float) -> V:

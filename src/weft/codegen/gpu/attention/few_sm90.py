@@ -524,16 +524,15 @@ class FewBuilder:
         top, total = numbers
         new, shift, blind = (f"{name}{suffix}" for name in ("join_top", "join_shift", "join_blind"))
         yield compute(new, "max", vector.top, top)
-        yield compute(f"join_scaled{suffix}", "mul", new, "rate")
         yield Compute(ElementOp(blind, I1, "eq", (new, "lowest")))
-        chosen = (blind, "zero", f"join_scaled{suffix}")
+        chosen = (blind, "zero", new)
         yield Compute(ElementOp(shift, F32, "select", chosen))
         shares = []
         for name, value, sums in (("old", vector.total, vector.top), ("more", total, top)):
             scaled, fall = f"{name}_scaled{suffix}", f"{name}_fall{suffix}"
-            yield compute(scaled, "mul", sums, "rate")
-            yield compute(fall, "sub", scaled, shift)
-            factor = ElementOp(f"{name}_factor{suffix}", F32, "exp2", (fall,), loose=True)
+            yield compute(fall, "sub", sums, shift)
+            yield compute(scaled, "mul", fall, "rate")
+            factor = ElementOp(f"{name}_factor{suffix}", F32, "exp2", (scaled,), loose=True)
             yield Compute(factor)
             yield compute(f"{name}_share{suffix}", "mul", value, factor.name)
             shares.append(f"{name}_share{suffix}")

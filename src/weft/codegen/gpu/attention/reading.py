@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from weft.codegen.gpu.ir.element_ops import ElementOp
+from weft.codegen.gpu.ir.element_ops import ElementOp, Number
 from weft.codegen.gpu.products.operand import Operand, Refusal
 from weft.codegen.gpu.products.problem import Refs, Source, Strides, affine, element_op
 from weft.foundation.dtypes import BF16, F16
@@ -86,6 +87,17 @@ class Program:
     draws: tuple[tuple[str, Draw], ...] = ()
     """Random words, by their names."""
     bits: tuple[Bit, ...] = ()
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the result may lie so far below 0, as lowest numbers that are masks do, that it
+        is to be shifted before it is scaled."""
+        read = any(source.dtype.is_float for source in self.sources)
+        return read or any(_is_low(op.value) for op in self.ops if op.fn == "const")
+
+
+def _is_low(value: Number | None) -> bool:
+    return not isinstance(value, complex | None) and -math.inf < value < -(2.0**24)
 
 
 @dataclass(frozen=True)

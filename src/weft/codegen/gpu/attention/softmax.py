@@ -104,7 +104,7 @@ class Softmax(Queries):
             yield from self.new_top(row, suffix)
         shifts = tuple(f"shift{row}{suffix}" for row in BOTH_ROWS)
         sums = tuple(f"sum{row}{suffix}" for row in BOTH_ROWS)
-        yield ir.RowExp(sums, scores, shifts, self.rate)
+        yield ir.RowExp(sums, scores, shifts, self.rate, self.problem.score.is_low)
         for row in BOTH_ROWS:
             kept, total = f"kept{row}{suffix}", f"total{row}{self.stem}"
             yield compute(kept, "mul", total, f"factor{row}{suffix}")
@@ -116,12 +116,19 @@ class Softmax(Queries):
         NaN."""
         top, new, shift = f"top{row}{self.stem}", f"new{row}{suffix}", f"shift{row}{suffix}"
         yield compute(new, "max", top, f"peak{row}{suffix}_all")
-        yield compute(f"scaled{row}{suffix}", "mul", new, "rate")
         yield Compute(ElementOp(f"blind{row}{suffix}", I1, "eq", (new, "lowest")))
-        chosen = (f"blind{row}{suffix}", "zero", f"scaled{row}{suffix}")
-        yield Compute(ElementOp(shift, F32, "select", chosen))
-        yield compute(f"before{row}{suffix}", "mul", top, "rate")
-        yield compute(f"fall{row}{suffix}", "sub", f"before{row}{suffix}", shift)
+        scaled, before, fall = (f"{x}{row}{suffix}" for x in ("scaled", "before", "fall"))
+        if self.problem.score.is_low:
+            chosen = (f"blind{row}{suffix}", "zero", new)
+            yield Compute(ElementOp(shift, F32, "select", chosen))
+            yield compute(before, "sub", top, shift)
+            yield compute(fall, "mul", before, "rate")
+        else:
+            yield compute(scaled, "mul", new, "rate")
+            chosen = (f"blind{row}{suffix}", "zero", scaled)
+            yield Compute(ElementOp(shift, F32, "select", chosen))
+            yield compute(before, "mul", top, "rate")
+            yield compute(fall, "sub", before, shift)
         power = ElementOp(f"factor{row}{suffix}", F32, "exp2", (f"fall{row}{suffix}",), loose=True)
         yield Compute(power)
         yield Assign(top, new, Lit(1))

@@ -312,9 +312,10 @@ class StreamBuilder:
         return ir.LoadElement(name, self.buffers.index(source.tensor), source.dtype, place, inside)
 
     def scaled(self, name: str, source: Source) -> Iterator[ir.Stmt]:
-        """A shift, as it is taken from a power of two."""
+        """A shift, as it is taken from scores or from a power of two."""
         if source is self.problem.shift:
-            yield constant(f"{name}_rate", F32, math.log2(math.e))
+            rate = 1.0 if self.problem.score.is_low else math.log2(math.e)
+            yield constant(f"{name}_rate", F32, rate)
             args = (name, f"{name}_rate")
             yield Compute(ElementOp(f"{name}_scaled", F32, "mul", args))
 
@@ -421,18 +422,29 @@ class StreamBuilder:
             more, hidden = visible(self.layout, value)
             more += [self.source(s) for hull in self.problem.hulls for s in hull.each.sources]
             sources, ops, value = sources + more, ops + hidden, hidden[-1].name
-        rate = self.problem.scale * math.log2(math.e)
-        ops += [
-            ElementOp("rate", F32, "const", (), rate),
-            ElementOp("exponent", F32, "mul", (value, "rate")),
-            ElementOp("shifted", F32, "sub", ("exponent", "shift")),
-            ElementOp("raised", F32, "exp2", ("shifted",), loose=True),
-        ]
+        ops += [*self.exponent(value), ElementOp("raised", F32, "exp2", ("exponent",), loose=True)]
         sources.append(self.source(self.problem.shift))
         place = ir.RegAt("scores")
         return ir.Epilogue(
             place, self.fragment, program.value, tuple(sources), tuple(ops), "raised", place, F32
         )
+
+    def exponent(self, score: str) -> list[ElementOp]:
+        """That of a power of two: a score that may be low is shifted before the last factor."""
+        first, last = self.problem.scale, math.log2(math.e)
+        if not self.problem.score.is_low:
+            return [
+                ElementOp("rate", F32, "const", (), first * last),
+                ElementOp("scaled", F32, "mul", (score, "rate")),
+                ElementOp("exponent", F32, "sub", ("scaled", "shift")),
+            ]
+        return [
+            ElementOp("scale", F32, "const", (), first),
+            ElementOp("scaled", F32, "mul", (score, "scale")),
+            ElementOp("shifted", F32, "sub", ("scaled", "shift")),
+            ElementOp("rate", F32, "const", (), last),
+            ElementOp("exponent", F32, "mul", ("shifted", "rate")),
+        ]
 
     def weighted(self, number: int) -> Iterator[ir.Stmt]:
         """The weights of a result, and their product with the block's columns."""

@@ -135,10 +135,11 @@ class Matrices(Copies):
                 case ir.RowSum(names=names):
                     for name, row in zip(names, (~lower, lower), strict=True):
                         keep(self, name, F32, x[row].sum(axis=0, dtype=np.float32))
-                case ir.RowExp(names=names, shifts=shifts, scale=scale):
+                case ir.RowExp(names=names, shifts=shifts, scale=scale, early=early):
                     upper, under = (self.elements[name] for name in shifts)
                     shift = np.where(lower[:, None], under, upper)
-                    x[...] = np.exp2(x * np.float32(scale) - shift)
+                    rate = np.float32(scale)
+                    x[...] = np.exp2((x - shift) * rate if early else x * rate - shift)
                     for name, row in zip(names, (~lower, lower), strict=True):
                         keep(self, name, F32, x[row].sum(axis=0, dtype=np.float32))
                 case ir.RowScale(factors=factors):

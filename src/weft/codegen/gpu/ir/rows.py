@@ -33,12 +33,13 @@ class RowSum:
 class RowExp:
     """`x = 2^(x * scale - shift)` for every element, each row with its shift, and two values of
     f32: the sums of the thread's elements in each of its rows. Powers are within 2 ulp, and 0 below
-    2^-126."""
+    2^-126. With `early` it is `2^((x - shift) * scale)`, which is right for the lowest x too."""
 
     names: tuple[str, ...]
     target: str
     shifts: tuple[str, ...]
     scale: float
+    early: bool = False
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,16 @@ def test_gradients_are_two_kernels_and_agree(name: str) -> None:
     assert report.agrees, str(report)
 
 
+def test_gradients_of_rows_that_see_the_lowest_number_alone_agree() -> None:
+    case = Case(heads=1, mask="f32", queries=40, keys=48)
+    assert len(streams(case)) == 2
+    program = case.gradients()
+    inputs = inputs_for(program, 3)
+    inputs[3][..., 1::2, :] = np.finfo(np.float32).min
+    report = compare(program, inputs, InterpretedGpu("sm90"))
+    assert report.agrees, str(report)
+
+
 def test_gradients_of_one_tensor_in_three_places_agree() -> None:
     """Their sum is made where the last of them is: a kernel that reads what another stores cannot
     be one with it."""

@@ -18,16 +18,19 @@ template <int Count> INLINE void row_max(float (&x)[Count], float& upper, float&
   }
   upper = max_nan(a, b); lower = max_nan(c, d);
 }
-template <int Count>
+template <bool Early> INLINE float row_power(float x, float scale, float shift) {
+  return loose_exp2(Early ? (x - shift) * scale : fmaf(x, scale, -shift));
+}
+template <bool Early, int Count>
 INLINE void row_exp(float (&x)[Count], float scale, float upper_shift, float lower_shift,
                     float& upper, float& lower) {
   float a = 0.0f, b = 0.0f, c = 0.0f, d = 0.0f;
   #pragma unroll
   for (int i = 0; i < Count; i += 4) {
-    x[i] = loose_exp2(fmaf(x[i], scale, -upper_shift)); a += x[i];
-    x[i + 1] = loose_exp2(fmaf(x[i + 1], scale, -upper_shift)); b += x[i + 1];
-    x[i + 2] = loose_exp2(fmaf(x[i + 2], scale, -lower_shift)); c += x[i + 2];
-    x[i + 3] = loose_exp2(fmaf(x[i + 3], scale, -lower_shift)); d += x[i + 3];
+    x[i] = row_power<Early>(x[i], scale, upper_shift); a += x[i];
+    x[i + 1] = row_power<Early>(x[i + 1], scale, upper_shift); b += x[i + 1];
+    x[i + 2] = row_power<Early>(x[i + 2], scale, lower_shift); c += x[i + 2];
+    x[i + 3] = row_power<Early>(x[i + 3], scale, lower_shift); d += x[i + 3];
   }
   upper = a + b; lower = c + d;
 }

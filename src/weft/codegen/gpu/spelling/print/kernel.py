@@ -497,10 +497,11 @@ class _Printer:
             case ir.RowSum(names=names, source=array):
                 yield f"{self.values.declared(names, F32)};"
                 yield f"row_sum({array}, {', '.join(names)});"
-            case ir.RowExp(names=names, target=array, shifts=shifts, scale=scale):
+            case ir.RowExp(names=names, target=array, shifts=shifts, scale=scale, early=early):
                 yield f"{self.values.declared(names, F32)};"
                 given = ", ".join((*shifts, *names))
-                yield f"row_exp({array}, {literal(scale, F32)}, {given});"
+                called = f"row_exp<{int(early)}>"
+                yield f"{called}({array}, {literal(scale, F32)}, {given});"
             case ir.RowScale(target=array, factors=factors):
                 yield f"row_scale({array}, {', '.join(factors)});"
             case ir.AddShifted(target=total, source=part, by=by):

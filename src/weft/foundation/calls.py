@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import wraps
@@ -136,10 +136,7 @@ def refused(
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as found:
-        strange = [key for key in kwargs if key not in known]
-        other = other_names.get(strange[0]) if strange else None
-        hint = f"; {strange[0]} is called {other} here" if other in known else ""
-        why = f"{found}; it takes {listed}{hint}"
+        why = f"{found}; it takes {listed}{name_advice(kwargs, known, other_names)}"
     else:
         if not _is_ours(error):
             return error
@@ -149,6 +146,19 @@ def refused(
         why = f"an argument is of a kind that is not taken: {said}; it takes {listed}"
     where, name = shown(user_line()), called(function, args)
     return ending_outside(WrongArguments(f"[{name}] {why}", "WrongArguments", where))
+
+
+def name_advice(given: Iterable[str], known: Sequence[str], other_names: Mapping[str, str]) -> str:
+    """What to write for the first argument that is not known, as the end of a message: what it is
+    called here, or what is spelled most like it."""
+    strange = next((name for name in given if name not in known), None)
+    if strange is None:
+        return ""
+    other = other_names.get(strange)
+    if other in known:
+        return f"; {strange} is called {other} here"
+    alike = get_close_matches(strange, known, n=1, cutoff=0.75)
+    return f"; did you mean {alike[0]}?" if alike else ""
 
 
 def _out_of_memory(error: MemoryError) -> ResourceExceeded:

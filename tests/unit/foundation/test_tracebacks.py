@@ -101,6 +101,12 @@ def test_a_traceback_ends_at_the_users_line(wrong: Callable[[], Any]) -> None:
         (lambda: nn.Linear(in_features=3),  # type: ignore[call-arg]
             "[Linear] missing a required argument: 'inputs'; it takes inputs, outputs, bias, "
             "dtype; in_features is called inputs here"),
+        (lambda: optim.RMSprop(centered=True),  # type: ignore[call-arg]
+            "momentum, centred, weight_decay; did you mean centred?"),
+        (lambda: optim.RMSprop(1e-2, alpha=0.9),  # type: ignore[call-arg]
+            "weight_decay; alpha is called decay here"),
+        (lambda: weft.grad(weft.sum, argnum=0),  # type: ignore[call-arg]
+            "it takes function, argnums, has_aux; did you mean argnums?"),
         (lambda: weft.jit(lambda x, n: x.sum(axis=n))(X, 1), "[sum] a Tensor is given where a "
             "Python value is wanted; an argument of a function under jit is one where static= "
             "names it"),

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from weft.foundation.calls import name_advice
 from weft.foundation.errors import WrongArguments
 from weft.ops.calls import public
 from weft.ops.nn.module import Module
@@ -41,10 +42,8 @@ class Applied(Module):
 
     def _refused(self, error: TypeError, given: dict[str, Any]) -> WrongArguments:
         known = list(self.settings.parameters)
-        other = [(name, ARGUMENTS[name]) for name in given if ARGUMENTS.get(name) in known]
-        hint = f"; {other[0][0]} is called {other[0][1]} here" if other else ""
-        takes = ", ".join(known) or "nothing"
-        return WrongArguments(f"{error}; it takes {takes}{hint}", "WrongArguments")
+        takes, advice = ", ".join(known) or "nothing", name_advice(given, known, ARGUMENTS)
+        return WrongArguments(f"{error}; it takes {takes}{advice}", "WrongArguments")
 
     def __call__(self, *args: Any) -> Tensor:
         known = self.settings.parameters

@@ -2,7 +2,7 @@
 block makes, and how many warps share their sums.
 
 A plan's `tile` is all rows (in eights), the columns of a block, and what its warps take of k in one
-step; `warp_tile` is all of the first two, since warps share k alone.
+step; `warp_tile` has the columns of a warp: warps side by side take the same of k.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def step_of(found: Codes) -> int:
 
 def codes_plans(first: MmaPlan) -> Iterator[MmaPlan]:
     """Other tiles than those of a first plan: as many columns, or twice as many, by fewer or more
-    warps."""
+    warps, which may lie side by side."""
     rows, _, depth = first.tile
-    for wide in (COLUMNS, 2 * COLUMNS):
+    for own, beside in product((COLUMNS, 2 * COLUMNS), (1, 4)):
         for length, stages in product((depth // 2, depth, 2 * depth), (3, 4, 6)):
-            tile = (rows, wide, length)
-            yield replace(first, tile=tile, warp_tile=tile[:2], stages=stages)
+            tile = (rows, own * beside, length)
+            yield replace(first, tile=tile, warp_tile=(rows, own), stages=stages)

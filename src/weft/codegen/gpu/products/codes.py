@@ -10,7 +10,8 @@ rows of x their columns, eight at a time. An instruction's element k belongs to 
 place in memory: a lane's numbers are multiplied in the order in which x has them, four at a time,
 and x is read in vectors in that order. Codes wait in shared memory, a ring of `stages` runs; a lane
 reads what it has copied itself, so that nobody meets before the sums, which warps that share k hand
-over at the end.
+over at the end. Warps side by side have other columns and the same of k, so that they find in the
+unit's own cache what one of them has read of x.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class _Made:
 
 
 class Products(Elementwise):
-    """A block makes some columns of all rows; its warps share what is summed over."""
+    """A block makes some columns of all rows; its warps share what is summed over, or columns."""
 
     def __init__(
         self,
@@ -110,7 +111,13 @@ class Products(Elementwise):
         self.fields = self.paired_fields()
         """Of which bits of codes the integers are made, by where inner axes stand."""
         self.high, self.wide, depth = plan.tile
-        self.warps = depth // step_of(found)
+        self.own = plan.warp_tile[1]
+        """Columns of a warp."""
+        self.beside = self.wide // self.own
+        """Warps side by side, which read the same of x."""
+        self.sharing = depth // step_of(found)
+        """Warps, or rows of them, that share k."""
+        self.warps = self.sharing * self.beside
         self.rows, self.columns, self.batches = (
             prod(kernel.sizes[name] for name in names)
             for names in (found.rows, found.columns, found.batch)
@@ -140,7 +147,7 @@ class Products(Elementwise):
 
     @property
     def part(self) -> int:
-        """Sums of a warp, with room."""
+        """Sums of warps side by side, with room."""
         return self.wide * self.pitch
 
     @property
@@ -154,7 +161,7 @@ class Products(Elementwise):
     @property
     def resident(self) -> int:
         """As many blocks as there are registers for."""
-        needed = registers_of(self.found, self.high, self.wide)
+        needed = registers_of(self.found, self.high, self.own)
         return max(1, self.registers // (needed * self.threads))
 
     # -- the product -----------------------------------------------------------------------------
@@ -171,30 +178,40 @@ class Products(Elementwise):
         else:
             root.axes = {name: Lit(0) for name in self.found.batch}
         body.append(ir.Let("first", tile * self.wide))
-        columns = [self.column(root, number) for number in range(2 * self.wide // COLUMNS)]
+        columns = [self.column(root, number) for number in range(2 * self.own // COLUMNS)]
         rows = [self.row(root, number) for number in range(self.high // ROWS)]
         quads = len(self.found.points) // QUAD
-        sums = 4 * (self.wide // COLUMNS) * len(rows)
+        sums = 4 * (self.own // COLUMNS) * len(rows)
         body.append(ir.Registers("acc", ir.RegisterKind.F32, sums, zero=True))
         body.append(ir.Registers("a_part", ir.RegisterKind.B32, 2 * quads * len(columns)))
         body.append(ir.Registers("b_part", ir.RegisterKind.B32, 2 * quads * len(rows)))
         turn = self.step(columns, rows)
-        size = self.warps * self.part * 4
+        size = self.sharing * self.part * 4
         self.tiles.append(ir.SharedTile("sums", 0, size))
         if self.streams:
             start = -(-size // _CELL) * _CELL
             room = len(self.streams) * self.plan.stages * self.threads * _CELL
             self.tiles.append(ir.SharedTile("codes", start, room))
             for ahead in range(self.plan.stages - 1):
-                body += self.copy(WARP + ahead * self.warps, Lit(ahead))
+                body += self.copy(self.share + ahead * self.sharing, Lit(ahead))
             body.append(ir.Let("slot", Lit(0)))
             body.append(ir.Let("free", Lit(self.plan.stages - 1)))
             turn = self.in_ring(turn)
-        steps, each = Lit(self.steps), Lit(self.warps)
-        body.append(ir.For("step", WARP, steps, each, tuple(turn), times=self.turns))
+        steps, each = Lit(self.steps), Lit(self.sharing)
+        body.append(ir.For("step", self.share, steps, each, tuple(turn), times=self.turns))
         body += self.hand_over(len(rows))
         self.results(root)
         return body
+
+    @property
+    def share(self) -> Scalar:
+        """Which part of k a warp has."""
+        return WARP // self.beside if self.beside > 1 else WARP
+
+    @property
+    def start(self) -> Scalar:
+        """Where a warp's columns begin in those of its block."""
+        return (WARP % self.beside) * self.own if self.beside > 1 else Lit(0)
 
     @property
     def turns(self) -> int:
@@ -211,7 +228,7 @@ class Products(Elementwise):
     def in_ring(self, turn: list[ir.Stmt]) -> list[ir.Stmt]:
         """A step with the copies of a later one before it."""
         stages = self.plan.stages
-        ahead = self.copy(Name("step") + (stages - 1) * self.warps, Name("free"))
+        ahead = self.copy(Name("step") + (stages - 1) * self.sharing, Name("free"))
         after: list[ir.Stmt] = []
         for name in ("slot", "free"):
             after.append(ir.Set(name, Name(name) + 1))
@@ -254,7 +271,8 @@ class Products(Elementwise):
     def column(self, root: Scope, number: int) -> Scope:
         """One of a lane's columns: of every 16 that of its number, and the eighth from it."""
         name = self.fresh("column")
-        root.body.append(ir.Let(name, Name("first") + (LANE >> 2) + number * (COLUMNS // 2)))
+        first = Name("first") + self.start if self.beside > 1 else Name("first")
+        root.body.append(ir.Let(name, first + (LANE >> 2) + number * (COLUMNS // 2)))
         whole = self.columns % self.wide == 0
         inside: Scalar = Lit(1) if whole else Name(name) < self.columns
         axes = self.places(root, Name(name), self.found.columns)
@@ -421,8 +439,9 @@ class Products(Elementwise):
 
     def hand_over(self, rows: int) -> Iterator[ir.Stmt]:
         """A warp's sums, column by column, into shared memory."""
-        yield ir.Let("own", WARP * self.part + (LANE >> 2) * self.pitch + (LANE & 3) * 2)
-        for block in range(self.wide // COLUMNS):
+        own = self.share * self.part + (LANE >> 2) * self.pitch + (LANE & 3) * 2
+        yield ir.Let("own", own + self.start * self.pitch if self.beside > 1 else own)
+        for block in range(self.own // COLUMNS):
             for row in range(rows):
                 for half in (0, 1):
                     column = block * COLUMNS + half * (COLUMNS // 2)
@@ -462,7 +481,7 @@ class Products(Elementwise):
         """The sums of all warps added up, the first warp's first."""
         place = Name("across") * self.pitch + Name("down")
         total = ""
-        for warp in range(self.warps):
+        for warp in range(self.sharing):
             name = self.fresh("part")
             address = ir.Address("sums", (place + warp * self.part) * 4)
             body.append(ir.LoadShared(name, F32, address))
@@ -514,21 +533,24 @@ def _tile(kernel: Kernel, found: Codes, plan: MmaPlan, target: Target) -> Iterat
         prod(kernel.sizes[name] for name in names) for names in (found.rows, found.columns)
     )
     (high, wide, depth), step = plan.tile, step_of(found)
+    tall, own = plan.warp_tile
     if high != ROWS * -(-rows // ROWS) or wide < COLUMNS or wide % COLUMNS:
         yield refuse("Tile", f"{high}x{wide} is not all {rows} rows and multiples of {COLUMNS}")
-    elif plan.warp_tile != (high, wide):
-        yield refuse("Tile", f"warps share k alone: each has {high}x{wide}")
-    elif depth % step or not 0 < depth // step <= _MOST_WARPS:
+    elif tall != high or own < COLUMNS or own % COLUMNS or wide % own:
+        yield refuse(
+            "Tile", f"warps of {tall}x{own} do not share k and multiples of {COLUMNS} columns"
+        )
+    elif depth % step or not 0 < depth // step * (wide // own) <= _MOST_WARPS:
         yield refuse(
             "Tile", f"{depth} is not a step of {step} for each of up to {_MOST_WARPS} warps"
         )
-    elif high * wide // LANES > MOST_SUMS:
-        yield refuse("Registers", f"{high * wide // LANES} sums of a thread are too many")
+    elif high * own // LANES > MOST_SUMS:
+        yield refuse("Registers", f"{high * own // LANES} sums of a thread are too many")
     else:
-        warps = depth // step
-        sums = warps * wide * (high + _PADDING) * 4
+        warps = depth // step * (wide // own)
+        sums = depth // step * wide * (high + _PADDING) * 4
         codes = (
-            2 * (wide // COLUMNS) * plan.stages * warps * LANES * _CELL * len(_codes(kernel, found))
+            2 * (own // COLUMNS) * plan.stages * warps * LANES * _CELL * len(_codes(kernel, found))
         )
         yield from memory_refusals(sums + codes + _CELL, target)
     batch = prod(kernel.sizes[name] for name in found.batch)

@@ -179,6 +179,23 @@ def test_other_tiles_are_candidates_and_agree() -> None:
     assert np.allclose(results_of(other).astype(np.float32), good, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize(("wide", "own", "shares"), [(32, 16, 2), (64, 16, 1), (64, 32, 2)])
+def test_warps_side_by_side_agree(wide: int, own: int, shares: int) -> None:
+    """They share what they read of x, and those behind one another what is summed over."""
+    first = through_stages(FAULTY.program(), "sm90")
+    (plan,) = first["plan"].plans.values()
+    (kernel,) = first["gpu"].kernels.values()
+    rows, _, depth = plan.tile
+    step = depth * 32 // kernel.threads
+    tile, warp_tile = (rows, wide, shares * step), (rows, own)
+    other = built(lambda plan: replace(plan, tile=tile, warp_tile=warp_tile))
+    assert other.threads == 32 * shares * (wide // own)
+    good = results_of(built()).astype(np.float32)
+    assert np.allclose(results_of(other).astype(np.float32), good, rtol=1e-2, atol=1e-2)
+    early = results_of(other, Timing.EARLY, seed=5)
+    assert (early == results_of(other)).all()
+
+
 @pytest.mark.parametrize(
     "change",
     [

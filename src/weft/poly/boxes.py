@@ -18,7 +18,9 @@ from weft.foundation.index_expr import (
     Axis,
     Expr,
     FloorDiv,
+    Guard,
     Index,
+    axes_of,
     axis,
     bounds,
     simplify,
@@ -28,7 +30,8 @@ from weft.foundation.index_expr import (
 Span: TypeAlias = tuple[int, int]
 """A first and a last number."""
 Box: TypeAlias = tuple[Span, ...]
-Nest: TypeAlias = tuple[Sequence[tuple[str, int, int]], Index]
+Range: TypeAlias = tuple[str, int, int]
+Nest: TypeAlias = tuple[Sequence[Range], Index]
 """Axes with their first and last numbers, and the point that their numbers lead to."""
 
 
@@ -73,6 +76,40 @@ def _quotients(nests: Sequence[Nest]) -> int:
     """How many quotients indices have, each counted once in a nest."""
     found = ({term for expr in index for term, _ in expr.terms} for _, index in nests)
     return sum(isinstance(term, FloorDiv) for terms in found for term in terms)
+
+
+def without_stretches(
+    axes: tuple[Range, ...], guards: Sequence[Guard], index: Index
+) -> tuple[Range, ...] | None:
+    """The axes of a nest without those that only say which stretch of another one is at hand
+    (`size * a <= b < size * a + size`): every `b` has one. None where guards say something else."""
+    while guards:
+        low, *others = guards
+        high = next((g for g in others if (g.expr + low.expr).is_constant), None)
+        found = None if high is None else _stretch(axes, low, high)
+        indexed = {term for expr in index for term in axes_of(expr)}
+        rest = [g for g in others if g is not high]
+        if found is None or found in indexed or any(found in axes_of(g.expr) for g in rest):
+            return None
+        axes, guards = tuple(each for each in axes if each[0] != found), rest
+    return axes
+
+
+def _stretch(axes: Sequence[Range], low: Guard, high: Guard) -> str | None:
+    """The axis that numbers stretches of another one, if two guards say no more than that."""
+    ranges = {name: (first, last) for name, first, last in axes}
+    size = (low.expr + high.expr).constant + 1
+    for sign in (low.expr, high.expr):
+        steps = {term.name: step for term, step in sign.terms if isinstance(term, Axis)}
+        if sign.constant or len(sign.terms) != 2 or {*steps.values()} != {1, -size}:
+            continue
+        number = next(name for name, step in steps.items() if step != 1)
+        own = next(name for name, step in steps.items() if step == 1)
+        (first, last), (begin, end) = ranges[own], ranges[number]
+        reach = size * (end + 1)
+        if size * begin <= first and last < reach and min(low.size, high.size) >= size:
+            return number
+    return None
 
 
 def box_of(axes: Sequence[tuple[str, int, int]], index: Index) -> Box | None:

@@ -25,7 +25,7 @@ from weft.foundation.index_expr import Axis, Expr, FloorDiv, Guard, Index, Param
 from weft.foundation.memo import memo
 from weft.foundation.records import dataclass
 from weft.foundation.tally import asked, done
-from weft.poly.boxes import fill_box
+from weft.poly.boxes import fill_box, without_stretches
 
 BUDGET: Final = 20_000
 """isl operations that one query may take; most take a few hundred."""
@@ -375,10 +375,14 @@ def difference(pieces: tuple[Piece, ...], wanted: Domain) -> Difference | None:
 
 def _is_filled(pieces: Sequence[Piece], wanted: Domain) -> bool:
     """Whether arithmetic sees that loop nests are boxes which fill a box."""
-    if any(domain.params or domain.guards for domain in (wanted, *(p.domain for p in pieces))):
+    if wanted.guards or any(domain.params for domain in (wanted, *(p.domain for p in pieces))):
         return False
+    ranges = [without_stretches(p.domain.axes, p.domain.guards, p.index) for p in pieces]
+    nests = [
+        (axes, piece.index) for axes, piece in zip(ranges, pieces, strict=True) if axes is not None
+    ]
     whole = tuple((first, last) for _, first, last in wanted.axes)
-    return fill_box([(piece.domain.axes, piece.index) for piece in pieces], whole)
+    return len(nests) == len(pieces) and fill_box(nests, whole)
 
 
 @_query

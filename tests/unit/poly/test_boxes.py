@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
-from weft.foundation.index_expr import Expr, axis, constant, evaluate
-from weft.poly.boxes import box_of, fill, fill_box
+from weft.foundation.index_expr import Expr, Guard, axis, constant, evaluate
+from weft.poly.boxes import box_of, fill, fill_box, without_stretches
 from weft.poly.sets import Domain, Piece, difference
 
 Axes = tuple[tuple[str, int, int], ...]
@@ -92,6 +92,21 @@ def test_tiles_that_overlap_are_still_found() -> None:
     found = difference((Piece(domain, (_TILE + axis("u"), column)),), wanted)
     assert found is not None
     assert found.kind == "run twice"
+
+
+def test_stretches_of_an_axis_that_no_index_has_are_left_out() -> None:
+    """Rows that are finished panel by panel, the last of them with 8 of 12."""
+    past = axis("i") - axis("ip") * 12
+    guards = (Guard(past, 1 << 40), Guard(constant(11) - past, 1 << 40))
+    axes = (("ip", 0, 41), ("i", 0, 499))
+    assert without_stretches(axes, guards, (axis("i"),)) == (("i", 0, 499),)
+    assert without_stretches(axes, (), (axis("i"),)) == axes, "each row 42 times"
+    assert without_stretches(axes, guards[:1], (axis("i"),)) is None, "rows of later panels, too"
+    assert without_stretches((("ip", 0, 40), axes[1]), guards, (axis("i"),)) is None, "rows left"
+    assert without_stretches((("ip", 1, 41), axes[1]), guards, (axis("i"),)) is None, "rows left"
+    assert without_stretches(axes, guards, (axis("i"), axis("ip"))) is None, "an index has it"
+    narrow = (Guard(past, 8), guards[1])
+    assert without_stretches(axes, narrow, (axis("i"),)) is None, "four of twelve are left out"
 
 
 def _rows(start: Expr, inner: int) -> tuple[Expr, Expr]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,16 @@ import pytest
 
 import weft
 from tests.unit.bundles import models
+from weft.bundles import library
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_compiler() -> Iterator[None]:
+    """What C compilers optimise takes them four times as long, and computes the same."""
+    flags = tuple("-O0" if flag == "-O2" else flag for flag in library._COMPILED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "_COMPILED", flags)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import weft
 from tests.support.c_callers import COMPILERS, STRICT, call, needs
 from tests.unit.bundles import models
+from weft.bundles.library import _COMPILED as FLAGS
 
 ROOT = Path(__file__).parents[3]
 
@@ -36,9 +39,18 @@ def test_the_example_is_built_by_cmake(mixture: Path, tmp_path: Path) -> None:
     assert call(tmp_path / "example", mixture).startswith("out0[0] = ")
 
 
+@contextmanager
+def as_users_do() -> Iterator[None]:
+    """What is built is optimised, as it is not for other tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weft.bundles.library._COMPILED", FLAGS)
+        yield
+
+
 @pytest.fixture(scope="module")
 def division(folder: Path) -> Path:
-    return weft.build(models.division(), out=folder / "division", target=models.PORTABLE)
+    with as_users_do():
+        return weft.build(models.division(), out=folder / "division", target=models.PORTABLE)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +64,10 @@ def growing(folder: Path) -> Path:
 
     example = np.zeros((3, 2), np.float32), np.zeros(2, np.float32)
     out = folder / "growing"
-    return weft.build(
-        growing, *example, out=out, sizes={"B": (1, 6)}, state="total", target=models.PORTABLE
-    )
+    with as_users_do():
+        return weft.build(
+            growing, *example, out=out, sizes={"B": (1, 6)}, state="total", target=models.PORTABLE
+        )
 
 
 def arguments(path: Path) -> list[Path | str]:

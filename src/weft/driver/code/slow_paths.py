@@ -2,8 +2,9 @@
 
 What is listed has no faster template yet, so nobody need search for the reason elsewhere:
 convolutions and other products without matrix instructions where their dtype has some, attention
-whose scores go through memory, long rows by single threads, and kernels with so few blocks that
-most units wait. Ops that the host carries out are listed by the executable itself.
+whose scores go through memory or that its template refuses, long rows by single threads, and
+kernels with so few blocks that most units wait. Ops that the host carries out are listed by the
+executable itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 from weft.codegen.gpu.ir.module import GpuModule
 from weft.foundation.tally import counted
-from weft.plan.ir import MmaPlan, Plan, PlanSet, RowPlan
+from weft.plan.ir import AttentionPlan, MmaPlan, Plan, PlanSet, RowPlan
 from weft.plan.rows import row_length
 from weft.region.forms.thin import FEW
 from weft.region.ir import Kernel, Module, Pattern
@@ -24,6 +25,10 @@ from weft.target.target import Target
 
 _LONG: Final = 512
 """Elements of a row that are much for one thread."""
+_OF_ATTENTION: Final = {
+    Pattern.ATTENTION: "an attention",
+    Pattern.STREAM: "a gradient of an attention",
+}
 _MUCH: Final = 4 << 20
 """Bytes that are much for a few units."""
 
@@ -50,6 +55,10 @@ def _reasons_for_kernel(kernel: Kernel, plans: PlanSet, target: Target) -> Itera
         dtype = kernel.let(kernel.roles.lhs).dtype
         how = "by multiply-adds of single numbers" if isinstance(plan, MmaPlan) else "as rows"
         yield f"{kernel.name} is {what} of {dtype} {how}, not by matrix instructions"
+    mixture = _OF_ATTENTION.get(kernel.pattern)
+    if mixture is not None and not isinstance(plan, AttentionPlan):
+        why = "whose template refuses it, with an element for each thread"
+        yield f"{kernel.name} is {mixture} {why}"
     alone = isinstance(plan, RowPlan) and plan.threads == 1 and not plan.across
     if alone and row_length(kernel) >= _LONG:
         yield f"{kernel.name} has one thread for each row of {row_length(kernel)} elements"

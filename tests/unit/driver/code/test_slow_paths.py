@@ -11,11 +11,14 @@ import pytest
 
 import weft
 from examples.make_programs import attention, mlp
+from tests.support.gpu_attention import Case
 from tests.support.gpu_programs import through_stages
 from weft import functional as F
 from weft.driver.code.slow_paths import slow_paths
 from weft.driver.stages.compilation import Compilation
+from weft.plan.from_region import gpu_map_plan
 from weft.ptir import Builder, Program
+from weft.region.ir import Pattern
 
 
 def told(compilation: Compilation) -> list[str]:
@@ -72,6 +75,22 @@ def test_a_product_that_is_planned_without_matrix_instructions() -> None:
     assert found == [
         "slow but correct: matmul0 is a product of bf16 by multiply-adds of single numbers, not by "
         "matrix instructions"
+    ]
+
+
+def test_a_gradient_of_attention_whose_template_refuses() -> None:
+    compilation = through_stages(Case(heads=1, queries=64, keys=64).gradients(), "sm90")
+    assert told(compilation) == []
+    region, plans, target = compilation["region"], compilation["plan"], compilation.target
+    (kernel, *_) = (k for k in region.kernels if k.pattern is Pattern.STREAM)
+    key = plans.kernels[kernel.name]
+    slow = replace(
+        plans,
+        plans={**plans.plans, key: gpu_map_plan(kernel, region.tensors, plans.plans[key].header)},
+    )
+    assert slow_paths(region, slow, compilation["gpu"], target) == [
+        f"slow but correct: {kernel.name} is a gradient of an attention whose template refuses it, "
+        "with an element for each thread"
     ]
 
 

@@ -174,20 +174,17 @@ class Workers:
             self.stop()
 
     def stop(self) -> None:
-        """End the processes, whatever they do."""
+        """End the processes, whatever they do; nobody waits until they are gone, a tenth of a
+        second."""
         with self._changed:
             self._is_complete = True
             self._waiting.clear()
             self._changed.notify_all()
         for family in self._families:
-            # All of them first: none takes time to end while another is waited for.
             family.kill()
-        for family in self._families:
-            family.wait()
-        for thread in self._threads:
-            thread.join()
-        for family in self._families:
-            family.close()
+        if self._families:
+            gone = tuple(self._families), tuple(self._threads)
+            threading.Thread(target=_bury, args=gone, daemon=True).start()
         self._families.clear()
         self._threads.clear()
 
@@ -248,6 +245,16 @@ class Workers:
             self._waiting.remove(last)
             heapq.heapify(self._waiting)
             return last[1]
+
+
+def _bury(families: Sequence[Family], threads: Sequence[threading.Thread]) -> None:
+    """Wait for processes that were told to end, and give back what was kept for them."""
+    for family in families:
+        family.wait()
+    for thread in threads:
+        thread.join()
+    for family in families:
+        family.close()
 
 
 def _start_family(module: str, count: int) -> Family | None:

@@ -87,9 +87,11 @@ class Family:
     a module which serves. That one loads what all of them need."""
 
     def __init__(self, command: Sequence[str], count: int, env: Mapping[str, str]) -> None:
-        there, back = ([os.pipe() for _ in range(count)] for _ in range(2))
-        pairs = [(to[0], fro[1]) for to, fro in zip(there, back, strict=True)]
+        made: list[tuple[int, int]] = []
         try:
+            made += (os.pipe() for _ in range(2 * count))
+            there, back = made[:count], made[count:]
+            pairs = [(to[0], fro[1]) for to, fro in zip(there, back, strict=True)]
             self._first = subprocess.Popen(  # noqa: S603 (our own module)
                 [*command, *(f"{taken},{given}" for taken, given in pairs)],
                 stdin=subprocess.DEVNULL,
@@ -101,7 +103,7 @@ class Family:
                 start_new_session=True,
             )
         except OSError:
-            _close_all([*there, *back])
+            _close_all(made)
             raise
         _close_all(pairs)
         self.pipes: list[tuple[IO[bytes], IO[bytes]]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -122,6 +123,26 @@ def test_processes_end_when_nobody_is_left_to_ask() -> None:
     assert family is not None
     family.close()
     assert family._first.wait(60) == 0
+
+
+def test_what_cannot_be_started_leaves_no_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    pipe = os.pipe
+
+    def few() -> tuple[int, int]:
+        if len(made) == 6:
+            raise OSError(errno.EMFILE, "too many open files")
+        made.extend(pipe())
+        return made[-2], made[-1]
+
+    monkeypatch.setattr(os, "pipe", few)
+    assert compilers._start_family("weft.runtime.compiler_process", 3) is None
+    assert not any(Path(f"/proc/self/fd/{number}").exists() for number in made)
+    made.clear()
+    with pytest.raises(FileNotFoundError):
+        Family(["/no/such/python"], 1, {})
+    assert made
+    assert not any(Path(f"/proc/self/fd/{number}").exists() for number in made)
 
 
 def test_a_wrong_module_is_told_as_ever() -> None:

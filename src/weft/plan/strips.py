@@ -34,7 +34,7 @@ _HELD_WHOLE: Final = 40
 """Sums up to which it takes all rows of a second axis."""
 _THREADS: Final = 512
 """That a unit should have, at least."""
-_MEMBERS: Final = 16
+_MEMBERS: Final = 8
 """Threads that share the sums of a strip, at most."""
 _TEAM: Final = 256
 """The same where neighbours in memory are points of its sums."""
@@ -46,8 +46,6 @@ _LARGEST_BLOCK: Final = 512
 _WARP: Final = 32
 _FEWEST: Final = 8
 """Vectors of columns that a block has side by side, at least, if there are as many."""
-_TOGETHER: Final = 8
-"""Strips of a block that overlap, at most."""
 _STAGED_BYTES: Final = 40 << 10
 """Of what all strips read alike, in shared memory."""
 _BESIDE: Final = 48
@@ -178,7 +176,7 @@ def strip_plan(kernel: Kernel, target: Target, header: Header) -> RowPlan | None
 
     best = min(strips, key=time)
     vectors, team = kernel.sizes[of.columns] // vector, members(best)
-    rows = 1 if of.summed else _rows_of_a_block(vectors, team, _strips_beside(kernel, best))
+    rows = 1 if of.summed else _rows_of_a_block(vectors, vector, team)
     return RowPlan(
         header,
         vector,
@@ -225,32 +223,15 @@ def _cycles(kernel: Kernel, strip: Strip, vector: int) -> float:
     return strip.vectors(kernel, vector) * (products + loads + shared)
 
 
-def _strips_beside(kernel: Kernel, strip: Strip) -> int:
-    """Strips that overlap along the other axes, if a block can have all of them: what they share is
-    then asked for by one unit only."""
-    others = [pair.kept for pair in strip.of.pairs if pair.kept not in strip.rows]
-    count = math.prod(kernel.sizes[name] for name in others)
-    return count if count <= _TOGETHER else 1
-
-
-def _rows_of_a_block(vectors: int, members: int, beside: int) -> int:
-    """Vectors of rows: some strips of as many columns as lie side by side, in whole warps."""
-    if beside > 1:
-        lanes = next(lanes for lanes in range(_FEWEST, 0, -1) if vectors % lanes == 0)
-        rows = _whole_warps(lanes * beside, members)
-        if rows * members <= _LARGEST_BLOCK:
-            return rows
+def _rows_of_a_block(vectors: int, vector: int, members: int) -> int:
+    """Vectors of rows: some strips of as many columns as lie side by side, in whole warps. As many
+    as a power of two leave no threads over; fewer than `_FEWEST` of the widest are too short."""
     lanes = math.gcd(vectors, _WARP)
-    if lanes < min(_FEWEST, vectors):
+    if lanes * vector < min(_FEWEST, vectors) * _VECTOR:
         divisors = [n for n in range(min(vectors, 2 * _WARP), 0, -1) if vectors % n == 0]
         least = min(vectors, _WARP) // 2
         lanes = next((n for n in divisors if max(1, least) <= n <= _WARP), divisors[0])
         lanes = lanes if lanes >= least else _WARP
-    rows = _whole_warps(lanes, members)
+    step = lanes * _WARP // math.gcd(lanes * members, _WARP)
+    rows = step * max(1, _BLOCK // (step * members))
     return rows if rows * members <= _LARGEST_BLOCK else max(1, _BLOCK // members)
-
-
-def _whole_warps(rows: int, members: int) -> int:
-    """So many vectors of rows some times, of a block of whole warps."""
-    step = rows * _WARP // math.gcd(rows * members, _WARP)
-    return step * max(1, _BLOCK // (step * members))

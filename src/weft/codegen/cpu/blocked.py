@@ -65,6 +65,9 @@ _TOGETHER: Final = 32
 _MANY: Final = 16
 """Of more steps of `tile[2]` than these the first and the last are as all others. For fewer, sums
 that are neither cleared before nor read again after are worth code of their own."""
+_MOST_BLOCKS: Final = 3
+"""Kinds of blocks, whole ones and those at edges, that each have code of their own for the first
+step. Where there are more, it is as those after it but for the end."""
 _AHEAD: Final = 8
 """Steps along k between a panel's prefetch from the second cache and its use: a hundred clocks."""
 _FINISHED_TOGETHER: Final = 2
@@ -127,6 +130,11 @@ class BlockedContraction(Panels):
         self.rows_in_turn = in_turn and self.packs_rows and not self.b.lies
         steps = self._size(self.roles.k) // blocking.depth
         self.totals = self.sums + (steps > 2 * _TOGETHER)
+        blocks = (
+            cuts(self._rows(), blocking.block_rows),
+            cuts(self._size(self.roles.n), blocking.block_columns),
+        )
+        self.shares_steps = len(blocks[0]) * len(blocks[1]) > _MOST_BLOCKS
 
     def _stays_in_rows(self, side: Side) -> bool:
         """Whether panels of A are rows as they lie in memory: windows, which would be turned
@@ -269,11 +277,11 @@ class BlockedContraction(Panels):
         stores them, unless there is nothing in them already (`clear`), and those after it add to
         them. The last one `finishes` them."""
         steps = cuts(extent, self.blocking.depth)
-        if not clear:
+        if not clear and not self.shares_steps:
             steps = first_apart(steps)
         for cut in last_apart(steps) if finishes else steps:
-            adds = clear or cut.start > 0
             scope = Scope(root, self._name("kb"), cut.count, SERIAL)
+            adds: bool | str = clear or cut.start > 0 or (cut.count > 1 and scope.var)
             start = axis(scope.var) * cut.extent + cut.start + first
             ends = finishes and cut.start + cut.count * cut.extent == extent
             self._pack_or_find(scope, self.b, block.column, block.columns, start, cut.extent)
@@ -293,7 +301,7 @@ class BlockedContraction(Panels):
             self._pack_side(scope, side, first, size, start, depth)
 
     def _rows_in_turn(
-        self, scope: Scope, block: Block, start: Expr, depth: int, *, adds: bool, ends: bool
+        self, scope: Scope, block: Block, start: Expr, depth: int, *, adds: bool | str, ends: bool
     ) -> None:
         """Each panel of A packed, multiplied with all of B while it is in the nearest cache, and in
         the last step finished while its sums are there."""
@@ -378,7 +386,7 @@ class BlockedContraction(Panels):
         depth: int,
         product: Expr = ZERO,
         *,
-        adds: bool = True,
+        adds: bool | str = True,
     ) -> None:
         """Every panel of A with every panel of B. Where there are several products, their panels
         and sums follow one another."""
@@ -397,7 +405,7 @@ class BlockedContraction(Panels):
         width: int,
         steps: int,
         *,
-        adds: bool,
+        adds: bool | str,
     ) -> None:
         """A panel of A times one of B: registers, kept as a tile of sums."""
         (ip, jp), (row, column) = tile, panels
@@ -456,19 +464,35 @@ class BlockedContraction(Panels):
             scope.body.append(repeat(u, self.a.width, UNROLLED, *hints))
 
     def _keep_tile(
-        self, scope: Scope, tile: Tile, ip: Expr, jp: Expr, width: int, *, adds: bool
+        self, scope: Scope, tile: Tile, ip: Expr, jp: Expr, width: int, *, adds: bool | str
     ) -> None:
-        """The registers stored as the sums, or added to them."""
+        """The registers stored as the sums, or added to them; to them but in the first turn of a
+        loop, where that is what `adds` names."""
         (u, v, lane), lanes = tile, self.blocking.lanes
         row = ip * self.a.width + axis(u)
         place = row * width + jp * self.b.width + axis(v) * lanes + axis(lane)
-        body: list[ir.Stmt] = [ir.Finish("part", ("tile",))]
-        if adds:
-            body.append(ir.Load("before", self.sums, place))
-            body.append(ir.Let("after", self.reduce.dtype, "add", ("before", "part")))
-        body.append(ir.Store(self.sums, place, "after" if adds else "part", ()))
-        inner = repeat(v, self.b.width // lanes, UNROLLED, repeat(lane, lanes, LANES, *body))
-        scope.body.append(repeat(u, self.a.width, UNROLLED, inner))
+
+        def each(*body: ir.Stmt) -> ir.Stmt:
+            inner = repeat(v, self.b.width // lanes, UNROLLED, repeat(lane, lanes, LANES, *body))
+            return repeat(u, self.a.width, UNROLLED, inner)
+
+        finish = ir.Finish("part", ("tile",))
+        store = ir.Store(self.sums, place, "part", ())
+        add = (
+            ir.Load("before", self.sums, place),
+            ir.Let("after", self.reduce.dtype, "add", ("before", "part")),
+            ir.Store(self.sums, place, "after", ()),
+        )
+        if isinstance(adds, bool):
+            scope.body.append(each(finish, *(add if adds else [store])))
+            return
+        # Loops that turn once or not at all: the one in the first turn, the other in all others.
+        turn, (first, later) = axis(adds), (self._name("first"), self._name("later"))
+        scope.body += [
+            each(finish),
+            ir.For(first, turn, turn + 1, 1, SERIAL, (each(store),), 1),
+            ir.For(later, constant(0), turn, 1, SERIAL, (each(*add),), 1),
+        ]
 
     # -- the rest of the kernel ------------------------------------------------------------------
 

@@ -33,3 +33,21 @@ def test_the_first_and_the_last_of_many_steps_are_as_all_others(
     assert tiles < apart
     np.testing.assert_array_equal(mine.view(np.uint32), usual.view(np.uint32))
     np.testing.assert_allclose(mine, x.astype(np.float64) @ y, rtol=0, atol=2e-3)
+
+
+def test_steps_share_a_loop_where_there_are_many_kinds_of_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first step stores its sums and those after it add to them, in the same code."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((60, 2900)).astype(np.float32)
+    y = rng.standard_normal((2900, 70)).astype(np.float32)
+    x[7], y[:, 9] = 0.0, -0.0
+    found = []
+    for kinds in (0, 1 << 40):
+        monkeypatch.setattr(blocked, "_MOST_BLOCKS", kinds)
+        executable = weft.compile(product(60, 2900, 70))
+        found.append((executable.stages["cpu"].count("init tile"), executable.run([x, y])[0]))
+    (tiles, mine), (apart, usual) = found
+    assert tiles < apart
+    np.testing.assert_array_equal(mine.view(np.uint32), usual.view(np.uint32))

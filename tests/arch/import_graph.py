@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,9 +41,14 @@ def module_name(path: Path) -> str:
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Every module of Weft by name, parsed."""
+    """Every module of Weft by name, parsed. To look for garbage among millions of nodes, none of
+    which is, again and again, would take as long as to parse them."""
     paths = sorted(SOURCE.rglob("*.py"))
-    return {module_name(path): ast.parse(path.read_text(), str(path)) for path in paths}
+    gc.disable()
+    try:
+        return {module_name(path): ast.parse(path.read_text(), str(path)) for path in paths}
+    finally:
+        gc.enable()
 
 
 @cache

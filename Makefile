@@ -104,7 +104,7 @@ check: lint types imports test ## everything that must hold before a commit
 FAST := $(addprefix tests/,arch compat reject rules text) \
 	$(addprefix tests/unit/,coarse indexbook memory plan poly poly_view tiny)
 
-check-fast: lint types imports ## for the inner loop: style, types, imports, and the 2,200 tests that compile least
+check-fast: lint types imports ## for the inner loop: style, types, imports, and the 2,000 tests that compile least
 	@$(PYTEST) -m 'not slow' $(FAST)
 
 lint: setup ## style, by ruff

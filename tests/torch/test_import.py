@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -300,3 +302,14 @@ class Choosing(Model):  # type: ignore[misc]
 def test_sizes_that_depend_on_data_say_what_to_write() -> None:
     with pytest.raises(weft.Unimplemented, match=r"aten\.nonzero.*depends on the data: keep the"):
         weft.torch.from_module(Choosing(), torch.randn(3, 4))
+
+
+def test_copies_share_the_graph_and_pickles_are_refused() -> None:
+    model = torch.nn.BatchNorm1d(2)
+    ours = weft.torch.from_module(model, torch.ones(3, 2))
+    other = copy.deepcopy(ours)
+    other(np.ones((3, 2), np.float32))
+    means = [module.state_dict()["running_mean"].numpy().tolist() for module in (ours, other)]
+    assert means == [[0.0, 0.0], pytest.approx([0.1, 0.1])]
+    with pytest.raises(weft.UserError, match="pickle its state_dict"):
+        pickle.dumps(ours)

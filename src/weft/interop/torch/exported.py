@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch.export import ExportedProgram
@@ -57,6 +58,21 @@ class TorchModule(Part):
         except NodeFailed as failed:
             raise failed.error from None
         return source.finish(self, given, results)
+
+    def __copy__(self: T) -> T:
+        return self.map(lambda tensor: tensor)
+
+    def __deepcopy__(self: T, memo: dict[int, Any]) -> T:
+        """Tensors of its own, and the same graph: nothing in that changes."""
+        return self.map(lambda tensor: deepcopy(tensor, memo))
+
+    def __reduce__(self) -> NoReturn:
+        raise UserError(
+            f"the graph of {self.source.name} is torch's and is not pickled; pickle its "
+            "state_dict(), and give that to with_state of the model imported again, or keep the "
+            "exported program with torch.export.save",
+            "NotPickled",
+        )
 
     def state_dict(self) -> dict[str, Tensor]:
         """Its tensors under all names that they have in torch's model: weights that two names

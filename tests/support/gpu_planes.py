@@ -21,6 +21,8 @@ class Case:
     dtype: str = "f16"
     bias: bool = False
     stride: int = 1
+    falls: bool = False
+    """Whether results are less for larger sums."""
 
     def program(self) -> Program:
         shapes = [self.image, self.filters, *[self.filters[:1]] * self.bias]
@@ -30,7 +32,7 @@ class Case:
 
     def function(self, x: Any, w: Any, b: Any = None) -> Any:
         y = functional.conv2d(x, w, b, padding=self.padding, stride=self.stride)
-        return functional.max_pool2d(functional.relu(y), self.pool)
+        return functional.max_pool2d(-y if self.falls else functional.relu(y), self.pool)
 
 
 CASES: Final = {
@@ -38,5 +40,6 @@ CASES: Final = {
     "two tiles, steps of channels": Case((1, 72, 5, 72), (8, 72, 3, 3), dtype="bf16"),
     "three tiles": Case((2, 8, 4, 128), (3, 8, 3, 3)),
     "channels that are padded": Case((2, 12, 6, 16), (8, 12, 3, 3)),
+    "results that fall": Case(falls=True),
     "lines without a border": Case((2, 16, 9, 16), (8, 16, 5, 3), padding=(0, 1)),
 }

@@ -246,6 +246,33 @@ def _of_elements(kernel: Kernel, found: Planes) -> bool:
     return True
 
 
+def pools_first(kernel: Kernel, found: Planes) -> bool:
+    """Whether what is made of the sums is never less for a larger sum: the largest of the results
+    is then the one that is made of the largest sum, to the bit."""
+    assert kernel.roles is not None
+    growing = {kernel.roles.contraction}
+    for let in between(kernel, found):
+        used = [name in growing for name in operands(let)]
+        if any(used):
+            growing.add(let.name)
+            if not _grows(let, used):
+                return False
+    return kernel.let(found.fold).dtype in (BF16, F16) and len(growing) > 1
+
+
+def _grows(let: Let, used: Sequence[bool]) -> bool:
+    """Whether a value is never less where those operands that are `used` are larger."""
+    match let.expr:
+        case Cast() | Unary(fn="relu"):
+            return let.dtype in (BF16, F16, F32)
+        case Binary(fn="add" | "max" | "min"):
+            return True
+        case Binary(fn="sub"):
+            return not used[1]
+        case _:
+            return False
+
+
 def between(kernel: Kernel, found: Planes) -> list[Let]:
     """What is made of the sums before the fold, in order."""
     fold = kernel.let(found.fold).expr

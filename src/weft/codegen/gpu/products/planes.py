@@ -65,8 +65,9 @@ from weft.region.forms.planes import (
     Planes,
     between,
     find_planes,
+    pools_first,
 )
-from weft.region.ir import Read
+from weft.region.ir import Let, Read
 
 Body = tuple[ir.Stmt, ...]
 _USED: Final = frozenset({
@@ -76,6 +77,8 @@ _USED: Final = frozenset({
 _FIXED: Final = {"roles": "pingpong", "order": "rows"}
 _WARPGROUP: Final = 128
 _MOST_STAGES: Final = 12
+_GROUP: Final = 4
+"""Neighbouring columns of results that a quad of lanes has."""
 
 
 class PlanesBuilder:
@@ -287,9 +290,13 @@ class PlanesBuilder:
         first, middle, last = self.sums
         yield ir.AddShifted(middle, first, -1)
         yield ir.AddShifted(middle, last, 1)
-        yield self.element_program(middle)
+        if not self.pools_first:
+            yield self.element_program(middle)
         names = tuple(f"pooled{n}" for n in range(COLUMNS // 4))
         yield ir.PoolPairs(names, middle)
+        if self.pools_first:
+            yield from self.load_numbers()
+        yield from self.count_stored()
         for group in range(COLUMNS // 8):
             yield from self.store_pair(group, names[2 * group], names[2 * group + 1])
 
@@ -297,21 +304,35 @@ class PlanesBuilder:
     def row(self) -> Scalar:
         return Name("quarter") * 16 + (LANE >> 2)
 
-    def element_program(self, sums: str) -> ir.Stmt:
+    @property
+    def pools_first(self) -> bool:
+        return pools_first(self.kernel, self.found)
+
+    def programmed(self, value: str) -> tuple[list[Let], list[Let], dict[str, str]]:
+        """What is made of the sum that is called `value`: what is read for it, what is computed,
+        and what each is called."""
         roles = self.kernel.roles
         assert roles is not None
         lets = between(self.kernel, self.found)
-        names = {let.name: f"v{n}" for n, let in enumerate(lets, 1)} | {roles.contraction: "v0"}
+        names = {let.name: f"v{n}" for n, let in enumerate(lets, 1)} | {roles.contraction: value}
+        reads = [let for let in lets if isinstance(let.expr, Read)]
+        return reads, [let for let in lets if let not in reads], names
+
+    def place_of(self, let: Let) -> tuple[int, int, int]:
+        """The buffer of a number of the filters, where the first lies, and the step to the next."""
+        assert isinstance(let.expr, Read)
+        place = linear(let.expr.index, self.refs[let.expr.tensor].strides)
+        number = self.buffers.index(let.expr.tensor)
+        return number, place.constant, coefficient(place, self.found.row)
+
+    def element_program(self, sums: str) -> ir.Stmt:
+        reads, lets, names = self.programmed("v0")
         sources, ops = list[ir.ElementSource](), list[ElementOp]()
-        for let in lets:
+        for let in reads:
+            number, first, step = self.place_of(let)
             name = names[let.name]
-            if not isinstance(let.expr, Read):
-                ops.append(element_op(let, name, names))
-                continue
-            place = linear(let.expr.index, self.refs[let.expr.tensor].strides)
-            number, step = self.buffers.index(let.expr.tensor), coefficient(place, self.found.row)
-            base = Lit(place.constant)
-            sources.append(ir.GlobalElements(name, let.dtype, number, base, step, 0))
+            sources.append(ir.GlobalElements(name, let.dtype, number, Lit(first), step, 0))
+        ops += [element_op(let, names[let.name], names) for let in lets]
         result = names[lets[-1].name] if lets else "v0"
         if lets and lets[-1].dtype is not F32:
             ops.append(ElementOp("wide", F32, "cast", (result,)))
@@ -323,9 +344,36 @@ class PlanesBuilder:
             place_of, fragment, "v0", tuple(sources), tuple(ops), result, place_of, F32
         )
 
+    def load_numbers(self) -> Iterator[ir.Stmt]:
+        """Those of the filter that this lane stores results of."""
+        reads, _, names = self.programmed("")
+        row = self.stored_row
+        for let in reads:
+            number, first, step = self.place_of(let)
+            inside = row < self.sizes[self.found.row]
+            yield ir.LoadElement(
+                names[let.name], number, let.dtype, wide(row) * step + first, inside
+            )
+
+    @property
+    def stored_row(self) -> Scalar:
+        """Of lanes in pairs one has the upper row's results, the other the lower's."""
+        return self.row + 8 * (LANE & 1)
+
+    def made_of(self, sum: str) -> Iterator[ir.Stmt]:
+        """The element program on one number; `<sum>_stored` is what it makes."""
+        _, lets, names = self.programmed(sum)
+        dtype, own = self.kernel.let(self.found.fold).dtype, {let.name for let in lets}
+        names = {let: f"{name}_{sum}" if let in own else name for let, name in names.items()}
+        if not self.pools_first:
+            yield values.Compute(ElementOp(f"{sum}_stored", dtype, "cast", (sum,)))
+            return
+        for let in lets[:-1]:
+            yield values.Compute(element_op(let, names[let.name], names))
+        yield values.Compute(element_op(lets[-1], f"{sum}_stored", names))
+
     def store_pair(self, group: int, upper: str, lower: str) -> Iterator[ir.Stmt]:
-        """Two neighbours of a row: lanes in pairs, one has the upper row's, the other the lower's.
-        What is beside the columns of the tile, other tiles store."""
+        """Two neighbours of a row. What is beside the columns of the tile, other tiles store."""
         (output,) = self.kernel.outputs
         dtype, odd = self.kernel.let(self.found.fold).dtype, LANE & 1
         sent, got = f"sent{group}", f"got{group}"
@@ -335,10 +383,10 @@ class PlanesBuilder:
         yield values.Choose(pair[0], F32, odd, got, upper)
         yield values.Choose(pair[1], F32, odd, lower, got)
         stored = [f"{name}_stored" for name in pair]
-        for name, made in zip(pair, stored, strict=True):
-            yield values.Compute(ElementOp(made, dtype, "cast", (name,)))
+        for name in pair:
+            yield from self.made_of(name)
         place = linear(output.index, self.refs[output.tensor].strides)
-        row = self.row + 8 * odd
+        row = self.stored_row
         column = (Name("start") >> 1) + (4 * group + (LANE & 2))
         found = self.found
         where = [(Name("image"), found.images), (row, found.row), (Name("line"), found.line)]
@@ -348,22 +396,38 @@ class PlanesBuilder:
             self.buffers.index(output.tensor),
             dtype,
             offset,
-            self.inside(row, column),
+            self.inside(group),
             tuple(stored),
         )
 
-    def inside(self, row: Scalar, column: Scalar) -> Scalar:
-        """Whether a tile stores a column: those before it begin eight columns further on than it
-        does, behind the first."""
-        at, window = self.at, Name("window")
-        guard = row < self.sizes[self.found.row]
+    def inside(self, group: int) -> Scalar:
+        """Whether a tile stores a group of columns for this row: those before it begin eight
+        columns further on than it does, behind the first. Groups are stored whole or not at all."""
+        at, window, first = self.at, Name("window"), group * _GROUP
+        all_rows = self.sizes[self.found.row] == FILTERS
+        guard: Scalar = Lit(1) if all_rows else self.stored_row < self.sizes[self.found.row]
         if at.windows == 1:
-            return both(guard, column < at.width // POOL)
-        own = (window > 0) * (COLUMNS - STEP) // (2 * POOL)
-        end = least((window + 1) * STEP, at.width - COLUMNS)
+            return both(guard, Lit(int(first < at.width // POOL)))
+        if first < (COLUMNS - STEP) // (2 * POOL):
+            guard = both(guard, window.equals(0))
+        if first < min(map(self.stored_columns, range(at.windows))):
+            return guard
+        return both(guard, Name("stored") > first)
+
+    def stored_columns(self, window: int) -> int:
+        """Columns of results before which a tile has those that it stores."""
+        most = self.at.width - COLUMNS
+        start, end = min(window * STEP, most), min((window + 1) * STEP, most)
+        last = window == self.at.windows - 1
+        return (end + (COLUMNS - STEP) // 2 + last * (COLUMNS - 8) - start) // POOL
+
+    def count_stored(self) -> Body:
+        """The same, for the tile at hand."""
+        at, window = self.at, Name("window")
+        end = least((window + 1) * STEP, at.width - COLUMNS) - Name("start")
         last = window.equals(at.windows - 1)
-        after = (end + (COLUMNS - STEP) // 2 + last * (COLUMNS - 8)) // POOL
-        return both(guard, both(column >= (Name("start") >> 1) + own, column < after))
+        columns = (end + (COLUMNS - STEP) // 2 + last * (COLUMNS - 8)) // POOL
+        return (ir.Let("stored", columns),) if at.windows > 1 else ()
 
 
 # -- the template --------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from weft.codegen.cpu.scopes import LANES, SERIAL, UNROLLED, Scope
 from weft.codegen.cpu.tile_code import EDGE, STEP
 from weft.codegen.cpu.words import WordContraction
 from weft.foundation.dtypes import BF16, UI32, DType
+from weft.foundation.errors import InternalError
 from weft.foundation.index_expr import Expr, axis, constant
 from weft.foundation.whole_numbers import round_up
 from weft.region.ir import Read
@@ -48,6 +49,10 @@ class TileContraction(WordContraction):
             others.append((self.lets[self.b.value].dtype, EDGE * depth))
         return (a, rows * self.per_word), *others
 
+    def _begin(self) -> None:
+        super()._begin()
+        self.shares_steps = False  # a step is one statement, which stores or adds wherever it stands
+
     def _multiply(
         self,
         scope: Scope,
@@ -56,8 +61,10 @@ class TileContraction(WordContraction):
         depth: int,
         product: Expr = ZERO,
         *,
-        adds: bool = True,
+        adds: bool | str = True,
     ) -> None:
+        if isinstance(adds, str):
+            raise InternalError("a step of tiles stores its sums, or adds to them")
         sizes = (round_up(rows, EDGE), round_up(columns, EDGE), self._steps(depth))
         scope.body.append(ir.Tiles(self.sums, self.a.scratch, self.b.scratch, *sizes, adds))
 

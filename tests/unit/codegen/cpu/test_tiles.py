@@ -31,7 +31,7 @@ from weft.target.target import Target
 from weft.tiny.from_ptir import lower_program
 
 Array = NDArray[Any]
-SHAPES = [(64, 64, 64), (67, 130, 1031), (100, 61, 77), (16, 300, 2049)]
+SHAPES = [(67, 130, 1031), (64, 64, 64), (100, 61, 77), (16, 300, 2049)]
 TILES = [{"tensor": side, "where": "tiles", "at": "k", "pingpong": False} for side in ("A", "B")]
 BF16: Any = ml_dtypes.bfloat16
 SAPPHIRE_RAPIDS = ("x86_64-unknown-linux-gnu", "sapphirerapids", "")

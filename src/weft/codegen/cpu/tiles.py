@@ -51,7 +51,8 @@ class TileContraction(WordContraction):
 
     def _begin(self) -> None:
         super()._begin()
-        self.shares_steps = False  # a step is one statement, which stores or adds wherever it stands
+        # A step is one statement, which stores or adds wherever it stands.
+        self.shares_steps = False
 
     def _multiply(
         self,

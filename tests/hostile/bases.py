@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from dataclasses import replace
 from functools import cache
@@ -214,7 +215,9 @@ def program_of(cls: type[Op]) -> Program:
 
 @cache
 def _texts() -> dict[str, str]:
-    return {cls.name: str(dumps(program_of(cls), "json")) for cls in all_ops()}
+    texts = {cls.name: str(dumps(program_of(cls), "json")) for cls in all_ops()}
+    gc.collect()  # or the function that a program calls is found as long as nobody looks for cycles
+    return texts
 
 
 def bases() -> dict[str, Json]:

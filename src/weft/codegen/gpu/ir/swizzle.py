@@ -47,10 +47,14 @@ class Swizzle:
     @property
     def alignment(self) -> int:
         """Bytes after which the pattern repeats."""
+        # The highest bit that the XOR reads is bit 6 + bits: offsets that are 128 << bits apart
+        # look alike to it.
         return max(128, 128 << self.bits)
 
     def at(self, offset: int) -> int:
         """Where the byte at `offset` of the plain layout lies."""
+        # Bits from 7 on say how far, and only bits below 7 are turned: so the permutation is its
+        # own inverse, and no byte leaves its line of 128.
         mask = (1 << self.bits) - 1
         return offset ^ ((offset >> 7 & mask) << 4)
 
@@ -119,6 +123,8 @@ class TileLayout:
         elif self.panels > 1:
             start = (column // width) * self.panel_bytes
             column = column % width
+        # What lies inside a row is less than the span, which divides 128: it never carries into bit
+        # 7, and `line` alone says how far its pieces are turned.
         line = scalar(row) * self.swizzle.span
         mask = (1 << self.swizzle.bits) - 1
         turn = ((line >> 7) & mask) << 4
@@ -165,6 +171,8 @@ def descriptor(layout: TileLayout, major: Major) -> int:
     it and the start may be any number of rows: the pattern is that of the final address.
     MN-major: rows are k; panels follow at the leading offset, groups of eight k at the stride.
     """
+    # Offsets count in 16 bytes. The leading one of a swizzled operand along k is not read: the PTX
+    # ISA, on matrix descriptors, has it as 1.
     group = layout.pitch * layout.swizzle.span
     leading = layout.panel_bytes if major is Major.MN else PIECE
     return (leading // 16) << 16 | (group // 16) << 32 | _DESCRIPTOR_KIND[layout.swizzle.bits] << 62

@@ -56,6 +56,8 @@ class Carried:
             yield ir.Set(digit.name, digit + further + carry)
             if name == first:
                 continue
+            # `further` is less than the size and the carry 1 at most: one subtraction is the
+            # remainder.
             carry = Name(f"{digit.name}_over")
             yield ir.Let(carry.name, digit >= end)
             yield ir.If(carry, (ir.Set(digit.name, digit - end),))

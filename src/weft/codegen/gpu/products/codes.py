@@ -233,6 +233,7 @@ class Products(Elementwise):
         for name in ("slot", "free"):
             after.append(ir.Set(name, Name(name) + 1))
             after.append(ir.If(Name(name).equals(stages), (ir.Set(name, Lit(0)),)))
+        # Of this step's group and those behind it all but the oldest may still be on their way.
         return [*ahead, ir.WaitGroup(stages - 1), *turn, *after]
 
     def copy(self, step: Scalar, slot: Scalar) -> list[ir.Stmt]:

@@ -175,6 +175,8 @@ class _Builder:
             terms.append(wide(Name(name)) * image.along[axis])
         channel = slot % groups.pieces * PIECE
         place = total(image.offset, *terms, wide(channel))
+        # Slots of an element are permuted by its number, as rows are in `ir/swizzle.py`: what
+        # `ldmatrix` reads of eight neighbours lies in different banks.
         turned = (slot ^ (Name("element") & (SLOTS - 1))) * _BYTES
         target = ir.Address("a", Name("element") * PITCH + turned)
         found += self.copy(image, target, place, channel, guard)

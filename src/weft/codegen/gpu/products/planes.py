@@ -278,6 +278,7 @@ class PlanesBuilder:
                 )
         yield ir.WgmmaCommit()
         if step == self.at.steps - 1:
+            # Its steps lie behind these in the ring: all waits for slots of this tile are done.
             other = ir.BarrierAt("turn", (Name("group") + 1) % CONSUMERS)
             yield ir.If(LANE.equals(0), (ir.MbarrierArrive(other),))
         yield ir.WgmmaWait(0, self.sums)
@@ -288,6 +289,8 @@ class PlanesBuilder:
     def finish(self) -> Iterator[ir.Stmt]:
         """The taps of a line added up, the element program in the place of the sums, the pool."""
         first, middle, last = self.sums
+        # A result at column c is tap 0 times column c - 1, tap 1 times c and tap 2 times c + 1.
+        # Each accumulator has its tap's products with every column: they are added a column apart.
         yield ir.AddShifted(middle, first, -1)
         yield ir.AddShifted(middle, last, 1)
         if not self.pools_first:
@@ -378,6 +381,8 @@ class PlanesBuilder:
         dtype, odd = self.kernel.let(self.found.fold).dtype, LANE & 1
         sent, got = f"sent{group}", f"got{group}"
         pair = [f"low{group}", f"high{group}"]
+        # A lane has both rows of one pooled column, its neighbour those of the next: they trade,
+        # and each has two neighbours of one row to store together.
         yield values.Choose(sent, F32, odd, upper, lower)
         yield values.Shuffle(got, F32, sent, 1)
         yield values.Choose(pair[0], F32, odd, got, upper)

@@ -20,6 +20,9 @@ from weft.codegen.gpu.ir.scalar import Lit, Name, Scalar
 from weft.foundation.records import dataclass
 
 
+# Why nobody waits for ever: step s is filled after step s - slots was emptied, and used after it
+# was filled. Every wait is for something earlier in that order, so that the earliest thing that is
+# not done yet waits for nothing.
 @dataclass(frozen=True)
 class Ring:
     """The variables of one user, told apart by a prefix where it goes through several rings."""
@@ -54,11 +57,14 @@ class Ring:
         slot, phase = self.slot, self.phase
         if not isinstance(count, Lit):
             ahead = slot + count
+            # The phase changes whenever the slot passes the end: as often as whole rings fit into
+            # `ahead`.
             turn = ir.Set(phase.name, phase ^ ahead // self.slots % 2)
             return (turn, ir.Set(slot.name, ahead % self.slots))
         turns, rest = divmod(count.value, self.slots)
         turned = (ir.Set(phase.name, phase ^ 1),) if turns % 2 else ()
         if not rest:
             return turned
+        # Both numbers are less than a ring: what is left passes the end once at most.
         wrap = (ir.Set(slot.name, slot - self.slots), ir.Set(phase.name, phase ^ 1))
         return (*turned, ir.Set(slot.name, slot + rest), ir.If(slot >= self.slots, wrap))

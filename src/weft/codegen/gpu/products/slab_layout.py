@@ -132,6 +132,8 @@ class SlabLayout(Sm90Layout):
     @property
     def a(self) -> TileLayout:
         """The slab of one patch."""
+        # Eight places of a line of a patch are eight rows of the matrix, and the next line lies a
+        # line of the slab further: that is the pitch from one group of eight rows to the next.
         tile = operand_layout(self.problem.a, self.slab.rows, self.tile[2])
         return TileLayout(tile.rows, tile.columns, tile.size, tile.swizzle, self.slab.width)
 

@@ -204,6 +204,8 @@ class SlabBuilder(Sm90Builder):
             yield ir.WgmmaWait(1)
             yield self.release(Name("last_slot"))
             if self.own.channel_steps > 1:
+                # At the first tap of a slab the products of the tap before, the last of the slab
+                # before, have just retired.
                 yield ir.If(self.at_first_tap, (self.release_slab(),))
         yield ir.Set("last_slot", self.ring.slot)
         yield from self.ring.advance()

@@ -194,6 +194,7 @@ class _Builder:
 
     def meet(self) -> Iterator[ir.Stmt]:
         """Wait for the copies of the next slot, and for each other."""
+        # `stages - 1` groups were begun ahead, the oldest of which is the one that is waited for.
         yield ir.WaitGroup(self.plan.stages - 2)
         yield ir.SyncThreads()
 
@@ -275,6 +276,8 @@ class _Builder:
             for found in guards.values():
                 guard = both(guard, found)
             return ir.CpAsync(target, buffer, start * operand.dtype.storage_bytes, guard)
+        # Zeros are what is left out: beyond k they add nothing, beyond rows and columns nobody
+        # stores.
         rows_axis, columns_axis = (side.axis, "k") if k_major else ("k", side.axis)
         last = {side.axis: side.extent - outer, "k": self.problem.k - k}
         return ir.Gather(

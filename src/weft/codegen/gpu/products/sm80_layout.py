@@ -114,8 +114,12 @@ class Sm80Layout:
         k_major = self.major(operand) is Major.K
         rows, columns = (outer, self.tile[2]) if k_major else (self.tile[2], outer)
         size = operand.dtype.storage_bytes
+        # `ldmatrix` moves 16-bit elements: wider ones are loaded one by one, eight rows by four of
+        # k. Along k, four elements of padding put those eight rows in different banks.
         if size > 2:
             return PaddedTile(rows, columns, size, 4 * size if k_major else _ACROSS)
+        # Rows of `ldmatrix` are those that a swizzle of the row's width keeps apart
+        # (`ir/swizzle.py`).
         return TileLayout(rows, columns, size, fitting(columns, size))
 
     def in_pieces(self, operand: Operand, outer: int) -> bool:

@@ -179,6 +179,7 @@ class Sm90Builder:
         yield ir.Barriers("full", start, stages, 1)
         yield ir.Barriers("empty", start + 8 * stages, stages, users)
         if self.layout.pingpong:
+            # One for each consumer, on which the four warps of the one before it arrive.
             yield ir.Barriers("turn", start + 16 * stages, self.plan.consumers, 4)
         yield from self.results.barriers()
 
@@ -199,6 +200,8 @@ class Sm90Builder:
                 ),
             )
         )
+        # Nobody may wait for a barrier, or arrive on one, before it is set up: all threads meet the
+        # one that does, and in a cluster those of the other block do, which arrive here too.
         met: Body = self.parting() or (ir.SyncThreads(),)
         return (ir.If(THREAD.equals(0), tuple(prepare)), *met, roles)
 
@@ -218,6 +221,9 @@ class Sm90Builder:
         place, located = self.locate()
         step: Body = (
             ir.MbarrierWait(ir.BarrierAt("empty", ring.slot), ring.phase ^ 1),
+            # All bytes that come to this block, also those that the other block of a cluster sends.
+            # Its half may be the first to come: a phase ends when as many bytes have come as are
+            # expected and this thread has arrived, which it does here.
             ir.MbarrierExpectTx(ir.BarrierAt("full", ring.slot), self.layout.slot_bytes),
             *self.loads(place, ring.slot, Name("k")),
             *(s for digits in self.digits for s in digits.advance()),
@@ -295,6 +301,8 @@ class Sm90Builder:
             "a": (self.problem.a, layout.a, place.first_read(bm)),
             "b": (self.problem.b, layout.b, place.n * bn),
         }[name]
+        # Either block of a cluster loads half of the rows that both need, into the same place of
+        # both: the second-level cache is asked for them once.
         part = tile.rows // layout.cluster
         split = self.member * part if name == layout.shared else Lit(0)
         for panel in range(tile.panels):
@@ -357,8 +365,12 @@ class Sm90Builder:
         ]
         head += self.results.state(place)
         if layout.pingpong:
+            # A wait for phase 1 passes before anything was completed: so the first consumer begins,
+            # and each of the others waits for the one before it.
             head.append(ir.Let("turn_phase", group.equals(0)))
             head += [
+                # The steps of all tiles follow one another in one ring: the n-th consumer begins
+                # behind those of the tiles before its own.
                 ir.If(group >= ahead, ring.skip(layout.split.steps_of(self.item(ahead - 1))))
                 for ahead in range(1, self.plan.consumers)
             ]
@@ -377,6 +389,8 @@ class Sm90Builder:
             body.append(ir.MbarrierWait(ir.BarrierAt("turn", Name("group")), turn))
         body += self.k_loop(place)
         if layout.pingpong:
+            # All waits for this tile's slots are behind this place, and the next consumer's are for
+            # later steps. Products that still run read slots that are not handed back yet.
             following = (Name("group") + 1) % self.plan.consumers
             body.append(_once_per_warp(ir.MbarrierArrive(ir.BarrierAt("turn", following))))
             body.append(ir.Set("turn_phase", turn ^ 1))
@@ -432,6 +446,8 @@ class Sm90Builder:
         storing = min(self.layout.chunks, split.fewest, _STORING_STEPS)
         alone = storing if self.plan.deferred_epilogue else 1
         stored = place.moved_to("stored")
+        # The panel that a step stores lies in registers, which have no index at run time: each of
+        # these steps is code of its own.
         for step in range(alone):
             yield from self.multiply(f"{step}", first=step == 0)
             if self.plan.deferred_epilogue:
@@ -459,7 +475,11 @@ class Sm90Builder:
         ):
             start = ir.Address(side, self.operand_start(side))
             yield ir.Descriptor(names[side], start, tile, operand.major)
+        # The registers of the sums may have been read or written since: the fence puts that before
+        # the products, which are not ordered with it.
         yield ir.WgmmaFence()
+        # The first product of all ignores what its registers hold, so that nobody has to clear
+        # them.
         fresh = first or self.atom.in_parts
         for k in range(0, layout.tile[2], self.atom.k):
             for block in range(layout.blocks):
@@ -495,12 +515,15 @@ class Sm90Builder:
     def retire(self, *, first: bool) -> Iterator[ir.Stmt]:
         """Hand back the slot whose matrix instructions are done, and go to the next."""
         if self.plan.in_flight == 0:
+            # Sums of one step are added up by ordinary instructions, and so have to be there.
             parts = self.accumulators if self.atom.in_parts else ()
             yield ir.WgmmaWait(0, parts)
             yield self.release(self.ring.slot)
             for total, part in zip(self.totals, parts, strict=False):
                 yield ir.AddRegisters(total, part, first=first)
         elif not first:
+            # Products retire in the order in which they were issued. All but those of the newest
+            # step are done, which go on while the next ones are issued: the slot before is free.
             yield ir.WgmmaWait(1)
             yield self.release(Name("last_slot"))
         if self.plan.in_flight:

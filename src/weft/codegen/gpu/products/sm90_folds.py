@@ -73,6 +73,7 @@ class Folds:
         """Fold the piece from a column on of an accumulator, with what was folded before."""
         problem = self.layout.problem
         ops, result, more = list(fold.ops), fold.result, list[ir.ElementSource]()
+        # Sums beyond the last column are products with zeros, of which a program may make anything.
         if column + self.piece > problem.width:
             edge = (("edge", SI32, problem.n), ("nothing", F32, _NOTHING[fold.fn]))
             ops += [ElementOp(name, dtype, "const", (), value) for name, dtype, value in edge]
@@ -91,6 +92,7 @@ class Folds:
             out_dtype=F32,
             value_dtype=problem.total,
         )
+        # Pieces follow one another from the first column on: one order of additions in every run.
         statement = ir.RowMax if fold.fn == "max" else ir.RowSum
         last = column + self.piece >= problem.width
         made = [self.name(fold, block, row) for row in BOTH_ROWS]
@@ -103,4 +105,5 @@ class Folds:
                 joined = name if last else f"{name}_to_{column + self.piece}"
                 yield compute(joined, _JOINED[fold.fn], before, part)
             if last:
+                # The instruction leaves a row with four lanes, two of every eight columns each.
                 yield from over_quad(name, _JOINED[fold.fn])

@@ -106,6 +106,9 @@ class Sm90Layout:
     def c(self) -> TileLayout:
         """One staging buffer: all rows of a warpgroup, one panel of its columns."""
         size = self.problem.out_dtype.storage_bytes
+        # Of 16-bit results 256 columns are four panels of 64, 224 are seven of 32 and 240 fifteen
+        # of 16: each costs a meeting and a request for each of its rows
+        # (docs/performance/gpu-planner.md).
         swizzle = fitting(self.warpgroup_tile[1], size)
         return TileLayout(self.warpgroup_tile[0], swizzle.span // size, size, swizzle)
 
@@ -159,6 +162,8 @@ class Sm90Layout:
         """An epilogue tensor of the result's form and dtype that the copy engine brings into the
         staging buffers ahead of time, where results take its place."""
         plan = self.plan
+        # A buffer is handed back when the panel after it has come (`exchanged_panel`): one alone
+        # would wait for itself.
         if not self.tma_store or plan.deferred_epilogue or plan.store_buffers < 2:
             return None
         if len(self.problem.stored) > 1 or self.problem.folds:
@@ -446,6 +451,7 @@ def _tile_refusals(layout: Sm90Layout) -> Iterator[Finding]:
             f"warp_tile={wm}x{wn} does not divide the tile {bm}x{bn} among {parts} warpgroups",
             "cooperative warpgroups share one tile, ping-pong warpgroups have one each",
         )
+    # A warpgroup's columns begin with a panel: see `operand_offset`.
     if layout.problem.b.major is Major.MN and wn != bn and wn % 64:
         yield refuse("Tile", f"columns cannot be split at {wn} when B is contiguous along n")
     if wn * layout.problem.out_dtype.storage_bytes % TMA_ALIGNMENT:
@@ -475,6 +481,8 @@ def _cluster_refusals(layout: Sm90Layout) -> Iterator[Finding]:
     if not layout.shared:
         yield refuse("PlanField", f"a cluster of {down}x{across} blocks is not 2x1 or 1x2")
         return
+    # Each block brings half of the rows as boxes of their own, whose pattern begins anew after
+    # eight rows.
     side = layout.problem.a if layout.shared == "a" else layout.problem.b
     rows = layout.tile[layout.shared == "b"]
     if side.major is not Major.K or rows % (2 * _SWIZZLED_ROWS):
@@ -513,6 +521,7 @@ def _schedule_refusals(layout: Sm90Layout) -> Iterator[Finding]:
 def _resource_refusals(layout: Sm90Layout, target: Target) -> Iterator[Finding]:
     plan = layout.plan
     yield from memory_refusals(layout.shared_bytes, target)
+    # 128 threads share 64 rows of n sums of 32 bits: n / 2 registers each.
     accumulators = layout.blocks * layout.warpgroup_tile[1] // 2
     accumulators *= 2 if plan.precision == PROMOTED else 1
     # Results take the place of their accumulators, unless they wait beside the next tile's.
@@ -528,6 +537,8 @@ def _register_split(layout: Sm90Layout) -> Iterator[Finding]:
     producer, consumer = layout.plan.registers
     if (producer, consumer) == (0, 0):
         return
+    # What consumers get is what the producer gave up: a block has the registers that it was
+    # launched with.
     total = WARPGROUP * (producer + layout.plan.consumers * consumer)
     available = layout.threads * layout.registers_at_launch
     bad = any(count % 8 or not 24 <= count <= 240 for count in (producer, consumer))

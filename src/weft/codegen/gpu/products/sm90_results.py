@@ -441,6 +441,8 @@ class Results:
     def copied_panel(self, panel: int, place: Place, start: Scalar) -> Iterator[ir.Stmt]:
         """By the copy engine, which may still read what was staged before."""
         first = _MEMBER.equals(0)
+        # All groups but so many of the newest have been read. The buffer that comes next was filled
+        # before those; the meeting tells the other threads.
         yield ir.If(first, (ir.TmaWaitRead(self.plan.store_buffers - 1),))
         yield self.meet()
         yield from self.stage_and_copy(panel, place, start)
@@ -451,6 +453,8 @@ class Results:
         """`met` is what comes after nobody reads what was staged before."""
         for block in range(self.layout.blocks):
             yield from self.stage(panel, block, start)
+        # The copy engine is not ordered with stores of threads: each fences its own before they
+        # meet.
         yield ir.ProxyFence()
         yield self.meet()
         yield from met
@@ -568,6 +572,8 @@ class Results:
         before = [self.hand_back()] if panel else []
         if not self.problem.sums:
             yield from before
+        # Sums of the panel before were still read from its buffer by all warps: it goes back after
+        # the meeting of this one.
         met = before if self.problem.sums else ()
         yield from self.stage_and_copy(panel, place, self.staging(ring.slot), met)
         yield from ring.advance()

@@ -63,6 +63,7 @@ class Sums:
     ) -> Iterator[ir.Stmt]:
         """Of the 64 rows of an accumulator, 16 columns."""
         tile, dtype, problem = self.layout.c, self.layout.problem.out_dtype, self.layout.problem
+        # One is exact in every dtype and rounds no product: only the additions round, in f32.
         yield values.Compute(ElementOp(_ONE, F32, "const", (), 1.0))
         yield ir.Registers(_ONES, ir.RegisterKind.B32, 4)
         for register in range(4):

@@ -75,6 +75,8 @@ class Split:
         return tuple(found)
 
     def _start(self, part: Scalar) -> Scalar:
+        # The difference of two neighbours is `fewest` or one more: no part goes without steps, and
+        # parts differ by one step at most.
         return part * self.fewest if self.even else part * self.k_steps // self.count
 
     @property
@@ -182,15 +184,22 @@ class Handing:
 
     def _serial(self, finish: Body, otherwise: Body) -> Body:
         last, start = self.split.count - 1, self._start(Lit(0))
+        # There is no race for the sums: a part passes its turn on after all its threads have stored
+        # and met, by a release, and the next one finds it by an acquire, after which its threads
+        # meet (`spelling/prelude/parts.py`).
         before = (self._await(PART), *self._add(start))
         behind = (*self._keep(start), self._pass(PART + 1), *otherwise)
         return (
             ir.If(PART > 0, before),
+            # Back to 0, as the next launch expects it. The last part waited for this counter, and
+            # nobody else does any more.
             ir.If(PART.equals(last), (self._pass(Lit(0)), *finish), behind),
         )
 
     def _parallel(self, finish: Body, otherwise: Body) -> Body:
         meeting, last = self.meeting, self.split.count - 1
+        # Nobody waits here: whoever is the last to count itself off sees what all others have
+        # stored, since each count is an acquire and a release; it sets the counter back to 0.
         stride = self.shares * self.per_share
         count = ir.CountOff(
             _DONE, meeting.share, last, meeting.member, meeting.number, meeting.threads
@@ -199,6 +208,8 @@ class Handing:
             ir.GatherSums(array, place, stride, last + 1, meeting.member, meeting.threads)
             for array, place in self._places(self._start(Lit(0)))
         )
+        # The last one's own sum goes through memory too: added from registers it would come first
+        # or last, as it happens.
         keep = self._keep(self._start(PART))
         return (*keep, count, ir.If(Name(_DONE), (*whole, *finish), otherwise))
 

@@ -118,6 +118,8 @@ def _points_passed(x: NDArray[np.int64], y: NDArray[np.int64]) -> NDArray[np.int
     while step > 1:
         step //= 2
         right, up = (x & step) // step, (y & step) // step
+        # The curve goes through quadrants in the order (0, 0), (0, 1), (1, 1), (1, 0): 3 right XOR
+        # up numbers them 0, 1, 2, 3, and each has step² points.
         passed += step * step * ((3 * right) ^ up)
         x, y = x & (step - 1), y & (step - 1)
         # The quadrants at the ends of the curve are turned; the other two are moved only.

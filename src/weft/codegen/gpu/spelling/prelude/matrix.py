@@ -120,6 +120,8 @@ INLINE void mma_f64(double& d0, double& d1, double& d2, double& d3,
 }
 """
 
+# The product of both lower parts, at most 2^-22 of the whole, is left out; the other small ones are
+# added before the large one.
 _SPLIT: Final = r"""
 // An f32 as the sum of two numbers of 11 bits, the upper one to nearest. What rounds to infinity
 // has no lower part that is a number: such sums become NaN.

@@ -143,6 +143,8 @@ class FewLayout(Layout):
     @property
     def pitch(self) -> int:
         """Bytes from row to row of the sums of a warp."""
+        # A half of a warp stores two words of each of four rows, eight words wide. Rows are 8 or 24
+        # words apart in the banks, since the width is a multiple of 16: four rows take all 32.
         return (self.width + _PADDING) * 4
 
     @property

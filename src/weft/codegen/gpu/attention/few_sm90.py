@@ -236,6 +236,8 @@ class FewBuilder:
             rest = rest // batch[axis]
         yield from self.ends()
         for name, ahead in (("first", 0), ("last", 1)):
+            # Neighbouring parts share an end, so that each tile is in one of them; they differ by
+            # one tile at most.
             tiles = (_PART + ahead) * self.tile_count // parts
             yield ir.Let(name, tiles + layout.first_tile)
 
@@ -522,6 +524,8 @@ class FewBuilder:
         """Sums of other keys, with their greatest score and their sum of weights. While a row has
         seen no key its sums are shifted by nothing: -inf minus -inf would be NaN."""
         top, total = numbers
+        # Both sides are brought to the greater score. Of a warp, or a part, that saw no key the
+        # factor is 2^-inf = 0, and of two such both are 2^-inf of sums that are 0.
         new, shift, blind = (f"{name}{suffix}" for name in ("join_top", "join_shift", "join_blind"))
         yield compute(new, "max", vector.top, top)
         yield Compute(ElementOp(blind, I1, "eq", (new, "lowest")))
@@ -550,6 +554,8 @@ class FewBuilder:
         score, those of the lower one the sum of weights."""
         array = f"kept{vector.suffix}"
         yield ir.Registers(array, ir.RegisterKind.F32, VECTOR, zero=True)
+        # Only whole arrays go to the workspace: the two numbers are spread over one, and the
+        # greatest of each row of it is the number again.
         fragment = ir.Fragment(1, Lit(0), Lit(0), ROWS, 8)
         source = ir.RowValues("number", F32, (vector.top, vector.total))
         at = ir.RegAt(array)

@@ -89,6 +89,8 @@ class Filling:
 
 def element_at(tile: TileLayout, row: Scalar, column: Scalar, first: int) -> Scalar:
     """Where an element lies whose column is less than 16 behind a `first` one, a multiple of 16."""
+    # `column` may reach 15 beyond `first`, which is a number at hand: the panel is known here, and
+    # the division of `TileLayout.of` is spared at run time.
     panel, inside = divmod(first, tile.panel_columns)
     one = replace(tile, columns=tile.panel_columns)
     return one.of(row, column - first + inside) + panel * tile.panel_bytes

@@ -59,6 +59,8 @@ from weft.codegen.gpu.products.ring import Ring
 from weft.foundation.dtypes import F32
 
 Body = tuple[ir.Stmt, ...]
+# Three threads, since each waits for something of its own: one that waited for the results of this
+# tile to leave would hold up the keys of the next one.
 _LOADS_QUERIES: Final = LANES
 """The thread that loads queries: the first one of the second warp."""
 _LOADS_BESIDE: Final = 2 * LANES
@@ -164,6 +166,8 @@ class AttentionBuilder:
             arrays.append((f"beside{number}_full", plan.consumers, 1))
             arrays.append((f"beside{number}_empty", plan.consumers, 4))
         if plan.consumers > 1:
+            # All consumers of a block go through the same blocks of keys: there are as many turns
+            # of each.
             arrays.append(("turn", plan.consumers, 4))
         for name, count, arrivals in arrays:
             yield ir.Barriers(name, start, count, arrivals)
@@ -198,6 +202,9 @@ class AttentionBuilder:
         problem, layout = self.problem, self.layout
         block = Name("last") - 1 - (Name("step") - Name("first"))
         step: list[ir.Stmt] = []
+        # Keys and values of a block are asked for one after the other, and consumers are one block
+        # of values behind. What they wait for, keys s and values s - 1, was asked for before
+        # anything that waits for a slot which they have not handed back.
         for name, ring, operand, tile in (
             ("k", self.keys, problem.k, layout.k),
             ("v", self.values, problem.v, layout.v),
@@ -278,6 +285,7 @@ class AttentionBuilder:
             *self.values.start(),
         ]
         if self.plan.consumers > 1:
+            # A wait for phase 1 passes before anything was completed: the first consumer begins.
             head.append(ir.Let("turn_phase", GROUP.equals(0)))
         if self.layout.staged:
             head.append(ir.Let("beside_phase", Lit(0)))
@@ -332,12 +340,16 @@ class AttentionBuilder:
         yield from self.value_products("")
         yield from self.pass_turn()
         yield from self.softmax.draw(block)
+        # Products retire in order: S is there, while P V of the block before may still run.
         yield ir.WgmmaWait(1, ("scores",))
         yield from self.release("k", self.keys)
         yield from self.softmax.logits(block, masked=masked)
         yield from self.softmax.powers("")
         yield ir.WgmmaWait(0, ("mixed", "weights"))
         yield from self.release("v", self.values)
+        # O is relative to the earlier top, as the powers were that it was made of: scaled only when
+        # the products of those are added, and before any with the new powers. They were the last to
+        # read the registers of the weights, too, which `pack` writes.
         yield ir.RowScale("mixed", ("factor0", "factor1"))
         yield self.softmax.pack(block)
 

@@ -97,9 +97,15 @@ class Softmax(Queries):
     def powers(self, suffix: str) -> Iterator[ir.Stmt]:
         """Scores become powers; `top` and `total` go on, and `factor` is what sums that were made
         with the earlier `top` are too large by."""
+        # With t the greatest score of all keys so far, total = sum 2^(rate (x - t)) and O = sum
+        # 2^(rate (x - t)) v. A greater one, n, makes every power 2^(rate (t - n)) as large: one
+        # factor, for both. Over a whole row these factors multiply to 2^(rate (t - top)), so that
+        # the last top is that of all.
         scores, suffix = f"scores{self.stem}", f"{self.stem}{suffix}"
         yield ir.RowMax(tuple(f"peak{row}{suffix}" for row in BOTH_ROWS), scores)
         for row in BOTH_ROWS:
+            # The top must be that of all lanes that have a part of the row, or their factors would
+            # differ. Sums need not: a lane has its share of `total` until the end.
             yield from over_quad(f"peak{row}{suffix}", "max")
             yield from self.new_top(row, suffix)
         shifts = tuple(f"shift{row}{suffix}" for row in BOTH_ROWS)
@@ -118,6 +124,8 @@ class Softmax(Queries):
         yield compute(new, "max", top, f"peak{row}{suffix}_all")
         yield Compute(ElementOp(f"blind{row}{suffix}", I1, "eq", (new, "lowest")))
         scaled, before, fall = (f"{x}{row}{suffix}" for x in ("scaled", "before", "fall"))
+        # The lowest finite number times the rate is -inf, and -inf less -inf NaN. Such scores are
+        # subtracted first; of others the factor is in one multiply-add with the shift.
         if self.problem.score.is_low:
             chosen = (f"blind{row}{suffix}", "zero", new)
             yield Compute(ElementOp(shift, F32, "select", chosen))

@@ -141,6 +141,7 @@ class StreamLayout(Work):
         tiles = self.plan.consumers * slots * self.own_bytes
         tiles += sum(self.ring_bytes(number) for number in range(len(self.depths)))
         tiles += self.plan.stages * self.staged_bytes
+        # Then barriers of 8 bytes: three for each stage (full, empty, staged), two for each slot.
         return round_up(tiles, ALIGNMENT) + 8 * (
             3 * self.plan.stages + 2 * slots * self.plan.consumers
         )

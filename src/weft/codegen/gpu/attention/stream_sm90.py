@@ -384,6 +384,7 @@ class StreamBuilder:
         for number, _ in enumerate(self.problem.products):
             yield from self.product(number)
         yield from bits_drawn(self.chances, self.problem.states, self.indices, self.fragment)
+        # Products retire in the order in which they were issued: S is there, T may still run.
         yield ir.WgmmaWait(len(self.problem.products) - 1, ("scores",))
         if self.layout.staged:
             yield ir.MbarrierWait(ir.BarrierAt("staged_full", slot), phase)
@@ -395,6 +396,7 @@ class StreamBuilder:
             yield ir.WgmmaWait(len(early), ("other",))
         for number in self.order[len(early) :]:
             yield from self.weighted(number)
+        # The last readers of the slot: weights go with registers, their other factor lies in it.
         arrays = [f"{name}{n}" for n in self.order for name in ("sum", "weights")]
         yield ir.WgmmaWait(0, tuple(arrays))
         yield once_per_warp(ir.MbarrierArrive(ir.BarrierAt("empty", slot)))

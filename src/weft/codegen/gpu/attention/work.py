@@ -136,6 +136,8 @@ class Work(ABC):
         """Matrices whose tiles are worked on at a time: half of the cache that all units share has
         room for their columns, of which every tile reads all again."""
         each = self.columns * self.column_bytes * self.turns
+        # A divisor of all matrices, so that every group of them is as large and one schedule does
+        # for all.
         room = max(1, self.target.limits.cache_bytes[-1] // 2 // each)
         divisors = (n for n in range(min(room, self.matrices), 0, -1))
         return next(n for n in divisors if self.matrices % n == 0)
@@ -209,6 +211,8 @@ class Work(ABC):
         costs = [cost for cost in every for _ in range(together)] * (self.period // group)
         taken: list[list[int]] = [[] for _ in range(self.grid)]
         ends = [(0, block) for block in range(self.grid)]
+        # The longest first, each to whoever is done first: the last block ends less than one piece
+        # after the mean (Graham, 1969), and the last pieces are the shortest.
         for item, cost in enumerate(costs):
             end, block = ends[0]
             taken[block].append(item)

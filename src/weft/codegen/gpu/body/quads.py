@@ -22,6 +22,8 @@ def compute(name: str, fn: str, *args: str) -> Compute:
 
 def over_quad(name: str, fn: str) -> Iterator[ir.Stmt]:
     """`<name>_all`: the values of the four lanes of a quad, put together."""
+    # Exchanges with the neighbour and then with the pair beside give all four lanes the same
+    # operands in each step; addition and maximum commute, so all have the same bits.
     value = name
     for mask in _QUAD:
         last = mask == _QUAD[-1]

@@ -208,6 +208,8 @@ def _rounds(unroll: str) -> str:
   }}"""
 
 
+# Four words come of one block of Philox, which costs the same for one word as for four: lanes whose
+# elements share blocks make one each, and trade bits.
 _DRAW_TOGETHER: Final = r"""template <int Groups, bool Down, bool Narrow>
 INLINE void draw_together(u32* bits, u64 seed, u64 offset, u64 block, u64 step, u32 least,
                           u32 own) {

@@ -66,6 +66,8 @@ def chained(
         return kernel
     count, body = waves(kernel, target), kernel.body
     if neighbours.before and count <= _MOST_WAVES:
+        # Marked before the wait is placed: what is no constant any more counts as access, and the
+        # wait goes in front of it.
         body = _unsettle_all(body, settled)
         first = next((n for n, found in enumerate(body) if _holds_access(found)), len(body))
         body = (*body[:first], ir.AwaitPrevious(), *body[first:])

@@ -59,6 +59,8 @@ class Races:
 
     def release(self, warp: int) -> Array:
         """What a warp knows when it arrives somewhere; what it does next comes later."""
+        # Vector clocks: a warp's own number grows at each hand-over, so that what it does
+        # afterwards is told apart from what it handed on.
         known: Array = self.seen[warp].copy()
         self.seen[warp, warp] += 1
         return known

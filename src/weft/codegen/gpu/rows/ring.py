@@ -266,6 +266,7 @@ class RingRows(ColumnRows):
         """Where a piece of this row waits, and in which phase of its barrier. Where the ring holds
         whole rows, all pieces of one are in the same phase."""
         rows, rest = divmod(self.plan.ring, self.pieces)
+        # Whole rows: row t lies in place t mod `rows`, for the t div `rows`-th time.
         if rest == 0:
             return Name("turn") % rows * self.pieces + number, Name("turn") // rows & 1
         piece = Name(self.fresh("piece"))
@@ -284,8 +285,11 @@ class RingRows(ColumnRows):
     ) -> list[str]:
         """Merge the partial results of the blocks of a row: each sends its own to all."""
         blocks, name = self.plan.blocks_per_row, f"met{len(self.barriers)}"
+        # Two sets of slots are enough. Who sends for row t + 2 has what all sent for row t + 1, and
+        # they sent that after they had read row t.
         at = self.new_slots(len(carries) * blocks)
         self.barriers.append(ir.Barriers(name, self.free, 2, 1))
+        # Each of the two is used every other row: its phase is that of the rows' pairs.
         met = ir.BarrierAt(name, Name("turn") & 1)
         sends: list[ir.Stmt] = []
         found = []

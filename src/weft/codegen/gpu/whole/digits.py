@@ -92,6 +92,7 @@ class DigitKernel(WholeKernel):
         code.body.append(ir.SyncThreads())
         inside = code.inside()
         total = self._number(inside, _counter(op, 0, THREAD), op.tile)
+        # Lanes behind the end of the row were counted as the highest digit.
         missing = _beyond(op, first) * THREAD.equals(op.digits - 1)
         count = inside.fresh()
         inside.body.append(values.IndexValue(count, SI32, total - missing))
@@ -235,6 +236,8 @@ class DigitKernel(WholeKernel):
         before, count = code.fresh("before"), code.fresh("alike")
         code.body.append(values.Alike((before, count), digit, op.bits))
         counter = _counter(op, WARP, digit)
+        # All lanes read the counter before the first of each digit adds to it, and meet before the
+        # next 32 elements do: only this warp has this counter.
         earlier = self._number(code, counter, op.tile)
         code.body.append(ir.SyncWarp())
         counting = code.inside()
@@ -298,6 +301,8 @@ class DigitKernel(WholeKernel):
         start = putting.place(below, op.tile + 1)
         for warp, before in enumerate(starts):
             self._put_number(putting, _counter(op, warp, digit), start + before)
+        # An element at place j of the tile goes to j + distance: its digit's first place in the
+        # row, less its first place in the tile, is the same for all with that digit.
         distance = putting.compute(SI32, "sub", goal, below)
         putting.body.append(ir.StShared(ir.Address("goals", digit * _WORD), distance, SI32))
         code.branch(has, putting)
@@ -367,6 +372,8 @@ class DigitKernel(WholeKernel):
         code = outside.inside()
         key, outer = split_number(code, point, op.rows + 1, count)
         low, left = code.variable("low", 0), op.count
+        # Of 32 places a step apart those before the key are the first ones: the key begins behind
+        # the last of them, in a stretch of a 32nd.
         while left:
             step = -(-left // LANES)
             at = code.let("at", low + (LANE + 1) * step - 1)

@@ -257,6 +257,7 @@ class _Blocks:
         number = LANE & (warps - 1)
         value = code.get(self.dtype, _slot(self.shape, which, number))
         if below:
+            # The same tree for every warp: what does not count is replaced by what changes nothing.
             value = code.choose(self.dtype, number < WARP, value, self.identity(code))
         return self.all_lanes(code, value, warps)
 
@@ -323,6 +324,8 @@ def warp_prefix(
     for bit in range(5):
         other = code.fresh()
         code.body.append(values.Shuffle(other, dtype, total, 1 << bit))
+        # After each step lanes that differ in the bits so far have a total in common; those in the
+        # upper half have all of the lower half before them.
         upper = (LANE & (1 << bit)) > 0
         prefix = code.choose(dtype, upper, code.compute(dtype, fn, other, prefix), prefix)
         total = code.compute(dtype, fn, total, other)

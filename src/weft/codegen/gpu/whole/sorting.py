@@ -136,6 +136,8 @@ class _Network:
         found = [self.fetched(code, row, n, there) for n in range(self.each)]
         for level in range(1, self.levels + 1):
             # The first step turns the upper half around, so that all go up.
+            # Two sorted halves, the upper read backwards, are bitonic: the smaller of each pair all
+            # come before the larger ones, and both halves are bitonic again.
             found = self.step(code, found, (1 << level) - 1)
             for bit in reversed(range(level - 1)):
                 found = self.step(code, found, 1 << bit)
@@ -200,6 +202,7 @@ class _Network:
             others = [self.of_lane(code, x, threads) for x in partners]
         else:
             others = self.of_thread(code, found, held, threads)
+        # Of a pair the one whose highest differing bit is set keeps the larger.
         upper = (self.thread & (1 << threads.bit_length() - 1)) > 0
         made = []
         for mine, other in zip(found, others, strict=True):

@@ -44,6 +44,8 @@ def philox4x32(counter: Array, key: tuple[int, int] | Array) -> Array:
             (even >> _HALF) ^ words[3] ^ key_1,
             even & _WORD,
         ]
+        # Weyl sequences: fractions of the golden ratio and of sqrt(3) - 1, so that no round has the
+        # key of another.
         key_0, key_1 = (key_0 + np.uint64(WEYL[0])) & _WORD, (key_1 + np.uint64(WEYL[1])) & _WORD
     return np.stack(words).astype(np.uint32)
 
@@ -99,6 +101,7 @@ def uniform_values(seed: int, stream: int, execution: int, count: int, dtype: DT
     if dtype is F64:
         wide = bits(seed, stream, execution, count, UI64) >> np.uint64(64 - precision)
         return wide.astype(np.float64) * 2.0**-precision
+    # Integers of as many bits as the dtype holds, times a power of two: exact, and never 1.
     top = words(seed, stream, execution, count) >> np.uint32(32 - precision)
     scaled = top.astype(np.float32) * np.float32(2.0**-precision)
     return numeric.round_float(scaled, dtype) if dtype is not F32 else scaled

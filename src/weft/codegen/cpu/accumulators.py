@@ -130,6 +130,7 @@ class Accumulators:
 def tree(values: list[Item], combine: Callable[[Item, Item], Item]) -> Item:
     """The values combined pairwise, neighbours first: the same order every time."""
     while len(values) > 1:
+        # Pairs of pairs: each of n values goes through log2(n) additions.
         pairs = itertools.zip_longest(values[::2], values[1::2])
         values = [a if b is None else combine(a, b) for a, b in pairs]
     return values[0]

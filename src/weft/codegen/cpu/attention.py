@@ -175,6 +175,8 @@ class StreamedAttention(Panels, ABC):
         stop, end = constant(keys.count), None
         beyond = last_key(self.kernel, self.parts)
         if beyond is not None:
+            # The last query of the piece sees the most keys: what it does not see, none of the
+            # piece does.
             stop = (last + (beyond - keys.start)) // keys.extent + 1
             end = keys.count
         return ir.For(scope.var, constant(0), stop, 1, SERIAL, tuple(scope.body), end)
@@ -271,6 +273,8 @@ class StreamedAttention(Panels, ABC):
             ir.Let("now", self.dtype, "max", ("before", "high")),
             *self._shift("now"),
             ir.Let("fallen", self.dtype, "sub", ("before", "shift")),
+            # What was summed relative to the old top is e^(old - new) times as large relative to
+            # the new one. `before` is -inf at first, and the factor 0, for sums that are 0 too.
             ir.Let("factor", self.dtype, "exp_floored", ("fallen",)),
             ir.Store(self.tops, state, "now", ()),
             *((ir.Store(self.past, state, "factor", ()),) if keep else ()),

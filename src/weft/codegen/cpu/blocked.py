@@ -126,8 +126,13 @@ class BlockedContraction(Panels):
         (self.a, self.b), self.sums = sides, number
         if self._stays_in_rows(self.a):
             self.a = replace(self.a, in_rows=True)
+        # Panels of A are packed, used and forgotten: that takes no place in the second cache from
+        # B.
         in_turn = takes_rows_in_turn(self.kernel, self.tensors, self.lanes)
         self.rows_in_turn = in_turn and self.packs_rows and not self.b.lies
+        # A sum of n numbers, one after the other, may err by n roundings. Here a number is added to
+        # others of its step (256), of its group of steps (32), and of all groups: their sum, and
+        # not their product, counts.
         steps = self._size(self.roles.k) // blocking.depth
         self.totals = self.sums + (steps > 2 * _TOGETHER)
         blocks = (
@@ -261,6 +266,7 @@ class BlockedContraction(Panels):
 
     def _nothing(self) -> float | int:
         """What changes no number that it is added to, also no zero."""
+        # x + -0.0 is x, also for -0.0; 0.0 would make 0.0 of that.
         return -0.0 if self.reduce.dtype.is_float else 0
 
     def _sum_up(
@@ -375,6 +381,7 @@ class BlockedContraction(Panels):
             return super()._panel_place(side, number, k, depth)
         # Blocks begin at whole panels, so that rows before them are panels before them.
         first, start = self.origins[side.scratch]
+        # Rows before this one, all k of each, then the steps of its own panel.
         row = first + number * side.width
         return row * self._size(self.roles.k) + (start + k) * side.width
 
@@ -429,6 +436,8 @@ class BlockedContraction(Panels):
         """Loops over the panels of A and of B, and the inner of the two. A panel of B stays in the
         nearest cache and meets all of A, where it fits: one of wide vectors does not, and comes
         from the second cache for each panel of A, which stays. What lies in memory is read once."""
+        # 256 steps of 48 columns in f32 are 48 KB, more than a first cache of 32 KB; of 8 rows 8
+        # KB.
         outer, inner = (self._name("jp"), columns, self.b), (self._name("ip"), rows, self.a)
         if self.lanes >= MANY_LANES and not self.b.lies:
             outer, inner = inner, outer

@@ -86,6 +86,7 @@ class Place:
         if self.at_hand:
             held += 2 * self.at_hand + _CONSTANTS
         spilled = _SPILLED * max(0.0, held - registers)
+        # Units work side by side, and a sum waits for itself meanwhile.
         busiest = max(self.arithmetic, self.loads / 2, self.stores, *self.waits.values(), 0.0)
         around = _STEP + _ENTRY / self.trips if self.trips > 1 else 0.0
         return busiest + spilled + around

@@ -211,6 +211,7 @@ class Elements:
             rest = code.intrinsic("llvm.fmuladd", minus, total, part)
             return code.intrinsic("llvm.fmuladd", rest, reciprocal, rough)
 
+        # The part is 2^LIFT times itself: over a total raised as much the factor goes out exactly.
         raised = code.binary("fmul", total, number(lift, total.scalar, total.lanes))
         if "asimd" in self.features:
             return divided(raised)

@@ -190,6 +190,8 @@ class ImageContraction(BlockedContraction):
         if lanes > 1:
             whole = (high - low) // lanes
             self._copy_run(scope, block, phase, base, low, whole, lanes)
+            # Elements that two vectors write are the same ones: the last vector ends with the line,
+            # and nothing is copied one by one.
             if (high - low) % lanes:
                 self._copy_run(scope, block, phase, base, high - lanes, 1, lanes)
 

@@ -111,6 +111,8 @@ def _grows(place: Expr, var: str) -> bool:
 
 
 def _in_strips(loop: ir.For, turns: int, search: _Search) -> ir.For:
+    # The greatest number of the counter says that a strip has found nothing: a strip has at most so
+    # many turns, which are numbered from 0.
     most = (1 << search.counter.bits) - 1
     strips = -(-turns // most)
     width = -(-turns // strips)

@@ -123,6 +123,7 @@ class Panels(Lowering):
     ) -> None:
         """Whole panels whose elements lie side by side in memory, a few steps along k of each in
         turn: memory is read along its rows."""
+        # Panel by panel memory would be read in short runs that lie a row apart.
         for cut in cuts(depth, _ROWS_TOGETHER):
             rows = Scope(scope, self._name("k"), cut.count, SERIAL)
             panel = Scope(rows, self._name("p"), count, SERIAL)

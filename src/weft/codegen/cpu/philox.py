@@ -27,6 +27,8 @@ def philox_word(code: Code, element: Val, seed: Val, offset: Val) -> Val:
     words = _rounds(code, block, seed, offset)
     which = code.binary("and", element, number(3, "i64", element.lanes))
     result = words[3]
+    # Each lane takes one of the four words of a block of its own: neighbours compute the same block
+    # four times, which `philox_block` spares where they are known to be neighbours.
     for k in (2, 1, 0):
         here = code.compare("icmp eq", which, number(k, "i64", which.lanes))
         result = code.select(here, words[k], result)
@@ -45,11 +47,14 @@ def _rounds(code: Code, block: Val, seed: Val, offset: Val) -> list[Val]:
     words = [*halves(block), *halves(offset)]
     keys = list(halves(seed))
     for turn in range(ROUNDS):
+        # Words of 32 bits in 64: one product has both halves, where vectors of 32 bits would need
+        # two.
         even, odd = (op("mul", words[2 * k], MULTIPLIERS[k]) for k in range(2))
         (even_low, even_high), (odd_low, odd_high) = halves(even), halves(odd)
         first = code.binary("xor", code.binary("xor", odd_high, words[1]), keys[0])
         third = code.binary("xor", code.binary("xor", even_high, words[3]), keys[1])
         words = [first, odd_low, third, even_low]
         if turn + 1 < ROUNDS:
+            # Keys are counted modulo 2^32; the words of a round are halves, and need no mask.
             keys = [op("and", op("add", key, WEYL[k]), _MASK) for k, key in enumerate(keys)]
     return words

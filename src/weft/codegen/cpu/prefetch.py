@@ -131,6 +131,8 @@ def _hint_rows(
     routine: ir.Routine, piece: ir.For, passes: list[ir.For], hints: dict[str, list[ir.Stmt]]
 ) -> None:
     """Find the pass in which each row of a piece is asked for."""
+    # A pass that computes leaves the memory idle for the longest; of equals the later one, after
+    # which the next piece begins.
     longest = max(reversed(passes[1:]), key=_work)
     touched: set[tuple[int, Expr]] = set()
     for number, each in enumerate(passes):

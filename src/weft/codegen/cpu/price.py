@@ -70,6 +70,9 @@ def _seconds_to_move(root: Place, routine: ir.Routine, target: Target, cycle: fl
 def _traffic(place: Place, sizes: Mapping[int, int], room: float) -> float:
     """Bytes that come from beyond a cache each time a loop is entered. What one run touches and the
     cache keeps is there for the next one; of what it does not keep, every run fetches its own."""
+    # What a run of the loop touches is still there for the next run: from beyond the cache comes
+    # what all runs together touch, once. Otherwise the loop's own accesses are fetched in every
+    # turn, and each inner loop is asked the same.
     if _touched_bytes(place, sizes, place.along) <= room:
         return _touched_bytes(place, sizes, place.along | {place.loop.var}) if place.loop else 0.0
     alone = _touched_bytes(replace(place, inner=[]), sizes, frozenset(place.sides))
@@ -85,12 +88,14 @@ def _touched_bytes(place: Place, sizes: Mapping[int, int], along: frozenset[str]
     total = dict.fromkeys(sizes, 0.0)
     for (buffer, _), accesses in alike.items():
         run, runs = _bytes_and_runs(accesses[0], along)
+        # Accesses whose steps are alike move together: those that overlap count once.
         end, united = -math.inf, 0.0
         for first in sorted(access.first for access in accesses):
             united += first + run - max(first, min(end, first + run))
             end = first + run
         lines = max(1.0, united / _LINE) + (_FIRST if runs > 1 else 0.0)
         total[buffer] += runs * lines * _LINE
+    # No more lines than the tensor has, each the first of a run at worst.
     return sum(min(found, (1 + _FIRST) * sizes[buffer]) for buffer, found in total.items())
 
 
@@ -99,6 +104,7 @@ def _bytes_and_runs(access: Access, along: frozenset[str]) -> tuple[float, float
     run, runs = float(access.item), 1.0
     for name, step in sorted(access.steps, key=lambda pair: abs(pair[1])):
         if name in along and step:
+            # Steps up to a line touch all lines between: a gap that is shorter is fetched too.
             if abs(step) <= max(run, _LINE):
                 run += abs(step) * (access.trips[name] - 1)
             else:

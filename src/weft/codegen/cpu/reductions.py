@@ -101,6 +101,7 @@ class Reductions(Statements):
         """A reduction from its accumulators; the sum of lifted exponentials is brought down."""
         if not isinstance(let.expr, Reduce) or let.expr.value not in self.lifted:
             return (ir.Finish(let.name, accs),)
+        # The sum is 1 or more, since the greatest of its row has e^0: lowered it is normal.
         down = 2.0 ** -LIFT["float" if let.dtype is F32 else "double"]
         total, scale = f"{let.name}.lifted", f"{let.name}.down"
         return (

@@ -121,6 +121,8 @@ class _Cutter:
         """The loop, in strips until its chains are short; `each` is what a turn adds to them."""
         count = loop.stop.constant - loop.start.constant
         while count > 1 and count * each > 2 * chains.strip:
+            # Each turn of this loop adds a level: chains of `strip` steps and a total, so that n
+            # numbers go through some log(n) / log(strip) chains and not one of n.
             width = _width(count, max(1, chains.strip // each))
             self.level += 1
             parts = {name: f"{name}.{self.level}" for name in chains.names}

@@ -23,12 +23,17 @@ EDGE: Final = 32
 STEP: Final = 16
 """Words along k that a tile has."""
 FEATURES: Final = {"bf16": "amx_bf16", "i8": "amx_int8"}
+# A bf16 has eight significant bits: one of 2^-56 or more is a multiple of 2^-63, a product of two
+# of 2^-126, the least normal f32. Sums of such multiples are multiples too, unless they are
+# rounded, and then they are larger still.
 _LEAST: Final = 71 << 7
 """2^-56 as bf16."""
 _TILE: Final = 16
 _PLAIN_ROWS: Final = 4
 """Rows of a tile register, and of a tile of vectors where there are none."""
 _GIVEN: Final = "ptr %a, ptr %b, ptr %sums, i64 %rows, i64 %columns, i64 %words, i1 %adds"
+# 64 bytes: the palette, 15 that are 0, 16 numbers of 16 bits for the bytes of a tile's rows, and 16
+# of 8 bits for its rows; there are eight tiles.
 _CONFIG: Final = [1, *[0] * 15, *[64, 0] * 8, *[0] * 16, *[_TILE] * 8, *[0] * 8]
 """Palette 1: tiles of 16 rows of 64 bytes."""
 _MANAGED: Final = {

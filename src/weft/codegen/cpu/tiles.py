@@ -118,6 +118,8 @@ class TileContraction(WordContraction):
             each = Scope(scope, self._name("w"), extent, SERIAL)
             self._clear_run(each, side, axis(each.var) * long + depth, long - depth)
             each.close()
+        # Rows that are made up are multiplied, and looked at (`tile_code`), as others are: zeros
+        # are never weak, what memory held before might be.
         if extent % EDGE:
             self._clear_run(
                 scope, side, constant(extent * long), (round_up(extent, EDGE) - extent) * long

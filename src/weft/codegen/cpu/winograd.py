@@ -46,6 +46,11 @@ from weft.region.form import Windows
 from weft.region.forms.winograd import STEP, WINDOW
 from weft.region.ir import Cast, Let, Read
 
+# Of the bound above: a row of B' has two numbers of size 1, so that a point of a tile is a sum of 2
+# × 2 elements; a row of G has sizes 1 or 3/2 in all, 9/4 both ways; A' takes three points each way.
+# 9 × 4 × 9/4 = 81. Roundings that a number goes through are 2 for a tile, 4 for a window, 1 for its
+# product, C - 1 for the sum over channels and 4 for the result: C + 10, and 13 leave room for what
+# is of second order.
 SIDE: Final = STEP + WINDOW - 1
 HALF: Final = "half"
 Step: TypeAlias = tuple[str, str, str, str]
@@ -255,6 +260,8 @@ class WinogradConvolution(BlockedContraction):
         inner.body += [half] if len(grid) == WINDOW else []
         down = []
         for column in range(len(grid)):
+            # The transform is T d T': columns first and rows then come to the same as the other way
+            # round but for rounding, and all kernels have this order.
             steps, points = line([row[column] for row in grid], f"t{column}")
             self._steps_of_line(inner, steps)
             down.append(points)

@@ -14,6 +14,8 @@ from typing import Final
 from weft.codegen.cpu.code import Val, number
 from weft.codegen.cpu.math.writer import Pair, Writer
 
+# 15 and 32 significant bits: n, of at most 8 and 11, times it is exact, so that x - n LN2_HIGH has
+# no rounding but that of the difference.
 LN2_HIGH: Final = {"float": 0.693145751953125, "double": 0.6931471803691238}
 LN2_LOW: Final = {"float": 1.4286068203094173e-06, "double": 1.9082149292705877e-10}
 
@@ -42,11 +44,14 @@ _VANISHES: Final = {"float": -104.0, "double": -746.0}
 """Below this e^x rounds to 0."""
 _ENDLESS: Final = {"float": 89.5, "double": 711.0}
 """Above this half of e^x is infinite."""
+# e^-104 is about 2^-150, half of the least f32: 2^-70 when it is lifted. 2^47 numbers of e^0 = 1
+# are still finite then (for doubles 2^-916, and 2^863 of them).
 LIFT: Final = {"float": 80, "double": 160}
 """Numbers that make up a sum of exponentials are this many powers of two too large: the least of
 them, their sums, and what a quotient of them lacks are normal numbers then."""
 LEAST: Final = {"float": 2.0**-125, "double": 2.0**-1021}
 """From here on numbers are normal, also those that are off by some units in the last place."""
+# 2^-110 over 10^4 is 2^-123.3.
 FLOOR: Final = {"float": 2.0**-110, "double": 2.0**-1000}
 """The least weight of an attention: over a sum of some ten thousand still a normal number."""
 _TANH: Final = {
@@ -78,6 +83,7 @@ def exp_lifted(w: Writer, x: Val) -> Val:
     lowest = w.like(_VANISHES[x.scalar], x)
     n, r = _power_and_rest(w, w.code.intrinsic("llvm.maximum", x, lowest))
     lifted = w.mul(w.poly(_EXP[x.scalar], r), w.scale_normal(w.like(2.0 ** LIFT[x.scalar], x), n))
+    # What is held at the bound would be 2^-70, and not the 0 that it is to be.
     return w.choose(w.code.compare("fcmp ole", x, lowest), 0.0, lifted)
 
 
@@ -125,6 +131,10 @@ def _lowered_anywhere(w: Writer, x: Val) -> Val:
     last place is that of subnormal numbers. x86-64 takes 150 cycles for a product that underflows,
     or for a factor that is subnormal."""
     least, bits = _least_lifted(w, x), LIFT[x.scalar] + 1 << w.form(x).mantissa
+    # `least` is 2^(LIFT + 1 - bias): a place of its last bit is that of a subnormal number, lifted,
+    # to which the addition rounds x. The sum's exponent is LIFT + 1 too large, and without that its
+    # bits are those of the subnormal number: for f32, 2^-46 has places of 2^-69, and 2^-149 is
+    # 2^-69 / 2^80.
     small = w.from_bits(w.integer("sub", w.bits(w.exact_add(x, least)), bits))
     return w.choose(w.test("olt", x, least), small, _lowered_normal(w, x))
 
@@ -134,6 +144,8 @@ def _scaled_anywhere(w: Writer, value: Val, shifted: Val, more: int = 0) -> Val:
     `shifted`, which is n and 1.5 * 2^mantissa."""
     model = w.bits(value)
     small = w.test("olt", shifted, 1.5 * 2.0 ** w.form(value).mantissa + 8 - w.form(value).bias)
+    # Where 2^n may be subnormal the number is made lifted and lowered then; elsewhere it is made an
+    # eighth as large, and the product by 8 goes to infinity where it must.
     up, down = (number(k, model.scalar, value.lanes) for k in (LIFT[value.scalar], -3))
     moved = w.integer("add", w.bits(shifted), w.code.select(small, up, down))
     scaled = w.scale_normal(value, w.integer("add", moved, more) if more else moved)

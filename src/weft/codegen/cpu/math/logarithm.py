@@ -108,6 +108,8 @@ def exponent_and_rest(w: Writer, x: Val) -> Pair:
     tiny = w.test("olt", x, 2.0 ** (2 - form.bias))
     lift = float(form.mantissa + 2)
     bits = w.bits(w.choose(tiny, w.mul(x, 2.0**lift), x))
+    # Bits of positive floats are in the order of the numbers: less those of sqrt(1/2), the exponent
+    # field is n, rounded so that what is left lies between sqrt(1/2) and sqrt(2).
     root_half = w.bits(w.like(math.sqrt(0.5), x))
     shifted = w.integer("sub", bits, root_half)
     n = w.integer("ashr", shifted, form.mantissa)

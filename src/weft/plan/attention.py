@@ -40,6 +40,8 @@ _SPARE_REGISTERS: Final = 32
 """Addresses, counters and numbers of rows."""
 _DRAWING: Final = 16
 """Random words of four elements."""
+# 24 + 2 × 240 = 504, all that 384 threads of 168 are launched with; 32 + 3 × 160 = 512, all of 512
+# threads of 128.
 _REGISTERS: Final = {2: (24, 240), 3: (32, 160)}
 """Of a producer's and of a consumer's thread, by the number of consumers: 65,536 in all."""
 _WITH_TABLES: Final = {2: (40, 232), 3: (32, 160)}
@@ -166,6 +168,8 @@ def _time(form: _Form, kernel: Kernel, target: Target) -> float:
     matrices, units = points_of(kernel, found.batch), target.limits.units
     if len(set(costs)) == 1:
         return costs[0] * -(-len(costs) * matrices // units)
+    # Unequal tiles are dealt out beforehand, the longest first: the mean of all units, or the
+    # longest tile where there are few.
     return max(sum(costs) * matrices / units, *costs)
 
 
@@ -183,6 +187,7 @@ def attention_seconds(kernel: Kernel, plan: AttentionPlan, target: Target) -> fl
     if not alike:
         return None
     base = next((form for form in alike if form.consumers == plan.consumers), alike[0])
+    # Instructions before the first product and after the last one take as long for few keys.
     share = _FIXED + (1 - _FIXED) * plan.tile_kv / base.keys
     block_time = base.block_time * plan.consumers / base.consumers * share
     meant = _Form(least, plan.consumers, plan.tile_kv, block_time, base.tile_time)

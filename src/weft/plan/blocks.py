@@ -27,12 +27,19 @@ TILES: Final = "tiles"
 """Where operands are that are packed as words for matrix tiles."""
 TILE_EDGE: Final = 32
 """Rows and columns of the sums of the tiles that are held at a time."""
+# In f32 rows take 256 KB and columns and sums 512 KB each: 1.25 MB, of which the second cache holds
+# the operands.
 BLOCK: Final = (256, 512, 256)
 """The most rows, columns and summed elements of a block: the packed rows and columns, in f32, stay
 in the second cache, and the sums pass through it once for each step along k."""
+# A panel of rows takes a few KB then, columns 512 KB and sums 1 MB, which `STACK_BYTES` has room
+# for.
 TALL_BLOCK: Final = 512
 """The most rows of a block of wide vectors, which packs and finishes a panel of rows at a time:
 columns alone stay in the second cache, and the more rows share them, the less is packed."""
+# Sums, a vector for each of the columns, and a number of A spread over one: 6 × 2 + 2 + 1 = 15 and
+# 4 × 3 + 3 + 1 = 16 of 16 registers; 28, 27 and 29 of 32, all of 24 sums, which is more than the
+# two units times the four or five cycles of a multiply-add.
 REGISTER_BLOCKS: Final = {False: ((6, 2), (4, 3)), True: ((8, 3), (12, 2), (6, 4))}
 """Rows by vectors of register tiles for 16 vector registers, and for 32; the best one first."""
 _NEXT_BEST: Final = 0.02
@@ -103,6 +110,8 @@ def rounds(pieces: int, units: int) -> float:
     """How many pieces the busiest units take one after the other: the mean of what it is where all
     are as fast, and where some do something else besides, such as the other thread of a core, and
     others take pieces of theirs."""
+    # While the fast ones take `taken` pieces, a slow one takes half as many: the least number with
+    # which all pieces are taken.
     slow, taken = units // _ONE_SLOW_OF, pieces // units
     while (units - slow) * taken + slow * (taken // 2) < pieces:
         taken += 1

@@ -117,6 +117,8 @@ def _dot_products(
     step_n, step_k = (
         _operand_stride(kernel, tensors, kernel.roles.rhs, axes[-1]) for axes in n_and_k
     )
+    # Each sum is then one vector of partial sums along k: B is read once, as it lies, and every row
+    # uses what was read.
     if m > FEW_ROWS or step_k != 1 or step_n == 1 or depth < lanes:
         return None
     tile = (m, min(columns_along_k(m, target.limits.vector_registers or 16), n))
@@ -421,6 +423,8 @@ def _choose_block(
     run = run if run <= most_depth and whole else 1
     # Whole vectors: what is left over of one is packed element by element, in every block.
     step = lanes if run == 1 and len(roles.k) == 1 and k > most_depth else run
+    # How k is cut decides in which order products are added up: it depends on the sizes and on the
+    # target, never on the number of threads.
     depth = even_blocks(k, most_depth // step * step, step)
     return (*blocks, depth)
 
@@ -487,6 +491,8 @@ def register_tile(m: int, n: int, lanes: int, registers: int) -> tuple[int, int]
     multiply-adds, and what does not fill a tile runs at the speed of single elements."""
     best, chosen = 0.0, (1, 1)
     for vectors in range(1, 5):
+        # Beside the sums a register for each vector of B, and one for the number of A that is
+        # spread.
         most = (registers - 1 - vectors) // vectors
         for rows in range(1, min(most, m, 14) + 1):
             reuse = rows * vectors / (rows + vectors)

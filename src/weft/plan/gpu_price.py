@@ -97,7 +97,10 @@ def _multiply_adds(
     over = math.prod(kernel.sizes.values()) // math.prod(sizes)
     tiles = over * -(-sizes[0] // rows) * -(-sizes[1] // columns)
     full = tiles * rows * columns / (over * sizes[0] * sizes[1])
+    # A step of a tile loads rows + columns numbers for rows × columns products: 1 / rows + 1 /
+    # columns for each.
     computing = work.matrix_seconds * full * (1 + _SHARED * (1 / rows + 1 / columns))
+    # Units that have no tile in the last wave wait for those that have.
     computing /= roofline.quantisation(tiles, limits.units)
     return _overlap_seconds(computing, work.bytes / target.rates.bandwidth)
 
@@ -123,6 +126,7 @@ def _row_seconds(
     life = _ROW + each * max(1, reductions)
     if not plan.across:
         lanes = plan.threads * plan.blocks_per_row * plan.vector
+        # Lanes that have nothing of the row live as long as the others.
         life *= chunks_of(rows, plan) * lanes / row_length(rows)
     threads = plan.threads * plan.rows_per_block
     return _stream_seconds(kernel, tensors, target, blocks, threads, life)
@@ -149,6 +153,8 @@ def _stream_seconds(
 ) -> float:
     """Blocks of threads that each live for so long."""
     work, limits = kernel_work(kernel, tensors, target), target.limits
+    # Blocks come in waves of as many as there is room for, each as long as a life, one at least: a
+    # unit whose warps all wait gains nothing from being half empty.
     on_a_unit = blocks / limits.units
     room = max(1, limits.warps_per_unit * roofline.WARP // threads)
     # A block comes when there is room for all of it, and stays until its last warp is done.

@@ -119,6 +119,7 @@ def group_seconds(
     count = found.images * -(-found.groups // found.together)
     count *= math.prod(-(-n // t) for n, t in zip(found.places, places, strict=True))
     share = target.rates.bandwidth / limits.units
+    # Elements that several blocks read come from the cache after the first of them.
     read = math.prod(found.extents(places)) * PITCH / _CACHED + tile[0] * tile[1] * 2
     moving = (read + found.filter_bytes / _CACHED) / share
     computing = blocks * (tile[1] // columns) * found.turns * (1 + columns / 16) * _STEP / 4

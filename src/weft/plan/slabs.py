@@ -109,6 +109,8 @@ def slab_cycles(form: Form, slabs: Contraction, rows: int, target: Target, *, li
     steps = -(-slabs.extent.k // (K_STEP * taps))
     multiplied = taps * form.rows * form.columns / AREA_PER_CYCLE
     waves = -(-slabs.extent.tiles(form) // units)
+    # With two slots the next slab is asked for when the one before is done: it comes in time where
+    # multiplying a slab takes longer than bringing one.
     waiting = waves * (steps - 1) * max(0.0, _LATENCY - multiplied)
     # Light results are stored while other warpgroups multiply, as deferred ones are.
     alike = replace(form, warp_tile=(PATCH**2, form.warp_tile[1])) if light else form

@@ -87,6 +87,7 @@ first of the list is taken: those that were measured most. 28 x 28 places of 256
 us in tiles of 128x128 in turns, 18.7 in those of 192x64, for which the model has 16.5 and 16.2."""
 _MANY_TURNS: Final = 32
 """Tiles that a unit takes one after the other from which it matters little which ones."""
+# 96 registers of each of 128 threads, and as many for the sums of one step.
 _MOST_SUMS: Final = 64 * 192
 """Sums of a warpgroup that its registers hold twice."""
 _MOST_SUMS_OF_SEVERAL: Final = 128 * 160
@@ -173,6 +174,8 @@ def _registers(form: Form, *, crowded: bool) -> tuple[int, int]:
     results that wait, or several numbers of rows."""
     if form.consumers != 2:
         return 0, 0
+    # 384 threads are launched with 168 registers each. The producer's and two consumers' are 504
+    # together, and both splits give out all of them: 24 + 2 × 240 = 40 + 2 × 232.
     return (24, 240) if crowded else (40, 232)
 
 
@@ -223,6 +226,8 @@ def _of_the_busiest(
         return found
     loads = [0] * units
     for number, length in enumerate(length for length in lengths for _ in range(tiles)):
+        # As blocks take them: the grid is persistent, and block u has the tiles u, u + units, and
+        # so on.
         loads[number % units] += length
     share = max(loads) / turns / (sum(lengths) / len(lengths))
     extent = found.extent
@@ -278,6 +283,8 @@ def _is_promoted(kernel: Kernel) -> bool:
 
 def sm90_contraction(problem: Problem) -> Contraction:
     """A contraction of 16-bit elements that takes as long as a problem."""
+    # A step is 128 bytes of a row, whatever an element has: 8-bit elements come and are multiplied
+    # twice as fast as 16-bit ones.
     depth = -(-problem.k * problem.dtype.storage_bytes // 2)
     first, second = problem.grains
     a = Operand(problem.layouts[0] == "row", first)
@@ -414,6 +421,7 @@ def _sm80_tile(problem: Problem, target: Target) -> _Tile:
         return _FEW_ROWS if problem.m <= problem.n else _FEW_COLUMNS
     tile, wide = _SM80_TILES[size] if problem.image is None else _SM80_WINDOWS
     tiles = problem.tiles(*wide.shape[:2])
+    # Of wide numbers the second tile has twice as many warps, not larger ones.
     if size > 2 and tiles <= target.limits.units < problem.tiles(*tile.shape[:2]):
         # One tile of more warps is done before two that share a unit.
         return wide

@@ -174,6 +174,8 @@ def _rows_side_by_side(kernel: Kernel, plan: RowPlan, target: Target) -> int:
 def _registers_left(plan: RowPlan, blocks: int, target: Target) -> int:
     """Registers that each thread has where a unit has so many blocks: every part of a unit has its
     own, and as many warps as another, or one less."""
+    # A unit is four partitions, each with a quarter of the registers, and warps are dealt out to
+    # them: the one with the most warps decides.
     warps = -(-blocks * plan.rows_per_block * plan.threads // _WARP)
     return roofline.registers_given(target.limits, -(-warps // _PARTITIONS) * _PARTITIONS * _WARP)
 

@@ -42,10 +42,14 @@ from weft.target.roofline import Work, time_estimate
 from weft.target.target import Kind, Target
 
 _OPERATIONS: Final = {str(fn): row.operations for fn, row in FUNCTIONS.items()}
+# Ten rounds, of two products of 32 bits each of which both halves are used, for four words of which
+# three are thrown away.
 PHILOX: Final = 400
 """What one random word costs where its neighbours are not wanted: no vector unit multiplies so."""
 _CACHED_WHOLE: Final = 1 << 20
 """Bytes of a tensor that every unit of a GPU keeps near by."""
+# What is read again comes from a cache, which is no faster than this where it lies in other rows:
+# see `_reread_bytes` for the measurement.
 _OF_A_REREAD: Final = 0.5
 """Of the time that a byte takes from memory, what one takes that was read before."""
 _SECTOR: Final = 32
@@ -123,6 +127,8 @@ def _staged_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         strip = shape.rows
     own = {stage.name for stage in kernel.stages}
     total, read = Work(), dict[str, int]()
+    # A strip begins with rows of each stage that the strip above it computes too: those by which
+    # the hull of a row reaches beyond one row.
     for part, again in zip(kernel.parts, [r.high - r.low for r in form.rings] + [0], strict=True):
         work = kernel_work(part, known, target)
         share = (strip + again) / strip
@@ -137,6 +143,7 @@ def _staged_work(kernel: Kernel, tensors: Mapping[str, Tensor], target: Target) 
         stored = points_of(kernel, kernel.let(output.value).axes)
         moved += stored * tensors[output.tensor].dtype.storage_bytes
     if isinstance(slide, Slide):
+        # That model has the rows computed twice, and warps that wait, in it.
         seconds = slide_seconds(slide, each, target, shape)
         return Work(vector_seconds=seconds, bytes=moved, operations=total.operations)
     return total + Work(bytes=moved)
@@ -233,6 +240,8 @@ def _let_work(
             count = points * points_of(kernel, axes)
             if kernel.roles is not None and kernel.roles.contraction == let.name:
                 dtype = lets[kernel.roles.lhs].dtype
+                # A product and an addition for each point. The product's own value is left out
+                # above.
                 seconds = 2 * count / target.matrix_rate(dtype)
                 return seconds, 0.0, 2 * count
             return _vector_cost(count, lets[value].dtype, target)

@@ -51,6 +51,7 @@ def registers_given(limits: Limits, threads: int) -> int:
 
 def blocks_per_unit(limits: Limits, shared_bytes: int, registers: int, threads: int) -> int:
     """`cta_per_SM`: how many blocks one unit holds at a time; 0 where not even one fits."""
+    # Blocks do not share what they were given: whatever runs out first is what limits them.
     by_shared = limits.shared_bytes_per_unit // shared_bytes if shared_bytes else 1 << 30
     by_registers = limits.registers_per_unit // (registers * threads)
     return min(by_shared, by_registers, limits.blocks_per_unit)
@@ -108,6 +109,7 @@ def together(target: Target, parts: Sequence[float]) -> float:
     """The time of what is done at once: that of the busiest part, and what it leaves to be seen of
     the others."""
     busiest = max(parts)
+    # `seen` was measured on a CPU (`target/cpu.py`), and is 0 on a GPU, whose other warps go on.
     return busiest + target.rates.seen * (sum(parts) - busiest)
 
 

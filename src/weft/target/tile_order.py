@@ -35,6 +35,7 @@ def one_wave(found: Contraction, form: Form) -> str:
             reversed(sides) if form.swap else sides, tile, blocks, strict=True
         )
     )
+    # Tiles are counted in pairs where blocks are.
     together = NEIGHBOURS // (blocks[0] * blocks[1])
     heights = range(1, min(len(rows), NEIGHBOURS) + 1)
     best = min(
@@ -63,6 +64,8 @@ def _bytes_asked(
     total = 0.0
     for start in range(0, len(tiles), together):
         near = tiles[start : start + together]
+        # Each row and column of tiles counts once for a cluster of units, however many blocks need
+        # it.
         total += sum(rows[row] for _, row in {(matrix, row) for matrix, row, _ in near})
         total += sum(
             columns[column] for _, column in {(matrix, column) for matrix, _, column in near}

@@ -40,6 +40,7 @@ def fuse_exactly(fusion: Fusion) -> list[Group]:
     fusion.inlined = greedy
     search.run()
     after = _merge_all(fusion)
+    # What takes less before kernels are merged may take more after it.
     best = after if is_shorter(after.seconds, before.seconds) else before
     times = f"{1e6 * before.seconds:.1f} µs by greedy, {1e6 * best.seconds:.1f} µs now"
     fusion.inlined = best.inlined
@@ -183,6 +184,8 @@ def _cuts(fusion: Fusion, root: str, window: Mapping[str, int], most: int) -> It
             if name in cut.needed or name in cut.read:
                 continue
             if name in window:
+                # Read it from memory, in a state that is gone on with later; or compute it, here
+                # and now.
                 states.append((pending, _Cut(cut.needed, cut.computed, cut.read | {name})))
                 cut = _Cut(cut.needed | {name}, cut.computed | {name}, cut.read)
             elif name in fusion.inlined:
@@ -212,6 +215,7 @@ def _kernels(
         kernel, seconds = found
         start = kernel if bare is None else bare[0]
         stop = stop_reason(start, kernel, fusion.tensors, fusion.target, weighed=True)
+        # So the present choice is among the candidates, and a solution is never dearer.
         if stop is None or cut.needed == present:
             yield cut, seconds
 

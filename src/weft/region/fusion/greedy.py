@@ -118,6 +118,8 @@ class Fusion:
         self._bounds = Bounds(self.view, self.target, self._places)
         self.signatures = Signatures(self.view)
         self._known: dict[tuple[tuple[Root, ...], frozenset[str]], Drafted | str] = {}
+        # Equal layers have equal kernels: drafts, and what is known of them, are found by a
+        # signature that names no tensor.
         self._drafts: dict[object, Drafted | str] = {}
         self._stops: dict[object, str | None] = {}
         self._finished: dict[object, tuple[Kernel, tuple[str, ...]]] = {}
@@ -196,6 +198,8 @@ class Fusion:
             self.inlined.add(name)
         elif not self._roll_back(name, why):
             self.refusals[name] = why
+            # Trying what a rollback would bring has weighed the block again: what is reported is
+            # what was weighed before.
             self.weighed.pop((name, ""), None)
             if known is not None:
                 self.weighed[name, ""] = known
@@ -291,6 +295,8 @@ class Fusion:
         spent = sum(found.seconds for found in after)
         stored = sum(found.seconds for found in before) + self._storing(name, len(users))
         self.weighed[name, ""] = Weighed(name, spent, stored)
+        # Each kernel that reads it, with it inside, against all of them reading it, and one that
+        # stores it. What else will be decided later is not known here: blocks are visited once.
         if not is_shorter(spent, stored):
             return f"computing it {len(users)} times takes {spent - stored:.2g} s longer"
         return None

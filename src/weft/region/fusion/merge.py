@@ -376,6 +376,7 @@ class _Merger:
             return REFUSED
         if kernel.roles is not None and self._has_strangers(group, earlier, parts):
             return REFUSED
+        # Short kernels are merged even for a number in common: a launch less is worth it.
         stay = alike or (related and (kin or self._are_long(parts)))
         if stay and self._are_strangers(kernel, parts):
             return REFUSED
@@ -397,6 +398,7 @@ class _Merger:
         together, *apart = (
             kernel_work(one, tensors, target).bytes for one in (kernel, *(p for p, _ in parts))
         )
+        # What merging spares is what both read: it is little beside what either moves.
         return sum(apart) - together < LITTLE * min(apart)
 
     def _are_long(self, parts: Sequence[tuple[Kernel, float]]) -> bool:

@@ -124,6 +124,8 @@ def _constraints(window: Window) -> _Rows:
             rows.add(_ones(own), 1.0, 1.0)
         read = _group_by_key((b, n) for n in own for b in window.candidates[n].read)
         computed = _group_by_key((b, n) for n in own for b in window.candidates[n].computed)
+        # At most one candidate of a root is taken, so that all that read a block share one
+        # constraint: fewer rows than one for each, and a tighter relaxation.
         for block, there in read.items():
             rows.add({**_ones(there), first + block: -1.0}, -np.inf, 0.0)
         for block, there in computed.items():

@@ -56,6 +56,8 @@ def meet(
         block.name, tuple(LoopAxis(f"d{n}", s) for n, s in enumerate(block.shape)), (), size
     )
     allowed = can_compute_at(made, Statement(root.name, outer, reads, size, known))
+    # Neighbouring points need an element in common: with a tile of one point a halo is what two of
+    # them read.
     return bool(allowed.halo.per_axis)
 
 

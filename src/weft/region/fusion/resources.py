@@ -63,12 +63,15 @@ def stop_reason(
         limit, rows = _row_limit(after, target), longest_row(after, tensors)
         if rows > limit >= longest_row(before, tensors):
             return f"its rows would take {rows:,} bytes of on-chip memory, over {limit:,.0f}"
+    # A unit hides waiting by changing to another block: with one alone it has none.
     if _blocks_per_unit(after, target) <= 1 < _blocks_per_unit(before, target):
         return f"{live_values(after)} live values would leave one block per unit"
     across = weighed and multiplies_numbers(after, target)
     if not (in_stages or across):
         was, now = access_bytes(before, tensors), access_bytes(after, tensors)
         for name, width in was.items():
+            # All that lies along the innermost axis is accessed in vectors of as many elements: one
+            # tensor that begins inside of a vector narrows those of all others.
             if (narrow := now.get(name, width)) * 2 <= width:
                 return f"accesses would narrow from {width} to {narrow} bytes"
     by_columns = after.roles is None or _stores_columns(after, tensors)

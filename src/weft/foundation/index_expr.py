@@ -174,6 +174,8 @@ def floordiv(value: Expr, divisor: int) -> Expr:
         # floor((floor(e / q) + c) / d) = floor((e + c * q) / (q * d))
         inside, by = nested
         return floordiv(add(inside, value.constant * by), by * divisor)
+    # floor((d x + y) / d) = x + floor(y / d); and floor(y / d) with y and d both multiples of g,
+    # but for a constant under g, is floor((y / g) / (d / g)).
     whole = {t: f // divisor for t, f in value.terms if f % divisor == 0}
     rest = {t: f for t, f in value.terms if f % divisor}
     out, left = divmod(value.constant, divisor)
@@ -292,6 +294,7 @@ def bounds(value: Expr, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int
             case Axis(name=name) | Param(name=name):
                 first, last = ranges[name]
             case FloorDiv(value=inner, divisor=divisor):
+                # Ends of intervals alone would have e - q floor(e / q) as wide as e itself.
                 split = _split_remainder(value, term, factor)
                 if split is not None:
                     rest, largest = split

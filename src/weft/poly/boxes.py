@@ -126,6 +126,7 @@ def box_of(axes: Sequence[tuple[str, int, int]], index: Index) -> Box | None:
     used = [term for expr in exprs for term, _ in expr.terms]
     names = {term.name for term in used if isinstance(term, Axis)}
     idle = math.prod(size for name, size in sizes.items() if name not in names)
+    # An axis in two indices would tie them together, and one in none would repeat every point.
     if len(names) < len(used) or idle > 1:
         return None
     box = tuple(span for span in spans if span is not None)
@@ -143,6 +144,8 @@ def fill(boxes: Sequence[Box], whole: Box) -> bool:
         any(a[1] < b[0] or b[1] < a[0] for a, b in zip(one, other, strict=True))
         for one, other in combinations(boxes, 2)
     )
+    # Boxes inside of the whole, of which no two meet: where they have as many points as it, none is
+    # left out.
     return inside and apart and sum(map(_point_count, boxes)) == _point_count(whole)
 
 
@@ -162,6 +165,8 @@ def _without_quotients(
         if not quotients:
             return exprs, sizes
         for term in quotients:
+            # x = d q + r with r under d reaches each x once where d divides its size: q and r are
+            # two axes in the place of one.
             divided = term.value.single_axis
             if divided is not None and sizes[divided.name] % term.divisor == 0:
                 break
@@ -180,6 +185,8 @@ def _without_quotients(
 def _span(expr: Expr, sizes: dict[str, int]) -> Span | None:
     """The numbers that an index counts through one by one, each for one point of its axes."""
     step = 1
+    # Digits of a mixed base: where each factor is the product of all smaller sizes, every number
+    # from 0 to the product of all less one comes up once.
     for factor, size in sorted(
         (factor, sizes[term.name]) for term, factor in expr.terms if isinstance(term, Axis)
     ):

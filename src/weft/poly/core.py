@@ -143,6 +143,8 @@ def _reach_of_hull(
     """The reach of the hull of several indices along an axis of `size` elements."""
     sizes = dict(tile)
     steps = [_axis_steps(expr, sizes) for expr in exprs]
+    # An index that divides an axis of the tile, or two that move apart, have no hull that moves
+    # evenly: each tile is measured, and neighbours share what is beyond an even part.
     if steps[0] is None or any(found != steps[0] for found in steps):
         extent = max(
             _exact_extent(one, other, axes, params, tile) for one in exprs for other in exprs
@@ -154,6 +156,8 @@ def _reach_of_hull(
     rests = [add(expr, *(scale(axis(name), -f) for name, f in step.items())) for expr in exprs]
     ranges = {a.name: (0, a.size - 1) for a in axes}
     ranges.update((name, (low, high)) for name, low, high in params)
+    # Every index is the same step along the tile and a rest: the tile moves the hull over sum of
+    # |step| (size - 1) elements, and at any place of it the rests lie `spread` apart at most.
     spread = max(_largest_distance(one, other, ranges) for one in rests for other in rests)
     core = sum(abs(f) * (sizes[name] - 1) for name, f in step.items()) + 1
     extent = min(core + spread, size)
@@ -162,6 +166,9 @@ def _reach_of_hull(
     span = Span(step, low, max(last for _, last in ends))
     if not step:
         return _Reach(extent, 0, 0, span)
+    # The next tile along an axis begins step * size further; of step * (size - 1) + 1 + spread
+    # elements spread + 1 - step are in both. Of several axes the one with the least step has the
+    # most in common.
     shared = max(0, spread + 1 - min(map(abs, step.values()))) if spread else 0
     return _Reach(extent, shared, max(0, min(shared, -low)), span)
 
@@ -267,6 +274,7 @@ def can_compute_at(
     )
     sizes = {a.name: a.size for a in consumer.axes}
     tiles = prod(ceil(sizes[name] / size) for name, size in block)
+    # All tiles make their footprint; without a halo that is every element once.
     recompute = tiles * footprint / max(1, prod(producer.shape))
     spans = {name: r.span for name, r in reaches.items()}
     return ComputeAt(True, halo, footprint * producer.element_bytes, recompute, spans)

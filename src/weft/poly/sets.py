@@ -27,6 +27,8 @@ from weft.foundation.records import dataclass
 from weft.foundation.tally import asked, done
 from weft.poly.boxes import fill_box, without_stretches
 
+# isl may take exponential time. Operations, and not seconds, are counted: every machine proves the
+# same.
 BUDGET: Final = 20_000
 """isl operations that one query may take; most take a few hundred."""
 BUDGETS: Final = {"difference": 400_000}
@@ -360,6 +362,7 @@ def difference(pieces: tuple[Piece, ...], wanted: Domain) -> Difference | None:
         relation = _relation(piece.domain, piece.index, wanted.params)
         image = relation.range()
         repeated = None if done is None else image.intersect(done)
+        # A point is run twice where two nests have it, or two points of one nest lead to it.
         if (repeated is None or repeated.is_empty()) and not relation.is_injective():
             repeated = _reached_twice(relation)
         if repeated is not None and not repeated.is_empty():

@@ -21,6 +21,8 @@ def holds(wanted: Guard, guards: Sequence[Guard], ranges: Mapping[str, tuple[int
         tuple((name, *ranges[name]) for name in params),
         tuple(guards),
     )
+    # 0 <= e < n fails where e < 0, which is 0 <= -1 - e, or where 0 <= e - n. It holds if neither
+    # set has a point; a set that isl could not measure proves nothing.
     below = Guard(constant(-1) - wanted.expr, _FAR)
     above = Guard(wanted.expr - wanted.size, _FAR)
     try:

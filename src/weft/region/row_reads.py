@@ -32,6 +32,7 @@ def passes_over_rows(kernel: Kernel) -> int:
     reduced = reduced_axes(kernel)
     pieces = piece_sums(kernel) if len(kernel.reduced) > 1 else frozenset()
     sums = [let for let in kernel.body if isinstance(let.expr, Reduce) and let.name not in pieces]
+    # Equal reductions are one loop; folds over the same axes run in one.
     loops = len({let.expr for let in sums})
     loops += len({let.expr.axes for let in kernel.body if isinstance(let.expr, Fold)})
     stored = {name for output in kernel.outputs for name in kernel.let(output.value).axes}

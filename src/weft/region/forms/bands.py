@@ -195,6 +195,8 @@ def _band(lets: Mapping[str, Let], pred: str, found: Logits) -> Band | None:
     if small is None or large is None:
         return _end(lets, *names, found, inclusive=expr.fn in ("le", "ge"))
     strict = int(expr.fn in ("lt", "gt"))
+    # small <= large says key - query <= c where large - small is c - (key - query), and key - query
+    # >= -c where it is c + (key - query).
     ahead = axis(found.key) - axis(found.query)
     above, below = large - small + ahead, large - small - ahead
     if above.is_constant:

@@ -102,6 +102,8 @@ class Slide:
         """Columns of the results that a warp makes, in whole vectors; none where it reads too far
         along a row."""
         ends = zip(self._last, self.shifts(vector), strict=True)
+        # The lanes at the end lack what lies behind the warp: the part that reaches furthest beyond
+        # its own first column says how many.
         left = LANES * vector - max(last - shift for last, shift in ends)
         return max(0, left // vector * vector)
 

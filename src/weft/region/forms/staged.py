@@ -117,6 +117,8 @@ def _stages_along(kernel: Kernel, slide: str, batch: tuple[str, ...]) -> Staged 
 
 def _ring(name: str, reads: _Reads) -> Ring:
     high = max(reads.highs)
+    # In the step that computes row `high` the oldest is still read: both, and all between, are
+    # alive.
     depth = high - min(reads.oldest) + 1
     return Ring(name, reads.batch, reads.axis, min(reads.lows), high, depth)
 
@@ -158,6 +160,9 @@ def _note_reads(
         if here.axis and (here.axis, here.batch) != (own, batch):
             return f"{name} is read along several axes"
         here.axis, here.batch = own, batch
+        # In one step a reader computes up to row `highs` of its own, and reads from `span.low` to
+        # `span.high` about it. A hull of hulls is their sum; the oldest row that must still be
+        # there is the lowest one read for the newest that is computed.
         here.lows.append(min(at.lows) + span.low)
         here.highs.append(max(at.highs) + span.high)
         here.oldest.append(max(at.highs) + span.low)
@@ -192,6 +197,8 @@ def strip_rows(kernel: Kernel, form: Staged) -> int:
     batch = prod(kernel.sizes[name] for name in form.batch)
     rows = kernel.sizes[form.slide]
     share = -(-rows // max(1, _PIECES // batch))
+    # A piece computes `warm_up` rows more than it makes: with eight times as many of its own an
+    # eighth of the work is done twice.
     return min(rows, max(share, _ROWS_PER_WARM_UP * form.warm_up, 1))
 
 

@@ -38,6 +38,7 @@ class Packing:
 
 def pack(blocks: Sequence[Block], alignment: int = 1) -> Packing:
     """Offsets at multiples of `alignment`, so that blocks that meet do not overlap."""
+    # Nothing is left to chance: equal programs have equal arenas, on disk too.
     order = sorted(blocks, key=lambda block: (-block.size, block.first, str(block.name)))
     placed = _Timeline(blocks)
     offsets: dict[Hashable, int] = {}
@@ -95,6 +96,7 @@ def peak(blocks: Iterable[Block]) -> int:
     changes: dict[int, int] = {}
     for block in blocks:
         changes[block.first] = changes.get(block.first, 0) + block.size
+        # `last` counts: the bytes are free from the moment after it.
         changes[block.last + 1] = changes.get(block.last + 1, 0) - block.size
     most = now = 0
     for moment in sorted(changes):

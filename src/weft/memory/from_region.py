@@ -63,6 +63,7 @@ def lives_of(module: Module, donated: frozenset[str]) -> dict[str, tuple[int, in
         for name in (*kernel.inputs, *_bases(kernel)):
             last[name] = number
     for name, tensor in module.tensors.items():
+        # What is given and not donated is read by the next run as well: it never dies.
         kept = tensor.role in GIVEN and tensor.role != "state" and name not in donated
         if kept or name in module.outputs:
             last[name] = end
@@ -184,6 +185,8 @@ class Assignment:
             if name in tried:
                 continue
             tried.add(name)
+            # An augmenting path of a bipartite matching: who is in the way moves on, if there is
+            # another place for it.
             if name not in taken or self._settle(taken[name], taken, tried):
                 taken[name] = output
                 return True

@@ -132,6 +132,7 @@ def _choose_turns(size: int, wanted: float) -> int:
     """In how many turns an axis is gone through: a divisor of its size, which is not far from what
     is wanted; 1 where it has none."""
     divisors = [n for n in range(2, size + 1) if size % n == 0]
+    # Turns are all of one size: a loop has one body.
     most = _FARTHEST * max(wanted, 1.0)
     enough = [n for n in divisors if wanted <= n <= most]
     fewer = [n for n in divisors if wanted / _FARTHEST <= n < wanted]

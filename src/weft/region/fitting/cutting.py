@@ -255,6 +255,8 @@ class _Cutting:
         return replace(
             fold,
             axes=names,
+            # A step that merges a part into what is carried: merging is associative, and the start
+            # its identity, so that a fold of folds is the fold.
             carries=tuple(replace(carry, next=carry.merged) for carry in fold.carries),
             step=tuple(replace(step, expr=renamed(step.expr, known)) for step in fold.combine),
         )
@@ -267,6 +269,8 @@ class _Over:
         self.cutting, cut = cutting, cutting.cut
         sizes = {**cutting.kernel.sizes, cut.axis: cutting.left}
         rest = [KernelAxis(found.name, sizes[found.name]) for found in cutting.reduced]
+        # Parts first, then what is left over: one axis, of which each number is the one or the
+        # other.
         self.count = math.prod(found.size for found in cutting.parts)
         points = math.prod(found.size for found in rest)
         self.axis = KernelAxis(cutting.part, self.count + points)

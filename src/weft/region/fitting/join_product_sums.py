@@ -190,6 +190,8 @@ def _joined(module: Module, sums: Kernel, sources: list[_Source], target: Target
         alone, summing = find_problem(old, module.tensors), find_problem(kernels[name], tensors)
         if alone is None or summing is None or not summing.aligned or summing.axes.batch:
             return None
+        # Such a product becomes two kernels, and the one with matrix instructions stores no
+        # results.
         if split_for(contraction_of(alone).extent, target) > 1:
             return None
         before += _time_of_product(alone, target)

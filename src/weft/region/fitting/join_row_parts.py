@@ -206,6 +206,7 @@ class _Parts:
         if found.s:
             yield Let(f"{fold.name}_less", F32, axes, Binary("sub", value, found.s))
             value = f"{fold.name}_less"
+        # Where the part does not have the column its sum is 0, and 0 - s is no part of the result.
         for fn, end in (("ge", 0), ("lt", width)):
             edge, inside, kept = (f"{fold.name}_{word}_{fn}" for word in ("edge", "inside", "kept"))
             yield Let(edge, dtype, (self.part,), AxisIndex(axis(self.part) * width + end))
@@ -226,6 +227,8 @@ class _Parts:
     def shifted(self, fold: Let, fn: str, x: str, s: str) -> Iterator[Let]:
         if x not in self.tops:
             self.tops[x] = self.number(fold, "max", x)
+        # Powers are relative to the greatest of their own part, and the second kernel takes them to
+        # s: none is larger than 1 in the first one, whatever s will be.
         top, axes = self.tops[x], self.axes(fold)
         self.more += self.held(top, top, axes)
         over = (*axes, self.within)

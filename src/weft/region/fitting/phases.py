@@ -141,8 +141,11 @@ def _find_pair(kernel: Kernel, read: Read, place: str, tap: str, step: int) -> P
         for second in range(min(step, kernel.sizes.get(tap, 1)))
     }
     met = [[k for (p, k), live in meets.items() if live and p == first] for first in range(step)]
+    # Taps of one remainder are a step apart: they are the taps of the phase, and meet neighbours.
     if any(len(taps) > 1 for taps in met) or all(meets.values()):
         return None
+    # Which pairs meet is known. What is sought is a line that says so, for the kernel of those that
+    # do not meet asks it of every place and tap.
     for a, b, c in product(range(1, step), range(1, step), range(step)):
         if all(((a * p + b * k + c) % step == 0) is live for (p, k), live in meets.items()):
             meeting = axis(place) * a + (axis(tap) * b if tap else 0) + c

@@ -123,6 +123,7 @@ def _pair_step(kernel: Kernel, pair: Pair, address: Expr) -> _Step | None:
     places = [met[low + turn * number] for number in range(step)]
     first: int | None = places[0]
     way = (places[1] or 0) - (places[0] or 0)
+    # An axis goes in equal steps: so must the places of the phases, in the order of their taps.
     even = all(place == (first or 0) + way * number for number, place in enumerate(places))
     return _Step(pair, phase, count, first or 0, way, low, turn) if even else None
 

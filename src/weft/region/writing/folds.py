@@ -45,6 +45,9 @@ def online_softmax(body: Body, x: str, axes: Sequence[str]) -> tuple[str, str]:
         step.known[name] = (dtype, rows)
     step.known[x] = (dtype, rows)
     one = step.const(1.0, dtype)
+    # What stands behind (m, l) is l exp(m), the sum of exp(x). Merging adds two such numbers up,
+    # and so is associative and commutative but for rounding; l is never much more than the number
+    # of elements, whatever the x are.
     following = _merge_softmax(step, names, (x, one))
 
     merge = body.inside(f"merge{count}_")
@@ -74,6 +77,7 @@ def _rescale(body: Body, m: str, amount: str, top: str) -> str:
     """`amount * exp(m - top)`."""
     dtype: DType = body.dtype(m)
     power = body.unary("exp", body.binary("sub", m, top))
+    # -inf less -inf is NaN: the start, (-inf, 0), would spoil what it is merged with.
     factor = body.select(body.binary("eq", m, top), body.const(1.0, dtype), power)
     return body.binary("mul", amount, factor)
 
@@ -153,6 +157,8 @@ def moments(body: Body, x: str, axes: Sequence[str], count: int) -> tuple[str, s
         for name in names[2:]
     )
     each = body.const(1.0 / count, dtype)
+    # Of n numbers x with pivot p and mean a, n (a - p) is the sum of x - p: so the sum of (x - p)²
+    # is that of (x - a)² and (sum of x - p)² / n. Rounding may leave less than 0.
     lost = body.binary("mul", shift, body.binary("mul", shift, each))
     zero = body.const(0.0, dtype)
     return total, body.binary("max", body.binary("sub", squares, lost), zero)
@@ -184,6 +190,8 @@ def _merge_moments(body: Body, left: Sequence[str], right: Sequence[str]) -> tup
     weight = body.binary("mul", n_b, by_count)
     delta = body.binary("sub", mean_b, mean_a)
     # Of a part without elements the first factor is zero, however large the distance is.
+    # Chan's formula: squares about the mean of all are those about the means of both parts, and n_a
+    # n_b / n times the square of how far these are apart.
     spread = body.binary("mul", body.binary("mul", body.binary("mul", n_a, weight), delta), delta)
     return (
         count,
@@ -200,6 +208,8 @@ def _reciprocals(body: Body, counts: Sequence[str], one: str) -> list[str]:
     a, b, c = (body.binary("max", count, one) for count in counts)
     others = [body.binary("mul", x, y) for x, y in ((b, c), (a, c), (a, b))]
     root = body.unary("rsqrt", body.binary("mul", a, others[0]))
+    # 1 / (a b c), and 1 / a is that times b c. Counts are whole numbers that the dtype holds: the
+    # product of three is far from the end of its range.
     whole = body.binary("mul", root, root)
     return [body.binary("mul", whole, other) for other in others]
 

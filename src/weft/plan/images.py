@@ -91,6 +91,8 @@ class Window:
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
         """The taps by the phase that they take from, in order."""
+        # Tap t reads dilation * t elements further. Taps that are stride / gcd(stride, dilation)
+        # apart are a whole number of strides apart in the image, and so are of one phase.
         step = self.stride // math.gcd(self.stride, self.dilation)
         shift = self.dilation * step // self.stride
         firsts = range(min(step, self.taps))
@@ -292,6 +294,8 @@ def places_of(kernel: Kernel, image: Image, lines: int) -> list[int]:
 def results_of(kernel: Kernel, image: Image, block: ImageBlock) -> int:
     """Flat results of a block, in whole register tiles, those beyond lines included."""
     places = places_of(kernel, image, block.lines)
+    # The number of the last result that is wanted, counted in planes with what lines have beyond
+    # their results: all before it come out, wanted or not.
     flat = 0
     for count, extent in zip(places, image.extents(places), strict=True):
         flat = flat * extent + count - 1
@@ -369,6 +373,8 @@ def _time(
     products = weights * results / lanes
     registers = block.register_rows * block.register_results // lanes
     loads = block.register_rows + block.register_results // lanes
+    # A tile with fewer sums than are on their way waits for its own. A step loads a number for each
+    # row, and each of its vectors, for as many products as there are sums.
     products *= max(1.0, _BUSY / registers) * (1 + _LOAD * loads / registers)
     once = products + weights * packing + pixels * _PACK_PIXEL + sums * _SUM
     near = (weights + pixels + sums) * _sum_bytes(kernel) <= NEAR_BYTES

@@ -32,6 +32,8 @@ CONSUMERS: Final = 2
 _STAGES: Final = 4
 _REGISTERS: Final = (24, 240)
 _WORD: Final = 2
+# 64 × n sums of 16 terms in n / 2 cycles are 32 sums of 64 terms in each, as `AREA_PER_CYCLE` has
+# it.
 _COLUMNS_A_CYCLE: Final = 2
 """That a matrix instruction of 64 rows makes."""
 _START: Final = 5100.0

@@ -90,6 +90,8 @@ _MANY_TURNS: Final = 32
 # 96 registers of each of 128 threads, and as many for the sums of one step.
 _MOST_SUMS: Final = 64 * 192
 """Sums of a warpgroup that its registers hold twice."""
+# With 192 registers of sums every kernel that stores two results spilled, and moved on to another
+# form after a compile of its own.
 _MOST_SUMS_OF_SEVERAL: Final = 128 * 160
 """Sums of a warpgroup that its registers hold beside what several results are stored by."""
 

@@ -112,6 +112,33 @@ SPELLED: Final[dict[str, Spelling]] = {
 QUIET: Final = _quiet
 
 
+def _wide_weights(q: Any, k: Any) -> Any:
+    return F.softmax(q.astype(WIDE) @ _turned(k).astype(WIDE), -1)
+
+
+WIDE_RESULTS: Final[dict[str, tuple[Spelling, bool]]] = {
+    "wide weights": (lambda q, k, v: _wide_weights(q, k) @ v.astype(WIDE), False),
+    "and a sum": (
+        lambda q, k, v: (_wide_weights(q, k) @ v.astype(WIDE) + q).astype(q.dtype),
+        False,
+    ),
+    "and a row of them": (
+        lambda q, k, v: weft.sum(_wide_weights(q, k) @ v.astype(WIDE), -1),
+        False,
+    ),
+    "rounded weights": (
+        lambda q, k, v: _wide_weights(q, k).astype(q.dtype).astype(WIDE) @ v.astype(WIDE),
+        True,
+    ),
+    "a rounded result": (
+        lambda q, k, v: (_wide_weights(q, k) @ v.astype(WIDE) * 3).astype(q.dtype).astype(WIDE),
+        True,
+    ),
+}
+"""What has a wide result, and whether the kernel of an attention, which rounds its weights, may
+make it."""
+
+
 def program_of(write: Spelling, dtype: str = "bfloat16") -> Program:
     """The result and the gradients of queries, keys and values, from a cotangent."""
 

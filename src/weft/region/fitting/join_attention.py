@@ -24,10 +24,13 @@ from weft.region.forms.attention import (
     find_attention,
     keeps_weights,
     score_sides,
+    source,
     value_side,
     weight_side,
 )
 from weft.region.forms.few import is_of_few, reads_pages
+from weft.region.forms.multiplied import hides_digits
+from weft.region.forms.stream import is_narrow
 from weft.region.forms.warpgroups import suits_warpgroups
 from weft.region.ir import (
     AxisIndex,
@@ -136,6 +139,8 @@ def _join_chain(module: Module, chain: Chain, target: Target) -> Module:
         kernel = kernel if find_attention(kernel) is not None else with_one_query(kernel)
     if not _is_worth_it(kernel, target):
         return module
+    if target.kind is Kind.GPU and not _may_round_weights(kernel, module):
+        return module
     if target.kind is Kind.GPU and not suits_warpgroups(kernel, lean.tensors):
         lean, kernel = _with_stored_sides(lean, kernel, parts[-1].name)
         if not suits_warpgroups(kernel, lean.tensors):
@@ -223,6 +228,41 @@ def _is_worth_it(kernel: Kernel, target: Target) -> bool:
     if not streams and (min(queries, keys) < FEWEST or reads_pages(kernel, found)):
         return False
     return not any(found.key in kernel.let(output.value).axes for output in kernel.outputs)
+
+
+def _may_round_weights(kernel: Kernel, module: Module) -> bool:
+    """Whether weights may have the few digits that matrix units multiply: they have no more, or
+    what is made of their sums has as few before anything shows what these lack."""
+    found = find_attention(kernel)
+    assert found is not None
+    dtype = source(kernel, value_side(kernel, found)).dtype
+    if is_narrow(kernel, weight_side(kernel, found), dtype):
+        return True
+    return all(
+        hides_digits(kernel, found.mixed, [output]) or _readers_hide_digits(module, output.tensor)
+        for output in kernel.outputs
+    )
+
+
+def _readers_hide_digits(module: Module, name: str) -> bool:
+    """Whether what kernels make of the sums that a tensor stores has few digits before anything
+    shows what they lack. Sums of a row of them may be stored for other kernels: with them gradients
+    are made, which end as numbers of few digits."""
+    readers = [kernel for kernel in module.kernels if name in kernel.inputs]
+    if module.tensors[name].role != "internal" or any(kernel.opaque for kernel in readers):
+        return False
+    for kernel in readers:
+        reads = [x for x in kernel.body if isinstance(x.expr, Read) and x.expr.tensor == name]
+        for let in reads:
+            shown = [
+                output
+                for output in kernel.outputs
+                if module.tensors[output.tensor].role != "internal"
+                or set(let.axes) <= set(kernel.let(output.value).axes)
+            ]
+            if not hides_digits(kernel, let.name, shown):
+                return False
+    return True
 
 
 def _with_rows(module: Module, parts: Sequence[Kernel]) -> list[Kernel]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from weft.foundation.dtypes import DType
-from weft.region.ir import Binary, Cast, Kernel, Let, Reduce, Roles, Unary, operands
+from weft.region.ir import Binary, Cast, Kernel, Let, Output, Reduce, Roles, Unary, operands
 from weft.target.matrix_atoms import FULL, PROMOTED, Atom, atom_for
 from weft.target.target import Target
 
 _NARROW_BYTES: Final = 2
-"""Bytes of numbers that do not show what promoted sums lose."""
+"""Bytes of numbers that do not show what promoted sums, or sums of rounded weights, lose."""
 
 
 def multiplies_reads(kernel: Kernel) -> bool:
@@ -49,7 +50,9 @@ def usual_atom(kernel: Kernel, arch: str) -> Atom | None:
     atom = atom_for(arch, *dtypes)
     if atom is None or atom.precision == FULL:
         return atom
-    return atom if atom.precision == PROMOTED and _hides_promotion(kernel) else None
+    if atom.precision != PROMOTED:
+        return None
+    return atom if hides_digits(kernel, roles.contraction, kernel.outputs) else None
 
 
 def multiplies_numbers(kernel: Kernel, target: Target) -> bool:
@@ -59,18 +62,18 @@ def multiplies_numbers(kernel: Kernel, target: Target) -> bool:
     return kernel.roles is not None and usual_atom(kernel, arch) is None
 
 
-def _hides_promotion(kernel: Kernel) -> bool:
-    """Whether the sums are rounded to few digits before anything shows what they lack: on the way
-    they may be scaled, but a sum with others might cancel their leading digits."""
-    assert kernel.roles is not None
-    wide = {kernel.roles.contraction}
+def hides_digits(kernel: Kernel, sums: str, outputs: Iterable[Output]) -> bool:
+    """Whether the sums are rounded to few digits before any of the outputs shows what they lack: on
+    the way they may be scaled, but a sum with others might cancel their leading digits."""
+    wide, shows = {sums}, set[str]()
     for let in kernel.body:
-        if not wide & {*operands(let)} or let.dtype.storage_bytes <= _NARROW_BYTES:
-            continue
-        if not isinstance(let.expr, Cast | Unary | Binary) or not _scales(let.expr):
-            return False
-        wide.add(let.name)
-    return not wide & {output.value for output in kernel.outputs}
+        used = {*operands(let)}
+        if used & shows:
+            shows.add(let.name)
+        elif used & wide and let.dtype.storage_bytes > _NARROW_BYTES:
+            scaled = isinstance(let.expr, Cast | Unary | Binary) and _scales(let.expr)
+            (wide if scaled else shows).add(let.name)
+    return not (wide | shows) & {output.value for output in outputs}
 
 
 def _scales(expr: Cast | Unary | Binary) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+import weft
 from tests.support.cases import one_in
 from tests.support.example_inputs import inputs_for
 from tests.support.gpu_interpreted import InterpretedGpu
-from tests.support.spelled_attention import QUIET, SPELLED, program_of
+from tests.support.spelled_attention import QUIET, SPELLED, WIDE_RESULTS, numbers, program_of
 from weft.driver.pipeline import run_pipeline
 from weft.driver.signature import make_signature
 from weft.driver.stages.compilation import Compilation
@@ -57,3 +58,11 @@ def test_values_are_those_of_the_program(name: str, target: str) -> None:
     assert all(code.kernels[launch.symbol].threads >= least for launch in streams)
     report = compare(program, inputs_for(program, 3), InterpretedGpu(target))
     assert report.agrees, str(report)
+
+
+def test_wide_weights_are_not_rounded_where_a_wide_result_would_show_it() -> None:
+    for name, (write, joined) in WIDE_RESULTS.items():
+        given = [weft.tensor(x).astype(weft.bfloat16) for x in numbers()[:3]]
+        for target in ("sm90", "sm80"):
+            found = forms(weft.jit(write).program(*given), target)
+            assert ("attention" in found) == joined, (name, target)

@@ -25,6 +25,8 @@ def agree(read: BufferMap, module: Module, donated: Iterable[str] = ()) -> None:
     assignment = Assignment(module, frozenset(donated))
     found = [finding for share in read.shares for finding in _share(share, assignment)]
     if not found:
+        # With the shares that were read everything else follows from the kernels: what is worked
+        # out from them is what the map must say.
         assignment.copies = list(_copies(module, read))
         found = list(_buffer_differences(read, assignment.result()))
     if found:
@@ -102,6 +104,7 @@ def _show_value(value: object) -> str:
 def _arena(read: BufferMap) -> Iterator[Finding]:
     placed = [ref.buffer for ref in read.refs.values() if ref.buffer.space is Space.ARENA]
     end = max((buffer.offset + buffer.bytes for buffer in placed), default=0)
+    # An arena may end with what alignment adds to its last block, and no more.
     if read.arena_bytes >= end + ALIGNMENT:
         why = f"it has {read.arena_bytes:,} bytes, of which {end:,} are used"
         yield Finding("BufferSize", "the arena", why)

@@ -60,6 +60,8 @@ def lives_of(module: Module, donated: frozenset[str]) -> dict[str, tuple[int, in
         for output in kernel.outputs:
             first[output.tensor] = number
             last[output.tensor] = number
+        # A base counts as read: the elements that the kernel does not write have to be there until
+        # it runs, whether they are copied or stay where they are.
         for name in (*kernel.inputs, *_bases(kernel)):
             last[name] = number
     for name, tensor in module.tensors.items():
@@ -132,10 +134,14 @@ class Assignment:
         role = self.module.tensors[base].role
         if role in _A and base not in self.donated:
             return f"{base} is {_A[role]} that is not donated"
+        # Lives, and not readers, are asked: what the program hands out lives beyond the last
+        # kernel, though no kernel reads it.
         if self.lives[base][1] > number:
             return f"{base} is read again after {kernel.name}"
         if self._taken(number, base):
             return f"the buffer of {base} is already taken over"
+        # An op that is carried out whole may read its base as another operand while it overwrites
+        # it.
         if kernel.opaque is not None and kernel.opaque.inputs.count(base) > 1:
             return f"{kernel.name} reads {base} twice"
         if not _same_elements(kernel, output, base, self.module.tensors):
@@ -173,6 +179,9 @@ class Assignment:
             read = _tensors_behind(kernel, output)
             fit = [n for n in given if n in read and self._may_reuse(number, kernel, output, n)]
             self._fits[output.tensor] = fit
+        # Each search for an augmenting path makes one more result fit in, so any order ends with as
+        # many as can be. Those with the fewest places go first for the sake of which ones: a result
+        # that had a choice moves on only where that lets another one in.
         for output in sorted(results, key=lambda o: len(self._fits[o.tensor])):
             self._settle(output, taken, set())
         for name, output in taken.items():
@@ -210,15 +219,20 @@ class Assignment:
         dead = operand.role == "internal" or name in self.donated
         if not dead or self.lives[name] == (-1, len(self.module.kernels)):
             return False
+        # Element n of the result must lie on element n of the operand, which alone is read by then.
+        # With elements of other sizes it would lie on its neighbours.
         size = operand.dtype.storage_bytes == result.dtype.storage_bytes
         fits = size and operand.bytes == result.bytes
         if not fits or self.lives[name][1] != number or self._taken(number, name):
             return False
+        # Indices depend on a parameter: every element needs it, and not only the one that it is
+        # written over.
         if any(param.tensor == name for param in kernel.params):
             return False
         if name in self.exchanged and output.tensor in self.module.outputs:
             # What is handed out has memory of its own, which is not beside that of others.
             return False
+        # Exchanges may send from the memory that they receive into.
         if reduced_alike(kernel, self.module) is not None:
             return True
         # What has to look at the whole body comes last.
@@ -290,6 +304,8 @@ class Assignment:
         blocks = {root: self._block(root, names) for root, names in groups.items()}
         inside: dict[str, tuple[str, int]] = {}
         for row in self._rows(blocks):
+            # They lie without a gap but for alignment, so that one call exchanges them where they
+            # are. The block lives while any of them does.
             at, whole = 0, blocks[row[0]]
             for root in row:
                 one = blocks.pop(root)
@@ -309,6 +325,8 @@ class Assignment:
         placed: set[str] = set()
         for results in self.rows:
             row = [self._root(name) for name in results]
+            # Two results in one buffer, or a buffer that is in another row already, cannot be
+            # neighbours twice: they are exchanged through a copy.
             free = len({*row}) == len(row) and placed.isdisjoint(row)
             if free and all(root in blocks for root in row):
                 found.append(row)

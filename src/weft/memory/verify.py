@@ -69,6 +69,9 @@ def _alive_together(buffers: BufferMap) -> Iterator[tuple[MemRef, MemRef]]:
     for refs in places.values():
         alive: list[MemRef] = []
         for ref in sorted(refs, key=lambda ref: lives[ref.tensor]):
+            # In the order of their births each tensor is compared with those that are still alive:
+            # a pair is seen once, when the younger one comes, and the dead are never looked at
+            # again.
             alive = [r for r in alive if lives[r.tensor][1] >= lives[ref.tensor][0]]
             yield from ((other, ref) for other in alive)
             alive.append(ref)

@@ -244,6 +244,17 @@ class Artifact:
     """How many bodies there are: the program's own, number 0, and those of branches and loops."""
     counters: int = 0
 
+    def work_to_share(self, step: Step) -> int:
+        """The nanoseconds of a step that several threads can share."""
+        if not isinstance(step, Launch):
+            return 0
+        kernel = self.kernels[step.kernel]
+        return kernel.work if kernel.work_items > 1 else 0
+
+    def nanoseconds(self, step: Step) -> int:
+        """How long a step takes, as the compiler estimates it."""
+        return self.kernels[step.kernel].nanoseconds if isinstance(step, Launch) else 0
+
 
 def host_functions(steps: Sequence[Step], host: Host | None) -> dict[str, HostFunction]:
     """What carries out the steps that no kernel does, by call."""

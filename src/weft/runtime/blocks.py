@@ -48,6 +48,8 @@ class Blocks:
 
     def _take(self, size: int) -> Array:
         with self._lock:
+            # Sizes have to be the same: a training step asks for the same ones again and again, and
+            # a larger block in the place of a small one would hold memory that nobody uses.
             idle = self._idle.get(size)
             if idle:
                 self.idle_bytes -= size
@@ -63,6 +65,8 @@ class Blocks:
             self._idle.setdefault(size, []).append(block)
             self._idle.move_to_end(size)
             self.idle_bytes += size
+            # Sizes are in the order of their last use, so the first one has waited longest. A size
+            # that has no block left goes, too, or the table would grow with every shape.
             while self.idle_bytes > self.most_idle:
                 oldest = next(iter(self._idle))
                 if self._idle[oldest]:

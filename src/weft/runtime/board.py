@@ -35,6 +35,8 @@ class Board:
 
     def write(self, rank: int, text: str) -> None:
         """What a rank, this process, is at from now on."""
+        # The whole line is written, with zeros behind the text and one at its end at least: nothing
+        # is left of an earlier, longer one.
         line = (self._process + text.encode())[: WIDTH - 1]
         self._memory[rank * WIDTH : (rank + 1) * WIDTH] = line.ljust(WIDTH, b"\0")
 
@@ -59,6 +61,8 @@ class Board:
 
     def tell(self, sentence: str) -> None:
         """Why this process fails, in one sentence."""
+        # One write to a file that is appended to: sentences of ranks that fail at the same time do
+        # not get mixed.
         with self._told.open("ab", buffering=0) as file:
             file.write(" ".join(sentence.split()).encode() + b"\n")
 

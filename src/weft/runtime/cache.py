@@ -176,6 +176,7 @@ def look_up(key: str) -> Entry:
 
 def _entry_head(key: str, payload: bytes) -> bytes:
     """What stands before a payload: it belongs to this key, and is whole."""
+    # The key is part of the digest: a whole entry that was renamed is as wrong as a damaged one.
     digest = hashlib.sha256(key.encode())
     digest.update(payload)
     return _MAGIC + digest.digest()
@@ -209,6 +210,8 @@ def save(key: str, payload: bytes) -> bool:
     except OSError:
         return False
     with contextlib.suppress(OSError):
+        # A digest is as good as chance: one save in 64 tidies, without a counter that processes
+        # would have to share.
         if head[-1] < _TIDY_BELOW:
             tidy(where)
     return True

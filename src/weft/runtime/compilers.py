@@ -77,6 +77,8 @@ def shared_out(
 
 def _worth(texts: Sequence[str]) -> int:
     """How many processes shall compile."""
+    # LLVM's time goes with the length of the text. A process has to save more than it takes to
+    # start.
     shares = sum(map(len, texts)) // SHARE
     return max(1, min(thread_count(), MOST, shares)) if shares > 1 and can_start() else 1
 
@@ -160,6 +162,8 @@ class Workers:
             left.difference_update(done)
             yield from ((number, self.made[number]) for number in done)
             if left and not done:
+                # Others begin with the longest. Whoever also has to look at answers takes the
+                # shortest, and so is never the one that all wait for.
                 number = self._least(left)
                 if number is None:
                     number = self._lost(left)

@@ -92,6 +92,7 @@ class _Workspace:
         self.failed = self.state.data
         """The state, of which the first word says whether something failed."""
         self.errors = np.zeros((max(1, len(artifact.steps)), native.ERROR_WORDS), np.uint64)
+        # A report is kept where it is less than what is there: any report is less than all ones.
         self.errors[:, :2] = _NOTHING, self.state.ctypes.data
         self.runs = np.zeros((artifact.bodies, 3), np.uint64)
         self.counters = np.zeros(max(1, artifact.counters), np.int64)
@@ -185,6 +186,8 @@ class _Workspace:
         if len(inputs) < _MANY:
             self.fill("input", numbers, inputs)
             return
+        # Weak references: a dead input may have left its identity to another array, which is
+        # elsewhere.
         if self.seen:
             pairs = enumerate(zip(self.seen, inputs, strict=True))
             numbers = [number for number, (kept, array) in pairs if kept() is not array]
@@ -234,8 +237,9 @@ class Program:
         self.state = list(state)
         self.most_bodies = limits.current().loop_steps
         thread_count()  # A wrong WEFT_NUM_THREADS is told even where no run asks for it.
+        # Where nothing counts bodies and nothing is random, a run leaves these words as they were.
         self._fresh_runs = artifact.bodies > 1 or any(b.space == "run" for b in artifact.buffers)
-        self._work = np.array([_work_of(artifact, step) for step in artifact.steps], np.int64)
+        self._work = np.array(list(map(artifact.work_to_share, artifact.steps)), np.int64)
         self._any_shared = bool((self._work >= WORTH_SHARING).any())
         self._inputs = range(len(artifact.inputs))
         self.data: Sequence[int] = [number for number in self._inputs if number not in params]
@@ -256,7 +260,9 @@ class Program:
             if isinstance(function, Exchanging):
                 self._begins[number] = function.begin
         self._needed = needed_at(artifact, list(self._begins))
-        self._long = frozenset(n for n, s in enumerate(artifact.steps) if _is_long(artifact, s))
+        nanoseconds = enumerate(map(artifact.nanoseconds, artifact.steps))
+        self._long = frozenset(number for number, taken in nanoseconds if taken >= LONG)
+        """Steps that may take so long that somebody wants to stop them."""
         self._idle: list[_Workspace] = []
         """Workspaces that no run uses; taking one out and putting one back are each one step."""
 
@@ -363,11 +369,15 @@ class Program:
     ) -> _Workspace:
         """A workspace with the pointers of this run."""
         try:
+            # A list's `pop` and `append` are each one step of the interpreter: no lock is needed,
+            # and two runs never get the same workspace.
             workspace = self._idle.pop()
         except IndexError:
             workspace = _Workspace(self)
         if holder is not None and workspace.holder() is not holder and workspace.kept.may_keep:
             workspace = self._instead(workspace, holder)
+        # Three cases: nobody's inputs are all pointed to anew, a holder that comes again brings
+        # only its data, and a new one fills everything in and keeps nothing of the one before.
         data, kept = self.data if data is None else data, workspace.kept
         if holder is None:
             workspace.holder = _nobody
@@ -433,6 +443,8 @@ class Program:
         return kept_of(self.artifact, lasting)
 
     def _violation(self, records: Array) -> SpecViolation:
+        # Steps run in order, and a step keeps the least of its reports: the same violation is told
+        # whatever the threads did.
         index = int(np.flatnonzero(records[:, 0] != _NOTHING)[0])
         launch, report = self.artifact.steps[index], int(records[index, 0])
         if not isinstance(launch, Launch):
@@ -478,6 +490,8 @@ class Program:
                     recorder.host(step.label, started)
                 position += 1
             else:
+                # While an exchange is under way it goes on only when somebody asks
+                # (`runtime.overlap`), so steps are taken one at a time.
                 position = self._execute(workspace, position, threads, 1 if flight else -1)
                 flight.poll()
         if position == count:
@@ -578,19 +592,6 @@ class Program:
         results = self._functions[call.call]([tensor(*argument) for argument in call.inputs], seed)
         for result, place in zip(results, call.outputs, strict=True):
             tensor(*place)[...] = result
-
-
-def _work_of(artifact: Artifact, step: Step) -> int:
-    """The nanoseconds of a step that several threads can share."""
-    if not isinstance(step, Launch):
-        return 0
-    kernel = artifact.kernels[step.kernel]
-    return kernel.work if kernel.work_items > 1 else 0
-
-
-def _is_long(artifact: Artifact, step: Step) -> bool:
-    """Whether a step may take so long that somebody wants to stop it."""
-    return isinstance(step, Launch) and artifact.kernels[step.kernel].nanoseconds >= LONG
 
 
 def _nobody() -> None:

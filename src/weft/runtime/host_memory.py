@@ -43,6 +43,8 @@ def _choose_way() -> Callable[[Array], int]:
     """The quick way, where it says of an array what NumPy says."""
     if sys.implementation.name != "cpython" or np.ndarray.__basicsize__ <= _HEAD:
         return _address_by_asking
+    # Not the start of a block: a pointer to the block's begin, or to its owner, would be another
+    # number.
     probe = np.zeros(8, np.uint8)[3:]
     return _looked_up if _looked_up(probe) == _address_by_asking(probe) else _address_by_asking
 
@@ -89,6 +91,8 @@ def maker(spec: TensorSpec) -> Callable[[Sequence[Array]], Array]:
     total = math.prod(shape) * dtype.storage_bytes + ALIGNMENT
     element = dtype.numpy
     if total >= LARGE:
+        # Pages that are fresh from the system cost more than writing them; small blocks come from
+        # the allocator's own lists.
         return lambda inputs: BLOCKS.tensor(shape, element, total)
 
     def make(inputs: Sequence[Array]) -> Array:

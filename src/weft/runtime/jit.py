@@ -100,6 +100,7 @@ def _optimised(text: str, cpu: tuple[str, str, str], level: int) -> tuple[Any, A
         module.verify()
     except RuntimeError as error:
         raise InternalError(f"generated LLVM IR is not valid: {error}") from None
+    # The pass goes through the whole module: few modules have anything to inline.
     if "alwaysinline" in text:
         passes.inliner.run(module, passes.builder)
     for function in module.functions:
@@ -175,6 +176,8 @@ def kept_object(key: str, text: str) -> bytes | None:
     code = disk.load(key)
     if code is None or not _is_whole_object(code):
         return None
+    # The linker will ask for these symbols: an object that lacks one is made again, where linking
+    # it would be an error.
     return code if all(name.encode() in code for name in _DEFINED.findall(text)) else None
 
 
@@ -226,6 +229,8 @@ class Library:
                 raise InternalError(f"machine code cannot be linked: {why}") from None
         self._addresses = {symbol: int(tracker[symbol]) for symbol in symbols}
         release = weakref.finalize(self, _unload, [tracker, session])
+        # At the end of the process its memory goes anyway, and LLVM may have been taken down
+        # before.
         release.atexit = False
 
     def address(self, symbol: str) -> int:

@@ -48,6 +48,7 @@ def kept_of(artifact: Artifact, lasting: Collection[int]) -> Kept:
         if not isinstance(step, Launch):
             continue
         slots = [artifact.buffers[n] for n in step.buffers]
+        # The first launch that names a number makes it; all later ones read it.
         made = {slot.kept: slot.bytes for slot in slots if slot.kept and slot.kept not in met}
         met.update(made)
         read = [slot for slot in slots if slot.kept not in made]
@@ -57,6 +58,8 @@ def kept_of(artifact: Artifact, lasting: Collection[int]) -> Kept:
             else slot.space in _GIVEN and (slot.space != "input" or slot.number in lasting)
             for slot in read
         )
+        # A launch that reads a kept result is kept with it only where that one is: steps come in
+        # order, so what it reads has been decided.
         if made and stays:
             steps.add(number)
             sizes |= made
@@ -112,6 +115,8 @@ class KeptSteps:
         if self._kept is None:
             self._begin(find(data), allocate)
             self._data = tuple(data)
+        # With other data positions other inputs would be the holder's: what was found to depend on
+        # the holder alone may then not.
         return bool(self._kept and self._kept.steps) and self._data == tuple(data)
 
     def made(self) -> None:
@@ -119,6 +124,8 @@ class KeptSteps:
         self.is_made = True
         for step in self._kept.steps if self._kept else ():
             self._said[step] = [int(word) for word in self._steps[step, :_SAID]]
+            # The step becomes a jump to the one behind it: the table keeps its length, and the
+            # targets of all other jumps hold.
             self._steps[step, :_SAID] = self._jump, step + 1
 
     def _begin(self, found: Kept, allocate: Callable[[int], Array]) -> None:

@@ -173,6 +173,8 @@ class MpiRank(World):
         found = self._groups.get(members)
         if found is None:
             world = self.comm.Get_group()
+            # All members work out the same tag, and two groups that are made at the same time by
+            # overlapping ranks most likely differ in it. MPI promises tags up to 32,767.
             tag = int.from_bytes(_digest(str(members))[:3], "little") % 30_000
             found = self.comm.Create_group(world.Incl(list(members)), tag)
             self._groups[members] = found
@@ -181,6 +183,8 @@ class MpiRank(World):
     def _agreed(self, meeting: Meeting) -> Any:
         """The communicator of a meeting to which all members have come; nothing else is under
         way."""
+        # MPI wants all collectives of a communicator in one order on all members: what was begun
+        # comes before.
         while self._begun:
             self._begun[-1].wait()
         self.board.write(self.rank, f"is at {meeting}")
@@ -194,6 +198,8 @@ class MpiRank(World):
     def _agreeing(self, meeting: Meeting, how: str = "") -> Steps[Any]:
         """The communicator of a meeting, once all members have come to it, in the same way."""
         comm = self._group(meeting.members)
+        # Sixteen bytes, whatever the name: the word that goes before an exchange stays as cheap as
+        # an empty one.
         mine = _digest(meeting.name + how)
         said = bytearray(len(mine) * len(meeting.members))
         yield comm.Iallgather(mine, said)
@@ -228,6 +234,8 @@ class MpiRank(World):
                 raise RankFailed(self._late(meeting))
             if waited > gone + _ENDED_FOR:
                 # A rank that ended has done its part of what was under way, which arrives.
+                # Twice in a row, a second apart: a rank writes that it has ended right after its
+                # last exchange, whose bytes may still be on the way.
                 if gone and (ended := self._ended(meeting)) is not None:
                     raise RankFailed(f"rank {self.rank} is at {meeting}, and rank {ended} {ENDED}")
                 gone = waited if self._ended(meeting) is not None else 0.0
@@ -331,6 +339,8 @@ class MpiRank(World):
     def advance(self, wanted: _Exchange) -> bool:
         """Let what was begun go on as far as it does by itself; whether one of them is over."""
         with self._turn:
+            # Only the oldest goes on: all members take them in the order in which they were begun,
+            # whoever asks for which.
             while self._begun and not wanted.over and self._begun[0].step():
                 self.board.write(self.rank, f"is past {self._begun.popleft().meeting}")
             return wanted.over

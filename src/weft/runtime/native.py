@@ -56,6 +56,12 @@ STOP_WORD = 3
 _STEPS_BETWEEN_LOOKS = 64
 """A look at the clock costs as much as a small step, so it is taken after large kernels only, and
 now and then."""
+# `weft_execute` is one loop over steps. At its head it has to know whether the pool is its own: the
+# word BUSY goes from 0 to 1 for one caller at a time, and whoever finds it taken runs kernels with
+# its own thread (`shared` is false) instead of waiting. Between two steps it looks whether to stop,
+# and, where it pauses, whether the second has changed since it began. The record of a body
+# (`enter`) has the count in the upper half of its second word, because random numbers take that
+# word as the upper half of their counter as it is.
 _EXECUTOR = f"""
 declare i64 @time(ptr)
 

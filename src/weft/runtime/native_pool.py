@@ -126,6 +126,20 @@ define internal void @move_away(ptr %pool) {
 """
 _ON_LINUX = sys.platform == "linux"
 
+# How caller and workers do without a lock. Pieces. `grab` takes one grab of pieces by a
+# compare-and-swap of a share's counter. The counter has the launch's number above the count: one
+# that is left from an earlier launch does not have this number and counts as nothing taken, so a
+# launch begins without writing to any of them. Shares begin at thread * grabs / threads, rounded
+# down: they differ by one grab at most, and thread t has the same one in every launch of as many
+# grabs for as many threads. The end. A worker writes `inside` and then reads the launch's word; the
+# caller closes the word and then reads `inside`. All four are sequentially consistent, so at least
+# one of them sees what the other wrote: either the worker finds the launch closed and does not
+# touch it, or the caller waits for it. Sleep. A worker writes `asleep` and counts itself, and then
+# reads the word, all while it holds its mutex; whoever opens a launch writes the word and then
+# reads the count and `asleep`. Again one of them sees the other. A waker that sees `asleep` takes
+# the mutex once before it signals: by then the worker either waits for the signal or has seen the
+# word. Waking. Thread t wakes those from 4 t + 1 to 4 t + 4: each thread has one waker, and the
+# last of n comes after log n of them.
 _POOL = f"""
 {_PLACES_OF_LINUX if _ON_LINUX else _PLACES_ELSEWHERE}
 declare ptr @calloc(i64, i64)

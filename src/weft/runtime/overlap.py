@@ -40,6 +40,8 @@ def _first_after(artifact: Artifact, position: int) -> int:
     mine = _slots(artifact, artifact.steps[position]) or []
     for number in range(position + 1, len(artifact.steps)):
         theirs = _slots(artifact, artifact.steps[number])
+        # Control flow may lead to any step: what is under way is waited for before it, so that what
+        # follows can be read from the list in order.
         if theirs is None or any(_may_share_bytes(a, b) for a in mine for b in theirs):
             return number
     return len(artifact.steps)
@@ -89,4 +91,5 @@ class Flight:
 
     def poll(self) -> None:
         if self.under_way:
+            # Polling the oldest is enough: exchanges go on one after the other.
             self.under_way[0][1].poll()

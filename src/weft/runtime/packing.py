@@ -105,6 +105,8 @@ def _unpack_value(kind: Any, value: Any, blobs: list[bytes]) -> Any:
             raise IndexError
         return blobs[number]
     if kind in (int, str, bool):
+        # `True` is an instance of `int`, and numbers beyond 64 bits would be cut by the tables of
+        # words that they go to.
         if type(value) is not kind or (kind is int and not in_64_bits(value)):
             raise TypeError
         return value

@@ -93,6 +93,7 @@ class Rendezvous:
         here = self.groups.setdefault(members, [])
         here.append(mine)
         self.waiting[mine.rank] = mine
+        # All who wait in a group are at one collective, so one of them stands for the others.
         if here[0].meeting.name != mine.meeting.name:
             first, second = sorted((here[0], mine), key=lambda one: one.rank)
             at = f"rank {first.rank} is at {first.meeting}, rank {second.rank} at {second.meeting}"
@@ -114,6 +115,7 @@ class Rendezvous:
             self._fail(f"rank {one.rank} is at {one.meeting}, and rank {min(ended)} has ended")
 
     def _find_circles(self) -> None:
+        # Every rank waits or has ended, and no group is complete: nobody is left who could come.
         if self.waiting and len(self.waiting) + len(self.over) == self.count:
             held = sorted(self.waiting.items())
             places = ", ".join(f"rank {rank} is at {one.meeting}" for rank, one in held)
@@ -163,6 +165,7 @@ def run_ranks(count: int, program: Callable[[int], T]) -> list[T]:
     for thread in threads:
         thread.join()
     if errors:
+        # `RankFailed` is what the others are told: the cause is the error that is none.
         own = [e for e in errors.values() if not isinstance(e, RankFailed)]
         raise (own or list(errors.values()))[0]
     return results  # type: ignore[return-value]

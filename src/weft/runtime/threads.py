@@ -68,9 +68,13 @@ SHARING: Final = {
 def shared_out(pieces: Array, work: Array, threads: int) -> Array:
     """For each launch, given its pieces and its nanoseconds of work: how many pieces are taken at a
     time, by how many threads, and whether those that sleep are woken for it."""
+    # n threads take work / n + n * cost: least where n is the root of work / cost, and there both
+    # terms are equal.
     best = np.sqrt(work / _OF_A_THREAD).astype(np.int64)
     wanted = np.clip(best, 1, np.minimum(threads, np.maximum(1, pieces)))
     wanted = np.where(work >= WORTH_SHARING, np.maximum(1, wanted), 1)
+    # One grab a thread at least; up to four, so that a thread that is done early can take what a
+    # slow one has not begun; but none with less work than is worth asking for.
     grabs = np.clip(work // _OF_A_GRAB, wanted, wanted * _GRABS)
     grab = np.maximum(1, np.where(wanted > 1, pieces // np.maximum(1, grabs), pieces))
     wakes = np.full_like(pieces, int(work[wanted > 1].sum()) >= WORTH_WAKING)

@@ -66,6 +66,8 @@ class Recorder:
     def add(self, label: str, started: float, ended: float, thread: int) -> None:
         """Every thread adds to a list of its own."""
         laps = self._taken.setdefault(thread, [])
+        # A thread takes a kernel's pieces in several grabs: those that follow each other at once
+        # are shown as one.
         if laps and laps[-1][0] == label and started - laps[-1][2] < _BREATH:
             laps[-1][2] = ended
         elif len(laps) < MOST_LAPS:

@@ -64,6 +64,8 @@ def _conditions(artifact: Artifact, given: Given) -> Iterator[bool]:
     for number, spec in zip(artifact.output_slots, artifact.outputs, strict=True):
         yield _has_bytes(artifact, number, _spec_bytes(spec))
     yield all(map(_is_kernel, artifact.kernels))
+    # A copy in a counted loop moves by its step in every turn: how far it reaches follows from the
+    # limit of its counter.
     limits = {step.counter: step.limit for step in artifact.steps if isinstance(step, Leave)}
     yield all(_is_step(step, artifact, limits) for step in artifact.steps)
 

@@ -124,6 +124,8 @@ def ptx(given: str, wanted: str) -> str:
     """The text of the kernel for two dtypes."""
     conversion = _CONVERSIONS[given, wanted]
     x, y = ([f"%{name}{lane}" for lane in range(_LANES)] for name in "xy")
+    # All loads come before the first conversion, and all stores behind the last: four elements are
+    # one access each way. What is left at the end goes one by one.
     lines = [conversion.format(of=of, to=to) for of, to in zip(x, y, strict=True)]
     (given_kind, given_bytes), (wanted_kind, wanted_bytes) = _WORDS[given], _WORDS[wanted]
     return _PTX.format(

@@ -98,6 +98,8 @@ def exported(owner: object, address: int, dtype: str, shape: Sequence[int]) -> A
         _Tensor(address, CUDA, DEVICE, len(shape), code, bits, 1, pointer, None, 0), None, _DONE
     )
     where = ctypes.addressof(managed)
+    # Nothing of Python's holds what a consumer has but this table, until the consumer calls
+    # `_forget`.
     _EXPORTED[where] = (managed, sizes, owner)
     return _new(where, _NAME, _END)
 
@@ -130,6 +132,8 @@ def imported(producer: Any, stream: int) -> Imported:
         )
     capsule = producer.__dlpack__(stream=stream)
     managed = _Managed.from_address(_pointer(capsule, _NAME))
+    # The name says who calls the deleter: a capsule that still has its first one does so when it is
+    # collected, and then the tensor would be given back twice.
     _rename(capsule, _USED)
     tensor = managed.tensor
     rank = tensor.rank

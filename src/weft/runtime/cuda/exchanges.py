@@ -91,6 +91,8 @@ def _has_each_its_own(gpu: Gpu, world: World) -> bool:
         place = f"{socket.gethostname()} {gpu.device.place}".encode()
         mine = np.frombuffer(hashlib.sha256(place).digest(), np.uint8)
         everybody = Meeting("which GPU each rank has", tuple(range(world.count)))
+        # Ranks that share a GPU are known by equal digests of machine and place: every rank learns
+        # the same, so that all choose the same way.
         _SHARING[known] = len({bytes(one) for one in world.meet(everybody, mine)}) < world.count
     return not _SHARING[known]
 
@@ -133,6 +135,8 @@ class Nccl:
 
     def agree(self, exchanges: Sequence[Exchange]) -> None:
         """All members are about to run the same; from now on their GPUs know each other."""
+        # In the order of the steps, which is the same on all ranks: whoever is about to exchange
+        # something else is named here, before a GPU waits for it.
         for exchange in exchanges:
             self.world.meet(exchange.meeting, np.zeros((), np.uint8))
         for members in dict.fromkeys(exchange.meeting.members for exchange in exchanges):
@@ -216,6 +220,8 @@ class Nccl:
 
     def _given_up(self, why: str) -> RankFailed:
         """The communicators are of no use any more, and the GPU must not wait in them."""
+        # A kernel of NCCL's that waits for a rank that is gone would keep the stream, and with it
+        # the process.
         for comm in self._groups.values():
             self.nccl.comm_abort(comm)
         self._groups.clear()

@@ -29,6 +29,10 @@ _COUNTS: Final = 40
 """Where in the memory of a program: the step of a loop that was ended, which stays until somebody
 reads it; bodies entered, a word that nobody reads, how many bodies may be entered, a number that is
 never reached, and how often each body was entered, in 32 bits."""
+# `weft_tell` decides in this order: a false flag ends; an error word of the part's own steps that
+# is not 0 ends; more bodies than are allowed end, and leave the step's number behind if no other
+# loop has left its own. For a branch the limit is a number that is never reached, and there are no
+# error words: it only tells.
 _PTX: Final = """
 .version 8.4
 .target sm_80
@@ -130,6 +134,8 @@ class Turns:
         """No body was entered yet, and so many may be."""
         words = np.zeros(self.memory.bytes // 8, np.uint64)
         words[_MOST // 8], words[_ANY // 8] = most, (1 << 64) - 1
+        # All but the first word, which says that an earlier run's loop was ended until somebody has
+        # read it.
         stream.upload(self.memory.address + _TOTAL, words[_TOTAL // 8 :])
 
     def forget(self, stream: Stream) -> None:
@@ -147,6 +153,7 @@ class Turns:
         """The flag at an address becomes the value that a branch or loop looks at; a loop ends at
         any of so many error words at another address."""
         base = self.memory.address
+        # One kernel for both: a branch is never ended for the number of bodies.
         most = base + (_MOST if isinstance(part, Loop) else _ANY)
         words = (int(value), flag, base + _TOTAL, most, base + _OVERRUN, part.step)
         self._put(stream, self.tell, (*words, errors, count))

@@ -134,6 +134,8 @@ class Gpu:
     def raised(self, reporter: Reporter, fault: WeftError) -> None:
         """A run is going to raise what it has found on the way. If its program ran before in this
         era, that may be what went wrong."""
+        # Error words do not say which run wrote them: if the program ran before in this era,
+        # results of that run may be wrong, too.
         if self._unchecked.pop(reporter, 0) > 1:
             self.era.fault = self.era.fault or fault
             self.wait()
@@ -149,6 +151,7 @@ class Gpu:
         """What another library's stream is asked for from now on comes after what was asked for
         here. Where a program may have something to report, it is waited for."""
         with self.lock:
+            # The other library could not be told of a violation that comes to light later.
             if self._unchecked:
                 self.wait()
             else:

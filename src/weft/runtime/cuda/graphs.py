@@ -139,6 +139,8 @@ def branch(stream: Stream, value: Any, *, loops: bool) -> list[Any]:
     inner.size = 1 if loops else 2
     count = len(place.nodes)
     node = call(driver, "cuGraphAddNode", place.graph, place.nodes, place.edges, count, wanted)
+    # The recording does not know a node that was added by hand: what the stream is asked for next
+    # comes behind it.
     flags = driver.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES
     call(driver, "cuStreamUpdateCaptureDependencies", stream.handle, [node], None, 1, flags)
     return list(wanted.conditional.phGraph_out)

@@ -52,6 +52,8 @@ class Keeping:
             return False
         changes = self.stretches.resident.gpu.changes
         if changes != self._changes:
+            # Any tensor of the device may have changed: only then the holder's are looked at one by
+            # one.
             if self._seen(inputs, data) != self._writes:
                 return False
             self._changes = changes
@@ -80,6 +82,8 @@ class Keeping:
         if not found.steps:
             return
         free, _ = resident.gpu.pool.free_and_whole()
+        # What is kept can be made again at any time: it must not be the reason why something else
+        # finds no room.
         if _SHARE * sum(found.sizes.values()) > free:
             return
         with contextlib.suppress(ResourceExceeded):

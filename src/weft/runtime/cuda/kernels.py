@@ -126,6 +126,8 @@ class LoadedKernel:
         found = self.prepared.get(addresses)
         if found is None:
             if len(self.prepared) >= _KEPT:
+                # Addresses that come back fill it again at once; which of them were used last is
+                # not worth keeping account of.
                 self.prepared.clear()
             found = self.prepared[addresses] = self._prepare(addresses)
         return found
@@ -154,6 +156,8 @@ def load_kernel(device: Device, code: KernelCode, workspace: Memory | None = Non
     """Load a kernel's machine code and make room for its shared memory. A workspace that is given
     holds zeros when the first launch begins; the kernel gives it back."""
     driver = device.driver
+    # One block a unit is all that is sure to run at once. A block that waits for one that has not
+    # begun would wait for ever.
     if code.together and code.grid[0] > device.multiprocessors:
         raise ResourceExceeded(
             f"the {code.grid[0]} blocks of the kernel {code.symbol} wait for one another, and "
@@ -174,6 +178,8 @@ def load_kernel(device: Device, code: KernelCode, workspace: Memory | None = Non
         call(driver, "cuFuncSetAttribute", function, allowed, 1)
     if workspace is None and code.workspace_bytes:
         workspace = device.allocate(code.workspace_bytes)
+        # Zeros before the first launch alone: what a launch leaves there for the next one is the
+        # kernel's own affair.
         workspace.fill(0)
         device.synchronize()
     return LoadedKernel(device, code, module, function, workspace)
@@ -228,6 +234,7 @@ def encode_map(driver: Any, found: TensorMap, address: int) -> Any:
     if start % 16:
         raise ExecutionError(f"a buffer lies at {start:#x}, which is no multiple of 16 bytes")
     window = found.window
+    # Channels come first and images last: windows move over what lies between.
     steps = (1,) * len(found.sizes) if window is None else (1, *window.steps, 1)
     answer = call(
         driver,
@@ -256,6 +263,8 @@ def _box(driver: Any, found: TensorMap) -> tuple[Any, ...]:
 
 def _promotion(driver: Any, start: int, strides: tuple[int, ...]) -> Any:
     """How much of memory is fetched at a time: as much as begins where rows do."""
+    # Where rows do not begin at multiples of it, a longer fetch brings parts of rows that nobody
+    # asked for.
     whole = next((n for n in (256, 128) if all(s % n == 0 for s in (start, *strides))), 0)
     name = f"L2_{whole}B" if whole else "NONE"
     return getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{name}")

@@ -77,10 +77,13 @@ class Pool:
         size = rounded(count)
         with self._lock:
             idle = self._idle.get(size)
+            # The device is waited for only where that brings a block of this very size.
             if not idle and any(found == size for found, *_ in self._lent):
                 self._call_back()
                 idle = self._idle.get(size)
             if idle:
+                # The least address, whatever was given back last: a loop whose tensors are
+                # collected in another order still gets the same ones.
                 address = min(idle)
                 idle.remove(address)
             else:
@@ -123,6 +126,8 @@ class Pool:
         with self._lock:
             lent, self._lent = self._lent, []
             for size, address, lent_to in lent:
+                # What was lent to nobody in particular (None) comes back only when the whole device
+                # has been waited for.
                 if lent_to == stream:
                     self._idle.setdefault(size, []).append(address)
                 else:

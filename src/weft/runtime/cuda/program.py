@@ -106,6 +106,8 @@ class Program:
                 resident = stretches.resident
                 known = holder is not None and self._launched() is holder
                 given = [inputs[number] for number in data] if known else inputs
+                # Inputs that went wrong on their way raise here, before anything is started with
+                # them. A tensor has the era of the run that made it.
                 eras = {tensor.era for tensor in given}
                 if known:
                     eras.update([inputs[number].era for number in self._handed])
@@ -141,6 +143,8 @@ class Program:
                 found = known and self._keeping.holds(holder, inputs, data)
                 if not found:
                     self._keeping.forget()
+                # Up to here nothing was started: whoever catches the error still has its donated
+                # inputs. Beyond, `walk.run` says so itself where it is so.
                 walk = Walk(stretches, self._functions, seed, kept=found)
             except BaseException as error:
                 note_nothing_started(error)

@@ -73,6 +73,7 @@ class Race:
         given = [upload(gpu, array, dtype) for array, dtype in inputs]
         made = [empty(gpu, spec.dtype, spec.shape, "results") for spec in outputs]
         whole = sum(tensor.nbytes for tensor in (*given, *made))
+        # One more than fits: by the time a set comes again, all others have gone through the cache.
         count = min(_MOST_SETS, 1 + _COLD_BYTES // max(1, whole))
         self.sets = [(given, made)]
         for _ in range(1, count):
@@ -138,6 +139,7 @@ class Race:
     def _record(self, contestant: _Contestant) -> None:
         """Enough runs for a round, of every set as many."""
         once = self._captured(contestant, len(self.sets))
+        # The first start of a graph brings it to the device: only the second one is timed.
         self._timed(once)
         seconds = self._timed(once)
         turns = min(_ROUND_SECONDS / max(seconds, 1e-7), _MOST_RUNS) / len(self.sets)

@@ -244,6 +244,7 @@ class Resident:
     def begin(self, seed: int) -> None:
         """What random numbers depend on, before the first body is entered."""
         if self.turns is not None:
+            # In the stream, and not at once: the run before may still be counting.
             self.turns.begin(self.gpu.stream, limits.current().loop_steps)
         if self._runs:
             words = np.array([seed, 0], np.uint64)
@@ -255,6 +256,7 @@ class Resident:
         better. Whether the device has anything to do."""
         memory = self.fixed.get(("run", body))
         # The upper half of the second number.
+        # A seed of eight bytes, then a number of eight whose upper half is the last four.
         word = None if memory is None else memory.address + _RUN_BYTES - 4
         if self.turns is not None:
             self.turns.put_enter(stream, body, word)

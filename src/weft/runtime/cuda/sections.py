@@ -99,6 +99,8 @@ def sections(
     turn. The steps `exchanged` are the device's as well, outside of branches and loops."""
     constructs = _Constructs(steps).found() if turning else {}
     inside = {n for first, (_, last) in constructs.items() for n in range(first, last)}
+    # Something outside jumps there, so a section must not go across: it could be entered in its
+    # midst.
     targets = {
         step.target
         for number, step in enumerate(steps)
@@ -144,6 +146,7 @@ class _Constructs:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = steps
+        # Only a loop jumps backward by `Jump`; counted loops do so by `Again`.
         backward = [n for n, s in enumerate(steps) if isinstance(s, Jump) and s.target <= n]
         self.loops = {self._jump(n).target: n for n in backward}
 
@@ -165,6 +168,8 @@ class _Constructs:
         if number in self.loops:
             return self._loop(number, self.loops[number])
         step = self.steps[number]
+        # The step before the other side of a branch jumps forward, over that side; that before the
+        # end of a loop jumps back.
         if isinstance(step, JumpUnless) and self._jump(step.target - 1).target > number:
             return self._branch(number, step)
         return None

@@ -111,6 +111,8 @@ class Walk:
         """Steps that follow each other without a pause of the host; the seconds of each."""
         stream = self.resident.gpu.stream
         points = [self.resident.gpu.device.event() for _ in range(len(places) + 1)]
+        # The host takes longer to ask for a small kernel than the device to run it: all is asked
+        # for before the first may begin.
         with stream.held_back():
             points[0].record(stream)
             for place, point in zip(places, points[1:], strict=True):
@@ -179,6 +181,7 @@ class Walk:
         found = [np.empty(spec.shape, BY_NAME[spec.dtype].numpy) for _, spec in places]
         for array, (number, _) in zip(found, places, strict=True):
             stream.download(array, resident.address(resident.artifact.buffers[number]))
+        # Downloaded behind the tensors: what went wrong on the way to them is known with one wait.
         words = resident.error_words()
         stream.synchronize()
         fault = resident.fault_in(words)

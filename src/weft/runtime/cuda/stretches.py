@@ -142,6 +142,8 @@ class Stretches:
         """A graph for a new set of addresses."""
         if len(stretch.graphs) < _KEPT:
             return self._recorded(stretch, key)
+        # Should telling it fail, the graph is one of no set of addresses: nobody may find it as the
+        # last one.
         stretch.last = None
         _, old = stretch.graphs.popitem(last=False)
         if stretch.section.turns:
@@ -149,6 +151,8 @@ class Stretches:
             return self._recorded(stretch, key)
         pairs = zip(stretch.touched, old.key, key, strict=True)
         moved = [place for place, before, now in pairs if before != now]
+        # Nobody but NCCL knows how to tell its nodes: the graph is recorded again where one of its
+        # places has moved.
         if not old.untold.isdisjoint(moved):
             old.graph.close()
             return self._recorded(stretch, key)
@@ -205,6 +209,8 @@ class Stretches:
                 with recording_into(inner, body):
                     self._put(inside, inner, turns, depth + 1)
                     if isinstance(part, Loop):
+                        # The value that the loop looks at for the next turn is told at the end of
+                        # the body, after the head.
                         turns.put_tell(inner, value, part, *words)
 
     def _words(self, part: Branch | Loop) -> tuple[int, int, int]:

@@ -98,6 +98,7 @@ class DeviceTensor:
         self.gpu.changes += 1
         if isinstance(self.owner, _Held):
             block = self.owner.block
+            # A block that two streams have seen comes back only when the whole device is done.
             block.stream = None if block.is_lent and block.stream != stream else stream
             block.is_lent = True
         return dlpack.exported(self, self.address, self.dtype, self.shape)
@@ -203,6 +204,8 @@ def imported(gpu: Gpu, producer: Any) -> DeviceTensor:
     found = dlpack.imported(producer, int(gpu.stream.handle))
     owner = _Borrowed(gpu, found)
     tensor = DeviceTensor(gpu, found.address, found.dtype, found.shape, owner)
+    # Kernels load vectors of 16 bytes, and tensor maps need their addresses at multiples of 16,
+    # which a slice of another library's tensor may not have.
     return tensor if tensor.address % ALIGNMENT == 0 else duplicate(tensor)
 
 

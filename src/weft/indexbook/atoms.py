@@ -67,12 +67,16 @@ class AtomTable:
         size = self.sizes[node]
         if size == 1:
             return ()
+        # Cuts divide one another, so the quotients of neighbours are whole, and their product is
+        # the size.
         bounds = [size, *sorted(self.cuts[self.find(node)], reverse=True), 1]
         return tuple(outer // inner for outer, inner in pairwise(bounds)) if size else (0,)
 
     def link(self, group: Group) -> bool:
         """Connect the dims of a group; False, and nothing changed, where no refinement exists."""
         members = {self.find(node) for node, _ in (*group.before, *group.after)}
+        # What a reshape asks for by itself: where a dim of one side begins inside of a dim of the
+        # other, that one is cut there.
         pending = [
             (self.find(other), cut)
             for side in (group.before, group.after)
@@ -98,6 +102,8 @@ class AtomTable:
         known = {root: set(self.cuts[root]) for root, _ in pending}
         while pending:
             root, cut = pending.pop()
+            # 0 stands for a boundary that falls into the midst of an element of the other side: no
+            # blocks of equal size have it.
             if cut == 0 or not self._fits(root, cut):
                 return False
             fresh = cut not in self.cuts[root]
@@ -125,6 +131,8 @@ class AtomTable:
         for node, stride in side:
             end = stride * self.sizes[node]
             if stride < position < end:
+                # The dim has to be made of whole blocks that end there: whole elements in a block,
+                # and whole blocks in the dim.
                 exact = position % stride == 0 and end % position == 0
                 yield node, position // stride if exact else 0
 
@@ -143,6 +151,8 @@ def matching_groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[r
     while i < len(before) or j < len(after):
         start_i, start_j = i, j
         left = right = 1
+        # The side with the smaller product takes its next dim, until both are equal. A product of 1
+        # is no end: dims of size 1 alone are no group.
         while left != right or left == 1:
             if left <= right and i < len(before):
                 left *= before[i]

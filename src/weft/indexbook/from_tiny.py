@@ -202,6 +202,8 @@ class _Book:
     ) -> tuple[tuple[InputMap, ...], tuple[IndexParam, ...]]:
         size = [static(d) for d in value.update.shape]
         starts, params = self._window(value, size)
+        # The result's element i is the update's element i - start, where the guard says that there
+        # is one, and the operand's own element elsewhere.
         begin = self._params(value, size)
         map_ = tuple(add(i, scale(s, -1)) for i, s in zip(own_index(value), begin, strict=True))
         guards = tuple(
@@ -251,6 +253,8 @@ class _Book:
         materialise: set[Value] = set()
         findings = []
         for value in values:
+            # What is computed begins anew: it is made, or computed in place, at the index at which
+            # it is read.
             below = depth[value.x] if isinstance(value, Movement) else 0
             if value in unaligned and below and isinstance(value, Reshape):
                 materialise.add(value.x)
@@ -316,6 +320,8 @@ def _reshape_map(before: tuple[int, ...], after: tuple[int, ...]) -> Index:
         return tuple(result)
     ranges = {f"i{k}": (0, n - 1) for k, n in enumerate(after)}
     for source, target in matching_groups(before, after):
+        # Row-major: the number of an element in its group is the same in both shapes. It is built
+        # from the new axes, outermost first, and taken apart by the sizes of the old ones.
         offset = constant(0)
         for k in target:
             here = axis(f"i{k}") if after[k] > 1 else constant(0)
@@ -323,6 +329,8 @@ def _reshape_map(before: tuple[int, ...], after: tuple[int, ...]) -> Index:
         inner = prod(before[k] for k in source)
         for k in (k for k in source if before[k] > 1):
             inner //= before[k]
+            # With the ranges known most quotients vanish: where a dim is merged or split at a
+            # boundary of the other shape, each part is an axis again.
             quotient = simplify(offset // inner, ranges)
             result[k] = quotient
             offset = simplify(add(offset, scale(quotient, -inner)), ranges)

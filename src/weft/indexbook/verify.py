@@ -59,6 +59,8 @@ def findings(book: IndexBook) -> Iterator[Finding]:
         for code, why in known[kind]:
             yield Finding(code, value_id, why)
         for read in info.inputs:
+            # All that the problems of a read follow from. The ids of values, which differ from
+            # layer to layer, are not part of it.
             key = (kind, kinds.get(read.value_id), read.map, read.guards)
             if key not in known:
                 known[key] = tuple(_input_problems(info, read, book))
@@ -121,6 +123,7 @@ def _index_problems(
         if Guard(expr, size) not in info.domain.constraints:
             yield GUARD, f"{expr} takes a remainder, and the domain lacks 0 <= {expr} < {size}"
         return
+    # Expressions are unique objects: what is the same is the same object.
     if any(guard.expr is expr and guard.size <= size for guard in read.guards):
         return
     ranges = {a.name: (0, static(a.size) - 1) for a in own.axes}

@@ -86,6 +86,7 @@ def without_stretches(
     while guards:
         low, *others = guards
         high = next((g for g in others if (g.expr + low.expr).is_constant), None)
+        # Two guards whose expressions add up to a constant bound one number from both sides.
         found = None if high is None else _stretch(axes, low, high)
         indexed = {term for expr in index for term in axes_of(expr)}
         rest = [g for g in others if g is not high]
@@ -98,6 +99,7 @@ def without_stretches(
 def _stretch(axes: Sequence[Range], low: Guard, high: Guard) -> str | None:
     """The axis that numbers stretches of another one, if two guards say no more than that."""
     ranges = {name: (first, last) for name, first, last in axes}
+    # low is b - size * a, and high size - 1 - that.
     size = (low.expr + high.expr).constant + 1
     for sign in (low.expr, high.expr):
         steps = {term.name: step for term, step in sign.terms if isinstance(term, Axis)}

@@ -220,6 +220,8 @@ class _Matrix:
         for equal, terms, constant in self._rows:
             row = [0] * width
             for at, factor in terms.items():
+                # Quotients get their columns last, when it is known how many there are: column -1 -
+                # n is the nth of them.
                 row[at if at >= 0 else width - quotients - 1 - at] = factor
             lines.append(" ".join(map(str, [int(not equal), *row, constant])))
         return "\n".join(lines) + "\n"

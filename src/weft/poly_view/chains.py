@@ -122,11 +122,14 @@ class _Finder:
         readers = [reader for reader, _ in self.readers.get(exp.name, [])]
         total = next((reader for reader in readers if _is_reduce(reader, "sum", exp.name)), None)
         powers = None if total is None else self._powers(exp, total)
+        # Sums and the product, and nobody else: the weights are then never stored.
         if total is None or powers is None or len(readers) != 2:
             return None
         if not _same_place(total, total.accesses[0]):
             return None
         sub = self.blocks[powers[1]]
+        # The sums are over the same place's axes (checked above), so position tells which axis of
+        # the powers is summed.
         rows = {own.name for own, axis in zip(exp.axes, total.axes, strict=True) if axis.reduce}
         before = self._producers(sub.accesses[0].tensor, _EWISE_DEPTH)
         mixed = self._consumers(exp, rows, {total.name})
@@ -197,6 +200,7 @@ class _Finder:
         if sub is None or not _is_ewise(sub, "sub") or not _same_place(exp, exp.accesses[0]):
             return None
         scores, shift = sub.accesses
+        # What is taken away must be a row's number: at the same place it would be another score.
         if _same_place(sub, shift):
             return None
         before = self._producers(scores.tensor, _EWISE_DEPTH) if _same_place(sub, scores) else None

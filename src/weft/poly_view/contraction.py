@@ -18,6 +18,8 @@ def recognise(axes: Sequence[IterAxis], lhs: Access, rhs: Access) -> Contraction
     left, right = depends_on(lhs), depends_on(rhs)
     reduced = tuple(a.name for a in axes if a.reduce)
     out = tuple(a.name for a in axes if not a.reduce)
+    # An axis that is summed over but is in one operand alone could be summed before the product; an
+    # axis of the result that is in neither would repeat it.
     if not reduced or not (left & right).issuperset(reduced) or not (left | right).issuperset(out):
         return None
     rows = tuple(name for name in out if name not in right)

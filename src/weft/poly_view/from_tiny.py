@@ -140,6 +140,8 @@ class _Builder:
             for name, value in self.graph.outputs
         )
         waiting: dict[str, list[Value]] = {}
+        # From the outputs back: when a value comes up, all that read it have, so it is known
+        # whether it is needed and whether it must be stored.
         for value in reversed(self.values):
             if value in self.needed and not isinstance(value, Input):
                 self.awaited.clear()
@@ -352,6 +354,8 @@ class _Builder:
             if isinstance(here, Movement):
                 if self._is_stored(here) and not (first and here is value):
                     return reading
+                # An access has one fill: where two paddings of different values meet, the inner one
+                # is stored.
                 if isinstance(here, Pad) and not reading.admits(here.value):
                     return reading
                 self._step(reading, here)
@@ -420,6 +424,7 @@ class _Builder:
             reading.after += inner.after
             if isinstance(inner.value, Const):
                 start = int(inner.value.value.real)
+                # Clamped here as it would be in the run.
                 bound[known.name] = constant(min(max(start, known.low), known.high))
                 continue
             name = self._param(inner, known.low, known.high)

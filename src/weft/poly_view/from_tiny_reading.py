@@ -48,6 +48,7 @@ class Reading:
         if self.fill is None:
             return True
         same_class = type(fill.value) is type(self.fill.value)
+        # By their text: 0.0 is not -0.0, and NaN is NaN.
         return same_class and repr(fill.value) == repr(self.fill.value)
 
     def simple(self, expr: Expr) -> Expr:
@@ -63,6 +64,8 @@ class Reading:
 
     def outer(self, expr: Expr) -> Expr:
         """An expression in the block's axes again."""
+        # An axis that was put in later may stand for an expression in earlier ones, never the other
+        # way round.
         for name in reversed(self.inner):
             expr = substitute(expr, {name: self.inner[name]})
         return self.simple(expr)
@@ -96,6 +99,8 @@ def tight(guards: Sequence[Guard]) -> tuple[Guard, ...]:
 
 def _implies(one: Guard, other: Guard) -> bool:
     """Whether the second holds wherever the first does, because it bounds the same expression."""
+    # 0 <= e < n, and the other one bounds e + c by m: it holds wherever the first does if 0 <= c
+    # and c + n <= m.
     ahead = add(other.expr, scale(one.expr, -1))
     return ahead.is_constant and 0 <= ahead.constant <= other.size - one.size
 
@@ -104,6 +109,8 @@ def widens(cast: Cast) -> bool:
     """Whether a cast loses nothing: to a wider dtype of the same class, or of integers with a sign
     where there was none."""
     before, after = cast.x.dtype, cast.dtype
+    # f16 has more precision than bf16, and bf16 a wider range: of two floats with the same bits
+    # neither widens the other.
     exact = not before.is_float or before.precision <= after.precision
     alike = before.kind is after.kind or (before.kind, after.kind) == (Kind.UNSIGNED, Kind.SIGNED)
     return alike and before.bits < after.bits and exact

@@ -132,9 +132,12 @@ class _Verifier:
         self, expr: Expr, size: int, access: Access, axes: tuple[IterAxis, ...]
     ) -> Iterator[Problem]:
         ranges = {a.name: (0, a.size - 1) for a in axes}
+        # No point, no element: nothing is read.
         if any(a.size == 0 for a in axes):
             return
         wanted = Guard(expr, size)
+        # Interval arithmetic answers for most accesses; isl is asked only where the guards are what
+        # keeps an index inside.
         if always(wanted, {**ranges, **self.params}):
             return
         box = tuple((name, *span) for name, span in ranges.items())

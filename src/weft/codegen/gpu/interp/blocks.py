@@ -166,6 +166,7 @@ class Block:
         for strand in self.strands:
             if any(group for group in strand.stores):
                 raise Hazard("a store was still reading shared memory when the block ended")
+        # What was on its way would be written into memory that by then belongs to another block.
         if self.copies:
             raise Hazard("a copy was still on its way when the block ended")
         self.budget.blocks += 1
@@ -211,6 +212,9 @@ def run_side_by_side(clusters: Sequence[Cluster], order: Random, make: MakeWarp)
     waiting = [(strand, strand.start()) for strand in strands]
     blocked: dict[int, Blocked] = {}
     while waiting:
+        # Always the first that can go on, in an order that was shuffled once: a strand runs as far
+        # as it gets, which is the case that is furthest from all running evenly. Other seeds put
+        # other strands first.
         chosen = next((p for p in waiting if _may_run(p[0], blocked)), None)
         if chosen is None:
             _complete_a_copy(blocks, order, blocked)
@@ -234,6 +238,8 @@ def _complete_a_copy(
     blocks: Sequence[Block], order: Random, blocked: Mapping[int, Blocked]
 ) -> None:
     """Nobody can go on: the next copy arrives. Copies of one barrier may overtake others."""
+    # Copies that are late arrive one at a time, in any order, and only when nobody can go on
+    # without: a wait that is missing reads what was there before.
     copying = [block for block in blocks if block.copies]
     if not copying:
         reasons = ", ".join(sorted({reason.what for reason in blocked.values()}))

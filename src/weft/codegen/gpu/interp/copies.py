@@ -46,6 +46,8 @@ class Copies(Warp):
                 known = races.release(self.warp)
                 for lane in each_lane(mask):
                     found_barrier = self.barrier(barrier, lane)
+                    # Expected before it arrives: were it the other way round, the phase could end
+                    # with no byte expected.
                     found_barrier.expect(count)
                     found_barrier.arrive(1, barrier.barriers, known, self.block.number)
             case ir.MbarrierArrive(barrier=barrier, everywhere=everywhere):
@@ -88,6 +90,7 @@ class Copies(Warp):
             offsets, inside = window_elements(found, coords, taps)
         source = self.block.arrays[found.buffer]
         in_range(source, offsets[inside])
+        # What is outside of the tensor is brought as zeros.
         data = np.where(inside, source[np.where(inside, offsets, 0)], source.dtype.type(0))
         places = box_places(found, self.address(statement.target, mask))
         for block in self.blocks(everywhere=statement.everywhere):
@@ -126,9 +129,12 @@ class Copies(Warp):
         offsets, inside = box_elements(found, coords)
         places = box_places(found, self.address(statement.source, mask))
         memory, target = self.block.memory, self.block.arrays[found.buffer]
+        # The copy engine does not see plain stores until a proxy fence has ordered them.
         memory.check_fenced(places, "a store by the copy engine")
         memory.note_load(places, 1, self.warp, "a store by the copy engine")
 
+        # Read when the store is waited for, at the latest: what is written there before is what
+        # would be stored by mistake.
         def store() -> None:
             memory.note_load(places, 1, self.warp, "a store by the copy engine")
             data = memory.bytes[places].view(target.dtype).reshape(offsets.shape)

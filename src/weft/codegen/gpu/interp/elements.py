@@ -39,6 +39,7 @@ class Warp(Protocol):
 
 def load_element(source: Array, offset: Value, lanes: Lanes, fill: Number) -> Array:
     """An element for every lane, `fill` where a lane is not active."""
+    # The usual case, and the only one in which no lane needs another place to look at.
     if lanes is ALL_LANES and source.size:
         in_range(source, offset := np.asarray(offset))
         return np.asarray(source[offset])
@@ -65,9 +66,11 @@ def apply(op: ElementOp, values: Mapping[str, Array], dtypes: Mapping[str, DType
     source = dtypes[op.args[0]]
     if op.fn == "cast":
         return numeric.cast(args[0], source, op.dtype)
+    # Up to the store such a value stays in f32; functions of bits need the dtype's own.
     if op.deferred_rounding and op.fn not in functions.ON_BITS:
         args = [arg.astype(np.float32, copy=False) for arg in args]
         source = F32
+    # x / (1 + y), as the kernels write it.
     if op.fn == "share":
         below = functions.binary("add", source, np.ones_like(args[1]), args[1])
         return functions.binary("div", source, args[0], below)
@@ -79,6 +82,8 @@ def apply(op: ElementOp, values: Mapping[str, Array], dtypes: Mapping[str, DType
 def coordinates(fragment: ir.Fragment, warp: Warp) -> tuple[Array, Array]:
     """Row and column of every element of a fragment, as [group, element, lane]."""
     group, element = _fragment_numbers(fragment)
+    # Of each group of eight columns a lane has two neighbours of its row and two of the row eight
+    # below.
     row = np.asarray(warp.value(fragment.row)) + 8 * (element // 2) + 0 * group
     column = np.asarray(warp.value(fragment.column)) + element % 2 + 8 * group
     rows, columns, _ = np.broadcast_arrays(row, column, np.zeros((1, 1, 32), np.int64))
@@ -116,6 +121,7 @@ def draw_bits(node: ir.DrawBits, warp: Warp) -> None:
     place = np.asarray(warp.value(node.base)) + row * node.row_factor + column * node.column_factor
     inside = (row < node.fragment.rows) & (column < node.fragment.columns)
     _check_shared(node, place[0, 0], row[0, 0], column[0, 0])
+    # A block is four words, so its number has 32 bits where that of a word has 34.
     if node.narrow and (place[inside] >> 34).any():
         raise Hazard("the number of a block of a stream has more than 32 bits")
     seed, state = warp.elements[node.seed], warp.elements[node.offset]
@@ -146,6 +152,8 @@ def _source_values(
             group, element = _fragment_numbers(fragment)
             inside = np.asarray(warp.value(source.column))
             inside = inside + dtype.storage_bytes * (8 * group + element % 2)
+            # A pattern repeats after eight rows, each of `span` bytes: the same column eight rows
+            # below lies at the same place of the next pattern.
             places = warp.places(start) + inside + 8 * swizzle.span * (element // 2)
             return warp.shared_values(swizzled(swizzle, places), dtype)
         case ir.GlobalElements(buffer=number, row_stride=rows, column_stride=columns):

@@ -15,6 +15,8 @@ from weft.foundation.dtypes import F32, F64, DType
 from weft.target.matrix_atoms import TINY
 
 _LANE = np.arange(32)
+# The layout field counts patterns down: 1 permutes within 128 bytes, which are 2^3 pieces of 16,
+# and 3 within 32, which are 2^1.
 _BITS = {0: 0, 1: 3, 2: 2, 3: 1}
 """Swizzle bits, by the layout field of a descriptor."""
 _DEPTH = 32
@@ -34,15 +36,20 @@ def operand_places(
     The descriptor's fields are decoded here as the hardware does: start address, leading and stride
     offsets, and the pattern, which is applied to the final address.
     """
+    # Offsets are counted in pieces of 16 bytes, in fields of 14 bits.
     leading, stride = (bits >> 16 & 0x3FFF) * 16, (bits >> 32 & 0x3FFF) * 16
     swizzle = Swizzle(_BITS[bits >> 62])
     span = swizzle.span
     outer, k = np.arange(count)[:, None], np.arange(_DEPTH // size)[None, :]
     if major is Major.K:
+        # Along k: eight rows of a pattern lie one below the other, and `stride` leads to the next
+        # eight.
         plain = outer // 8 * stride + outer % 8 * span + k * size
     elif size != 2:
         raise Hazard(f"operands of {size} bytes must lie along k")
     else:
+        # Across k: a pattern has `wide` elements of 16 bits side by side, for eight numbers of k.
+        # `leading` leads to the next elements, `stride` to the next eight of k.
         wide = span // 2
         plain = outer // wide * leading + outer % wide * 2 + k // 8 * stride + k % 8 * span
     return swizzled(swizzle, start + offset + plain)
@@ -74,6 +81,8 @@ def _added_coarsely(old: Array, products: Array) -> Array:
     of the largest one."""
     terms = np.concatenate([old[..., None], products], axis=-1).astype(np.float64)
     largest = np.frexp(np.abs(terms).max(axis=-1, keepdims=True))[1]
+    # frexp has the largest number as f 2^e with f from a half on: its digits, counted from 2^(e -
+    # 1), end at 2^(e - kept).
     unit = np.ldexp(1.0, largest - _KEPT_BITS)
     with np.errstate(invalid="ignore"):
         cut = np.where(np.isfinite(terms), np.trunc(terms / unit) * unit, terms)
@@ -104,6 +113,8 @@ def apply_mma(arrays: Sequence[Array], at: Sequence[int], dtypes: tuple[DType, D
     if dtypes[0] is F32:
         with np.errstate(invalid="ignore"):
             upper, lower = zip(_upper_and_lower(left), _upper_and_lower(right), strict=True)
+            # The three products of f32 by parts, smallest first; what is left out is lower times
+            # lower.
             product = lower[0] @ upper[1].T + upper[0] @ lower[1].T + upper[0] @ upper[1].T
     else:
         product = left @ right.T
@@ -115,6 +126,7 @@ def register_matrix(registers: Array, dtype: DType, bands: int) -> Array:
     row; registers go down the bands of eight rows first, then along k."""
     words = np.ascontiguousarray(registers)[..., None].view(dtype.numpy)
     count, _, each = words.shape
+    # A warp is eight rows of four lanes, and each lane's register has `each` neighbours along k.
     parts = words.reshape(count // bands, bands, 8, 4 * each)
     wide = np.float64 if dtype is F64 else np.float32
     return parts.transpose(1, 2, 0, 3).reshape(8 * bands, -1).astype(wide)
@@ -122,6 +134,8 @@ def register_matrix(registers: Array, dtype: DType, bands: int) -> Array:
 
 def _upper_and_lower(matrix: Array) -> tuple[Array, Array]:
     """The numbers of 11 bits that an f32 is the sum of, up to its last bit."""
+    # Half of the last bit that is kept is added, and the 13 bits below are cut: rounded to the
+    # nearest, ties away from zero.
     upper = ((matrix.view(np.uint32) + np.uint32(0x1000)) & _UPPER).view(np.float32)
     rest = matrix - upper
     lower = np.where(np.isnan(rest), rest, (rest.view(np.uint32) & _UPPER).view(np.float32))

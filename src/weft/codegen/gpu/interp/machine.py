@@ -72,6 +72,8 @@ def run(
         for size in [kernel.cluster]
         for first in range(0, kernel.grid, size)
     )
+    # All blocks of a workspace are made before the first statement: a grid beyond the budget would
+    # cost memory before it costs statements.
     if space and budget is not None and kernel.grid > budget:
         raise Spent(0)
     # Blocks that hand parts of sums on may wait for one another; others run in turn.
@@ -181,6 +183,7 @@ class Strand(Elements):
 
     def make_registers(self, statement: ir.Registers, mask: Lanes) -> None:
         made = np.empty((statement.count, WARP), _REGISTERS[statement.kind])
+        # All ones is NaN in every float dtype: what is read before it is written shows.
         made.view(np.uint8)[...] = 0 if statement.zero else 0xFF
         self.registers[statement.name] = made
 
@@ -271,6 +274,8 @@ class Strand(Elements):
         counter = space.counter(self.one(statement.counter, mask))
         match statement:
             case ir.AwaitTurn(value=value):
+                # One thread of the group watches the counter, and all learn from the meeting what
+                # it has learned from the counter.
                 wanted = self.one(value, mask)
                 if first:
                     if counter.value != wanted:
@@ -286,6 +291,8 @@ class Strand(Elements):
                 if first:
                     self.learn_of_blocks(counter.known)
                     counter.known = parts.released(self)
+                    # The counter goes back to 0 with the last one, so that the next launch finds it
+                    # so.
                     self.block.votes[number] = int(counter.value == last)
                     counter.value = 0 if counter.value == last else counter.value + 1
                 yield from self.meet(number, threads, mask)
@@ -324,6 +331,8 @@ class Strand(Elements):
         self, statement: ir.StCluster | ir.SendCluster, mask: Lanes
     ) -> Iterator[tuple[int, int, Array, Lanes]]:
         """What each lane sends: to which block, where, the bytes; and the lane."""
+        # A block of the cluster may not have begun: writing to its memory is allowed after a
+        # meeting of all.
         if not self.met:
             raise Hazard("a block is written to before it is known to run")
         dtype = statement.dtype

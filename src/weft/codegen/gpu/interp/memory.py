@@ -59,6 +59,7 @@ class Expansions:
         return self._keep(key, first, first[..., None] + np.arange(count))
 
     def _keep(self, key: tuple[int, int, int], source: Array, made: Array) -> Array:
+        # All at once: what a loop uses again it makes again in its next turn.
         if self._bytes > _MOST_KEPT:
             self._kept.clear()
             self._bytes = 0
@@ -178,6 +179,8 @@ class SharedMemory:
         self._await(places)
 
     def _await(self, places: Array) -> None:
+        # Who wrote before does not count any more: the barrier of the copy is what orders those who
+        # come after.
         self.races.forget(places)
         self.bytes[places] = POISON
         self.awaited[places] = True
@@ -223,6 +226,8 @@ class Mbarrier:
 
     def turn(self) -> None:
         """Begin the next phase when everything has come."""
+        # Both: arrivals may come before the bytes that they announce, and bytes before the last
+        # arrival.
         if self.pending == 0 and self.bytes == 0:
             self.phase += 1
             self.pending = self.arrivals
@@ -232,6 +237,8 @@ class Mbarrier:
 
     def passes(self, parity: int) -> bool:
         """Whether the phase of this parity is complete."""
+        # A barrier knows only whether its phase is even. A wait for parity p passes as soon as the
+        # phase that has it is over, and until the one after it is, which has the other parity.
         return self.phase & 1 != parity
 
 
@@ -282,6 +289,9 @@ def join_knowledge(first: Array | None, second: Array) -> Array:
 def swizzled(swizzle: Swizzle, places: Array) -> Array:
     """Where bytes really lie, by the pattern of their addresses."""
     mask = (1 << swizzle.bits) - 1
+    # The number of the 128-byte line, modulo the pieces that are permuted, is added without carry
+    # to the number of the 16-byte piece in it. It is its own inverse, as bits 4 to 6 do not change
+    # bits 7 to 9.
     found: Array = places ^ (((places >> 7) & mask) << 4)
     return found
 
@@ -324,6 +334,7 @@ def window_elements(
         inside.append(all(0 <= at < size for at, size in known))
         strides = zip(places, found.strides, strict=True)
         offsets.append(found.offset + sum(at * stride for at, stride in strides))
+        # The axis next to the channels moves first; the image last.
         _move_on(here, window, ends)
     channel = coords[0] + np.arange(channels)
     there = (channel >= 0) & (channel < found.sizes[0])

@@ -45,6 +45,8 @@ def _register_words(
     """The words of every register, by lanes."""
     start, member = (_value_per_lane(warp.value(v)) for v in (statement.start, statement.member))
     word = np.arange(len(held) * (held.itemsize // 4))[:, None]
+    # Four words of a thread lie side by side, then those of the next thread: a warp's access is
+    # whole lines of memory.
     line = word // _LINE_WORDS * statement.threads + member
     found: Array = start + line * _LINE_WORDS + word % _LINE_WORDS
     return found

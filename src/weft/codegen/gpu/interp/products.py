@@ -72,6 +72,7 @@ class Matrices(Copies):
         return operand_places(start, bits, side.offset, side.major, count, size)
 
     def multiply(self, pending: Pending) -> None:
+        # Issued early, and waited for like the others.
         if pending.done:
             return
         pending.done = True
@@ -89,6 +90,7 @@ class Matrices(Copies):
     def factor(self, places: Array, dtype: DType) -> Array:
         """The [outer, k] elements of an operand in shared memory."""
         memory, what, size = self.block.memory, "a matrix instruction", dtype.storage_bytes
+        # Read when the instruction is carried out, which may be as late as the wait for it.
         found = memory.load(places, size, what)
         memory.note_load(places, size, self.warp, what)
         return from_bytes(found, dtype)[..., 0].astype(np.float32)
@@ -104,6 +106,7 @@ class Matrices(Copies):
         total, part = self.settled(statement.target), self.settled(statement.source)
         columns = part.reshape(-1, 8, 2, 2, 8, 4).transpose(0, 2, 4, 1, 5, 3)
         lines = np.pad(columns.reshape(-1, 64), ((0, 0), (1, 1)))
+        # A panel is 64 columns; a column that is moved in from beyond it is zero.
         moved = lines[:, 1 + statement.by :][:, :64].reshape(columns.shape)
         total += moved.transpose(0, 3, 1, 5, 2, 4).reshape(total.shape)
 
@@ -126,6 +129,7 @@ class Matrices(Copies):
             statement.source if isinstance(statement, ir.RowMax | ir.RowSum) else statement.target
         )
         x = self.settled(array)
+        # Registers come in fours: two of the lane's upper row, two of its lower one.
         lower = (np.arange(len(x)) % 4 // 2).astype(bool)
         with np.errstate(**functions.QUIET):
             match statement:

@@ -83,6 +83,8 @@ class Races:
         self._check_written(warp, where, f"{what} reads")
         if lanes is not None:
             self._check_lanes(warp, places, lanes, what)
+        # Of a byte the last read of each warp is enough: whoever has seen that has seen all before
+        # it.
         self.read[warp, where] = self.last_read[warp] = self.seen[warp, warp]
 
     def writes(self, warp: int, places: Array, what: str, lanes: Array | None = None) -> None:
@@ -111,6 +113,8 @@ class Races:
 
     def _check_read(self, warp: int, where: Array, what: str) -> None:
         seen = self.seen[warp]
+        # Only warps whose latest read of any byte this one has not seen can have a read of these
+        # that it has not.
         for other in np.flatnonzero(self.last_read > seen).tolist():
             if other != warp and np.count_nonzero(self.read[other, where] > seen[other]):
                 raise Hazard(
@@ -129,6 +133,7 @@ class Races:
         self.writer[places] = _NOBODY
 
     def _check_lanes(self, warp: int, places: Array, lanes: Array, what: str) -> None:
+        # Lanes have met since the warp last wrote anything.
         if self.last_after[warp] != self.meetings[warp]:
             return
         strange = (self.writer[places] == warp) & (self.lane[places] != lanes[:, None])
@@ -154,6 +159,7 @@ class Races:
 
     def _check_stored(self, warp: int, where: Array, what: str) -> None:
         # By warp, and behind them all for nobody: who has written since this warp saw it last.
+        # One place more than warps: nobody, who is number -1, indexes the last one, which is false.
         ahead = np.zeros(len(self.seen) + 1, bool)
         np.greater(self.last_written, self.seen[warp], out=ahead[:-1])
         ahead[warp] = False

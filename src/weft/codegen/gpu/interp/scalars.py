@@ -177,9 +177,11 @@ def _lookup(kernel: ir.Kernel, table: str, index: Value) -> Value:
 def _apply(expression: Op, left: Value, right: Value) -> Value:
     fn = expression.fn
     if fn in ("div", "mod") and (_smallest_value(left) < 0 or _smallest_value(right) <= 0):
+        # Python rounds to minus infinity, C to zero: for what is not negative they agree.
         raise Hazard(f"{fn} of {left} and {right}: C rounds negative numbers differently")
     if isinstance(left, int) and isinstance(right, int):
         number = FOLD[fn](left, right)
+        # C's `int` wraps silently here, or worse: an address that does so is found at once.
         if abs(number) < _LIMIT or is_wide(expression):
             return number
     else:

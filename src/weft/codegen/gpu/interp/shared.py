@@ -130,6 +130,7 @@ class Elements(Matrices):
             return memory.load_each(places, size, self.warp, "a load", _EACH)
         each = np.flatnonzero(mask)
         memory.note_load(places[mask], size, self.warp, "a load", each)
+        # A place that is read anyway: what is at that of an idle lane may not be there yet.
         return memory.load(np.where(mask, places, places[each[0]]), size, "a load")
 
     def shared_values(self, places: Array, dtype: DType) -> Array:

@@ -78,6 +78,7 @@ def run_value(node: values.ValueStmt, warp: Warp, mask: Lanes) -> None:
         case values.ShuffleDown(name=name, dtype=dtype, source=source, count=count):
             if not is_whole(mask):
                 raise Hazard("an exchange is reached by part of a warp")
+            # A lane with nobody so far behind it gets its own value, as the instruction does.
             behind = np.where(_LANE + count < _LANE.size, _LANE + count, _LANE)
             keep(warp, name, dtype, warp.elements[source][behind])
         case values.Alike():
@@ -171,6 +172,8 @@ def _run_alike(node: values.Alike, warp: Warp, mask: Lanes) -> None:
         raise Hazard(f"a number among {sorted(set(number.tolist()))} has not {node.bits} bits")
     same = number[:, None] == number
     before, count = node.names
+    # Row n of the matrix has the lanes that agree with lane n: those below the diagonal come before
+    # it.
     warp.names[before] = np.tril(same, -1).sum(axis=1)
     warp.names[count] = same.sum(axis=1)
 
@@ -226,6 +229,7 @@ def _store(
     for number, name in enumerate(sources):
         place = _lanes_at(node.offset, warp)[lanes] + number
         in_range(target, place)
+        # Which of two would stay depends on the machine.
         if len(set(place.tolist())) != place.size:
             raise Hazard("two lanes store the same element")
         target[place] = warp.elements[name][lanes]

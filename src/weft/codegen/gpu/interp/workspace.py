@@ -85,6 +85,8 @@ class Workspace:
     def keep(self, places: Array, words: Array, visitor: Visitor) -> None:
         """Words that a warp writes."""
         self._check(places)
+        # Whoever writes must know of the last write and of the last read; who reads only of the
+        # write.
         if not all(visits.are_known(places, visitor) for visits in (self._written, self._read)):
             raise Hazard("a sum overwrites words of the workspace that another block may still use")
         self._written.note(places, visitor)

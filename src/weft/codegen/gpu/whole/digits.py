@@ -93,6 +93,8 @@ class DigitKernel(WholeKernel):
         inside = code.inside()
         total = self._number(inside, _counter(op, 0, THREAD), op.tile)
         # Lanes behind the end of the row were counted as the highest digit.
+        # Taken away where they were counted, by the one thread that stores the highest digit's
+        # count.
         missing = _beyond(op, first) * THREAD.equals(op.digits - 1)
         count = inside.fresh()
         inside.body.append(values.IndexValue(count, SI32, total - missing))
@@ -159,6 +161,8 @@ class DigitKernel(WholeKernel):
         digit = self._digit(op, code, key)
         held = self._cut_key(op, code, key)
         if there != Lit(1):
+            # Elements behind the row's end get the highest digit: as they also come last in the
+            # tile, they stand behind all others with it.
             last = code.compute(UI32, "const", value=op.digits - 1)
             digit = code.choose(UI32, there, digit, last)
         return held, position, code.place(digit, op.digits)
@@ -191,6 +195,9 @@ class DigitKernel(WholeKernel):
 
     def _place(self, op: Pass, code: Code, first: Scalar, number: int) -> tuple[Scalar, Scalar]:
         """Where one of a thread's elements stands in the row, and whether it is there."""
+        # A warp has a stretch of its own, of which lanes take neighbours at once. Ranks count in
+        # this order, so that equal digits keep their order: a stable sort is what makes passes from
+        # the lowest digit up right.
         n = code.let("n", first + (WARP * (op.tile // THREADS) + number) * LANES + LANE)
         return n, Lit(1) if op.length % op.tile == 0 else n < op.length
 
@@ -276,6 +283,8 @@ class DigitKernel(WholeKernel):
         before this one."""
         has, number = _has_digit(op), self.numbers[self.inputs[-1]]
         offset = code.let("at", (row * op.digits + self._own_digit(op)) * op.tiles)
+        # Counts are running sums along the tiles by now: the last one is that of the row, and the
+        # one before a tile's own is that of all tiles before it.
         of_row = code.load(number, SI32, offset + (op.tiles - 1), has, 0, True)
         earlier = code.load(number, SI32, offset + tile - (tile > 0), both(has, tile > 0), 0, True)
         return of_row, earlier
@@ -300,6 +309,8 @@ class DigitKernel(WholeKernel):
         putting = code.inside()
         start = putting.place(below, op.tile + 1)
         for warp, before in enumerate(starts):
+            # The counter of a warp becomes the place in the tile where its elements with this digit
+            # begin: digits below first, then the warps before.
             self._put_number(putting, _counter(op, warp, digit), start + before)
         # An element at place j of the tile goes to j + distance: its digit's first place in the
         # row, less its first place in the tile, is the same for all with that digit.
@@ -384,6 +395,8 @@ class DigitKernel(WholeKernel):
             names = code.fresh("earlier"), code.fresh("alike")
             code.body.append(values.Alike(names, before, 1))
             alike = Name(names[1])
+            # How many lanes have `before` 1: `alike` of them where this lane has it, and 32 less
+            # `alike` where it has not.
             lanes = code.let("lanes", before * (alike * 2 - LANES) + LANES - alike)
             code.set(low, low + lanes * step)
             left = step - 1
@@ -446,6 +459,8 @@ def _for_row(
     if high - low == 1:
         write(code, low)
         return
+    # log2 of the rows many questions, in place of one for each row: the statements of each row
+    # stand in the text in any case.
     middle = (low + high) // 2
     lower = code.inside()
     _for_row(lower, row, low, middle, write)

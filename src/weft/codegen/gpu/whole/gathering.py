@@ -145,8 +145,11 @@ class GatherKernel(WholeKernel):
         start, end = self._run(op, code, outer, r)
         has: Scalar = Lit(1) if isinstance(op, Collected) else start < end
         if op.fn != "replace":
+            # Longer runs are another block's; both ask the same question, so that each row has
+            # exactly one.
             has = both(has, end - start < op.long)
         inside = code.inside()
+        # The last update is the one that stays: none before it is looked at.
         first = most(start, end - 1) if op.fn == "replace" else start
         self._combine_updates(op, inside, outer, (first, end), row, column, vector)
         code.branch(has, inside)
@@ -278,6 +281,8 @@ class GatherKernel(WholeKernel):
     ) -> None:
         """Which rows with long runs are this block's, and each of its teams'."""
         looking = code.inside()
+        # A run of `long` updates covers a multiple of `long`. The first multiple in it is less than
+        # `long` behind its start, and no other one is: the run is found once.
         k = looking.let("k", (stretch * _STRETCH + THREAD) * op.long)
         there = k < op.count
         at = (outer * op.count + k) * 2
@@ -290,6 +295,7 @@ class GatherKernel(WholeKernel):
             mine = both(first, length >= team.least)
             if place + 1 < len(teams):
                 mine = both(mine, length < teams[place + 1].least)
+            # `rows` stands for nothing found: it is the number of no row.
             its = looking.let("row", row + (op.rows - row) * mine.equals(0))
             value = looking.fresh()
             slot = (THREAD + place * _STRETCH) * _WORD

@@ -27,11 +27,16 @@ class GroupingKernel(WholeKernel):
         offset = turn.load(
             self.numbers[self.inputs[0]], self.dtype, Name("at"), Lit(1), 0, constant=True
         )
+        # Offsets that fall back would give a group rows that another one has: they are taken to be
+        # where the one before ends.
         end = turn.let("end", most(turn.place(offset, op.rows + 1), start))
         _visit(op, turn, number, (start, passed, end), entry, Name("at"))
         code.loop("at", op.groups, turn, times=_AT_ONCE)
+        # Behind the last group there may be rows of none: their tiles have the group number
+        # `groups`, and their source lies behind all rows.
         _visit(op, code, number, (start, passed, Lit(op.rows)), entry, Lit(op.groups))
         head = code.inside()
+        # Entry 0 is no tile: it says how many there are.
         head.set(entry[0], passed)
         code.branch(point.equals(0), head)
         for place, value in enumerate(entry):

@@ -121,6 +121,9 @@ class RunningKernel(WholeKernel):
     def goes_by_blocks(op: Running) -> bool:
         columns = op.outer * op.width
         long = _LONG if op.width > 1 else _LONG_ROW * -(-columns // _WAVE)
+        # With a width, neighbouring threads read neighbouring columns, whole lines of them. Where a
+        # column's elements lie side by side each thread has lines of its own, and a block is worth
+        # while for shorter ones.
         return op.length >= long and columns <= _MANY_COLUMNS
 
     # -- blocks ----------------------------------------------------------------------------------
@@ -199,6 +202,8 @@ class _Blocks:
             total, below = warp_prefix(code, self.dtype, self.fn, prefix[-1], empty)
             starts.append(self.combine(code, ahead, below) if ahead else below)
             ahead = self.combine(code, ahead, total) if ahead else total
+        # Three levels, each exclusive of itself: what came before the stretch, the warps below, the
+        # lanes below, and then the thread's own pieces.
         self.shared(code, 0, ahead)
         before = self.combine(code, "before", self.of_warps(code, 0, below=True))
         for piece, start, prefix in zip(pieces, starts, prefixes, strict=True):
@@ -299,6 +304,7 @@ def _stretch(op: Columns, length: int, dtype: DType) -> _Stretch:
     """Few threads where one round of them is enough, then more rounds, then more threads."""
     vector = 1
     most = min(_MOST_IN_VECTOR, ACCESS_BYTES // dtype.storage_bytes) if op.width == 1 else 1
+    # A row that is no multiple of the vector would let the next row begin inside of one.
     while vector < most and op.length % (2 * vector) == 0:
         vector *= 2
     if vector * dtype.storage_bytes < 4:

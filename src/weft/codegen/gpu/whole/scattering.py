@@ -44,6 +44,8 @@ class ScatterKernel(WholeKernel):
     def _in_order(self, op: Scatter) -> Work:
         columns = op.outer * op.width
         room = self.target.limits.units * 1024
+        # About 1024 threads for each unit: every group reads all updates' places, so more of them
+        # than keep the machine busy only read more.
         groups = max(1, min(op.rows, room // max(1, columns)))
         rows = -(-op.rows // groups)
         groups = -(-op.rows // rows)

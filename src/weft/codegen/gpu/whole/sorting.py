@@ -85,6 +85,8 @@ class _Sorter:
         code.body.append(values.Variable("rank", SI32, 0))
         turn = code.inside()
         other = turn.load(0, self.dtype, outer * op.length + Name("j"), Lit(1), 0, True)
+        # Elements that come first in the row also win where they are equal, the others only where
+        # they are smaller: the sort is stable.
         before = turn.choose(I1, Name("j") < i, *self._compare(turn, other, mine))
         one = turn.compute(SI32, "cast", before)
         turn.body.append(values.Assign("rank", turn.compute(SI32, "add", "rank", one), Lit(1)))
@@ -119,6 +121,8 @@ class _Network:
         self.each = min(_HELD, (1 << self.levels) // LANES)
         self.threads = (1 << self.levels) // self.each
         self.rows = max(1, _THREADS // self.threads) if self.threads == LANES else 1
+        # Key and position are one number of 32 bits where both fit there, of 64 bits where the key
+        # has 32, and else two numbers.
         is_small = self.dtype.bits + self.levels <= UI32.bits
         self.kinds: tuple[DType, ...] = _APART
         if self.dtype.bits <= UI32.bits:
@@ -157,6 +161,7 @@ class _Network:
         key, position = code.fresh(), code.fresh()
         code.body.append(values.SortKey(key, kind, x, self.sorter.descending))
         if there != Lit(1):
+            # The highest key there is. A real element may have it too, but its position is smaller.
             highest = code.compute(kind, "const", value=(1 << self.dtype.bits) - 1)
             key = code.choose(kind, there, key, highest)
         code.body.append(values.IndexValue(position, UI32, n))
@@ -194,6 +199,8 @@ class _Network:
 
     def step(self, code: Code, found: list[_Element], mask: int) -> list[_Element]:
         """Pairs whose numbers differ in the bits of a mask, in order."""
+        # Element number is thread * each + place in the thread: the low bits of a mask change the
+        # place, the high ones the thread.
         held, threads = mask % self.each, mask // self.each
         if not threads:
             return self.within(code, found, held)

@@ -134,6 +134,8 @@ def refused(
     known = [name for name in inspect.signature(function).parameters if name != "self"]
     listed = ", ".join(known) or "nothing"
     try:
+        # Python says what is wrong with the arguments only while it binds them: what fails here is
+        # the call itself, and what fails later happened inside.
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as found:
         why = f"{found}; it takes {listed}{name_advice(kwargs, known, other_names)}"

@@ -10,6 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 WORD: Final = 64
+# The largest finite double has the exponent 2046, and its digits begin at 2046 - (1075 - 62) = 1033
+# (`codegen.gpu.spelling.prelude.angles`). Three words from there on, read across the ends of words,
+# end in word (1033 + 128) / 64 + 1 = 19.
 LARGEST_WINDOW: Final = 20
 """Words that hold the digits for every double, a word of zeros before the point among them."""
 
@@ -28,6 +31,7 @@ COSINE: Final = (
 def two_over_pi(words: int) -> tuple[int, ...]:
     """A word of zeros, and then the digits of 2/pi after the point."""
     bits = WORD * words
+    # 2^(2 bits + 1) over pi 2^bits is 2/pi in units of 2^-bits.
     digits = (1 << (2 * bits + 1)) // _pi(bits)
     kept = digits >> (bits - WORD * (words - 1))
     return tuple(kept >> WORD * n & ((1 << WORD) - 1) for n in reversed(range(words)))

@@ -20,6 +20,8 @@ def from_parts(real: Array, imag: Array) -> Array:
 
 def expm1(z: Array) -> Array:
     x, y = z.real, z.imag
+    # e^x cos y - 1 = (e^x - 1) cos y - (1 - cos y), and 1 - cos y = 2 sin^2(y / 2): no difference
+    # of nearly equal numbers is left.
     half = np.sin(y / 2)
     near = from_parts(np.expm1(x) * np.cos(y) - 2 * half * half, np.exp(x) * np.sin(y))
     return np.where(np.abs(x) < 1, near, np.exp(z) - 1)
@@ -28,6 +30,7 @@ def expm1(z: Array) -> Array:
 def log1p(z: Array) -> Array:
     # NumPy's own takes log(hypot(1 + x, y)), which forgets a small x altogether.
     x, y = z.real, z.imag
+    # |1 + z|^2 - 1 = x (2 + x) + y^2.
     near = from_parts(0.5 * np.log1p(x * (2 + x) + y * y), np.arctan2(y, 1 + x))
     return np.where(np.hypot(x, y) < 0.5, near, np.log(from_parts(1 + x, y)))
 
@@ -43,6 +46,8 @@ def direction(z: Array) -> Array:
     """`z / |z|`, which neither overflows nor underflows; 0 stays."""
     infinite = np.isinf(z)
     x, y = (_finite_stand_in(part, infinite) for part in (z.real, z.imag))
+    # Both parts by one power of two, exactly: the larger lies in [1/2, 1), and the square of
+    # neither overflows.
     exponent = np.frexp(np.maximum(np.abs(x), np.abs(y)))[1]
     x, y = np.ldexp(x, -exponent), np.ldexp(y, -exponent)
     size = np.hypot(x, y)

@@ -43,6 +43,8 @@ def _float_keys(x: Array, dtype: DType) -> Array:
         np.ascontiguousarray(found).view(f"u{dtype.storage_bytes}").astype(np.uint64)
         for found in (x, np.asarray(dtype.highest, dtype.numpy))
     )
+    # Floats of one sign are in the order of their bits, negative ones backwards: those are turned
+    # around by inverting all bits, and the others put above them by setting the highest.
     raw = np.where(raw == sign, np.uint64(0), raw)
     keys = np.where(raw & sign, raw ^ mask, raw | sign)
     return np.where((raw & ~sign) > highest, mask, keys)
@@ -52,6 +54,7 @@ def _integer_keys(x: Array, dtype: DType) -> Array:
     if not dtype.is_signed:
         return x.astype(np.uint64)
     sign, mask = np.uint64(1 << (dtype.bits - 1)), np.uint64((1 << dtype.bits) - 1)
+    # With the sign's bit flipped the lowest number is 0.
     return (x.astype(np.int64).view(np.uint64) & mask) ^ sign
 
 
@@ -120,6 +123,8 @@ class Pass:
         else:
             pairs = arrays[1 if self.reads_again else 0].reshape(*shape, 2)
             positions = pairs[..., 1].astype(np.int64)
+        # Positions say which element each pair is of: the keys that were not carried are read at
+        # the place where it stood at first.
         if self.is_first or self.reads_again:
             x = np.stack(arrays[: self.outer]) if self.apart else arrays[0]
             every = self.keys(x).reshape(shape) & np.uint64((1 << self.key_bits) - 1)

@@ -167,6 +167,7 @@ def as_dtype(value: DType | str | Any) -> DType:
         return value
     if isinstance(value, str) and value in BY_NAME:
         return BY_NAME[value]
+    # NumPy has other meanings for strings: its "f16" has 16 bytes.
     if value is not None and not isinstance(value, str):  # None is f64 to NumPy
         try:
             found = _BY_NUMPY.get(np.dtype(value))

@@ -43,6 +43,7 @@ class _NoFork:
     def before(self) -> None:
         """Wait for the others, and let nobody enter until the fork is done."""
         self._changed.acquire()
+        # A thread that forks from inside would wait for itself.
         own = {threading.get_ident()}
         self._changed.wait_for(lambda: self._inside.keys() <= own, MOST_WAIT)
 

@@ -89,6 +89,8 @@ class GroupTiles:
     @property
     def count(self) -> int:
         """Tiles that there are at most: each group, and the rest, may have one that is not full."""
+        # A part of n rows has (n + tile - 1) // tile tiles, and there are groups + 1 parts. No tile
+        # is empty, so there are never more than rows.
         return min(self.rows, (self.rows + (self.groups + 1) * (self.tile - 1)) // self.tile)
 
     def evaluate(self, *arrays: Array) -> Array:

@@ -31,6 +31,7 @@ def _choose_way() -> Callable[[list[Any]], object]:
     """The quick way, where it shows what a list holds."""
     if sys.implementation.name != "cpython" or list.__basicsize__ < _ITEMS + _WORD:
         return _ids_by_asking
+    # Five: most versions of Python make room for more than a list holds, which must not show.
     probe = [object() for _ in range(5)]
     wanted = b"".join(id(each).to_bytes(_WORD, sys.byteorder) for each in probe)
     return _looked_up if _looked_up(probe) == wanted else _ids_by_asking

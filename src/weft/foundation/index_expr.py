@@ -200,6 +200,8 @@ def _nested_division(value: Expr) -> tuple[Expr, int] | None:
 def _ordered_sum(total: int, factors: Mapping[Term, int]) -> Expr:
     kept = [(term, factor) for term, factor in factors.items() if factor]
     if len(kept) > 1:
+        # One order for equal sums, whatever order they were made in: interning makes them one
+        # object.
         kept.sort(key=lambda pair: _term_order(pair[0]))
     return Expr(total, tuple(kept))
 
@@ -330,6 +332,8 @@ def _dividends(value: Expr, term: FloorDiv) -> Iterator[tuple[Expr, int]]:
     yield term.value, term.divisor
     for other, _ in value.terms:
         if isinstance(other, FloorDiv) and other is not term and term.divisor % other.divisor == 0:
+            # floor((x + c a) / (a b)) = floor((floor(x / a) + c) / b): the term is also a quotient
+            # of the other quotient.
             ahead = add(term.value, scale(other.value, -1))
             if ahead.is_constant and ahead.constant % other.divisor == 0:
                 shifted = Expr(ahead.constant // other.divisor, ((other, 1),))
@@ -367,6 +371,9 @@ def _divide(value: Expr, divisor: int, ranges: Mapping[str, tuple[int, int]]) ->
     if low == high:
         return constant(low)
     steps = sorted({gcd(divisor, f) for _, f in value.terms}, reverse=True)
+    # All terms but the small ones, and the constant less its rest, are multiples of `step`, which
+    # divides the divisor. Such a sum is below a multiple of the divisor by `step` at least, so that
+    # what lies in [0, step) does not carry it there.
     for step in steps:
         small = {t: f for t, f in value.terms if f % step}
         rest = _ordered_sum(value.constant % step, small)

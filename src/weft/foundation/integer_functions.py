@@ -24,6 +24,8 @@ def divide(lhs: Array, rhs: Array) -> Array:
         raise SpecViolation("IntegerDivideByZero", f"the divisor is zero at element {int(zero[0])}")
     if lhs.dtype.kind == "u":
         return np.asarray(lhs // rhs)
+    # NumPy rounds to minus infinity, which is one too low where a quotient that is not whole is
+    # negative.
     quotient = np.floor_divide(lhs, rhs)
     inexact = quotient * rhs != lhs
     toward_zero = quotient + (inexact & ((lhs < 0) != (rhs < 0)))
@@ -41,6 +43,8 @@ def integer_power(base: Array, exponent: Array) -> Array:
     """Wrapping powers; negative exponents are a violation."""
     _reject_negative(exponent, "InvalidExponent", "the exponent")
     result = np.ones_like(base)
+    # Squares and products wrap modulo 2^bits at every step, and so does the power itself: the bits
+    # are the same.
     while np.any(exponent):
         result = np.where((exponent & 1) != 0, result * base, result)
         base, exponent = base * base, exponent >> 1
@@ -86,6 +90,8 @@ def nextafter(start: Array, goal: Array) -> Array:
     x, y = numeric.widen(start, dtype), numeric.widen(goal, dtype)
     (bits, mask), (goal_bits, _) = _bits_and_sign(start), _bits_and_sign(goal)
     one = bits.dtype.type(1)
+    # Bits of a float count up away from zero on both sides. From zero the next one is the least
+    # with the sign of the goal.
     stepped = np.where((y > x) == (x > 0), bits + one, bits - one)
     stepped = np.where(x == 0, (goal_bits & mask) | one, stepped)
     stepped = np.where((x == y) | np.isnan(y), goal_bits, stepped)

@@ -26,6 +26,8 @@ class _Interning(type):
         made = super().__call__(*args, **kwargs)
         if names is None:
             names = _NAMES[cls] = tuple(f.name for f in fields(made))
+        # Another thread may have made the same one meanwhile: the first to come is the one that
+        # stays.
         return _TABLE.setdefault((cls, *[_field_key(getattr(made, name)) for name in names]), made)
 
 
@@ -40,6 +42,8 @@ def _field_key(value: Any) -> Any:
     """Numbers of different types, and zeros of different sign, are different fields. An int is
     itself, all other numbers are pairs."""
     if type(value) in _NUMBERS:
+        # 1, 1.0 and True are equal to Python, and so are 0.0 and -0.0; NaN is not even equal to
+        # itself.
         return (type(value), repr(value))
     return value
 

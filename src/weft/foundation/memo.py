@@ -34,6 +34,8 @@ def forgettable(forgets: Callable[[], None]) -> None:
 
 def forget() -> None:
     """Drop every answer; each is worked out again when it is asked for."""
+    # A table that is filled by another one's answers may be emptied in any order: nothing that is
+    # kept is wrong.
     for forgets in list(_FORGETTING):
         forgets()
     # Python keeps up to 4,096 names under which attributes were found. NumPy makes those of its own

@@ -41,9 +41,12 @@ class Network:
             level = self._levels(source)
             if level[sink] < 0:
                 return self._reaching(sink)
+            # A round looks at every edge once to find levels.
             steps -= len(self._target)
             pushed, steps = self._fill(source, sink, level, steps)
             flow += pushed
+            # What may be cut is bytes, whose sums stay far below 2^62: such a flow went through
+            # edges of which every cut has one.
             if flow >= UNCUTTABLE or steps < 0:
                 return None
 
@@ -101,6 +104,8 @@ class Network:
 
     def _reaching(self, sink: int) -> set[int]:
         """The nodes from which the sink can still be reached."""
+        # Whatever cheapest cut there is, these nodes are on the sink's side of it: so this is the
+        # one with the fewest there.
         found = {sink}
         queue = deque([sink])
         while queue:

@@ -90,6 +90,9 @@ def round_float(array: Array, dtype: DType) -> Array:
 
 
 def _to_odd_f32(array: Array) -> Array:
+    # Rounded to nearest, taken one back where that went away from zero, and then the last bit set
+    # where anything was lost: rounding to odd. A second rounding, to a format that has at least two
+    # digits less, then gives what a single one would: the set bit keeps numbers off its ties.
     near = np.atleast_1d(array.astype(np.float32))
     exact = np.atleast_1d(array)
     back = near.astype(np.float64)
@@ -136,6 +139,8 @@ def _int_to_odd_f64(array: Array) -> Array:
     """Integers as f64; those beyond 53 bits keep a sticky bit so that a later rounding is right."""
     if array.dtype.itemsize < 8:
         return array.astype(np.float64)
+    # Twelve of 64 bits are cut, and the highest of them says whether any was set: 52 bits and that
+    # one are what a double holds exactly.
     unit = array.dtype.type(0xFFF)
     sticky = (array & ~unit) | np.where((array & unit) != 0, array.dtype.type(0x800), 0).astype(
         array.dtype
@@ -151,6 +156,8 @@ def _float_to_int(array: Array, target: DType) -> Array:
         array = array.astype(np.float32)
     whole = np.trunc(array).astype(np.float64)
     low, high = int(target.lowest), int(target.highest)
+    # high + 1 is a power of two, which a double has, and high itself may not be one. Where low - 1
+    # is none it rounds to low, which is what comes out of it.
     over, under = whole >= float(high + 1), whole <= float(low - 1)
     inside = np.where(over | under | np.isnan(whole), 0.0, whole)
     wide: Any = np.uint64 if target.bits == 64 and not target.is_signed else np.int64

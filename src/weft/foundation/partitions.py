@@ -41,6 +41,8 @@ def merged(first: Classes, second: Classes) -> Classes:
         heads: dict[int, int] = {}
         for rank, number in enumerate(classes):
             old, new = names[rank], names[heads.setdefault(number, rank)]
+            # Each rank is joined with the first one of its class, in both partitions: what hangs
+            # together ends with one name.
             names = [new if name == old else name for name in names]
     return classes_of(names)
 
@@ -52,6 +54,7 @@ def one_of_each(members: Sequence[int], classes: Classes) -> Groups | None:
     for rank in members:
         by_class.setdefault(classes[rank] if classes else 0, []).append(rank)
     columns = list(by_class.values())
+    # Each group has one rank of every class: classes of different sizes would leave ranks over.
     if len({len(column) for column in columns}) > 1:
         return None
     return tuple(tuple(sorted(row)) for row in zip(*columns, strict=True))

@@ -50,6 +50,8 @@ def serve(answer: Callable[[bytes], bytes]) -> None:
         if os.fork() == 0:
             try:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                # A process that held another one's ends would keep its pipe open: that one would
+                # never see the end.
                 _close_all(pairs[number + 1 :])
                 _answer(answer, os.fdopen(pair[0], "rb"), os.fdopen(pair[1], "wb"))
             finally:

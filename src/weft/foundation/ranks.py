@@ -169,6 +169,8 @@ def combined(parts: Sequence[Array], fn: str) -> Array:
     combine = COMBINE[fn]
     level = [numeric.widen(part, dtype) for part in parts]
     while len(level) > 1:
+        # A tree rounds log2 of the ranks many times, and its order depends on the ranks' numbers
+        # alone: every transport that has parts in order gives the same bits.
         pairs = [level[at : at + 2] for at in range(0, len(level), 2)]
         level = [combine(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
     wide = np.asarray(level[0])

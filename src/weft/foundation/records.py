@@ -41,6 +41,8 @@ def _with_fields(cls: type, options: dict[str, bool]) -> type:
     is called."""
     own = vars(cls)
     kept = (*own.get("__annotations__", ()), "__annotations__", "__module__", "__qualname__")
+    # The twin has the fields alone: Python writes its functions from these, and what the class has
+    # written itself stays its own.
     twin = {name: own[name] for name in kept if name in own}
     if hasattr(cls, "__post_init__"):
         twin["__post_init__"] = cls.__post_init__

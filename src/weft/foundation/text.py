@@ -175,6 +175,7 @@ class TokenStream:
     def _scan(self) -> Token:
         match = self._token.match(self.text, self._position)
         if match is None:
+            # The character that is wrong stands behind what may be skipped.
             space = re.match(SPACE, self.text[self._position :])
             at = self._position + (space.end() if space else 0)
             self.reject(f"unexpected character {self.text[at]!r}", at)

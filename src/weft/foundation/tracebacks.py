@@ -36,6 +36,8 @@ class _Arrival:
         self._frame = frame
 
     def expect(self) -> None:
+        # The frame's own trace function hears of its exceptions; the one for all calls is set
+        # because Python asks frames only while there is one.
         self._frame.f_trace = self._happens
         sys.settrace(self._caught_before)
 

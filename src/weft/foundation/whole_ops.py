@@ -77,6 +77,8 @@ class Scatter:
 
     def evaluate(self, *arrays: Array) -> Array:
         x, index, update = arrays
+        # With `each` every element of an update has a place of its own, and without one place
+        # serves the whole width: the last axis has `width` or 1 elements, and broadcasts.
         place = index.reshape(self.outer, self.count, -1).astype(np.int64)
         first = np.arange(self.outer).reshape(-1, 1, 1) * self.rows
         positions = (place + first) * self.width + np.arange(self.width)
@@ -223,6 +225,8 @@ class Gathered:
         x, update, found, _ = arrays
         pairs = found.reshape(self.outer, self.count, 2).astype(np.int64)
         index = np.empty((self.outer, self.count), np.int64)
+        # The number of an update says where it stood, the row where it goes: that is the index of a
+        # plain scatter.
         np.put_along_axis(index, pairs[..., 1], pairs[..., 0], 1)
         plain = Scatter(self.fn, self.outer, self.rows, self.width, self.count)
         return plain.evaluate(x, index, update)

@@ -78,6 +78,8 @@ class _Extent:
             self.sizes[name] = -(-self.sizes[name] // plan.vector)
         order = [name for name in self.sizes if name not in last] + last
         count = 0
+        # As few outer axes as leave a number of points that 32 bits hold: the block's number says
+        # where these stand, by one division for all of its threads.
         while count < len(order) - 1 and self.over(order[count:]) >= MAX_POINTS:
             count += 1
         self.outer, self.inner = order[:count], order[count:]
@@ -90,6 +92,8 @@ class _Extent:
 
     def is_order_of(self, address: Expr) -> bool:
         """Whether addresses go up by one from point to point."""
+        # A quotient, or a start that is known at run time, is not seen through here: such an
+        # address is worked out from the axes.
         if self.outer or not all(isinstance(term, Axis) for term, _ in address.terms):
             return False
         step = 1
@@ -157,6 +161,7 @@ class Map(Elementwise):
         """Of elements that lie in the order of the points by the number of the point alone."""
         if scope.group is None or not self.extent.is_order_of(address):
             return super().offset(address, scope)
+        # The point's number counts vectors, so its first element is that times the vector.
         step = scope.group.instances.index(scope) + address.constant
         return wide(Name("point")) * self.plan.vector + step
 

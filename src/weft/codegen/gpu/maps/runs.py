@@ -67,6 +67,8 @@ def found_runs(
         whole = ref.alignment % LINE == 0 and address.constant % in_line == 0
         for term, factor in address.terms:
             within = isinstance(term, Axis) and term.name in (*runs.rows, *runs.columns)
+            # A step along any other axis keeps the run at the beginning of a line, as asynchronous
+            # copies of 16 bytes want it.
             whole = whole and (within or factor % in_line == 0)
         first = coefficient(address, runs.rows[-1]), coefficient(address, runs.columns[-1])
         if not whole or first != (1, runs.length) or ref.buffer in written:
@@ -134,6 +136,8 @@ class _Layout:
         ahead, step = divmod(at.step, self.in_line)
         parts = unflatten(at.column, ("line", "inside"), {"line": 0, "inside": self.in_line})
         first = (parts["line"] + ahead) * (self.pitch * LINE)
+        # Columns of a line stand one after the other with all of their rows: that is how the
+        # operand lies in memory.
         inside = (parts["inside"] * self.rows + at.row) * self.size
         return first + inside + step * self.rows * self.size
 
@@ -224,6 +228,8 @@ class RunBlocks(Staged[_Layout]):
         def vector(number: Scalar) -> list[ir.Stmt]:
             scope = Scope(root, {}, [])
             ahead, row, aside = self.places(scope, number, tuple(sizes), sizes).values()
+            # Eight neighbours of the columns first, then the row, then the next eight: a warp
+            # stores whole lines of up to four rows.
             names = [self.fresh("at") for _ in range(2)]
             column, place = map(Name, names)
             values = (ahead * _ASIDE + aside) * plan.vector, first + column

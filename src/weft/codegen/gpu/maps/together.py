@@ -82,5 +82,7 @@ def _chosen(values: Sequence[int]) -> Scalar:
     """Of numbers for all lengths that of the block's."""
     found: Scalar = Lit(values[0])
     for place, (before, value) in enumerate(pairwise(values), 1):
+        # Exactly the flags of the lengths that begin at or before this block are 1: the differences
+        # up to the block's own length add up to its value.
         found = found + Name(f"past{place}") * (value - before)
     return found

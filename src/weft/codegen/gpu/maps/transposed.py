@@ -100,6 +100,7 @@ def _staged(kernel: Kernel, tensors: Mapping[str, Tensor], crossing: Crossing) -
     wanted = {output.value for output in kernel.outputs}
     wanted.update(n for let in kernel.body if let.name not in across for n in operands(let))
     made = [let for let in kernel.body if let.name in across & wanted]
+    # Less shared memory, and less to wait for: what is made of two reads is one value.
     return made if _bytes(made) < _bytes(reads) else reads
 
 
@@ -130,6 +131,7 @@ class _Layout:
         self.down, self.on = (
             _skew(vector) for vector in (_access_elements(dtype, rows), plan.vector)
         )
+        # An odd pitch is prime to 32 banks: 32 neighbouring rows at one place meet each bank once.
         self.pitch = (plan.block + wraps * self.down) | 1
         self.bytes = (plan.block * self.pitch + wraps * self.on) * self.word
 
@@ -228,6 +230,7 @@ class Blocks(Staged[_Layout]):
         vector = _access_elements(let.dtype, self.kernel.sizes[self.crossing.rows])
         turns = self.plan.block**2 // (self.plan.threads * vector)
         found = [self.group(root, self.crossing.rows, vector, t, starts) for t in range(turns)]
+        # All loads are on their way before the first value is needed.
         for group, _, _ in found:
             for instance in group.instances:
                 self.value(let.name, instance)

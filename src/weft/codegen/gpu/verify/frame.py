@@ -46,6 +46,8 @@ def _findings(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, str]]:
         yield FRAME, f"a cluster of {kernel.cluster} blocks on {target.name}"
     elif kernel.grid % kernel.cluster:
         yield FRAME, f"{kernel.grid} blocks are no whole clusters of {kernel.cluster}"
+    # What a unit has room for, whatever a block uses otherwise: the compiler is asked to leave
+    # registers for that many blocks, and cannot for more.
     most = min(
         target.limits.blocks_per_unit,
         target.limits.warps_per_unit * _WARP // max(1, kernel.threads),
@@ -83,6 +85,8 @@ def _set_problems(kernel: ir.Kernel) -> Iterator[str]:
     if kernel.cluster > 1:
         yield "the blocks of a cluster take sets of buffers of their own"
     takes = [n for n, found in enumerate(kernel.body) if isinstance(found, ir.TakeSet)]
+    # The walk also finds those inside branches and loops: there must be one in all, and it must be
+    # one of the outermost.
     every = sum(isinstance(found, ir.TakeSet) for found in ir.walk(kernel.body))
     if kernel.grid and (len(takes), every) != (1, 1):
         yield "a block takes a set of buffers once, and outside of branches and loops"
@@ -106,6 +110,8 @@ def _shared_problems(kernel: ir.Kernel, target: Target) -> Iterator[tuple[str, s
         if array.offset % _BARRIER or array.count < 1 or array.arrivals < 1:
             yield FRAME, f"the barriers {array.name} are not there, or no multiple of 8 bytes in"
     for tile in kernel.tiles:
+        # Patterns are made of bits of the address: a tile that begins inside of one would have its
+        # rows permuted otherwise than its descriptor says.
         alignment = tile.layout.swizzle.alignment if tile.layout else 4
         if tile.offset % alignment:
             yield FRAME, f"the tile {tile.name} begins at {tile.offset}, no multiple of {alignment}"

@@ -167,6 +167,8 @@ class _Checker(Scope):
                 self.block(then)
                 self.block(otherwise)
             case ir.Roles(cases=cases):
+                # Roles are told apart by the number of the warp, one comparison each: so their
+                # warps follow one another.
                 following = 0
                 for case in cases:
                     self.need(
@@ -415,6 +417,8 @@ class _Checker(Scope):
     def bits(self, node: ir.DrawBits) -> None:
         self.state(node)
         self.registers(node.out, -(-node.fragment.groups // 8))
+        # Along the axis on which neighbours share words the stream must go in steps of 1, and along
+        # the other one in multiples of what is shared: else a block would be cut.
         along = {1: (1, 1), 2: (node.column_factor, node.row_factor)}
         along[4] = along[2] if node.column_factor == 1 else along[2][::-1]
         self.need(node.shared in along, f"{node.shared} neighbours")

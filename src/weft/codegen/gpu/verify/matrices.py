@@ -101,6 +101,7 @@ def check_sm90(scope: Scope, node: ir.Sm90Stmt) -> None:
 
 def _warpgroup(scope: Scope, node: ir.Wgmma) -> None:
     found = _atom(scope, "sm90", node.a_dtype, node.b_dtype)
+    # Instructions on integers have fewer widths beyond 32 columns.
     n, step = node.n, 16 if node.a_dtype.is_integer and node.n > 32 else 8
     scope.need(n % step == 0 and 8 <= n <= 256, f"{n} columns")
     scope.whole_array(node.acc, n // 2)

@@ -97,6 +97,7 @@ class Scope:
             rhs = value.rhs
             self.scalar(value.lhs)
             self.scalar(rhs)
+            # What is not a literal is for the interpreter to find out.
             if isinstance(rhs, Lit) and rhs.value < _LEAST.get(value.fn, rhs.value):
                 self.wrong(FIELD, f"{value.fn} by {rhs.value}")
         elif isinstance(value, Name):

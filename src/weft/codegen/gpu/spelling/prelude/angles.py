@@ -31,6 +31,13 @@ def _polynomial(name: str, kind: str, numbers: Sequence[float]) -> Iterator[str]
     yield "  return sum;\n}"
 
 
+# Where the digits begin. A float is m 2^E, with a whole m and E = (stored exponent) - 150. The
+# digit of 2/pi with weight 2^-k adds m 2^(E - k) to the product: nothing modulo 4 as long as E - k
+# is 2 or more, so k = E - 1 is the first that counts. In the table, where a word of zeros stands
+# before the point, that digit has the number 63 + k = 62 + E = (stored exponent) - (150 - 62); for
+# doubles 1075 stands in the place of 150. Times m the first word has its highest digit at 2^1: two
+# digits before the point. Of doubles, whose m has 53 digits, a third word is needed, or an angle
+# near a multiple of pi/2 would keep too few.
 _REDUCED: Final = r"""
 // The digits of 2/pi from a place on.
 INLINE u64 digits_from(int place) {

@@ -77,6 +77,7 @@ class Halves:
         types.update((i.id, i.output) for i in self.forward)
         read = [*(o for i in self.backward for o in i.operands), *self.ends]
         wanted = {s for o in read for s in read_slots(o, self.types) if s[0] in types}
+        # A size that is known only inside has no name outside, where kept values pass.
         hidden = _unnameable(self.forward, self.joint, flow)
         forward = Forward(types, self.forward, prices, hidden=hidden)
         results = map(self.joint.tape.operand, self.joint.results)
@@ -223,6 +224,7 @@ def _forward_branch(flow: ControlFlow, branches: Sequence[Halves], chosen: int) 
     count = len(found) - len(half.kept)
     kept: list[Term] = []
     for index, branch in enumerate(branches):
+        # Both branches return the same types: each has room for what the other one keeps.
         kept += found[count:] if index == chosen else map(tape.zeros, branch.kinds(branch.kept))
     return flow.calculus.shop.add_region(tape, [*found[:count], *kept])
 
@@ -287,6 +289,9 @@ class _ScanGradient:
         varied = [*map(bool, bits[:count]), *flow.wanted[count:]]
         influences = dependence.region(self.op.body_region)
         seeded = list(flow.seeded)
+        # A carry whose cotangent is asked for at the end of a step has one at its beginning, where
+        # it is a result of the step before: that may make further carries active, until no more
+        # come.
         while True:
             ends = [bits for bits, asked in zip(influences, seeded, strict=True) if asked]
             active = [v and any(e >> p & 1 for e in ends) for p, v in enumerate(varied)]
@@ -346,6 +351,8 @@ class _ScanGradient:
             values[slot] = tape.parameter(slot_type(slot, self.half.types))
         seeds = [tape.parameter(seed.type) for seed in self.half.joint.seeds[len(carries) :]]
         values.update(self.half.seeds([*carries, *seeds]))
+        # Nothing is read at each step: one scanned input is taken along, which says how many steps
+        # there are.
         if len(tape.parameters) == len(carries) + len(constants):
             tape.parameter(parameters[self.count])
         found = _take_marked(self.half.replay_backward(tape, values), active)
@@ -366,6 +373,7 @@ class _ScanGradient:
         count = carried + len(constants)
         op = Scan(region.id, count, len(body.results) - count)
         found = _append_flow(self.flow.tape, op, [*ends[:carried], *constants, *reversed_])
+        # Steps came last to first, and so did what they returned.
         returned = [term.flipped(0) for term in found[count:]]
         totals = body.totals(self.flow.tape, found[:carried], scanned, returned)
         return _terms_by_flags([*totals, *returned[: len(body.slices)]], active)

@@ -45,6 +45,8 @@ class Convolution:
         if self.grouped:
             _, share, groups, each = matrix.tensor.static_shape
             outputs = groups * each
+            # A product with a batch of groups has the groups first. Beside the outputs of each they
+            # are the channels of the image.
             g = g.move_axis(0, g.rank - 2)
             g = g.reshape((*g.shape[:-2], outputs))
         kernel = matrix.cast(wide).reshape((*self.taken.window, share, outputs))
@@ -64,6 +66,7 @@ def convolution(instruction: Instruction, made: Definitions) -> Convolution | No
     if patches is None or not isinstance(patches.op, ExtractPatches):
         return None
     sizes, cut = _output_shape(patches), _output_shape(rows)
+    # All but the number of images, which no index depends on.
     known = [*sizes[1:], *_output_shape(instruction)[1:]]
     if not all(isinstance(dim, int) for dim in known) or not _is_product(op, sizes, cut, grouped):
         return None

@@ -64,6 +64,7 @@ def _replay_program(
             f"the program of a custom gradient takes {_show_types(main.parameters)} and gives "
             f"{_show_types(main.results)}, not {_show_types(kinds)} and {_show_types(wanted)}",
         )
+    # Its regions become regions of this program, under numbers of their own.
     rename = flow.calculus.shop.adopted(program)
     environment = Environment(flow.tape)
     for value_id, term in zip(main.parameter_ids, given, strict=True):

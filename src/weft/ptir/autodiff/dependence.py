@@ -68,6 +68,8 @@ class Dependence:
         open_ids = [region_id]
         while open_ids:
             region = self.regions[open_ids[-1]]
+            # Inner regions first, on a list and not by recursion: regions may be nested as deep as
+            # the limits allow.
             inner = {child for i in region.body for child in i.op.regions} - self._regions.keys()
             if inner:
                 open_ids.extend(inner)
@@ -89,6 +91,8 @@ class Dependence:
         values = list(operands)
         while True:
             now = zip(values[:count], body[:count], strict=True)
+            # What a carry depends on after any number of steps: sets only grow, so this ends, after
+            # as many rounds as there are carries at most.
             carries = [a | _unite_sets(bits, values) for a, bits in now]
             if carries == values[:count]:
                 return carries + [_unite_sets(bits, values) for bits in body[count:]]

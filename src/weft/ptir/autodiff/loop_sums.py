@@ -46,6 +46,8 @@ class StepSum:
         if isinstance(op, DotGeneral):
             found = tape.append(_all_steps(op), terms)
         else:
+            # Without axes of size 1, whose places the leading axis has moved; the shape of a step
+            # brings them back.
             total = replace(op, axes=(0, *_axes_behind_one(op.axes)), keepdims=False)
             found = tape.append(total, terms).reshape(self.shape)
         for move in self.moves:
@@ -100,6 +102,8 @@ class LoopSums:
                 found.append(step)
         new = {o for step in found for o in step.operands} - self.stacked
         more = sum(byte_count(self.tape.types[value_id]) for value_id in new)
+        # Only the addition may read the carry: whoever looks at a partial sum needs it at every
+        # step.
         alone = self.uses[carry] == 1 and bool(found)
         if not seen or not alone or more > MOST_MORE * byte_count(self.tape.types[carry]):
             return None

@@ -133,6 +133,8 @@ def _find_shares(
         before = None if place is None else _axis_before(found, axis, made)
         if place is None or before is None:
             return None
+        # What shares are multiplied by gets no cotangent here: where one is asked for, the ops go
+        # back one by one.
         if any(varies(other) for n, other in enumerate(found.operands) if n != place):
             return None
         steps.append(Step(found, place))
@@ -180,6 +182,8 @@ def _axis_before(step: Instruction, axis: int, made: Definitions) -> int | None:
         return None
     behind = outer[axis:]
     place = len(inner) - len(behind)
+    # All axes from this one on are the same before and after, so that it was neither joined nor
+    # cut.
     return place if place >= 0 and inner[place:] == behind else None
 
 
@@ -313,6 +317,8 @@ class _Back:
         others = range(len(batch), g.rank - len(free))
         if side == 0:
             others = range(len(batch) + len(free), g.rank)
+        # With y = w v, and p dp = w (dy v') at each place: the sum over a row of p dp is that of y
+        # dy. So dx = p (dp - rows) needs no sum over rows of shares.
         found = (g * y).sum(list(others))
         # The axes that are left are those of the shares, but for the one that is summed over.
         order = [*batch, *free]
@@ -385,4 +391,6 @@ class _Back:
         assert powers.power is not None
         assert powers.beside is not None
         power = self.forward[powers.power]
+        # l has exp(c - m) in it, and p = exp(x - m) / l: dp / dc is -p exp(c - m) / l, and summed
+        # with dp over the row that is -rows exp(c - m) / l.
         return [-(self.rows * (power * self.inverse)).cast(self.forward[powers.beside].dtype)]

@@ -239,6 +239,8 @@ class Walk:
     def _pull(self, step: _Step) -> None:
         instruction = step.instruction
         slots = [slot for slot, _ in slots_of(instruction.id, instruction.output)]
+        # All that read it stand behind it and have gone back: its cotangent is whole, and nobody
+        # needs it again.
         cotangents = [self.cotangents.pop(slot, None) for slot in slots]
         if all(cotangent is None for cotangent in cotangents):
             return

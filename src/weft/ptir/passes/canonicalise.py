@@ -70,6 +70,8 @@ def embeds(source: DType, target: DType) -> bool:
     if source.is_float:
         return target.is_float and _float_embeds(source, target)
     if target.is_float:
+        # Whole numbers up to 2^precision are numbers of a float. Of a signed dtype the lowest is a
+        # power of two.
         return source.bits - source.is_signed <= target.precision
     return _range_within(source, target)
 
@@ -158,6 +160,7 @@ def _concat_one(match: Match) -> Replacement | None:
 def _concat_empty(match: Match) -> Replacement | None:
     axis = _op_as(match, Concat).axis
     kept = tuple(x for x in match.operands if match.tensor(x).shape[axis] != 0)
+    # One operand stays at least: it says which dtype and which other sizes there are.
     return New(match.op, kept) if 0 < len(kept) < len(match.operands) else None
 
 
@@ -182,6 +185,7 @@ def _clamped_start(
         return None
     clamped = []
     for at, dim, size in zip(found.array.tolist(), match.tensor(x).shape, sizes, strict=True):
+        # 0 is in range whatever the size is, and what is below 0 becomes 0.
         if isinstance(dim, Symbol) and at > 0:
             return None
         clamped.append(min(max(at, 0), dim - size) if isinstance(dim, int) else 0)
@@ -223,6 +227,8 @@ def _is_zero(value: NDArray[Any], *, negative: bool) -> bool:
         return _is_zero(value.real, negative=negative) and _is_zero(value.imag, negative=negative)
     if value.dtype.kind in "iu" or value.dtype in _NIBBLES:
         return not value
+    # x + 0.0 would turn a -0.0 into +0.0, and x + -0.0 is x whatever x is; with differences it is
+    # the other way round.
     wide = value.astype(np.float64)
     return bool(wide == 0.0 and np.signbit(wide) == negative)
 

@@ -28,6 +28,7 @@ def _merge(editor: Editor, facts: Facts, log: PassLog) -> bool:
     for original in editor.body.body:
         instruction = editor.resolved(original)
         if not facts.is_random(instruction.op):
+            # The declared type is part of it: two instructions may give one dim two names.
             key = (instruction.op.same_key, instruction.operands, instruction.output)
             earlier = Ref(first.setdefault(key, instruction.id))
             if earlier.id != instruction.id and editor.may_forward(instruction, earlier):

@@ -47,6 +47,8 @@ def _live_ids(body: Body, facts: Facts) -> set[int]:
     binders = _binders(body)
     needed: set[Symbol] = {symbol for kind in body.results for symbol in symbols_of(kind)}
     for instruction in reversed(body.body):
+        # From the end to the front, everything that needs a name has been seen by the time the
+        # instruction comes that gives it.
         names = binders.get(instruction.id, set()) & needed
         if instruction.id in live or names or not facts.is_removable(instruction.op):
             live.add(instruction.id)

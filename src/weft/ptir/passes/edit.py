@@ -304,6 +304,7 @@ def with_settled_hints(before: Function, after: Function, log: PassLog) -> Funct
         problem = _why_changed(hint, bodies) or _why_opened(hint, was, now)
         if not problem:
             kept.append(hint)
+        # `Editor` refuses all changes that could break one: that it is broken is a fault of ours.
         elif hint.policy is HintPolicy.REQUIRED:
             raise InternalError(f"a pass broke the Required hint {hint.id}: {problem}")
         else:

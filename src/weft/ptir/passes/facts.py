@@ -58,7 +58,10 @@ class Facts:
             return True
         regions = self.reachable(op.regions)
         drawn = self._streams_of(op, regions)
+        # A stream that nothing else draws from has no later draw whose number could change.
         alone = all(stream is not None and self._draws[stream] == 1 for stream in drawn)
+        # Regions that somebody else runs as well draw there, too: all references must come from
+        # within.
         inside = Counter(op.regions)
         for region_id in regions:
             inside.update(self._children.get(region_id, ()))

@@ -66,6 +66,7 @@ def _fold_splat(match: Match) -> Replacement | None:
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
+    # Elementwise, so one element says what all of them are; the result stays a repeated number.
     result = _evaluate_op(op, output.with_shape(()), known)
     return None if result is None else New(BroadcastTo(output.shape), (from_array(result),))
 
@@ -105,6 +106,7 @@ def _evaluate_op(op: Op, output: ValueType, args: list[NDArray[Any]]) -> NDArray
     try:
         with np.errstate(all="ignore"):
             result = op.evaluate(EvalContext(output, 0, lambda stream: 0), *args)
+    # A violation is the run's to report, and a result without room is the run's to refuse.
     except (WeftError, MemoryError):
         return None
     return result if isinstance(result, np.ndarray) else None

@@ -92,6 +92,8 @@ class _Split:
                 and values.issuperset(instruction.uses)
                 and not self.facts.is_random(instruction.op)
                 and not self.facts.is_foreign(instruction.op)
+                # A dim that this very instruction names is known where it runs; any other one must
+                # be known to the parameters.
                 and all(self.binder.get(s, instruction.id) == instruction.id for s in mentioned)
             ):
                 early.add(instruction.id)
@@ -143,6 +145,7 @@ class _Split:
         mentioned = {symbol for i in staying for symbol in self.facts.mentioned(i)}
         for index in self.marked:
             names = self._symbols_of_inputs([index])
+            # The parameter is handed over for the sake of its shape.
             if index not in kept and names & mentioned - bound:
                 kept.append(index)
                 bound |= names

@@ -46,11 +46,14 @@ def optimise(program: Program, log: PassLog | None = None) -> Program:
     """
     verify(program)
     kept_log = PassLog() if log is None else log
+    # Numbered here, in the order of the program as it was given: instructions that go or move take
+    # no numbers from others.
     current = assign_streams(program)
     for _ in range(MAX_ROUNDS):
         before = current
         for step in PASSES:
             current = step.run(current, kept_log)
+        # A pass that changes nothing returns the object that it was given.
         if current is before:
             break
     result = drop_default_streams(current)

@@ -216,6 +216,8 @@ class _Rewrite:
         same tensors."""
         newest: tuple[int, Operand] | None = None
         stack, seen = [instruction.id], {instruction.id}
+        # Nearest readers first: the value that a copy meets soonest is the one that is there when
+        # it is needed.
         while stack and len(seen) < _FARTHEST:
             for reader in self.readers.get(stack.pop(0), ()):
                 met = [self.so_far[i] for i in reader.uses if i in self.so_far]
@@ -235,6 +237,8 @@ class _Rewrite:
         if not isinstance(kind, TensorType):
             return operand
         if slot not in self.barriers:
+            # Where nothing of the backward part tells how far it has come, the barrier waits for
+            # its own operand: it still keeps equal instructions from being merged.
             after = operand if waited is None else waited
             waiting = Instruction(0, Barrier(), (operand, after), kind)
             self.barriers[slot] = self._append(waiting, operand.id)

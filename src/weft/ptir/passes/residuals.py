@@ -73,8 +73,12 @@ class Prices:
             return UNCUTTABLE
         if isinstance(op, FREE):
             return 0
+        # A sixteenth of what keeping its result costs: such an instruction is computed where its
+        # result is read, so that a chain of sixteen of them costs as much as a tensor that is
+        # written and read.
         if isinstance(op, CHEAP) or op.family == "movement":
             return count * BYTE // 8
+        # Half of what keeping costs: exponentials and the like, and reads at other places.
         if op.elementwise or isinstance(op, READS):
             return count * BYTE
         return UNCUTTABLE
@@ -181,6 +185,8 @@ class _Division:
 
     def found(self) -> Division | None:
         self._connect()
+        # Of the cheapest cuts the one with the fewest nodes on the sink's side: where keeping and
+        # running again cost the same, it is kept.
         side = self.network.cut(self.source, self.sink)
         if side is None:
             return self._keeping_all()
@@ -195,6 +201,7 @@ class _Division:
         for instruction in reversed(self.forward.instructions):
             slots = [slot for slot, _ in slots_of(instruction.id, instruction.output)]
             made = [slot for slot in slots if slot in self.values]
+            # Nothing that is wanted depends on it.
             if not made:
                 continue
             run = self.runs[instruction.id] = self.network.node()
@@ -203,6 +210,8 @@ class _Division:
                 self.network.edge(run, self.values[slot], self._keeping(slot))
             for operand in instruction.operands:
                 for slot in read_slots(operand, self.forward.types):
+                    # If the instruction runs again, what it reads must be on the sink's side, too:
+                    # kept, or run again in turn.
                     self.network.edge(self._value(slot), run, UNCUTTABLE)
 
     def _value(self, slot: Slot) -> int:

@@ -174,6 +174,7 @@ class Settled:
     def holds(self, editor: Editor, instruction: Instruction) -> bool:
         """Whether no rule applies, because everything is as it was."""
         known = self._known.get(id(instruction))
+        # By identity, and not only by number: an address may serve another instruction by now.
         if known is None or known[0] is not instruction or editor.scope.bound:
             return False
         definitions, types = editor.definitions, editor.types

@@ -68,6 +68,8 @@ def build(
     folder = Path(out)
     _check_free(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    # Beside its place, and so on the same file system: a bundle is moved there when it is whole, or
+    # never.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".weft-build-") as unfinished:
         made = Path(unfinished) / "bundle"
         made.mkdir()

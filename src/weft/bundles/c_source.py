@@ -196,6 +196,7 @@ def _byte_list(data: bytes) -> str:
 def _terms(layout: Layout, follower: Follower) -> Iterator[str]:
     places = list(layout.ranges)
     for times, names in follower.terms:
+        # The sizes of a product as bits: none is in it twice.
         yield f"{{{times}, {sum(1 << places.index(name) for name in names)}u}}"
 
 

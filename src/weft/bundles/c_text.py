@@ -9,6 +9,8 @@ def c_string(text: str | None) -> str:
     """A string literal; a null pointer for None."""
     if text is None:
         return "NULL"
+    # Two question marks begin a trigraph in old C. Other bytes are octal: an octal escape ends
+    # after three digits, whatever comes next.
     plain = {ord('"'): '\\"', ord("\\"): "\\\\", ord("?"): "\\?"}
     body = "".join(
         plain.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}")

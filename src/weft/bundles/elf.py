@@ -104,9 +104,13 @@ def renamed(code: bytes, name_of: Callable[[str], str], keep: frozenset[str]) ->
         struct.pack_into("<I", made, place, len(texts))
         texts += name_of(name).encode() + b"\0"
         if section:
+            # The byte behind name (4 bytes) and information (1): the lower two bits are the
+            # visibility.
             made[place + 5] = _HIDDEN
     made += bytes(-len(made) % 8)
     # The new names come last; the old ones, which sections may have too, stay in front of them.
+    # Of a section's record: name and kind (4 bytes each), flags and address (8 each), then offset
+    # and size.
     struct.pack_into("<QQ", made, names.place + 24, len(made), len(texts))
     return bytes(made + texts)
 
@@ -122,6 +126,9 @@ def archive(members: Mapping[str, bytes]) -> bytes:
         found = Elf(code).symbols(_SYMTAB)
         symbols += [(n, number) for _, n, info, at in found if at and info >> 4 in (_GLOBAL, _WEAK)]
     listed = b"".join(name.encode() + b"\0" for name, _ in symbols)
+    # The index: how many symbols, big-endian, for each where its member begins, then the names.
+    # Members have 60 bytes before them and begin at even places. Names of members do not fit their
+    # 16 bytes: they lie in a member `//`, and `/number` says where.
     index_size = 4 + 4 * len(symbols) + len(listed)
     start = 8 + 60 + index_size + index_size % 2 + 60 + len(names) + len(names) % 2
     offsets: list[int] = []

@@ -48,6 +48,7 @@ def stored(model: Model, variants: Sequence[Variant]) -> dict[str, Array]:
     names = _rename_doubles([model.input_names[n] for n in model.weights])
     found = dict(zip(names, model.weights.values(), strict=True))
     for state in model.states:
+        # By bytes: -0.0 equals 0, and is not what memory of zeros holds.
         if np.ascontiguousarray(state.first).reshape(-1).view(np.uint8).any():
             found[f"state.{model.input_names[state.input]}"] = state.first
     for constant in _constants(variants):

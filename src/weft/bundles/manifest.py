@@ -183,6 +183,7 @@ def _checked_text(value: Any, pattern: re.Pattern[str] | None = None) -> str:
 
 
 def _checked_size(value: Any) -> int:
+    # Sums of two of them still fit 64 bits.
     if type(value) is not int or not 0 <= value < 1 << 62:
         raise TypeError
     return value

@@ -171,6 +171,7 @@ clear:
 """
 
 
+# `%new` is the count of the last key's digit: where it is n, all keys have that digit.
 def _count_digits(kind: str) -> str:
     """How many keys have each digit; where all have the same the pass is left out."""
     return f"""count:

@@ -92,6 +92,7 @@ class _Cutter:
         """The accumulators that begin in a body and may be regrouped."""
         inits = {stmt.acc: stmt for stmt in body if isinstance(stmt, ir.Init)}
         read = {stmt.acc for stmt, _ in ir.walk(body) if isinstance(stmt, ir.Current)}
+        # What is looked at before the end is a running sum, whose every step counts.
         sums = (i for i in inits.values() if _is_long_float_sum(i) and i.acc not in read)
         folds = (
             (tuple(inits[acc] for acc in part), merge)

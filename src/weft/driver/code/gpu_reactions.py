@@ -118,6 +118,8 @@ def fault_of(code: GpuModule, cubins: Cubins, symbols: Sequence[str], limits: Li
     worst = Fault()
     for symbol in symbols:
         kernel, report = code.kernels[symbol], cubins.cubins[symbol].report
+        # What the compiler says a thread takes, as a unit gives it out: the blocks that fit follow
+        # from that.
         taken = -(-report.registers // _GRANULE) * _GRANULE * kernel.threads
         missing = kernel.resident - limits.registers_per_unit // max(1, taken)
         codes = tuple(dict.fromkeys(REMARK.findall(" ".join(report.remarks))))
@@ -173,6 +175,7 @@ class _Reactions:
 
     def _compile(self, code: CudaCode) -> Cubins:
         """Machine code, that of this compilation once: the counts are those of all of it."""
+        # One after the other, as they come: what waits for one kernel need not wait for all.
         while fresh := [source for source in code.sources.values() if source not in self.known]:
             self._wait_for(fresh)
         return self._known_of(code)

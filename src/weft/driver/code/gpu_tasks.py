@@ -73,6 +73,8 @@ def task_of(
     for kernel in kernels:
         own = [buffer_map.refs[name] for name in buffers(kernel)]
         local = buffer_map.refs_of(buffers(kernel)).values()
+        # All that kernels of one structure may differ in: how their tensors lie, which of them
+        # overlap, and which are read through the cache for what nobody writes.
         lies = lie_alike(own), tuple(ref.noalias for ref in local), tuple(map(is_settled, own))
         first = found.setdefault(lies, kernel)
         if not is_held and kernel.name not in ends:

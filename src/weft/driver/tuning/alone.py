@@ -65,5 +65,6 @@ def some_data(spec: TensorSpec, seed: int = 0) -> Array:
     if not dtype.is_float:
         return np.zeros(spec.shape, dtype.numpy)
     rng = np.random.default_rng(seed)
+    # The period is prime, so that no axis of a usual size meets the same numbers in every row.
     drawn = rng.standard_normal(min(prod(spec.shape), _PERIOD), np.float32).astype(dtype.numpy)
     return np.resize(drawn, spec.shape)

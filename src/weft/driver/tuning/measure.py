@@ -198,6 +198,7 @@ def first_plans(lines: Sequence[Measurement]) -> list[Measurement]:
 def _ranks(values: Sequence[float]) -> list[float]:
     """Ranks from 1, equal values sharing the mean of theirs."""
     order = sorted(values)
+    # Written front to back the last place of equal values stays, back to front their first one.
     first = {value: place for place, value in reversed(list(enumerate(order, 1)))}
     last = {value: place for place, value in enumerate(order, 1)}
     return [(first[value] + last[value]) / 2 for value in values]

@@ -111,6 +111,7 @@ def _likeliest(
     """The plans to measure: the first choice, then those of the lowest price."""
     first, *rest = plans
     estimate = generator_for(target).estimate
+    # Estimates decide what is measured, and measurements what is taken: a bad estimate costs a try.
     rest.sort(key=lambda plan: estimate(kernel, module, buffer_map, plan, target).seconds)
     return [first, *rest][: MOST_POINTS[target.kind]]
 
@@ -187,6 +188,7 @@ def raced(kernel: Kernel, module: Module, plans: Sequence[Plan], target: Target)
         yield place, line
         if line is not None:
             times[place] = line.actual
+        # The first choice is what all others are compared with.
         elif place == 0:
             return
     best = _best(times)
@@ -229,6 +231,8 @@ class _Race:
     def _take(self, place: int, line: Measurement) -> None:
         self.tuning.measured.append(line)
         before = self.times.get(place, 0.0)
+        # The winner runs twice and counts by its worse time, the first choice by its last one,
+        # which was taken beside the winner's: a plan is replaced only where that shows both times.
         self.times[place] = max(before, line.actual) if place else line.actual
 
     def _note(self, points: int) -> None:

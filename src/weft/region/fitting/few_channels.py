@@ -289,6 +289,7 @@ def _without_quotient(expr: Expr, size: int) -> Guard:
     """`0 <= e + v // d < size` as `0 <= d * e + v < d * size`, which takes no division. Shifts
     stay, since neighbours share them."""
     quotients = [term for term, factor in expr.terms if isinstance(term, FloorDiv) and factor == 1]
+    # A divisor that is a power of two is a shift.
     if len(quotients) != 1 or not quotients[0].divisor & (quotients[0].divisor - 1):
         return Guard(expr, size)
     (found,) = quotients

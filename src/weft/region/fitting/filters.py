@@ -49,6 +49,7 @@ _LEAST_DEPTH: Final = 16
 """Terms of a sum, at least: shorter ones are over before a panel pays."""
 _LANES: Final = 16
 """Of the vectors that panels are made for: in narrower ones packing is a small part."""
+# 24 sums each, of 32 registers; beside them the vectors of results, and a weight that is spread.
 _TILES: Final = ((8, 3), (12, 2), (6, 4))
 """Rows of a panel by vectors of results that registers hold, the best first."""
 _NEXT_BEST: Final = 0.02

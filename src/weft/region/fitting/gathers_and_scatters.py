@@ -126,6 +126,7 @@ def _pick_parts(total: Kernel, kernel: Kernel, between: Mapping[str, Tensor]) ->
     (let,) = reads
     assert isinstance(let.expr, Read)
     points = math.prod(kernel.sizes.values())
+    # Read more than once each, the sums would be made more than once each.
     if let.expr.guards or let.expr.places or points > math.prod(between[output.tensor].shape):
         return None
     if {*summed.axes} & {*kernel.sizes}:
@@ -221,6 +222,8 @@ class _Order:
 
     def may_join(self, number: int, group: list[int]) -> bool:
         """Whether the places of a scatter can be made before the first one of a group runs."""
+        # What makes the places moves in front of the first scatter of the group: only what comes
+        # behind that has to.
         late = {found for found in self.places_of(number) if found >= group[0]}
         maps = all(self.kernels[found].pattern is Pattern.MAP for found in late)
         return maps and len(group) < _MOST_SCATTERS

@@ -93,6 +93,7 @@ def _nanoseconds(op: GroupedRows, tile: int, width: int) -> float:
     for group in range(op.groups):
         for cost in shares[group % 3]:
             for _ in range(columns):
+                # The unit that is free first takes the next tile: the least number is on top.
                 heapq.heapreplace(done, done[0] + cost)
     return max(done)
 
@@ -103,6 +104,7 @@ def _column_of_tiles(op: GroupedRows, tile: int, width: int, share: int) -> list
     group are left out."""
     rows = max(1, op.rows * share // (2 * op.groups))
     left = [min(tile, rows - first) for first in range(0, rows, tile)]
+    # A step is 128 bytes of each row of both operands.
     reads = (tile + width) * _STEP_BYTES / _BYTES
     steps = (max(reads, -(-n // _SLICE) * width * _PRODUCTS) for n in left)
     return [_START + step * -(-op.depth // _SLICE) for step in steps]

@@ -173,6 +173,7 @@ class _Hulls:
         value = body[-1].name
         for fn, least in (("min", limit), ("max", -limit - 1)):
             body.append(Let(f"{fn}_start", dtype, (), Const(least)))
+            # Rows and columns beyond the end hold what changes no extreme.
             there = Select("there", value, f"{fn}_start")
             body.append(Let(f"{fn}_of", dtype, (*rows, "r"), there))
             body.append(Let(fn, dtype, rows, Reduce(fn, ("r",), f"{fn}_of")))
@@ -285,6 +286,7 @@ def _runs_seen(fn: str, rows: tuple[str, ...], runs: int) -> Iterator[Let]:
     ):
         yield Let(f"{name}_of", SI32, wide, Select(pred, x, y))
         yield Let(name, SI32, rows, Reduce(how, ("g",), f"{name}_of"))
+    # The first run from `whole_from` on that is not seen whole ends those that are.
     yield Let("begun", I1, wide, Binary("le", "whole_from", "start"))
     yield Let("later", SI32, wide, Select("begun", "start", "none"))
     yield Let("whole_to_of", SI32, wide, Select("whole", "none", "later"))
@@ -294,6 +296,9 @@ def _runs_seen(fn: str, rows: tuple[str, ...], runs: int) -> Iterator[Let]:
 def _on_extremes(fn: str, wide: tuple[str, ...]) -> Iterator[Let]:
     """`possible`: whether a condition can hold for some numbers between the extremes, and `whole`:
     whether it holds for all."""
+    # Of equality: two ranges have a number in common where each begins before the other ends; all
+    # pairs are equal where either range is one number, and the same. Of an order the nearest ends
+    # say whether some pair fulfils it, the farthest whether all do.
     if fn == "eq":
         pairs = {
             "possible": (("le", "l_low", "r_high"), ("le", "r_low", "l_high")),

@@ -146,6 +146,8 @@ def _can_be_cut(kernel: Kernel) -> bool:
         return False
     every = {let.expr.axes for let in sums if isinstance(let.expr, Reduce | Fold)}
     gone = {name for axes in every for name in axes}
+    # Results along these axes would need the whole sum before their first element: that is a kernel
+    # of two levels, not of parts.
     if len(every) > 1 or any(gone & {*kernel.let(o.value).axes} for o in kernel.outputs):
         return False
     names = {let.name for let in sums}
@@ -207,6 +209,7 @@ def _column_cut(kernel: Kernel, tensors: Mapping[str, Tensor]) -> Cut | None:
     size, gone = matrix_bytes(kernel, columns), removed_axes(kernel)
     rows = math.prod(axis.size for axis in gone)
     wanted = min(size / _STREAM_PART_BYTES, _MOST_PARTS, rows / _LEAST_ROWS)
+    # The columns are cut into pieces of work anyway: so many fewer parts fill the threads.
     each = wanted / pieces_of_columns(kernel, columns)
     if size < _STREAM_BYTES or wanted < _LEAST_PARTS or each < _LEAST_CUT:
         return None
@@ -273,6 +276,7 @@ def _even_cut(gone: Sequence[KernelAxis], wanted: float) -> Cut | None:
     for place, found in enumerate(gone):
         whole = tuple(axis.name for axis in gone[:place])
         for count in _divisors(found.size):
+            # Twice too many parts are as bad as half as many.
             distance = abs(math.log(before * count / wanted))
             last = place == len(gone) - 1
             if distance < best and before * count > 1 and not (last and count == found.size):

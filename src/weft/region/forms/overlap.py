@@ -160,6 +160,7 @@ def _windows_overlap(kernel: Kernel, steps: Mapping[str, int], pair: Overlap) ->
     sizes = kernel.sizes
     if min(sizes[pair.kept], sizes[pair.reduced]) < 2:
         return False
+    # Neighbours are a step of the kept axis apart, and a window is as long as its taps reach.
     return steps[pair.kept] < steps[pair.reduced] * sizes[pair.reduced]
 
 

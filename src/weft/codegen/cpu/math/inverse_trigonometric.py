@@ -59,8 +59,10 @@ def _angle(w: Writer, y: Val, x: Val, short: bool) -> Val:
     width, height = w.abs(x), w.abs(y)
     steep = w.test("ogt", height, width)
     a, b = w.choose(steep, height, width), w.choose(steep, width, height)
+    # A quarter of both: b + a would overflow otherwise, and the angle is the same.
     shrink = w.choose(w.test("ogt", a, 2.0**1020), 0.25, w.like(1.0, x))
     a, b = w.mul(a, shrink), w.mul(b, shrink)
+    # Both are 0 then, and 0 / 1 is the angle 0 that IEEE 754 wants, with its quarters added.
     a = w.choose(w.test("oeq", a, 0.0), 1.0, a)
     wide = w.test("ogt", b, w.mul(a, _TAN_EIGHTH))
     t = w.div(w.choose(wide, w.sub(b, a), b), w.choose(wide, w.add(b, a), a))

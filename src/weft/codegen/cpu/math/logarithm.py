@@ -49,6 +49,9 @@ def log1p(w: Writer, x: Val) -> Val:
     """The logarithm of u = 1 + x, rounded, plus what the rounding lost, over u."""
     u = w.exact_add(x, 1.0)
     n, f = exponent_and_rest(w, u)
+    # What the rounding of 1 + x has lost, exactly: the larger of the two is taken from the sum
+    # first. ln(1 + x) is ln u + ln(1 + lost / u), and lost / u is so small that its logarithm is
+    # itself.
     lost = w.choose(
         w.test("olt", w.abs(x), 1.0),
         w.exact_sub(x, w.exact_sub(u, 1.0)),

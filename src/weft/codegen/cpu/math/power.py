@@ -84,6 +84,8 @@ def _log_pair(w: Writer, size: Val) -> Pair:
     bottom, bottom_low = w.two_sum(f, 2.0)
     s = w.div(f, bottom)
     back, back_low = w.two_product(s, bottom)
+    # What s leaves of the division: f - s (2 + f), with both products and sums exact to two
+    # numbers.
     rest = w.sub(w.sub(w.sub(f, back), back_low), w.mul(s, bottom_low))
     s_low = w.div(rest, bottom)
     z, z_low = w.two_product(s, s)
@@ -136,6 +138,7 @@ def _listed_cases(w: Writer, x: Val, y: Val, size: Val, grown: Val) -> Val:
 def _parity(w: Writer, y: Val) -> tuple[Val, Val]:
     """Whether y is a whole number (infinities are), and whether it is an odd one."""
     size = w.abs(y)
+    # From 2^53 on every double is whole, and even.
     small = w.test("olt", size, 2.0**53)
     held = w.choose(small, size, 0.0)
     number = w.whole(held)
@@ -160,6 +163,8 @@ def hypot(w: Writer, x: Val, y: Val) -> Val:
     return w.choose(infinite, math.inf, result)
 
 
+# Eleven bits: a remainder is below the significand of y, under 2^53, and shifted by 11 it still
+# fits 64 bits. What is left lies below y, so it has y's exponent or less, and is exact.
 _FMOD: Final = """
 ; |x| mod |y| for finite x and y != 0, exactly: the significand of x times 2^k modulo that of y,
 ; eleven bits of k at a time.

@@ -32,5 +32,7 @@ def round_to_even(w: Writer, x: Val) -> Val:
     """The nearest whole number, halves to the even one."""
     size = w.abs(x)
     limit = 2.0 ** w.form(x).mantissa
+    # Numbers from 2^mantissa on have no digits behind the point: the addition rounds to a whole
+    # number, halves to even.
     near = w.exact_sub(w.exact_add(size, limit), limit)
     return w.copysign(w.choose(w.test("olt", size, limit), near, size), x)

@@ -163,6 +163,8 @@ class StreamBuilder:
         slots = plan.consumers * self.layout.slots
         arrays = [
             ("full", plan.stages, 1),
+            # Four warps of each consumer arrive once each. Of a consumer's own rows one thread
+            # arrives where the copy engine reads its results, else its four warps.
             ("empty", plan.stages, 4 * plan.consumers),
             ("own_full", slots, 1),
             ("own_empty", slots, 1 if self.copies else 4),
@@ -314,6 +316,8 @@ class StreamBuilder:
     def scaled(self, name: str, source: Source) -> Iterator[ir.Stmt]:
         """A shift, as it is taken from scores or from a power of two."""
         if source is self.problem.shift:
+            # Powers are of two: e^(s - c) is 2^((s - c) log2 e). Where the score is scaled first,
+            # so is the shift.
             rate = 1.0 if self.problem.score.is_low else math.log2(math.e)
             yield constant(f"{name}_rate", F32, rate)
             args = (name, f"{name}_rate")
@@ -393,6 +397,8 @@ class StreamBuilder:
         for number in early:
             yield from self.weighted(number)
         if len(self.problem.products) > 1:
+            # T was issued before the products of `early`: all groups but these newest ones must be
+            # done.
             yield ir.WgmmaWait(len(early), ("other",))
         for number in self.order[len(early) :]:
             yield from self.weighted(number)

@@ -218,6 +218,7 @@ class _Emitter:
     def _tile(self, loop: ir.For) -> bool:
         """Write a tile as it is inside of what it reads, and as it is at the edges; False where it
         has none, or its machine loads those lanes of a vector that are inside."""
+        # Masked loads cost nothing there: one text serves tiles inside and at the edges.
         tile = None if "avx512f" in self.features else tile_of(loop, self.counted)
         if tile is None:
             return False
@@ -485,6 +486,8 @@ class _Emitter:
         widen = "sext" if dtype.is_signed else "zext"
         for lane in range(broken.lanes):
             element = self.indices.value(check.element, lane)
+            # Check above element: the least key is the first rule that is broken, at its first
+            # element.
             key = code.binary("or", element, number(check.number << 48, "i64"))
             key = code.select(code.lane(broken, lane), key, number(-1, "i64"))
             value = code.lane(x, lane)

@@ -51,6 +51,7 @@ def _steps_of_body(
         length = min(bounds(stmt.stop - stmt.start, around)[1], last + 1 - first)
         turns = max(0, -(-length // stmt.step))
         counted = stmt.kind in (LoopKind.SERIAL, LoopKind.PARALLEL)
+        # No loop inside looks already, and this one takes long enough.
         if counted and len(found) == known and once * turns >= BETWEEN:
             found[id(stmt)] = max(1, BETWEEN // max(1, once))
         total += once * turns

@@ -1,4 +1,5 @@
-"""Places of narrow numbers, as an argmax looks for them, in numbers as narrow.
+"""Loops that look for the place of a number of 8 or 16 bits, as an argmax does, with places that
+are counted in numbers as narrow.
 
     init p                                   init p
     for i in 0..1024:                        for o in 0..5:
@@ -84,6 +85,7 @@ class _Cutter:
         plain = all(
             isinstance(s, ir.For | ir.Let | ir.Load | ir.Prefetch) or s in steps for s in inside
         )
+        # Nothing else may depend on how often the loop has turned, or be added up on the way.
         if not plain or len(steps) != 1 or loops != {var for var, _, _ in init.loops}:
             return None
         (step,) = steps
@@ -100,6 +102,7 @@ class _Cutter:
             return None
         dtype = self.routine.dtype_of(compared.buffer)
         uses = [arg for s in named.values() if isinstance(s, ir.Let) for arg in s.args]
+        # The place must be needed for the choice alone: in a strip it is another number.
         if not dtype.is_integer or dtype.bits not in _COUNTERS or uses.count(place.name) > 1:
             return None
         return _Search(init, _COUNTERS[dtype.bits], place, chosen)
@@ -114,6 +117,7 @@ def _in_strips(loop: ir.For, turns: int, search: _Search) -> ir.For:
     # The greatest number of the counter says that a strip has found nothing: a strip has at most so
     # many turns, which are numbered from 0.
     most = (1 << search.counter.bits) - 1
+    # As few strips as can be, and all of about one length.
     strips = -(-turns // most)
     width = -(-turns // strips)
     var = f"{loop.var}_strip"

@@ -37,6 +37,8 @@ class TileContraction(WordContraction):
         dtype = self.lets[side.value].dtype
         if side.scratch != self.b.scratch:
             return dtype
+        # The side whose words are columns is stored a word at a time; rows lie as their elements
+        # do.
         return UI32 if dtype is BF16 else super()._packed_dtype(side)
 
     def _steps(self, depth: int) -> int:
@@ -46,6 +48,7 @@ class TileContraction(WordContraction):
         (a, rows), *others = super()._scratch()
         if not self._runs_along(self.b):
             depth = self._steps(self.blocking.depth) * self.per_word
+            # A panel of columns before it is turned.
             others.append((self.lets[self.b.value].dtype, EDGE * depth))
         return (a, rows * self.per_word), *others
 

@@ -152,6 +152,7 @@ def halved_segments(size: int, tiling: AxisTiling) -> list[Segment]:
     if rest is None or rest.lanes > 1 or tiling.lanes < WIDE:
         return found
     found, start = found[:-1], rest.start
+    # Each width is taken once at most: two of half the lanes would have been one of the whole.
     while lanes >= NARROW:
         if size - start >= lanes:
             found.append(Segment(start, 1, 1, lanes))
@@ -188,6 +189,7 @@ def tiling_of(kernel: Kernel, refs: dict[str, MemRef], plan: Plan) -> Tiling:
         return _column_tiling(kernel, plan)
     lanes = plan.vector if isinstance(plan, RowPlan) else 1
     vector = contiguous_axis(kernel, strides, lanes)
+    # Lanes along the sum would be so many sums side by side, added up at the end: another order.
     if vector in reduced and _keeps_order(kernel):
         vector = None
     if isinstance(plan, MapPlan):
@@ -267,6 +269,8 @@ def _matrix_tiling(kernel: Kernel, plan: MmaPlan) -> Tiling:
     if roles.m:
         outer[roles.m[-1]] = AxisTiling(rows, 1)
     if along_k:
+        # The sums of the tile are chains of their own, too: fewer of each element are needed where
+        # it has many.
         partial = max(1, PARTIAL_SUMS // (rows * columns))
         return Tiling(roles.k[-1], outer, {roles.k[-1]: AxisTiling(partial, lanes)})
     if {cached.tensor for cached in plan.cache} == {"A", "B"}:

@@ -161,6 +161,8 @@ class _Checker:
         self.loops.pop()
         del self.spans[loop.var]
         inside = self.made.pop()
+        # Turns that are written out leave their values behind, each with its instance; of a loop
+        # that runs nothing is known after it, not even whether it had a turn.
         if loop.kind in _TILE:
             self.made[-1] |= inside
         else:
@@ -294,6 +296,8 @@ class _Checker:
         ranges, wanted = self._ranges(places), Guard(address, elements)
         if always(wanted, ranges):
             return
+        # Interval arithmetic knows ranges, and not that the last tile ends early: isl is told the
+        # loops as they run.
         nest = executed(tuple(self.loops))
         free = tuple((name, *span) for name, span in ranges.items() if name not in self.spans)
         try:
@@ -460,6 +464,7 @@ class _Checker:
             self.wrong("RoutineType", f"there is no {init.fn} of {init.dtype}")
         elif init.start is not None and not is_number_of(init.start, init.dtype):
             self.wrong("RoutineType", f"{init.start} is no number of {init.dtype}")
+        # A name that begins as an accumulator is no value any more.
         self.values.pop(init.acc, None)
         self.accumulators[init.acc] = init
         self.made[-1].add(init.acc)

@@ -106,6 +106,7 @@ class _Builder:
         self.outputs = [self.names.index(output.tensor) for output in kernel.outputs]
         dtype = tensors[kernel.opaque.inputs[0]].dtype
         self.dtype = dtype
+        # `lanes` counts numbers of 32 bits; narrower ones are computed in those.
         self.lanes = max(1, lanes * 4 // max(4, dtype.storage_bytes))
 
     def routine(self, name: str, pieces: int, body: Sequence[ir.Stmt]) -> ir.Routine:
@@ -126,6 +127,7 @@ class _Builder:
     def scatter(self, op: Scatter) -> tuple[int, list[ir.Stmt]]:
         body: list[ir.Stmt] = []
         pieces = 0
+        # Where each element has its own place no two columns are stored side by side.
         cut = (1, _SINGLES) if op.each else (self.lanes, _VECTORS)
         for columns in _cut_columns(op.width, *cut):
             count = op.outer * columns.tiles
@@ -201,6 +203,7 @@ class _Builder:
     def order(self, op: Order) -> tuple[int, list[ir.Stmt]]:
         """Pieces of as many rows as there are in all but the last; each has memory of its own."""
         body: list[ir.Stmt] = []
+        # Not a piece a row: each piece sorts its rows in one memory, which is as large as a row.
         rows = -(-op.outer // op.pieces)
         full = op.outer // rows
         for first, count, height in ((0, full, rows), (full, 1, op.outer - full * rows)):

@@ -1,4 +1,4 @@
-"""Choices that are known: of a number at a place that is known too, one side alone is ever read.
+"""Selects whose condition is a constant of the program, as the side that they choose.
 
     seed = 0 < 1 ? a : b        ->        seed = a
 

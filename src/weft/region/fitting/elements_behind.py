@@ -1,4 +1,5 @@
-"""Matrices that rows add to a product, added behind the product instead.
+"""Matrices that a kernel of rows adds to the product it reads (a bias, a residual), added by the
+kernel of the product instead.
 
     y = kernel(x, w);  z = rows(y + b + r)    ->    s = kernel(x, w, b, r);  z = rows(s)
 

@@ -248,6 +248,8 @@ class _Parts:
 
     def held(self, value: str, stem: str, axes: tuple[str, ...]) -> Iterator[Let]:
         """A value, or the finite number that is nearest to it."""
+        # Infinities are held at the ends of the format: -inf less -inf would be NaN, and e^(-inf -
+        # finite) is 0 either way.
         if any(let.name == f"{stem}_held" for let in self.more):
             return
         for end, number in (("least", -_LARGEST), ("most", _LARGEST)):

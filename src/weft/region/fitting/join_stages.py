@@ -153,6 +153,7 @@ def _is_private(module: Module, name: str, reader: Kernel) -> bool:
     """Whether a tensor is between two kernels, and nobody else sees it."""
     if module.tensors[name].role != "internal" or name not in reader.inputs:
         return False
+    # The one that makes it, and the one that reads it.
     users = [kernel.name for kernel in module.kernels if name in buffers(kernel)]
     return len(users) == 2
 
@@ -161,6 +162,7 @@ def _is_overwritten(module: Module, maker: Kernel, reader: Kernel) -> bool:
     """Whether what a kernel reads may be other elements by the time of another kernel."""
     names = [kernel.name for kernel in module.kernels]
     between = module.kernels[names.index(maker.name) : names.index(reader.name) + 1]
+    # As a stage it reads later than before, when something may have been updated in place.
     bases = {output.base for kernel in between for output in kernel.outputs}
     return not bases.isdisjoint(maker.inputs)
 

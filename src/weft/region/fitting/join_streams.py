@@ -78,6 +78,8 @@ class _Streams:
         if not makers or not results or not plain:
             return self.module
         groups: list[list[Kernel]] = []
+        # Greedy: each result joins the first group that it can be one stream with. There are two or
+        # three.
         for result in results:
             for group in groups:
                 apart = not any(_writes(other) & set(_tensors_read(result)) for other in group)
@@ -86,6 +88,8 @@ class _Streams:
                     break
             else:
                 groups.append([result])
+        # Streams were made only to see which results fit together: now they are made for good, and
+        # only what these need is.
         self.maps.clear()
         self.tensors.clear()
         streams = [self.stream(makers, group, wide) for group in groups]
@@ -105,6 +109,8 @@ class _Streams:
                 part = live(replace(kernel, outputs=(output,)))
                 made = output.tensor
                 readers = {k.name for k in self.module.kernels if made in _tensors_read(k)}
+                # Drawn anew of a seed and an offset costs no memory; what is made of large tensors
+                # would be read again.
                 few = all(math.prod(tensors[name].shape) <= _STATE for name in part.inputs)
                 if readers and readers <= names and few and tensors[made].role == "internal":
                     found.append(part)

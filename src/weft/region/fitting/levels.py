@@ -1,4 +1,5 @@
-"""Rows that nobody keeps: a kernel for each level of their reductions.
+"""A kernel with several levels of reductions over rows as one kernel for each level, where its rows
+are too long, or lie so, that no block keeps one from level to level.
 
     m[o] = reduce over r of f(o, r)
     y[o] = g(reduce over r of h(o, r, m[o]))

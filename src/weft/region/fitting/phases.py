@@ -133,6 +133,7 @@ def _find_pairs(kernel: Kernel, read: Read, outer: Sequence[str]) -> Iterator[Pa
 
 def _find_pair(kernel: Kernel, read: Read, place: str, tap: str, step: int) -> Pair | None:
     """The pair, if the taps that a remainder of the place meets have one remainder at most."""
+    # Some phase would have no place.
     if kernel.sizes[place] < step:
         return None
     meets = {
@@ -196,6 +197,8 @@ class Phases:
             first = replace(whole, name=f"{whole.name}_phases", role="internal")
             before[whole.name] = first.name
             tensors.append(first)
+            # Each phase updates what those before it have written; the first one needs something to
+            # update. All places are written by some phase, so that the zeros are never seen.
             kernels.append(self._clearing_kernel(first))
         cases = list(product(*(range(step) for step in steps)))
         for number, case in enumerate(cases):
@@ -328,6 +331,8 @@ class Phases:
 def _whole_steps(guard: Guard, ranges: Mapping[str, tuple[int, int]]) -> Guard:
     """The same guard of an expression whose factors have nothing in common."""
     expr = simplify(guard.expr, ranges)
+    # 0 <= g e + c < n holds where -c / g <= e < (n - c) / g, both rounded up: a guard of e alone,
+    # which others may be equal to.
     common = math.gcd(*(factor for _, factor in expr.terms)) if axes_of(expr) else 1
     if common == 1:
         return Guard(expr, guard.size)

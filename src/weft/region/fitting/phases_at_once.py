@@ -118,10 +118,13 @@ def _pair_step(kernel: Kernel, pair: Pair, address: Expr) -> _Step | None:
     if phase in sizes or {*met} != {*range(step)}:
         return None
     count = -(-sizes[pair.tap] // step)
+    # Weights that lie backwards are read forwards where each phase has one tap: the phases are
+    # counted the other way then.
     turned = sizes[pair.tap] == step and coefficient(address, pair.tap) < 0
     low, turn = (step - 1, -1) if turned else (0, 1)
     places = [met[low + turn * number] for number in range(step)]
     first: int | None = places[0]
+    # There are two phases at least, since a step of 1 has none apart.
     way = (places[1] or 0) - (places[0] or 0)
     # An axis goes in equal steps: so must the places of the phases, in the order of their taps.
     even = all(place == (first or 0) + way * number for number, place in enumerate(places))

@@ -1,5 +1,5 @@
-"""Rows with room: tensors between products and the rows around them, whose rows begin at whole
-lines of memory.
+"""Tensors between kernels of products and kernels of rows, with unused elements at the end of each
+row, so that every row begins at a whole line of memory.
 
     logits[m, n], n odd    -->    logits[m, n + room], of which nobody reads the room
 
@@ -73,6 +73,8 @@ def _gains(tensor: Tensor, accesses: list[Access]) -> bool:
 
 
 def _is_row(tensor: Tensor, kernel: Kernel, index: Index) -> bool:
+    # An index that is an axis as long as the row: no neighbour beyond its end is asked for, so that
+    # what lies in the room is never read.
     long = [a.name for a in kernel.axes if a.size == tensor.shape[-1]]
     return bool(index) and any(index[-1] == axis(name) for name in long)
 

@@ -1,4 +1,5 @@
-"""Powers that are mixed and then divided by their sum, as shares that are mixed.
+"""Attentions that divide what the powers of their scores have mixed by the sum of the powers, as
+ones that divide the powers first: the form of a softmax, which attention kernels are recognised by.
 
     y[q, e] = (sum_j p[q, j] * v[j, e]) / l[q]    ->    y[q, e] = sum_j (p[q, j] / l[q]) * v[j, e]
 

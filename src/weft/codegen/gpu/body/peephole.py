@@ -1,4 +1,5 @@
-"""Sums with a tanh, for which a GPU has a shorter way where functions may be loose.
+"""`tanh(u) + 1` and its product with half of x, as gelus have them, by one power of two where
+functions may be loose.
 
     (x * 0.5) * (tanh(u) + 1)             ->    x / (2^(u * -2 log2(e)) + 1)
     tanh(u) + 1                           ->    2 / (2^(u * -2 log2(e)) + 1)

@@ -22,6 +22,9 @@ class _Paused:
         self._lock = new_reentrant_lock()
         self._inside = 0
         self._was_running = False
+        self._others_froze = False
+        """Whether somebody else was seen to keep objects out of the search. It is remembered, for
+        Python counts them one by one, and who does so does it for the life of the process."""
 
     def __enter__(self) -> None:
         with self._lock:
@@ -34,7 +37,8 @@ class _Paused:
         with self._lock:
             self._inside -= 1
             if not self._inside and self._was_running:
-                if not gc.get_freeze_count():
+                self._others_froze = self._others_froze or gc.get_freeze_count() > 0
+                if not self._others_froze:
                     # What was made meanwhile stays, as a rule. It becomes old at once: the next
                     # search among what is young would go through all of it.
                     gc.freeze()

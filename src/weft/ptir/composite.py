@@ -23,7 +23,7 @@ from weft.ptir.interp import Interpreter
 from weft.ptir.ir import ElementRef, Operand, Program
 from weft.ptir.literal import TensorLiteral
 from weft.ptir.op import Array, EvalContext, Op, Value
-from weft.ptir.passes.dce import dce
+from weft.ptir.passes.redundant import dce
 from weft.ptir.slots import is_smooth
 from weft.ptir.tape import Workshop, empty_program
 from weft.ptir.term import Cotangents, Parts, Pullback, Term

@@ -20,8 +20,8 @@ from weft.ptir.ir import Body, Instruction, Operand, Program, Ref, Region
 from weft.ptir.ops.control import Scan, While
 from weft.ptir.ops.elementwise import BinaryFn, Compare, CompareFn, ElementwiseBinary
 from weft.ptir.ops.movement import Iota
-from weft.ptir.passes.dce import dce
 from weft.ptir.passes.edit import fresh_ids
+from weft.ptir.passes.redundant import dce
 from weft.ptir.tape import Environment, Workshop
 from weft.ptir.types import TensorType
 

@@ -28,10 +28,9 @@ from weft.ptir.autodiff.walk import Calculus, ControlRule, Walk
 from weft.ptir.counted import with_counted_loops
 from weft.ptir.ir import Function, HintPolicy, Program
 from weft.ptir.op import Op
-from weft.ptir.passes.cse import cse
-from weft.ptir.passes.dce import dce
 from weft.ptir.passes.edit import with_settled_hints
 from weft.ptir.passes.log import PassLog
+from weft.ptir.passes.redundant import cse, dce
 from weft.ptir.sameness import Sameness, rank_counts
 from weft.ptir.slots import is_smooth, result_slots, slots_of
 from weft.ptir.streams import assign_streams, drop_default_streams

@@ -18,8 +18,7 @@ from weft.foundation.errors import Unimplemented, UserError
 from weft.foundation.mesh import Mesh, Split
 from weft.ptir.decompose import decompose
 from weft.ptir.ir import HintPolicy, Program
-from weft.ptir.passes.cse import cse
-from weft.ptir.passes.dce import dce
+from weft.ptir.passes.redundant import cse, dce
 from weft.ptir.splitting import rules
 from weft.ptir.splitting.parts import Part, layout_of
 from weft.ptir.splitting.walk import SplitWalk

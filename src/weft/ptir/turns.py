@@ -31,10 +31,9 @@ from weft.ptir.ops.elementwise import Cast
 from weft.ptir.ops.movement import Reshape, Transpose
 from weft.ptir.ops.reduction import Reduce
 from weft.ptir.ops.scheduling import Barrier
-from weft.ptir.passes.cse import cse
-from weft.ptir.passes.dce import dce
 from weft.ptir.passes.edit import with_settled_hints
 from weft.ptir.passes.log import PassLog
+from weft.ptir.passes.redundant import cse, dce
 from weft.ptir.slots import Slot
 from weft.ptir.splitting.parts import Part
 from weft.ptir.splitting.rules import NotSplit, Splitting, splits

@@ -21,8 +21,7 @@ from weft.ptir.batching.rules import batches
 from weft.ptir.batching.walk import BatchMaker, BatchWalk, batched_type
 from weft.ptir.decompose import decompose
 from weft.ptir.ir import Function, HintPolicy, Program
-from weft.ptir.passes.cse import cse
-from weft.ptir.passes.dce import dce
+from weft.ptir.passes.redundant import cse, dce
 from weft.ptir.streams import assign_streams, drop_default_streams
 from weft.ptir.tape import Workshop
 from weft.ptir.types import Symbol, TensorType, shape_of

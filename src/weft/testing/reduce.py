@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from weft.foundation.errors import SpecViolation, UserError, WeftError
 from weft.ptir.ir import Body, Function, Instruction, Program, operand_type
 from weft.ptir.op import Value
-from weft.ptir.passes.dce import dce
+from weft.ptir.passes.redundant import dce
 from weft.ptir.streams import drop_default_streams
 from weft.ptir.types import Dim, TensorType, TupleType, ValueType, leaves
 from weft.ptir.verify import BodyScope, verify

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.cases import one_in
-from weft.codegen.cpu import looks
+from weft.codegen.cpu import long_routines
 from weft.driver.compile import Executable, compile_program
 from weft.foundation.errors import WeftWarning
 from weft.ptir import Builder, Program
@@ -111,7 +111,7 @@ def test_short_routines_look_nowhere_and_long_ones_seldom() -> None:
             warnings.simplefilter("ignore")
             return compile_program(b.build(b.reduce_sum(x * x, [0]))).stages["llvm"]
 
-    assert looks.STOP_WORD == native.STOP_WORD
+    assert long_routines.STOP_WORD == native.STOP_WORD
     assert "halt" not in sources(1 << 20)
     assert "label %halt" in sources(1 << 31)
 

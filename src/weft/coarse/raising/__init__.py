@@ -25,11 +25,10 @@ from weft.coarse.raising.turned_attention import turned_attention
 from weft.foundation.errors import SpecViolation, UserError
 from weft.ptir.decompose import put_in_place
 from weft.ptir.ir import Instruction, Program
-from weft.ptir.passes.cse import cse
-from weft.ptir.passes.dce import dce
 from weft.ptir.passes.edit import Editor, Replacement, edit_bodies
 from weft.ptir.passes.fold import fold
 from weft.ptir.passes.log import PassLog
+from weft.ptir.passes.redundant import cse, dce
 from weft.ptir.term import Term
 from weft.ptir.types import TensorType
 from weft.ptir.verify import verify

@@ -19,8 +19,7 @@ from weft.codegen.cpu.elements import Elements
 from weft.codegen.cpu.formats import compute_type, number_of, storage_type
 from weft.codegen.cpu.index_code import IndexCode, Lanes, Loads
 from weft.codegen.cpu.ir import LoopKind
-from weft.codegen.cpu.looks import STOP_WORD, looks_of
-from weft.codegen.cpu.parts import parts_of
+from weft.codegen.cpu.long_routines import STOP_WORD, looks_of, parts_of
 from weft.codegen.cpu.philox import philox_block, philox_word
 from weft.codegen.cpu.reports import REPORT_BROKEN
 from weft.codegen.cpu.sorting import Items, sort_key

@@ -18,8 +18,7 @@ from weft.ptir.decompose import decompose
 from weft.ptir.ir import HintPolicy, Instruction, Program, Ref
 from weft.ptir.op import Op
 from weft.ptir.padding.rules import NoPadding, Padding, RealSizes, pads, unknown
-from weft.ptir.passes.cse import cse
-from weft.ptir.passes.dce import dce
+from weft.ptir.passes.redundant import cse, dce
 from weft.ptir.specialise import region_symbols
 from weft.ptir.streams import assign_streams
 from weft.ptir.tape import Environment, Workshop

@@ -6,13 +6,12 @@ that verifies and computes the same; it respects hints, lines and random streams
 """
 
 from weft.ptir.passes.canonicalise import RULES, canonicalise
-from weft.ptir.passes.cse import cse
-from weft.ptir.passes.dce import dce
 from weft.ptir.passes.fold import fold
 from weft.ptir.passes.hoist import Hoisted, hoist
 from weft.ptir.passes.log import Fired, Note, PassLog
 from weft.ptir.passes.pipeline import PASSES, Pass, optimise
 from weft.ptir.passes.recompute import kept_bytes, recompute
+from weft.ptir.passes.redundant import cse, dce
 from weft.ptir.passes.rewrite import Match, New, Rule, rewrite
 
 __all__ = [

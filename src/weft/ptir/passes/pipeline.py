@@ -10,10 +10,9 @@ from weft.foundation.calls import told_outside
 from weft.foundation.errors import InternalError, SpecViolation
 from weft.ptir.ir import Program
 from weft.ptir.passes.canonicalise import canonicalise
-from weft.ptir.passes.cse import cse
-from weft.ptir.passes.dce import dce
 from weft.ptir.passes.fold import fold
 from weft.ptir.passes.log import PassLog
+from weft.ptir.passes.redundant import cse, dce
 from weft.ptir.streams import assign_streams, drop_default_streams
 from weft.ptir.verify import verify
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.codegen.cpu import ir, parts
+from weft.codegen.cpu import ir, long_routines
 from weft.codegen.cpu.ir import LoopKind
 from weft.foundation.index_expr import constant
 from weft.ptir import Builder, Program
@@ -24,14 +24,14 @@ def routine(*body: ir.Stmt) -> ir.Routine:
 
 def test_a_long_routine_has_a_part_for_each_of_its_loops() -> None:
     hint = ir.Prefetch(0, constant(0))
-    inner = loop("u", 0, parts.LONG // 2, LoopKind.UNROLLED, hint)
+    inner = loop("u", 0, long_routines.MANY_STATEMENTS // 2, LoopKind.UNROLLED, hint)
     first = loop("p", 0, 2, LoopKind.PARALLEL, inner)
     last = loop("q", 2, 3, LoopKind.PARALLEL, inner)
-    found = parts.parts_of(routine(first, last))
+    found = long_routines.parts_of(routine(first, last))
     assert [(part.name, part.body) for part in found] == [("k_0", (first,)), ("k_1", (last,))]
     counted = loop("q", 2, 3, LoopKind.PARALLEL, loop("s", 0, 900, LoopKind.SERIAL, hint))
-    assert parts.parts_of(routine(first, counted)) == []
-    assert parts.parts_of(routine(first, last, hint)) == []
+    assert long_routines.parts_of(routine(first, counted)) == []
+    assert long_routines.parts_of(routine(first, last, hint)) == []
 
 
 def product() -> Program:
@@ -46,7 +46,7 @@ def test_parts_compute_what_one_function_does(monkeypatch: pytest.MonkeyPatch) -
     inputs = [rng.standard_normal(shape).astype(np.float32) for shape in ((130, 37), (37, 203))]
     found = []
     for least in (1, 1 << 40):
-        monkeypatch.setattr(parts, "LONG", least)
+        monkeypatch.setattr(long_routines, "MANY_STATEMENTS", least)
         executable = weft.compile(product())
         text = executable.stages["llvm"]
         found.append((len(re.findall(r"^define internal void @k_", text, re.MULTILINE)),

@@ -1,21 +1,59 @@
-"""Where a long routine looks whether it shall stop: often enough for somebody who waits, and so
-seldom that it costs nothing. Routines that are done in a moment look nowhere, and stay as they are.
+"""Long routines: several functions in the place of one, and looks whether to stop.
 
-Work is counted in steps: statements in the innermost loops, weighed by what they take.
+*Parts.* What is cut into blocks has loops for whole blocks and for those at the edges, one after
+the other, each with all that a block takes. Some of LLVM's passes take time for every block of a
+function with every other: four functions, one for each of the outermost loops, are done in half the
+time of one that is as long as all of them.
+
+*Looks.* A routine that takes long looks whether it shall stop: often enough for somebody who waits,
+and so seldom that it costs nothing. Routines that are done in a moment look nowhere, and stay as
+they are. Work is counted in steps: statements in the innermost loops, weighed by what they take.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from weft.codegen.cpu import ir
 from weft.codegen.cpu.ir import LoopKind
 from weft.foundation.index_expr import bounds
 
+MANY_STATEMENTS: Final = 500
+"""Statements, with unrolled loops written out, from which on a routine is long."""
+
+
+def parts_of(routine: ir.Routine) -> list[ir.Routine]:
+    """The routines that do in turn what a long one does; none for others. Parameters are read once,
+    before anything is written."""
+    loops = [s for s in routine.body if isinstance(s, ir.For) and s.kind is LoopKind.PARALLEL]
+    apart = len(loops) == len(routine.body) > 1 and not routine.params
+    if not apart or _statements(routine.body, {}) < MANY_STATEMENTS:
+        return []
+    return [
+        replace(routine, name=f"{routine.name}_{number}", body=(loop,))
+        for number, loop in enumerate(loops)
+    ]
+
+
+def _statements(body: tuple[ir.Stmt, ...], around: Mapping[str, tuple[int, int]]) -> int:
+    """How many statements are written for a body."""
+    total = 0
+    for stmt in body:
+        if not isinstance(stmt, ir.For):
+            total += 1
+            continue
+        first, last = stmt.span(around)
+        once = _statements(stmt.body, {**around, stmt.var: (first, max(first, last))})
+        unrolled = stmt.kind is LoopKind.UNROLLED
+        total += once * (len(range(first, last + 1, stmt.step)) if unrolled else 1)
+    return total
+
+
 STOP_WORD: Final = 3
 """The word of the executor's state that says to stop; `error` has the state's address."""
-LONG: Final = 1 << 30
+MANY_STEPS: Final = 1 << 30
 """Steps from which on a routine is long: some tens of milliseconds of one processor."""
 BETWEEN: Final = 1 << 20
 """Steps between two looks, at least: a tenth of a millisecond."""
@@ -31,7 +69,7 @@ def looks_of(routine: ir.Routine) -> dict[int, int]:
     none for a routine that is not long."""
     found: dict[int, int] = {}
     work = _steps_of_body(routine.body, {}, found)
-    return found if work >= LONG else {}
+    return found if work >= MANY_STEPS else {}
 
 
 def _steps_of_body(

@@ -1,21 +1,54 @@
-"""Dead code: instructions whose value nothing reads, and regions that nothing runs.
+"""Instructions that nobody needs: those that repeat an earlier one (`cse`), and those whose value
+nothing reads (`dce`).
 
-Three kinds of dead instructions stay: those of Required hints, those that give a dim its name for a
-live one, and random ones that share a stream with another instruction, whose numbers would change.
-A violation that a dead instruction would have reported is gone with it.
+*Common subexpressions.* Equal means the same op and attributes, the same operands and the same
+declared type. Random ops, and control flow that draws random numbers, are never merged; everything
+else in PTIR is pure.
+
+*Dead code.* Regions that nothing runs go too. Three kinds of dead instructions stay: those of
+Required hints, those that give a dim its name for a live one, and random ones that share a stream
+with another instruction, whose numbers would change. A violation that a dead instruction would have
+reported is gone with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 
-from weft.ptir.ir import Body, Function, Instruction, Program
-from weft.ptir.passes.edit import protected, with_bodies, with_settled_hints
+from weft.ptir.ir import Body, Function, Instruction, Program, Ref
+from weft.ptir.passes.edit import Editor, edit_bodies, protected, with_bodies, with_settled_hints
 from weft.ptir.passes.facts import Facts
 from weft.ptir.passes.log import PassLog
 from weft.ptir.types import Symbol, symbols_of
 
-RULE = "dead-code"
+CSE_RULE = "common-subexpression"
+
+
+def cse(program: Program, log: PassLog | None = None) -> Program:
+    """Merge equal instructions within each body. The same program if there are none."""
+    facts = Facts(program)
+    kept_log = PassLog() if log is None else log
+    return edit_bodies(program, lambda editor: _merge(editor, facts, kept_log), kept_log)
+
+
+def _merge(editor: Editor, facts: Facts, log: PassLog) -> bool:
+    first: dict[Hashable, int] = {}
+    for original in editor.body.body:
+        instruction = editor.resolved(original)
+        if not facts.is_random(instruction.op):
+            # The declared type is part of it: two instructions may give one dim two names.
+            key = (instruction.op.same_key, instruction.operands, instruction.output)
+            earlier = Ref(first.setdefault(key, instruction.id))
+            if earlier.id != instruction.id and editor.may_forward(instruction, earlier):
+                log.fire(CSE_RULE, editor.place(instruction))
+                editor.forward(instruction, earlier)
+                continue
+        editor.keep(instruction)
+    return bool(editor.forwards)
+
+
+DCE_RULE = "dead-code"
 
 
 def dce(program: Program, log: PassLog | None = None) -> Program:
@@ -35,7 +68,7 @@ def _live_body(program: Program, body: Body, facts: Facts, log: PassLog) -> Body
         return body
     for instruction in body.body:
         if instruction.id not in live:
-            log.fire(RULE, program.place(body, instruction))
+            log.fire(DCE_RULE, program.place(body, instruction))
     if isinstance(body, Function):
         return with_settled_hints(body, replace(body, body=kept), log)
     return replace(body, body=kept)

@@ -44,7 +44,10 @@ products of such a turn, if nothing hides it, and as many rows are tiles for all
 def legalise(program: Program, backend: Capabilities, log: PassLog | None = None) -> Program:
     """The program in what the backend supports. `log` is told of every op that was decomposed."""
     for _ in range(MAX_ROUNDS):
-        lacking = _unsupported_ops(program, backend)
+        ops = (instruction.op for body in program.bodies for instruction in body.body)
+        lacking = {
+            type(op) for op in ops if type(op) in DECOMPOSITIONS and not is_supported(op, backend)
+        }
         simpler = decompose(program, DECOMPOSITIONS.keys() - lacking, log) if lacking else program
         if simpler is program:
             break
@@ -92,12 +95,6 @@ def guarded_by(program: Program, target: Target) -> dict[ValueKey, Site]:
     # Whatever an instruction becomes inherits its line.
     simple = without_composites(replace(program, locations=marks), target=target)
     return {key: sites[mark] for key, mark in simple.locations.items() if mark in sites}
-
-
-def _unsupported_ops(program: Program, backend: Capabilities) -> set[type[Op]]:
-    """The classes of the ops that the backend does not support and that can be decomposed."""
-    ops = (instruction.op for body in program.bodies for instruction in body.body)
-    return {type(op) for op in ops if type(op) in DECOMPOSITIONS and not is_supported(op, backend)}
 
 
 _LINE: Final = 16

@@ -92,7 +92,9 @@ class _Finder:
         """The attention around a softmax: products before and after it."""
         _, sub, _, _, div = (self.blocks[name] for name in softmax.blocks)
         before = self._producers(sub.accesses[0].tensor, _EWISE_DEPTH)
-        after = self._consumers(div, {div.axes[k].name for k in self._row_positions(div)})
+        # The softmax sums over those axes of the weights that its sums do not have.
+        kept = frozenset[str]().union(*(axes_of(e) for e in div.accesses[1].map))
+        after = self._consumers(div, {axis.name for axis in div.axes} - kept)
         if before is None or after is None:
             return None
         return Chain("attention", (*before, *softmax.blocks, *after))
@@ -236,11 +238,6 @@ class _Finder:
             if access.tensor not in known and _same_place(block, access):
                 names += self._producers(access.tensor, _EWISE_DEPTH) or []
         return names
-
-    def _row_positions(self, div: PolyBlock) -> list[int]:
-        """The axes of the weights that the softmax sums over."""
-        kept = frozenset[str]().union(*(axes_of(e) for e in div.accesses[1].map))
-        return [k for k, axis in enumerate(div.axes) if axis.name not in kept]
 
 
 def _iterate_growing(found: dict[str, PolyBlock]) -> Iterator[PolyBlock]:

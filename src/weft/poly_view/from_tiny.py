@@ -352,7 +352,8 @@ class _Builder:
         while True:
             here = reading.value
             if isinstance(here, Movement):
-                if self._is_stored(here) and not (first and here is value):
+                is_stored = here in self.stored or self._info(here).materialise
+                if is_stored and not (first and here is value):
                     return reading
                 # An access has one fill: where two paddings of different values meet, the inner one
                 # is stored.
@@ -364,9 +365,6 @@ class _Builder:
                 reading.value = here.x
             else:
                 return reading
-
-    def _is_stored(self, value: Value) -> bool:
-        return value in self.stored or self._info(value).materialise
 
     def _step(self, reading: Reading, here: Movement) -> None:
         """Through one movement, by the rule that the book has for it."""

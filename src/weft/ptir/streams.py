@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from weft.ptir.ir import Body, Function, Instruction, Program, Region, ValueKey
+from weft.ptir.ir import Body, Instruction, Program, Region, ValueKey
 from weft.ptir.ops.random import Drawing
 
 
@@ -19,7 +19,7 @@ def default_streams(program: Program) -> dict[ValueKey, int]:
     """The ordinal of every random instruction."""
     ordinals: dict[ValueKey, int] = {}
     visited: set[int] = set()
-    for function in _entry_first(program):
+    for function in sorted(program.functions, key=lambda found: found.name != program.entry):
         stack: list[tuple[Body, Iterator[Instruction]]] = [(function, iter(function.body))]
         while stack:
             body, rest = stack[-1]
@@ -35,10 +35,6 @@ def default_streams(program: Program) -> dict[ValueKey, int]:
                     stack.append((region, iter(region.body)))
             visited.update(instruction.op.regions)
     return ordinals
-
-
-def _entry_first(program: Program) -> list[Function]:
-    return sorted(program.functions, key=lambda function: function.name != program.entry)
 
 
 def assign_streams(program: Program) -> Program:

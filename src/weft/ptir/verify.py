@@ -235,7 +235,9 @@ class _Verifier:
             yield from error.findings
 
     def _body(self, body: Body) -> Iterator[Finding]:
-        scope = BodyScope(self.program.regions_by_id, self._symbols_of_parameters(body))
+        own = {symbol for kind in body.parameters for symbol in symbols_of(kind)}
+        outer = self.program.function_symbols if isinstance(body, Region) else set()
+        scope = BodyScope(self.program.regions_by_id, own | outer)
         types: dict[int, ValueType] = {}
         self.unusable = set()
         if len(body.parameter_ids) != len(body.parameters):
@@ -292,10 +294,6 @@ class _Verifier:
         yield from self._type(instruction.output, instruction.id, where)
         if not self.unusable or self.unusable.isdisjoint((instruction.id, *instruction.uses)):
             yield from _caught(partial(check_instruction, instruction, types, scope), where)
-
-    def _symbols_of_parameters(self, body: Body) -> set[Symbol]:
-        own = {symbol for kind in body.parameters for symbol in symbols_of(kind)}
-        return own | self.program.function_symbols if isinstance(body, Region) else own
 
     def _results(self, body: Body, types: dict[int, ValueType]) -> Iterator[Finding]:
         if len(body.result_ids) != len(body.results):

@@ -164,12 +164,11 @@ def steps_of(kernel: Kernel) -> int:
     along its axes even where its operand is the same all along them."""
     if kernel.stages:
         return max(map(steps_of, kernel.parts))
-    along = ((*let.axes, *_reduced_by(let)) for let in kernel.body)
+    along = (
+        (*let.axes, *(let.expr.axes if isinstance(let.expr, Reduce | Fold) else ()))
+        for let in kernel.body
+    )
     return max((points_of(kernel, tuple(dict.fromkeys(axes))) for axes in along), default=0)
-
-
-def _reduced_by(let: Let) -> tuple[str, ...]:
-    return let.expr.axes if isinstance(let.expr, Reduce | Fold) else ()
 
 
 def _read_bytes(kernel: Kernel, tensors: Mapping[str, Tensor]) -> dict[str, int]:

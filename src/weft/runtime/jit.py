@@ -104,14 +104,11 @@ def _optimised(text: str, cpu: tuple[str, str, str], level: int) -> tuple[Any, A
     if "alwaysinline" in text:
         passes.inliner.run(module, passes.builder)
     for function in module.functions:
-        if not function.is_declaration and not _is_cold(function):
+        # What is hardly ever called is written well enough as it is.
+        is_cold = any(b"cold" in attributes.split() for attributes in function.attributes)
+        if not function.is_declaration and not is_cold:
             passes.simplifier.run(function, passes.builder)
     return passes.machine, module
-
-
-def _is_cold(function: Any) -> bool:
-    """Whether a function is hardly ever called: it is written well enough as it is."""
-    return any(b"cold" in attributes.split() for attributes in function.attributes)
 
 
 @dataclass

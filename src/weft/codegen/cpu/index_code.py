@@ -63,14 +63,12 @@ class IndexCode:
     def pointer(self, base: str, kind: str, address: Expr, lane: int = 0) -> str:
         """The place of an element. Neighbours share what moves, and differ by a constant."""
         moving, fixed = self._split(address, lane)
-        if moving is None or fixed <= 0 or not self._rises(address):
+        # Where no term takes anything away, a part of the sum is inside the buffer too.
+        rises = (factor > 0 and self._lowest(term) >= 0 for term, factor in address.terms)
+        if moving is None or fixed <= 0 or not all(rises):
             return self.code.pointer(base, kind, self.value(address, lane))
         shared = self.code.pointer(base, kind, moving)
         return self.code.pointer(shared, kind, number(fixed, "i64"))
-
-    def _rises(self, address: Expr) -> bool:
-        """Whether no term takes anything away: then a part of the sum is inside the buffer too."""
-        return all(factor > 0 and self._lowest(term) >= 0 for term, factor in address.terms)
 
     def _lowest(self, term: Term) -> int:
         if isinstance(term, FloorDiv):

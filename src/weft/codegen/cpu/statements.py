@@ -114,8 +114,9 @@ class Statements:
                 return ir.Let(let.name, let.dtype, fn, (x,))
             case Cast(x=x):
                 return ir.Let(let.name, let.dtype, "cast", (x,))
-            case Binary(fn="div", lhs=lhs, rhs=rhs) if self._is_share(lhs, rhs):
-                return ir.Let(let.name, let.dtype, "share", (lhs, rhs))
+            case Binary(fn="div", lhs=x, rhs=s) if x in self.lifted and self._is_part(x, s):
+                # One of those that make up a sum, each from 0 to 1 and one of them 1.
+                return ir.Let(let.name, let.dtype, "share", (x, s))
             case Binary(fn=fn, lhs=lhs, rhs=rhs):
                 return ir.Let(let.name, let.dtype, fn, (lhs, rhs))
             case Select(pred=pred, x=x, y=y):
@@ -163,11 +164,6 @@ class Statements:
             and let.name not in stored
             and all(stays(let.name, user) for user in users.get(let.name, ()))
         )
-
-    def _is_share(self, name: str, total: str) -> bool:
-        """Whether a value is one of those that make up a sum, each from 0 to 1 and one of them 1:
-        the exponentials of a softmax."""
-        return name in self.lifted and self._is_part(name, total)
 
     def _is_part(self, name: str, total: str) -> bool:
         whole = self.lets[total].expr if total in self.lets else None

@@ -108,7 +108,8 @@ class Assembler:
             if native is None:
                 return None
             code = self.kernels[native.symbol]
-            sites = _sites(kernel, code, unit)
+            # For each check of the kernel the instruction that asks for it.
+            sites = tuple(_site(kernel, violation, why, unit) for violation, why in code.checks)
             return numbers[native.symbol], code.sets, native.tensors, sites
 
         def expand(kernel: Kernel, steps: StepList) -> bool:
@@ -202,11 +203,6 @@ def symbols_of(unit: Unit, units: Mapping[Use, Unit]) -> dict[str, str]:
         for name, native in part.natives.items():
             found[f"region{use.region}.{name}"] = native.symbol
     return found
-
-
-def _sites(kernel: Kernel, code: KernelCode, unit: Unit) -> tuple[Site, ...]:
-    """For each check of a kernel the instruction that asks for it."""
-    return tuple(_site(kernel, violation, why, unit) for violation, why in code.checks)
 
 
 def _site(kernel: Kernel, violation: str, why: str, unit: Unit) -> Site:

@@ -71,13 +71,10 @@ def key_of(
     machine = (target.name, target.machine, sorted(target.features), target.limits, target.rates)
     given = sorted((overrides or {}).items())
     facts = repr((lined, inputs, machine, level, given, limits.current()))
-    return cache.key_of("program", digest, facts, *_tuned_plans(target), *made_by)
-
-
-def _tuned_plans(target: Target) -> tuple[str, ...]:
-    """What was tuned: other plans, another program."""
+    # What was tuned since makes other plans, and so another program.
     data = cache.load(tuned_key(target))
-    return () if data is None else (hashlib.sha256(data).hexdigest(),)
+    plans = () if data is None else (hashlib.sha256(data).hexdigest(),)
+    return cache.key_of("program", digest, facts, *plans, *made_by)
 
 
 def tuned_key(target: Target) -> str:

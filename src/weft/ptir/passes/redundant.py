@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from weft.ptir.ir import Body, Function, Instruction, Program, Ref
+from weft.ptir.ir import Body, Function, Program, Ref
 from weft.ptir.passes.edit import Editor, edit_bodies, protected, with_bodies, with_settled_hints
 from weft.ptir.passes.facts import Facts
 from weft.ptir.passes.log import PassLog
@@ -95,15 +95,11 @@ def _binders(body: Body) -> dict[int, set[Symbol]]:
     seen = {symbol for kind in body.parameters for symbol in symbols_of(kind)}
     found: dict[int, set[Symbol]] = {}
     for instruction in body.body:
-        fresh = _new_symbols(instruction, seen)
+        fresh = {symbol for symbol in symbols_of(instruction.output) if symbol not in seen}
         if fresh:
             found[instruction.id] = fresh
             seen |= fresh
     return found
-
-
-def _new_symbols(instruction: Instruction, seen: set[Symbol]) -> set[Symbol]:
-    return {symbol for symbol in symbols_of(instruction.output) if symbol not in seen}
 
 
 def _without_unused_regions(program: Program, log: PassLog) -> Program:

@@ -309,11 +309,15 @@ class Emitter:
     # -- reductions ------------------------------------------------------------------------------
 
     def _reduce(self, block: PolyBlock, rows: Index, guards: tuple[Guard, ...]) -> str:
-        contraction = _has_rows_and_columns(block)
+        # A product of matrices. One of a matrix and a vector is a sum along rows like any other,
+        # and goes into a kernel with others of the same rows.
+        attrs = block.attrs
+        contraction = attrs is not None and bool(attrs.lhs_idx) and bool(attrs.rhs_idx)
         taken = {name for expr in (*rows, *(g.expr for g in guards)) for name in axes_of(expr)}
         axes = []
         for reduced in block.reduce_axes:
-            name = None if contraction else self._free_axis(reduced.size, taken)
+            free = (n for n, size in self.sizes.items() if size == reduced.size and n not in taken)
+            name = None if contraction else next(free, None)
             axes.append(name or self._new_axis(reduced.size))
             taken.add(axes[-1])
         inner = (*rows, *map(axis, axes))
@@ -336,10 +340,6 @@ class Emitter:
         if isinstance(summed, TinyCast):
             sides = [self.body.cast(side, summed.dtype) for side in sides]
         return self.body.binary("mul", sides[0], sides[1])
-
-    def _free_axis(self, size: int, taken: set[str]) -> str | None:
-        free = (n for n, extent in self.sizes.items() if extent == size and n not in taken)
-        return next(free, None)
 
     # -- accesses --------------------------------------------------------------------------------
 
@@ -484,13 +484,6 @@ class Emitter:
                 element = element * size + expr.constant
             found.append(Param(name, source.tensor.name, element, known.low, known.high))
         return tuple(found)
-
-
-def _has_rows_and_columns(block: PolyBlock) -> bool:
-    """Whether a contraction is a product of matrices. One of a matrix and a vector is a sum along
-    rows like any other, and goes into a kernel with others of the same rows."""
-    attrs = block.attrs
-    return attrs is not None and bool(attrs.lhs_idx) and bool(attrs.rhs_idx)
 
 
 def _zero(dtype: DType) -> Scalar:

@@ -94,6 +94,7 @@ def _adjoint(op: Composite, types: tuple[TensorType, ...], wrt: tuple[int, ...])
     program = vjp(_as_program(op, types), wrt)
     main, count = program.main, len(program.main.results) - len(wrt)
     alone = replace(main, results=main.results[count:], result_ids=main.result_ids[count:])
+    # The forward results are known where the gradient is taken.
     return dce(program.with_main(alone))
 
 

@@ -52,6 +52,8 @@ def back_to_image(
         turned = turned.taken(axis, g.emitter.literal(list(backwards), SI64))
     parts = turned.reshape((*window, share, groups, outputs // groups))
     parts = parts.transpose((*range(count), count + 2, count + 1, count))
+    # Channels and outputs change places within each group: what an output was made of it gives back
+    # to.
     turned = parts.reshape((*window, outputs // groups, groups * share))
     if set(window) == {1}:
         # Elements apart from one another meet no others in their windows: the product first, of
@@ -79,6 +81,7 @@ def _board(taken: ExtractPatches, g: Term, image: Term) -> tuple[Term, Sequence[
         around.append((reach - below, known_size(image.shape[axis]) - places + below))
     board = g.pad([0] * g.rank, [0] * g.rank, between)
     for axis, (low, high) in enumerate(around, 1):
+        # A padding below zero takes elements away: those whose windows held nothing but padding.
         cut = max(-low, 0)
         board = board.part(axis, cut, max(known_size(board.shape[axis]) - cut - max(-high, 0), 0))
     return board, [(max(low, 0), max(high, 0)) for low, high in around]

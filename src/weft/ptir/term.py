@@ -131,6 +131,7 @@ class Term(Symbolic):
         """The sum over all copies that a broadcast from `dims` made."""
         added = self.rank - len(dims)
         copied = zip(dims, self.shape[added:], strict=True)
+        # Axes that were put in front, and those that grew from 1.
         grown = [added + axis for axis, (dim, size) in enumerate(copied) if dim != size]
         return self.sum([*range(added), *grown]).reshape(dims)
 
@@ -162,6 +163,8 @@ class Term(Symbolic):
     def flipped(self, axis: int) -> Term:
         """The elements along an axis in reverse order."""
         dim = self.shape[axis]
+        # Ones added up from the end, less one: n - 1 down to 0, for a size that has only a name as
+        # well.
         positions = self.full(1, (dim,), SI64).cumulative_sum(axis=0, reverse=True) - 1
         return self.taken(axis, positions)
 
@@ -214,6 +217,8 @@ class Term(Symbolic):
         sizes = self.sizes
         needed = (count - 1) * step + 1
         short = [step - 1 if d == axis else 0 for d in range(self.rank)]
+        # Filled up so that the elements are whole steps: each step is then a row, and its first
+        # element is wanted.
         padded = self.part(axis, 0, needed).pad([0] * self.rank, short)
         rows = padded.reshape([*sizes[:axis], count, step, *sizes[axis + 1 :]])
         return rows.part(axis + 1, 0, 1).reshape([*sizes[:axis], count, *sizes[axis + 1 :]])

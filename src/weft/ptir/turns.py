@@ -243,6 +243,7 @@ class _Walk:
         found = self._by_rule(instruction.op, parts, kind)
         if found.pending:
             op, dtype = _added_up(instruction.op, parts[0].term.dtype)
+            # A part of a sum that is rounded in every turn would lose what later turns add.
             found = self._by_rule(op, parts, kind.with_dtype(dtype))
         elif not any(found.layout):
             raise NotSplit("it is the same in all turns")

@@ -34,6 +34,8 @@ def _match_normalised(search: Search, product: Operand, bias: Operand) -> Matche
         return None
     for centred, power in factors:
         others = [factor for factor in factors if factor[0] != centred]
+        # Three factors in any order: the centred rows, one over their deviation (or the deviation
+        # with power -1), and the weight.
         if power != 1 or len(others) != 2:
             continue
         for spread, weight in (others, others[::-1]):

@@ -47,6 +47,8 @@ def _combine_polynomials(name: str, parts: Sequence[Polynomial]) -> Polynomial |
         return None
     if name == "div":
         return {p: factor / constant for p, factor in first.items()} if constant else None
+    # Squares and the cube of the approximate gelu; what has higher powers is none of these
+    # formulas.
     if constant not in (2.0, 3.0):
         return None
     square = _multiply_polynomials(first, first)

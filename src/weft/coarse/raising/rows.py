@@ -86,6 +86,7 @@ def _maximum_before_turn(
         return False
     source, perm = outer.operands[0], outer.op.perm
     before, along = search.view.shape(source), perm[axis]
+    # The same turn of rows whose reduced axis is gone: axes behind it are one less.
     kept = tuple(p - (p > along) for p in perm if p != along)
     turn = inner.op.perm if isinstance(inner.op, Transpose) else ()
     rows = inner.operands[0]

@@ -200,6 +200,7 @@ class Search:
         a constant factor, and the value, which has these axes as 1 or not at all."""
         kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
         dropped = tuple(dim for axis, dim in enumerate(shape) if axis not in axes)
+        # A broadcast puts missing axes in front: only there may the repeated axes be missing.
         leading = sorted(axes) == list(range(len(axes)))
         factor, spread = 1.0, self.view.shape(operand) != shape
         for _ in range(MOST_STEPS):
@@ -245,6 +246,7 @@ class Search:
         kind_of = self.view.tensor(source)
         if kind_of is None or sorted(definition.op.axes) != sorted(axes):
             return None
+        # A sum that is added up or handed out in another dtype rounds elsewhere than the op does.
         plain = (None, kind_of.dtype)
         op = definition.op
         return source if op.accum_dtype in plain and op.out_dtype in plain else None

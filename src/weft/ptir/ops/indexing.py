@@ -401,6 +401,7 @@ class ScatterReduce(Op):
         left = g.full(-1, g.shape, SI64).scatter_reduce(
             indices, number, axis=axis, reduce="replace"
         )
+        # An update stays where the number that was left at its place is its own.
         stays = left.gather(indices, axis=axis).compare(number, "equal")
         return g.gather(indices, axis=axis).where(stays)
 
@@ -409,6 +410,7 @@ class ScatterReduce(Op):
         own = x.compare(at.result, "equal").cast(g.dtype)
         found = at.result.gather(indices, axis=self.axis)
         others = updates.compare(found, "equal").cast(g.dtype)
+        # How many have the extreme value at each place, the value of x itself among them.
         count = own.scatter_reduce(indices, others, axis=self.axis, reduce="add")
         share = g / count
         return own * share, None, others * share.gather(indices, axis=self.axis)

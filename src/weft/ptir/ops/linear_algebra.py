@@ -109,6 +109,7 @@ def _where_convergent(factorise: Callable[[Array], Any], stack: Array) -> Parts:
     except np.linalg.LinAlgError:
         if len(stack) == 1:
             return tuple(np.full_like(p, np.nan) for p in factorise(np.zeros_like(stack)))
+        # One matrix in n that fails costs log2 n more calls, and not n.
         halves = [_where_convergent(factorise, half) for half in np.array_split(stack, 2)]
         return tuple(np.concatenate(parts) for parts in zip(*halves, strict=True))
 
@@ -228,6 +229,8 @@ class Eigh(Factorisation):
         by_w, by_v = at.cotangents
         inner = x.like(0)
         if by_w is not None:
+            # x = v w v^H. A change e of v^H x v moves value i by e[i, i], and turns vector j
+            # towards vector i by e[i, j] / (w[j] - w[i]).
             inner = _diagonal(by_w.cast(x.dtype))
         if by_v is not None:
             inner = inner + _over_gaps(v.adjoint() @ by_v, w.cast(x.dtype))
@@ -385,6 +388,7 @@ class TriangularSolve(Op):
         )  # fmt: skip
         if not at.wanted[0]:
             return None, by_b
+        # a x = b, so that da x + a dx = db: what moves b by a step moves a x the other way.
         by_a = -(by_b @ at.result.adjoint())
         if self.transpose:
             by_a = by_a.matrix_transpose()
@@ -443,12 +447,16 @@ def _diagonal(values: Term) -> Term:
 
 def _lower_only(s: Term) -> Term:
     """The gradient by the lower triangle of a Hermitian matrix, from the one by all of it."""
+    # An element below the diagonal stands for its mirror image, too; one on it is there once.
     both = s + s.adjoint()
     below = both.where(both.mask("greater"))
     return below + (both * 0.5).where(both.mask("equal"))
 
 
 def _cholesky_vjp(g: Term, factor: Term) -> Term:
+    # With x = l l^H and P = l^H g: of P only what is below the diagonal and half of the diagonal
+    # count, since l has nothing above, and l^-H (that) l^-1 is the cotangent of x before its
+    # symmetry.
     product = factor.adjoint() @ g
     half = (product * 0.5).where(product.mask("equal"), product.where(product.mask("greater")))
     left = _solve(factor, half, lower=True)

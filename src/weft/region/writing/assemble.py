@@ -94,6 +94,7 @@ def _check_shape(
 def _single_axes(rows: tuple[Expr, ...]) -> tuple[str, ...] | None:
     """The axes that row expressions are, if each is one axis and no two are the same."""
     names = [expr.single_axis.name for expr in rows if expr.single_axis is not None]
+    # x[i, i] would be one row read at two axes.
     distinct = len(names) == len(rows) and len(set(names)) == len(names)
     return tuple(names) if distinct else None
 

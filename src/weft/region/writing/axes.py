@@ -115,6 +115,7 @@ def _together(kernel: Kernel, outer: str, inner: str) -> bool:
 
 
 def _one_number(expr: Expr, outer: str, inner: str, size: int) -> bool:
+    # c (size * outer + inner) is one number of both; any other ratio would need them apart again.
     if coefficient(expr, outer) != size * coefficient(expr, inner):
         return False
     parts = [term.value for term, _ in expr.terms if isinstance(term, FloorDiv)]
@@ -131,6 +132,7 @@ def _join(kernel: Kernel, outer: str, inner: str) -> Kernel:
     return _rewrite(
         kernel,
         axes,
+        # With the outer axis 0, the inner one's factor is that of the joined axis.
         lambda expr: substitute(expr, {outer: constant(0)}),
         lambda names: tuple(name for name in names if name != outer),
     )

@@ -76,6 +76,7 @@ class Body:
 
     def depends(self, name: str, on: str) -> bool:
         """Whether one value is made of another, however indirectly."""
+        # From the last Let back: whatever a wanted one is made of stands before it.
         parts = {name}
         for let in reversed(self.lets):
             if let.name in parts:

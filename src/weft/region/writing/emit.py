@@ -218,6 +218,7 @@ class Emitter:
         if over <= set(held):
             return value
         own = (name for name in self.own if name in over)
+        # A cast to its own dtype changes nothing but the axes that it lives over.
         return self.body.let(dtype, (*held, *own), Cast(value))
 
     # -- values ----------------------------------------------------------------------------------
@@ -280,6 +281,7 @@ class Emitter:
         """The place of an element of a block's value, counted in row-major order; where the value
         has parts, which the first axes count, within its part."""
         places, sizes = list(at), list(block.shape)
+        # The first axes count parts: as many are left out as make up the number of parts.
         while parts > 1:
             parts //= sizes.pop(0)
             places.pop(0)

@@ -218,6 +218,8 @@ class Rows(Emitter):
             if self.shared:
                 yield ir.Let("member", THREAD % plan.threads)
         root = Scope(None, {}, [])
+        # Threads of a row that is not there take the last one again: they have to come to every
+        # meeting, and store nothing.
         clamped = self.shared and not whole
         row = least(Name("number"), self.rows - 1) if clamped else Name("number")
         root.body.append(ir.Let("row", row))

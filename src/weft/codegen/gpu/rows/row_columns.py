@@ -60,6 +60,8 @@ class ColumnRows(Rows):
         """What the rows are made of, then what they share, before anything waits for it."""
         reads = [let for let in self.kernel.body if isinstance(let.expr, Read)]
         along = [let for let in reads if set(let.axes) & set(self.reduced)]
+        # What comes from memory once is asked for before what all rows share, which the cache soon
+        # has.
         for let in sorted(along, key=self.is_in_row, reverse=True):
             for group in groups:
                 for point in group.instances:
